@@ -19,6 +19,8 @@ const (
 	cancelTimeout = 15 * time.Second
 	// usersTimeout bounds how long the keeper may take for a user namespace, which is milliseconds unless the machine is overloaded.
 	usersTimeout = 30 * time.Second
+	// parallelAdoptions is how many containers are adopted at the same time.
+	parallelAdoptions = 32
 	// reconnectPause is between two attempts to start another keeper.
 	reconnectPause = time.Second
 )
@@ -41,7 +43,8 @@ type Client struct {
 }
 
 // held is a container whose end is of interest. Its descriptors keep what a keeper that is killed would lose: the status of a process that
-// was waited for by another one, and what a FIFO has in it.
+// was waited for by another one, and what a FIFO has in it. The FIFO comes from the keeper, which closes its own later: nothing is done with it
+// here, and so nothing waits for a container that holds it (see output), as the service would when it ends.
 type held struct {
 	launch      Launch
 	process     Process
@@ -93,15 +96,24 @@ func (c *Client) Close() error {
 }
 
 func (h *held) close() {
-	closeAll([]int{h.pidfd, h.fifo})
+	closeApart(h.pidfd, h.fifo) // without a keeper, the last of the FIFO
 	h.pidfd, h.fifo = -1, -1
+}
+
+// keep takes what is missing of a pidfd and a FIFO. Those that it takes are -1 afterwards.
+func (h *held) keep(files []int) {
+	for i, own := range []*int{&h.pidfd, &h.fifo} {
+		if i < len(files) && *own < 0 {
+			*own, files[i] = files[i], -1
+		}
+	}
 }
 
 // follow receives from a link, and from those that follow it, until Close.
 func (c *Client) follow(l *link) {
 	for {
 		// Close does not know a link whose containers are still being adopted.
-		stop := context.AfterFunc(c.ctx, l.socket.close)
+		stop := context.AfterFunc(c.ctx, l.close)
 		l.receive(c.received)
 		stop()
 		if c.ctx.Err() != nil {
@@ -146,13 +158,11 @@ func (c *Client) adoptAll(l *link) {
 		}
 	}
 	c.mu.Unlock()
-	for _, id := range ids {
-		if err := c.adopt(c.ctx, l, id); err != nil {
-			if l.isLost() || c.ctx.Err() != nil {
-				return
-			}
-			c.options.Logger.Error().Err(err).Str("container", id).Msg("container not watched")
+	for id, err := range adoptSeveral(ids, func(id string) error { return c.adopt(c.ctx, l, id) }) {
+		if l.isLost() || c.ctx.Err() != nil {
+			return
 		}
+		c.options.Logger.Error().Err(err).Str("container", id).Msg("container not watched")
 	}
 	c.setLink(l)
 	c.mu.Lock() // those that were forgotten meanwhile
@@ -168,6 +178,28 @@ func (c *Client) adoptAll(l *link) {
 	}
 }
 
+// adoptSeveral calls adopt for every container, for several at the same time: the keeper waits for each that holds its output. It returns the
+// errors.
+func adoptSeveral(ids []string, adopt func(id string) error) map[string]error {
+	var mu sync.Mutex
+	failed := map[string]error{}
+	var group sync.WaitGroup
+	turns := make(chan struct{}, parallelAdoptions)
+	for _, id := range ids {
+		turns <- struct{}{}
+		group.Go(func() {
+			defer func() { <-turns }()
+			if err := adopt(id); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				failed[id] = err
+			}
+		})
+	}
+	group.Wait()
+	return failed
+}
+
 // adopt makes the keeper of a link watch a container that is held.
 func (c *Client) adopt(ctx context.Context, l *link, id string) error {
 	c.mu.Lock()
@@ -179,11 +211,14 @@ func (c *Client) adopt(ctx context.Context, l *link, id string) error {
 	r := request{Operation: opAdopt, Launch: &h.launch, Process: &h.process}
 	// Duplicates: the container may be forgotten while they are sent.
 	var files []int
-	if h.pidfd >= 0 && h.fifo >= 0 {
+	switch {
+	case h.pidfd >= 0 && h.fifo >= 0:
 		files = duplicate(h.pidfd, h.fifo)
+	case h.pidfd >= 0:
+		files = duplicate(h.pidfd)
 	}
 	c.mu.Unlock()
-	defer closeAll(files)
+	defer closeApart(files...)
 	_, err := l.call(ctx, r, files...)
 	return err
 }
@@ -193,7 +228,7 @@ func duplicate(files ...int) (copies []int) {
 	for _, fd := range files {
 		next, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
-			closeAll(copies)
+			closeApart(copies...)
 			return nil
 		}
 		copies = append(copies, next)
@@ -260,13 +295,8 @@ func (c *Client) received(a *answer) {
 	}
 	if a.Process != nil {
 		h.process = *a.Process
-		if len(a.files) == messageFiles {
-			h.pidfd, h.fifo = a.files[0], a.files[1]
-			a.files = nil
-		} else {
-			h.open()
-		}
 	}
+	h.keep(a.files)
 	if a.End == nil {
 		return
 	}
@@ -383,21 +413,23 @@ func (c *Client) Adopt(ctx context.Context, running []Launch, processes []Proces
 	if len(running) != len(processes) {
 		return fmt.Errorf("keeper: %d containers with %d processes", len(running), len(processes))
 	}
+	var ids []string
 	c.mu.Lock()
 	for i := range running {
+		ids = append(ids, running[i].ID)
 		if c.held[running[i].ID] != nil {
 			continue
 		}
 		h := &held{launch: running[i].record(), process: processes[i], pidfd: -1, fifo: -1}
-		h.open()
+		if pidfd, err := h.process.Open(); err == nil { // before the keeper looks: the process may be about to end
+			h.pidfd = pidfd
+		}
 		c.held[h.launch.ID] = h
 	}
 	c.mu.Unlock()
 	var failed error
-	for i := range running {
-		if err := c.adoptOne(ctx, running[i].ID); err != nil {
-			failed = errors.Join(failed, fmt.Errorf("container %s: %w", running[i].ID, err))
-		}
+	for id, err := range adoptSeveral(ids, func(id string) error { return c.adoptOne(ctx, id) }) {
+		failed = errors.Join(failed, fmt.Errorf("container %s: %w", id, err))
 	}
 	if failed != nil {
 		return unavailable(failed)
@@ -416,20 +448,6 @@ func (c *Client) adoptOne(ctx context.Context, id string) error {
 			return err
 		}
 	}
-}
-
-// open opens the descriptors, if they can be opened still.
-func (h *held) open() {
-	pidfd, err := h.process.Open()
-	if err != nil {
-		return
-	}
-	fifo, err := openFIFO(h.launch.Output, unix.O_NONBLOCK)
-	if err != nil {
-		unix.Close(pidfd)
-		return
-	}
-	h.pidfd, h.fifo = pidfd, fifo
 }
 
 // Forget drops a container, whose end is no longer of interest. Its output is not moved to the log any more. One that is not known is no

@@ -2,7 +2,6 @@ package keeper
 
 import (
 	"errors"
-	"os"
 	"sync"
 	"time"
 
@@ -11,67 +10,48 @@ import (
 	"sandbox.internal/runtime/engine"
 )
 
-const (
-	// drainBytes is how much of one container's output is moved before it is another one's turn.
-	drainBytes = 256 << 10
-	// pipeBytes is more than a pipe can hold, unless the administrator has raised the limit (pipe-max-size).
-	pipeBytes = 16 << 20
-)
-
 // container is a container that the keeper watches.
 type container struct {
 	id, exitFile, endFile string
+	output                output
 
-	// launched is closed when the launch is over. Then process and failure are what came of it; detach has happened or follows.
+	// launched is closed when the launch or the adoption is over. Then process and failure are what came of it; detach has happened or follows.
 	launched chan struct{}
 	process  Process
 	failure  *RuntimeError
 
-	mu    sync.Mutex // also for moving the output
-	fifo  int        // -1 when nothing moves it any more
-	log   logFile
+	mu    sync.Mutex
 	pidfd int  // of a container that is not a child of this process, -1 otherwise
 	over  bool // it has ended, or is forgotten
 	end   *End // its end is recorded
 }
 
-func newContainer(l *Launch) *container {
+func (k *keeper) newContainer(l *Launch) *container {
 	limit := l.LogBytes
 	if limit <= 0 {
 		limit = engine.DefaultLogBytes
 	}
 	return &container{
-		id: l.ID, exitFile: l.ExitFile, endFile: l.EndFile, launched: make(chan struct{}),
-		fifo: -1, pidfd: -1, log: newLogFile(l.Log, limit),
+		id: l.ID, exitFile: l.ExitFile, endFile: l.EndFile, launched: make(chan struct{}), pidfd: -1,
+		output: output{poller: k.poller, reaper: k.reaper, fifo: -1, writer: -1, log: newLogFile(l.Log, limit)},
 	}
 }
 
-// drain moves some output to the log.
-func (c *container) drain() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.fifo >= 0 {
-		c.take(drainBytes)
+// share returns descriptors of the process and the FIFO for a client, which are the same open files as those of the keeper; none of a container
+// that has ended.
+func (c *container) share() []int {
+	if c.failure != nil || c.ended() != nil {
+		return nil
 	}
-}
-
-func (c *container) take(max int64) {
-	// An error has no one to go to: the log stays shorter, and what follows is tried again.
-	_, _ = c.log.take(c.fifo, max)
-}
-
-// release closes everything, and moves what the FIFO has left to the log before.
-func (c *container) release(p *poller) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.fifo >= 0 {
-		c.take(pipeBytes)
+	pidfd, err := c.process.Open()
+	if err != nil {
+		return nil
 	}
-	p.remove(c.fifo)
-	p.remove(c.pidfd)
-	closeAll([]int{c.fifo, c.pidfd})
-	c.fifo, c.pidfd = -1, -1
-	c.log.close()
+	fifo := c.output.duplicate()
+	if fifo < 0 {
+		return []int{pidfd}
+	}
+	return []int{pidfd, fifo}
 }
 
 // finish records the end of a container, once.
@@ -86,7 +66,8 @@ func (k *keeper) finish(c *container, end End) {
 	}
 	k.enter()
 	defer k.exit()
-	c.release(k.poller)
+	c.closeProcess(k.poller)
+	c.output.finish()
 	if err := writeEnd(c.endFile, end); err != nil {
 		k.report("container " + c.id + ": " + err.Error())
 	}
@@ -103,59 +84,67 @@ func (c *container) ended() *End {
 	return c.end
 }
 
-// adopt watches a container that another keeper has started. files are its pidfd and its FIFO, if the client has them.
-func (k *keeper) adopt(l *Launch, p Process, files []int) (*container, error) {
-	c := newContainer(l)
-	c.process = p
-	close(c.launched)
-	k.mu.Lock()
-	if known := k.containers[l.ID]; known != nil {
-		k.mu.Unlock()
-		closeAll(files)
-		return known, nil
-	}
-	k.containers[l.ID] = c
-	k.mu.Unlock()
+// closeProcess closes the pidfd.
+func (c *container) closeProcess(p *poller) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p.remove(c.pidfd)
+	closeAll([]int{c.pidfd})
+	c.pidfd = -1
+}
 
-	pidfd, fifo := -1, -1
-	if len(files) == messageFiles {
-		pidfd, fifo = files[0], files[1]
-	} else {
-		closeAll(files)
+// register adds a container that another keeper has started, for adopt. One that is watched already is returned as it is.
+func (k *keeper) register(l *Launch, p Process) (c *container, known bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if c = k.containers[l.ID]; c != nil {
+		return c, true
 	}
-	if end, err := ReadEnd(l.EndFile); err == nil {
-		closeAll([]int{pidfd, fifo})
+	c = k.newContainer(l)
+	c.process = p
+	k.containers[l.ID] = c
+	return c, false
+}
+
+// adopt watches a container that was registered. files are its pidfd and its FIFO, as far as the client has them.
+func (k *keeper) adopt(c *container, fifoPath string, files []int) error {
+	defer close(c.launched)
+	if end, err := ReadEnd(c.endFile); err == nil {
+		k.reaper.closeFIFOs(files...)
 		c.mu.Lock()
 		c.over, c.end = true, &end
 		c.mu.Unlock()
-		return c, nil
+		return nil
 	}
-	if fifo < 0 {
+	pidfd := -1
+	if len(files) > 0 {
+		pidfd = files[0]
+	} else {
 		var err error
-		if fifo, err = openFIFO(l.Output, unix.O_NONBLOCK); err != nil {
-			// There is still its end to record.
-			k.report("container " + l.ID + ": " + err.Error())
-			fifo = -1
-		}
-	}
-	if pidfd < 0 {
-		var err error
-		if pidfd, err = p.Open(); err != nil && !errors.Is(err, ErrGone) {
-			closeAll([]int{fifo})
+		if pidfd, err = c.process.Open(); err != nil && !errors.Is(err, ErrGone) {
 			k.drop(c)
-			return nil, err
+			return err
 		}
 	}
-	c.mu.Lock()
-	c.fifo, c.pidfd = fifo, pidfd
-	c.mu.Unlock()
-	k.poller.add(fifo, c.drain)
+	if len(files) > 1 {
+		c.output.attach(files[1], -1)
+		c.output.watch()
+	} else {
+		within(openPatience, func() {
+			if err := c.output.open(fifoPath); err != nil {
+				k.report("container " + c.id + ": " + err.Error()) // there is still its end to record
+			}
+		})
+	}
 	if pidfd < 0 {
 		go k.finish(c, exitFileEnd(c.exitFile, time.Now()))
-		return c, nil
+		return nil
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pidfd = pidfd
 	k.poller.add(pidfd, func() { k.adoptedEnded(c, pidfd) })
-	return c, nil
+	return nil
 }
 
 // adoptedEnded is called when the process of a pidfd has ended. Its parent is another process, which may or may not have waited for it.
@@ -209,23 +198,7 @@ func (k *keeper) forget(id string) {
 	c.over = true
 	c.mu.Unlock()
 	if first {
-		c.release(k.poller)
+		c.closeProcess(k.poller)
 	}
-}
-
-// openFIFO opens a FIFO for reading and writing, so that it has both ends whatever other process is there.
-func openFIFO(path string, flags int) (int, error) {
-	fd, err := unix.Open(path, flags|unix.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return -1, &os.PathError{Op: "open", Path: path, Err: err}
-	}
-	var info unix.Stat_t
-	if err = unix.Fstat(fd, &info); err == nil && info.Mode&unix.S_IFMT != unix.S_IFIFO {
-		err = errors.New("not a FIFO")
-	}
-	if err != nil {
-		unix.Close(fd)
-		return -1, &os.PathError{Op: "open", Path: path, Err: err}
-	}
-	return fd, nil
+	c.output.close()
 }

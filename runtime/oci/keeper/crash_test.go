@@ -327,16 +327,7 @@ func TestOtherVersion(t *testing.T) {
 	l := h.container("kept", script("while [ ! -e /tmp/go ]; do usleep 1000; done; echo ended; exit 31"))
 	p := h.launch(l)
 	pid := h.client.PID()
-	_ = h.client.Close()
-	data, err := os.ReadFile(keeperProgram)
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.options.Program = filepath.Join(h.folder, "sandbox-keeper")
-	if err := os.WriteFile(h.options.Program, append(data, "another version"...), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	h.open()
+	h.replaceProgram(t)
 	if h.client.PID() == pid {
 		t.Fatal("the keeper was not replaced")
 	}
@@ -350,6 +341,21 @@ func TestOtherVersion(t *testing.T) {
 	if log := read(t, l.Log); log != "ended\n" {
 		t.Errorf("log %q", log)
 	}
+}
+
+// replaceProgram connects to a keeper of another program.
+func (h *host) replaceProgram(t *testing.T) {
+	t.Helper()
+	_ = h.client.Close()
+	data, err := os.ReadFile(keeperProgram)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.options.Program = filepath.Join(h.folder, "sandbox-keeper")
+	if err := os.WriteFile(h.options.Program, append(data, "another version"...), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	h.open()
 }
 
 // TestIdleClient: a client that reads nothing holds up neither the keeper nor others.

@@ -7,8 +7,10 @@ import (
 
 // TestForgetWaitsEachTime: a service that was killed while it waited asks again.
 func TestForgetWaitsEachTime(t *testing.T) {
-	launching := &container{id: "a", launched: make(chan struct{}), over: true}
-	k := &keeper{containers: map[string]*container{"a": launching}}
+	k := &keeper{containers: map[string]*container{}}
+	launching := k.newContainer(&Launch{ID: "a"})
+	launching.over = true
+	k.containers["a"] = launching
 	forgotten := make(chan struct{}, 2)
 	for range 2 {
 		go func() {

@@ -52,8 +52,8 @@ type Launch struct {
 	// Enter lists cgroup folders, at most one per hierarchy, that Run is started in, and so everything that it starts: what it leaves
 	// behind when it is killed is found there, and the container's cgroup namespace begins there.
 	Enter []string
-	// Output is the FIFO that the container gets as standard output and error. It is made when it is missing. Owner is the user and group that
-	// it belongs to: the container's root.
+	// Output is the FIFO that the container gets as standard output and error. It is made anew. Owner is the user and group that it belongs to:
+	// the container's root.
 	Output string
 	Owner  int
 	// Log gets what comes out of Output. At LogBytes bytes it becomes Log + ".1", in the place of the one before; 0 means

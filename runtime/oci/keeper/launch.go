@@ -29,12 +29,12 @@ var runtimeEnvironment = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin
 
 // launch starts a container, or returns the one of this id that it has started before. after is called once the answer is queued.
 func (k *keeper) launch(ctx context.Context, l *Launch) (c *container, files []int, after func()) {
-	c = newContainer(l)
+	c = k.newContainer(l)
 	k.mu.Lock()
 	if known := k.containers[l.ID]; known != nil {
 		k.mu.Unlock()
 		<-known.launched
-		return known, nil, func() {}
+		return known, known.share(), func() {}
 	}
 	k.containers[l.ID] = c
 	k.mu.Unlock()
@@ -77,7 +77,7 @@ func (s *start) run(ctx context.Context) *RuntimeError {
 	since, release := s.reaper.use()
 	defer release()
 	output, exit, err := s.openOutput()
-	defer closeAll([]int{output, exit})
+	defer closeAll([]int{exit})
 	if err != nil {
 		return &RuntimeError{Stage: StageOutput, Stderr: err.Error()}
 	}
@@ -90,13 +90,19 @@ func (s *start) run(ctx context.Context) *RuntimeError {
 	if err := s.runtime(ctx, since, output, exit); err != nil {
 		return err
 	}
-	s.poller.add(s.container.fifo, s.container.drain)
+	s.container.output.watch()
 	return nil
 }
 
-// openOutput makes what the container gets as descriptors.
+// openOutput makes what the container gets as descriptors. The caller closes exit.
 func (s *start) openOutput() (output, exit int, err error) {
 	output, exit = -1, -1
+	// That of an earlier run may be held: its processes are gone, but may have given it to others.
+	if info, err := os.Lstat(s.Output); err == nil && info.Mode().Type() == os.ModeNamedPipe {
+		if err := os.Remove(s.Output); err != nil {
+			return output, exit, err
+		}
+	}
 	if err := unix.Mkfifo(s.Output, 0o600); err != nil && !errors.Is(err, unix.EEXIST) {
 		return output, exit, &os.PathError{Op: "mkfifo", Path: s.Output, Err: err}
 	}
@@ -107,13 +113,13 @@ func (s *start) openOutput() (output, exit int, err error) {
 	if err != nil {
 		return output, exit, err
 	}
-	s.container.mu.Lock()
-	s.container.fifo = fifo
-	s.container.mu.Unlock()
-	// Another open file: writers must wait for a full FIFO and not get EAGAIN.
+	// Another open file: writers must wait for a full FIFO and not get EAGAIN. It is not closed before the FIFO: the container could hold that,
+	// and have closed this.
 	if output, err = openFIFO(s.Output, 0); err != nil {
+		closeAll([]int{fifo}) // no one else has it
 		return output, exit, err
 	}
+	s.container.output.attach(fifo, output)
 	if s.ExitFile != "" {
 		exit, err = unix.Open(s.ExitFile, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 		if err != nil {
@@ -150,7 +156,7 @@ func (s *start) runtime(ctx context.Context, since uint64, output, exit int) *Ru
 	if err == nil && status == 0 {
 		return nil
 	}
-	return failure(StageRun, status, readAvailable(s.container.fifo, stderrBytes), err)
+	return failure(StageRun, status, s.container.output.readAvailable(stderrBytes), err)
 }
 
 // endedInput returns the standard input of a container, which has nothing in it. It is not /dev/null: runtimes give the container's user what
@@ -213,10 +219,10 @@ func (s *start) openProcess(pid int) (Process, error) {
 	if err != nil {
 		return process, os.NewSyscallError("pidfd_open", err)
 	}
-	fifo, err := unix.FcntlInt(uintptr(s.container.fifo), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
+	fifo := s.container.output.duplicate()
+	if fifo < 0 {
 		unix.Close(pidfd)
-		return process, os.NewSyscallError("fcntl", err)
+		return process, errors.New("no descriptor is left for the FIFO of the container")
 	}
 	s.files = []int{pidfd, fifo}
 	process.StartTime = found.start
@@ -252,7 +258,7 @@ func (s *start) undo() {
 	s.detach()
 	closeAll(s.files)
 	s.files = nil
-	s.container.release(s.poller)
+	s.container.output.close()
 }
 
 // killLeft kills the first process of a container whose create has failed or was killed, if it got that far.

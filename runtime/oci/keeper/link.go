@@ -21,6 +21,8 @@ type link struct {
 	pid     int
 	pidfd   int // of the keeper; -1 once it is lost
 
+	presence *os.File // a pipe that ends with the keeper, see presence; nil while it has not come
+
 	sending sync.Mutex // so that a message that has to wait does not hold up answers
 
 	mu      sync.Mutex
@@ -49,30 +51,55 @@ func (o *Options) dial(ctx context.Context) (*link, error) {
 	}
 	// Ends that come before the answer are repeated for the containers that the client adopts.
 	_ = s.file.SetDeadline(deadline) // sockets have deadlines
-	if err := s.send(request{Operation: opHello}); err != nil {
-		s.close()
+	if err := l.hello(); err != nil {
+		l.close()
 		return nil, err
 	}
-	buffer := make([]byte, messageBytes)
-	for {
-		var hello response
-		files, err := s.receive(buffer, &hello)
-		closeAll(files)
-		if err != nil {
-			s.close()
-			return nil, err
-		}
-		if hello.Version != "" {
-			l.version, l.pid = hello.Version, hello.PID
-			break
-		}
-	}
-	if l.pidfd, err = unix.PidfdOpen(l.pid, 0); err != nil { // ESRCH: it has ended since
-		s.close()
-		return nil, fmt.Errorf("%w: pidfd_open: %w", unix.ECONNRESET, err)
-	}
 	_ = s.file.SetDeadline(time.Time{})
+	if l.presence != nil {
+		go l.awaitEnd()
+	}
 	return l, nil
+}
+
+// hello finds out who the keeper is.
+func (l *link) hello() error {
+	if err := l.socket.send(request{Operation: opHello}); err != nil {
+		return err
+	}
+	buffer := make([]byte, messageBytes)
+	for l.version == "" {
+		var hello response
+		files, err := l.socket.receive(buffer, &hello)
+		if err != nil {
+			return err
+		}
+		if hello.Presence && len(files) == 1 && l.presence == nil {
+			l.presence = os.NewFile(uintptr(files[0]), "presence of the keeper")
+		} else {
+			closeApart(files...)
+		}
+		l.version, l.pid = hello.Version, hello.PID
+	}
+	var err error
+	if l.pidfd, err = unix.PidfdOpen(l.pid, 0); err != nil { // ESRCH: it has ended since
+		return fmt.Errorf("%w: pidfd_open: %w", unix.ECONNRESET, err)
+	}
+	return nil
+}
+
+// awaitEnd ends the connection, once what has come is received, when the keeper was killed: its socket may stay open.
+func (l *link) awaitEnd() {
+	var nothing [1]byte
+	_, _ = l.presence.Read(nothing[:])
+	_ = l.socket.raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) }) // an error is that of one that is closed
+}
+
+func (l *link) close() {
+	l.socket.close()
+	if l.presence != nil {
+		_ = l.presence.Close()
+	}
 }
 
 func (l *link) isLost() bool {
@@ -95,7 +122,7 @@ func (l *link) receive(report func(*answer)) {
 		waiting := l.waiting[a.Number]
 		delete(l.waiting, a.Number)
 		if !a.Users || waiting == nil {
-			closeAll(a.files)
+			closeApart(a.files...)
 			a.files = nil
 		}
 		if waiting != nil {
@@ -108,7 +135,7 @@ func (l *link) receive(report func(*answer)) {
 	l.closePidfd()
 	l.mu.Unlock()
 	close(l.done)
-	l.socket.close()
+	l.close()
 }
 
 // closePidfd closes the descriptor of a keeper that is lost. The lock is held.
@@ -190,13 +217,13 @@ func (l *link) abandon(number uint64, answers <-chan answer) {
 
 // leave makes the keeper end, and returns when it has, before anything was received from the link.
 func (l *link) leave(ctx context.Context) {
-	defer l.socket.close()
+	defer l.close()
 	defer func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.closePidfd()
 	}()
-	stop := context.AfterFunc(ctx, l.socket.close)
+	stop := context.AfterFunc(ctx, l.close)
 	defer stop()
 	if err := l.send(request{Operation: opLeave}); err != nil {
 		return

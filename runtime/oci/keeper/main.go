@@ -134,7 +134,7 @@ func run(s *settings) error {
 	debug.SetMemoryLimit(memoryTarget)
 	// A keeper outlives terminals and the readers of what it prints.
 	signal.Ignore(unix.SIGHUP, unix.SIGINT, unix.SIGPIPE)
-	listener, err := listen(s.folder)
+	connections, err := show(s.folder, s.reportFD)
 	if err != nil {
 		return err
 	}
@@ -143,8 +143,8 @@ func run(s *settings) error {
 		return err
 	}
 	failed := make(chan error, 1)
-	go func() { failed <- k.poller.run() }()
-	go func() { failed <- k.serve(listener) }()
+	go k.poller.run(failed)
+	go func() { failed <- k.serve(connections) }()
 	go k.reaper.run()
 	s.report(ready)
 	return <-failed
@@ -166,55 +166,17 @@ func newKeeper() (*keeper, error) {
 	if err != nil {
 		return nil, err
 	}
+	reaper, err := newReaper()
+	if err != nil {
+		return nil, err
+	}
 	k := &keeper{
-		version: version, cgroups: cgroups{unified}, seesStatus: canTrace(), reaper: newReaper(), poller: polled,
+		version: version, cgroups: cgroups{unified}, seesStatus: canTrace(), reaper: reaper, poller: polled,
 		slots:      make(chan struct{}, parallelLaunches),
 		containers: map[string]*container{}, connections: map[*connection]struct{}{},
 	}
 	k.idle.L = &k.mu
 	return k, nil
-}
-
-// listen makes this process the keeper of the folder. The error is errBusy when another one is.
-func listen(folder string) (*socket, error) {
-	if err := os.MkdirAll(folder, 0o700); err != nil {
-		return nil, err
-	}
-	path := filepath.Join(folder, lockName)
-	// Held as long as the process lives.
-	lock, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: path, Err: err}
-	}
-	err = unix.Flock(lock, unix.LOCK_EX|unix.LOCK_NB)
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		return nil, errBusy
-	}
-	if err != nil {
-		return nil, &os.PathError{Op: "lock", Path: path, Err: err}
-	}
-	socketPath := filepath.Join(folder, socketName)
-	if err := os.Remove(socketPath); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
-	}
-	fd, err := openSocket()
-	if err != nil {
-		return nil, err
-	}
-	err = socketAddress(folder, func(address unix.Sockaddr) error {
-		return os.NewSyscallError("bind", unix.Bind(fd, address))
-	})
-	if err == nil {
-		err = os.Chmod(socketPath, 0o600)
-	}
-	if err == nil {
-		err = os.NewSyscallError("listen", unix.Listen(fd, 64))
-	}
-	if err != nil {
-		unix.Close(fd)
-		return nil, err
-	}
-	return newSocket(fd)
 }
 
 // programVersion returns what differs between any two programs.

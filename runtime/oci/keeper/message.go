@@ -26,7 +26,7 @@ const (
 	opHello  operation = "hello"  // its version; ends are reported from now on, those before first
 	opLaunch operation = "launch" // start a container; the answer carries its pidfd and its FIFO
 	opCancel operation = "cancel" // of the launch with this number; not answered itself
-	opAdopt  operation = "adopt"  // watch a container that runs; may carry its pidfd and its FIFO
+	opAdopt  operation = "adopt"  // watch a container that runs; may carry its pidfd and its FIFO, or else the answer does
 	opForget operation = "forget"
 	opUsers  operation = "users" // make a user namespace with these ids; the answer carries it
 	opLeave  operation = "leave" // end, as soon as no launch is in progress
@@ -43,8 +43,11 @@ type request struct {
 	IDs []syscall.SysProcIDMap `json:"ids,omitempty"`
 }
 
-// response is a message from the keeper: the answer to the request of the same number or, with number 0, the end of a container.
+// response is a message from the keeper: the answer to the request of the same number or, with number 0, the end of a container or a greeting.
 type response struct {
+	// Presence is set in the greeting, the first message of a connection. It carries a pipe, see presence.
+	Presence bool `json:"presence,omitempty"`
+
 	Number  uint64        `json:"number,omitempty"`
 	Version string        `json:"version,omitempty"` // for opHello
 	PID     int           `json:"pid,omitempty"`     // for opHello: the keeper's
@@ -52,7 +55,7 @@ type response struct {
 	Error   string        `json:"error,omitempty"`   // another error
 	Users   bool          `json:"users,omitempty"`   // for opUsers: the descriptor is for who has asked
 
-	Container string   `json:"container,omitempty"` // for opLaunch, and of End
+	Container string   `json:"container,omitempty"` // for opLaunch and opAdopt, and of End
 	Process   *Process `json:"process,omitempty"`   // for opLaunch
 	End       *End     `json:"end,omitempty"`
 }
@@ -88,8 +91,8 @@ func socketAddress(folder string, use func(unix.Sockaddr) error) error {
 	return use(&unix.SockaddrUnix{Name: descriptorPath(fd) + "/" + socketName})
 }
 
-// descriptorPath returns a path of an open file of this process.
-func descriptorPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
+// descriptorPath returns a path of an open file of this thread, whose descriptors may be its own (see presence).
+func descriptorPath(fd int) string { return "/proc/thread-self/fd/" + strconv.Itoa(fd) }
 
 // dial connects to the keeper of a folder. The error is ENOENT or ECONNREFUSED when there is none.
 func dial(folder string) (*socket, error) {

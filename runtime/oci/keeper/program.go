@@ -40,7 +40,8 @@ func (o *Options) connect(ctx context.Context) (*link, error) {
 		case err == nil:
 			o.Logger.Info().Int("pid", l.pid).Msg("keeper of another version: replacing it")
 			l.leave(ctx)
-		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ECONNREFUSED), errors.Is(err, io.EOF), errors.Is(err, unix.ECONNRESET):
+		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ECONNREFUSED), errors.Is(err, io.EOF), errors.Is(err, unix.ECONNRESET),
+			errors.Is(err, unix.EPIPE):
 			if err := o.start(ctx); err != nil && !errors.Is(err, errBusy) {
 				return nil, err
 			}

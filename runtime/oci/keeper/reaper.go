@@ -31,9 +31,19 @@ type reaper struct {
 	users   int    // launches that may still ask for an end
 	unknown []exit // ends that no one has asked for; kept for these users
 	number  uint64 // of the last unknown end
+
+	own int // descriptors below this number are those that the process has as long as it runs
 }
 
-func newReaper() *reaper { return &reaper{ended: map[int]func(exit){}} }
+// newReaper must be called once Go's own poller has its descriptors.
+func newReaper() (*reaper, error) {
+	next, err := unix.FcntlInt(0, unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	unix.Close(next)
+	return &reaper{ended: map[int]func(exit){}, own: next}, nil
+}
 
 // run reaps until the process ends.
 func (r *reaper) run() {

@@ -4,11 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -50,33 +49,23 @@ func (k *keeper) report(text string) {
 	}
 }
 
-// serve accepts clients until the listener fails.
-func (k *keeper) serve(listener *socket) error {
+// serve serves the clients that the socket brings, until it ends.
+func (k *keeper) serve(connections *socket) error {
+	buffer := make([]byte, greetingBytes)
 	for {
-		var fd int
-		var accepted error
-		err := listener.raw.Read(func(listening uintptr) bool {
-			fd, _, accepted = unix.Accept4(int(listening), unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
-			return !errors.Is(accepted, unix.EAGAIN)
-		})
-		if err != nil {
+		files, err := connections.receive(buffer, &response{})
+		if errors.Is(err, io.EOF) || errors.Is(err, os.ErrClosed) {
 			return err
 		}
-		if accepted != nil {
-			if !errors.Is(accepted, unix.ECONNABORTED) { // no descriptors or memory: the client waits, and the next call fails like this one
-				time.Sleep(acceptPause)
+		if err != nil { // no descriptors or memory: the client begins again
+			time.Sleep(acceptPause)
+			continue
+		}
+		for _, fd := range files {
+			if s, err := newSocket(fd); err == nil {
+				go k.serveConnection(s)
 			}
-			continue
 		}
-		if credentials, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED); err != nil || int(credentials.Uid) != os.Geteuid() {
-			unix.Close(fd)
-			continue
-		}
-		s, err := newSocket(fd)
-		if err != nil {
-			continue
-		}
-		go k.serveConnection(s)
 	}
 }
 
@@ -134,7 +123,7 @@ func (c *connection) close() {
 }
 
 func (o outgoing) done() {
-	closeAll(o.files)
+	closeAll(o.files) // no last one of a FIFO: its container has one that is closed when it is forgotten
 }
 
 func (c *connection) signal() {
@@ -270,13 +259,27 @@ func (c *connection) handleAdopt(r *request, files []int) {
 		c.reply(response{Number: r.Number, Error: "adoption without a launch or a process"})
 		return
 	}
-	adopted, err := c.adopt(r.Launch, *r.Process, files)
-	if err != nil {
-		c.reply(response{Number: r.Number, Error: err.Error()})
-		return
-	}
-	c.reply(response{Number: r.Number})
-	c.replayEnd(adopted)
+	adopted, known := c.register(r.Launch, *r.Process) // here, so that a request to forget it that follows finds it
+	go func() {
+		var err error
+		if known {
+			c.reaper.closeFIFOs(files...)
+			<-adopted.launched
+		} else {
+			err = c.adopt(adopted, r.Launch.Output, files)
+		}
+		if err != nil {
+			c.reply(response{Number: r.Number, Error: err.Error()})
+			return
+		}
+		answer := response{Number: r.Number, Container: adopted.id}
+		if len(files) < messageFiles {
+			c.reply(answer, adopted.share()...)
+		} else {
+			c.reply(answer)
+		}
+		c.replayEnd(adopted)
+	}()
 }
 
 // enter keeps the process from ending until exit. It reports whether what begins is welcome: not when the process is about to end.

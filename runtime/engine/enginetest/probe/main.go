@@ -18,7 +18,7 @@ import (
 
 func main() {
 	if len(os.Args) < 2 {
-		fatal("usage: probe sleep|trap|stubborn|exit|later|print|bytes|lines|env|cat|write|copy|fill|occupy|eat|fork|count|receive|interfaces|serve [argument...]")
+		fatal("usage: probe sleep|trap|stubborn|exit|later|print|bytes|lines|env|cat|write|copy|fill|occupy|eat|fork|count|hold|receive|interfaces|serve [argument...]")
 	}
 	args := os.Args[2:]
 	switch os.Args[1] {
@@ -88,6 +88,8 @@ func main() {
 			fmt.Println(i)
 			time.Sleep(10 * time.Millisecond)
 		}
+	case "hold":
+		hold()
 	case "receive":
 		connection, err := net.Dial("tcp", args[0])
 		check(err)
@@ -164,6 +166,26 @@ func fork(wanted int) {
 		}
 	}
 	fmt.Println("forked", started)
+}
+
+// hold counts until it holds the kernel's lock of the pipe at the standard output, with something in the pipe: splice(2) waits for a socket that
+// is full. Then nothing else can be done with the pipe until the process is killed.
+func hold() {
+	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+	check(err)
+	check(syscall.SetNonblock(pair[0], true))
+	for err == nil {
+		_, err = syscall.Write(pair[0], make([]byte, 4096))
+	}
+	check(syscall.SetNonblock(pair[0], false))
+	go func() {
+		_, err := syscall.Splice(1, nil, pair[0], nil, 1<<16, 0)
+		fatal(fmt.Sprint("splice: ", err))
+	}()
+	for i := 0; ; i++ { // what reads the pipe may be faster
+		fmt.Println(i)
+		time.Sleep(time.Millisecond)
+	}
 }
 
 func serve(port string) {
