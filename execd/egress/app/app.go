@@ -93,6 +93,9 @@ func New(ctx context.Context, settings config.Settings, logger zerolog.Logger) (
 		return nil, err
 	}
 	opened = append(opened, w.Close)
+	if err := w.Forget(); err != nil {
+		logger.Warn().Err(err).Msg("names are not resolved on connections of before")
+	}
 	packets, err := wall.Listen(logGroup)
 	if err != nil {
 		return nil, err

@@ -58,12 +58,17 @@ func iface(key expr.MetaKey, name string) []expr.Any {
 }
 
 // gateClosed matches packets that the gate has not marked.
-func gateClosed() []expr.Any {
+func gateClosed() []expr.Any { return maskedMark(gateBit, 0) }
+
+// guardsOwn matches packets of the guard, whose mark that is, whether the gate is open or not.
+func guardsOwn(mark uint32) []expr.Any { return maskedMark(^uint32(gateBit), mark) }
+
+func maskedMark(mask, mark uint32) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: native(gateBit),
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: native(mask),
 			Xor: native(0)},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: native(0)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: native(mark)},
 	}
 }
 
@@ -130,6 +135,14 @@ func conntrack(key expr.CtKey, bits uint32) []expr.Any {
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: native(bits),
 			Xor: native(0)},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: native(0)},
+	}
+}
+
+// setConnectionMark marks the packet's connection for as long as its entry is there.
+func setConnectionMark(mark uint32) []expr.Any {
+	return []expr.Any{
+		&expr.Immediate{Register: 1, Data: native(mark)},
+		&expr.Ct{Key: expr.CtKeyMARK, SourceRegister: true, Register: 1},
 	}
 }
 

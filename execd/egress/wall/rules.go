@@ -32,8 +32,13 @@ const (
 // dockerDNS is where Docker's own name server is. It would ask others on behalf of the sandbox.
 var dockerDNS = netip.MustParseAddr("127.0.0.11")
 
-// guardConnection is the conntrack mark of the guard's own connections.
-const guardConnection = 1
+// Conntrack marks: of the guard's own connections, and of those that are redirected to it. Both have
+// queryBit.
+const (
+	queryBit             = 1
+	guardConnection      = queryBit
+	redirectedConnection = queryBit | 2
+)
 
 // raise queues what does not depend on the policy.
 func (w *Wall) raise(options Options) {
@@ -78,6 +83,7 @@ func (w *Wall) raiseHooks(options Options) {
 	w.rule(dns, mark(expr.CmpOpEq, w.mark), accept())
 	for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
 		w.rule(dns, ipv4(expr.CmpOpEq), l4proto(proto), port(53),
+			setConnectionMark(redirectedConnection),
 			&expr.Immediate{Register: 1, Data: binaryutil.BigEndian.PutUint16(options.DNSPort)},
 			&expr.Redir{RegisterProtoMin: 1})
 	}
@@ -87,20 +93,23 @@ func (w *Wall) raiseHooks(options Options) {
 	own := w.mark | gateBit
 	w.rule(out, ipv4(expr.CmpOpEq), address(destination, dockerDNS, 32), mark(expr.CmpOpNeq, own),
 		goTo("refuse"))
+	loopback := address(destination, netip.AddrFrom4([4]byte{127}), 8)
+	// A query of the guard itself that is redirected is one along an entry that the sandbox made. It
+	// would ask the sandbox.
+	w.rule(out, guardsOwn(w.mark), ipv4(expr.CmpOpEq), loopback, load(destination),
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: dockerDNS.AsSlice()}, redirected(),
+		goTo("refuse"))
 	w.rule(out, iface(expr.MetaKeyOIFNAME, "lo"), accept())
 	// A redirected packet still shows the interface that it was meant for. One that was bound to an
 	// interface was not redirected.
-	w.rule(out, ipv4(expr.CmpOpEq), address(destination, netip.AddrFrom4([4]byte{127}), 8),
-		redirected(), accept())
+	w.rule(out, ipv4(expr.CmpOpEq), loopback, redirected(), accept())
 	w.rule(out, ipv4(expr.CmpOpNeq), goTo("refuse"))
 	// What the kernel refuses a client of the API with. It does so only while the gate is closed or
 	// when the guard has ended.
 	w.rule(out, l4proto(unix.IPPROTO_TCP), sourcePort(options.APIPort), reset(),
 		direction(replyDirection), accept())
 	w.rule(out, gateClosed(), goTo("closed"))
-	w.rule(out, mark(expr.CmpOpEq, own),
-		&expr.Immediate{Register: 1, Data: native(guardConnection)},
-		&expr.Ct{Key: expr.CtKeyMARK, SourceRegister: true, Register: 1}, accept())
+	w.rule(out, mark(expr.CmpOpEq, own), setConnectionMark(guardConnection), accept())
 	// answers to who came in
 	w.rule(out, state(expr.CtStateBitESTABLISHED), direction(replyDirection), accept())
 	w.rule(out, goTo(w.verdict.Name))

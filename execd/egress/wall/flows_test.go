@@ -1,0 +1,236 @@
+package wall
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// own is the address of the tests' namespace.
+var own = netip.MustParseAddr("10.77.0.1")
+
+// inSandbox is inNamespace with a loopback and a wall that has a policy and an open gate.
+func inSandbox(t *testing.T, policy string, f func(*Wall) error) {
+	t.Helper()
+	inNamespace(t, func() error {
+		if out, err := exec.CommandContext(t.Context(), "ip", "link", "set", "lo",
+			"up").CombinedOutput(); err != nil {
+			return fmt.Errorf("ip link: %w: %s", err, out)
+		}
+		w, err := opened(t, policy, 1)
+		if err != nil {
+			return err
+		}
+		defer w.Close()
+		return f(w)
+	})
+}
+
+// opened builds a wall and opens its gate.
+func opened(t *testing.T, policy string, dnsPort uint16) (*Wall, error) {
+	t.Helper()
+	w, err := Build(Options{DNSPort: dnsPort, APIPort: 18080, LogGroup: 1}, compiled(t, policy))
+	if err != nil {
+		return nil, err
+	}
+	if err := w.Open(); err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	return w, nil
+}
+
+// socket opens a UDP socket of this thread's namespace with the mark, if that is not 0.
+func socket(at netip.AddrPort, mark uint32) (fd int, err error) {
+	fd, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return -1, err
+	}
+	if mark != 0 {
+		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, int(mark))
+	}
+	if err == nil {
+		err = unix.Bind(fd, &unix.SockaddrInet4{Addr: at.Addr().As4(), Port: int(at.Port())})
+	}
+	if err != nil {
+		return -1, errors.Join(err, unix.Close(fd))
+	}
+	return fd, nil
+}
+
+// sendFrom sends one datagram from a socket that is opened for it.
+func sendFrom(at netip.AddrPort, mark uint32, to netip.AddrPort) error {
+	fd, err := socket(at, mark)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return send(fd, to)
+}
+
+func send(fd int, to netip.AddrPort) error {
+	return unix.Sendto(fd, []byte("x"), 0, &unix.SockaddrInet4{Addr: to.Addr().As4(),
+		Port: int(to.Port())})
+}
+
+// received reports whether a datagram waits in a socket, and takes it. What was sent over the
+// loopback before is there already.
+func received(fd int) (bool, error) {
+	_, _, err := unix.Recvfrom(fd, make([]byte, 2048), unix.MSG_DONTWAIT)
+	if errors.Is(err, unix.EAGAIN) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// outside is the other end of the interface: a socket that gets all frames of it.
+func outside(t *testing.T) (fd int, err error) {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "ip", "-o", "link", "show", "far").Output()
+	if err != nil {
+		return -1, err
+	}
+	var index int
+	if _, err := fmt.Sscanf(string(out), "%d:", &index); err != nil {
+		return -1, err
+	}
+	all := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ALL))
+	fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(all))
+	if err != nil {
+		return -1, err
+	}
+	timeout := unix.NsecToTimeval(int64(10 * time.Second))
+	err = errors.Join(unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: index}),
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout))
+	if err != nil {
+		return -1, errors.Join(err, unix.Close(fd))
+	}
+	return fd, nil
+}
+
+// packetOf reads frames until one has an IPv4 packet of the protocol that the sandbox sent, and
+// returns that.
+func packetOf(fd int, protocol byte) ([]byte, error) {
+	for {
+		frame := make([]byte, 2048)
+		n, from, err := unix.Recvfrom(fd, frame, 0)
+		if err != nil {
+			return nil, fmt.Errorf("no packet of protocol %d: %w", protocol, err)
+		}
+		link, ok := from.(*unix.SockaddrLinklayer)
+		if !ok || link.Pkttype == unix.PACKET_OUTGOING || n < 34 || frame[12] != 8 || frame[13] != 0 {
+			continue
+		}
+		if packet := frame[14:n]; packet[9] == protocol {
+			return packet, nil
+		}
+	}
+}
+
+// connections returns how many entries the conntrack table of this thread's namespace has.
+func connections() (n int, err error) {
+	data, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_count")
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(data)))
+}
+
+// TestAGuardAsksAlongNoEntryOfBefore: the entries of the queries that the sandbox sent to a guard
+// that is gone lead neither its successor's queries nor the sandbox's own to the port of before,
+// which any process can have.
+func TestAGuardAsksAlongNoEntryOfBefore(t *testing.T) {
+	const policy = `{"defaultAction":"deny"}`
+	for name, forgets := range map[string]bool{"forgotten": true, "refused": false} {
+		t.Run(name, func(t *testing.T) {
+			from := netip.AddrPortFrom(own, 20001)
+			server := netip.AddrPortFrom(peer, 53)
+			inSandbox(t, policy, func(before *Wall) error {
+				if err := before.Close(); err != nil {
+					return err
+				}
+				local := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+				taken, err := socket(netip.AddrPortFrom(local, 5301), 0)
+				if err != nil {
+					return err
+				}
+				defer unix.Close(taken)
+				next, err := socket(netip.AddrPortFrom(local, 5302), 0)
+				if err != nil {
+					return err
+				}
+				defer unix.Close(next)
+				wire, err := outside(t)
+				if err != nil {
+					return err
+				}
+				defer unix.Close(wire)
+
+				if before, err = opened(t, policy, 5301); err != nil {
+					return err
+				}
+				if err := errors.Join(sendFrom(from, 0, server), before.Close()); err != nil {
+					return err
+				}
+				if ok, err := received(taken); !ok {
+					return fmt.Errorf("a query is not redirected: %v", err)
+				}
+				w, err := opened(t, policy, 5302)
+				if err != nil {
+					return err
+				}
+				defer w.Close()
+				if !forgets {
+					if err := sendFrom(from, w.Mark(), server); !errors.Is(err, unix.EPERM) {
+						t.Errorf("a query of the guard along the sandbox's entry gives %v", err)
+					}
+				} else if err := errors.Join(w.Forget(), sendFrom(from, w.Mark(), server)); err != nil {
+					return err
+				} else if packet, err := packetOf(wire, unix.IPPROTO_UDP); err != nil {
+					return err
+				} else if to, _ := netip.AddrFromSlice(packet[16:20]); to != peer {
+					t.Errorf("the guard's query goes to %v", to)
+				}
+				if got, err := received(taken); got || err != nil {
+					t.Errorf("the port of before gets the guard's query: %t, %v", got, err)
+				}
+				if !forgets {
+					return nil
+				}
+				// Its own entry is in the way of the sandbox's query now.
+				if err := errors.Join(w.Forget(), sendFrom(from, 0, server)); err != nil {
+					return err
+				}
+				if ok, err := received(next); !ok {
+					t.Errorf("the sandbox's next query is not redirected to the guard: %v", err)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// TestOtherConnectionsAreNotForgotten: only those of queries are.
+func TestOtherConnectionsAreNotForgotten(t *testing.T) {
+	inSandbox(t, `{}`, func(w *Wall) error {
+		if err := sendFrom(netip.AddrPortFrom(own, 20001), 0,
+			netip.AddrPortFrom(peer, 9)); err != nil {
+			return err
+		}
+		if err := w.Forget(); err != nil {
+			return err
+		}
+		if n, err := connections(); err != nil || n != 1 {
+			t.Errorf("%d connections are left (%v), want 1", n, err)
+		}
+		return nil
+	})
+}
