@@ -95,16 +95,18 @@ for port in 853, 443, 5353:
 		s.fails(t, fetch("'http://[2001:db8::2]:$port2/'"))
 	})
 	t.Run("what comes in is answered", func(t *testing.T) {
-		command(t, "docker", "exec", "-d", s.name, "python3", "-m", "http.server", "8123")
 		addr := command(t, "docker", "inspect", "-f", "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}", s.name+"-s")
-		s.eventually(t, "the sandbox's server answers", func() error {
-			client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-			response, err := client.Get("http://" + net.JoinHostPort(addr, "8123") + "/")
-			if err != nil {
-				return err
-			}
-			return response.Body.Close()
-		})
+		for _, port := range []string{"8123", "53"} {
+			command(t, "docker", "exec", "-d", s.name, "python3", "-m", "http.server", port)
+			s.eventually(t, "the sandbox's server answers", func() error {
+				client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+				response, err := client.Get("http://" + net.JoinHostPort(addr, port) + "/")
+				if err != nil {
+					return err
+				}
+				return response.Body.Close()
+			})
+		}
 	})
 }
 

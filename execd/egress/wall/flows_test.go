@@ -234,3 +234,17 @@ func TestOtherConnectionsAreNotForgotten(t *testing.T) {
 		return nil
 	})
 }
+
+// TestNoQueryPassesAlongTheGuardsEntry: not even where the policy allows the name server's address.
+func TestNoQueryPassesAlongTheGuardsEntry(t *testing.T) {
+	inSandbox(t, `{}`, func(w *Wall) error {
+		from, server := netip.AddrPortFrom(own, 20001), netip.AddrPortFrom(peer, 53)
+		if err := sendFrom(from, w.Mark(), server); err != nil {
+			return err
+		}
+		if err := sendFrom(from, 0, server); !errors.Is(err, unix.EPERM) {
+			t.Errorf("a query from the port of the guard's query gives %v", err)
+		}
+		return nil
+	})
+}

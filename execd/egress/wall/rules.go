@@ -112,6 +112,10 @@ func (w *Wall) raiseHooks(options Options) {
 	w.rule(out, mark(expr.CmpOpEq, own), setConnectionMark(guardConnection), accept())
 	// answers to who came in
 	w.rule(out, state(expr.CtStateBitESTABLISHED), direction(replyDirection), accept())
+	// A query that was not redirected goes along an entry that the guard made, to the name server.
+	for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
+		w.rule(out, l4proto(proto), port(53), goTo("refuse"))
+	}
 	w.rule(out, goTo(w.verdict.Name))
 
 	in := w.hook("in", nftables.ChainTypeFilter, nftables.ChainHookInput, filterAt,
