@@ -178,7 +178,15 @@ for host, port in ("$web2ip", $port2), ("127.0.0.1", 80):
         s.connect((host, port))
         print("connected")
     except OSError:
-        print("refused")`), "refused\nrefused")
+        print("refused")
+for port in $port2, 53:
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.setsockopt(socket.SOL_SOCKET, 25, b"eth0")
+    try:
+        s.sendto(b"x", ("$rogueip", port))
+        print("sent")
+    except PermissionError:
+        print("refused")`), "refused\nrefused\nrefused\nrefused")
 	})
 	t.Run("the API needs the token", func(t *testing.T) {
 		s.passes(t, "curl -s -o /dev/null -w '%{http_code}' -X PUT -H 'Content-Type: application/json' -d '{}' http://127.0.0.1:18080/policy", "401")

@@ -54,7 +54,7 @@ func l4proto(proto byte) []expr.Any {
 func mark(op expr.CmpOp, mark uint32) []expr.Any { return meta(expr.MetaKeyMARK, op, native(mark)) }
 
 func iface(key expr.MetaKey, name string) []expr.Any {
-	return meta(key, expr.CmpOpEq, append([]byte(name), 0))
+	return meta(key, expr.CmpOpEq, text(name))
 }
 
 // gateClosed matches packets that the gate has not marked.

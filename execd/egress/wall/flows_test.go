@@ -248,3 +248,32 @@ func TestNoQueryPassesAlongTheGuardsEntry(t *testing.T) {
 		return nil
 	})
 }
+
+// TestABoundSocketsQueryDoesNotLeave: whether there is a guard or not. It is redirected, but not to
+// another interface.
+func TestABoundSocketsQueryDoesNotLeave(t *testing.T) {
+	inSandbox(t, `{}`, func(w *Wall) error {
+		fd, err := socket(netip.AddrPortFrom(own, 20001), 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		if err := unix.SetsockoptString(fd, unix.SOL_SOCKET, unix.SO_BINDTODEVICE, "out"); err != nil {
+			return err
+		}
+		if err := send(fd, netip.AddrPortFrom(peer, 9)); err != nil {
+			return err
+		}
+		query := func(when string) {
+			if err := send(fd, netip.AddrPortFrom(peer, 53)); !errors.Is(err, unix.EPERM) {
+				t.Errorf("%s a query gives %v", when, err)
+			}
+		}
+		query("with a guard")
+		if err := w.Close(); err != nil {
+			return err
+		}
+		query("without one")
+		return nil
+	})
+}

@@ -100,8 +100,8 @@ func (w *Wall) raiseHooks(options Options) {
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: dockerDNS.AsSlice()}, redirected(),
 		goTo("refuse"))
 	w.rule(out, iface(expr.MetaKeyOIFNAME, "lo"), accept())
-	// A redirected packet still shows the interface that it was meant for. One that was bound to an
-	// interface was not redirected.
+	// A redirected packet still shows the interface that it was meant for. One of a socket that is
+	// bound to an interface would leave through it all the same: see below.
 	w.rule(out, ipv4(expr.CmpOpEq), loopback, redirected(), accept())
 	w.rule(out, ipv4(expr.CmpOpNeq), goTo("refuse"))
 	// What the kernel refuses a client of the API with. It does so only while the gate is closed or
@@ -117,6 +117,11 @@ func (w *Wall) raiseHooks(options Options) {
 		w.rule(out, l4proto(proto), port(53), goTo("refuse"))
 	}
 	w.rule(out, goTo(w.verdict.Name))
+
+	wire := w.hook("wire", nftables.ChainTypeFilter, nftables.ChainHookPostrouting, filterAt,
+		nftables.ChainPolicyAccept)
+	w.rule(wire, meta(expr.MetaKeyOIFNAME, expr.CmpOpNeq, text("lo")), ipv4(expr.CmpOpEq), loopback,
+		drop())
 
 	in := w.hook("in", nftables.ChainTypeFilter, nftables.ChainHookInput, filterAt,
 		nftables.ChainPolicyAccept)
