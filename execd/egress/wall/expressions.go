@@ -94,15 +94,28 @@ func portAt(offset uint32, port uint16) []expr.Any {
 	}
 }
 
+// Flags of TCP segments.
+const (
+	fin = 1 << 0
+	syn = 1 << 1
+	rst = 1 << 2
+	ack = 1 << 4
+)
+
 // reset matches TCP segments that end a connection at once.
-func reset() []expr.Any {
-	const flags, rst = 13, 1 << 2
+func reset() []expr.Any { return flags(rst, expr.CmpOpEq, rst) }
+
+// notBeginning matches TCP segments other than the first of a connection.
+func notBeginning() []expr.Any { return flags(fin|syn|rst|ack, expr.CmpOpNeq, syn) }
+
+func flags(mask byte, op expr.CmpOp, flags byte) []expr.Any {
+	const offset = 13
 	return []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: flags,
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: offset,
 			Len: 1},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 1, Mask: []byte{rst},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 1, Mask: []byte{mask},
 			Xor: []byte{0}},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{0}},
+		&expr.Cmp{Op: op, Register: 1, Data: []byte{flags}},
 	}
 }
 

@@ -22,9 +22,14 @@ var own = netip.MustParseAddr("10.77.0.1")
 func inSandbox(t *testing.T, policy string, f func(*Wall) error) {
 	t.Helper()
 	inNamespace(t, func() error {
-		if out, err := exec.CommandContext(t.Context(), "ip", "link", "set", "lo",
-			"up").CombinedOutput(); err != nil {
-			return fmt.Errorf("ip link: %w: %s", err, out)
+		for _, line := range []string{
+			"link set lo up", "link set out address 02:00:00:00:00:01",
+			"neigh replace 10.77.0.2 lladdr 02:00:00:00:00:02 dev out", // the new address removed it
+		} {
+			if out, err := exec.CommandContext(t.Context(), "ip",
+				strings.Fields(line)...).CombinedOutput(); err != nil {
+				return fmt.Errorf("ip %s: %w: %s", line, err, out)
+			}
 		}
 		w, err := opened(t, policy, 1)
 		if err != nil {
@@ -133,6 +138,64 @@ func packetOf(fd int, protocol byte) ([]byte, error) {
 			return packet, nil
 		}
 	}
+}
+
+// inject sends a packet of the peer to the sandbox. The kernel takes those of one socket in order.
+func inject(wire int, protocol byte, transport []byte) error {
+	frame := []byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0}
+	header := make([]byte, 20)
+	header[0], header[8], header[9] = 0x45, 64, protocol
+	binary.BigEndian.PutUint16(header[2:], uint16(len(header)+len(transport)))
+	copy(header[12:], peer.AsSlice())
+	copy(header[16:], own.AsSlice())
+	binary.BigEndian.PutUint16(header[10:], checksum(header))
+	_, err := unix.Write(wire, append(append(frame, header...), transport...))
+	return err
+}
+
+// datagram is a UDP datagram with a payload, without a checksum.
+func datagram(from, to uint16) []byte {
+	data := binary.BigEndian.AppendUint16(nil, from)
+	data = binary.BigEndian.AppendUint16(data, to)
+	return append(data, 0, 9, 0, 0, 'x')
+}
+
+// segment is a TCP segment of the peer without data.
+func segment(from, to uint16, flags byte, seq, ack uint32) []byte {
+	data := binary.BigEndian.AppendUint16(nil, from)
+	data = binary.BigEndian.AppendUint16(data, to)
+	data = binary.BigEndian.AppendUint32(data, seq)
+	data = binary.BigEndian.AppendUint32(data, ack)
+	data = append(data, 5<<4, flags, 0xff, 0xff, 0, 0, 0, 0)
+	pseudo := append(append(append([]byte{}, peer.AsSlice()...), own.AsSlice()...),
+		0, unix.IPPROTO_TCP, 0, byte(len(data)))
+	binary.BigEndian.PutUint16(data[16:], checksum(append(pseudo, data...)))
+	return data
+}
+
+// checksum is that of RFC 1071, of data of an even length.
+func checksum(data []byte) uint16 {
+	var sum uint32
+	for ; len(data) > 0; data = data[2:] {
+		sum += uint32(binary.BigEndian.Uint16(data))
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}
+
+// listenTCP opens a socket that listens on a port of the sandbox.
+func listenTCP(port int) (fd int, err error) {
+	fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return -1, err
+	}
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Port: port}),
+		unix.Listen(fd, 1)); err != nil {
+		return -1, errors.Join(err, unix.Close(fd))
+	}
+	return fd, nil
 }
 
 // connections returns how many entries the conntrack table of this thread's namespace has.
@@ -276,4 +339,107 @@ func TestABoundSocketsQueryDoesNotLeave(t *testing.T) {
 		query("without one")
 		return nil
 	})
+}
+
+// TestADeniedPeerBeginsNothing: what the peer of a connection that is over goes on to send does not
+// make the sandbox's packets to it answers. TCP comes in, from its beginning.
+func TestADeniedPeerBeginsNothing(t *testing.T) {
+	inSandbox(t, `{"defaultAction":"deny"}`, func(*Wall) error {
+		fd, err := socket(netip.AddrPortFrom(own, 7001), 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		listener, err := listenTCP(8123)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(listener)
+		wire, err := outside(t)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(wire)
+
+		if err := errors.Join(
+			inject(wire, unix.IPPROTO_UDP, datagram(9, 7001)),
+			inject(wire, unix.IPPROTO_TCP, segment(9, 8123, ack, 1, 1)),
+			inject(wire, unix.IPPROTO_TCP, segment(10, 8123, syn, 1, 0)),
+		); err != nil {
+			return err
+		}
+		packet, err := packetOf(wire, unix.IPPROTO_TCP)
+		if err != nil {
+			return err
+		}
+		if to := binary.BigEndian.Uint16(packet[22:]); to != 10 || packet[33] != syn|ack {
+			t.Errorf("the first answer is for port %d, with flags %#x", to, packet[33])
+		}
+		if got, err := received(fd); got || err != nil {
+			t.Errorf("a datagram of the peer comes in: %t, %v", got, err)
+		}
+		if err := send(fd, netip.AddrPortFrom(peer, 9)); !errors.Is(err, unix.EPERM) {
+			t.Errorf("an answer to it gives %v", err)
+		}
+		return nil
+	})
+}
+
+// TestNewsOfWhatCameInArrive: that an answer to a client was too large for its way.
+func TestNewsOfWhatCameInArrive(t *testing.T) {
+	inSandbox(t, `{"defaultAction":"deny"}`, func(*Wall) error {
+		return wantMTU(t, 8123)
+	})
+}
+
+// wantMTU connects to a port of the sandbox, reports that a packet of it was too large, and wants the
+// connection to know.
+func wantMTU(t *testing.T, port uint16) error {
+	t.Helper()
+	const mtu = 1300
+	listener, err := listenTCP(int(port))
+	if err != nil {
+		return err
+	}
+	defer unix.Close(listener)
+	wire, err := outside(t)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(wire)
+	if err := inject(wire, unix.IPPROTO_TCP, segment(10, port, syn, 1, 0)); err != nil {
+		return err
+	}
+	packet, err := packetOf(wire, unix.IPPROTO_TCP)
+	if err != nil {
+		return err
+	}
+	next := binary.BigEndian.Uint32(packet[24:]) + 1
+	// The packet that is reported has the header of the one that was seen, and the next sequence number.
+	reported := append([]byte{3, 4, 0, 0, 0, 0, mtu >> 8, mtu & 0xff}, packet[:28]...)
+	binary.BigEndian.PutUint32(reported[8+24:], next)
+	binary.BigEndian.PutUint16(reported[2:], checksum(reported))
+	if err := errors.Join(
+		inject(wire, unix.IPPROTO_TCP, segment(10, port, ack, 2, next)),
+		inject(wire, unix.IPPROTO_ICMP, reported)); err != nil {
+		return err
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		fd, _, err := unix.Accept4(listener, unix.SOCK_CLOEXEC)
+		if err == nil {
+			defer unix.Close(fd)
+			for {
+				got, err := unix.GetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU)
+				if err != nil || got == mtu {
+					return err
+				}
+				if time.Now().After(deadline) {
+					return fmt.Errorf("the connection believes in packets of %d bytes", got)
+				}
+			}
+		}
+		if !errors.Is(err, unix.EAGAIN) || time.Now().After(deadline) {
+			return fmt.Errorf("no connection: %w", err)
+		}
+	}
 }

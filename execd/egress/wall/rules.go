@@ -110,8 +110,9 @@ func (w *Wall) raiseHooks(options Options) {
 		direction(replyDirection), accept())
 	w.rule(out, gateClosed(), goTo("closed"))
 	w.rule(out, mark(expr.CmpOpEq, own), setConnectionMark(guardConnection), accept())
-	// answers to who came in
-	w.rule(out, state(expr.CtStateBitESTABLISHED), direction(replyDirection), accept())
+	// answers to who came in; see below
+	w.rule(out, l4proto(unix.IPPROTO_TCP), state(expr.CtStateBitESTABLISHED),
+		direction(replyDirection), accept())
 	// A query that was not redirected goes along an entry that the guard made, to the name server.
 	for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
 		w.rule(out, l4proto(proto), port(53), goTo("refuse"))
@@ -129,13 +130,17 @@ func (w *Wall) raiseHooks(options Options) {
 	// one that had a connection to a guard that has exited waits forever.
 	w.rule(in, l4proto(unix.IPPROTO_TCP), port(options.APIPort), gateClosed(), goTo("refuse"))
 	w.rule(in, iface(expr.MetaKeyIIFNAME, "lo"), accept())
-	w.rule(in, direction(originalDirection), accept())
+	// Only TCP comes in, and only from its beginning. Otherwise a peer that the sandbox had talked to
+	// would come in once the entry of that is gone, and what the sandbox sends to it would be answers.
+	w.rule(in, l4proto(unix.IPPROTO_TCP), state(expr.CtStateBitNEW), notBeginning(), drop())
+	w.rule(in, l4proto(unix.IPPROTO_TCP), direction(originalDirection), accept())
 	w.rule(in, ipv4(expr.CmpOpNeq), drop())
 	w.rule(in, gateClosed(), drop())
 	w.rule(in, &expr.Ct{Key: expr.CtKeyMARK, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: native(guardConnection)}, accept())
 	// such as the news that a packet was too large
 	w.rule(in, state(expr.CtStateBitRELATED), accept())
+	w.rule(in, direction(originalDirection), drop())
 	w.rule(in, goTo(w.answer.Name))
 }
 
