@@ -86,8 +86,9 @@ func New(ctx context.Context, settings config.Settings, logger zerolog.Logger) (
 		return nil, err
 	}
 	opened = append(opened, udp.Close, tcp.Close)
+	host, _ := netip.ParseAddr(settings.Host) // empty: every interface
 	w, err := wall.Build(wall.Options{
-		DNSPort: uint16(udp.LocalAddr().(*net.UDPAddr).Port), APIPort: uint16(settings.Port), LogGroup: logGroup,
+		DNSPort: uint16(udp.LocalAddr().(*net.UDPAddr).Port), APIPort: uint16(settings.Port), APIAddr: host.Unmap(), LogGroup: logGroup,
 	}, compiled)
 	if err != nil {
 		return nil, err

@@ -94,6 +94,34 @@ func portAt(offset uint32, port uint16) []expr.Any {
 	}
 }
 
+// api matches TCP segments with the API's port and, if it listens on one address only, that address;
+// at says where the address is, and match which of the ports it is.
+func (o Options) api(at uint32, match func(uint16) []expr.Any) []expr.Any {
+	all := flatten([]any{ipv4(expr.CmpOpEq), l4proto(unix.IPPROTO_TCP), match(o.APIPort)})
+	if o.APIAddr.IsValid() && !o.APIAddr.IsUnspecified() {
+		all = append(all, address(at, o.APIAddr, 32)...)
+	}
+	return all
+}
+
+// tooLarge matches the ICMP message that a TCP segment from the port was too large for its way.
+func tooLarge(from uint16) []expr.Any {
+	at := func(offset uint32, data ...byte) []expr.Any {
+		return []expr.Any{
+			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: offset,
+				Len: uint32(len(data))},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: data},
+		}
+	}
+	const typeAndCode, packet, header = 0, 8, 20
+	return flatten([]any{
+		ipv4(expr.CmpOpEq), l4proto(unix.IPPROTO_ICMP), at(typeAndCode, 3, 4),
+		at(packet, 0x45), // a header of that length
+		at(packet+9, unix.IPPROTO_TCP),
+		at(packet+header, byte(from>>8), byte(from)),
+	})
+}
+
 // Flags of TCP segments.
 const (
 	fin = 1 << 0

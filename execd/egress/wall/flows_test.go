@@ -443,3 +443,38 @@ func wantMTU(t *testing.T, port uint16) error {
 		}
 	}
 }
+
+// TestTheAPINeedsNoConnections: those to it are not in the table of connections, which the sandbox can
+// fill, and work all the same.
+func TestTheAPINeedsNoConnections(t *testing.T) {
+	inSandbox(t, `{"defaultAction":"deny"}`, func(*Wall) error {
+		if err := wantMTU(t, 18080); err != nil {
+			return err
+		}
+		if n, err := connections(); err != nil || n != 0 {
+			t.Errorf("the table has %d connections (%v), want none", n, err)
+		}
+		return nil
+	})
+}
+
+// TestTheSandboxBeginsNothingFromTheAPIsPort: the rules would not look at what follows.
+func TestTheSandboxBeginsNothingFromTheAPIsPort(t *testing.T) {
+	inSandbox(t, `{}`, func(*Wall) error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		timeout := unix.NsecToTimeval(int64(time.Second))
+		if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Port: 18080}),
+			unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &timeout)); err != nil {
+			return err
+		}
+		if err := unix.Connect(fd, &unix.SockaddrInet4{Addr: peer.As4(),
+			Port: 9}); !errors.Is(err, unix.ECONNREFUSED) {
+			t.Errorf("a connection from the port of the API gives %v", err)
+		}
+		return nil
+	})
+}

@@ -78,6 +78,14 @@ func (w *Wall) raiseHooks(options Options) {
 	w.rule(unmark, mark(expr.CmpOpNeq, w.mark), &expr.Immediate{Register: 1, Data: native(0)},
 		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: 1})
 
+	// Connections to the API are not in the table of connections, which the sandbox can fill: with one
+	// that is full the service could not change the policy. The rules below know them by their port.
+	toAPI, fromAPI := options.api(destination, port), options.api(source, sourcePort)
+	w.rule(unmark, meta(expr.MetaKeyOIFNAME, expr.CmpOpNeq, text("lo")), fromAPI, &expr.Notrack{})
+	arrive := w.hook("arrive", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, beforeAll,
+		nftables.ChainPolicyAccept)
+	w.rule(arrive, meta(expr.MetaKeyIIFNAME, expr.CmpOpNeq, text("lo")), toAPI, &expr.Notrack{})
+
 	dns := w.hook("dns", nftables.ChainTypeNAT, nftables.ChainHookOutput, beforeNAT,
 		nftables.ChainPolicyAccept)
 	w.rule(dns, mark(expr.CmpOpEq, w.mark), accept())
@@ -106,9 +114,12 @@ func (w *Wall) raiseHooks(options Options) {
 	w.rule(out, ipv4(expr.CmpOpNeq), goTo("refuse"))
 	// What the kernel refuses a client of the API with. It does so only while the gate is closed or
 	// when the guard has ended.
-	w.rule(out, l4proto(unix.IPPROTO_TCP), sourcePort(options.APIPort), reset(),
-		direction(replyDirection), accept())
+	w.rule(out, fromAPI, reset(), accept())
 	w.rule(out, gateClosed(), goTo("closed"))
+	// The API begins no connection. The sandbox does with a socket that it bound before the API
+	// listened, and no rule would look at what follows.
+	w.rule(out, fromAPI, notBeginning(), accept())
+	w.rule(out, fromAPI, goTo("refuse"))
 	w.rule(out, mark(expr.CmpOpEq, own), setConnectionMark(guardConnection), accept())
 	// answers to who came in; see below
 	w.rule(out, l4proto(unix.IPPROTO_TCP), state(expr.CtStateBitESTABLISHED),
@@ -130,6 +141,7 @@ func (w *Wall) raiseHooks(options Options) {
 	// one that had a connection to a guard that has exited waits forever.
 	w.rule(in, l4proto(unix.IPPROTO_TCP), port(options.APIPort), gateClosed(), goTo("refuse"))
 	w.rule(in, iface(expr.MetaKeyIIFNAME, "lo"), accept())
+	w.rule(in, toAPI, accept())
 	// Only TCP comes in, and only from its beginning. Otherwise a peer that the sandbox had talked to
 	// would come in once the entry of that is gone, and what the sandbox sends to it would be answers.
 	w.rule(in, l4proto(unix.IPPROTO_TCP), state(expr.CtStateBitNEW), notBeginning(), drop())
@@ -140,6 +152,7 @@ func (w *Wall) raiseHooks(options Options) {
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: native(guardConnection)}, accept())
 	// such as the news that a packet was too large
 	w.rule(in, state(expr.CtStateBitRELATED), accept())
+	w.rule(in, tooLarge(options.APIPort), accept()) // of the API, whose connections have no such state
 	w.rule(in, direction(originalDirection), drop())
 	w.rule(in, goTo(w.answer.Name))
 }
