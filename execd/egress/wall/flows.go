@@ -18,8 +18,8 @@ const (
 
 // Forget deletes the conntrack entries of queries, the sandbox's and the guard's. They outlive the
 // process that they were made for, and the rules that redirect look only at the first packet of an
-// entry: one of before leads to a port that is not this process's. Nobody but the guard is answered
-// on that connection, so nothing else ends.
+// entry: one of before leads to a port that is not this process's. Only queries use these entries, so
+// nothing else ends.
 //
 // Call it before the guard asks a name server. With an error the entries stay until they time out:
 // the sandbox's queries from the same ports are not answered until then.

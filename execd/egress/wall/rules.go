@@ -116,8 +116,8 @@ func (w *Wall) raiseHooks(options Options) {
 	// when the guard has ended.
 	w.rule(out, fromAPI, reset(), accept())
 	w.rule(out, gateClosed(), goTo("closed"))
-	// The API begins no connection. The sandbox does with a socket that it bound before the API
-	// listened, and no rule would look at what follows.
+	// The API begins no connection. The sandbox could, with a socket that it bound while nothing
+	// listened there, and the policy would not be asked about what follows.
 	w.rule(out, fromAPI, notBeginning(), accept())
 	w.rule(out, fromAPI, goTo("refuse"))
 	w.rule(out, mark(expr.CmpOpEq, own), setConnectionMark(guardConnection), accept())
@@ -130,6 +130,8 @@ func (w *Wall) raiseHooks(options Options) {
 	}
 	w.rule(out, goTo(w.verdict.Name))
 
+	// The way out is known only here. A packet of a bound socket keeps to its interface, whatever its
+	// destination was changed to.
 	wire := w.hook("wire", nftables.ChainTypeFilter, nftables.ChainHookPostrouting, filterAt,
 		nftables.ChainPolicyAccept)
 	w.rule(wire, meta(expr.MetaKeyOIFNAME, expr.CmpOpNeq, text("lo")), ipv4(expr.CmpOpEq), loopback,
