@@ -60,7 +60,7 @@ func run(args []string) int {
 	if err != nil {
 		return fail(exitFailure, err)
 	}
-	listener, err := listen(settings.host, settings.port)
+	listener, err := supervisor.Listen(settings.host, settings.port, "the port of execd")
 	if err != nil {
 		return fail(exitFailure, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"sandbox.internal/execd/config"
+	"sandbox.internal/execd/supervisor"
 )
 
 // TestSettingsAreExecds: execd-init reads the settings that it shares with execd as execd does.
@@ -77,7 +78,7 @@ func TestListen(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			file, err := listen(settings.host, settings.port)
+			file, err := supervisor.Listen(settings.host, settings.port, "the port of execd")
 			if err != nil {
 				t.Fatal(err)
 			}

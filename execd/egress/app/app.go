@@ -21,6 +21,7 @@ import (
 	"sandbox.internal/execd/egress/guard"
 	"sandbox.internal/execd/egress/policy"
 	"sandbox.internal/execd/egress/wall"
+	"sandbox.internal/execd/supervisor"
 	"sandbox.internal/openapi/serve"
 )
 
@@ -81,18 +82,27 @@ func New(ctx context.Context, settings config.Settings, logger zerolog.Logger) (
 	case err != nil:
 		return nil, err
 	}
+	listener, err := listen(settings)
+	if err != nil {
+		return nil, err
+	}
+	opened = append(opened, listener.Close)
 	udp, tcp, err := dnsproxy.Listen(ctx)
 	if err != nil {
 		return nil, err
 	}
 	opened = append(opened, udp.Close, tcp.Close)
+	at := listener.Addr().(*net.TCPAddr).AddrPort()
 	w, err := wall.Build(wall.Options{
-		DNSPort: uint16(udp.LocalAddr().(*net.UDPAddr).Port), APIPort: uint16(settings.Port), LogGroup: logGroup,
+		DNSPort: uint16(udp.LocalAddr().(*net.UDPAddr).Port), APIPort: at.Port(), APIAddr: at.Addr().Unmap(), LogGroup: logGroup,
 	}, compiled)
 	if err != nil {
 		return nil, err
 	}
 	opened = append(opened, w.Close)
+	if err := w.Forget(); err != nil {
+		logger.Warn().Err(err).Msg("names are not resolved on connections of before")
+	}
 	packets, err := wall.Listen(logGroup)
 	if err != nil {
 		return nil, err
@@ -108,14 +118,31 @@ func New(ctx context.Context, settings config.Settings, logger zerolog.Logger) (
 	if err != nil {
 		return nil, err
 	}
-	listener, err := net.Listen("tcp4", settings.Addr())
-	if err != nil {
-		return nil, fmt.Errorf("listen: %w", err)
-	}
 	return &App{
 		settings: settings, logger: logger, wall: w, packets: packets, guard: g, listener: newBoundedListener(listener, own), server: server,
 		proxy: dnsproxy.New(udp, tcp, dnsproxy.Options{Decider: g, Upstream: upstream, Mark: w.Mark(), Logger: bounded(logger)}),
 	}, nil
+}
+
+// listen returns the socket that egress-init listens with, or one of its own where there is none.
+func listen(settings config.Settings) (net.Listener, error) {
+	inherited, err := supervisor.Listener(supervisor.PrefixEgress)
+	if err != nil {
+		return nil, err
+	}
+	if inherited == nil {
+		listener, err := net.Listen("tcp4", settings.Addr())
+		if err != nil {
+			return nil, fmt.Errorf("listen: %w", err)
+		}
+		return listener, nil
+	}
+	defer inherited.Close() // the listener has a copy
+	listener, err := net.FileListener(inherited)
+	if err != nil {
+		return nil, fmt.Errorf("environment variable %s: %w", inherited.Name(), err)
+	}
+	return listener, nil
 }
 
 // bounded returns the logger for what the sandbox can cause at any rate.

@@ -95,16 +95,18 @@ for port in 853, 443, 5353:
 		s.fails(t, fetch("'http://[2001:db8::2]:$port2/'"))
 	})
 	t.Run("what comes in is answered", func(t *testing.T) {
-		command(t, "docker", "exec", "-d", s.name, "python3", "-m", "http.server", "8123")
 		addr := command(t, "docker", "inspect", "-f", "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}", s.name+"-s")
-		s.eventually(t, "the sandbox's server answers", func() error {
-			client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-			response, err := client.Get("http://" + net.JoinHostPort(addr, "8123") + "/")
-			if err != nil {
-				return err
-			}
-			return response.Body.Close()
-		})
+		for _, port := range []string{"8123", "53"} {
+			command(t, "docker", "exec", "-d", s.name, "python3", "-m", "http.server", port)
+			s.eventually(t, "the sandbox's server answers", func() error {
+				client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+				response, err := client.Get("http://" + net.JoinHostPort(addr, port) + "/")
+				if err != nil {
+					return err
+				}
+				return response.Body.Close()
+			})
+		}
 	})
 }
 
@@ -176,7 +178,15 @@ for host, port in ("$web2ip", $port2), ("127.0.0.1", 80):
         s.connect((host, port))
         print("connected")
     except OSError:
-        print("refused")`), "refused\nrefused")
+        print("refused")
+for port in $port2, 53:
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.setsockopt(socket.SOL_SOCKET, 25, b"eth0")
+    try:
+        s.sendto(b"x", ("$rogueip", port))
+        print("sent")
+    except PermissionError:
+        print("refused")`), "refused\nrefused\nrefused\nrefused")
 	})
 	t.Run("the API needs the token", func(t *testing.T) {
 		s.passes(t, "curl -s -o /dev/null -w '%{http_code}' -X PUT -H 'Content-Type: application/json' -d '{}' http://127.0.0.1:18080/policy", "401")
@@ -229,12 +239,23 @@ func TestChangesHoldAtOnce(t *testing.T) {
 	again.more(t)
 }
 
+// ask is a query from always the same port. A guard that was started again is not where the one before was.
+var ask = python(`
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(("", 20053))
+s.settimeout(5)
+s.sendto(b"\0\x07\1\0\0\1\0\0\0\0\0\0\4web1\4test\0\0\1\0\1", ("$rogueip", 53))
+s.recv(999)
+print("answered")`)
+
 func TestNothingPassesWithoutTheGuard(t *testing.T) {
 	s := start(t, fewNames)
 	s.must(t, http.MethodPatch, "/policy", `[{"action": "allow", "target": "$web2ip"}]`)
 	conversation := s.converse(t, "echo.test")
 	conversation.more(t)
 	s.passes(t, fetch("http://$web2ip:$port2/"), "this is web2")
+	s.passes(t, ask, "answered")
 
 	goOn := s.holdGuardDead(t)
 	s.fails(t, fetch("http://$web2ip:$port2/"))
@@ -245,8 +266,17 @@ import socket
 l = socket.create_server(("127.0.0.1", 0))
 socket.create_connection(l.getsockname(), 30)
 print("the loopback stays")`), "the loopback stays")
-	// No other program answers in the sidecar's place.
-	command(t, "docker", "exec", "-d", s.name, "python3", "-m", "http.server", "18080")
+	// No other program answers in the sidecar's place, or keeps its place.
+	s.passes(t, python(`
+import errno, socket
+for host in "", "127.0.0.1", "127.0.0.9", socket.gethostbyname(socket.gethostname()):
+    s = socket.socket()
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        s.bind((host, 18080))
+        print("bound")
+    except OSError as e:
+        print(errno.errorcode[e.errno])`), strings.TrimSpace(strings.Repeat("EADDRINUSE\n", 4)))
 	err := s.inside(t, func() error {
 		timeout := unix.NsecToTimeval(int64(time.Second))
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -265,13 +295,6 @@ print("the loopback stays")`), "the loopback stays")
 	if err != nil {
 		t.Error(err)
 	}
-	s.passes(t, python(`
-import os, signal
-for pid in filter(str.isdigit, os.listdir("/proc")):
-    with open("/proc/%s/cmdline" % pid, "rb") as f:
-        if f.read() == b"python3\0-m\0http.server\00018080\0":
-            os.kill(int(pid), signal.SIGKILL)
-            print("ended")`), "ended")
 
 	if err := goOn(); err != nil {
 		t.Fatal(err)
@@ -286,6 +309,7 @@ for pid in filter(str.isdigit, os.listdir("/proc")):
 		}
 		return nil
 	})
+	s.passes(t, ask, "answered")
 	s.passes(t, fetch("http://web1.test:$port1/"), "this is web1")
 	s.passes(t, fetch("http://$web2ip:$port2/"), "this is web2") // the policy is the one that was changed
 	s.fails(t, "getent hosts web2.test")

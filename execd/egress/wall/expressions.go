@@ -54,16 +54,21 @@ func l4proto(proto byte) []expr.Any {
 func mark(op expr.CmpOp, mark uint32) []expr.Any { return meta(expr.MetaKeyMARK, op, native(mark)) }
 
 func iface(key expr.MetaKey, name string) []expr.Any {
-	return meta(key, expr.CmpOpEq, append([]byte(name), 0))
+	return meta(key, expr.CmpOpEq, text(name))
 }
 
 // gateClosed matches packets that the gate has not marked.
-func gateClosed() []expr.Any {
+func gateClosed() []expr.Any { return maskedMark(gateBit, 0) }
+
+// guardsOwn matches packets of the guard, whose mark that is, whether the gate is open or not.
+func guardsOwn(mark uint32) []expr.Any { return maskedMark(^uint32(gateBit), mark) }
+
+func maskedMark(mask, mark uint32) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: native(gateBit),
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: native(mask),
 			Xor: native(0)},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: native(0)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: native(mark)},
 	}
 }
 
@@ -89,15 +94,56 @@ func portAt(offset uint32, port uint16) []expr.Any {
 	}
 }
 
+// api matches TCP segments with the API's port and, if it listens on one address only, that address;
+// at says where the address is, and match which of the ports it is.
+func (o Options) api(at uint32, match func(uint16) []expr.Any) []expr.Any {
+	all := flatten([]any{ipv4(expr.CmpOpEq), l4proto(unix.IPPROTO_TCP), match(o.APIPort)})
+	if o.APIAddr.IsValid() && !o.APIAddr.IsUnspecified() {
+		all = append(all, address(at, o.APIAddr, 32)...)
+	}
+	return all
+}
+
+// tooLarge matches the ICMP message that a TCP segment from the port was too large for its way.
+func tooLarge(from uint16) []expr.Any {
+	at := func(offset uint32, data ...byte) []expr.Any {
+		return []expr.Any{
+			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: offset,
+				Len: uint32(len(data))},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: data},
+		}
+	}
+	const typeAndCode, packet, header = 0, 8, 20
+	return flatten([]any{
+		ipv4(expr.CmpOpEq), l4proto(unix.IPPROTO_ICMP), at(typeAndCode, 3, 4),
+		at(packet, 0x45), // a header of that length
+		at(packet+9, unix.IPPROTO_TCP),
+		at(packet+header, byte(from>>8), byte(from)),
+	})
+}
+
+// Flags of TCP segments.
+const (
+	fin = 1 << 0
+	syn = 1 << 1
+	rst = 1 << 2
+	ack = 1 << 4
+)
+
 // reset matches TCP segments that end a connection at once.
-func reset() []expr.Any {
-	const flags, rst = 13, 1 << 2
+func reset() []expr.Any { return flags(rst, expr.CmpOpEq, rst) }
+
+// notBeginning matches TCP segments other than the first of a connection.
+func notBeginning() []expr.Any { return flags(fin|syn|rst|ack, expr.CmpOpNeq, syn) }
+
+func flags(mask byte, op expr.CmpOp, flags byte) []expr.Any {
+	const offset = 13
 	return []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: flags,
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: offset,
 			Len: 1},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 1, Mask: []byte{rst},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 1, Mask: []byte{mask},
 			Xor: []byte{0}},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{0}},
+		&expr.Cmp{Op: op, Register: 1, Data: []byte{flags}},
 	}
 }
 
@@ -130,6 +176,14 @@ func conntrack(key expr.CtKey, bits uint32) []expr.Any {
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: native(bits),
 			Xor: native(0)},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: native(0)},
+	}
+}
+
+// setConnectionMark marks the packet's connection for as long as its entry is there.
+func setConnectionMark(mark uint32) []expr.Any {
+	return []expr.Any{
+		&expr.Immediate{Register: 1, Data: native(mark)},
+		&expr.Ct{Key: expr.CtKeyMARK, SourceRegister: true, Register: 1},
 	}
 }
 

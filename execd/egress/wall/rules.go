@@ -32,8 +32,13 @@ const (
 // dockerDNS is where Docker's own name server is. It would ask others on behalf of the sandbox.
 var dockerDNS = netip.MustParseAddr("127.0.0.11")
 
-// guardConnection is the conntrack mark of the guard's own connections.
-const guardConnection = 1
+// Conntrack marks: of the guard's own connections, and of those that are redirected to it. Both have
+// queryBit.
+const (
+	queryBit             = 1
+	guardConnection      = queryBit
+	redirectedConnection = queryBit | 2
+)
 
 // raise queues what does not depend on the policy.
 func (w *Wall) raise(options Options) {
@@ -73,11 +78,20 @@ func (w *Wall) raiseHooks(options Options) {
 	w.rule(unmark, mark(expr.CmpOpNeq, w.mark), &expr.Immediate{Register: 1, Data: native(0)},
 		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: 1})
 
+	// Connections to the API are not in the table of connections, which the sandbox can fill: with one
+	// that is full the service could not change the policy. The rules below know them by their port.
+	toAPI, fromAPI := options.api(destination, port), options.api(source, sourcePort)
+	w.rule(unmark, meta(expr.MetaKeyOIFNAME, expr.CmpOpNeq, text("lo")), fromAPI, &expr.Notrack{})
+	arrive := w.hook("arrive", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, beforeAll,
+		nftables.ChainPolicyAccept)
+	w.rule(arrive, meta(expr.MetaKeyIIFNAME, expr.CmpOpNeq, text("lo")), toAPI, &expr.Notrack{})
+
 	dns := w.hook("dns", nftables.ChainTypeNAT, nftables.ChainHookOutput, beforeNAT,
 		nftables.ChainPolicyAccept)
 	w.rule(dns, mark(expr.CmpOpEq, w.mark), accept())
 	for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
 		w.rule(dns, ipv4(expr.CmpOpEq), l4proto(proto), port(53),
+			setConnectionMark(redirectedConnection),
 			&expr.Immediate{Register: 1, Data: binaryutil.BigEndian.PutUint16(options.DNSPort)},
 			&expr.Redir{RegisterProtoMin: 1})
 	}
@@ -87,23 +101,41 @@ func (w *Wall) raiseHooks(options Options) {
 	own := w.mark | gateBit
 	w.rule(out, ipv4(expr.CmpOpEq), address(destination, dockerDNS, 32), mark(expr.CmpOpNeq, own),
 		goTo("refuse"))
+	loopback := address(destination, netip.AddrFrom4([4]byte{127}), 8)
+	// A query of the guard itself that is redirected is one along an entry that the sandbox made. It
+	// would ask the sandbox.
+	w.rule(out, guardsOwn(w.mark), ipv4(expr.CmpOpEq), loopback, load(destination),
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: dockerDNS.AsSlice()}, redirected(),
+		goTo("refuse"))
 	w.rule(out, iface(expr.MetaKeyOIFNAME, "lo"), accept())
-	// A redirected packet still shows the interface that it was meant for. One that was bound to an
-	// interface was not redirected.
-	w.rule(out, ipv4(expr.CmpOpEq), address(destination, netip.AddrFrom4([4]byte{127}), 8),
-		redirected(), accept())
+	// A redirected packet still shows the interface that it was meant for. One of a socket that is
+	// bound to an interface would leave through it all the same: see below.
+	w.rule(out, ipv4(expr.CmpOpEq), loopback, redirected(), accept())
 	w.rule(out, ipv4(expr.CmpOpNeq), goTo("refuse"))
 	// What the kernel refuses a client of the API with. It does so only while the gate is closed or
 	// when the guard has ended.
-	w.rule(out, l4proto(unix.IPPROTO_TCP), sourcePort(options.APIPort), reset(),
-		direction(replyDirection), accept())
+	w.rule(out, fromAPI, reset(), accept())
 	w.rule(out, gateClosed(), goTo("closed"))
-	w.rule(out, mark(expr.CmpOpEq, own),
-		&expr.Immediate{Register: 1, Data: native(guardConnection)},
-		&expr.Ct{Key: expr.CtKeyMARK, SourceRegister: true, Register: 1}, accept())
-	// answers to who came in
-	w.rule(out, state(expr.CtStateBitESTABLISHED), direction(replyDirection), accept())
+	// The API begins no connection. The sandbox could, with a socket that it bound while nothing
+	// listened there, and the policy would not be asked about what follows.
+	w.rule(out, fromAPI, notBeginning(), accept())
+	w.rule(out, fromAPI, goTo("refuse"))
+	w.rule(out, mark(expr.CmpOpEq, own), setConnectionMark(guardConnection), accept())
+	// answers to who came in; see below
+	w.rule(out, l4proto(unix.IPPROTO_TCP), state(expr.CtStateBitESTABLISHED),
+		direction(replyDirection), accept())
+	// A query that was not redirected goes along an entry that the guard made, to the name server.
+	for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
+		w.rule(out, l4proto(proto), port(53), goTo("refuse"))
+	}
 	w.rule(out, goTo(w.verdict.Name))
+
+	// The way out is known only here. A packet of a bound socket keeps to its interface, whatever its
+	// destination was changed to.
+	wire := w.hook("wire", nftables.ChainTypeFilter, nftables.ChainHookPostrouting, filterAt,
+		nftables.ChainPolicyAccept)
+	w.rule(wire, meta(expr.MetaKeyOIFNAME, expr.CmpOpNeq, text("lo")), ipv4(expr.CmpOpEq), loopback,
+		drop())
 
 	in := w.hook("in", nftables.ChainTypeFilter, nftables.ChainHookInput, filterAt,
 		nftables.ChainPolicyAccept)
@@ -111,13 +143,19 @@ func (w *Wall) raiseHooks(options Options) {
 	// one that had a connection to a guard that has exited waits forever.
 	w.rule(in, l4proto(unix.IPPROTO_TCP), port(options.APIPort), gateClosed(), goTo("refuse"))
 	w.rule(in, iface(expr.MetaKeyIIFNAME, "lo"), accept())
-	w.rule(in, direction(originalDirection), accept())
+	w.rule(in, toAPI, accept())
+	// Only TCP comes in, and only from its beginning. Otherwise a peer that the sandbox had talked to
+	// would come in once the entry of that is gone, and what the sandbox sends to it would be answers.
+	w.rule(in, l4proto(unix.IPPROTO_TCP), state(expr.CtStateBitNEW), notBeginning(), drop())
+	w.rule(in, l4proto(unix.IPPROTO_TCP), direction(originalDirection), accept())
 	w.rule(in, ipv4(expr.CmpOpNeq), drop())
 	w.rule(in, gateClosed(), drop())
 	w.rule(in, &expr.Ct{Key: expr.CtKeyMARK, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: native(guardConnection)}, accept())
 	// such as the news that a packet was too large
 	w.rule(in, state(expr.CtStateBitRELATED), accept())
+	w.rule(in, tooLarge(options.APIPort), accept()) // of the API, whose connections have no such state
+	w.rule(in, direction(originalDirection), drop())
 	w.rule(in, goTo(w.answer.Name))
 }
 

@@ -53,6 +53,9 @@ type Options struct {
 	// APIPort is the port of the sidecar's own API. While the gate is closed connections to it are
 	// refused, so that no process in the sandbox can answer in the sidecar's place.
 	APIPort uint16
+	// APIAddr is the IPv4 address that the API listens on; the zero and the unspecified address stand
+	// for all.
+	APIAddr netip.Addr
 	// LogGroup is the group that [Listen] reads.
 	LogGroup uint16
 }

@@ -1,4 +1,4 @@
-package main
+package supervisor
 
 import (
 	"errors"
@@ -19,15 +19,17 @@ const (
 	backlog = 1<<16 - 1
 )
 
-// listen returns a socket that listens, as package net would make it; that package alone is half as large as this program.
-func listen(host netip.Addr, port int) (*os.File, error) {
+// Listen returns a socket that listens on a port, for Options.Listener, as package net would make it; that package alone is half as large as
+// the programs that call this. The zero host stands for every interface, of both versions of IP where the kernel has both; 0.0.0.0 for those
+// of IPv4. It waits up to 5 s for a port that another process holds. what names the port in the error.
+func Listen(host netip.Addr, port int, what string) (*os.File, error) {
 	for deadline := time.Now().Add(listenPatience); ; time.Sleep(listenInterval) {
 		fd, err := open(host, port)
 		if errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(deadline) {
 			continue
 		}
 		if err != nil {
-			return nil, errors.New("the port of execd cannot be used: " + err.Error())
+			return nil, errors.New(what + " cannot be used: " + err.Error())
 		}
 		return os.NewFile(uintptr(fd), "listener"), nil
 	}
@@ -37,7 +39,7 @@ func open(host netip.Addr, port int) (int, error) {
 	if host = host.Unmap(); host.Is4() {
 		return bind(syscall.AF_INET, &syscall.SockaddrInet4{Port: port, Addr: host.As4()})
 	}
-	if !host.IsValid() { // every interface, of both versions where the kernel has both
+	if !host.IsValid() {
 		fd, err := bind(syscall.AF_INET6, &syscall.SockaddrInet6{Port: port})
 		if err == nil || errors.Is(err, syscall.EADDRINUSE) {
 			return fd, err

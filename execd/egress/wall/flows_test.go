@@ -1,0 +1,480 @@
+package wall
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// own is the address of the tests' namespace.
+var own = netip.MustParseAddr("10.77.0.1")
+
+// inSandbox is inNamespace with a loopback and a wall that has a policy and an open gate.
+func inSandbox(t *testing.T, policy string, f func(*Wall) error) {
+	t.Helper()
+	inNamespace(t, func() error {
+		for _, line := range []string{
+			"link set lo up", "link set out address 02:00:00:00:00:01",
+			"neigh replace 10.77.0.2 lladdr 02:00:00:00:00:02 dev out", // the new address removed it
+		} {
+			if out, err := exec.CommandContext(t.Context(), "ip",
+				strings.Fields(line)...).CombinedOutput(); err != nil {
+				return fmt.Errorf("ip %s: %w: %s", line, err, out)
+			}
+		}
+		w, err := opened(t, policy, 1)
+		if err != nil {
+			return err
+		}
+		defer w.Close()
+		return f(w)
+	})
+}
+
+// opened builds a wall and opens its gate.
+func opened(t *testing.T, policy string, dnsPort uint16) (*Wall, error) {
+	t.Helper()
+	w, err := Build(Options{DNSPort: dnsPort, APIPort: 18080, LogGroup: 1}, compiled(t, policy))
+	if err != nil {
+		return nil, err
+	}
+	if err := w.Open(); err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	return w, nil
+}
+
+// socket opens a UDP socket of this thread's namespace with the mark, if that is not 0.
+func socket(at netip.AddrPort, mark uint32) (fd int, err error) {
+	fd, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return -1, err
+	}
+	if mark != 0 {
+		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, int(mark))
+	}
+	if err == nil {
+		err = unix.Bind(fd, &unix.SockaddrInet4{Addr: at.Addr().As4(), Port: int(at.Port())})
+	}
+	if err != nil {
+		return -1, errors.Join(err, unix.Close(fd))
+	}
+	return fd, nil
+}
+
+// sendFrom sends one datagram from a socket that is opened for it.
+func sendFrom(at netip.AddrPort, mark uint32, to netip.AddrPort) error {
+	fd, err := socket(at, mark)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return send(fd, to)
+}
+
+func send(fd int, to netip.AddrPort) error {
+	return unix.Sendto(fd, []byte("x"), 0, &unix.SockaddrInet4{Addr: to.Addr().As4(),
+		Port: int(to.Port())})
+}
+
+// received reports whether a datagram waits in a socket, and takes it. What was sent over the
+// loopback before is there already.
+func received(fd int) (bool, error) {
+	_, _, err := unix.Recvfrom(fd, make([]byte, 2048), unix.MSG_DONTWAIT)
+	if errors.Is(err, unix.EAGAIN) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// outside is the other end of the interface: a socket that gets all frames of it.
+func outside(t *testing.T) (fd int, err error) {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "ip", "-o", "link", "show", "far").Output()
+	if err != nil {
+		return -1, err
+	}
+	var index int
+	if _, err := fmt.Sscanf(string(out), "%d:", &index); err != nil {
+		return -1, err
+	}
+	all := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ALL))
+	fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(all))
+	if err != nil {
+		return -1, err
+	}
+	timeout := unix.NsecToTimeval(int64(10 * time.Second))
+	err = errors.Join(unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: index}),
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout))
+	if err != nil {
+		return -1, errors.Join(err, unix.Close(fd))
+	}
+	return fd, nil
+}
+
+// packetOf reads frames until one has an IPv4 packet of the protocol that the sandbox sent, and
+// returns that.
+func packetOf(fd int, protocol byte) ([]byte, error) {
+	for {
+		frame := make([]byte, 2048)
+		n, from, err := unix.Recvfrom(fd, frame, 0)
+		if err != nil {
+			return nil, fmt.Errorf("no packet of protocol %d: %w", protocol, err)
+		}
+		link, ok := from.(*unix.SockaddrLinklayer)
+		if !ok || link.Pkttype == unix.PACKET_OUTGOING || n < 34 || frame[12] != 8 || frame[13] != 0 {
+			continue
+		}
+		if packet := frame[14:n]; packet[9] == protocol {
+			return packet, nil
+		}
+	}
+}
+
+// inject sends a packet of the peer to the sandbox. The kernel takes those of one socket in order.
+func inject(wire int, protocol byte, transport []byte) error {
+	frame := []byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0}
+	header := make([]byte, 20)
+	header[0], header[8], header[9] = 0x45, 64, protocol
+	binary.BigEndian.PutUint16(header[2:], uint16(len(header)+len(transport)))
+	copy(header[12:], peer.AsSlice())
+	copy(header[16:], own.AsSlice())
+	binary.BigEndian.PutUint16(header[10:], checksum(header))
+	_, err := unix.Write(wire, append(append(frame, header...), transport...))
+	return err
+}
+
+// datagram is a UDP datagram with a payload, without a checksum.
+func datagram(from, to uint16) []byte {
+	data := binary.BigEndian.AppendUint16(nil, from)
+	data = binary.BigEndian.AppendUint16(data, to)
+	return append(data, 0, 9, 0, 0, 'x')
+}
+
+// segment is a TCP segment of the peer without data.
+func segment(from, to uint16, flags byte, seq, ack uint32) []byte {
+	data := binary.BigEndian.AppendUint16(nil, from)
+	data = binary.BigEndian.AppendUint16(data, to)
+	data = binary.BigEndian.AppendUint32(data, seq)
+	data = binary.BigEndian.AppendUint32(data, ack)
+	data = append(data, 5<<4, flags, 0xff, 0xff, 0, 0, 0, 0)
+	pseudo := append(append(append([]byte{}, peer.AsSlice()...), own.AsSlice()...),
+		0, unix.IPPROTO_TCP, 0, byte(len(data)))
+	binary.BigEndian.PutUint16(data[16:], checksum(append(pseudo, data...)))
+	return data
+}
+
+// checksum is that of RFC 1071, of data of an even length.
+func checksum(data []byte) uint16 {
+	var sum uint32
+	for ; len(data) > 0; data = data[2:] {
+		sum += uint32(binary.BigEndian.Uint16(data))
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}
+
+// listenTCP opens a socket that listens on a port of the sandbox.
+func listenTCP(port int) (fd int, err error) {
+	fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return -1, err
+	}
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Port: port}),
+		unix.Listen(fd, 1)); err != nil {
+		return -1, errors.Join(err, unix.Close(fd))
+	}
+	return fd, nil
+}
+
+// connections returns how many entries the conntrack table of this thread's namespace has.
+func connections() (n int, err error) {
+	data, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_count")
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(data)))
+}
+
+// TestAGuardAsksAlongNoEntryOfBefore: the entries of the queries that the sandbox sent to a guard
+// that is gone lead neither its successor's queries nor the sandbox's own to the port of before,
+// which any process can have.
+func TestAGuardAsksAlongNoEntryOfBefore(t *testing.T) {
+	const policy = `{"defaultAction":"deny"}`
+	for name, forgets := range map[string]bool{"forgotten": true, "refused": false} {
+		t.Run(name, func(t *testing.T) {
+			from := netip.AddrPortFrom(own, 20001)
+			server := netip.AddrPortFrom(peer, 53)
+			inSandbox(t, policy, func(before *Wall) error {
+				if err := before.Close(); err != nil {
+					return err
+				}
+				local := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+				taken, err := socket(netip.AddrPortFrom(local, 5301), 0)
+				if err != nil {
+					return err
+				}
+				defer unix.Close(taken)
+				next, err := socket(netip.AddrPortFrom(local, 5302), 0)
+				if err != nil {
+					return err
+				}
+				defer unix.Close(next)
+				wire, err := outside(t)
+				if err != nil {
+					return err
+				}
+				defer unix.Close(wire)
+
+				if before, err = opened(t, policy, 5301); err != nil {
+					return err
+				}
+				if err := errors.Join(sendFrom(from, 0, server), before.Close()); err != nil {
+					return err
+				}
+				if ok, err := received(taken); !ok {
+					return fmt.Errorf("a query is not redirected: %v", err)
+				}
+				w, err := opened(t, policy, 5302)
+				if err != nil {
+					return err
+				}
+				defer w.Close()
+				if !forgets {
+					if err := sendFrom(from, w.Mark(), server); !errors.Is(err, unix.EPERM) {
+						t.Errorf("a query of the guard along the sandbox's entry gives %v", err)
+					}
+				} else if err := errors.Join(w.Forget(), sendFrom(from, w.Mark(), server)); err != nil {
+					return err
+				} else if packet, err := packetOf(wire, unix.IPPROTO_UDP); err != nil {
+					return err
+				} else if to, _ := netip.AddrFromSlice(packet[16:20]); to != peer {
+					t.Errorf("the guard's query goes to %v", to)
+				}
+				if got, err := received(taken); got || err != nil {
+					t.Errorf("the port of before gets the guard's query: %t, %v", got, err)
+				}
+				if !forgets {
+					return nil
+				}
+				// Its own entry is in the way of the sandbox's query now.
+				if err := errors.Join(w.Forget(), sendFrom(from, 0, server)); err != nil {
+					return err
+				}
+				if ok, err := received(next); !ok {
+					t.Errorf("the sandbox's next query is not redirected to the guard: %v", err)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// TestOtherConnectionsAreNotForgotten: only those of queries are.
+func TestOtherConnectionsAreNotForgotten(t *testing.T) {
+	inSandbox(t, `{}`, func(w *Wall) error {
+		if err := sendFrom(netip.AddrPortFrom(own, 20001), 0,
+			netip.AddrPortFrom(peer, 9)); err != nil {
+			return err
+		}
+		if err := w.Forget(); err != nil {
+			return err
+		}
+		if n, err := connections(); err != nil || n != 1 {
+			t.Errorf("%d connections are left (%v), want 1", n, err)
+		}
+		return nil
+	})
+}
+
+// TestNoQueryPassesAlongTheGuardsEntry: not even where the policy allows the name server's address.
+func TestNoQueryPassesAlongTheGuardsEntry(t *testing.T) {
+	inSandbox(t, `{}`, func(w *Wall) error {
+		from, server := netip.AddrPortFrom(own, 20001), netip.AddrPortFrom(peer, 53)
+		if err := sendFrom(from, w.Mark(), server); err != nil {
+			return err
+		}
+		if err := sendFrom(from, 0, server); !errors.Is(err, unix.EPERM) {
+			t.Errorf("a query from the port of the guard's query gives %v", err)
+		}
+		return nil
+	})
+}
+
+// TestABoundSocketsQueryDoesNotLeave: whether there is a guard or not. It is redirected, but not to
+// another interface.
+func TestABoundSocketsQueryDoesNotLeave(t *testing.T) {
+	inSandbox(t, `{}`, func(w *Wall) error {
+		fd, err := socket(netip.AddrPortFrom(own, 20001), 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		if err := unix.SetsockoptString(fd, unix.SOL_SOCKET, unix.SO_BINDTODEVICE, "out"); err != nil {
+			return err
+		}
+		if err := send(fd, netip.AddrPortFrom(peer, 9)); err != nil {
+			return err
+		}
+		query := func(when string) {
+			if err := send(fd, netip.AddrPortFrom(peer, 53)); !errors.Is(err, unix.EPERM) {
+				t.Errorf("%s a query gives %v", when, err)
+			}
+		}
+		query("with a guard")
+		if err := w.Close(); err != nil {
+			return err
+		}
+		query("without one")
+		return nil
+	})
+}
+
+// TestADeniedPeerBeginsNothing: what the peer of a connection that is over goes on to send does not
+// make the sandbox's packets to it answers. TCP comes in, from its beginning.
+func TestADeniedPeerBeginsNothing(t *testing.T) {
+	inSandbox(t, `{"defaultAction":"deny"}`, func(*Wall) error {
+		fd, err := socket(netip.AddrPortFrom(own, 7001), 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		listener, err := listenTCP(8123)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(listener)
+		wire, err := outside(t)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(wire)
+
+		if err := errors.Join(
+			inject(wire, unix.IPPROTO_UDP, datagram(9, 7001)),
+			inject(wire, unix.IPPROTO_TCP, segment(9, 8123, ack, 1, 1)),
+			inject(wire, unix.IPPROTO_TCP, segment(10, 8123, syn, 1, 0)),
+		); err != nil {
+			return err
+		}
+		packet, err := packetOf(wire, unix.IPPROTO_TCP)
+		if err != nil {
+			return err
+		}
+		if to := binary.BigEndian.Uint16(packet[22:]); to != 10 || packet[33] != syn|ack {
+			t.Errorf("the first answer is for port %d, with flags %#x", to, packet[33])
+		}
+		if got, err := received(fd); got || err != nil {
+			t.Errorf("a datagram of the peer comes in: %t, %v", got, err)
+		}
+		if err := send(fd, netip.AddrPortFrom(peer, 9)); !errors.Is(err, unix.EPERM) {
+			t.Errorf("an answer to it gives %v", err)
+		}
+		return nil
+	})
+}
+
+// TestNewsOfWhatCameInArrive: that an answer to a client was too large for its way.
+func TestNewsOfWhatCameInArrive(t *testing.T) {
+	inSandbox(t, `{"defaultAction":"deny"}`, func(*Wall) error {
+		return wantMTU(t, 8123)
+	})
+}
+
+// wantMTU connects to a port of the sandbox, reports that a packet of it was too large, and wants the
+// connection to know.
+func wantMTU(t *testing.T, port uint16) error {
+	t.Helper()
+	const mtu = 1300
+	listener, err := listenTCP(int(port))
+	if err != nil {
+		return err
+	}
+	defer unix.Close(listener)
+	wire, err := outside(t)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(wire)
+	if err := inject(wire, unix.IPPROTO_TCP, segment(10, port, syn, 1, 0)); err != nil {
+		return err
+	}
+	packet, err := packetOf(wire, unix.IPPROTO_TCP)
+	if err != nil {
+		return err
+	}
+	next := binary.BigEndian.Uint32(packet[24:]) + 1
+	// The packet that is reported has the header of the one that was seen, and the next sequence number.
+	reported := append([]byte{3, 4, 0, 0, 0, 0, mtu >> 8, mtu & 0xff}, packet[:28]...)
+	binary.BigEndian.PutUint32(reported[8+24:], next)
+	binary.BigEndian.PutUint16(reported[2:], checksum(reported))
+	if err := errors.Join(
+		inject(wire, unix.IPPROTO_TCP, segment(10, port, ack, 2, next)),
+		inject(wire, unix.IPPROTO_ICMP, reported)); err != nil {
+		return err
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		fd, _, err := unix.Accept4(listener, unix.SOCK_CLOEXEC)
+		if err == nil {
+			defer unix.Close(fd)
+			for {
+				got, err := unix.GetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU)
+				if err != nil || got == mtu {
+					return err
+				}
+				if time.Now().After(deadline) {
+					return fmt.Errorf("the connection believes in packets of %d bytes", got)
+				}
+			}
+		}
+		if !errors.Is(err, unix.EAGAIN) || time.Now().After(deadline) {
+			return fmt.Errorf("no connection: %w", err)
+		}
+	}
+}
+
+// TestTheAPINeedsNoConnections: those to it are not in the table of connections, which the sandbox can
+// fill, and work all the same.
+func TestTheAPINeedsNoConnections(t *testing.T) {
+	inSandbox(t, `{"defaultAction":"deny"}`, func(*Wall) error {
+		if err := wantMTU(t, 18080); err != nil {
+			return err
+		}
+		if n, err := connections(); err != nil || n != 0 {
+			t.Errorf("the table has %d connections (%v), want none", n, err)
+		}
+		return nil
+	})
+}
+
+// TestTheSandboxBeginsNothingFromTheAPIsPort: the rules would not look at what follows.
+func TestTheSandboxBeginsNothingFromTheAPIsPort(t *testing.T) {
+	inSandbox(t, `{}`, func(*Wall) error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		timeout := unix.NsecToTimeval(int64(time.Second))
+		if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Port: 18080}),
+			unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &timeout)); err != nil {
+			return err
+		}
+		if err := unix.Connect(fd, &unix.SockaddrInet4{Addr: peer.As4(),
+			Port: 9}); !errors.Is(err, unix.ECONNREFUSED) {
+			t.Errorf("a connection from the port of the API gives %v", err)
+		}
+		return nil
+	})
+}
