@@ -54,7 +54,7 @@ const (
 // policy of the assets, and with the nonce of a page that of the page. The terminal writes style
 // sheets into its page.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'%s; " +
-	"img-src 'self' data: blob:; connect-src 'self'; " +
+	"img-src 'self' data:; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 // Options configures a [Console]. Identify is required.

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/chromedp"
 
 	"sandbox.internal/gen/lifecycle"
@@ -236,6 +237,27 @@ display(HTML('<script>window.hurt = 1</script><table><tr><td onclick="x" style="
 	b.enter(t, "input[name=target]", "*.example.com\r")
 	b.until(t, says("*.example.com"))
 	check("network")
+	// What is not applied is not shown.
+	cut := func(conditions ...*network.Conditions) {
+		t.Helper()
+		b.do(t, "cut the network", command(network.EmulateNetworkConditionsByRule,
+			network.EmulateNetworkConditionsByRuleParams{MatchedNetworkConditions: conditions}))
+	}
+	cut(&network.Conditions{
+		URLPattern: s.URL + "/console/api/v1/sandboxes/*/network-policy", Offline: true,
+		DownloadThroughput: -1, UploadThroughput: -1,
+	})
+	b.run(t, `(() => {
+		const select = document.getElementById('default');
+		select.value = 'deny';
+		select.dispatchEvent(new Event('change', { bubbles: true }));
+	})()`)
+	b.until(t, says("UNREACHABLE"))
+	if shown := evaluate[string](t, b, "document.getElementById('default').value"); shown != "allow" {
+		t.Errorf("the page shows %q for a policy that was not applied", shown)
+	}
+	cut([]*network.Conditions{}...)
+	b.take()
 	b.visit(t, at+"/ports", there("#port"))
 	b.enter(t, "#port", "8000")
 	b.settled(t, "form .primary", there("td a"))
@@ -292,6 +314,7 @@ display(HTML('<script>window.hurt = 1</script><table><tr><td onclick="x" style="
 
 	b.visit(t, at, there(".head .tools button"))
 	b.settled(t, "[aria-label='Pause worker']", there(".head [data-state=Paused]"))
+	b.until(t, there("[aria-label='Resume worker']:focus"))
 	b.visit(t, at+"/terminal", says("The sandbox is Paused"))
 	if !evaluate[bool](t, b, "document.querySelector('.panel button').disabled") {
 		t.Error("a terminal of a paused sandbox can be opened")

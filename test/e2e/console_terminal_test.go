@@ -146,6 +146,17 @@ func TestConsoleTerminal(t *testing.T) {
 		at += found
 	}
 
+	for _, height := range []int64{740, 800, 844} {
+		b.show(t, look{"low", 1280, height, "light"})
+		b.until(t, fmt.Sprintf("innerHeight === %d", height))
+		b.until(t, `(() => {
+			const [rows, box] = ['.xterm-screen', '.screen']
+				.map((name) => document.querySelector(name).getBoundingClientRect());
+			return rows.bottom <= box.bottom - 7; // its border and padding
+		})()`)
+	}
+	b.picture(t, "low")
+
 	b.show(t, look{"narrow", 360, 740, "dark"})
 	keys("stty size\r")
 	b.until(t, fmt.Sprintf("/^\\d+ [1-5]\\d *$/m.test(%s)", screen))

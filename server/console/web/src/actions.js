@@ -3,27 +3,36 @@ import { useState } from 'preact/hooks';
 import { call } from './api.js';
 import { Confirm, html, Modal, moment, nameOf, Problem, useAction } from './ui.js';
 
-/** ActionButtons are the actions that the state of the sandbox permits. */
-export function ActionButtons({ sandbox, small = false }) {
+// One button, so that it keeps the focus while the sandbox changes.
+const switches = { Running: ['Pause', 'pause'], Pausing: ['Pause'], Paused: ['Resume', 'resume'], Resuming: ['Resume'] };
+
+/** ActionButtons are the actions that the state of the sandbox permits. onDelete, if given, is called in place of the question. */
+export function ActionButtons({ sandbox, small = false, onDelete }) {
   const [busy, run, error, clear] = useAction();
   const [asked, ask] = useState(null);
   const { id, status: { state } } = sandbox;
   const path = `/v1/sandboxes/${id}`;
   const name = nameOf(sandbox);
+  const [label, action] = switches[state] ?? [];
   const over = state === 'Terminated' || state === 'Failed' || state === 'Stopping';
   return html`
-    ${state === 'Running' && html`<button type="button" disabled=${busy} aria-label=${`Pause ${name}`} onClick=${() => run(() => call('POST', `${path}/pause`))}>Pause</button>`}
-    ${state === 'Paused' && html`<button type="button" disabled=${busy} aria-label=${`Resume ${name}`} onClick=${() => run(() => call('POST', `${path}/resume`))}>Resume</button>`}
+    ${label && html`<button type="button" aria-disabled=${String(busy || !action)} aria-label=${`${label} ${name}`}
+      onClick=${() => { if (!busy && action) run(() => call('POST', `${path}/${action}`)); }}>${label}</button>`}
     ${!over && !small && html`<button type="button" aria-label=${`Renew ${name}`} onClick=${() => ask('renew')}>Renew…</button>`}
-    ${!over && html`<button type="button" class="danger" aria-label=${`Delete ${name}`} onClick=${() => ask('delete')}>Delete…</button>`}
+    ${!over && html`<button type="button" class="danger" aria-label=${`Delete ${name}`} onClick=${onDelete ?? (() => ask('delete'))}>Delete…</button>`}
     ${error && html`<${Modal} title="That did not work" onClose=${clear}>
       <${Problem} error=${error} />
       <div class="actions"><button type="button" autofocus onClick=${clear}>Close</button></div>
     <//>`}
-    ${asked === 'delete' && html`<${Confirm} title=${`Delete ${name}?`} verb="Delete" onClose=${() => ask(null)} onConfirm=${() => call('DELETE', path)}>
-      <p>Its processes end and its files are lost.</p>
-    <//>`}
+    ${asked === 'delete' && html`<${Delete} sandbox=${sandbox} onClose=${() => ask(null)} />`}
     ${asked === 'renew' && html`<${Renew} sandbox=${sandbox} onClose=${() => ask(null)} />`}`;
+}
+
+/** Delete asks before a sandbox is deleted. */
+export function Delete({ sandbox, onClose }) {
+  return html`<${Confirm} title=${`Delete ${nameOf(sandbox)}?`} verb="Delete" onClose=${onClose} onConfirm=${() => call('DELETE', `/v1/sandboxes/${sandbox.id}`)}>
+    <p>Its processes end and its files are lost.</p>
+  <//>`;
 }
 
 const steps = [['15 minutes', 900], ['1 hour', 3600], ['4 hours', 14400], ['12 hours', 43200], ['24 hours', 86400]];

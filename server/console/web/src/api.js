@@ -11,12 +11,38 @@ export class ApiError extends Error {
   }
 }
 
-let signedOut = () => {};
+// The tabs of a browser share one session, and one of them may begin another in another name. This one acts in the name that it shows.
+let token = '';
 
-/** onSignedOut sets what is called when the session has ended. */
-export const onSignedOut = (callback) => { signedOut = callback; };
+/** actAs sets the session that requests are sent in, null for none. */
+export const actAs = (session) => { token = session?.token ?? ''; };
 
-const credentials = () => ({ 'X-Sandbox-Console': localStorage.getItem(tokenKey) ?? '' });
+let refused = async () => {};
+
+/** onRefused sets what is called, and waited for, when a request is refused or another tab has signed in or out: it looks for the session. */
+export function onRefused(callback) {
+  refused = callback;
+  addEventListener('storage', ({ key }) => {
+    if (key === tokenKey || key === null) callback().catch(() => {}); // the next request looks again
+  });
+}
+
+const credentials = (of = token) => ({ 'X-Sandbox-Console': of });
+
+const shared = () => localStorage.getItem(tokenKey) ?? '';
+
+/** admitted sends a request, and sends it again if it was refused and there is another session now. */
+async function admitted(attempt) {
+  const used = token;
+  try {
+    return await attempt();
+  } catch (error) {
+    if (error.status !== 401) throw error;
+    await refused(); // what runs in a sandbox may answer with 401, too
+    if (!token || token === used) throw error;
+    return attempt();
+  }
+}
 
 const attempts = 4;
 
@@ -45,14 +71,12 @@ async function send(url, { method = 'GET', body, headers = {}, signal } = {}) {
   try {
     answer = JSON.parse(text);
   } catch { /* an answer of something between here and the service */ }
-  const error = new ApiError(response.status, answer.code ?? `HTTP ${response.status}`, answer.message ?? text.slice(0, 500),
+  throw new ApiError(response.status, answer.code ?? `HTTP ${response.status}`, answer.message ?? text.slice(0, 500),
     response.headers.get('X-Request-ID'), Number(response.headers.get('Retry-After')) || 0);
-  if (error.status === 401 && url.startsWith(`${base}/api/`)) signedOut(error);
-  throw error;
 }
 
 /** request sends a request to the API and returns the response. */
-export const request = (path, options) => send(`${base}/api${path}`, options);
+export const request = (path, options) => admitted(() => send(`${base}/api${path}`, options));
 
 /** call sends a request to the API and returns the JSON of its answer, undefined where there is none. */
 export async function call(method, path, body, options = {}) {
@@ -64,12 +88,16 @@ export async function call(method, path, body, options = {}) {
 /** daemon is the path of the execution API of a sandbox. */
 export const daemon = (id, path) => `/v1/sandboxes/${id}/proxy/44772${path}`;
 
-/** readSession returns {keyRequired, session}. */
-export const readSession = async () => (await send(`${base}/session`)).json();
+/** readSession returns {keyRequired, session}, of the session that the tabs share. */
+export async function readSession() {
+  const of = shared();
+  const { keyRequired, session } = await (await send(`${base}/session`, { headers: credentials(of) })).json();
+  return { keyRequired, session: session && { ...session, token: of } };
+}
 
 /** signIn begins a session and returns it. The key is kept nowhere. */
 export async function signIn(key) {
-  const session = await (await send(`${base}/session`, { method: 'POST', body: { key } })).json();
+  const session = await (await send(`${base}/session`, { method: 'POST', body: { key }, headers: credentials(shared()) })).json();
   localStorage.setItem(tokenKey, session.token);
   return session;
 }
@@ -82,7 +110,7 @@ export async function signOut() {
 
 /** socket opens a WebSocket to a path of the API, with a ticket for this one connection. */
 export async function socket(path) {
-  const response = await send(`${base}/tickets`, { method: 'POST', body: { path } });
+  const response = await admitted(() => send(`${base}/tickets`, { method: 'POST', body: { path } }));
   const { ticket } = await response.json();
   const url = new URL(`${base}/api${path}`, location.href);
   url.protocol = url.protocol === 'https:' ? 'wss:' : 'ws:';
@@ -95,7 +123,7 @@ export function upload(id, path, file, { onProgress = () => {}, signal } = {}) {
   const form = new FormData();
   form.append('metadata', JSON.stringify({ path }));
   form.append('file', file, 'file');
-  return new Promise((resolve, reject) => {
+  return admitted(() => new Promise((resolve, reject) => {
     const xhr = new XMLHttpRequest(); // fetch does not report progress
     xhr.open('POST', `${base}/api${daemon(id, '/files/upload')}`);
     for (const [name, value] of Object.entries(credentials())) xhr.setRequestHeader(name, value);
@@ -112,7 +140,7 @@ export function upload(id, path, file, { onProgress = () => {}, signal } = {}) {
     };
     signal?.addEventListener('abort', () => xhr.abort());
     xhr.send(form);
-  });
+  }));
 }
 
 /** pause waits, or throws when the signal aborts. */

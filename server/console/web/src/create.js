@@ -56,7 +56,7 @@ function bodyOf({ elements }) {
   return body;
 }
 
-// The fields of the form by the place that an error of the API names.
+// The fields of the form by the place that an error of the API names. Some of its rules write body/resourceLimits/cpu, others resourceLimits.cpu.
 const places = [['body/image/auth', 'username'], ['body/image', 'uri'], ['body/timeout', 'timeout'], ['body/resourceLimits/cpu', 'cpu'], ['body/resourceLimits/memory', 'memory'],
   ['body/resourceLimits/gpu', 'gpu'], ['body/entrypoint', 'entrypoint'], ['body/env', 'env'], ['body/metadata', 'metadata'], ['body/networkPolicy', 'egress'],
   ['body/runtimeClass', 'runtimeClass'], ['body/volumes', 'volumes'], ['body/extensions', 'extensions']];
@@ -96,7 +96,8 @@ export function Create() {
         const { id } = await call('POST', '/v1/sandboxes', body, { headers: { 'Idempotency-Key': sent.current.key } });
         location.hash = `#/sandboxes/${id}`;
       } catch (failure) {
-        const name = places.find(([place]) => failure.message.startsWith(place) || failure.message.startsWith(place.slice(5)))?.[1];
+        const at = failure.message.replace(/^resourceLimits\./, 'resourceLimits/');
+        const name = places.find(([place]) => at.startsWith(place) || at.startsWith(place.slice(5)))?.[1];
         if (name) {
           setWrong(name);
           form.elements[name].closest('details')?.setAttribute('open', '');

@@ -10,7 +10,13 @@ import { html, Modal, moment, Problem, useAction } from './ui.js';
 
 /** route reads the part of the URL that says what is shown: #/, #/new or #/sandboxes/ID/TAB. */
 function route() {
-  const [, first, id, tab] = location.hash.split('/').map((part) => decodeURIComponent(part));
+  let parts;
+  try {
+    parts = location.hash.split('/').map((part) => decodeURIComponent(part));
+  } catch { // a % that begins no character
+    parts = [];
+  }
+  const [, first, id, tab] = parts;
   if (first === 'new') return { page: 'new' };
   if (first === 'sandboxes' && id) return { page: 'sandbox', id, tab };
   return { page: 'overview' };

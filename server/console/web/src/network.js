@@ -34,8 +34,8 @@ export function Network({ sandbox: { id, status: { state } } }) {
     <h2>Policy</h2>
     ${mayChange() ? html`<div class="row">
       <label for="default">What no rule matches</label>
-      <select id="default" disabled=${busy} onChange=${(event) => replace({ ...policy, defaultAction: event.target.value })}>
-        ${['allow', 'deny'].map((action) => html`<option value=${action} selected=${(policy.defaultAction ?? 'allow') === action}>${action}</option>`)}
+      <select id="default" value=${policy.defaultAction ?? 'allow'} disabled=${busy} onChange=${(event) => replace({ ...policy, defaultAction: event.target.value })}>
+        ${['allow', 'deny'].map((action) => html`<option value=${action}>${action}</option>`)}
       </select>
       <label><input type="checkbox" checked=${Boolean(policy.dryRun)} disabled=${busy} onChange=${(event) => replace({ ...policy, dryRun: event.target.checked })} /> Dry run: record, and let everything pass</label>
       <span class="space"></span>

@@ -11,6 +11,8 @@ const notebooks = new Map(); // by sandbox: cells outlive the tab that shows the
 let next = 1;
 const fresh = () => ({ key: next++, code: '', outputs: [], size: 0, status: '', count: null, execution: null });
 
+const active = ({ status }) => ['queued', 'waiting', 'running'].includes(status);
+
 function notebookOf(id) {
   if (!notebooks.has(id)) notebooks.set(id, { cells: [fresh()], language: 'python', context: '', listeners: new Set() });
   return notebooks.get(id);
@@ -39,12 +41,22 @@ export function Notebook({ sandbox }) {
     book.context = made;
     await list();
   };
-  const execute = (cell) => run(async () => {
-    Object.assign(cell, { outputs: [], size: 0, status: 'waiting', count: null, execution: null });
+  // Cells take turns here: a running one keeps a connection open, and a browser opens six to a host.
+  const execute = (cell) => {
+    const before = book.turn;
+    const wanted = {};
+    Object.assign(cell, { outputs: [], size: 0, status: 'queued', count: null, execution: null, wanted });
+    changed();
+    book.turn = run(async () => {
+      await before;
+      if (cell.wanted === wanted) await perform(cell);
+    });
+  };
+  const perform = async (cell) => {
+    cell.status = 'waiting';
     changed();
     try {
-      // Cells that are started one after the other wait for the same new context.
-      if (!book.context) await (book.beginning ??= begin().finally(() => { book.beginning = null; }));
+      if (!book.context) await begin();
     } catch (failure) {
       cell.status = 'failed';
       changed();
@@ -87,11 +99,16 @@ export function Notebook({ sandbox }) {
     } finally {
       changed();
     }
-  });
+  };
+  const interrupt = (cell) => {
+    if (cell.status !== 'queued') return run(() => call('DELETE', daemon(id, `/code?id=${cell.execution}`)));
+    Object.assign(cell, { status: '', wanted: null });
+    return changed();
+  };
   const keys = (event, cell) => {
     if (event.key !== 'Enter' || !(event.ctrlKey || event.metaKey || event.shiftKey)) return;
     event.preventDefault();
-    if (!reason && cell.status !== 'running' && cell.status !== 'waiting') execute(cell);
+    if (!reason && !active(cell)) execute(cell);
     if (event.shiftKey) {
       const at = book.cells.indexOf(cell);
       if (at === book.cells.length - 1) book.cells.push(fresh());
@@ -125,24 +142,23 @@ export function Notebook({ sandbox }) {
     <${Problem} error=${error} />
     ${book.cells.map((cell, i) => html`<${Cell} key=${cell.key} cell=${cell} index=${i} reason=${reason}
       onCode=${(code) => { cell.code = code; changed(); }} onKey=${keys} onRun=${() => execute(cell)} onDrop=${() => drop(cell)}
-      onInterrupt=${() => run(() => call('DELETE', daemon(id, `/code?id=${cell.execution}`)))} />`)}
+      onInterrupt=${() => interrupt(cell)} />`)}
     <p><button type="button" onClick=${() => { book.cells.push(fresh()); changed(); }}>Add a cell</button></p>`;
 }
 
 function Cell({ cell, index, reason, onCode, onKey, onRun, onDrop, onInterrupt }) {
-  const active = cell.status === 'running' || cell.status === 'waiting';
   return html`<article class="cell" data-status=${cell.status} aria-label=${`Cell ${index + 1}`}>
     <div class="source">
-      <span class="count" aria-hidden="true">[${active ? '*' : cell.count ?? ' '}]</span>
+      <span class="count" aria-hidden="true">[${active(cell) ? '*' : cell.count ?? ' '}]</span>
       <textarea id=${`cell-${cell.key}`} class="code" aria-label=${`Code of cell ${index + 1}`} spellcheck=${false} rows=${Math.min(24, Math.max(2, cell.code.split('\n').length))} value=${cell.code}
         onInput=${(event) => onCode(event.target.value)} onKeyDown=${(event) => onKey(event, cell)}></textarea>
       <div class="tools">
-        ${active ? html`<button type="button" disabled=${!cell.execution || Boolean(reason)} onClick=${onInterrupt}>Interrupt</button>` :
+        ${active(cell) ? html`<button type="button" disabled=${cell.status !== 'queued' && (!cell.execution || Boolean(reason))} onClick=${onInterrupt}>Interrupt</button>` :
     html`<button type="button" disabled=${Boolean(reason)} onClick=${onRun} aria-label=${`Run cell ${index + 1}`}>Run</button>`}
-        <button type="button" class="quiet" disabled=${active} onClick=${onDrop} aria-label=${`Remove cell ${index + 1}`}>Remove</button>
+        <button type="button" class="quiet" disabled=${active(cell)} onClick=${onDrop} aria-label=${`Remove cell ${index + 1}`}>Remove</button>
       </div>
     </div>
     <${Output} outputs=${cell.outputs} />
-    <p class="dim" role="status">${{ waiting: 'Waiting', running: 'Running', failed: 'Failed', done: 'Done' }[cell.status]}${!active && cell.took !== undefined && cell.status ? ` after ${cell.took} ms` : ''}</p>
+    <p class="dim" role="status">${{ queued: 'Queued', waiting: 'Waiting', running: 'Running', failed: 'Failed', done: 'Done' }[cell.status]}${!active(cell) && cell.took !== undefined && cell.status ? ` after ${cell.took} ms` : ''}</p>
   </article>`;
 }

@@ -1,6 +1,6 @@
 // All sandboxes that the session may see.
 import { useEffect, useState } from 'preact/hooks';
-import { ActionButtons } from './actions.js';
+import { ActionButtons, Delete } from './actions.js';
 import { HostLoad } from './host.js';
 import { ended } from './state.js';
 import { mayChange, useStore } from './store.js';
@@ -16,6 +16,7 @@ export function Overview() {
   const [wanted, setWanted] = useState(null);
   const [words, setWords] = useState('');
   const [limit, setLimit] = useState(step);
+  const [doomed, setDoomed] = useState(null); // the sandbox that Delete asks about, whose row may go
   useEffect(() => { document.title = 'Sandboxes'; }, []);
   const all = [...sandboxes.values()].sort((a, b) => b.createdAt.localeCompare(a.createdAt) || a.id.localeCompare(b.id));
   const counts = new Map();
@@ -40,21 +41,22 @@ export function Overview() {
       <caption class="hidden">Sandboxes, newest first</caption>
       <thead><tr><th scope="col">State</th><th scope="col">Name</th><th scope="col">Image</th><th scope="col">Created</th><th scope="col">Ends in</th>
         ${mayChange() && html`<th scope="col"><span class="hidden">Actions</span></th>`}</tr></thead>
-      <tbody>${found.slice(0, limit).map((sandbox) => html`<${Row} key=${sandbox.id} sandbox=${sandbox} />`)}</tbody>
+      <tbody>${found.slice(0, limit).map((sandbox) => html`<${Row} key=${sandbox.id} sandbox=${sandbox} onDelete=${() => setDoomed(sandbox)} />`)}</tbody>
     </table>
     <p class="dim" role="status">${found.length === all.length ? `${all.length} in all` : `${found.length} of ${all.length}`}
-      ${found.length > limit && html` <button type="button" onClick=${() => setLimit(limit + step)}>Show more</button>`}</p>`}`;
+      ${found.length > limit && html` <button type="button" onClick=${() => setLimit(limit + step)}>Show more</button>`}</p>`}
+    ${doomed && html`<${Delete} sandbox=${doomed} onClose=${() => setDoomed(null)} />`}`;
 }
 
-function Row({ sandbox }) {
+function Row({ sandbox, onDelete }) {
   const { id, status, image, createdAt, expiresAt } = sandbox;
   return html`<tr>
     <td><${State} state=${status.state} /></td>
-    <th scope="row"><a href=${`#/sandboxes/${id}`}>${nameOf(sandbox)}</a> ${sandbox.metadata?.name && html`<code class="dim">${id.slice(0, 8)}</code>`}
+    <th scope="row"><a href=${`#/sandboxes/${id}`}>${nameOf(sandbox)}</a> ${nameOf(sandbox) !== id.slice(0, 8) && html`<code class="dim">${id.slice(0, 8)}</code>`}
       ${status.state === 'Failed' && html`<div class="reason">${status.reason}</div>`}</th>
     <td data-label="Image" class="image"><code>${image.uri}</code></td>
     <td data-label="Created"><${Ago} at=${createdAt} /></td>
     <td data-label="Ends in">${ended(status.state) ? '–' : html`<${Left} until=${expiresAt} />`}</td>
-    ${mayChange() && html`<td class="tools"><${ActionButtons} sandbox=${sandbox} small /></td>`}
+    ${mayChange() && html`<td class="tools"><${ActionButtons} sandbox=${sandbox} small onDelete=${onDelete} /></td>`}
   </tr>`;
 }

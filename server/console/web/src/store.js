@@ -1,6 +1,7 @@
 // What the page holds of the service: its session and its sandboxes, kept current by one stream of events.
-import { useEffect, useReducer } from 'preact/hooks';
-import { ApiError, call, follow, onSignedOut, pause, readSession, signIn, signOut } from './api.js';
+import { useLayoutEffect, useReducer } from 'preact/hooks';
+import { actAs, ApiError, call, follow, onRefused, pause, readSession, signIn, signOut } from './api.js';
+import { drafts } from './drafts.js';
 
 /** store is read by pages and changed in this file alone. */
 export const store = {
@@ -28,7 +29,7 @@ function changed() {
 /** useStore renders a component again whenever the store changes. */
 export function useStore() {
   const [, again] = useReducer((n) => n + 1, 0);
-  useEffect(() => {
+  useLayoutEffect(() => { // before anything else happens: an effect of a hidden page comes late
     listeners.add(again);
     return () => listeners.delete(again);
   }, []);
@@ -39,8 +40,19 @@ export function useStore() {
 export const mayChange = () => store.session?.role !== 'viewer';
 
 let following;
+let whose; // the name that everything in the page's memory belongs to, such as links and what cells gave back
 
 function begin(session) {
+  if (whose !== undefined && whose !== session.name) {
+    drafts.clear(); // or the browser asks whether to leave the page
+    return location.reload();
+  }
+  whose = session.name;
+  actAs(session);
+  if (store.session) { // in the same name: what the page shows goes on
+    store.session = session;
+    return changed();
+  }
   Object.assign(store, { session, ended: null, sandboxes: new Map(), loaded: false, live: false, error: null });
   following?.abort();
   following = new AbortController();
@@ -55,22 +67,30 @@ function begin(session) {
 
 function end(reason) {
   following?.abort();
+  actAs(null);
   Object.assign(store, { session: null, ended: reason, sandboxes: new Map(), loaded: false, live: false, error: null });
   changed();
 }
 
-/** start finds out whether there is a session. A service without keys needs none. */
+const over = () => new ApiError(401, 'UNAUTHORIZED', 'The session has ended; sign in again.');
+
+/** find looks for the session. A service without keys begins one for everybody. */
+async function find() {
+  const { keyRequired, session } = await readSession();
+  store.keyRequired = keyRequired;
+  if (session) begin(session);
+  else if (!keyRequired) begin(await signIn(''));
+  else end(store.session ? over() : store.ended);
+}
+
+let finding; // one at a time
+
+const findOnce = () => (finding ??= find().finally(() => { finding = undefined; }));
+
+/** start finds out whether there is a session, now and whenever that may have changed. */
 export async function start() {
-  onSignedOut((error) => { if (store.session) end(error); });
-  try {
-    const { keyRequired, session } = await readSession();
-    store.keyRequired = keyRequired;
-    if (session) return begin(session);
-    if (!keyRequired) return begin(await signIn(''));
-    end(null);
-  } catch (error) {
-    end(error);
-  }
+  onRefused(findOnce);
+  await findOnce().catch(end);
 }
 
 /** enter signs in with a key. */

@@ -156,8 +156,10 @@ export function bytes(n) {
 /** plain takes the escape sequences of terminals out of a text. */
 export const plain = (text) => text.replace(/\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])/g, '');
 
-/** nameOf is what people call a sandbox. */
-export const nameOf = (sandbox) => sandbox.metadata?.name || sandbox.id.slice(0, 8);
+const visible = /[^\p{Z}\p{Cc}\p{Cf}\p{M}\p{DI}\u2800]/u;
+
+/** nameOf is what people call a sandbox: its name if there is something to see of it, or else the beginning of its id. */
+export const nameOf = ({ id, metadata }) => (visible.test(metadata?.name ?? '') ? metadata.name : id.slice(0, 8));
 
 /** Tabs is a list of tabs for the keyboard: arrows move, Home and End jump. */
 export function Tabs({ label, tabs, current, onSelect, extra }) {

@@ -1,0 +1,176 @@
+package e2e_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"sandbox.internal/server/config"
+	"sandbox.internal/test/e2e/lives"
+)
+
+// second opens another tab in the browser of a tab.
+func (b *tab) second(t *testing.T) *tab {
+	t.Helper()
+	other := &tab{home: b.home}
+	ctx, closeTab := chromedp.NewContext(b.ctx, chromedp.WithListener(other.notice))
+	t.Cleanup(closeTab)
+	other.ctx = ctx
+	if err := chromedp.Do(ctx); err != nil {
+		t.Fatalf("open a second tab: %v", err)
+	}
+	return other
+}
+
+// who is true once the page shows whose the session is.
+func who(name string) string {
+	return fmt.Sprintf("document.querySelector('.who')?.innerText.startsWith(%q)", name)
+}
+
+// arrives waits until an expression is true in a page that is loaded again meanwhile.
+func (b *tab) arrives(t *testing.T, expression string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, rendering)
+	defer cancel()
+	for { // between two looks
+		there, err := chromedp.Run(ctx, chromedp.Evaluate[bool](expression))
+		if err == nil && there {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			b.picture(t, "failed")
+			t.Fatalf("not within %v: %s: %v\ntroubles: %q", rendering, expression, err, b.take())
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// TestConsoleTabsShareTheSession: a tab acts in the name that it shows, whatever another tab of the
+// browser does, and shows nothing that it kept of another name.
+func TestConsoleTabsShareTheSession(t *testing.T) {
+	t.Parallel()
+	const otherKey = "the-key-of-another-administrator"
+	s := start(t, lives.Plan{Keys: []config.Key{{
+		Name:   "other",
+		SHA256: fmt.Sprintf("%x", sha256.Sum256([]byte(otherKey))),
+		Role:   "admin",
+	}}})
+	id := s.Running(t, idle())
+	b := console(t, s, s.URL, lives.AdminKey)
+	b.visit(t, "#/sandboxes/"+id+"/ports", there("#port"))
+	b.enter(t, "#port", "8000")
+	b.settled(t, "form .primary", there("td a"))
+	b.run(t, "window.mark = 1")
+
+	second := b.second(t)
+	second.do(t, "open the console", chromedp.Navigate(s.URL+"/console"))
+	second.until(t, who("server.api_key"))
+	// Signing in anew in the same name takes nothing away.
+	signIn := func(key string) string {
+		return fmt.Sprintf(`(async () => {
+			const token = localStorage.getItem('sandbox-console-token');
+			const headers = {'Content-Type': 'application/json', 'X-Sandbox-Console': token};
+			const body = JSON.stringify({key: %q});
+			const answer = await fetch('/console/session', {method: 'POST', headers, body});
+			localStorage.setItem('sandbox-console-token', (await answer.json()).token);
+		})()`, key)
+	}
+	act(t, second, "sign in again", chromedp.Evaluate[chromedp.Void](signIn(lives.AdminKey),
+		chromedp.EvalAwaitPromise))
+	b.run(t, "document.getElementById('port').value = ''")
+	b.enter(t, "#port", "8001")
+	b.settled(t, "form .primary", "document.querySelectorAll('tbody tr').length === 2")
+	if !evaluate[bool](t, b, "window.mark === 1 && !"+says("UNAUTHORIZED")) {
+		t.Error("the page was loaded again, or refused, although the name is the same")
+	}
+
+	// In another name the tab begins anew.
+	act(t, second, "sign in as another", chromedp.Evaluate[chromedp.Void](signIn(otherKey),
+		chromedp.EvalAwaitPromise))
+	b.arrives(t, who("other"))
+	b.until(t, says("No links were made"))
+	if !evaluate[bool](t, b, "window.mark === undefined") {
+		t.Error("the page goes on in another name")
+	}
+
+	// The same after signing out, which ends the session of all tabs.
+	second.arrives(t, who("other"))
+	second.run(t, "[...document.querySelectorAll('.bar button')].at(-1).click()")
+	b.until(t, says("The session has ended; sign in again."))
+	second.until(t, there("#key"))
+	b.enter(t, "#key", otherKey+"\r")
+	b.until(t, who("other"))
+	second.until(t, who("other"))
+	b.enter(t, "#port", "8000")
+	b.settled(t, "form .primary", there("td a"))
+	b.run(t, "[...document.querySelectorAll('.bar button')].at(-1).click()")
+	b.until(t, there("#key"))
+	b.enter(t, "#key", lives.AdminKey+"\r")
+	b.arrives(t, who("server.api_key"))
+	b.until(t, says("No links were made"))
+	second.arrives(t, who("server.api_key"))
+}
+
+// TestConsoleOfAnOpenService: a service without keys asks for none when its sessions have ended,
+// and what was typed stays.
+func TestConsoleOfAnOpenService(t *testing.T) {
+	t.Parallel()
+	s := start(t, lives.Plan{Open: true})
+	b := browse(t, s.URL)
+	for shown := false; !shown; {
+		b.do(t, "open the console", chromedp.Navigate(s.URL+"/console"))
+		shown = b.shows(t, there(".bar"))
+	}
+	b.visit(t, "#/new", there("form.create"))
+	b.enter(t, "#f-uri", "typed")
+	b.until(t, says("Live"))
+	const token = "localStorage.getItem('sandbox-console-token')"
+	before := evaluate[string](t, b, token)
+	b.run(t, fmt.Sprintf("fetch('/console/session', {method: 'DELETE', headers: {'X-Sandbox-Console': %s}})",
+		token))
+	b.until(t, fmt.Sprintf("%s !== %q || %s", token, before, there("#key")))
+	b.until(t, there("#key")+" || "+says("Live"))
+	if evaluate[bool](t, b, there("#key")) {
+		t.Fatal("a service without keys asks for one")
+	}
+	if got := evaluate[string](t, b, "document.getElementById('f-uri').value"); got != "typed" {
+		t.Errorf("of what was typed is left %q", got)
+	}
+}
+
+// TestConsoleSessionOutlivesDaemons: a sandbox whose daemon answers that a request is not
+// authorised signs nobody out.
+func TestConsoleSessionOutlivesDaemons(t *testing.T) {
+	t.Parallel()
+	s := start(t, lives.Plan{})
+	id := s.Running(t, idle())
+	service, err := url.Parse(s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	passOn := &httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(service)
+		r.Out.Host = r.In.Host
+	}}
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/proxy/44772/metrics/watch") {
+			http.Error(w, `{"code":"UNAUTHORIZED","message":"of the daemon"}`, http.StatusUnauthorized)
+			return
+		}
+		passOn.ServeHTTP(w, r)
+	}))
+	t.Cleanup(front.Close)
+	t.Cleanup(front.CloseClientConnections)
+	b := console(t, s, front.URL, lives.AdminKey)
+	b.visit(t, "#/sandboxes/"+id, says("of the daemon")+" && "+there(".bar"))
+}
