@@ -24,7 +24,7 @@ func (s *Service) evidence(t *testing.T) {
 
 // outOfMemory returns the last lines of the kernel's log about processes that it has killed for want of memory.
 func outOfMemory() string {
-	const most = 20
+	const most = 8
 	log, err := os.OpenFile("/dev/kmsg", os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return err.Error()
