@@ -89,10 +89,10 @@ export function Editor({ id, file, onClose, onDownload }) {
     const { end = '\n' } = draft;
     const data = new Blob([text.replaceAll('\n', end)]);
     await upload(id, file.path, data);
-    const typed = drafts.get(key); // since, too
-    if (typed?.text === text) drafts.delete(key);
     tag.current = await tagNow();
-    if (drafts.has(key)) drafts.set(key, { ...drafts.get(key), tag: tag.current });
+    const typed = drafts.get(key); // meanwhile, too
+    if (typed?.text === text) drafts.delete(key);
+    else if (typed) drafts.set(key, { ...typed, tag: tag.current });
     setFailed(null);
     setContent({ text, end, size: data.size });
   });
