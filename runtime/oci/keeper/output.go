@@ -232,11 +232,16 @@ func (r *reaper) closeFIFOs(files ...int) {
 	}()
 	if <-copied == nil { // else there is no memory for a table, and it closes these
 		closeAll(files)
-		r.mu.Lock()
-		r.mu.Unlock() //nolint:staticcheck // no process is left that was being started before
+		r.awaitStarts()
 	}
 	close(alone)
 	<-done
+}
+
+// awaitStarts returns when no process is left that was being started before.
+func (r *reaper) awaitStarts() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 }
 
 // copyTable gives this thread a table of descriptors of its own, with some, and with what Go needs.
