@@ -38,7 +38,7 @@ func askWithKey(t *testing.T, service http.Handler, path, key string, body io.Re
 	return answer
 }
 
-// TestGuessesThroughCompatibility: wrong keys count on every path, and once the attempts are used up nothing tells a right key from a
+// TestGuessesThroughCompatibility: wrong keys count on every path, and once the attempts are used up no answer differs between a right key and a
 // wrong one, not even whether the body is read.
 func TestGuessesThroughCompatibility(t *testing.T) {
 	for _, path := range []string{"/v1/metrics/events", "/v1/sandboxes"} {

@@ -75,7 +75,7 @@ func TestConsoleTabsShareTheSession(t *testing.T) {
 	second := b.second(t)
 	second.do(t, "open the console", chromedp.Navigate(s.URL+"/console"))
 	second.until(t, who("server.api_key"))
-	// Signing in anew in the same name takes nothing away.
+	// Signing in again in the same name takes nothing away.
 	signIn := func(key string) string {
 		return fmt.Sprintf(`(async () => {
 			const token = localStorage.getItem('sandbox-console-token');
@@ -94,7 +94,7 @@ func TestConsoleTabsShareTheSession(t *testing.T) {
 		t.Error("the page was loaded again, or refused, although the name is the same")
 	}
 
-	// In another name the tab begins anew.
+	// In another name the tab is loaded again.
 	act(t, second, "sign in as another", chromedp.Evaluate[chromedp.Void](signIn(otherKey),
 		chromedp.EvalAwaitPromise))
 	b.arrives(t, who("other"))
@@ -149,7 +149,7 @@ func TestConsoleOfAnOpenService(t *testing.T) {
 }
 
 // TestConsoleSessionOutlivesDaemons: a sandbox whose daemon answers that a request is not
-// authorised signs nobody out.
+// authorised ends no session.
 func TestConsoleSessionOutlivesDaemons(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{})

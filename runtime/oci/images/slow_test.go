@@ -96,7 +96,7 @@ func TestSlowRegistry(t *testing.T) {
 		r.intercept(dripping(compressed(t, small), 10, must(small.Digest())(t).String()))
 		s := open(t, images.Options{})
 		s.Pace(time.Minute, 100*time.Millisecond, 1)
-		s.SpeedWhileOthersWait(10*time.Millisecond, 1<<20) // nobody waits
+		s.SpeedWhileOthersWait(10*time.Millisecond, 1<<20) // no pull waits
 		ensure(t, s, ref)
 	})
 }

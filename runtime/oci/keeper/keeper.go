@@ -52,7 +52,7 @@ type Launch struct {
 	// Enter lists cgroup folders, at most one per hierarchy, that Run is started in, and so everything that it starts: what it leaves
 	// behind when it is killed is found there, and the container's cgroup namespace begins there.
 	Enter []string
-	// Output is the FIFO that the container gets as standard output and error. It is made anew. Owner is the user and group that it belongs to:
+	// Output is the FIFO that the container gets as standard output and error. It is made again for each run. Owner is the user and group that it belongs to:
 	// the container's root.
 	Output string
 	Owner  int

@@ -22,7 +22,7 @@ type poller struct {
 	waiting int   // goroutines in epoll_wait(2), or about to be
 }
 
-// polled is a call, with a number by which an event for an earlier descriptor of the same number is told apart.
+// polled is a call, with a number by which an event for an earlier descriptor of the same number is recognised.
 type polled struct {
 	call   func()
 	number int32

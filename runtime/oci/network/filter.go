@@ -215,7 +215,7 @@ func (f *filter) chains() []chain {
 	}
 	if f.arp != nil {
 		// A request makes an entry of its sender in the table of neighbours, which is one for all
-		// namespaces. Nobody has to ask: the entries of the bridge and its members are permanent.
+		// namespaces. No one has to ask: the entries of the bridge and its members are permanent.
 		chains = append(chains, chain{f.arp, "requests", nftables.ChainTypeFilter, arpInput, filtering,
 			[][]expr.Any{match(sandbox, drop())}})
 	}

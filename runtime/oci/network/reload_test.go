@@ -49,7 +49,7 @@ func acceptAt(t *testing.T, namespace string, port int) <-chan net.Conn {
 // link is a connection, with both of its ends.
 type link struct{ client, server net.Conn }
 
-// connectTo makes a connection from the namespace. It is reset after the test: its end may reach nobody.
+// connectTo makes a connection from the namespace. It is reset after the test: its end may not reach the other side.
 func connectTo(t *testing.T, accepted <-chan net.Conn, namespace, address string) link {
 	t.Helper()
 	var l link
