@@ -66,7 +66,11 @@ func New(settings config.Settings, logger zerolog.Logger) (*App, error) {
 	if err != nil {
 		return nil, err
 	}
-	listener, err := listen(settings)
+	inherited, err := supervisor.Listener(supervisor.PrefixExecd)
+	if err != nil {
+		return nil, err
+	}
+	listener, err := serve.Listener(inherited, "tcp", settings.Addr())
 	if err != nil {
 		return nil, err
 	}
@@ -154,27 +158,6 @@ func (a *App) Run(ctx context.Context) error {
 	}
 	a.logger.Info().Msg("execd stopped")
 	return err
-}
-
-// listen returns the socket that execd-init listens with, or one of its own where there is none.
-func listen(settings config.Settings) (net.Listener, error) {
-	inherited, err := supervisor.Listener(supervisor.PrefixExecd)
-	if err != nil {
-		return nil, err
-	}
-	if inherited == nil {
-		listener, err := net.Listen("tcp", settings.Addr())
-		if err != nil {
-			return nil, fmt.Errorf("listen: %w", err)
-		}
-		return listener, nil
-	}
-	defer inherited.Close() // the listener has a copy
-	listener, err := net.FileListener(inherited)
-	if err != nil {
-		return nil, fmt.Errorf("environment variable %s: %w", inherited.Name(), err)
-	}
-	return listener, nil
 }
 
 // kernelHost returns what runs kernels: a Jupyter Server where one is configured, else execd itself.

@@ -8,6 +8,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"time"
 
@@ -25,6 +26,24 @@ const (
 
 // errStopping is the cause of a request context that ends because the service does.
 var errStopping = errors.New("the service is stopping")
+
+// Listener returns a listener of the socket that a process was started with, which it closes. The
+// socket is named after its environment variable. Without one it listens at the address.
+func Listener(inherited *os.File, network, address string) (net.Listener, error) {
+	if inherited == nil {
+		listener, err := net.Listen(network, address)
+		if err != nil {
+			return nil, fmt.Errorf("listen: %w", err)
+		}
+		return listener, nil
+	}
+	defer func() { _ = inherited.Close() }() // the listener has a copy
+	listener, err := net.FileListener(inherited)
+	if err != nil {
+		return nil, fmt.Errorf("environment variable %s: %w", inherited.Name(), err)
+	}
+	return listener, nil
+}
 
 // ServeOptions configures [Serve].
 type ServeOptions struct {

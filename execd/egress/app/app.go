@@ -82,7 +82,11 @@ func New(ctx context.Context, settings config.Settings, logger zerolog.Logger) (
 	case err != nil:
 		return nil, err
 	}
-	listener, err := listen(settings)
+	inherited, err := supervisor.Listener(supervisor.PrefixEgress)
+	if err != nil {
+		return nil, err
+	}
+	listener, err := serve.Listener(inherited, "tcp4", settings.Addr())
 	if err != nil {
 		return nil, err
 	}
@@ -122,27 +126,6 @@ func New(ctx context.Context, settings config.Settings, logger zerolog.Logger) (
 		settings: settings, logger: logger, wall: w, packets: packets, guard: g, listener: newBoundedListener(listener, own), server: server,
 		proxy: dnsproxy.New(udp, tcp, dnsproxy.Options{Decider: g, Upstream: upstream, Mark: w.Mark(), Logger: bounded(logger)}),
 	}, nil
-}
-
-// listen returns the socket that egress-init listens with, or one of its own where there is none.
-func listen(settings config.Settings) (net.Listener, error) {
-	inherited, err := supervisor.Listener(supervisor.PrefixEgress)
-	if err != nil {
-		return nil, err
-	}
-	if inherited == nil {
-		listener, err := net.Listen("tcp4", settings.Addr())
-		if err != nil {
-			return nil, fmt.Errorf("listen: %w", err)
-		}
-		return listener, nil
-	}
-	defer inherited.Close() // the listener has a copy
-	listener, err := net.FileListener(inherited)
-	if err != nil {
-		return nil, fmt.Errorf("environment variable %s: %w", inherited.Name(), err)
-	}
-	return listener, nil
 }
 
 // bounded returns the logger for what the sandbox can cause at any rate.
