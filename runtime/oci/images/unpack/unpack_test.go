@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -460,19 +461,36 @@ func TestLargeAttributes(t *testing.T) {
 	}
 }
 
-// TestNoRoomForCapability: a file that would lack its capability is no failure of the disk either.
-func TestNoRoomForCapability(t *testing.T) {
-	y := newYard(t)
-	var disk unix.Statfs_t
-	if err := unix.Statfs(y.layer, &disk); err != nil {
+// ext4 mounts a file system of that size, which has one block for the attributes of a file.
+func ext4(t *testing.T, size string) string {
+	t.Helper()
+	folder := t.TempDir()
+	image, mounted := filepath.Join(folder, "image"), filepath.Join(folder, "mounted")
+	if err := os.Mkdir(mounted, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if disk.Type != unix.EXT4_SUPER_MAGIC {
-		t.Skip("no ext4, which has one block for the attributes of a file")
+	for _, command := range [][]string{
+		{"mkfs.ext4", "-q", "-b", "4096", "-O", "^has_journal", image, size},
+		{"mount", "-t", "ext4", "-o", "loop", image, mounted},
+	} {
+		if printed, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%q: %v: %s", command, err, printed)
+		}
 	}
-	_, err := unpackInto(t, y, archive(t,
+	t.Cleanup(func() {
+		if err := unix.Unmount(mounted, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	return mounted
+}
+
+// TestNoRoomForCapability: a file that would lack its capability is no failure of the disk either.
+func TestNoRoomForCapability(t *testing.T) {
+	content := archive(t,
 		entry{name: "folder/", attributes: map[string]string{"user.a": strings.Repeat("v", 60), "user.b": strings.Repeat("v", 4000)}},
-		entry{name: "folder/", attributes: map[string]string{"security.capability": capability}}))
+		entry{name: "folder/", attributes: map[string]string{"security.capability": capability}})
+	_, err := unpack.Layer(t.Context(), ext4(t, "16M"), bytes.NewReader(content), limits(), nil)
 	if !errors.Is(err, unpack.ErrRefused) || errors.Is(err, unix.ENOSPC) {
 		t.Errorf("error %v", err)
 	}
@@ -480,20 +498,8 @@ func TestNoRoomForCapability(t *testing.T) {
 
 // TestNoRoomForAttributes: a disk that is full is no reason to leave an attribute out.
 func TestNoRoomForAttributes(t *testing.T) {
-	folder := t.TempDir()
-	if err := unix.Mount("unpack-test", folder, "tmpfs", 0, "size=10m,nr_inodes=40"); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := unix.Unmount(folder, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	}()
-	if err := unix.Setxattr(folder, "user.note", []byte("v"), 0); errors.Is(err, unix.ENOTSUP) {
-		t.Skip("tmpfs stores no attributes of the user here")
-	}
 	content := archive(t, entry{name: "file", attributes: map[string]string{"user.a": strings.Repeat("v", 60_000)}})
-	_, err := unpack.Layer(t.Context(), folder, bytes.NewReader(content), limits(), nil)
+	_, err := unpack.Layer(t.Context(), ext4(t, "1M"), bytes.NewReader(content), limits(), nil)
 	if !errors.Is(err, unix.ENOSPC) || errors.Is(err, unpack.ErrRefused) {
 		t.Errorf("error %v", err)
 	}
