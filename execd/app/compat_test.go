@@ -187,7 +187,7 @@ func TestDeletedSessionEndsItsCommand(t *testing.T) {
 	must(t, unix.Mkfifo(filepath.Join(dir, "fifo"), 0o600))
 	ended := make(chan string, 1)
 	go func() {
-		_, end := d.run(t, s, `{"command":"echo > fifo; sleep 1000"}`)
+		_, end := d.run(t, s, `{"command":": > fifo; sleep 1000"}`)
 		ended <- end
 	}()
 	fifo, err := os.Open(filepath.Join(dir, "fifo")) // until the command runs
