@@ -92,7 +92,9 @@ func Serve(ctx context.Context, ln net.Listener, handler http.Handler, options S
 		IdleTimeout:       cmp.Or(options.IdleTimeout, idleTimeout),
 		MaxHeaderBytes:    cmp.Or(options.MaxHeaderBytes, maxHeaderBytes),
 		BaseContext:       func(net.Listener) context.Context { return base },
-		ErrorLog:          log.New(errorLog{options.Logger}, "", 0),
+		// The handler answers OPTIONS * like any other path that it has not: with a request id and a body.
+		DisableGeneralOptionsHandler: true,
+		ErrorLog:                     log.New(errorLog{options.Logger}, "", 0),
 	}
 	if options.HTTP2 {
 		server.Protocols = new(http.Protocols)

@@ -1,7 +1,9 @@
 package serve_test
 
 import (
+	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net"
@@ -185,6 +187,29 @@ func TestIdleConnectionsDoNotDelayTheStop(t *testing.T) {
 	s.stop()
 	if err := <-s.served; err != nil || time.Since(stopped) > 30*time.Second {
 		t.Errorf("stopped after %v with %v", time.Since(stopped), err)
+	}
+}
+
+// TestOptionsOfNoPath: the handler answers what net/http would answer by itself.
+func TestOptionsOfNoPath(t *testing.T) {
+	s := start(t, nil, setup{})
+	conn, err := net.Dial("tcp", s.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "OPTIONS * HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	var problem struct{ Code string }
+	if err := json.NewDecoder(response.Body).Decode(&problem); err != nil || problem.Code == "" ||
+		response.Header.Get("X-Request-ID") == "" || response.StatusCode != http.StatusNotFound {
+		t.Errorf("%s, %v, code %q (%v)", response.Status, response.Header, problem.Code, err)
 	}
 }
 

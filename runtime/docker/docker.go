@@ -6,6 +6,7 @@ package docker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/docker/docker/api/types/network"
 	"github.com/docker/docker/api/types/system"
 	"github.com/docker/docker/client"
 	"github.com/rs/zerolog"
@@ -103,6 +105,10 @@ func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
 	if err != nil {
 		return engine.Info{}, err
 	}
+	connected, err := e.connected(ctx)
+	if err != nil {
+		return engine.Info{}, err
+	}
 	cgroup := info.CgroupVersion
 	if cgroup == "" {
 		cgroup = "1" // engines older than API 1.41 support no other and do not report it
@@ -115,8 +121,22 @@ func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
 		MemoryBytes:   info.MemTotal,
 		AppArmor:      hasSecurityOption(info.SecurityOptions, "apparmor"),
 		Seccomp:       hasSecurityOption(info.SecurityOptions, "seccomp"),
+		Connected:     connected,
 		OwnPaths:      ownPaths(e.api.DaemonHost(), info.DockerRootDir),
 	}, nil
+}
+
+// connected reports whether containers on the engine's default network reach one another. An engine without that network has none on it.
+func (e *Engine) connected(ctx context.Context) (bool, error) {
+	var found network.Inspect
+	err := e.call(ctx, "ask the engine for its default network", forContainer, func(ctx context.Context) (err error) {
+		found, err = e.api.NetworkInspect(ctx, defaultNetwork, network.InspectOptions{})
+		return err
+	})
+	if errors.Is(err, engine.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil && found.Options["com.docker.network.bridge.enable_icc"] != "false", err
 }
 
 // ownPaths are the sockets and folders of the engine and of what it is made of, as they lie by

@@ -80,12 +80,15 @@ func hostConfig(spec engine.ContainerSpec) *container.HostConfig {
 	return host
 }
 
+// defaultNetwork is the engine's network that containers join which name none.
+const defaultNetwork = "bridge"
+
 func networkMode(spec engine.ContainerSpec) container.NetworkMode {
 	switch {
 	case spec.Join != "":
 		return container.NetworkMode("container:" + spec.Join)
 	case spec.Network == engine.NetworkOwn:
-		return "bridge"
+		return defaultNetwork
 	}
 	return container.NetworkMode(spec.Network)
 }

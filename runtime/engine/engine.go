@@ -110,6 +110,8 @@ type Info struct {
 	// OwnKernel is whether containers have a kernel of their own, such as gVisor's: it ends when it is refused a thread, shows its processes nothing of
 	// what limits it, and is not in the host's network.
 	OwnKernel bool
+	// Connected is whether containers with [NetworkOwn] can connect to one another's ports, published or not.
+	Connected bool
 	// OwnPaths are the paths of the engine's host that give control of the engine to a process that can write to them: its sockets, and the folders that it and
 	// what it is made of keep their data in. Absolute and clean; not all of them need exist.
 	OwnPaths []string

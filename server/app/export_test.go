@@ -12,6 +12,7 @@ var (
 	APIKeys        = apiKeys
 	Limits         = limits
 	HostLoad       = hostLoad
+	Ingress        = ingress
 )
 
 // AuditLog returns what writes requests into the log.

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"net/netip"
 	"path/filepath"
 
 	"sandbox.internal/openapi/serve"
@@ -64,7 +65,11 @@ func ingress(cfg config.Ingress) api.Ingress {
 	if cfg.Mode != config.IngressGateway {
 		return api.Ingress{}
 	}
-	return api.Ingress{Mode: string(cfg.Gateway.Route.Mode), Address: cfg.Gateway.Address}
+	address := cfg.Gateway.Address
+	if ip, err := netip.ParseAddr(address); err == nil && ip.Is6() { // as a URL has it
+		address = "[" + address + "]"
+	}
+	return api.Ingress{Mode: string(cfg.Gateway.Route.Mode), Address: address}
 }
 
 // rate is a limit as the API takes it. Where the file names no burst, a second's requests may come at once.

@@ -140,6 +140,10 @@ func (c *Containers) prepare(ctx context.Context) error {
 	}
 	c.Logger.Info().Str("engine", c.info.Name).Str("version", c.info.Version).Str("cgroup", c.info.CgroupVersion).
 		Int("cpus", c.info.CPUs).Int64("memory_bytes", c.info.MemoryBytes).Msg("container engine answers")
+	if c.info.Connected && !c.HostNetwork && c.EgressImage == "" {
+		c.Logger.Warn().Msg(`sandboxes can connect to one another's ports: the engine's default network permits it; ` +
+			`set egress.image, or "icc": false in the engine's daemon.json`)
+	}
 	if _, err := c.daemonVolume(ctx); err != nil {
 		return fmt.Errorf("make execd available from runtime.execd_image %q: %w", c.ExecdImage, err)
 	}

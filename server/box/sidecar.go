@@ -40,6 +40,7 @@ func (c *Containers) startSidecar(ctx context.Context, record lifecycle.Record) 
 	if err != nil {
 		return err
 	}
+	env["EGRESS_REFUSE_NEIGHBOURS"] = "true" // a sandbox reaches no other, on networks that connect them too
 	if err := c.start(c.sidecarSpec(record, imageID, env), func() {}); err != nil {
 		return err
 	}

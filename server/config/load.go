@@ -38,6 +38,9 @@ func Load(path string, env func(string) string) (Config, error) {
 	var inFile, inEnv problems
 	decodeTable(&inFile, "", tree, reflect.ValueOf(&c).Elem())
 	c.Environment.read(&inEnv, env)
+	if c.Runtime.Type != RuntimeDocker { // it is for other programs of the machine then
+		c.Environment.DockerHost = defaultEnvironment().DockerHost
+	}
 	c.Environment.check(&inEnv)
 
 	c.normalise(env)

@@ -466,6 +466,31 @@ func TestSeccompProfile(t *testing.T) {
 	}
 }
 
+// TestDockerHostOfOthers: the variable is for every program of the machine, so without Docker it is nothing to the service.
+func TestDockerHostOfOthers(t *testing.T) {
+	env := environment(map[string]string{"HOME": "/h", "DOCKER_HOST": "ssh://build@host"})
+	for name, runtime := range map[string]string{"local": `type = "local"`, "kubernetes": `type = "kubernetes"`} {
+		_, err := config.Load(write(t, "[runtime]\nexecd_image = \"x\"\n"+runtime), env)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestGatewayAddresses: with or without a port, and IPv6 with or without brackets.
+func TestGatewayAddresses(t *testing.T) {
+	for address, want := range map[string]bool{
+		"2001:db8::1": true, "[2001:db8::1]": true, "[2001:db8::1]:8080": true, "192.0.2.1:8080": true,
+		"[192.0.2.1]": false, "[2001:db8::1": false, "[]": false, "[gate.example]": false,
+	} {
+		_, err := config.Load(write(t, "[runtime]\ntype = \"kubernetes\"\nexecd_image = \"x\"\n[ingress]\nmode = \"gateway\"\n[ingress.gateway]\naddress = \""+address+"\"\nroute.mode = \"uri\"\n"),
+			environment(map[string]string{"HOME": "/h"}))
+		if (err == nil) != want {
+			t.Errorf("%s: got %v", address, err)
+		}
+	}
+}
+
 func TestEnvironment(t *testing.T) {
 	const (
 		hostRule = "DOCKER_HOST: must be unix:///PATH or tcp://HOST:PORT"

@@ -63,10 +63,15 @@ func isHost(s string) bool {
 	return len(s) <= 253 && hostName.MatchString(s) && !digitsAndDots.MatchString(s)
 }
 
-// isHostPort reports whether s is an IP address or a host name, with or without a port.
+// isHostPort reports whether s is an IP address or a host name, with or without a port. Brackets around an IPv6 address
+// without a port are optional.
 func isHostPort(s string) bool {
 	name, port, err := net.SplitHostPort(s)
 	if err != nil {
+		if inside, ok := strings.CutPrefix(s, "["); ok {
+			ip, err := netip.ParseAddr(strings.TrimSuffix(inside, "]"))
+			return err == nil && ip.Is6() && s == "["+ip.String()+"]"
+		}
 		return isHost(s)
 	}
 	n, err := strconv.Atoi(port)

@@ -486,7 +486,7 @@ var projectRules = importRules{
 		{libraries: []string{sqlite}, packages: []string{"server/store"}},
 		{libraries: []string{prometheus}, packages: []string{"server/metrics", "server/ingress", "runtime/kube/...", "test/e2e", "deploy/monitoring"}},
 		{libraries: netfilter, packages: []string{"execd/egress/wall", "runtime/oci/network"}},
-		{libraries: routing, packages: []string{"runtime/oci/network"}},
+		{libraries: routing, packages: []string{"runtime/oci/network", "execd/egress/app"}},
 		{libraries: []string{dns}, packages: []string{"execd/egress/dnsproxy", "bench"}},
 		{libraries: []string{mcpLibrary}, packages: []string{"server/mcp/...", "test/e2e"}},
 		{libraries: []string{jsonSchema}, packages: []string{"server/mcp"}},

@@ -139,6 +139,21 @@ func TestEgress(t *testing.T) {
 			t.Errorf("the sandbox has an IPv6 address: %s", got.Stdout)
 		}
 	})
+	t.Run("other containers do not reach the sandbox", func(t *testing.T) {
+		address := strings.TrimSpace(dockerCLI(t, "inspect", "-f", "{{.NetworkSettings.IPAddress}}", s.sidecarOf(t, id).ID))
+		inside.Want(t, "python3 -m http.server 8123 >/dev/null 2>&1 & echo started", "started\n")
+		lives.Eventually(t, "the host reaches the sandbox's port", func() bool {
+			connection, err := net.Dial("tcp", net.JoinHostPort(address, "8123"))
+			return err == nil && connection.Close() == nil
+		})
+		for _, port := range []string{"8123", "18080", "44772"} {
+			got := dockerCLI(t, "run", "--rm", busyboxImage, "sh", "-c",
+				fmt.Sprintf("nc -w 1 %s %s </dev/null && echo reached || echo refused", address, port))
+			if got != "refused\n" {
+				t.Errorf("port %s of the sandbox, from a container beside it: %q", port, got)
+			}
+		}
+	})
 	lives.Egress(t, s.Service, id, o, s.sidecars())
 }
 

@@ -97,9 +97,15 @@ func New(ctx context.Context, settings config.Settings, logger zerolog.Logger) (
 	}
 	opened = append(opened, udp.Close, tcp.Close)
 	at := listener.Addr().(*net.TCPAddr).AddrPort()
-	w, err := wall.Build(wall.Options{
+	options := wall.Options{
 		DNSPort: uint16(udp.LocalAddr().(*net.UDPAddr).Port), APIPort: at.Port(), APIAddr: at.Addr().Unmap(), LogGroup: logGroup,
-	}, compiled)
+	}
+	if settings.RefuseNeighbours {
+		if options.Neighbours, options.Gateways, err = neighbours(); err != nil {
+			return nil, err
+		}
+	}
+	w, err := wall.Build(options, compiled)
 	if err != nil {
 		return nil, err
 	}

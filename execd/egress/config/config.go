@@ -46,6 +46,9 @@ type Settings struct {
 	// Upstream are the name servers that names are asked from; empty means those that /etc/resolv.conf names at
 	// the first start, which StateDir keeps.
 	Upstream []netip.AddrPort
+	// RefuseNeighbours refuses connections from other addresses of the networks that the sidecar is on, but for those of
+	// gateways. It is for networks on which containers reach one another, such as Docker's default one.
+	RefuseNeighbours bool
 	// StateDir is the folder that keeps the policy and the name servers while the guard is restarted. The sandbox must not be able to write it.
 	StateDir string
 	// LogLevel is a syslog severity, 0 (Emergency) to 7 (Debug): messages of this severity and worse are written.
@@ -66,6 +69,10 @@ var table = []settings.Setting[Settings]{
 	{
 		Flag: "upstream", Env: "EGRESS_UPSTREAM",
 		Meaning: "name servers, IP[:PORT] with commas between; unset means those of /etc/resolv.conf at the first start", Set: setUpstream,
+	},
+	{
+		Flag: "refuse-neighbours", Env: "EGRESS_REFUSE_NEIGHBOURS", Default: "false",
+		Meaning: "true refuses connections from other addresses of the sidecar's own networks, but for gateways", Set: setRefuseNeighbours,
 	},
 	{
 		Flag: "state-dir", Env: "EGRESS_STATE_DIR", Default: "/run/egress",
@@ -131,6 +138,14 @@ func setUpstream(s *Settings, value string) error {
 		}
 		s.Upstream = append(s.Upstream, netip.AddrPortFrom(server.Addr().Unmap(), server.Port()))
 	}
+	return nil
+}
+
+func setRefuseNeighbours(s *Settings, value string) error {
+	if value != "true" && value != "false" {
+		return fmt.Errorf("must be true or false, got %q", value)
+	}
+	s.RefuseNeighbours = value == "true"
 	return nil
 }
 

@@ -41,6 +41,7 @@ func TestParsePrecedence(t *testing.T) {
 			with(func(s *config.Settings) {
 				s.Policy = policy.Policy{DefaultAction: policy.Deny, Egress: []policy.Rule{{Action: policy.Allow, Target: "a.test"}}}
 			})},
+		"neighbours": {nil, map[string]string{"EGRESS_REFUSE_NEIGHBOURS": "true"}, with(func(s *config.Settings) { s.RefuseNeighbours = true })},
 		"upstream": {nil, map[string]string{"EGRESS_UPSTREAM": "192.0.2.1, 192.0.2.2:5353"},
 			with(func(s *config.Settings) {
 				s.Upstream = []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:53"), netip.MustParseAddrPort("192.0.2.2:5353")}
@@ -61,6 +62,7 @@ func TestParseRefuses(t *testing.T) {
 		"--host: must be an IP address":  {"--host=localhost"},
 		"--upstream: must be name":       {"--upstream=dns.example"},
 		"--upstream: must be IPv4":       {"--upstream=2001:db8::1"},
+		"--refuse-neighbours: must be":   {"--refuse-neighbours=yes"},
 		"--state-dir: must be an abs":    {"--state-dir=state"},
 		"--log-level: must be a whole":   {"--log-level=8"},
 		"--access-token: must be":        {"--access-token=hush hush"},

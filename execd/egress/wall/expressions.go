@@ -1,6 +1,7 @@
 package wall
 
 import (
+	"net"
 	"net/netip"
 
 	"github.com/google/nftables"
@@ -159,6 +160,20 @@ func address(offset uint32, addr netip.Addr, bits int) []expr.Any {
 			Len: uint32(bits / 8)},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: addr.AsSlice()[:bits/8]},
 	}
+}
+
+// within matches addresses of a network, and isNot every address but one.
+func within(offset uint32, network netip.Prefix) []expr.Any {
+	mask := net.CIDRMask(network.Bits(), 32)
+	return []expr.Any{
+		load(offset),
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: mask, Xor: native(0)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: network.Masked().Addr().AsSlice()},
+	}
+}
+
+func isNot(offset uint32, addr netip.Addr) []expr.Any {
+	return []expr.Any{load(offset), &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: addr.AsSlice()}}
 }
 
 func in(set *nftables.Set) expr.Any {

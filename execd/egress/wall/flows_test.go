@@ -43,7 +43,12 @@ func inSandbox(t *testing.T, policy string, f func(*Wall) error) {
 // opened builds a wall and opens its gate.
 func opened(t *testing.T, policy string, dnsPort uint16) (*Wall, error) {
 	t.Helper()
-	w, err := Build(Options{DNSPort: dnsPort, APIPort: 18080, LogGroup: 1}, compiled(t, policy))
+	return openedWith(t, policy, Options{DNSPort: dnsPort, APIPort: 18080, LogGroup: 1})
+}
+
+func openedWith(t *testing.T, policy string, options Options) (*Wall, error) {
+	t.Helper()
+	w, err := Build(options, compiled(t, policy))
 	if err != nil {
 		return nil, err
 	}
@@ -383,6 +388,82 @@ func TestADeniedPeerBeginsNothing(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestNeighboursBeginNothing: of the addresses of the sandbox's own network only gateways connect, to
+// its ports and to the API. What it connects to itself answers.
+func TestNeighboursBeginNothing(t *testing.T) {
+	const port, api = 8123, 18080
+	network := netip.PrefixFrom(own, 24)
+	for name, test := range map[string]struct {
+		gateway netip.Addr
+		answers bool
+	}{"a gateway": {peer, true}, "a neighbour": {own.Prev(), false}} {
+		inSandbox(t, `{}`, func(before *Wall) error {
+			if err := before.Close(); err != nil {
+				return err
+			}
+			w, err := openedWith(t, `{}`, Options{DNSPort: 1, APIPort: api, LogGroup: 1,
+				Neighbours: []netip.Prefix{network}, Gateways: []netip.Addr{test.gateway}})
+			if err != nil {
+				return err
+			}
+			defer w.Close()
+			wire, err := outside(t)
+			if err != nil {
+				return err
+			}
+			defer unix.Close(wire)
+			for i, to := range []uint16{port, api} {
+				listener, err := listenTCP(int(to))
+				if err != nil {
+					return err
+				}
+				defer unix.Close(listener)
+				if err := inject(wire, unix.IPPROTO_TCP, segment(uint16(10+i), to, syn, 1, 0)); err != nil {
+					return err
+				}
+				if !test.answers {
+					continue
+				}
+				packet, err := packetOf(wire, unix.IPPROTO_TCP)
+				if err != nil {
+					return fmt.Errorf("%s, port %d: %w", name, to, err)
+				}
+				if packet[33] != syn|ack {
+					t.Errorf("%s, port %d: an answer with flags %#x", name, to, packet[33])
+				}
+			}
+			// The first packet that leaves now is this one, and what answers it comes in.
+			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+			if err != nil {
+				return err
+			}
+			defer unix.Close(fd)
+			if err := unix.Connect(fd, &unix.SockaddrInet4{Addr: peer.As4(), Port: 9}); !errors.Is(err, unix.EINPROGRESS) {
+				return err
+			}
+			first, err := packetOf(wire, unix.IPPROTO_TCP)
+			if err != nil {
+				return err
+			}
+			if first[33] != syn {
+				t.Errorf("%s: it is answered with flags %#x", name, first[33])
+			}
+			from, seq := binary.BigEndian.Uint16(first[20:]), binary.BigEndian.Uint32(first[24:])
+			if err := inject(wire, unix.IPPROTO_TCP, segment(9, from, syn|ack, 1, seq+1)); err != nil {
+				return err
+			}
+			second, err := packetOf(wire, unix.IPPROTO_TCP)
+			if err != nil {
+				return err
+			}
+			if second[33] != ack {
+				t.Errorf("%s: the answer of a peer is answered with flags %#x", name, second[33])
+			}
+			return nil
+		})
+	}
 }
 
 // TestNewsOfWhatCameInArrive: that an answer to a client was too large for its way.

@@ -143,6 +143,14 @@ func (w *Wall) raiseHooks(options Options) {
 	// one that had a connection to a guard that has exited waits forever.
 	w.rule(in, l4proto(unix.IPPROTO_TCP), port(options.APIPort), gateClosed(), goTo("refuse"))
 	w.rule(in, iface(expr.MetaKeyIIFNAME, "lo"), accept())
+	for _, network := range options.Neighbours {
+		neighbour := within(source, network)
+		for _, gateway := range options.Gateways {
+			neighbour = append(neighbour, isNot(source, gateway)...)
+		}
+		w.rule(in, toAPI, neighbour, drop()) // which is in no table of connections
+		w.rule(in, ipv4(expr.CmpOpEq), neighbour, direction(originalDirection), drop())
+	}
 	w.rule(in, toAPI, accept())
 	// Only TCP comes in, and only from its beginning. Otherwise a peer that the sandbox had talked to
 	// would come in once the entry of that is gone, and what the sandbox sends to it would be answers.

@@ -58,6 +58,10 @@ type Options struct {
 	APIAddr netip.Addr
 	// LogGroup is the group that [Listen] reads.
 	LogGroup uint16
+	// Neighbours are IPv4 networks from which nobody begins a connection, the API's included, but for the addresses of
+	// Gateways. Each has a prefix of its own.
+	Neighbours []netip.Prefix
+	Gateways   []netip.Addr
 }
 
 // Wall is a packet filter that stands. It is safe for concurrent use.
