@@ -146,12 +146,10 @@ func TestEgress(t *testing.T) {
 			connection, err := net.Dial("tcp", net.JoinHostPort(address, "8123"))
 			return err == nil && connection.Close() == nil
 		})
-		for _, port := range []string{"8123", "18080", "44772"} {
-			got := dockerCLI(t, "run", "--rm", busyboxImage, "sh", "-c",
-				fmt.Sprintf("nc -w 1 %s %s </dev/null && echo reached || echo refused", address, port))
-			if got != "refused\n" {
-				t.Errorf("port %s of the sandbox, from a container beside it: %q", port, got)
-			}
+		got := dockerCLI(t, "run", "--rm", busyboxImage, "sh", "-c", fmt.Sprintf(
+			"for port in 8123 18080 44772; do nc -w 1 %s $port </dev/null >/dev/null 2>&1 && echo $port is reached; done; echo tried", address))
+		if got != "tried\n" {
+			t.Errorf("ports of the sandbox, from a container beside it: %q", got)
 		}
 	})
 	lives.Egress(t, s.Service, id, o, s.sidecars())
