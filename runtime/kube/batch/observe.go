@@ -287,14 +287,17 @@ func waiting(pod *corev1.Pod, main *corev1.Container) (reason, message string, f
 // passing reports whether a failed pull may succeed when the kubelet tries again, going by the
 // registry's words.
 func passing(w *corev1.ContainerStateWaiting) bool {
-	if w.Reason == "InvalidImageName" || w.Reason == "ErrImageNeverPull" {
+	switch {
+	case w.Reason == "InvalidImageName", w.Reason == "ErrImageNeverPull":
 		return false
+	case w.Reason == "ImagePullBackOff" && strings.HasSuffix(w.Message, `"`):
+		return true // it ends with the image: before Kubernetes 1.32 only ErrImagePull has a cause
 	}
 	text := strings.ToLower(w.Message)
 	return slices.ContainsFunc([]string{
 		"timeout", "timed out", "deadline exceeded", "toomanyrequests", "too many requests", "429",
 		"500 internal", "502 bad gateway",
-		"503 service", "504 gateway", "unexpected eof", "connection reset", "temporary failure",
-		"try again", "pull qps exceeded",
+		"503 service", "504 gateway", "unexpected eof", "connection reset",
+		"temporary failure", "try again", "pull qps exceeded",
 	}, func(word string) bool { return strings.Contains(text, word) })
 }
