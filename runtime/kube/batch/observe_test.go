@@ -237,3 +237,17 @@ func TestFailedBeforeReady(t *testing.T) {
 		}
 	}
 }
+
+// TestNumberOf: which sandbox a pod says that it is.
+func TestNumberOf(t *testing.T) {
+	const none = -1
+	for shard, want := range map[string]int{"0": 0, "9999": 9999, "10000": none,
+		"999999999": none, "-1": none, "00": none, "": none} {
+		pod := new(corev1.Pod)
+		pod.Name = "b-" + shard
+		pod.Labels = map[string]string{v1alpha1.LabelBatch: "b", v1alpha1.LabelShard: shard}
+		if number, ok := numberOf(pod); ok != (want != none) || ok && number != want {
+			t.Errorf("%q is %d, %v", shard, number, ok)
+		}
+	}
+}

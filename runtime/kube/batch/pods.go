@@ -90,10 +90,14 @@ func patched(template *corev1.PodTemplateSpec, patch []byte) (*corev1.PodTemplat
 	return result, nil
 }
 
-// numberOf returns which sandbox a pod is that was made from the batch's template.
+// maxReplicas is the maximum of BatchSandboxSpec.Replicas.
+const maxReplicas = 10000
+
+// numberOf returns which sandbox a pod is that was made from the batch's template. Labels can be
+// written by others, and memory is taken up to the number.
 func numberOf(pod metav1.Object) (int, bool) {
 	number, err := strconv.Atoi(pod.GetLabels()[v1alpha1.LabelShard])
-	return number, err == nil && number >= 0 &&
+	return number, err == nil && number >= 0 && number < maxReplicas &&
 		pod.GetName() == pod.GetLabels()[v1alpha1.LabelBatch]+"-"+strconv.Itoa(number)
 }
 
