@@ -213,6 +213,9 @@ func (d *decision) next(number int, s *sandbox, letter byte) byte {
 		if reason == v1alpha1.ReasonProvisioning || reason == v1alpha1.ReasonImagePulling ||
 			reason == v1alpha1.ReasonContainerStarting {
 			reason = v1alpha1.ReasonProvisionTimeout
+			if s.pod != nil && lacksNetwork(s.pod) {
+				reason = v1alpha1.ReasonNetworkError
+			}
 		}
 		d.fail(number, reason, s.message)
 		return endedFailed
@@ -409,7 +412,7 @@ func weight(reason string) int {
 		return 5
 	case v1alpha1.ReasonResourceLimit:
 		return 4
-	case v1alpha1.ReasonContainerError:
+	case v1alpha1.ReasonContainerError, v1alpha1.ReasonNetworkError:
 		return 3
 	case v1alpha1.ReasonImagePulling:
 		return 2

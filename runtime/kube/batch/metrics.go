@@ -65,6 +65,7 @@ func ownReason(reason string) bool {
 		v1alpha1.ReasonOOMKilled,
 		v1alpha1.ReasonImagePullError, v1alpha1.ReasonResourceLimit,
 		v1alpha1.ReasonProvisionTimeout, v1alpha1.ReasonContainerError,
+		v1alpha1.ReasonNetworkError,
 		v1alpha1.ReasonRemovedExternally, v1alpha1.ReasonInvalidTemplate,
 		v1alpha1.ReasonPoolNotFound:
 		return true

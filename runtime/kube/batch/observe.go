@@ -122,16 +122,24 @@ func ending(pod *corev1.Pod) (failed bool, reason, message string) {
 		return true, v1alpha1.ReasonRemovedExternally,
 			strings.TrimSpace(pod.Status.Reason + ": " + pod.Status.Message)
 	}
-	// The main container first, then whatever failed besides it.
+	// The main container first, then whatever failed besides it. Sidecars are last: the kubelet ends
+	// them with the pod.
 	names := []string{mainContainer(pod).Name}
+	var sidecars []string
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		names = append(names, c.Name)
+		if c.RestartPolicy != nil {
+			sidecars = append(sidecars, c.Name)
+		} else {
+			names = append(names, c.Name)
+		}
 	}
+	names = append(names, sidecars...)
 	statuses := slices.Concat(pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses)
 	for i, name := range names {
 		if end := lastEnd(pod, containerStatus(statuses, name)); end != nil &&
 			(i == 0 || end.ExitCode != 0) {
-			return exit(name, end)
+			failed, reason, message = exit(name, end)
+			return failed, fault(pod, name, reason), message
 		}
 	}
 	switch {
@@ -181,6 +189,16 @@ func exit(container string,
 		message += ":\n" + lines
 	}
 	return end.ExitCode != 0, v1alpha1.ReasonEntrypointExited, message
+}
+
+// fault returns the reason of an error of a container: another one where it is the egress sidecar,
+// without which nothing else of the pod starts.
+func fault(pod *corev1.Pod, container, reason string) string {
+	if container == v1alpha1.ContainerEgress &&
+		containerStatus(pod.Status.InitContainerStatuses, container) != nil {
+		return v1alpha1.ReasonNetworkError
+	}
+	return reason
 }
 
 // failedBeforeReady returns why a pod failed before it could be used, for a cause on the node that
@@ -247,6 +265,11 @@ func waiting(pod *corev1.Pod, main *corev1.Container) (reason, message string, f
 		}
 		return v1alpha1.ReasonProvisioning, "waits for a node", false
 	}
+	egress := containerStatus(pod.Status.InitContainerStatuses, v1alpha1.ContainerEgress)
+	if egress != nil && strings.Contains(pod.Status.PodIP, ":") {
+		return v1alpha1.ReasonNetworkError, fmt.Sprintf("the egress sidecar refuses IPv6, "+
+			"and the pod's primary address is %s: it needs an IPv4 address", pod.Status.PodIP), false
+	}
 	statuses := slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
 	for i := range statuses {
 		status := &statuses[i]
@@ -257,7 +280,7 @@ func waiting(pod *corev1.Pod, main *corev1.Container) (reason, message string, f
 				return v1alpha1.ReasonImagePullError,
 					fmt.Sprintf("container %s: %s", status.Name, w.Message), !passing(w)
 			case "CreateContainerConfigError", "CreateContainerError", "RunContainerError":
-				return v1alpha1.ReasonContainerError,
+				return fault(pod, status.Name, v1alpha1.ReasonContainerError),
 					fmt.Sprintf("container %s: %s", status.Name, w.Message), false
 			case "CrashLoopBackOff":
 				message := fmt.Sprintf("container %s ends again and again", status.Name)
@@ -265,9 +288,13 @@ func waiting(pod *corev1.Pod, main *corev1.Container) (reason, message string, f
 					_, _, how := exit(status.Name, last)
 					message += ": " + how
 				}
-				return v1alpha1.ReasonContainerError, message, false
+				return fault(pod, status.Name, v1alpha1.ReasonContainerError), message, false
 			}
 		}
+	}
+	if egress != nil && egress.State.Terminated != nil && egress.State.Terminated.ExitCode != 0 {
+		_, _, how := exit(egress.Name, egress.State.Terminated)
+		return v1alpha1.ReasonNetworkError, how, false
 	}
 	if status := containerStatus(pod.Status.ContainerStatuses, main.Name); status != nil &&
 		status.State.Running != nil {
@@ -281,7 +308,19 @@ func waiting(pod *corev1.Pod, main *corev1.Container) (reason, message string, f
 		}
 	}
 	return v1alpha1.ReasonContainerStarting,
-		fmt.Sprintf("node %s makes the pod", pod.Spec.NodeName), false
+		fmt.Sprintf("node %s makes the pod and its network", pod.Spec.NodeName), false
+}
+
+// lacksNetwork reports whether a node has not given a pod its namespaces and network, and there is
+// no other cause for that in the pod: a volume that cannot be mounted, or a runtime class that the
+// node does not have.
+func lacksNetwork(pod *corev1.Pod) bool {
+	mounts := slices.ContainsFunc(pod.Spec.Volumes,
+		func(v corev1.Volume) bool { return v.EmptyDir == nil })
+	return pod.Spec.NodeName != "" && !mounts && pod.Spec.RuntimeClassName == nil &&
+		slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodReadyToStartContainers && c.Status == corev1.ConditionFalse
+		})
 }
 
 // passing reports whether a failed pull may succeed when the kubelet tries again, going by the

@@ -3,8 +3,10 @@ package batch
 import (
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
@@ -21,6 +23,16 @@ func TestObserve(t *testing.T) {
 			Reason: reason, Message: message}}
 	}
 	runs := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+	egress := func(state corev1.ContainerState) func(pod *corev1.Pod) {
+		return func(pod *corev1.Pod) {
+			always := corev1.ContainerRestartPolicyAlways
+			pod.Spec.InitContainers = []corev1.Container{{Name: v1alpha1.ContainerEgress,
+				RestartPolicy: &always}, {Name: "install"}}
+			pod.Status.InitContainerStatuses = []corev1.ContainerStatus{
+				{Name: v1alpha1.ContainerEgress, State: state},
+				{Name: "install", State: waits("PodInitializing", "")}}
+		}
+	}
 	for name, test := range map[string]struct {
 		phase     corev1.PodPhase
 		podReason string
@@ -108,6 +120,38 @@ func TestObserve(t *testing.T) {
 				Status: corev1.ConditionFalse, Reason: "Unschedulable",
 				Message: "Insufficient cpu"}}
 		}, want: sandbox{reason: v1alpha1.ReasonResourceLimit, message: "Insufficient cpu"}},
+		"the egress sidecar is not made": {phase: corev1.PodPending,
+			pod:  egress(waits("CreateContainerError", "no such device")),
+			want: sandbox{reason: v1alpha1.ReasonNetworkError, message: "no such device"}},
+		"the egress sidecar ends": {phase: corev1.PodPending,
+			pod:  egress(ended(1, "Error", "names no name server")),
+			want: sandbox{reason: v1alpha1.ReasonNetworkError, message: "names no name server"}},
+		"the egress sidecar ends again and again": {phase: corev1.PodPending,
+			pod:  egress(waits("CrashLoopBackOff", "back-off")),
+			want: sandbox{reason: v1alpha1.ReasonNetworkError, message: "again and again"}},
+		"the egress sidecar's image cannot be pulled": {phase: corev1.PodPending,
+			pod: egress(waits("ErrImagePull", "manifest unknown")),
+			want: sandbox{fatal: true, reason: v1alpha1.ReasonImagePullError,
+				message: "container egress"}},
+		"the egress sidecar is not restarted": {phase: corev1.PodFailed,
+			pod: egress(ended(1, "Error", "names no name server")),
+			want: sandbox{ended: true, failed: true, reason: v1alpha1.ReasonNetworkError,
+				message: "names no name server"}},
+		"fails beside the egress sidecar": {phase: corev1.PodFailed,
+			pod: func(pod *corev1.Pod) {
+				egress(ended(137, "Error", ""))(pod)
+				pod.Status.InitContainerStatuses[1].State = ended(1, "Error", "no space left")
+			},
+			want: sandbox{ended: true, failed: true, reason: v1alpha1.ReasonEntrypointExited,
+				message: "container install ended with exit code 1:\nno space left"}},
+		"has an IPv6 address": {phase: corev1.PodPending, pod: func(pod *corev1.Pod) {
+			egress(runs)(pod)
+			pod.Status.PodIP = "fd00::7"
+		}, want: sandbox{reason: v1alpha1.ReasonNetworkError,
+			message: "primary address is fd00::7"}},
+		"has an IPv6 address without a sidecar": {phase: corev1.PodRunning, main: runs,
+			pod:  func(pod *corev1.Pod) { pod.Status.PodIP = "fd00::7" },
+			want: sandbox{reason: v1alpha1.ReasonContainerStarting, message: "not proven"}},
 		"unseen": {phase: corev1.PodPending, pod: func(pod *corev1.Pod) { pod.Spec.NodeName = "" },
 			want: sandbox{reason: v1alpha1.ReasonProvisioning}},
 	} {
@@ -134,6 +178,47 @@ func TestObserve(t *testing.T) {
 			!strings.Contains(got.message, want.message) {
 			t.Errorf("%s: usable %v, ended %v, failed %v, fatal %v, %s: %s", name, got.usable,
 				got.ended, got.failed, got.fatal, got.reason, got.message)
+		}
+	}
+}
+
+// TestLateForItsNetwork: the reason of a sandbox whose pod has no network when its time is up.
+func TestLateForItsNetwork(t *testing.T) {
+	now := time.Now()
+	for name, test := range map[string]struct {
+		ready  corev1.ConditionStatus // to start containers
+		change func(pod *corev1.Pod)
+		want   string
+	}{
+		"no network": {corev1.ConditionFalse, func(*corev1.Pod) {}, v1alpha1.ReasonNetworkError},
+		"a slow image": {corev1.ConditionTrue, func(*corev1.Pod) {},
+			v1alpha1.ReasonProvisionTimeout},
+		"perhaps a volume": {corev1.ConditionFalse, func(pod *corev1.Pod) {
+			pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "data",
+				VolumeSource: corev1.VolumeSource{HostPath: new(corev1.HostPathVolumeSource)}})
+		}, v1alpha1.ReasonProvisionTimeout},
+		"perhaps the runtime": {corev1.ConditionFalse, func(pod *corev1.Pod) {
+			pod.Spec.RuntimeClassName = new(string)
+		}, v1alpha1.ReasonProvisionTimeout},
+		"no node": {corev1.ConditionFalse, func(pod *corev1.Pod) { pod.Spec.NodeName = "" },
+			v1alpha1.ReasonProvisionTimeout},
+	} {
+		pod := new(corev1.Pod)
+		pod.Spec.NodeName = "n"
+		pod.Spec.Containers = []corev1.Container{{Name: "main", Image: "image"}}
+		pod.Spec.Volumes = []corev1.Volume{{Name: "execd",
+			VolumeSource: corev1.VolumeSource{EmptyDir: new(corev1.EmptyDirVolumeSource)}}}
+		pod.Status.Phase = corev1.PodPending
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers,
+			Status: test.ready}}
+		test.change(pod)
+		b := new(v1alpha1.BatchSandbox)
+		b.CreationTimestamp = metav1.NewTime(now.Add(-time.Minute))
+		b.Spec.Replicas, b.Spec.ProvisionTimeoutSeconds = 1, new(int32)
+		status := decide(b, situation{now: now, sandboxes: []sandbox{observe(pod)}})
+		degraded := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionDegraded)
+		if degraded == nil || degraded.Reason != test.want || status.Outcomes != "F" {
+			t.Errorf("%s: %+v, want %s", name, status, test.want)
 		}
 	}
 }

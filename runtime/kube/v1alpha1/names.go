@@ -45,6 +45,7 @@ const (
 // The pods' parts.
 const (
 	ContainerTaskExecutor = "task-executor" // lifecycle document, "Cluster resources"
+	ContainerEgress       = "egress"        // the init container that is the egress sidecar
 	PortTaskExecutor      = 5758
 	PortExecd             = 44772
 )

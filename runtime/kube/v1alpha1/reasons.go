@@ -17,7 +17,9 @@ const (
 	ReasonOOMKilled        = "OOM_KILLED"       // it used more memory than its limit
 	ReasonImagePullError   = "IMAGE_PULL_ERROR" // the message has the registry's own words
 	// no node, pool or quota has what was asked for
-	ReasonResourceLimit    = "RESOURCE_LIMIT_EXCEEDED"
+	ReasonResourceLimit = "RESOURCE_LIMIT_EXCEEDED"
+	// the egress sidecar does not start, or the node has given the pod no network in time
+	ReasonNetworkError     = "NETWORK_ERROR"
 	ReasonProvisionTimeout = "PROVISION_TIMEOUT" // it was not usable in time
 	// the node could not make or start the container
 	ReasonContainerError = "CONTAINER_ERROR"

@@ -1,6 +1,9 @@
 package view
 
-import "sandbox.internal/server/lifecycle"
+import (
+	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/server/lifecycle"
+)
 
 // Labels and annotations of BatchSandboxes that are sandboxes of the service.
 const (
@@ -24,4 +27,4 @@ const (
 )
 
 // ContainerSidecar is the name of the init container that is the egress sidecar.
-const ContainerSidecar = "egress"
+const ContainerSidecar = v1alpha1.ContainerEgress
