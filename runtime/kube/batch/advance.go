@@ -30,9 +30,11 @@ func (r *Reconciler) advance(ctx context.Context,
 		return reconcile.Result{}, err
 	}
 	refused := make(map[int]refusal)
+	var failed error // is returned, so that this is repeated, after the rest is done
 	if !stopping {
-		if refused, err = r.provide(ctx, b, v, &due); err != nil {
-			return reconcile.Result{}, err
+		refused, failed = r.provide(ctx, b, v, &due)
+		if failed != nil && (refused == nil || apierrors.IsConflict(failed)) {
+			return reconcile.Result{}, failed
 		}
 	}
 	at, err := r.situation(ctx, b, v, refused, stopping)
@@ -66,10 +68,16 @@ func (r *Reconciler) advance(ctx context.Context,
 			due.at(abandonedAt(pod))
 		}
 	}
-	if deadline, ok := provisionDeadline(b); ok {
+	if deadline, ok := provisionDeadline(b); ok && deadline.After(now) {
 		due.at(deadline)
 	}
-	return due.result(r.Now()), nil
+	result := due.result(r.Now())
+	if failed != nil && result.RequeueAfter > 0 {
+		// What is due must not wait for the error's pause, which grows.
+		r.Enqueuer.enqueueAfter(b.Namespace, b.Name, result.RequeueAfter)
+		return reconcile.Result{}, failed
+	}
+	return result, failed
 }
 
 // deadline is the earliest time at which a batch must be looked at again.
@@ -91,7 +99,7 @@ func (d *deadline) result(now time.Time) reconcile.Result {
 }
 
 // provide gives the batch the pods that it lacks, as far as there are any, and returns why some are
-// refused.
+// refused. An error that comes with refusals is among them; one without leaves nothing to decide.
 func (r *Reconciler) provide(ctx context.Context, b *v1alpha1.BatchSandbox, v *view,
 	due *deadline) (map[int]refusal, error) {
 	if b.Spec.PoolRef != "" {
@@ -102,7 +110,7 @@ func (r *Reconciler) provide(ctx context.Context, b *v1alpha1.BatchSandbox, v *v
 		changed.Finalizers = append(changed.Finalizers, v1alpha1.Finalizer)
 		if err := r.client.Patch(ctx, changed,
 			client.MergeFromWithOptions(b, client.MergeFromWithOptimisticLock{})); err != nil {
-			return nil, err
+			return nil, written(err)
 		}
 		*b = *changed
 	}
@@ -151,6 +159,7 @@ func (r *Reconciler) allocate(ctx context.Context, b *v1alpha1.BatchSandbox, v *
 	}
 	why := refusal{v1alpha1.ReasonResourceLimit,
 		fmt.Sprintf("Pool %s has no pod ready", b.Spec.PoolRef), false}
+	var failed error
 	m, now := r.remember(b), r.Now()
 	if wait := m.allocated.Add(allocateInterval).Sub(now); wait > 0 {
 		due.in(now, wait)
@@ -166,7 +175,9 @@ func (r *Reconciler) allocate(ctx context.Context, b *v1alpha1.BatchSandbox, v *
 		case errors.Is(err, ErrTooLarge):
 			why = refusal{v1alpha1.ReasonResourceLimit, err.Error(), true}
 		case err != nil:
-			return nil, err
+			why = refusal{v1alpha1.ReasonProvisioning,
+				fmt.Sprintf("Pool %s gives no pods: %v", b.Spec.PoolRef, err), false}
+			failed = err
 		default:
 			if err := r.loadAllocation(ctx, b, v); err != nil {
 				return nil, err
@@ -184,7 +195,7 @@ func (r *Reconciler) allocate(ctx context.Context, b *v1alpha1.BatchSandbox, v *
 			refused[number] = why
 		}
 	}
-	return refused, nil
+	return refused, failed
 }
 
 // allocateNow asks the pool, once it is known that its pods do for the batch.
@@ -270,7 +281,7 @@ func (r *Reconciler) deleteUnwanted(ctx context.Context, b *v1alpha1.BatchSandbo
 	}
 	if len(release) > 0 || !stopping && len(v.names) > int(b.Spec.Replicas) {
 		if err := r.Pools.Release(ctx, b, release); err != nil {
-			return err
+			return written(err)
 		}
 	}
 	if b.Spec.PoolRef != "" {
@@ -319,5 +330,5 @@ func (r *Reconciler) releaseAll(ctx context.Context, b *v1alpha1.BatchSandbox) e
 	if len(held) == 0 {
 		return nil
 	}
-	return r.Pools.Release(ctx, b, held)
+	return written(r.Pools.Release(ctx, b, held))
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -82,12 +83,15 @@ type Enqueuer struct {
 }
 
 // Enqueue requests that a batch is reconciled. It does not block.
-func (w *Enqueuer) Enqueue(namespace, name string) {
+func (w *Enqueuer) Enqueue(namespace, name string) { w.enqueueAfter(namespace, name, 0) }
+
+// enqueueAfter is Enqueue after a pause.
+func (w *Enqueuer) enqueueAfter(namespace, name string, pause time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.queue != nil {
-		w.queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace,
-			Name: name}})
+		w.queue.AddAfter(reconcile.Request{NamespacedName: types.NamespacedName{
+			Namespace: namespace, Name: name}}, pause)
 	}
 }
 

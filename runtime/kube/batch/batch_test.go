@@ -2,6 +2,7 @@ package batch_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -341,6 +342,42 @@ func TestNotUsable(t *testing.T) {
 	})
 }
 
+// TestGivenUpWhilePending: a batch whose time to become usable is over is not looked at without end
+// while its pods end.
+func TestGivenUpWhilePending(t *testing.T) {
+	p := newPlace(t)
+	p.control(nil, nil)
+	b := p.batch("b", 1)
+	b.Spec.Template.Annotations = map[string]string{annotationPlay: "none"}
+	b.Spec.Template.Finalizers = []string{"sandbox.internal/test"} // it takes long to end
+	b.Spec.ProvisionTimeoutSeconds = ptr.To[int32](60)
+	p.must(p.Create(t.Context(), b))
+	p.reaches("b", v1alpha1.PhasePending)
+	p.later(2*time.Minute, "b")
+	b = p.has("b", "given up",
+		func(b *v1alpha1.BatchSandbox) bool { return b.Status.Outcomes == "F" })
+	p.eventually(func() error {
+		if p.pod("b-0").DeletionTimestamp == nil {
+			return errors.New("its pod is not being deleted")
+		}
+		return nil
+	})
+	before := p.looks.Load()
+	time.Sleep(200 * time.Millisecond) // a time in which nothing changes
+	if n := p.looks.Load() - before; n > 50 || b.Status.Phase != v1alpha1.PhasePending {
+		t.Errorf("while it is %s, the clock is looked at %d times", b.Status.Phase, n)
+	}
+	p.eventually(func() error {
+		pod := p.pod("b-0")
+		pod.Finalizers = nil
+		return p.Update(t.Context(), pod)
+	})
+	b = p.reaches("b", v1alpha1.PhaseFailed)
+	if b.Status.Reason != v1alpha1.ReasonProvisionTimeout {
+		t.Errorf("%+v", b.Status)
+	}
+}
+
 func TestInvalidTemplates(t *testing.T) {
 	p := newPlace(t)
 	p.control(nil, new(script))
@@ -379,6 +416,62 @@ func TestInvalidTemplates(t *testing.T) {
 			return nil
 		})
 	}
+}
+
+// TestPodsAreNotMade: a batch says why the API server takes a pod of it no more, for whatever cause,
+// goes on with its others, and gives up in the end.
+func TestPodsAreNotMade(t *testing.T) {
+	p := newPlace(t)
+	p.control(nil, nil)
+	b := p.batch("some", 1)
+	p.must(p.Create(t.Context(), b))
+	p.has("some", "running", running(1))
+	b = p.batch("none", 1)
+	b.Spec.Template.Spec.RuntimeClassName = ptr.To("missing")
+	b.Spec.ProvisionTimeoutSeconds = ptr.To[int32](60)
+	p.must(p.Create(t.Context(), b))
+	p.has("none", "waiting", func(b *v1alpha1.BatchSandbox) bool {
+		return b.Status.Phase == v1alpha1.PhasePending &&
+			b.Status.Reason == v1alpha1.ReasonProvisioning &&
+			strings.Contains(b.Status.Message, `"missing" not found`)
+	})
+	p.change("some", func(b *v1alpha1.BatchSandbox) {
+		b.Spec.Replicas = 3
+		b.Spec.ShardPatches = []runtime.RawExtension{{Raw: []byte(`{}`)},
+			{Raw: []byte(`{"spec":{"runtimeClassName":"missing"}}`)}}
+	})
+	p.has("some", "scaled up but for one", running(2))
+	if pods := p.pods("some"); !slices.Equal(pods, []string{"some-0", "some-2"}) {
+		t.Errorf("the pods are %q", pods)
+	}
+	p.change("some", func(b *v1alpha1.BatchSandbox) { b.Spec.ShardPatches = nil })
+	p.has("some", "scaled up", running(3))
+	p.later(2*time.Minute, "none")
+	b = p.reaches("none", v1alpha1.PhaseFailed)
+	if b.Status.Reason != v1alpha1.ReasonProvisionTimeout ||
+		!strings.Contains(b.Status.Message, `"missing" not found`) {
+		t.Errorf("%+v", b.Status)
+	}
+}
+
+// TestNotFoundIsWaitedFor: that something else than the batch is not there says nothing of the
+// batch, and no event says when it is.
+func TestNotFoundIsWaitedFor(t *testing.T) {
+	p := newPlace(t)
+	var there atomic.Bool
+	p.equip = func(context.Context, *corev1.Pod) error {
+		if there.Load() {
+			return nil
+		}
+		return apierrors.NewNotFound(corev1.Resource("secrets"), v1alpha1.SecretExecutors)
+	}
+	p.control(nil, nil)
+	p.must(p.Create(t.Context(), p.batch("b", 1)))
+	p.has("b", "waiting", func(b *v1alpha1.BatchSandbox) bool {
+		return strings.Contains(b.Status.Message, v1alpha1.SecretExecutors)
+	})
+	there.Store(true)
+	p.has("b", "running", running(1))
 }
 
 // execd answers like the freezing part of one.
@@ -689,6 +782,22 @@ func TestPoolIsMissing(t *testing.T) {
 	p.change("b",
 		func(b *v1alpha1.BatchSandbox) { b.Spec.ProvisionTimeoutSeconds = ptr.To[int32](1) })
 	if b := p.reaches("b", v1alpha1.PhaseFailed); b.Status.Reason != v1alpha1.ReasonResourceLimit {
+		t.Errorf("%+v", b.Status)
+	}
+
+	// So does one that the pool gives nothing for a cause that may pass.
+	pools.mu.Lock()
+	pools.err = errors.New("the ledger cannot be written")
+	pools.mu.Unlock()
+	b = p.batch("unwritten", 1)
+	b.Spec.Template, b.Spec.PoolRef = nil, "cold"
+	b.Spec.ProvisionTimeoutSeconds = ptr.To[int32](60)
+	p.must(p.Create(t.Context(), b))
+	p.reaches("unwritten", v1alpha1.PhasePending)
+	p.later(2*time.Minute, "unwritten")
+	b = p.reaches("unwritten", v1alpha1.PhaseFailed)
+	if b.Status.Reason != v1alpha1.ReasonProvisionTimeout ||
+		!strings.Contains(b.Status.Message, "the ledger cannot be written") {
 		t.Errorf("%+v", b.Status)
 	}
 

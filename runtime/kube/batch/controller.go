@@ -2,6 +2,8 @@ package batch
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -190,10 +192,25 @@ func (r *Reconciler) Reconcile(ctx context.Context,
 	default:
 		result, err = r.advance(ctx, b)
 	}
-	if apierrors.IsConflict(err) { // the cache was behind, and will deliver the change
+	switch {
+	case apierrors.IsConflict(err): // the cache was behind, and will deliver the change
 		return reconcile.Result{RequeueAfter: 50 * time.Millisecond}, nil
+	case errors.Is(err, errGone):
+		return reconcile.Result{}, nil
 	}
-	return result, client.IgnoreNotFound(err)
+	return result, err
+}
+
+// errGone means that the batch does not exist any more; the cache will deliver that.
+var errGone = errors.New("the BatchSandbox is gone")
+
+// written returns what became of a write of the batch itself. What else is not found, such as a
+// Secret, has to be waited for.
+func written(err error) error {
+	if apierrors.IsNotFound(err) {
+		return errGone
+	}
+	return err
 }
 
 func (r *Reconciler) remember(b *v1alpha1.BatchSandbox) *memory {
@@ -293,7 +310,7 @@ func (r *Reconciler) retain(ctx context.Context,
 	b *v1alpha1.BatchSandbox) (reconcile.Result, error) {
 	r.Tasks.Forget(b.Namespace, b.Name)
 	switch ttl := b.Spec.TTLSecondsAfterFinished; {
-	case ttl == nil && b.Status.Reason != v1alpha1.ReasonExpired:
+	case ttl == nil && !expired(&b.Status):
 		return reconcile.Result{}, nil
 	case ttl != nil && b.Status.FinishedAt != nil:
 		if left := b.Status.FinishedAt.Add(time.Duration(*ttl) * time.Second).Sub(r.Now()); left > 0 {
@@ -302,6 +319,15 @@ func (r *Reconciler) retain(ctx context.Context,
 	}
 	return reconcile.Result{},
 		client.IgnoreNotFound(r.client.Delete(ctx, b, client.Preconditions{UID: &b.UID}))
+}
+
+// expired reports whether the time of a batch was up, however its end went then.
+func expired(status *v1alpha1.BatchSandboxStatus) bool {
+	return status.Reason == v1alpha1.ReasonExpired ||
+		slices.ContainsFunc(status.History, func(change v1alpha1.PhaseChange) bool {
+			return change.Phase == v1alpha1.PhaseStopping &&
+				change.Reason == v1alpha1.ReasonExpired
+		})
 }
 
 func hasFinalizer(b *v1alpha1.BatchSandbox) bool {

@@ -85,8 +85,10 @@ type place struct {
 	namespace string
 	stop      func() // ends the controller that runs
 	writes    atomic.Int64
-	lists     atomic.Int64  // of the pods of a batch
-	ahead     time.Duration // of the controller's clock
+	lists     atomic.Int64 // of the pods of a batch
+	ahead     atomic.Int64 // the controller's clock, by so many nanoseconds
+	looks     atomic.Int64 // at that clock, some of them in each reconcile
+	equip     func(ctx context.Context, pod *corev1.Pod) error
 }
 
 func newPlace(t *testing.T) *place {
@@ -177,7 +179,11 @@ func (p *place) control(pools batch.Pools, tasks batch.Tasks) {
 	p.must(batch.Setup(mgr, batch.Options{
 		Pools: pools, Tasks: tasks, Enqueuer: enqueuer,
 		Metrics: batch.NewMetrics(prometheus.NewRegistry()),
-		Now:     func() time.Time { return time.Now().Add(p.ahead) },
+		Now: func() time.Time {
+			p.looks.Add(1)
+			return time.Now().Add(time.Duration(p.ahead.Load()))
+		},
+		Equip: p.equip,
 	}))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -381,6 +387,17 @@ func (p *place) change(name string, change func(b *v1alpha1.BatchSandbox)) {
 		change(b)
 		return p.Update(p.Context(), b)
 	})
+}
+
+// later sets the controller's clock ahead, and has it look at batches.
+func (p *place) later(ahead time.Duration, batches ...string) {
+	p.Helper()
+	p.ahead.Store(int64(ahead))
+	for _, name := range batches {
+		p.change(name, func(b *v1alpha1.BatchSandbox) {
+			b.Annotations = map[string]string{"looked-at-after": ahead.String()}
+		})
+	}
 }
 
 // isGone waits until there is neither the batch nor a pod of it.

@@ -102,10 +102,10 @@ func numberOf(pod metav1.Object) (int, bool) {
 }
 
 // create makes the pods of the numbers, a few at first, so that a template which the API server
-// refuses is not refused a thousand times. It returns who has none for what reason; an error is
-// worth another try of everything.
+// refuses is not refused a thousand times. It returns who has none for what reason. With an error,
+// which is among the reasons, another try of everything may help soon.
 func (r *Reconciler) create(ctx context.Context, b *v1alpha1.BatchSandbox,
-	numbers []int) (made int, refused map[int]refusal, err error) {
+	numbers []int) (made int, refused map[int]refusal, failed error) {
 	refused = make(map[int]refusal)
 	m := r.remember(b)
 	m.made = max(m.made, numbers[len(numbers)-1]+1)
@@ -116,21 +116,23 @@ func (r *Reconciler) create(ctx context.Context, b *v1alpha1.BatchSandbox,
 		inParallel(len(wave), func(i int) { results[i] = r.createOne(ctx, b, wave[i]) })
 		for i, err := range results {
 			why, again := classify(err)
-			switch {
-			case again != nil:
-				return made, refused, again
-			case why == nil:
+			if why == nil {
 				made++
 				continue
 			}
 			refused[wave[i]] = *why
-			if wave[i] < len(b.Spec.ShardPatches) {
+			if failed == nil {
+				failed = again
+			}
+			// An API server that has not judged the pod does not take the others either.
+			all := again != nil && !apierrors.IsForbidden(again)
+			if wave[i] < len(b.Spec.ShardPatches) && !all {
 				continue
 			}
 			// Without a patch the others are the same pod, and the answer would be.
 			rest := numbers[:0:0]
 			for _, number := range numbers {
-				if number < len(b.Spec.ShardPatches) {
+				if number < len(b.Spec.ShardPatches) && !all {
 					rest = append(rest, number)
 				} else {
 					refused[number] = *why
@@ -139,7 +141,7 @@ func (r *Reconciler) create(ctx context.Context, b *v1alpha1.BatchSandbox,
 			numbers = rest
 		}
 	}
-	return made, refused, nil
+	return made, refused, failed
 }
 
 // invalidTemplate is an error of build.
@@ -173,8 +175,9 @@ func (r *Reconciler) createOne(ctx context.Context, b *v1alpha1.BatchSandbox, nu
 	return nil // made before, and not in the cache yet
 }
 
-// classify distinguishes a refusal, which the status shows, from an error, which is tried again.
-func classify(err error) (*refusal, error) {
+// classify returns why there is no pod, nil when there is one, and the error itself where another
+// try may help soon.
+func classify(err error) (why *refusal, again error) {
 	var invalid invalidTemplate
 	var foreign foreignPod
 	switch {
@@ -196,7 +199,7 @@ func classify(err error) (*refusal, error) {
 		return &refusal{v1alpha1.ReasonInvalidTemplate,
 			"the API server refuses the pod: " + err.Error(), true}, nil
 	}
-	return nil, err
+	return &refusal{v1alpha1.ReasonProvisioning, "the pod is not made: " + err.Error(), false}, err
 }
 
 // end makes sure that nothing of a pod that was made from the batch's template runs any more, soon.

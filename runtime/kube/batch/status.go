@@ -29,7 +29,7 @@ func (r *Reconciler) write(ctx context.Context, b *v1alpha1.BatchSandbox,
 	changed.Status = after
 	if err := r.client.Status().Patch(ctx, changed,
 		client.MergeFromWithOptions(b, client.MergeFromWithOptimisticLock{})); err != nil {
-		return err
+		return written(err)
 	}
 	m.written = now
 	*b = *changed
