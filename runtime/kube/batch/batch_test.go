@@ -820,9 +820,9 @@ func TestPoolIsMissing(t *testing.T) {
 // says so, and its record can be deleted.
 func TestLostNode(t *testing.T) {
 	p := newPlace(t)
-	p.ahead = 10 * time.Minute // no node takes that long to end a pod
+	p.later(10 * time.Minute) // no node takes that long to end a pod
 	p.control(nil, nil)
-	for _, name := range []string{"lost", "stopped"} {
+	for _, name := range []string{"lost", "stopped", "ending", "expired"} {
 		b := p.batch(name, 1)
 		b.Spec.Template.Annotations[annotationPlay] = "lost"
 		p.must(p.Create(t.Context(), b))
@@ -845,9 +845,24 @@ func TestLostNode(t *testing.T) {
 		!strings.Contains(b.Status.Message, "its node played") {
 		t.Errorf("%+v", b.Status)
 	}
-	for _, name := range []string{"lost", "stopped"} {
-		p.must(p.Delete(t.Context(),
-			p.has(name, "there", func(*v1alpha1.BatchSandbox) bool { return true })))
+	// Nobody knows whether the end of a batch that is asked for has come.
+	p.change("ending", func(b *v1alpha1.BatchSandbox) {
+		b.Annotations = map[string]string{v1alpha1.AnnotationStop: v1alpha1.ReasonUserDelete}
+	})
+	b = p.reaches("ending", v1alpha1.PhaseFailed)
+	if b.Status.Reason != v1alpha1.ReasonRemovedExternally ||
+		!strings.Contains(b.Status.Message, "node played does not answer") ||
+		history(b) != "Pending Running Stopping Failed" {
+		t.Errorf("history %q, status %+v", history(b), b.Status)
+	}
+	p.change("expired", func(b *v1alpha1.BatchSandbox) {
+		b.Spec.ExpireTime = ptr.To(metav1.NewTime(time.Now()))
+	})
+	for _, name := range []string{"lost", "stopped", "ending", "expired"} {
+		if name != "expired" { // which is deleted like others that have expired
+			p.must(p.Delete(t.Context(),
+				p.has(name, "there", func(*v1alpha1.BatchSandbox) bool { return true })))
+		}
 		p.eventually(func() error {
 			err := p.Get(t.Context(), client.ObjectKey{Namespace: p.namespace, Name: name}, b)
 			if apierrors.IsNotFound(err) {

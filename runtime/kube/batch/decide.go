@@ -37,7 +37,8 @@ type situation struct {
 	existing  int         // pods there are, whatever their state
 	lack      *refusal    // why pods are missing, where something refuses to give them
 	frozen    freezing    // what a try to freeze or thaw made of it
-	stopped   bool        // nothing of the batch runs any more
+	stopped   bool        // nothing of the batch runs any more, as far as can be known
+	silent    string      // a node that does not report whether a pod that it has runs
 }
 
 // refusal is why a pod cannot be had.
@@ -296,7 +297,7 @@ func (d *decision) move() {
 		if d.status.Phase != v1alpha1.PhaseStopping {
 			d.enter(v1alpha1.PhaseStopping, reason, message)
 		} else if at.stopped {
-			d.enter(v1alpha1.PhaseTerminated, reason, message)
+			d.terminate(reason, message)
 		}
 		return
 	}
@@ -365,8 +366,18 @@ func (d *decision) finish() {
 	}
 	d.enter(v1alpha1.PhaseStopping, v1alpha1.ReasonEntrypointExited, message)
 	if d.at.stopped {
-		d.enter(v1alpha1.PhaseTerminated, v1alpha1.ReasonEntrypointExited, message)
+		d.terminate(v1alpha1.ReasonEntrypointExited, message)
 	}
+}
+
+// terminate ends Stopping: in Failed where nobody can tell whether everything has ended.
+func (d *decision) terminate(reason, message string) {
+	if d.at.silent == "" {
+		d.enter(v1alpha1.PhaseTerminated, reason, message)
+		return
+	}
+	d.enter(v1alpha1.PhaseFailed, v1alpha1.ReasonRemovedExternally, fmt.Sprintf(
+		"node %s does not answer: processes of the sandbox may still run there", d.at.silent))
 }
 
 func (d *decision) runningReason() string {

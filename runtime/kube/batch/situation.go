@@ -1,6 +1,7 @@
 package batch
 
 import (
+	"cmp"
 	"context"
 
 	corev1 "k8s.io/api/core/v1"
@@ -79,9 +80,16 @@ func (r *Reconciler) situation(ctx context.Context, b *v1alpha1.BatchSandbox, v 
 	replicas := int(b.Spec.Replicas)
 	at := situation{sandboxes: make([]sandbox, replicas), stopped: true}
 	for _, pod := range v.pods {
-		if pod != nil {
-			at.existing++
-			at.stopped = at.stopped && (terminal(pod) || abandoned(pod, r.Now()))
+		if pod == nil {
+			continue
+		}
+		at.existing++
+		switch {
+		case terminal(pod):
+		case abandoned(pod, r.Now()):
+			at.silent = cmp.Or(at.silent, pod.Spec.NodeName)
+		default:
+			at.stopped = false
 		}
 	}
 	for _, name := range v.names {
