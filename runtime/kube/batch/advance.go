@@ -231,10 +231,11 @@ func (r *Reconciler) toggle(b *v1alpha1.BatchSandbox, at *situation, stopping bo
 	case !b.Spec.Pause && phase == v1alpha1.PhaseResuming:
 		operation = "thaw"
 	}
+	m := r.remember(b)
 	if operation == "" {
+		m.refusing = nil
 		return
 	}
-	m := r.remember(b)
 	if wait := m.refused.Add(freezeInterval).Sub(at.now); wait > 0 {
 		due.in(at.now, wait)
 		return
@@ -249,7 +250,7 @@ func (r *Reconciler) toggle(b *v1alpha1.BatchSandbox, at *situation, stopping bo
 			at.frozen = freezing{tried: true, err: fmt.Errorf("sandbox %d has no pod yet", number)}
 			due.in(at.now, freezeInterval)
 			return
-		case s.pod != nil:
+		case s.pod != nil && s.pod.Status.PodIP != "": // without one it has not been frozen
 			daemons = append(daemons, daemon{number, s.pod.UID, s.pod.Status.PodIP,
 				r.execdToken(b, s.pod)})
 		}
@@ -259,6 +260,28 @@ func (r *Reconciler) toggle(b *v1alpha1.BatchSandbox, at *situation, stopping bo
 		m.refused = at.now
 		due.in(at.now, freezeInterval)
 	}
+	if at.frozen.tried {
+		m.refusing = giveUp(at, m.refusing)
+	}
+}
+
+// giveUp makes the sandboxes failed whose execds have answered for stuckAfter that they do not
+// freeze or thaw. It takes and returns since when each answers so, by its number. One that does not
+// answer is waited for: its node may come back.
+func giveUp(at *situation, before map[int]time.Time) map[int]time.Time {
+	since := make(map[int]time.Time)
+	for number, err := range at.frozen.refused {
+		since[number] = at.now
+		if earlier, ok := before[number]; ok {
+			since[number] = earlier
+		}
+		if at.now.Sub(since[number]) > stuckAfter {
+			s := &at.sandboxes[number]
+			s.usable, s.ended, s.failed = false, true, true
+			s.reason, s.message = v1alpha1.ReasonContainerError, err.Error()
+		}
+	}
+	return since
 }
 
 // deleteUnwanted ends what the record says is over: sandboxes that have ended, numbers that are wanted no

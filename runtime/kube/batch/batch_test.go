@@ -515,7 +515,8 @@ func (e *execd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no token", http.StatusUnauthorized)
 	case e.fails > 0:
 		e.fails--
-		http.Error(w, "not now", http.StatusInternalServerError)
+		http.Error(w, `{"code": "RUNTIME_ERROR", "message": "not now"}`,
+			http.StatusInternalServerError)
 	default:
 		e.frozen = r.URL.Path == "/freeze"
 	}
@@ -552,6 +553,77 @@ func TestPause(t *testing.T) {
 	if want := map[string]bool{"/freeze in Pausing": true, "/thaw in Resuming": true}; !maps.Equal(
 		daemon.phases, want) {
 		t.Errorf("asked for were %v, want %v", daemon.phases, want)
+	}
+}
+
+// TestPauseRefused: a sandbox has failed whose execd answers for long that it does not freeze. One
+// whose execd does not answer is waited for.
+func TestPauseRefused(t *testing.T) {
+	p := newPlace(t)
+	p.control(nil, nil)
+	const refusing, freezing, silent = "127.99.44.9", "127.99.44.10", "127.99.44.11"
+	frozen := new(execd)
+	frozen.serve(p, freezing)
+	(&execd{fails: 1 << 30}).serve(p, refusing)
+	for name, addresses := range map[string][]string{
+		"one": {refusing}, "two": {refusing, freezing}, "none": {silent},
+	} {
+		b := p.batch(name, int32(len(addresses)))
+		for _, address := range addresses {
+			b.Spec.ShardPatches = append(b.Spec.ShardPatches, runtime.RawExtension{Raw: fmt.Appendf(
+				nil, `{"metadata":{"annotations":{"address":%q}}}`, address)})
+		}
+		b.Spec.Template.Spec.Containers[0].Env = []corev1.EnvVar{{Name: v1alpha1.EnvExecdToken,
+			Value: "secret"}}
+		b.Spec.Pause = true
+		p.must(p.Create(t.Context(), b))
+	}
+	for name, answer := range map[string]string{
+		"one": "500 Internal Server Error: not now", "two": "not now", "none": "does not answer",
+	} {
+		p.has(name, "pausing", func(b *v1alpha1.BatchSandbox) bool {
+			return b.Status.Phase == v1alpha1.PhasePausing &&
+				strings.Contains(b.Status.Message, answer)
+		})
+	}
+	p.later(time.Minute, "none", "one", "two")
+	b := p.reaches("one", v1alpha1.PhaseFailed)
+	if b.Status.Reason != v1alpha1.ReasonContainerError ||
+		!strings.Contains(b.Status.Message, "not now") || len(p.pods("one")) > 0 {
+		t.Errorf("%+v, pods %q", b.Status, p.pods("one"))
+	}
+	b = p.reaches("two", v1alpha1.PhasePaused)
+	if b.Status.Outcomes != "F" || !frozen.isFrozen() {
+		t.Errorf("frozen %v, %+v", frozen.isFrozen(), b.Status)
+	}
+	b = p.has("none", "there", func(*v1alpha1.BatchSandbox) bool { return true })
+	if b.Status.Phase != v1alpha1.PhasePausing || b.Status.Outcomes != "" {
+		t.Errorf("without an answer it is %+v", b.Status)
+	}
+}
+
+// TestResumeWithMore: pods that come with a resume have not been frozen, and are not waited for.
+func TestResumeWithMore(t *testing.T) {
+	p := newPlace(t)
+	p.control(nil, nil)
+	const address = "127.99.44.12"
+	daemon := new(execd)
+	daemon.serve(p, address)
+	b := p.batch("b", 1)
+	b.Spec.Template.Annotations["address"] = address
+	b.Spec.Template.Spec.Containers[0].Env = []corev1.EnvVar{{Name: v1alpha1.EnvExecdToken,
+		Value: "secret"}}
+	b.Spec.Pause = true
+	p.must(p.Create(t.Context(), b))
+	p.reaches("b", v1alpha1.PhasePaused)
+	p.change("b", func(b *v1alpha1.BatchSandbox) {
+		b.Spec.Pause, b.Spec.Replicas = false, 2
+		b.Spec.ShardPatches = []runtime.RawExtension{{Raw: []byte(`{}`)},
+			{Raw: []byte(`{"metadata":{"annotations":{"play":"none"}}}`)}}
+	})
+	b = p.reaches("b", v1alpha1.PhaseRunning)
+	if b.Status.Ready != 1 || daemon.isFrozen() {
+		t.Errorf("frozen %v, %+v", daemon.isFrozen(), b.Status)
 	}
 }
 

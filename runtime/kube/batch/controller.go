@@ -37,6 +37,9 @@ const (
 	allocateInterval = 200 * time.Millisecond
 	// freezeInterval is how long after a freeze or thaw that failed the next one begins.
 	freezeInterval = time.Second
+	// stuckAfter is for how long an execd may answer that it does not freeze or thaw before its
+	// sandbox has failed.
+	stuckAfter = 30 * time.Second
 	// resyncInterval is when a batch that waits for something outside is reconciled, even without an
 	// event.
 	resyncInterval = 10 * time.Second
@@ -78,10 +81,11 @@ type Reconciler struct {
 
 // memory is what may be lost.
 type memory struct {
-	written   time.Time // the status
-	allocated time.Time // when the pool had too few pods
-	refused   time.Time // when a sandbox could not be frozen or thawed
-	made      int       // the highest number of which this process has made a pod, and 1
+	written   time.Time         // the status
+	allocated time.Time         // when the pool had too few pods
+	refused   time.Time         // when a sandbox could not be frozen or thawed
+	refusing  map[int]time.Time // since when execds answer that they do not, by the sandboxes' numbers
+	made      int               // the highest number of which this process has made a pod, and 1
 }
 
 // The names of the cache's indexes.

@@ -49,8 +49,9 @@ type refusal struct {
 
 // freezing is the result of a try to freeze or thaw all sandboxes of a batch.
 type freezing struct {
-	tried bool
-	err   error
+	tried   bool
+	err     error         // of the first sandbox that was not frozen or thawed
+	refused map[int]error // what execds answered instead of doing it, by the sandboxes' numbers
 }
 
 // outcome returns the letter of a sandbox.

@@ -2,7 +2,10 @@ package batch
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strconv"
@@ -19,8 +22,14 @@ import (
 const maxParallel = 64
 
 // execdTimeout is how long an execd may take to freeze or thaw its processes before it is asked
-// again.
-const execdTimeout = 10 * time.Second
+// again: longer than it tries itself (execd/freeze), so that it can answer what went wrong.
+const execdTimeout = 15 * time.Second
+
+// errRefused means that an execd has answered, and has not frozen or thawed its processes.
+var errRefused = errors.New("execd refuses")
+
+// maxAnswer is how much of such an answer is read, in bytes: it is the sandbox's own.
+const maxAnswer = 4096
 
 // inParallel calls do for 0 to n-1, at most maxParallel at a time.
 func inParallel(n int, do func(i int)) {
@@ -58,7 +67,13 @@ func callExecd(ctx context.Context, caller *http.Client, at daemon, operation st
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("execd answers %s with %s", operation, response.Status)
+		var problem struct{ Message string }
+		text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+		if err != nil || json.Unmarshal(text, &problem) != nil || problem.Message == "" {
+			return fmt.Errorf("%w to %s: %s", errRefused, operation, response.Status)
+		}
+		return fmt.Errorf("%w to %s: %s: %s", errRefused, operation, response.Status,
+			problem.Message)
 	}
 	return nil
 }

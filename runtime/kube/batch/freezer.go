@@ -2,6 +2,7 @@ package batch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -35,7 +36,7 @@ type operation struct {
 	of     []daemon
 	cancel context.CancelFunc
 	done   bool
-	err    error // of the first sandbox that was not frozen or thawed
+	result freezing
 }
 
 // daemon is where an execd is, and what reads the token that it demands: perhaps from the API
@@ -83,7 +84,7 @@ func (f *freezer) do(b *v1alpha1.BatchSandbox, name string, daemons []daemon) fr
 		}
 		delete(f.operations, key)
 		if o.batch == b.UID && o.name == name && slices.EqualFunc(o.of, daemons, daemon.same) {
-			return freezing{tried: true, err: o.err}
+			return o.result
 		}
 	}
 	if f.ctx.Err() != nil {
@@ -94,14 +95,23 @@ func (f *freezer) do(b *v1alpha1.BatchSandbox, name string, daemons []daemon) fr
 	f.operations[key] = o
 	f.wait.Go(func() {
 		defer cancel()
-		err := each(len(daemons), func(i int) error {
-			if err := callExecd(ctx, f.client, daemons[i], name); err != nil {
-				return fmt.Errorf("sandbox %d: %w", daemons[i].number, err)
+		errs := make([]error, len(daemons))
+		inParallel(len(daemons),
+			func(i int) { errs[i] = callExecd(ctx, f.client, daemons[i], name) })
+		result := freezing{tried: true, refused: make(map[int]error)}
+		for i, err := range errs {
+			if err == nil {
+				continue
 			}
-			return nil
-		})
+			if result.err == nil {
+				result.err = fmt.Errorf("sandbox %d: %w", daemons[i].number, err)
+			}
+			if errors.Is(err, errRefused) {
+				result.refused[daemons[i].number] = err
+			}
+		}
 		f.mu.Lock()
-		o.done, o.err = true, err
+		o.done, o.result = true, result
 		f.mu.Unlock()
 		f.enqueue(key.Namespace, key.Name)
 	})
