@@ -71,6 +71,13 @@ func NewEntry(b *v1alpha1.BatchSandbox) (*Entry, error) {
 	return e, nil
 }
 
+// What a client has asked for.
+const (
+	messageDeleted = "deleted by a client"
+	messagePaused  = "paused by a client"
+	messageResumed = "resumed by a client"
+)
+
 // status is where a sandbox stands: the phase, and what a client has asked for that the controller has not begun yet.
 func status(b *v1alpha1.BatchSandbox, created time.Time) lifecycle.Status {
 	s := lifecycle.Status{
@@ -82,8 +89,8 @@ func status(b *v1alpha1.BatchSandbox, created time.Time) lifecycle.Status {
 	if n := len(b.Status.History); n > 0 {
 		s.LastTransitionAt = b.Status.History[n-1].Time.UTC()
 	}
-	if s.State == lifecycle.StateRunning && s.Message == "" {
-		s.Message = "execd answers"
+	if s.Message == "" {
+		s.Message = usualMessage(s.State, s.Reason)
 	}
 	if b.Status.Phase == "" {
 		s.State, s.Reason, s.Message = lifecycle.StatePending, lifecycle.ReasonProvisioning, "accepted"
@@ -102,13 +109,35 @@ func status(b *v1alpha1.BatchSandbox, created time.Time) lifecycle.Status {
 		return lifecycle.Status{State: lifecycle.StateStopping, Reason: lifecycle.ReasonUserDelete,
 			Message: "the BatchSandbox is being deleted", LastTransitionAt: b.DeletionTimestamp.UTC()}
 	case stopped:
-		return lifecycle.Status{State: lifecycle.StateStopping, Reason: lifecycle.Reason(stop), Message: "deleted by a client", LastTransitionAt: asked}
+		return lifecycle.Status{State: lifecycle.StateStopping, Reason: lifecycle.Reason(stop), Message: messageDeleted, LastTransitionAt: asked}
 	case b.Spec.Pause && s.State == lifecycle.StateRunning:
-		return lifecycle.Status{State: lifecycle.StatePausing, Reason: lifecycle.ReasonUserPause, Message: "paused by a client", LastTransitionAt: asked}
+		return lifecycle.Status{State: lifecycle.StatePausing, Reason: lifecycle.ReasonUserPause, Message: messagePaused, LastTransitionAt: asked}
 	case !b.Spec.Pause && s.State == lifecycle.StatePaused:
-		return lifecycle.Status{State: lifecycle.StateResuming, Reason: lifecycle.ReasonUserResume, Message: "resumed by a client", LastTransitionAt: asked}
+		return lifecycle.Status{State: lifecycle.StateResuming, Reason: lifecycle.ReasonUserResume, Message: messageResumed, LastTransitionAt: asked}
 	}
 	return s
+}
+
+// usualMessage is what a state means where the controller has nothing to add, in the words of server/host.
+func usualMessage(state lifecycle.State, reason lifecycle.Reason) string {
+	switch state {
+	case lifecycle.StatePending:
+		return "accepted"
+	case lifecycle.StateRunning:
+		return "execd answers"
+	case lifecycle.StatePausing:
+		return messagePaused
+	case lifecycle.StatePaused:
+		return "frozen; its memory is retained"
+	case lifecycle.StateResuming:
+		return messageResumed
+	case lifecycle.StateStopping, lifecycle.StateTerminated:
+		if reason == lifecycle.ReasonUserDelete {
+			return messageDeleted
+		}
+		return "stopped by the annotation " + v1alpha1.AnnotationStop
+	}
+	return ""
 }
 
 // expiry is when the sandbox ends. The resource has whole seconds; the annotation has the rest, as long as it is of the same second.
