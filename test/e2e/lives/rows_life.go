@@ -24,8 +24,11 @@ func testRowsOfLives(t *testing.T, b Backend) {
 	watched.Await(t, "Running")
 	t.Run("row lifecycle/transitions/Running to Pausing",
 		func(t *testing.T) { s.Act(t, http.MethodPost, id+"/pause", http.StatusAccepted) })
-	t.Run("row lifecycle/transitions/Pausing to Paused",
-		func(t *testing.T) { s.Await(t, id, "Paused") })
+	t.Run("row lifecycle/transitions/Pausing to Paused", func(t *testing.T) {
+		if status := s.Await(t, id, "Paused").Status; status.Message == "" {
+			t.Errorf("there is no message: %+v", status)
+		}
+	})
 	watched.Await(t, "Paused")
 	t.Run("row lifecycle/transitions/Paused to Running", func(t *testing.T) {
 		s.Act(t, http.MethodPost, id+"/resume", http.StatusAccepted)
@@ -37,8 +40,11 @@ func testRowsOfLives(t *testing.T, b Backend) {
 			t.Errorf("after the DELETE the state is %s", got)
 		}
 	})
-	t.Run("row lifecycle/transitions/Stopping to Terminated",
-		func(t *testing.T) { s.Await(t, id, "Terminated") })
+	t.Run("row lifecycle/transitions/Stopping to Terminated", func(t *testing.T) {
+		if status := s.Await(t, id, "Terminated").Status; status.Message == "" {
+			t.Errorf("there is no message: %+v", status)
+		}
+	})
 	t.Run("row lifecycle/transitions/to Failed", func(t *testing.T) {
 		failing := s.Running(t,
 			Request(s.Images.Busybox, "sh", "-c",
