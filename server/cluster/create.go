@@ -64,10 +64,14 @@ func (c *Cluster) Create(ctx context.Context, spec lifecycle.Spec, options lifec
 func (c *Cluster) insert(ctx context.Context, b *v1alpha1.BatchSandbox, secret *secret) (*view.Entry, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), view.CallTimeout)
 	defer cancel()
-	if err := c.write(ctx, b.Name, secret); err != nil {
+	// The client of the API server repeats a request by itself after an answer with Retry-After. No other Secret has the name.
+	if err := c.write(ctx, b.Name, secret); err != nil && !apierrors.IsAlreadyExists(err) {
 		return nil, refused(err)
 	}
 	err := c.api.Create(ctx, b)
+	if apierrors.IsAlreadyExists(err) {
+		err = c.adopt(ctx, b, secret.name, err)
+	}
 	switch {
 	case err == nil:
 	case apierrors.IsAlreadyExists(err):
@@ -92,6 +96,21 @@ func (c *Cluster) insert(ctx context.Context, b *v1alpha1.BatchSandbox, secret *
 	}
 	c.view.Put(e)
 	return e, nil // as it was created, whatever has become of it meanwhile
+}
+
+// adopt reads the resource of the name into b when it is the one that b was, made by a request that was repeated. Otherwise it returns the
+// conflict that it is given.
+func (c *Cluster) adopt(ctx context.Context, b *v1alpha1.BatchSandbox, secret string, conflict error) error {
+	var found v1alpha1.BatchSandbox
+	err := c.api.Get(ctx, client.ObjectKeyFromObject(b), &found)
+	switch {
+	case apierrors.IsNotFound(err), err == nil && found.Annotations[view.AnnotationSecret] != secret:
+		return conflict
+	case err != nil:
+		return err // then it is unknown, and the sweep decides about the Secret
+	}
+	found.DeepCopyInto(b)
+	return nil
 }
 
 // refused turns what the API server has against a resource into what a client may see.
