@@ -351,6 +351,18 @@ func TestPodsAreConfined(t *testing.T) {
 	}
 }
 
+// TestPodsThatServeStopLate: a pod that ends takes new connections until no node sends it any, and then has the time that it gives requests.
+func TestPodsThatServeStopLate(t *testing.T) {
+	for _, name := range []string{"server", "gateway"} { // the gateway gives 30 s, the service 5 s
+		objects := helm(t, "template", "rendered", chart, "--show-only", "templates/"+name+".yaml")
+		got := kubectl(t, objects, "create", "--dry-run=client", "-f", "-", "-o",
+			"jsonpath={.spec.template.spec.containers[*].lifecycle.preStop.sleep.seconds} {.spec.template.spec.terminationGracePeriodSeconds} ")
+		if fields := strings.Fields(got); !slices.Equal(fields, []string{"5", "60"}) {
+			t.Errorf("%s: sleeps and ends within %q seconds", name, fields)
+		}
+	}
+}
+
 type deployment struct {
 	Metadata struct{ Name string }
 	Spec     struct {
