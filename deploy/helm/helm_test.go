@@ -109,6 +109,7 @@ var values = map[string][]string{
 		"--set", "sandboxes.tolerations[1].operator=Exists",
 		"--set", "networkPolicy.denied={203.0.113.0/24,2001:db8::/32}", "--set", "networkPolicy.egress[0].to[0].ipBlock.cidr=192.0.2.7/32",
 		"--set", "networkPolicy.ingress[0].from[0].namespaceSelector.matchLabels.a=b",
+		"--set", "networkPolicy.dns.to[0].ipBlock.cidr=169.254.20.10/32",
 		"--set", "gateway.service.type=LoadBalancer", "--set", "gateway.tolerations[0].operator=Exists",
 		"--set", "server.extraKeys.server.compatibility={opensandbox}", "--set", "server.extraKeys.server.max_connections=500000",
 		"--set", "server.extraKeys.kubernetes.provision_timeout=120", "--set", "server.extraKeys.egress.upstream={192.0.2.53:53}",
@@ -198,6 +199,8 @@ func TestSchemaRefuses(t *testing.T) {
 		"controller.logEncoder=xml":                       "/controller/logEncoder",
 		"gateway.service.port=0":                          "/gateway/service/port",
 		"networkPolicy.denied={private}":                  "/networkPolicy/denied/0",
+		"networkPolicy.dns.to={}":                         "/networkPolicy/dns/to", // which stands for every address
+		"networkPolicy.dns.peers[0].podSelector.a=b":      "additional properties 'peers' not allowed",
 		"sandboxes.ephemeralStorage=much":                 "/sandboxes/ephemeralStorage",
 		"sandboxes.tolerations[0].effect=Never":           "/sandboxes/tolerations/0/effect",
 		"sandboxes.runtimeClasses[0].name=gvisor":         "missing property 'handler'",

@@ -162,6 +162,22 @@ func TestNetworkPolicies(t *testing.T) {
 	}
 }
 
+// TestNameServers: sandboxes reach those of the cluster, or those that the values name instead.
+func TestNameServers(t *testing.T) {
+	const ports = `{"ports":[{"port":53,"protocol":"UDP"},{"port":53,"protocol":"TCP"}],"to":`
+	for set, want := range map[string]string{
+		"networkPolicy.enabled=true":                               `[{"namespaceSelector":{"matchLabels":{"kubernetes.io/metadata.name":"kube-system"}}}]`,
+		"networkPolicy.dns.to[0].ipBlock.cidr=169.254.20.10/32":    `[{"ipBlock":{"cidr":"169.254.20.10/32"}}]`,
+		"networkPolicy.dns.to[0].podSelector.matchLabels.a=server": `[{"podSelector":{"matchLabels":{"a":"server"}}}]`,
+	} {
+		objects := helm(t, "template", "rendered", chart, "--show-only", "templates/networkpolicy.yaml", "--set", set)
+		got := kubectl(t, objects, "create", "--dry-run=client", "-f", "-", "-o", "jsonpath={.spec.egress[0]}")
+		if got != ports+want+"}" {
+			t.Errorf("%s: the rule is %s", set, got)
+		}
+	}
+}
+
 // permits reports whether a rule without ports leads to an address.
 func (p policy) permits(address netip.Addr) bool {
 	for _, rule := range p.Spec.Egress {
