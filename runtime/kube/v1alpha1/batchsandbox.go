@@ -240,7 +240,7 @@ const (
 	PhaseResuming   Phase = "Resuming"   // being thawed
 	PhaseStopping   Phase = "Stopping"   // being removed
 	PhaseTerminated Phase = "Terminated" // ended, no pod of it runs
-	PhaseFailed     Phase = "Failed"     // ended by an error, no pod of it runs
+	PhaseFailed     Phase = "Failed"     // ended by an error; no pod runs, as far as nodes report
 )
 
 // Finished reports whether no phase follows.
