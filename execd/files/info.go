@@ -24,8 +24,8 @@ const (
 type Info struct {
 	Path     string // absolute and clean
 	Type     Type
-	Size     int64 // bytes
-	Modified time.Time
+	Size     int64     // bytes
+	Modified time.Time // in the years 1 to 9999, as Created is
 	// Created is the time of birth. On a file system that keeps none it is the earlier of the last change of the
 	// content and of the attributes, the best that is known.
 	Created time.Time
@@ -99,4 +99,19 @@ func typeOf(mode uint32) Type {
 	}
 }
 
-func timeOf(ts unix.StatxTimestamp) time.Time { return time.Unix(ts.Sec, int64(ts.Nsec)).UTC() }
+// The times that an answer can hold: RFC 3339 has four digits for the year, and clients have no year 0.
+var (
+	earliest = time.Date(1, time.January, 1, 0, 0, 0, 0, time.UTC)
+	latest   = time.Date(9999, time.December, 31, 23, 59, 59, 999_999_999, time.UTC)
+)
+
+// timeOf returns a time of a file, or the nearest that an answer can hold: a file may be given any.
+func timeOf(ts unix.StatxTimestamp) time.Time {
+	switch {
+	case ts.Sec < earliest.Unix():
+		return earliest
+	case ts.Sec > latest.Unix():
+		return latest
+	}
+	return time.Unix(ts.Sec, int64(ts.Nsec)).UTC()
+}

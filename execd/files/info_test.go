@@ -1,6 +1,7 @@
 package files_test
 
 import (
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -131,6 +132,41 @@ func TestInfoOwnersAndTimes(t *testing.T) {
 	wantEqual(t, "modified", info.Modified, modified)
 	if info.Created.Before(before) || info.Created.After(time.Now()) {
 		t.Errorf("created at %v, want about now", info.Created)
+	}
+}
+
+// TestTimesThatNoAnswerCanHold: files of such a time are described and found like others.
+func TestTimesThatNoAnswerCanHold(t *testing.T) {
+	f, _ := newFiles(t)
+	disk := mountTmpfs(t, "size=1m") // which keeps any time
+	write(t, disk+"/file", "")
+	first, last := time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(9999, 12, 31, 23, 59, 59, 999_999_999, time.UTC)
+	for _, test := range []struct {
+		name string
+		set  unix.Timespec
+		want time.Time
+	}{
+		{"year 10000", unix.Timespec{Sec: last.Unix() + 1}, last},
+		{"the end of time", unix.Timespec{Sec: math.MaxInt64}, last},
+		{"the last moment", unix.Timespec{Sec: last.Unix(), Nsec: 999_999_999}, last},
+		{"the first moment", unix.Timespec{Sec: first.Unix()}, first},
+		{"year 0", unix.Timespec{Sec: first.Unix() - 1, Nsec: 5}, first},
+		{"the beginning of time", unix.Timespec{Sec: math.MinInt64}, first},
+		{"before 1970", unix.Timespec{Sec: -1, Nsec: 5}, time.Unix(-1, 5).UTC()},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			must(t, unix.UtimesNanoAt(unix.AT_FDCWD, disk+"/file", []unix.Timespec{test.set, test.set}, 0))
+			infos, err := f.Info([]string{disk + "/file"})
+			must(t, err)
+			found, err := search(t.Context(), f, disk, "file")
+			must(t, err)
+			for _, info := range append(found, infos[disk+"/file"]) {
+				wantEqual(t, "modified", info.Modified, test.want)
+				_, err := info.Modified.MarshalJSON()
+				must(t, err)
+			}
+			wantEqual(t, "found", len(found), 1)
+		})
 	}
 }
 
