@@ -46,7 +46,7 @@ func (h *handlers) WatchMetrics(ctx context.Context, _ gen.WatchMetricsRequestOb
 		return nil, err
 	}
 	// A sampler of its own: CPU use over this stream's seconds, whatever other clients ask.
-	return metricsStream{ctx: ctx, first: first, sampler: metrics.New(metrics.Options{})}, nil
+	return metricsStream{ctx: ctx, first: first, sampler: metrics.New(metrics.Options{}), linger: h.linger}, nil
 }
 
 // wantsText reports whether the client asks for the Prometheus text format, by parameter or by header.
@@ -68,6 +68,7 @@ type metricsStream struct {
 	ctx     context.Context
 	first   metrics.Snapshot
 	sampler *metrics.Sampler
+	linger  time.Duration
 }
 
 // VisitWatchMetricsResponse implements the generated interface.
@@ -87,6 +88,7 @@ func (s metricsStream) VisitWatchMetricsResponse(w http.ResponseWriter) error {
 		select {
 		case <-ticker.C:
 		case <-serve.Draining(s.ctx):
+			keepOpen(s.ctx, s.linger)
 			return nil
 		case <-s.ctx.Done():
 			return nil

@@ -70,7 +70,7 @@ func (s *follower) write(ctx context.Context, out *serve.EventStream) error {
 			return nil // the client has left; its command goes on, and so can its stream with Last-Event-ID
 		}
 		if ended {
-			s.keepOpen(ctx)
+			keepOpen(ctx, s.linger)
 			return nil
 		}
 		ping.Reset(serve.PingInterval)
@@ -106,13 +106,13 @@ func (s *follower) catchUp(out *serve.EventStream) (ended bool, err error) {
 }
 
 // keepOpen keeps the connection open for a while once the daemon is stopping: what was sent last has to arrive before the sandbox goes.
-func (s *follower) keepOpen(ctx context.Context) {
+func keepOpen(ctx context.Context, linger time.Duration) {
 	select {
 	case <-serve.Draining(ctx):
 	default:
 		return
 	}
-	timer := time.NewTimer(s.linger)
+	timer := time.NewTimer(linger)
 	defer timer.Stop()
 	select {
 	case <-timer.C:

@@ -23,14 +23,15 @@ func (h *handlers) WatchFiles(ctx context.Context, request gen.WatchFilesRequest
 	if err != nil {
 		return nil, err
 	}
-	return fileStream{ctx: ctx, path: path, watch: w}, nil
+	return fileStream{ctx: ctx, path: path, watch: w, linger: h.linger}, nil
 }
 
 // fileStream is the answer with what happens to a path. Its watch stands already.
 type fileStream struct {
-	ctx   context.Context
-	path  string
-	watch *watch.Watch
+	ctx    context.Context
+	path   string
+	watch  *watch.Watch
+	linger time.Duration
 }
 
 // VisitWatchFilesResponse implements the generated interface.
@@ -56,6 +57,7 @@ func (s fileStream) VisitWatchFilesResponse(w http.ResponseWriter) error {
 		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
 			events = []gen.FileEvent{{Type: gen.FileEventTypePing, Timestamp: time.Now().UnixMilli()}}
 		case errors.Is(err, io.EOF), ctx.Err() != nil:
+			keepOpen(s.ctx, s.linger)
 			return nil
 		case err != nil:
 			return err

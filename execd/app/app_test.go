@@ -285,6 +285,42 @@ func TestGracefulShutdown(t *testing.T) {
 	}
 }
 
+func TestWatchesStayOpenAtShutdown(t *testing.T) {
+	t.Parallel()
+	const linger = 300 * time.Millisecond
+	for name, open := range map[string]func(d *daemon) (*http.Response, error){
+		"metrics": func(d *daemon) (*http.Response, error) { return d.client.WatchMetrics(t.Context()) },
+		"files": func(d *daemon) (*http.Response, error) {
+			return d.client.WatchFiles(t.Context(), &gen.WatchFilesParams{Path: t.TempDir()})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := start(t, config.Settings{GracefulShutdownTimeout: linger})
+			response, err := open(d)
+			must(t, err)
+			defer response.Body.Close()
+			events := sse.NewReader(response.Body, 1<<20)
+			_, err = events.Next()
+			must(t, err)
+			began := time.Now()
+			d.stop()
+			for err == nil {
+				_, err = events.Next()
+			}
+			if !errors.Is(err, io.EOF) {
+				t.Errorf("the stream was cut: %v", err)
+			}
+			if stayed := time.Since(began); stayed < linger {
+				t.Errorf("the stream stayed open for %v, want %v", stayed, linger)
+			}
+			if err := <-d.stopped; err != nil {
+				t.Errorf("Run returned %v", err)
+			}
+		})
+	}
+}
+
 func TestShutdownWithoutLingering(t *testing.T) {
 	t.Parallel()
 	d := start(t, config.Settings{})
