@@ -5,5 +5,8 @@ import "time"
 // AskAgain is the pause before the next question to an execd that does not answer yet.
 func AskAgain(waited time.Duration) time.Duration { return askAgain(waited) }
 
+// ContainerSpec is what a sandbox's container is made of.
+var ContainerSpec = (*Containers).containerSpec
+
 // Translated is what a caller gets of an engine's error.
 func Translated(err error) error { return translated(err) }

@@ -98,9 +98,8 @@ func (c *Containers) containerSpec(record lifecycle.Record, imageID, folder stri
 	if err != nil {
 		return engine.ContainerSpec{}, err
 	}
-	// The daemon's own log would bury the entrypoint's in the container's log: only warnings go there.
-	command := append([]string{filepath.Join(lifecycle.DaemonPath, "execd-init"), "--log-level=4"}, flags...)
-	spec.Entrypoint = slices.Concat(command, []string{"--"}, record.Spec.Entrypoint)
+	command := []string{filepath.Join(lifecycle.DaemonPath, "execd-init")}
+	spec.Entrypoint = slices.Concat(command, record.Spec.DaemonFlags(), flags, []string{"--"}, record.Spec.Entrypoint)
 	return spec, nil
 }
 

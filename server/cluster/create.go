@@ -232,7 +232,7 @@ func (c *Cluster) fromPool(ctx context.Context, b *v1alpha1.BatchSandbox, name s
 	}
 	b.Spec.PoolRef = name
 	b.Spec.TaskTemplate = &v1alpha1.TaskTemplate{
-		Command:   daemonCommand,
+		Command:   daemonCommand(&spec),
 		Args:      spec.Entrypoint,
 		Env:       []v1alpha1.EnvVar{secret.taskVariable(v1alpha1.EnvExecdToken, view.EntryExecdToken, token)},
 		Readiness: &v1alpha1.TaskReadiness{Port: v1alpha1.PortExecd, Path: "/ping"},

@@ -41,8 +41,10 @@ const egressState = "/run/egress"
 // readyAttempts is how often, once a second, a container may fail its readiness or startup probe.
 const readyAttempts = 60
 
-// daemonCommand starts the daemon and behind it the entrypoint. The daemon's own log would bury the entrypoint's: only warnings go there.
-var daemonCommand = []string{lifecycle.DaemonPath + "/execd-init", "--log-level=4", "--"}
+// daemonCommand starts the daemon and behind it the entrypoint.
+func daemonCommand(spec *lifecycle.Spec) []string {
+	return slices.Concat([]string{lifecycle.DaemonPath + "/execd-init"}, spec.DaemonFlags(), []string{"--"})
+}
 
 // template is the pod of a sandbox with an image of its own. What is not for every reader of the resource goes into the secret.
 func (c *Cluster) template(spec lifecycle.Spec, class lifecycle.RuntimeClass, token string, secret *secret) (*corev1.PodTemplateSpec, error) {
@@ -81,7 +83,7 @@ func (c *Cluster) template(spec lifecycle.Spec, class lifecycle.RuntimeClass, to
 		Containers: []corev1.Container{{
 			Name:      containerSandbox,
 			Image:     spec.Image,
-			Command:   daemonCommand,
+			Command:   daemonCommand(&spec),
 			Args:      args,
 			Env:       env,
 			Resources: resources,

@@ -1,10 +1,30 @@
 package cluster
 
 import (
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"sandbox.internal/server/lifecycle"
 )
+
+// TestDaemonWithALogOfItsOwn: the daemon writes all of its log to a file, and only warnings to the log of the sandbox.
+func TestDaemonWithALogOfItsOwn(t *testing.T) {
+	for file, want := range map[string][]string{
+		"":               {"/opt/sandbox/execd-init", "--log-level=4", "--"},
+		"/tmp/execd.log": {"/opt/sandbox/execd-init", "--"},
+	} {
+		spec := lifecycle.Spec{Image: "busybox", Entrypoint: []string{"sleep", "60"}, Env: map[string]string{"EXECD_LOG_FILE": file}}
+		pod, err := (&Cluster{}).template(spec, lifecycle.RuntimeClass{}, "token", newSecret("id"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := pod.Spec.Containers[0].Command; !slices.Equal(got, want) {
+			t.Errorf("with the file %q the command is %q", file, got)
+		}
+	}
+}
 
 func TestAppArmorProfiles(t *testing.T) {
 	for profile, want := range map[string]corev1.AppArmorProfileType{

@@ -81,6 +81,15 @@ func validateEnv(env map[string]string) error {
 	return nil
 }
 
+// DaemonFlags returns flags for the sandbox's daemon. Its own log would bury the entrypoint's in the sandbox's log: only warnings go there, and
+// all of it goes to a file that the client names.
+func (s *Spec) DaemonFlags() []string {
+	if s.Env[envLogFile] != "" {
+		return nil
+	}
+	return []string{"--log-level=4"}
+}
+
 func validateMetadata(metadata map[string]string) error {
 	if len(metadata) > MaxMetadataPairs {
 		return Invalidf("metadata: must have at most %d pairs, has %d", MaxMetadataPairs, len(metadata))
