@@ -95,6 +95,39 @@ func refusedByTheKernel(t *testing.T, transport *conform.Transport) []answer {
 	}
 }
 
+// usersOfNoNamespace are requests that name a user or a group that the sandbox's user namespace does not have. They change nothing.
+func usersOfNoNamespace(t *testing.T, transport *conform.Transport) []answer {
+	dir := t.TempDir()
+	first, second := write(t, filepath.Join(dir, "first"), "x"), write(t, filepath.Join(dir, "second"), "x")
+	made, sent := filepath.Join(dir, "made"), filepath.Join(dir, "sent")
+	t.Cleanup(func() {
+		info, err := os.Stat(first)
+		if must(t, err); info.Mode().Perm() != 0o644 {
+			t.Errorf("the mode of %s became %v", first, info.Mode())
+		}
+		if entries, err := os.ReadDir(dir); err != nil || len(entries) != 2 {
+			t.Errorf("%s has %v, %v; want the two files that it had", dir, entries, err)
+		}
+	})
+	d := (&child{Users: 65536}).start(t, transport)
+	var answers []answer
+	for field, who := range map[string]struct{ id, rule string }{
+		"owner": {"65536", "owner: the sandbox's user namespace has no such user"},
+		"group": {"4294967294", "group: the sandbox's user namespace has no such group"},
+	} {
+		refused := func(operation, target, body, path string) answer {
+			return answer{on: d, operation: operation, name: field, target: target, body: body,
+				status: 400, code: "INVALID_REQUEST_BODY", says: []string{path, who.rule, who.id}}
+		}
+		upload := refused("uploadFiles", "POST /files/upload", form("metadata", fmt.Sprintf(`{"path":%q,%q:%q}`, sent, field, who.id), "file", "x"), sent)
+		upload.header = formType
+		answers = append(answers, upload,
+			refused("setPermissions", "POST /files/permissions", fmt.Sprintf(`{%q:{"mode":600},%q:{%q:%q}}`, first, second, field, who.id), second),
+			refused("makeDirectories", "POST /directories", fmt.Sprintf(`{%q:{%q:%q}}`, made, field, who.id), made))
+	}
+	return answers
+}
+
 // fullDisk are requests that need more than a very small disk holds.
 func fullDisk(t *testing.T, transport *conform.Transport) []answer {
 	small, crowded := t.TempDir(), t.TempDir()

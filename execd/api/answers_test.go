@@ -170,6 +170,7 @@ func TestEveryDeclaredAnswer(t *testing.T) {
 	check(missingThings(t, plain))
 	check(conflicts(t, transport))
 	check(refusedByTheKernel(t, transport))
+	check(usersOfNoNamespace(t, transport))
 	check(fullDisk(t, transport))
 	check(withoutToken(t, transport))
 	check(tooLarge(plain))

@@ -104,6 +104,8 @@ type child struct {
 	Tmpfs        map[string]string // folders that become file systems of their own, with their mount options
 	Bind         []string          // files that become mount points
 	Unprivileged bool              // run without any rights
+	// Users is how many users and groups its user namespace has, from 0 on; 0 leaves it in the test's.
+	Users int
 	// Descriptors is how many files may be open; 0 is the usual limit.
 	Descriptors uint64
 	// Alone forbids the child to have any process but itself.
@@ -129,11 +131,14 @@ func (c *child) start(t *testing.T, transport *conform.Transport) *daemon {
 	}
 	if len(c.Tmpfs)+len(c.Bind) > 0 {
 		process.SysProcAttr.Cloneflags = syscall.CLONE_NEWNS
+	}
+	if users := c.Users; users > 0 || process.SysProcAttr.Cloneflags != 0 && !root {
 		if !root {
-			process.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
-			process.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}}
-			process.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}}
+			users = 1 // more are not ours to map
 		}
+		process.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
+		process.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: users}}
+		process.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: users}}
 	}
 	process.Stdout, process.Stderr = &c.output, &c.output
 	must(t, process.Start())

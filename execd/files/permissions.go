@@ -7,6 +7,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"sandbox.internal/execd/identity"
 )
 
 // Permission is what a caller asks the owner, group and mode of a file to be.
@@ -33,10 +35,16 @@ func (p Permission) attributes(path string) (attributes, error) {
 		if a.uid, ok = userID(p.Owner); !ok {
 			return a, invalid(path, "owner: no user %q", p.Owner)
 		}
+		if !identity.HasUser(uint32(a.uid)) {
+			return a, invalid(path, "owner: the sandbox's user namespace has no such user: %q", p.Owner)
+		}
 	}
 	if p.Group != "" {
 		if a.gid, ok = groupID(p.Group); !ok {
 			return a, invalid(path, "group: no group %q", p.Group)
+		}
+		if !identity.HasGroup(uint32(a.gid)) {
+			return a, invalid(path, "group: the sandbox's user namespace has no such group: %q", p.Group)
 		}
 	}
 	if p.Mode != nil {

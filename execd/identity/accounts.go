@@ -11,8 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The lists of accounts. The sandbox's root may have made anything of them, so only a regular file is read, and maxList bytes of it. One that
-// cannot be read is empty, as a missing one is.
+// The lists of accounts. What lines reads of them is what they are taken to have.
 const (
 	passwdFile = "/etc/passwd"
 	groupFile  = "/etc/group"
@@ -107,6 +106,15 @@ func groupsOf(path string, account User) ([]uint32, error) {
 
 // eachLine calls f with the fields of each line that has so many and a name, until f returns false.
 func eachLine(path string, count int, f func(fields []string) bool) {
+	lines(path, func(line string) bool {
+		fields := strings.SplitN(line, ":", count)
+		return len(fields) != count || fields[0] == "" || f(fields)
+	})
+}
+
+// lines calls f with each line of a file until f returns false. The sandbox's root may have made anything of the file, so only a regular one is
+// read, and maxList bytes of it. One that cannot be read is empty, as a missing one is.
+func lines(path string, f func(line string) bool) {
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0) // without O_NONBLOCK a FIFO would wait for a writer
 	if err != nil {
 		return
@@ -115,12 +123,8 @@ func eachLine(path string, count int, f func(fields []string) bool) {
 	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
 		return
 	}
-	lines := bufio.NewScanner(io.LimitReader(file, maxList))
-	lines.Buffer(nil, maxList)
-	for lines.Scan() {
-		fields := strings.SplitN(lines.Text(), ":", count)
-		if len(fields) == count && fields[0] != "" && !f(fields) {
-			return
-		}
+	scanner := bufio.NewScanner(io.LimitReader(file, maxList))
+	scanner.Buffer(nil, maxList)
+	for scanner.Scan() && f(scanner.Text()) {
 	}
 }
