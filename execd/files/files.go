@@ -10,8 +10,10 @@
 //   - Errors that a caller can act on are *Error values of a closed set of kinds (KindOf); all others are internal.
 //
 // New content is written to a temporary file in the target's folder, flushed to disk and renamed, so a reader sees
-// the old content or the new one, never a half. The names of temporary files start with TempPrefix; only a daemon
-// that was killed leaves one behind, and it can be removed at any time.
+// the old content or the new one, never a half. What no file of the daemon's can take the place of (a mount point; where
+// the daemon is not root, a file of another user or in a folder that is closed to it) is written in place instead. The
+// names of temporary files start with TempPrefix; only a daemon that was killed leaves one behind, and it can be removed
+// at any time.
 package files
 
 import (

@@ -27,9 +27,17 @@ type attributes struct {
 	setMode  bool
 }
 
+// unasked changes nothing.
+var unasked = attributes{uid: -1, gid: -1}
+
+// attributesOf are all that a file has.
+func attributesOf(st *unix.Stat_t) attributes {
+	return attributes{uid: int(st.Uid), gid: int(st.Gid), mode: st.Mode & 0o7777, setMode: true}
+}
+
 // attributes checks p; the error names path and the field.
 func (p Permission) attributes(path string) (attributes, error) {
-	a := attributes{uid: -1, gid: -1}
+	a := unasked
 	var ok bool
 	if p.Owner != "" {
 		if a.uid, ok = userID(p.Owner); !ok {
@@ -73,16 +81,24 @@ func (a attributes) apply(path string) error {
 
 // applyTo is apply for an open file.
 func (a attributes) applyTo(file *os.File) error {
-	fd := int(file.Fd())
-	if a.uid != -1 || a.gid != -1 {
-		if err := unix.Fchown(fd, a.uid, a.gid); err != nil {
-			return err
-		}
+	if err := a.chown(file); err != nil {
+		return err
 	}
-	if a.setMode {
-		return unix.Fchmod(fd, a.mode)
+	return a.chmod(file)
+}
+
+func (a attributes) chown(file *os.File) error {
+	if a.uid == -1 && a.gid == -1 {
+		return nil
 	}
-	return nil
+	return unix.Fchown(int(file.Fd()), a.uid, a.gid)
+}
+
+func (a attributes) chmod(file *os.File) error {
+	if !a.setMode {
+		return nil
+	}
+	return unix.Fchmod(int(file.Fd()), a.mode)
 }
 
 // decimalMode writes permission bits the way the documents do.

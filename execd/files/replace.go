@@ -20,8 +20,8 @@ type Replacement struct {
 }
 
 // Replace replaces every occurrence of a text in files, byte for byte and from left to right, and keeps mode and
-// owner. A symbolic link is followed and stays a link; a hard link becomes a file of its own. Files may be of any
-// size: they are streamed. A file without the text is left untouched, which is no error.
+// owner. A symbolic link is followed and stays a link; a hard link becomes a file of its own, unless it is written in
+// place. Files may be of any size: they are streamed. A file without the text is left untouched, which is no error.
 //
 // No file is changed before the new content of all of them is on disk, so a full disk changes nothing. A missing
 // file is KindNotFound, anything but a regular file and an empty Old are KindInvalid. A file that something else has
@@ -81,7 +81,7 @@ func (f *Files) ReplaceAndCount(wanted map[string]Replacement) (map[string]int, 
 		}
 	}
 	for _, e := range edits {
-		if err := e.staged.commit(e.attributes); err != nil {
+		if err := e.staged.commit(unasked, e.attributes); err != nil {
 			return nil, err
 		}
 	}
@@ -122,8 +122,7 @@ func (f *Files) prepareEdit(target string, r Replacement) (e edit, count int, er
 		out.discard()
 		return edit{}, 0, err
 	}
-	attrs := attributes{uid: int(st.Uid), gid: int(st.Gid), mode: st.Mode & 0o7777, setMode: true}
-	return edit{out, attrs}, count, nil
+	return edit{out, attributesOf(&st)}, count, nil
 }
 
 // replaceStream copies in to out with every old replaced, in memory bounded by the length of old. It

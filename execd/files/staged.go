@@ -17,12 +17,21 @@ type staged struct {
 	file   *os.File
 	read   *unix.Stat_t // the target before the new content was made from it; nil when it was not
 	places *places
-	done   bool
+	// inPlace is true when the target is to be written to, because no file of this process's can take its place: the folder is closed to it,
+	// the target's owner is another user, or the target is a mount point.
+	inPlace bool
+	done    bool
 }
 
-// stage makes the temporary file in a folder; purpose becomes part of its name.
+// stage makes the temporary file in a folder; purpose becomes part of its name. For a target that can be written to in a folder that cannot, it is
+// in the folder for temporary files.
 func (f *Files) stage(target, folder, purpose string) (*staged, error) {
 	file, err := os.CreateTemp(folder, TempPrefix+purpose+"-*")
+	if refused(err) && writable(target) {
+		if elsewhere, failed := os.CreateTemp("", TempPrefix+purpose+"-*"); failed == nil {
+			return &staged{target: target, file: elsewhere, places: &f.places, inPlace: true}, nil
+		}
+	}
 	if errors.Is(err, fs.ErrNotExist) && isDirectory(folder) {
 		// What the kernel says in /proc. It is not the folder that is missing.
 		return nil, &Error{Kind: KindPermission, Path: target, Msg: "its folder takes no new files", Err: err}
@@ -31,6 +40,15 @@ func (f *Files) stage(target, folder, purpose string) (*staged, error) {
 		return nil, classify(target, err)
 	}
 	return &staged{target: target, file: file, places: &f.places}, nil
+}
+
+// refused reports whether the kernel refuses something to this process alone.
+func refused(err error) bool { return errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) }
+
+// writable reports whether something is at path that this process may write to. What the kernel makes up is not: it is no place for content.
+func writable(path string) bool {
+	var system unix.Statfs_t
+	return unix.Access(path, unix.W_OK) == nil && unix.Statfs(path, &system) == nil && !generated(&system)
 }
 
 func isDirectory(path string) bool {
@@ -47,18 +65,40 @@ func (s *staged) unchanged() error {
 	if err := unix.Lstat(s.target, &now); err != nil {
 		return classify(s.target, err)
 	}
+	return s.compare(&now)
+}
+
+// compare is unchanged for a target that is now this.
+func (s *staged) compare(now *unix.Stat_t) error {
+	if s.read == nil {
+		return nil
+	}
 	if now.Dev != s.read.Dev || now.Ino != s.read.Ino || now.Size != s.read.Size || now.Mtim != s.read.Mtim || now.Ctim != s.read.Ctim {
 		return conflict(s.target, "was changed by something else meanwhile; nothing is replaced in it")
 	}
 	return nil
 }
 
-// commit gives the content its attributes and puts it at the target, durably. It makes the target's folder where that is missing, and removes
-// it again when the rest fails.
-func (s *staged) commit(attrs attributes) error {
+// apply gives the staged file its attributes.
+func (s *staged) apply(attrs attributes) error {
+	if err := attrs.chown(s.file); err != nil {
+		return err
+	}
+	return attrs.chmod(s.file)
+}
+
+// commit gives the content its attributes and puts it at the target, durably. attrs has all of them: those that are asked for, and those that the
+// target has, which it keeps by itself where it is written to. It makes the target's folder where that is missing, and removes it again when the
+// rest fails.
+func (s *staged) commit(asked, attrs attributes) error {
 	defer s.discard()
-	if err := attrs.applyTo(s.file); err != nil {
-		return classify(s.target, err)
+	if !s.inPlace {
+		err := s.apply(attrs)
+		// EINVAL is what the kernel says of a user that the user namespace does not have.
+		s.inPlace = (refused(err) || errors.Is(err, unix.EINVAL)) && writable(s.target)
+		if err != nil && !s.inPlace {
+			return classify(s.target, err)
+		}
 	}
 	if err := s.file.Sync(); err != nil {
 		return classify(s.target, err)
@@ -77,9 +117,12 @@ func (s *staged) commit(attrs attributes) error {
 		removeMade(made)
 		return err
 	}
-	err = os.Rename(s.file.Name(), s.target)
-	if errors.Is(err, unix.EBUSY) {
-		return classify(s.target, s.overwrite(attrs))
+	if !s.inPlace {
+		err = os.Rename(s.file.Name(), s.target)
+		s.inPlace = errors.Is(err, unix.EBUSY)
+	}
+	if s.inPlace {
+		err = s.overwrite(asked)
 	}
 	if err != nil {
 		removeMade(made)
@@ -88,14 +131,17 @@ func (s *staged) commit(attrs attributes) error {
 		}
 		return classify(s.target, err)
 	}
+	if s.inPlace {
+		return nil
+	}
 	s.done = true
 	s.file.Close() // written and synced: closing has nothing left to report
 	return classify(s.target, syncDirectory(filepath.Dir(s.target)))
 }
 
 // overwrite writes into the target itself. Engines mount single files into a sandbox (/etc/hosts, /etc/resolv.conf);
-// a mount point cannot be replaced, and writing in place, though not atomic, is what its user wants. Room for all of it
-// is made before the first byte is lost.
+// a mount point cannot be replaced, nor can what else inPlace is for, and writing in place, though not atomic, is what its user
+// wants. Room for all of it is made, and what may not be is refused, before the first byte is lost.
 func (s *staged) overwrite(attrs attributes) error {
 	size, err := s.file.Seek(0, io.SeekEnd)
 	if err != nil {
@@ -104,15 +150,21 @@ func (s *staged) overwrite(attrs attributes) error {
 	if _, err := s.file.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
-	out, err := os.OpenFile(s.target, os.O_WRONLY, 0)
+	out, before, err := s.openTarget()
 	if err != nil {
 		return err
 	}
 	defer out.Close()
+	meanwhile := attrs
+	meanwhile.mode &= before.mode // nobody may do what is forbidden before or after
+	if err := meanwhile.applyTo(out); err != nil {
+		return err
+	}
 	if size > 0 {
 		// A file system that cannot do this is left to find out while it is written to.
 		err := unix.Fallocate(int(out.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, size)
 		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+			_ = before.applyTo(out) // fails where nothing of it was changed
 			return err
 		}
 	}
@@ -126,6 +178,27 @@ func (s *staged) overwrite(attrs attributes) error {
 		return err
 	}
 	return out.Sync()
+}
+
+// openTarget opens the target for writing, and returns its attributes. It must be a regular file still, and not a link that came to be there.
+func (s *staged) openTarget() (*os.File, attributes, error) {
+	file, err := os.OpenFile(s.target, os.O_WRONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, unasked, err
+	}
+	var st unix.Stat_t
+	err = unix.Fstat(int(file.Fd()), &st)
+	if err == nil && typeOf(st.Mode) != TypeFile {
+		err = invalid(s.target, "is not a regular file")
+	}
+	if err == nil {
+		err = s.compare(&st)
+	}
+	if err != nil {
+		file.Close()
+		return nil, unasked, err
+	}
+	return file, attributesOf(&st), nil
 }
 
 // discard removes the temporary file. Nothing can be done about a failure, and the name says what is left.

@@ -43,8 +43,9 @@ type Uploaded struct {
 // and hashing happen beside the caller, which meanwhile reads the next bytes from the network.
 type Upload struct {
 	path   string
-	attrs  attributes
-	want   []byte // the expected sum, or nil
+	asked  attributes // that the caller asks for
+	attrs  attributes // with those that are kept from the file that is replaced
+	want   []byte     // the expected sum, or nil
 	staged *staged
 	files  *Files
 
@@ -73,7 +74,7 @@ func (f *Files) Begin(meta UploadMeta) (*Upload, error) {
 	if strings.HasSuffix(meta.Path, "/") {
 		return nil, invalid(path, "must name a file, not a directory")
 	}
-	attrs, err := meta.Permission.attributes(path)
+	asked, err := meta.Permission.attributes(path)
 	if err != nil {
 		return nil, err
 	}
@@ -87,6 +88,7 @@ func (f *Files) Begin(meta UploadMeta) (*Upload, error) {
 	if err != nil {
 		return nil, err
 	}
+	attrs := asked
 	if err := keepAttributes(&attrs, target); err != nil {
 		return nil, err
 	}
@@ -99,7 +101,7 @@ func (f *Files) Begin(meta UploadMeta) (*Upload, error) {
 		return nil, err
 	}
 	u := &Upload{
-		path: path, attrs: attrs, want: want, staged: staged, files: f,
+		path: path, asked: asked, attrs: attrs, want: want, staged: staged, files: f,
 		full: make(chan *[]byte, 2), free: make(chan *[]byte, 2),
 		failed: make(chan struct{}), done: make(chan struct{}),
 		hash: sha256.New(),
@@ -229,7 +231,7 @@ func (u *Upload) finish() {
 }
 
 // Commit makes the content appear at its path, durably, and returns its size and digest. If anything fails, a digest
-// that differs (KindInvalid) included, no trace of the upload remains.
+// that differs (KindInvalid) included, no trace of the upload remains; but what is written in place may be half written.
 func (u *Upload) Commit() (Uploaded, error) {
 	if u.ended {
 		return Uploaded{}, fmt.Errorf("%s: upload has ended already", u.path)
@@ -243,7 +245,7 @@ func (u *Upload) Commit() (Uploaded, error) {
 	if u.want != nil && !bytes.Equal(u.want, sum) {
 		return Uploaded{}, invalid(u.path, "digest: expected %s, got %s", formatDigest(u.want), formatDigest(sum))
 	}
-	if err := u.staged.commit(u.attrs); err != nil {
+	if err := u.staged.commit(u.asked, u.attrs); err != nil {
 		return Uploaded{}, err
 	}
 	return Uploaded{Path: u.path, Size: u.size, Digest: formatDigest(sum)}, nil
