@@ -19,8 +19,8 @@ type Replacement struct {
 	New string
 }
 
-// Replace replaces every occurrence of a text in files, byte for byte and from left to right, and keeps mode and
-// owner. A symbolic link is followed and stays a link; a hard link becomes a file of its own, unless it is written in
+// Replace replaces every occurrence of a text in files, byte for byte and from left to right, and keeps mode, owner
+// and ACL. A symbolic link is followed and stays a link; a hard link becomes a file of its own, unless it is written in
 // place. Files may be of any size: they are streamed. A file without the text is left untouched, which is no error.
 //
 // No file is changed before the new content of all of them is on disk, so a full disk changes nothing. A missing

@@ -79,9 +79,12 @@ func (s *staged) compare(now *unix.Stat_t) error {
 	return nil
 }
 
-// apply gives the staged file its attributes.
+// apply gives the staged file its attributes, and the ACL of the target. In between nobody may do with it what is forbidden before and after.
 func (s *staged) apply(attrs attributes) error {
 	if err := attrs.chown(s.file); err != nil {
+		return err
+	}
+	if err := copyACL(s.file, s.target); err != nil {
 		return err
 	}
 	return attrs.chmod(s.file)
