@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 func TestExitStatusIsTheEntrypoints(t *testing.T) {
@@ -141,6 +142,46 @@ func TestSignalWithoutHandlerEndsTheEntrypoint(t *testing.T) {
 	}
 	if got := s.wait(); got != 143 {
 		t.Errorf("exit code %d, want 143", got)
+	}
+}
+
+// TestEntrypointThatDoesNotEndIsKilled: and the daemon is stopped as after any other end.
+func TestEntrypointThatDoesNotEndIsKilled(t *testing.T) {
+	t.Parallel()
+	const grace = 200 * time.Millisecond
+	trace := filepath.Join(t.TempDir(), "trace")
+	s := start(t, plan{
+		Entrypoint: shell("trap '' TERM; echo ready; while :; do sleep 0.01; done"),
+		Daemon:     shell(`trap 'echo stopped >> "$1"; exit 0' TERM; echo up >> "$1"; while :; do sleep 0.01; done`, trace),
+		StopGrace:  grace, Grace: patience,
+	})
+	s.expect("ready")
+	eventually(t, "the daemon is up", func() bool { return content(t, trace) == "up\n" })
+	began := time.Now()
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.wait(); got != 137 {
+		t.Errorf("exit code %d, want 137", got)
+	}
+	if took := time.Since(began); took < grace {
+		t.Errorf("killed after %v, before its grace of %v", took, grace)
+	}
+	if got := content(t, trace); got != "up\nstopped\n" {
+		t.Errorf("the daemon's trace is %q", got)
+	}
+}
+
+// TestOnlySIGTERMAsksForTheEnd: an entrypoint that gets another signal may go on.
+func TestOnlySIGTERMAsksForTheEnd(t *testing.T) {
+	t.Parallel()
+	s := start(t, plan{Entrypoint: shell("trap 'echo again' HUP; echo ready; while :; do sleep 0.01; done"), StopGrace: time.Nanosecond})
+	s.expect("ready")
+	for range 3 {
+		if err := s.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		s.expect("again")
 	}
 }
 

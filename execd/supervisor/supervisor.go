@@ -62,6 +62,8 @@ type Options struct {
 	Entrypoint []string
 	// AwaitReady starts the entrypoint only when the program works.
 	AwaitReady bool
+	// StopGrace is how long the entrypoint may take to end after SIGTERM before it is killed; 0 means as long as it likes.
+	StopGrace time.Duration
 	// Grace is how long the program may take to stop once the entrypoint has ended.
 	Grace time.Duration
 }
@@ -117,6 +119,7 @@ type supervisor struct {
 	program    program
 	stopping   bool               // without an entrypoint: the program was signalled to end
 	entrypoint int                // process id; 0 once it was reaped
+	overdue    <-chan time.Time   // fires when the entrypoint has not ended in time; nil until it has to
 	status     syscall.WaitStatus // of the entrypoint, once it was reaped
 }
 
@@ -129,6 +132,9 @@ func (s *supervisor) loop() int {
 			switch {
 			case sandbox:
 				s.signal(s.entrypoint, sig.(syscall.Signal))
+				if sig == syscall.SIGTERM && s.StopGrace > 0 && s.overdue == nil {
+					s.overdue = time.After(s.StopGrace)
+				}
 			case s.program.pid == 0:
 				return 0
 			default:
@@ -146,6 +152,8 @@ func (s *supervisor) loop() int {
 			case ended:
 				s.scheduleProgram()
 			}
+		case <-s.overdue: // not left to the engine, which would kill the program too, and what it has to say
+			s.signal(s.entrypoint, syscall.SIGKILL)
 		case <-s.program.restart:
 			s.startProgram()
 		}

@@ -73,8 +73,11 @@ type Options struct {
 const (
 	// readyTimeout is how long a started container has until its execd answers.
 	readyTimeout = 30 * time.Second
-	// stopGrace is how long an entrypoint has to end after SIGTERM.
+	// stopGrace is how long an entrypoint has to end after SIGTERM; then the sandbox's first process kills it.
 	stopGrace = 2 * time.Second
+	// daemonStop is how long that process then lets execd take, beyond the time that streams stay open, and one second more: the engine, which
+	// kills everything at once, is to be the last resort.
+	daemonStop = 6 * time.Second
 	// concurrentStarts bounds how many containers are created and started at once: an engine that is asked for more answers later, not
 	// faster.
 	concurrentStarts = 16
@@ -196,6 +199,7 @@ func (c *Containers) Assign(record *lifecycle.Record) {
 	record.Box = record.Sandbox.ID                              // operators find the container by the id of its sandbox
 	record.HostNetwork = c.HostNetwork
 	record.Runtime = class.Handler
+	record.StopTime = stopGrace + daemonStop + record.Spec.DaemonGrace()
 	walled := !c.HostNetwork && c.EgressImage != "" && class.EgressSidecar
 	// A spare is a sidecar where there are sidecars at all. A runtime with a network stack of its own is not tried on another's network.
 	if usable := walled || c.EgressImage == "" && class.Handler == ""; usable && c.spares.take(record) {

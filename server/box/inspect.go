@@ -1,6 +1,7 @@
 package box
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,9 +94,10 @@ func (c *Containers) act(ctx context.Context, record lifecycle.Record, do func(c
 	return translated(err)
 }
 
-// Stop asks the entrypoint to end, and kills it after a short grace. A box that does not run, or is gone, is no error.
+// Stop asks the entrypoint to end, which is killed after a short grace. What streams of execd's are open get their last events. A box that does
+// not run, or is gone, is no error.
 func (c *Containers) Stop(ctx context.Context, record lifecycle.Record) error {
-	return translated(c.Engine.Stop(ctx, containerName(record.Box), stopGrace))
+	return translated(c.Engine.Stop(ctx, containerName(record.Box), cmp.Or(record.StopTime, stopGrace)))
 }
 
 // Remove removes everything of the box, its containers at once. What is gone is no error.

@@ -65,6 +65,9 @@ func (c *Containers) containerSpec(record lifecycle.Record, imageID, folder stri
 	for name, value := range record.Spec.Env {
 		env[name] = value
 	}
+	if record.StopTime > 0 {
+		env["EXECD_STOP_GRACE"] = stopGrace.String()
+	}
 	mounts := []engine.Mount{{Folder: folder, Target: lifecycle.DaemonPath, ReadOnly: true}}
 	for i, v := range record.Spec.Volumes {
 		mount, err := c.mount(i, v)

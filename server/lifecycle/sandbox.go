@@ -84,6 +84,8 @@ type Record struct {
 	SpareNetwork bool `json:",omitempty"`
 	// Box is the identity of what the sandbox is made of at the engine.
 	Box string `json:",omitempty"`
+	// StopTime is how long the box may take to end when it is stopped, before it is killed. 0 is for one that was made when none was recorded.
+	StopTime time.Duration `json:",omitempty"`
 	// Removed is true when nothing of the sandbox is left at the engine.
 	Removed bool
 	// RetainUntil is when the record of an ended sandbox is forgotten; zero while it lives.

@@ -19,7 +19,7 @@ func fullRecord() lifecycle.Record {
 			Extensions: []byte(`{"a": 1}`), Stages: []lifecycle.StageTime{{Stage: lifecycle.StageAccepted, At: time.Unix(1, 0).UTC()}},
 		},
 		Spec:      fullSpec(),
-		NeedsAuth: true, Token: "token", Removed: true, Port: 1, Sidecar: fullSidecar(), RetainUntil: time.Unix(3, 0).UTC(),
+		NeedsAuth: true, Token: "token", Removed: true, Port: 1, Sidecar: fullSidecar(), StopTime: time.Second, RetainUntil: time.Unix(3, 0).UTC(),
 	}
 }
 

@@ -81,6 +81,22 @@ func validateEnv(env map[string]string) error {
 	return nil
 }
 
+// How long streams of a sandbox's daemon stay open at its stop (execd document, --graceful-shutdown-timeout), and what counts of more than that.
+const (
+	defaultDaemonGrace = 3 * time.Second
+	maxDaemonGrace     = 30 * time.Second
+)
+
+// DaemonGrace returns how long streams of the sandbox's daemon stay open when the sandbox is stopped. A client may ask for more than 30 s; that
+// does not hold the sandbox for longer.
+func (s *Spec) DaemonGrace() time.Duration {
+	grace, err := time.ParseDuration(s.Env[envGrace])
+	if err != nil { // it is not set: Validate refuses what is no duration
+		return defaultDaemonGrace
+	}
+	return min(grace, maxDaemonGrace)
+}
+
 // DaemonFlags returns flags for the sandbox's daemon. Its own log would bury the entrypoint's in the sandbox's log: only warnings go there, and
 // all of it goes to a file that the client names.
 func (s *Spec) DaemonFlags() []string {

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"net/netip"
+	"os"
 	"slices"
 	"strconv"
 	"time"
@@ -16,11 +17,17 @@ const (
 	defaultGrace = "3s"
 )
 
+// stopGraceVariable is set by a service whose engine kills the container later than the entrypoint is to end, so that execd's streams get their
+// ends. No client can set it.
+const stopGraceVariable = "EXECD_STOP_GRACE"
+
 // settings are those of the daemon's settings that its first process needs too.
 type settings struct {
 	host  netip.Addr // invalid: every interface
 	port  int
 	grace time.Duration
+	// stopGrace is how long the entrypoint may take to end after SIGTERM; 0 means as long as it likes.
+	stopGrace time.Duration
 }
 
 // splitArgs divides the arguments at the first "--": flags of the daemon before it, the entrypoint after it. The "--" is required, so that no
@@ -46,5 +53,10 @@ func parse(flags []string) (s settings, err error) {
 	}
 	// The daemon refuses a bad one, before the entrypoint starts.
 	s.grace, _ = time.ParseDuration(supervisor.Setting(flags, "graceful-shutdown-timeout", "EXECD_API_GRACE_SHUTDOWN", defaultGrace))
+	if text := os.Getenv(stopGraceVariable); text != "" {
+		if s.stopGrace, err = time.ParseDuration(text); err != nil || s.stopGrace < 0 {
+			return s, errors.New("environment variable " + stopGraceVariable + ": must be a duration such as 2s, got " + strconv.Quote(text))
+		}
+	}
 	return s, nil
 }

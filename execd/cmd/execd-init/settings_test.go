@@ -51,6 +51,21 @@ func TestSettingsAreExecds(t *testing.T) {
 	}
 }
 
+func TestStopGrace(t *testing.T) {
+	for text, want := range map[string]time.Duration{"": 0, "0s": 0, "2s": 2 * time.Second} {
+		t.Setenv("EXECD_STOP_GRACE", text)
+		if got, err := parse(nil); err != nil || got.stopGrace != want {
+			t.Errorf("%q: %v, %v", text, got.stopGrace, err)
+		}
+	}
+	for _, text := range []string{"2", "-2s"} {
+		t.Setenv("EXECD_STOP_GRACE", text)
+		if _, err := parse(nil); err == nil || !strings.Contains(err.Error(), "EXECD_STOP_GRACE") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
 func TestListen(t *testing.T) {
 	t.Parallel()
 	loopback, err := net.InterfaceByName("lo")

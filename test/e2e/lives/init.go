@@ -1,6 +1,7 @@
 package lives
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -71,4 +72,31 @@ func testStubbornEntrypointIsKilled(t *testing.T, b Backend) {
 	if got := s.Await(t, id, "Terminated").Status; got.Reason != "USER_DELETE" {
 		t.Errorf("the reason is %s", got.Reason)
 	}
+}
+
+// testStreamsEndBeforeTheirSandbox: a command that ignores SIGTERM is killed after its entrypoint has
+// ended, which takes a second here, and its stream says so.
+func testStreamsEndBeforeTheirSandbox(t *testing.T, b Backend) {
+	s := Start(t, b, Plan{})
+	r := Request(s.Images.Busybox, "sh", "-c",
+		"trap 'sleep 1; exit 0' TERM; while :; do sleep 0.05; done")
+	r.Env = lifecycle.Env{"EXECD_API_GRACE_SHUTDOWN": "30s"}
+	id := s.Running(t, r)
+	inside := s.Enter(t, id)
+	ended := make(chan error, 1)
+	go func() {
+		got, err := inside.Try(t, "trap '' TERM; touch /tmp/trap; while :; do sleep 0.05; done")
+		if err == nil && got.Code != 137 {
+			err = fmt.Errorf("the exit code is %d, want 137", got.Code)
+		}
+		ended <- err
+	}()
+	Eventually(t, "the command has set its trap", func() bool {
+		return s.Enter(t, id).Run(t, "test -e /tmp/trap && echo there").Stdout == "there\n"
+	})
+	s.Delete(t, id)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	s.Await(t, id, "Terminated") // the client has left, so nothing waits for the 30 s
 }

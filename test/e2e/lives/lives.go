@@ -118,6 +118,7 @@ var table = []row{
 	{"KilledEntrypoint", testKilledEntrypoint},
 	{"Init", testInit},
 	{"StubbornEntrypointIsKilled", testStubbornEntrypointIsKilled},
+	{"StreamsEndBeforeTheirSandbox", testStreamsEndBeforeTheirSandbox},
 	{"FilesThroughExecd", testFilesThroughExecd},
 
 	{"PortsThroughTheService", testPortsThroughTheService},
