@@ -2,7 +2,7 @@ package main
 
 import "fmt"
 
-// row describes one line of the report. What a target compares is DESIGN's choice, row by row.
+// row describes one line of the report. What a target compares is chosen row by row.
 type row struct {
 	name   string // for --only, and the key in the JSON
 	what   string

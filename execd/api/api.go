@@ -1,5 +1,5 @@
-// Package api serves the execution contract (openapi/execd.yaml) over HTTP. A handler converts in, calls one engine once and converts
-// out; errors are returned, and one table maps them.
+// Package api serves the execution contract (openapi/execd.yaml) over HTTP. A handler converts and calls one of execd's packages, which
+// decides; errors are returned, and one table maps them.
 package api
 
 import (

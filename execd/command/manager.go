@@ -46,7 +46,7 @@ type Options struct {
 	Env []string
 	// LogLimit is how many bytes of output are kept per command. What exceeds it is counted and reported in a status event.
 	LogLimit int64
-	// SpoolDir is where output goes that does not fit into memory; empty means the system's folder for temporary files.
+	// SpoolDir is where output goes that does not fit into memory; empty means wherever a temporary file can be made.
 	SpoolDir string
 	// BuiltinShell is the argument vector of a program that takes -c and a command line, for images without bash and sh.
 	BuiltinShell []string

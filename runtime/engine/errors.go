@@ -6,7 +6,7 @@ import "errors"
 var (
 	// ErrUnavailable: the engine does not answer; the same call may work later.
 	ErrUnavailable = errors.New("container engine unavailable")
-	// ErrNotFound: there is no such container.
+	// ErrNotFound: there is no such container, volume or image.
 	ErrNotFound = errors.New("no such container")
 	// ErrNotRunning: the container is not in a condition for this call.
 	ErrNotRunning = errors.New("container is not running")

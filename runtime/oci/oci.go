@@ -1,8 +1,8 @@
 // Package oci is an [engine.Engine] on an OCI runtime's command line: crun, runc or runsc, without a daemon of another project.
 //
 // Images, network, control groups and the runtime's configuration are each a package below this one. This package joins them: it keeps
-// the record of every container, decides in which order what is made at the kernel, and takes everything back. One process per host, the
-// keeper, starts the runtimes and outlives the service; see docs/architecture.md.
+// the record of every container, decides in which order what is made at the kernel, and takes everything back. One process per data
+// folder, the keeper, starts the runtimes and outlives the service; see docs/architecture.md.
 //
 // Everything that is made at the kernel has a record on the disk before it exists, so a service that was killed at any point finds at
 // its next start what it has left: see [Open].

@@ -25,7 +25,7 @@ import (
 )
 
 const (
-	// Port is the TCP port on which a task-executor listens (DESIGN.md, "Kubernetes").
+	// Port is the TCP port on which a task-executor listens.
 	Port = 5758
 	// Container is the name of the task-executor's container in a pod.
 	Container = "task-executor"

@@ -1,6 +1,6 @@
-// Package api serves the lifecycle contract (openapi/lifecycle.yaml) over HTTP. A handler converts
-// in, checks the key's scope, calls the backend once and converts out; errors are returned, and one
-// table maps them.
+// Package api serves the lifecycle contract (openapi/lifecycle.yaml) over HTTP. A handler checks the
+// key's scope, converts, and calls the backend, which decides; errors are returned, and one table
+// maps them.
 package api
 
 import (
@@ -146,7 +146,7 @@ type handlers struct {
 	hostLoad func() (LoadSampler, error) // nil where sandboxes run on other machines
 }
 
-// statuses is the one table from kinds of failure to HTTP (DESIGN: a code is UPPER_SNAKE).
+// statuses is the one table from kinds of failure to HTTP.
 var statuses = map[lifecycle.Kind]struct {
 	status int
 	code   string

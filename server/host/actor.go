@@ -14,8 +14,9 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// actor owns one sandbox: it alone changes the record and calls the Box. All fields but the shared
-// ones belong to its goroutine.
+// actor owns one sandbox: its goroutine alone changes the record, and starts the jobs that bring the
+// box into the record's state, one at a time. All fields but the shared ones belong to that
+// goroutine.
 type actor struct {
 	host      *Host
 	id        string

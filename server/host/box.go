@@ -7,12 +7,13 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// Box creates and controls what sandboxes consist of. The host decides when, from records alone; a
-// Box has no notion of states and expiry.
+// Box creates and controls what sandboxes consist of. The host decides when; a Box has no notion of
+// states and expiry.
 //
-// Every method may be called from several goroutines at once, and again with the same record after
-// a call that a crash interrupted. Errors are wrapped [lifecycle.ErrBoxUnavailable],
-// [lifecycle.ErrNoBox], [lifecycle.ErrBoxNotAlive], or a *[lifecycle.BoxFailure].
+// Every method may be called from several goroutines at once, and every one but Assign again with
+// the same record after a call that a crash interrupted. Errors are wrapped
+// [lifecycle.ErrBoxUnavailable], [lifecycle.ErrNoBox], [lifecycle.ErrBoxNotAlive], or a
+// *[lifecycle.BoxFailure].
 type Box interface {
 	// Close cancels the calls in progress, and changes no box of a sandbox.
 	Close()

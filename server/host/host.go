@@ -2,8 +2,9 @@
 // expiry and recovery. What a sandbox is made of is behind [Box], records are in one store.
 //
 // Every sandbox has an actor: one goroutine that owns its record, changes it and brings the box
-// into the state of the record. What an actor does next depends on the record alone, so a restarted
-// service continues where the killed one stopped.
+// into the state of the record. That state says what there is to do, so a restarted service
+// continues where the killed one stopped. What an actor knows besides is in memory only: a restart
+// may lose it, and then looks at the engine.
 package host
 
 import (

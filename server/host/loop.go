@@ -63,8 +63,9 @@ func (a *actor) run() {
 	}
 }
 
-// next starts the job that the record requires, unless one runs already. It decides from the record
-// alone, so it also continues a sandbox after a restart.
+// next starts the job that the state in the record requires, unless one runs already, so it also
+// continues a sandbox after a restart. In a state that requires none it inspects the box if
+// something may have happened to it.
 func (a *actor) next() {
 	if a.job != nil {
 		return

@@ -75,7 +75,7 @@ func (a *actor) showProgress(reason lifecycle.Reason, message string) {
 	})
 }
 
-// waiting is doing for steps that may take minutes. The first message becomes an event, and then
+// waiting is showProgress for steps that may take minutes. The first message becomes an event, and then
 // the latest one every few seconds.
 func (a *actor) waiting(reason lifecycle.Reason, message string) {
 	a.post(func() {

@@ -1,4 +1,4 @@
-// Package keeper is the one process per host that starts and reaps the containers of the local engine, and its client.
+// Package keeper is the process that starts and reaps the containers of a local engine, one per data folder, and its client.
 //
 // The service may be killed or replaced at any moment while containers run. So what has to outlive it is in a process of its own, the
 // keeper, which is small and does next to nothing:
