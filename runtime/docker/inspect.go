@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/filters"
@@ -102,10 +101,6 @@ func fromInspect(found container.InspectResponse) engine.Container {
 		c.Status = statusOf(found.State)
 		c.ExitCode = found.State.ExitCode
 		c.Error = found.State.Error
-		// The engine writes year 1 for never, which parses to the zero time.
-		if at, err := time.Parse(time.RFC3339Nano, found.State.StartedAt); err == nil {
-			c.StartedAt = at
-		}
 	}
 	if found.NetworkSettings != nil {
 		for port, bindings := range found.NetworkSettings.Ports {

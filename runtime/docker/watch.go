@@ -100,5 +100,5 @@ func fromMessage(message events.Message) (engine.Event, bool) {
 	for _, name := range notLabels {
 		delete(labels, name)
 	}
-	return engine.Event{Type: kind, ContainerID: message.Actor.ID, Labels: labels}, true
+	return engine.Event{Type: kind, Labels: labels}, true
 }

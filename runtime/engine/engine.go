@@ -216,11 +216,10 @@ const (
 
 // Container is the engine's description of one container.
 type Container struct {
-	ID        string
-	Name      string
-	Labels    map[string]string
-	Status    Status
-	StartedAt time.Time // zero when it never started
+	ID     string
+	Name   string
+	Labels map[string]string
+	Status Status
 	// ExitCode and OOMKilled are meaningful when Status is StatusExited.
 	ExitCode  int
 	OOMKilled bool
@@ -244,7 +243,6 @@ const (
 
 // Event is something that happened to a container. It is a hint to look: Inspect has the facts.
 type Event struct {
-	Type        EventType
-	ContainerID string
-	Labels      map[string]string
+	Type   EventType
+	Labels map[string]string // of the container
 }

@@ -75,11 +75,9 @@ func (c *container) describe() engine.Container {
 		ID: c.id, Name: c.name, Labels: maps.Clone(c.record.Spec.Labels), Status: c.status(),
 		Ports: map[int]int{}, Error: c.record.StartError,
 	}
-	if run := c.record.Run; run != nil {
-		d.StartedAt = run.StartedAt
-		if run.Network != nil && (d.Status == engine.StatusRunning || d.Status == engine.StatusFrozen) {
-			maps.Copy(d.Ports, run.Network.Ports)
-		}
+	alive := d.Status == engine.StatusRunning || d.Status == engine.StatusFrozen
+	if run := c.record.Run; alive && run.Network != nil {
+		maps.Copy(d.Ports, run.Network.Ports)
 	}
 	if c.end != nil {
 		d.ExitCode, d.OOMKilled = exitCode(*c.end), c.oom

@@ -37,8 +37,7 @@ type run struct {
 	Users   int                 `json:",omitempty"`
 	Network *network.Attachment `json:",omitempty"` // nil without a network of its own
 	// Process is the container's first process. PID is 0 from before it exists until it is known to have started.
-	Process   keeper.Process
-	StartedAt time.Time `json:",omitzero"`
+	Process keeper.Process
 }
 
 // write replaces the record on the disk.

@@ -345,7 +345,7 @@ func (e *Engine) launchOf(c *container) keeper.Launch {
 // started makes the container a running one, or one that has ended already.
 func (s *starting) started(process keeper.Process) error {
 	e, c := s.engine, s.container
-	if err := e.update(c, func(r *record) { r.Run.Process, r.Run.StartedAt = process, now() }); err != nil {
+	if err := e.update(c, func(r *record) { r.Run.Process = process }); err != nil {
 		return err
 	}
 	e.mu.Lock()

@@ -79,7 +79,7 @@ func (w *watcher) add(event engine.Event) {
 func (e *Engine) emit(c *container, kind engine.EventType) {
 	for w := range e.watchers {
 		if carries(c.record.Spec.Labels, w.labels) {
-			w.add(engine.Event{Type: kind, ContainerID: c.id, Labels: maps.Clone(c.record.Spec.Labels)})
+			w.add(engine.Event{Type: kind, Labels: maps.Clone(c.record.Spec.Labels)})
 		}
 	}
 }

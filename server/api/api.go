@@ -57,7 +57,8 @@ type Options struct {
 	Ingress Ingress
 	// Signing signs endpoints. Without a key there are no signed endpoints.
 	Signing reach.Keys
-	// Clock returns the present time for the expiry of signatures; nil means time.Now.
+	// Clock returns the present time for the expiry of signatures and the rates of requests; nil
+	// means time.Now.
 	Clock   func() time.Time
 	Version Version
 	// RuntimeClasses are the names of the classes that sandboxes may run in.
@@ -76,6 +77,10 @@ type Options struct {
 
 // New returns the HTTP server of the lifecycle service.
 func New(options Options) (*serve.Server, error) {
+	clock := options.Clock
+	if clock == nil {
+		clock = time.Now
+	}
 	server, err := serve.New(serve.Options{
 		Rules:        rules.Lifecycle(),
 		Logger:       options.Logger,
@@ -83,7 +88,7 @@ func New(options Options) (*serve.Server, error) {
 		Problem:      problem,
 		Body:         body,
 		Quiet:        []string{"getHealth"},
-		RateLimits:   rateLimits(options.Keys, options.Limits),
+		RateLimits:   rateLimits(options.Keys, options.Limits, clock),
 		WarnRefusals: true,
 		Observer:     options.Observer,
 		AuditLog:     options.AuditLog,
@@ -93,10 +98,6 @@ func New(options Options) (*serve.Server, error) {
 		return nil, err
 	}
 	server.Echo().Use(joinPrefer)
-	clock := options.Clock
-	if clock == nil {
-		clock = time.Now
-	}
 	h := &handlers{
 		backend: options.Backend,
 		images:  options.Images,

@@ -14,19 +14,17 @@ type Limits struct {
 	Anonymous serve.Rate
 	// Refused is the rate of requests without a key, or with a wrong one, of one remote address.
 	Refused serve.Rate
-	// Clock returns the present time; nil means time.Now.
-	Clock func() time.Time
 }
 
 // rateLimits counts the requests of each key, or of each remote address while no key is configured.
-func rateLimits(keys []Key, limits Limits) serve.RateLimits {
+func rateLimits(keys []Key, limits Limits, clock func() time.Time) serve.RateLimits {
 	rates := make(map[string]serve.Rate, len(keys))
 	for _, key := range keys {
 		rates[key.Name] = key.Rate
 	}
 	return serve.RateLimits{
 		Refused: limits.Refused,
-		Clock:   limits.Clock,
+		Clock:   clock,
 		Of: func(r *http.Request, principal any) (string, serve.Rate) {
 			if len(keys) == 0 {
 				return serve.NetworkOf(r), limits.Anonymous

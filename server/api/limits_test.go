@@ -39,7 +39,7 @@ func TestRateLimitOfAKey(t *testing.T) {
 			keys[i].Rate = guard.Rate{PerSecond: 0.4, Burst: 2}
 		}
 	}
-	p := servePorts(t, showRequest, func(o *api.Options) { o.Keys, o.Limits = keys, api.Limits{Clock: now.Now} })
+	p := servePorts(t, showRequest, func(o *api.Options) { o.Keys, o.Clock = keys, now.Now })
 
 	const list = "/v1/sandboxes"
 	for range 2 {
@@ -80,7 +80,7 @@ func TestRateLimitOfAKey(t *testing.T) {
 
 func TestRateLimitWithoutKeysIsPerAddress(t *testing.T) {
 	now := &clock{now: birth}
-	s := serveWith(t, api.Options{Backend: newBackend(), Limits: api.Limits{Anonymous: guard.Rate{PerSecond: 1, Burst: 1}, Clock: now.Now}})
+	s := serveWith(t, api.Options{Backend: newBackend(), Clock: now.Now, Limits: api.Limits{Anonymous: guard.Rate{PerSecond: 1, Burst: 1}}})
 	for _, want := range []int{200, 429} {
 		if got := statusOf(t, s, http.MethodGet, "/v1/sandboxes", "", ""); got != want {
 			t.Errorf("got %d, want %d", got, want)
@@ -112,7 +112,7 @@ func TestRateLimitOfANetwork(t *testing.T) {
 func TestGuessingKeysIsSlow(t *testing.T) {
 	now := &clock{now: birth}
 	p := servePorts(t, showRequest, func(o *api.Options) {
-		o.Limits = api.Limits{Refused: guard.Rate{PerSecond: 0.05, Burst: 3}, Clock: now.Now}
+		o.Limits, o.Clock = api.Limits{Refused: guard.Rate{PerSecond: 0.05, Burst: 3}}, now.Now
 	})
 	get := func(secret string) int { return statusOf(t, p.service, http.MethodGet, "/v1/sandboxes", "", secret) }
 	for i, want := range []int{401, 401, 401, 429} {

@@ -207,7 +207,7 @@ func (p *portsTest) getOpen(t *testing.T, path string, headers ...string) (*http
 // stand out after too many.
 func TestGuessingSignaturesIsSlow(t *testing.T) {
 	p, _ := serveSigned(t, func(o *api.Options) {
-		o.Limits = api.Limits{Refused: guard.Rate{PerSecond: 0.05, Burst: 3}, Clock: func() time.Time { return birth }}
+		o.Limits = api.Limits{Refused: guard.Rate{PerSecond: 0.05, Burst: 3}}
 	})
 	endpoint := p.sign(t, 8000, "60").JSON200
 	if endpoint == nil || endpoint.Signature == nil {

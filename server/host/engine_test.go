@@ -175,7 +175,7 @@ func (e *memoryEngine) find(id string) (*engine.Container, error) {
 
 func (e *memoryEngine) emit(kind engine.EventType, c *engine.Container) {
 	for listener := range e.listeners {
-		listener <- engine.Event{Type: kind, ContainerID: c.ID, Labels: maps.Clone(c.Labels)}
+		listener <- engine.Event{Type: kind, Labels: maps.Clone(c.Labels)}
 	}
 }
 

@@ -37,8 +37,8 @@ func (s *suite) testCreate(t *testing.T) {
 	spec := s.spec("sleep")
 	id := s.create(t, spec)
 	c := s.inspect(t, id)
-	if c.Status != engine.StatusCreated || !c.StartedAt.IsZero() {
-		t.Errorf("a created container is %s, started at %s", c.Status, c.StartedAt)
+	if c.Status != engine.StatusCreated {
+		t.Errorf("a created container is %s", c.Status)
 	}
 	if c.Name != spec.Name || c.ID != id || c.Labels[runLabel] != s.run {
 		t.Errorf("got name %q, id %q, labels %v", c.Name, c.ID, c.Labels)
@@ -73,11 +73,9 @@ func (s *suite) testCreateRefuses(t *testing.T) {
 
 func (s *suite) testStart(t *testing.T) {
 	wantError(t, s.engine.Start(t.Context(), "enginetest-"+uuid.NewString()), engine.ErrNotFound)
-	before := time.Now().Add(-time.Minute) // the engine's clock may differ a little
 	id := s.start(t, s.spec("sleep"))
-	c := s.inspect(t, id)
-	if c.Status != engine.StatusRunning || c.StartedAt.Before(before) {
-		t.Errorf("a started container is %s since %s", c.Status, c.StartedAt)
+	if c := s.inspect(t, id); c.Status != engine.StatusRunning {
+		t.Errorf("a started container is %s", c.Status)
 	}
 }
 
