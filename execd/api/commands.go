@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
-	"mime"
 	"net/http"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"sandbox.internal/execd/command"
@@ -35,7 +32,7 @@ func (h *handlers) RunCommand(ctx context.Context, request gen.RunCommandRequest
 	}
 	serve.LogField(ctx, "command_id", c.ID())
 	background := value(request.Body.Background)
-	if background && !wantsStream(serve.Request(ctx)) {
+	if background && !serve.Accepts(serve.Request(ctx), serve.MIMEEventStream) {
 		return gen.RunCommand200JSONResponse{
 			Body:    gen.CommandAccepted{ID: c.ID()},
 			Headers: gen.RunCommand200ResponseHeaders{XCommandID: c.ID()},
@@ -202,22 +199,6 @@ func toCommandStatus(s command.Status) gen.CommandStatus {
 		status.Stdin = new(toCommandStdin(*s.Input))
 	}
 	return status
-}
-
-// wantsStream reports whether the client names event streams in its Accept header.
-func wantsStream(r *http.Request) bool {
-	return slices.Contains(accepted(r), "text/event-stream")
-}
-
-// accepted returns the media types of the Accept header in their order, without their parameters.
-func accepted(r *http.Request) []string {
-	var types []string
-	for _, entry := range strings.Split(strings.Join(r.Header.Values("Accept"), ","), ",") {
-		if media, _, err := mime.ParseMediaType(entry); err == nil {
-			types = append(types, media)
-		}
-	}
-	return types
 }
 
 // value returns what p points to, or the zero value.

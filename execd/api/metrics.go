@@ -55,7 +55,7 @@ func wantsText(r *http.Request, format *gen.MetricsFormat) bool {
 		return *format == gen.MetricsFormatPrometheus
 	}
 	// Prometheus itself names its newer formats first.
-	for _, media := range accepted(r) {
+	for _, media := range serve.Accepted(r) {
 		if media == "text/plain" || media == "application/json" {
 			return media == "text/plain"
 		}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"strconv"
 	"time"
 
 	"sandbox.internal/execd/eventlog"
@@ -27,12 +26,9 @@ type logStream struct {
 
 // resume returns a reader of what follows the event that a client names in Last-Event-ID.
 func resume(log *eventlog.Log, lastEventID *string) (*eventlog.Reader, error) {
-	id, after := value(lastEventID), int64(0)
-	if id != "" {
-		var err error
-		if after, err = strconv.ParseInt(id, 10, 64); err != nil {
-			return nil, serve.Invalid("header Last-Event-ID: %q is not the id of an event", id)
-		}
+	after, err := serve.LastEventID(lastEventID)
+	if err != nil {
+		return nil, err
 	}
 	reader, err := log.Reader(after)
 	if errors.Is(err, eventlog.ErrNoEvent) {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/http"
+
+	"sandbox.internal/openapi/serve"
 )
 
 // The keys of a result whose value is plain text: the contract's, which is a MIME type, and that of OpenSandbox.
@@ -24,7 +26,7 @@ func (w *resultWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // Write implements http.ResponseWriter.
 func (w *resultWriter) Write(p []byte) (int, error) {
-	if w.Header().Get("Content-Type") != "text/event-stream" {
+	if w.Header().Get("Content-Type") != serve.MIMEEventStream {
 		return w.ResponseWriter.Write(p)
 	}
 	var out []byte

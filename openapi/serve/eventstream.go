@@ -163,7 +163,7 @@ func (s *EventStream) flush() error {
 // startEvents writes the header of an event stream.
 func startEvents(w http.ResponseWriter) {
 	header := w.Header()
-	header.Set("Content-Type", "text/event-stream")
+	header.Set("Content-Type", MIMEEventStream)
 	header.Set("Cache-Control", "no-cache")
 	header.Set("X-Accel-Buffering", "no")
 	w.WriteHeader(http.StatusOK)

@@ -69,7 +69,7 @@ func (s *Server) observeBegin(c echo.Context) {
 		response.Writer = &takeover{response.Writer, opened}
 	}
 	response.Before(func() {
-		if strings.HasPrefix(response.Header().Get(echo.HeaderContentType), "text/event-stream") {
+		if strings.HasPrefix(response.Header().Get(echo.HeaderContentType), MIMEEventStream) {
 			opened()
 		}
 	})

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"strconv"
 	"time"
 
 	gen "sandbox.internal/gen/lifecycle"
@@ -39,10 +38,10 @@ func (h *handlers) follow(
 	ctx context.Context, selection lifecycle.EventSelection, lastEventID *string, after *int64,
 ) (*eventStream, error) {
 	selection.After = after
-	if text := value(lastEventID); text != "" {
-		id, err := strconv.ParseInt(text, 10, 64)
+	if value(lastEventID) != "" {
+		id, err := serve.LastEventID(lastEventID)
 		if err != nil {
-			return nil, serve.Invalid("header Last-Event-ID: %q is not the id of an event", text)
+			return nil, err
 		}
 		selection.After = &id
 	}

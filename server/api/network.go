@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
-	"mime"
 	"net/http"
-	"strings"
 
 	gen "sandbox.internal/gen/lifecycle"
 	"sandbox.internal/openapi/serve"
@@ -69,7 +67,7 @@ func (h *handlers) ListNetworkDecisions(
 	if _, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanRead); err != nil {
 		return nil, err
 	}
-	follow := wantsStream(serve.Request(ctx))
+	follow := serve.Accepts(serve.Request(ctx), serve.MIMEEventStream)
 	ctx, cancel := serve.UntilDraining(ctx)
 	decisions, err := h.backend.NetworkDecisions(ctx, request.SandboxID,
 		lifecycle.DecisionsRequest{Follow: follow, LastEventID: value(request.Params.LastEventID)})
@@ -78,15 +76,6 @@ func (h *handlers) ListNetworkDecisions(
 		return nil, err
 	}
 	return decisionsAnswer{ctx, cancel, decisions, follow}, nil
-}
-
-func wantsStream(r *http.Request) bool {
-	for entry := range strings.SplitSeq(strings.Join(r.Header.Values("Accept"), ","), ",") {
-		if media, _, err := mime.ParseMediaType(entry); err == nil && media == "text/event-stream" {
-			return true
-		}
-	}
-	return false
 }
 
 // policyAnswer is the response with a policy, the same for each operation.
@@ -133,7 +122,7 @@ func (a decisionsAnswer) VisitListNetworkDecisionsResponse(w http.ResponseWriter
 	defer func() { _ = a.decisions.Close() }()
 	kind := "application/json"
 	if a.follow {
-		kind = "text/event-stream"
+		kind = serve.MIMEEventStream
 		w.Header().Set("Cache-Control", "no-cache")
 	}
 	w.Header().Set("Content-Type", kind)

@@ -3,10 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json"
-	"mime"
 	"net/http"
-	"strconv"
-	"strings"
 	"time"
 
 	"sandbox.internal/execd/egress/guard"
@@ -19,7 +16,7 @@ const gather = 100 * time.Millisecond
 
 func (h *handlers) ListDecisions(ctx context.Context, request gen.ListDecisionsRequestObject) (gen.ListDecisionsResponseObject, error) {
 	log := h.options.Guard.Decisions()
-	if !wantsStream(serve.Request(ctx)) {
+	if !serve.Accepts(serve.Request(ctx), serve.MIMEEventStream) {
 		all, _ := log.After(0)
 		items := make([]gen.Decision, len(all))
 		for i, d := range all {
@@ -27,23 +24,11 @@ func (h *handlers) ListDecisions(ctx context.Context, request gen.ListDecisionsR
 		}
 		return gen.ListDecisions200JSONResponse{Items: items}, nil
 	}
-	after := int64(0)
-	if id := request.Params.LastEventID; id != nil {
-		var err error
-		if after, err = strconv.ParseInt(*id, 10, 64); err != nil || after < 0 {
-			return nil, serve.Invalid("header Last-Event-ID: %q is not the id of an event", *id)
-		}
+	after, err := serve.LastEventID(request.Params.LastEventID)
+	if err != nil {
+		return nil, err
 	}
 	return decisionStream{ctx: ctx, log: log, after: after}, nil
-}
-
-func wantsStream(r *http.Request) bool {
-	for entry := range strings.SplitSeq(strings.Join(r.Header.Values("Accept"), ","), ",") {
-		if media, _, err := mime.ParseMediaType(entry); err == nil && media == "text/event-stream" {
-			return true
-		}
-	}
-	return false
 }
 
 // decisionStream is the answer that follows the decisions until the client leaves.
