@@ -8,16 +8,12 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 
 	"sandbox.internal/execd/eventlog"
 	"sandbox.internal/runtime/kernel"
 )
-
-// maxFragment is the longest piece of a line that is shown in one event.
-const maxFragment = 64 << 10
 
 // Spec is a cell to execute (execd document, "Code").
 type Spec struct {
@@ -162,9 +158,9 @@ func (e *Execution) text(stream eventlog.Type, text []byte) {
 	lines := bytes.LastIndexByte(text, '\n') + 1
 	e.log.Output(stream, text[:lines], false)
 	for rest := text[lines:]; len(rest) > 0; {
-		size := min(len(rest), maxFragment)
-		for size < len(rest) && size > maxFragment-utf8.UTFMax && !utf8.RuneStart(rest[size]) {
-			size--
+		size := len(rest)
+		if size > eventlog.MaxFragment {
+			size = eventlog.WholeRunes(rest[:eventlog.MaxFragment])
 		}
 		e.log.Output(stream, rest[:size], true)
 		rest = rest[size:]

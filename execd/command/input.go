@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sandbox.internal/execd/eventlog"
 )
 
 const (
@@ -175,7 +177,7 @@ func (c *Command) writeInput(ctx context.Context, body io.Reader, offset int64, 
 	if in == nil {
 		return InputState{}, conflictf("the command has no standard input: it was not started with stdin")
 	}
-	buffer := buffers.Get().(*[maxFragment]byte)
+	buffer := buffers.Get().(*[eventlog.MaxFragment]byte)
 	defer buffers.Put(buffer)
 	for at := offset; ; {
 		n, readErr := body.Read(buffer[:inputPiece])

@@ -7,7 +7,7 @@ import "time"
 // their pipes are read in turn, a few per interval: one of them is taken 6 MiB a second off, all of them together 100 MiB.
 const (
 	leftoverInterval = 10 * time.Millisecond
-	leftoverBatch    = 16 // reads per interval, of at most maxFragment bytes each
+	leftoverBatch    = 16 // reads per interval, of at most eventlog.MaxFragment bytes each
 )
 
 // leftovers are the outputs of ended commands that have something to be thrown away. The poller's mutex guards them.

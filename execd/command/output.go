@@ -6,7 +6,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
@@ -16,14 +15,12 @@ import (
 const (
 	// fragmentDelay is how long a piece of output without a newline waits for the rest of its line before it is shown as a fragment.
 	fragmentDelay = 20 * time.Millisecond
-	// maxFragment is the longest line that is shown in one event; a longer one comes in fragments.
-	maxFragment = 64 << 10
 	// maxKept bounds what an output keeps for fragments to come.
 	maxKept = 4 << 10
 )
 
 // buffers are what pipes are read into. They are held only while something is read: thousands of commands may wait.
-var buffers = sync.Pool{New: func() any { return new([maxFragment]byte) }}
+var buffers = sync.Pool{New: func() any { return new([eventlog.MaxFragment]byte) }}
 
 // output is the reading end of what a process writes to. It belongs to whoever serves the run.
 type output struct {
@@ -31,7 +28,7 @@ type output struct {
 	fd     int           // -1 once closed
 	log    *eventlog.Log // nil once the command has ended: what still comes is thrown away
 	late   func()        // reports that a fragment is due
-	held   []byte        // the beginning of a line, less than maxFragment bytes
+	held   []byte        // the beginning of a line, less than eventlog.MaxFragment bytes
 	since  time.Time     // when the first held byte came
 	timer  *time.Timer   // calls late; nil before something was held for the first time
 	timing bool          // the timer runs
@@ -50,11 +47,11 @@ const (
 
 // read reads once, at most limit bytes, and records what came.
 func (o *output) read(limit int) (int, readResult) {
-	buffer := buffers.Get().(*[maxFragment]byte)
+	buffer := buffers.Get().(*[eventlog.MaxFragment]byte)
 	defer buffers.Put(buffer)
 	held := copy(buffer[:], o.held)
 	for {
-		n, err := syscall.Read(o.fd, buffer[held:min(held+limit, maxFragment)])
+		n, err := syscall.Read(o.fd, buffer[held:min(held+limit, eventlog.MaxFragment)])
 		switch {
 		case errors.Is(err, syscall.EINTR):
 			continue
@@ -78,8 +75,8 @@ func (o *output) take(data []byte, held int) {
 		o.log.Output(o.stream, data[:end], false)
 		data, fresh = data[end:], true
 	}
-	if len(data) == maxFragment {
-		n := wholeRunes(data)
+	if len(data) == eventlog.MaxFragment {
+		n := eventlog.WholeRunes(data)
 		o.log.Output(o.stream, data[:n], true)
 		data, fresh = data[n:], true
 	}
@@ -121,7 +118,7 @@ func (o *output) due() {
 		o.wake(left)
 		return
 	}
-	n := wholeRunes(o.held)
+	n := eventlog.WholeRunes(o.held)
 	o.log.Output(o.stream, o.held[:n], true)
 	o.hold(o.held[n:], true)
 }
@@ -160,17 +157,4 @@ func (o *output) close() {
 		syscall.Close(o.fd) // only read from: nothing can be lost by an error here
 		o.fd = -1
 	}
-}
-
-// wholeRunes returns how many of the bytes to show now: all, but for a UTF-8 sequence at their end whose rest may still come.
-func wholeRunes(data []byte) int {
-	for back := 1; back < utf8.UTFMax && back < len(data); back++ {
-		if b := data[len(data)-back]; utf8.RuneStart(b) {
-			if b >= utf8.RuneSelf && !utf8.FullRune(data[len(data)-back:]) {
-				return len(data) - back
-			}
-			break
-		}
-	}
-	return len(data)
 }

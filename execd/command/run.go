@@ -174,7 +174,7 @@ func (r *run) mayBlock(n news) bool {
 	if r.command == nil {
 		return false
 	}
-	if n&exited != 0 && r.outputs[0].waiting()+r.outputs[1].waiting() > 2*maxFragment {
+	if n&exited != 0 && r.outputs[0].waiting()+r.outputs[1].waiting() > 2*eventlog.MaxFragment {
 		return true // a process has made its pipe larger than usual
 	}
 	return r.command.log.MayBlock()
@@ -231,7 +231,7 @@ func (r *run) read(i int, onPoller bool) (again news) {
 	if o.fd < 0 {
 		return 0
 	}
-	_, result := o.read(maxFragment)
+	_, result := o.read(eventlog.MaxFragment)
 	switch {
 	case result == readSome && !onPoller:
 		return readable << i
@@ -257,7 +257,7 @@ func (r *run) discard(i int) {
 	if o.fd < 0 {
 		return
 	}
-	if _, result := o.read(maxFragment); result == readEnded || r.poller.rewatch(o.fd, r, readable<<i) != nil {
+	if _, result := o.read(eventlog.MaxFragment); result == readEnded || r.poller.rewatch(o.fd, r, readable<<i) != nil {
 		o.close()
 	}
 }
