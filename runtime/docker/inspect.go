@@ -53,24 +53,17 @@ func (e *Engine) List(ctx context.Context, labels map[string]string) ([]engine.C
 }
 
 func fromSummary(summary container.Summary) engine.Container {
-	c := engine.Container{ID: summary.ID, Labels: summary.Labels, Ports: map[int]int{}}
+	c := engine.Container{
+		ID:     summary.ID,
+		Labels: summary.Labels,
+		Status: statusOf(summary.State),
+		Ports:  map[int]int{},
+	}
 	for _, name := range summary.Names {
 		if name := strings.TrimPrefix(name, "/"); !strings.Contains(name, "/") {
 			// the others are links
 			c.Name = name
 		}
-	}
-	switch summary.State {
-	case container.StatePaused:
-		c.Status = engine.StatusFrozen
-	case container.StateRunning, container.StateRestarting:
-		c.Status = engine.StatusRunning
-	case container.StateCreated:
-		c.Status = engine.StatusCreated
-	case container.StateRemoving:
-		c.Status = engine.StatusRemoving
-	default: // exited or dead
-		c.Status = engine.StatusExited
 	}
 	for _, port := range summary.Ports {
 		// As in Inspect: IPv4 first, because the engine may choose another port for IPv6.
@@ -98,7 +91,7 @@ func fromInspect(found container.InspectResponse) engine.Container {
 		Ports:  map[int]int{},
 	}
 	if found.State != nil {
-		c.Status = statusOf(found.State)
+		c.Status = statusOf(found.State.Status)
 		c.ExitCode = found.State.ExitCode
 		c.Error = found.State.Error
 	}
@@ -112,16 +105,16 @@ func fromInspect(found container.InspectResponse) engine.Container {
 	return c
 }
 
-func statusOf(state *container.State) engine.Status {
-	switch {
-	case state.Status == container.StateRemoving:
-		return engine.StatusRemoving
-	case state.Paused:
+func statusOf(state container.ContainerState) engine.Status {
+	switch state {
+	case container.StatePaused:
 		return engine.StatusFrozen
-	case state.Running:
+	case container.StateRunning, container.StateRestarting:
 		return engine.StatusRunning
-	case state.Status == container.StateCreated:
+	case container.StateCreated:
 		return engine.StatusCreated
+	case container.StateRemoving:
+		return engine.StatusRemoving
 	default: // exited or dead
 		return engine.StatusExited
 	}

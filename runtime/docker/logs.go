@@ -15,9 +15,6 @@ import (
 	"sandbox.internal/runtime/engine"
 )
 
-// maxLogBytes is the contract's limit on what Logs returns.
-const maxLogBytes = 64 << 10
-
 // Logs implements [engine.Engine]. What is cut off is the beginning; bytes that are not UTF-8 are
 // replaced.
 func (e *Engine) Logs(ctx context.Context, id string, tail int) (string, error) {
@@ -103,7 +100,7 @@ type lastBytes struct {
 
 func (l *lastBytes) Write(p []byte) (int, error) {
 	l.kept = append(l.kept, p...)
-	if over := len(l.kept) - maxLogBytes; over > 0 {
+	if over := len(l.kept) - engine.MaxLogsBytes; over > 0 {
 		l.kept = bytes.Clone(l.kept[over:])
 	}
 	return len(p), nil

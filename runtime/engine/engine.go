@@ -78,7 +78,7 @@ type Containers interface {
 	// the rest takes an Inspect.
 	List(ctx context.Context, labels map[string]string) ([]Container, error)
 
-	// Logs returns the last lines that the container wrote to its standard output and error, combined, at most tail lines and 64 KiB.
+	// Logs returns the last lines that the container wrote to its standard output and error, combined, at most tail lines and [MaxLogsBytes].
 	Logs(ctx context.Context, id string, tail int) (string, error)
 
 	// OpenLog returns what the container wrote to its standard output and error, combined, byte for byte. Reading it may take as long as
@@ -169,6 +169,9 @@ const (
 	// NetworkNone gives the container a loopback interface of its own and nothing else.
 	NetworkNone Network = "none"
 )
+
+// MaxLogsBytes is the most that Logs returns.
+const MaxLogsBytes = 64 << 10
 
 // DefaultLogBytes is how much of a container's log is kept by default.
 const DefaultLogBytes = 10 << 20

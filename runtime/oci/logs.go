@@ -12,9 +12,6 @@ import (
 	"sandbox.internal/runtime/engine"
 )
 
-// maxLogBytes is the contract's limit on what Logs returns.
-const maxLogBytes = 64 << 10
-
 // Logs implements [engine.Engine]. What is cut off is the beginning; bytes that are not UTF-8 are replaced.
 func (e *Engine) Logs(_ context.Context, id string, tail int) (string, error) {
 	op := "read the log of container " + id
@@ -28,7 +25,7 @@ func (e *Engine) Logs(_ context.Context, id string, tail int) (string, error) {
 	}
 	defer log.close()
 	size := log.size()
-	begin, err := log.lastLines(tail, max(0, size-maxLogBytes))
+	begin, err := log.lastLines(tail, max(0, size-engine.MaxLogsBytes))
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", op, err)
 	}
