@@ -77,7 +77,7 @@ func (c *Containers) mount(i int, v lifecycle.Volume) (engine.Mount, error) {
 	switch {
 	case errors.As(err, &broken):
 		return refuse(string(broken))
-	case errors.Is(err, errLeadsOut), err == nil && !isWithin(resolved, base):
+	case errors.Is(err, errLeadsOut), err == nil && !lifecycle.PathWithin(resolved, base):
 		return engine.Mount{}, lifecycle.Invalidf("volumes[%d].subPath: %q leads out of %q", i, v.SubPath, v.HostPath)
 	case err != nil:
 		return engine.Mount{}, lifecycle.Invalidf("volumes[%d].subPath: %q does not exist below %q, or cannot be read", i, v.SubPath, v.HostPath)
@@ -140,9 +140,4 @@ func followLinks(path string, passes func(string) error) (string, error) {
 	return resolved, nil
 }
 
-// isWithin reports whether path is dir or lies below it; both are clean.
-func isWithin(path, dir string) bool {
-	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
-}
-
-func overlap(a, b string) bool { return isWithin(a, b) || isWithin(b, a) }
+func overlap(a, b string) bool { return lifecycle.PathWithin(a, b) || lifecycle.PathWithin(b, a) }

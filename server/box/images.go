@@ -96,7 +96,7 @@ func fromEngine(list []engine.Image) []lifecycle.Image {
 // ofImages is an engine's error as a client may see it. What is not known stays internal.
 func ofImages(err error) error {
 	if errors.Is(err, engine.ErrUnavailable) {
-		return fmt.Errorf("%w: %w", &lifecycle.Error{Kind: lifecycle.KindUnavailable, Message: "the container engine does not answer", RetryAfter: 1}, err)
+		return fmt.Errorf("%w: %w", lifecycle.Unavailable("the container engine"), err)
 	}
 	return err
 }

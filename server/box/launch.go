@@ -11,8 +11,6 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-const removedExternally = "the container was removed by another process"
-
 // Launch makes the box of a record, unless an earlier launch has, and returns once the sandbox is usable: its execd has proved at the
 // returned place that it holds the record's token, and with a sidecar the wall stands. What an earlier launch left half done is removed.
 //
@@ -152,7 +150,7 @@ func (l *launching) prove(ctx context.Context) (lifecycle.Place, error) {
 		box, err := c.inspect(ctx, &l.record)
 		switch {
 		case errors.Is(err, engine.ErrNotFound):
-			return lifecycle.Place{}, lifecycle.BoxFailuref(lifecycle.ReasonRemovedExternally, removedExternally)
+			return lifecycle.Place{}, lifecycle.BoxFailuref(lifecycle.ReasonRemovedExternally, lifecycle.RemovedExternally)
 		case err != nil:
 			return lifecycle.Place{}, err
 		case box.Status == lifecycle.BoxEnded && !box.Exit.NeverStarted:

@@ -38,7 +38,7 @@ func (c *Containers) brokenByMounts(path string) (rule string, err error) {
 	}
 	shown := []mountPoint{coveringMount(mounts, path).narrowed(path)}
 	for _, m := range mounts {
-		if m.at != path && isWithin(m.at, path) {
+		if m.at != path && lifecycle.PathWithin(m.at, path) {
 			shown = append(shown, m)
 		}
 	}
@@ -67,7 +67,7 @@ func (m mountPoint) narrowed(path string) mountPoint {
 func coveringMount(mounts []mountPoint, path string) mountPoint {
 	var covering mountPoint
 	for _, m := range mounts {
-		if isWithin(path, m.at) && len(m.at) >= len(covering.at) {
+		if lifecycle.PathWithin(path, m.at) && len(m.at) >= len(covering.at) {
 			covering = m
 		}
 	}

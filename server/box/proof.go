@@ -168,7 +168,7 @@ func (c *Containers) runProof(ctx context.Context, resources engine.Resources, w
 	defer cancel()
 	spec := engine.ContainerSpec{
 		Name:       "sandbox-proof-" + c.Instance,
-		ImageID:    c.imageID,
+		ImageID:    c.daemonImage(),
 		Labels:     map[string]string{labelInstance: c.Instance, labelProof: "limits"},
 		Entrypoint: append([]string{filepath.Join(lifecycle.DaemonPath, "execd"), "probe"}, words...),
 		Network:    engine.NetworkNone,
@@ -214,7 +214,7 @@ func (c *Containers) proveClasses(ctx context.Context) error {
 func (c *Containers) proveClass(ctx context.Context, class lifecycle.RuntimeClass) (err error) {
 	spec := engine.ContainerSpec{
 		Name:       "sandbox-proof-" + c.Instance,
-		ImageID:    c.imageID,
+		ImageID:    c.daemonImage(),
 		Labels:     map[string]string{labelInstance: c.Instance, labelProof: "class"},
 		Runtime:    class.Handler,
 		Entrypoint: []string{filepath.Join(lifecycle.DaemonPath, "execd")},

@@ -82,9 +82,7 @@ func (c *Containers) mayMount(labels map[string]string, owner string) bool {
 }
 
 func ownedByAnother(i int, v lifecycle.Volume) *lifecycle.Error {
-	err := lifecycle.Invalidf("volumes[%d].pvc.claimName: volume %q belongs to another API key, or was not made by this service", i, v.ClaimName)
-	err.Kind = lifecycle.KindForbidden
-	return err
+	return lifecycle.Forbiddenf("volumes[%d].pvc.claimName: volume %q belongs to another API key, or was not made by this service", i, v.ClaimName)
 }
 
 // checkMounted resolves the host's paths once more, after the engine has mounted them, where they could not be pinned: another process may

@@ -37,10 +37,8 @@ func (c *Cluster) checkClaims(ctx context.Context, volumes []lifecycle.Volume, o
 			return view.Explain(err)
 		}
 		if apierrors.IsNotFound(err) || !mayMount(&claim, options.Owner) {
-			refused := lifecycle.Invalidf("volumes[%d].pvc.claimName: there is no claim %q with the label %s=true, or with this API key's name as the label or annotation %s",
+			return lifecycle.Forbiddenf("volumes[%d].pvc.claimName: there is no claim %q with the label %s=true, or with this API key's name as the label or annotation %s",
 				i, v.ClaimName, labelShared, labelOwner)
-			refused.Kind = lifecycle.KindForbidden
-			return refused
 		}
 	}
 	return nil

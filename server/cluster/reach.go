@@ -51,12 +51,8 @@ func (c *Cluster) guarded(ctx context.Context, id string) (Guard, lifecycle.Side
 	if !e.HasSidecar() {
 		return nil, lifecycle.Sidecar{}, lifecycle.Conflictf("the sandbox has no egress sidecar: when it was created, egress.image was not set, or it came from a pool")
 	}
-	if state := e.Sandbox.Status.State; state != lifecycle.StateRunning && state != lifecycle.StatePaused {
-		conflict := state.Forbidden("ask the egress sidecar", lifecycle.StateRunning, lifecycle.StatePaused)
-		if state.Transient() && state != lifecycle.StateStopping {
-			conflict.RetryAfter = 1
-		}
-		return nil, lifecycle.Sidecar{}, conflict
+	if err := e.Sandbox.Status.State.CheckSidecar(); err != nil {
+		return nil, lifecycle.Sidecar{}, err
 	}
 	_, token, err := c.view.Tokens(ctx, e)
 	if err != nil {

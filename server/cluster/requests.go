@@ -150,8 +150,8 @@ func (c *Cluster) toggle(ctx context.Context, id, action string, from lifecycle.
 func (c *Cluster) Renew(ctx context.Context, id string, expiresAt time.Time) (time.Time, error) {
 	expiresAt = expiresAt.UTC()
 	_, err := c.change(ctx, id, func(e *view.Entry, b *v1alpha1.BatchSandbox) (bool, error) {
-		if state := e.Sandbox.Status.State; state.Final() || state == lifecycle.StateStopping {
-			return false, state.Forbidden("renew", lifecycle.StatePending, lifecycle.StateRunning, lifecycle.StatePausing, lifecycle.StatePaused, lifecycle.StateResuming)
+		if err := e.Sandbox.Status.State.CheckRenewable(); err != nil {
+			return false, err
 		}
 		if err := lifecycle.CheckRenewal(c.Clock(), e.Sandbox.ExpiresAt, expiresAt); err != nil {
 			return false, err

@@ -186,18 +186,8 @@ func refusal(response *http.Response) error {
 
 // unavailable is what a client gets; why is for the log.
 func unavailable(why error) error {
-	known := &lifecycle.Error{Kind: lifecycle.KindUnavailable, Message: "the egress sidecar of the sandbox does not answer", RetryAfter: 1}
-	return &unavailableError{known, why}
+	return fmt.Errorf("%w: %w", lifecycle.Unavailable("the egress sidecar of the sandbox"), why)
 }
-
-// unavailableError is an Error of KindUnavailable with its cause.
-type unavailableError struct {
-	known *lifecycle.Error
-	why   error
-}
-
-func (s *unavailableError) Error() string   { return s.known.Message + ": " + s.why.Error() }
-func (s *unavailableError) Unwrap() []error { return []error{s.known, s.why} }
 
 func toPolicy(p gen.Policy) lifecycle.NetworkPolicy {
 	policy := lifecycle.NetworkPolicy{DryRun: p.DryRun != nil && *p.DryRun}

@@ -116,10 +116,5 @@ func (h *Host) Ready(ctx context.Context) error {
 }
 
 func notReady(what string, err error) error {
-	unavailable := &lifecycle.Error{
-		Kind:       lifecycle.KindUnavailable,
-		Message:    what + " does not answer",
-		RetryAfter: 1,
-	}
-	return fmt.Errorf("%w: %w", unavailable, err)
+	return fmt.Errorf("%w: %w", lifecycle.Unavailable(what), err)
 }

@@ -69,11 +69,7 @@ func (h *Host) openLog(
 		kept, err := h.keptLog(ctx, a, wanted.Tail)
 		return io.NopCloser(bytes.NewReader(kept)), false, err
 	case errors.Is(err, lifecycle.ErrBoxUnavailable):
-		return nil, false, &lifecycle.Error{
-			Kind:       lifecycle.KindUnavailable,
-			Message:    "the container engine does not answer",
-			RetryAfter: 1,
-		}
+		return nil, false, lifecycle.Unavailable("the container engine")
 	}
 	return log, err == nil, err
 }

@@ -20,13 +20,8 @@ func (h *Host) guarded(id string) (*actor, lifecycle.Sidecar, error) {
 			"the sandbox has no egress sidecar: when it was created, " +
 				"docker.network_mode was host or egress.image was not set")
 	}
-	if state := record.Sandbox.Status.State; !hasNetwork(state) {
-		conflict := state.Forbidden("ask the egress sidecar", lifecycle.StateRunning,
-			lifecycle.StatePaused)
-		if state.Transient() && state != lifecycle.StateStopping {
-			conflict.RetryAfter = 1
-		}
-		return nil, lifecycle.Sidecar{}, conflict
+	if err := record.Sandbox.Status.State.CheckSidecar(); err != nil {
+		return nil, lifecycle.Sidecar{}, err
 	}
 	return a, *record.Sidecar, nil
 }

@@ -207,9 +207,8 @@ func (h *Host) Renew(ctx context.Context, id string, expiresAt time.Time) (time.
 	}
 	expiresAt = expiresAt.UTC()
 	err = a.do(ctx, func() error {
-		if state := a.state(); state.Final() || state == lifecycle.StateStopping {
-			return state.Forbidden("renew", lifecycle.StatePending, lifecycle.StateRunning,
-				lifecycle.StatePausing, lifecycle.StatePaused, lifecycle.StateResuming)
+		if err := a.state().CheckRenewable(); err != nil {
+			return err
 		}
 		if err := lifecycle.CheckRenewal(
 			h.Clock(), a.record.Sandbox.ExpiresAt, expiresAt,

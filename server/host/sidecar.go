@@ -82,7 +82,7 @@ func (h *Host) checkGuards(missed map[*actor]bool) map[*actor]bool {
 	for _, a := range h.registry.all() {
 		record := a.now()
 		if record.Sidecar == nil || record.Sidecar.Port == 0 ||
-			!hasNetwork(record.Sandbox.Status.State) {
+			!record.Sandbox.Status.State.HasNetwork() {
 			continue
 		}
 		turns <- struct{}{}
@@ -108,13 +108,8 @@ func (h *Host) checkGuards(missed map[*actor]bool) map[*actor]bool {
 	return silent
 }
 
-// hasNetwork reports whether the sidecar of a sandbox in that state runs.
-func hasNetwork(state lifecycle.State) bool {
-	return state == lifecycle.StateRunning || state == lifecycle.StatePaused
-}
-
 func (a *actor) guardMissed() {
-	if a.record.Sidecar == nil || a.record.Sidecar.Silent || !hasNetwork(a.state()) {
+	if a.record.Sidecar == nil || a.record.Sidecar.Silent || !a.state().HasNetwork() {
 		return
 	}
 	a.needsInspect = true // its container may have ended
@@ -126,7 +121,7 @@ func (a *actor) guardMissed() {
 
 func (a *actor) guardAnswered(restarts int) {
 	known := a.record.Sidecar
-	if known == nil || restarts == known.Restarts && !known.Silent || !hasNetwork(a.state()) {
+	if known == nil || restarts == known.Restarts && !known.Silent || !a.state().HasNetwork() {
 		return
 	}
 	sidecar := *known

@@ -14,8 +14,6 @@ import (
 // Failed. While the engine does not answer at all, the time does not count.
 const stuckAfter = 30 * time.Second
 
-const removedExternally = "the container was removed by another process"
-
 // fail returns an outcome that ends the sandbox in Failed, unless it is ending already.
 func (a *actor) fail(reason lifecycle.Reason, message string) func() {
 	return func() {
@@ -157,7 +155,7 @@ func (a *actor) inspect(ctx context.Context, record lifecycle.Record) func() {
 	case errors.As(err, &failure):
 		return a.broken(ctx, err)
 	case errors.Is(err, lifecycle.ErrNoBox):
-		return a.fail(lifecycle.ReasonRemovedExternally, removedExternally)
+		return a.fail(lifecycle.ReasonRemovedExternally, lifecycle.RemovedExternally)
 	case ctx.Err() != nil:
 		return nil
 	case err != nil:

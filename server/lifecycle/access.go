@@ -65,7 +65,5 @@ func (p Principal) ListScope() *string {
 }
 
 func forbidden(format string, p Principal) *Error {
-	err := Invalidf(format, p.Name, p.Role)
-	err.Kind = KindForbidden
-	return err
+	return Forbiddenf(format, p.Name, p.Role)
 }

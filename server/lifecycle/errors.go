@@ -33,6 +33,11 @@ func Invalidf(format string, args ...any) *Error {
 	return &Error{Kind: KindInvalid, Message: fmt.Sprintf(format, args...)}
 }
 
+// Forbiddenf returns an Error of KindForbidden.
+func Forbiddenf(format string, args ...any) *Error {
+	return &Error{Kind: KindForbidden, Message: fmt.Sprintf(format, args...)}
+}
+
 // Unsupportedf returns an Error of KindUnsupported. Its text is a sentence that says what it would take.
 func Unsupportedf(format string, args ...any) *Error {
 	return &Error{Kind: KindUnsupported, Message: fmt.Sprintf(format, args...)}
@@ -46,6 +51,12 @@ func Conflictf(format string, args ...any) *Error {
 // NotFound returns an Error of KindNotFound for the sandbox's id.
 func NotFound(id string) *Error {
 	return &Error{Kind: KindNotFound, Message: fmt.Sprintf("sandbox %q does not exist", id)}
+}
+
+// Unavailable returns the Error of KindUnavailable for a part of the service that does not answer, such as "the container engine". Who has
+// a cause wraps both: the client gets the Error alone.
+func Unavailable(part string) *Error {
+	return &Error{Kind: KindUnavailable, Message: part + " does not answer", RetryAfter: 1}
 }
 
 // Stopping returns the Error of KindUnavailable for a call that the end of the service interrupts.

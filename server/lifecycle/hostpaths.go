@@ -39,7 +39,7 @@ func (p HostPaths) Broken(hostPath string) string {
 		return RuleAllowed
 	}
 	for _, never := range p.never() {
-		if within(hostPath, never) || within(never, hostPath) {
+		if PathWithin(hostPath, never) || PathWithin(never, hostPath) {
 			return RuleNever
 		}
 	}
@@ -50,7 +50,7 @@ func (p HostPaths) Broken(hostPath string) string {
 // breaks no rule.
 func (p HostPaths) BrokenOnTheWay(hostPath string) string {
 	for _, never := range p.never() {
-		if within(hostPath, never) {
+		if PathWithin(hostPath, never) {
 			return RuleNever
 		}
 	}
@@ -58,7 +58,7 @@ func (p HostPaths) BrokenOnTheWay(hostPath string) string {
 		return ""
 	}
 	for _, prefix := range p.Allowed {
-		if within(path.Clean(prefix), hostPath) {
+		if PathWithin(path.Clean(prefix), hostPath) {
 			return ""
 		}
 	}
@@ -85,7 +85,7 @@ func (p HostPaths) listed(hostPath string) bool {
 		return true
 	}
 	for _, prefix := range p.Allowed {
-		if within(hostPath, path.Clean(prefix)) {
+		if PathWithin(hostPath, path.Clean(prefix)) {
 			return true
 		}
 	}
@@ -100,9 +100,7 @@ func (p HostPaths) CheckVolumes(volumes []Volume, role Role) error {
 			continue
 		}
 		if !p.None && len(p.Allowed) == 0 && role != RoleAdmin {
-			err := Invalidf("volumes[%d].host: storage.allowed_host_paths is empty, so that only keys with the role %s may mount paths of the host", i, RoleAdmin)
-			err.Kind = KindForbidden
-			return err
+			return Forbiddenf("volumes[%d].host: storage.allowed_host_paths is empty, so that only keys with the role %s may mount paths of the host", i, RoleAdmin)
 		}
 		if rule := p.Broken(path.Join(v.HostPath, v.SubPath)); rule != "" {
 			return Invalidf("volumes[%d].host.path: %q %s", i, v.HostPath, rule)
@@ -111,7 +109,7 @@ func (p HostPaths) CheckVolumes(volumes []Volume, role Role) error {
 	return nil
 }
 
-// within reports whether p is dir or lies below it.
-func within(p, dir string) bool {
+// PathWithin reports whether p is dir or lies below it; both are clean.
+func PathWithin(p, dir string) bool {
 	return p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/")
 }

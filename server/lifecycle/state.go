@@ -28,6 +28,29 @@ func (s State) Transient() bool {
 	return s == StatePending || s == StatePausing || s == StateResuming || s == StateStopping
 }
 
+// HasNetwork reports whether what owns the network of a sandbox in the state runs, such as its egress sidecar.
+func (s State) HasNetwork() bool { return s == StateRunning || s == StatePaused }
+
+// CheckSidecar returns an Error of KindConflict unless the egress sidecar of a sandbox in the state can be asked.
+func (s State) CheckSidecar() error {
+	if s.HasNetwork() {
+		return nil
+	}
+	conflict := s.Forbidden("ask the egress sidecar", StateRunning, StatePaused)
+	if s.Transient() && s != StateStopping {
+		conflict.RetryAfter = 1
+	}
+	return conflict
+}
+
+// CheckRenewable returns an Error of KindConflict unless the expiry of a sandbox in the state can be moved.
+func (s State) CheckRenewable() error {
+	if s.Final() || s == StateStopping {
+		return s.Forbidden("renew", StatePending, StateRunning, StatePausing, StatePaused, StateResuming)
+	}
+	return nil
+}
+
 // Trigger is what moves a sandbox from one state to the next.
 type Trigger string
 
@@ -120,3 +143,6 @@ const (
 	ReasonEngineUnavailable Reason = "ENGINE_UNAVAILABLE"      // the engine does not answer
 	ReasonRemovedExternally Reason = "REMOVED_EXTERNALLY"      // another process removed the container
 )
+
+// RemovedExternally is the message of ReasonRemovedExternally.
+const RemovedExternally = "the container was removed by another process"

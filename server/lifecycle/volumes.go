@@ -49,7 +49,7 @@ func validateVolumes(volumes []Volume) error {
 		}
 		names[v.Name] = true
 		for j, other := range volumes[:i] {
-			if within(v.MountPath, other.MountPath) || within(other.MountPath, v.MountPath) {
+			if PathWithin(v.MountPath, other.MountPath) || PathWithin(other.MountPath, v.MountPath) {
 				return Invalidf("volumes[%d].mountPath: %q overlaps volumes[%d].mountPath %q", i, v.MountPath, j, other.MountPath)
 			}
 		}
@@ -71,13 +71,13 @@ func (v Volume) validate(i int) error {
 		return Invalidf("volumes[%d].pvc.claimName: %q: names that begin with %s are reserved for the sandboxes' daemon", i, v.ClaimName, DaemonVolumePrefix)
 	case !cleanAbsolute(v.MountPath) || v.MountPath == "/":
 		return Invalidf("volumes[%d].mountPath: %q must be an absolute path without . or .. parts and without needless slashes, and not /", i, v.MountPath)
-	case within(v.MountPath, DaemonPath) || within(DaemonPath, v.MountPath):
+	case PathWithin(v.MountPath, DaemonPath) || PathWithin(DaemonPath, v.MountPath):
 		return Invalidf("volumes[%d].mountPath: %q overlaps %s, which holds the sandbox's daemon", i, v.MountPath, DaemonPath)
 	case v.SubPath != "" && !cleanRelative(v.SubPath):
 		return Invalidf("volumes[%d].subPath: %q must be a relative path without . or .. parts and without needless slashes", i, v.SubPath)
 	}
 	for _, taken := range kernelPaths {
-		if within(v.MountPath, taken) {
+		if PathWithin(v.MountPath, taken) {
 			return Invalidf("volumes[%d].mountPath: %q overlaps %s, which belongs to the kernel", i, v.MountPath, taken)
 		}
 	}

@@ -99,17 +99,7 @@ func Explain(err error) error {
 		return nil
 	case apierrors.IsServerTimeout(err), apierrors.IsTimeout(err), apierrors.IsTooManyRequests(err), apierrors.IsServiceUnavailable(err),
 		apierrors.IsInternalError(err), errors.Is(err, context.DeadlineExceeded), errors.As(err, &network) && !errors.As(err, &certificate):
-		known := &lifecycle.Error{Kind: lifecycle.KindUnavailable, Message: "the cluster's API server does not answer", RetryAfter: 1}
-		return &unavailable{known, err}
+		return fmt.Errorf("%w: %w", lifecycle.Unavailable("the cluster's API server"), err)
 	}
 	return fmt.Errorf("the cluster's API server: %w", err)
 }
-
-// unavailable is an Error of KindUnavailable with its cause, which is for the log.
-type unavailable struct {
-	known *lifecycle.Error
-	cause error
-}
-
-func (u *unavailable) Error() string   { return u.known.Message + ": " + u.cause.Error() }
-func (u *unavailable) Unwrap() []error { return []error{u.known, u.cause} }
