@@ -38,7 +38,7 @@ func (e *Engine) diskFormat(ctx context.Context) (_ *disk.Format, err error) {
 	if e.format != nil {
 		return e.format, nil
 	}
-	trial, err := os.MkdirTemp(e.folders.data, ".trial-")
+	trial, err := os.MkdirTemp(e.layout.data, ".trial-")
 	if err != nil {
 		return nil, err
 	}

@@ -91,7 +91,7 @@ func (e *Engine) keep(c *container) error {
 // reserve takes the container's name. Only Create finds the container by it until it has a record.
 func (e *Engine) reserve(spec engine.ContainerSpec, handler bundle.Runtime) (*container, error) {
 	id := newID()
-	c := newContainer(e.folders.container(id), record{ID: id, Spec: spec, Runtime: spec.Runtime, Created: now()})
+	c := newContainer(e.layout.container(id), record{ID: id, Spec: spec, Runtime: spec.Runtime, Created: now()})
 	if c.record.Runtime == "" {
 		c.record.Runtime = handler.Name // so that a change of the default does not concern it
 	}

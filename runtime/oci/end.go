@@ -210,7 +210,7 @@ func (e *Engine) clear(ctx context.Context, c *container) error {
 	}
 	e.releaseSources(id)
 	e.dropDisk(c)
-	if err := os.Remove(e.folders.root(id)); !errors.Is(err, os.ErrNotExist) {
+	if err := os.Remove(e.layout.root(id)); !errors.Is(err, os.ErrNotExist) {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
@@ -218,7 +218,7 @@ func (e *Engine) clear(ctx context.Context, c *container) error {
 
 // deleteState removes what the runtime has of a container.
 func (e *Engine) deleteState(ctx context.Context, name, id string) error {
-	folder := e.folders.runtime(name)
+	folder := e.layout.runtime(name)
 	state, err := stateFiles(folder, id)
 	if err != nil || len(state) == 0 {
 		return err

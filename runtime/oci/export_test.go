@@ -12,7 +12,7 @@ import (
 // Volumes returns the names of the volumes and folders that carry all the labels.
 func (e *Engine) Volumes(_ context.Context, labels map[string]string) ([]string, error) {
 	var names []string
-	for folder, file := range map[string]string{e.folders.volumes(): volumeFile, e.folders.folders(): folderFile} {
+	for folder, file := range map[string]string{e.layout.volumes(): volumeFile, e.layout.folders(): folderFile} {
 		entries, err := os.ReadDir(folder)
 		if err != nil {
 			return nil, fmt.Errorf("list volumes: %w", err)
@@ -37,7 +37,7 @@ func (e *Engine) RemoveVolume(_ context.Context, name string) error {
 	if user := e.userOf(func(m engine.Mount) bool { return m.Volume == name || m.Folder == name }); user != "" {
 		return fmt.Errorf("%s: %w: container %s mounts it", op, engine.ErrInvalid, user)
 	}
-	for _, folder := range []string{e.folders.volumes(), e.folders.folders()} {
+	for _, folder := range []string{e.layout.volumes(), e.layout.folders()} {
 		if err := e.trash.throw(filepath.Join(folder, name)); err != nil {
 			return fmt.Errorf("%s: %w", op, err)
 		}

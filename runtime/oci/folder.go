@@ -51,13 +51,13 @@ func (e *Engine) EnsureFolder(ctx context.Context, name, imageID, inside string,
 
 // removeEarlier throws away the folders that were copied from the same path of other images.
 func (e *Engine) removeEarlier(name string, made volume) error {
-	entries, err := os.ReadDir(e.folders.folders())
+	entries, err := os.ReadDir(e.layout.folders())
 	if err != nil {
 		return err
 	}
 	for _, entry := range entries {
 		earlier := entry.Name()
-		at := filepath.Join(e.folders.folders(), earlier)
+		at := filepath.Join(e.layout.folders(), earlier)
 		has, unreadable := readVolume(filepath.Join(at, folderFile))
 		if unreadable != nil || earlier == name || has.Path != made.Path || has.ImageID == made.ImageID ||
 			e.userOf(func(m engine.Mount) bool { return m.Folder == earlier }) != "" {
@@ -72,7 +72,7 @@ func (e *Engine) removeEarlier(name string, made volume) error {
 
 // hasFolder reports whether the folder is there and was copied from the same place.
 func (e *Engine) hasFolder(name string, want volume) bool {
-	has, err := readVolume(filepath.Join(e.folders.folders(), name, folderFile))
+	has, err := readVolume(filepath.Join(e.layout.folders(), name, folderFile))
 	return err == nil && has.ImageID == want.ImageID && has.Path == want.Path
 }
 
@@ -82,7 +82,7 @@ func (e *Engine) makeFolder(ctx context.Context, name string, want volume) error
 		return err
 	}
 	defer release()
-	at := filepath.Join(e.folders.folders(), name)
+	at := filepath.Join(e.layout.folders(), name)
 	if _, err := os.Lstat(at); err == nil { // it was copied from somewhere else
 		if user := e.userOf(func(m engine.Mount) bool { return m.Folder == name }); user != "" {
 			return fmt.Errorf("%w: it holds something else than the image has at %s, and container %s mounts it", engine.ErrInvalid, want.Path, user)
@@ -91,7 +91,7 @@ func (e *Engine) makeFolder(ctx context.Context, name string, want volume) error
 			return err
 		}
 	}
-	next, err := e.unfinished(e.folders.folders(), folderFile, want)
+	next, err := e.unfinished(e.layout.folders(), folderFile, want)
 	if err != nil {
 		return err
 	}

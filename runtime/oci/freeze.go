@@ -88,7 +88,7 @@ func (e *Engine) freezeProcesses(ctx context.Context, c *container) error {
 	if frozen, err := e.paused(ctx, runtime, c); err != nil || frozen {
 		return err
 	}
-	_, err = runCommand(ctx, runtime.PauseArgs(e.folders.runtime(c.record.Runtime), c.id))
+	_, err = runCommand(ctx, runtime.PauseArgs(e.layout.runtime(c.record.Runtime), c.id))
 	return err
 }
 
@@ -101,7 +101,7 @@ func (e *Engine) thawProcesses(ctx context.Context, c *container) error {
 	if frozen, err := e.paused(ctx, runtime, c); err != nil || !frozen {
 		return err
 	}
-	_, err = runCommand(ctx, runtime.ResumeArgs(e.folders.runtime(c.record.Runtime), c.id))
+	_, err = runCommand(ctx, runtime.ResumeArgs(e.layout.runtime(c.record.Runtime), c.id))
 	return err
 }
 
@@ -116,7 +116,7 @@ func (e *Engine) processesFrozen(ctx context.Context, c *container) (bool, error
 
 // paused asks the runtime whether it has frozen a container.
 func (e *Engine) paused(ctx context.Context, runtime bundle.Runtime, c *container) (bool, error) {
-	output, err := runCommand(ctx, runtime.StateArgs(e.folders.runtime(c.record.Runtime), c.id))
+	output, err := runCommand(ctx, runtime.StateArgs(e.layout.runtime(c.record.Runtime), c.id))
 	if err != nil {
 		return false, err
 	}

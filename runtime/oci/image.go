@@ -107,7 +107,7 @@ func (e *Engine) LoadArchive(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	memory := filepath.Join(e.folders.data, "archives.json")
+	memory := filepath.Join(e.layout.data, "archives.json")
 	known := map[string]loadedArchive{}
 	if content, err := os.ReadFile(memory); err == nil {
 		_ = json.Unmarshal(content, &known) // what cannot be read is loaded again

@@ -34,13 +34,13 @@ func (e *Engine) openSource(m engine.Mount) (*os.File, error) {
 		}
 		return file, nil
 	case m.Folder != "":
-		file, err := os.OpenFile(e.folders.folderData(m.Folder), unix.O_PATH|unix.O_CLOEXEC|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+		file, err := os.OpenFile(e.layout.folderData(m.Folder), unix.O_PATH|unix.O_CLOEXEC|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 		if err != nil {
 			return nil, fmt.Errorf("%w: there is no folder %s", engine.ErrInvalid, m.Folder)
 		}
 		return file, nil
 	}
-	volume, err := os.OpenFile(e.folders.volumeData(m.Volume), unix.O_PATH|unix.O_CLOEXEC|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	volume, err := os.OpenFile(e.layout.volumeData(m.Volume), unix.O_PATH|unix.O_CLOEXEC|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("%w: volume %s does not exist", engine.ErrInvalid, m.Volume)
 	}
@@ -95,16 +95,16 @@ func (s *starting) makeSources() error {
 func (s *starting) attachSources() error {
 	e, c := s.engine, s.container
 	s.sources = sources{layers: s.image.Layers, writes: c.at.disk()}
-	p := places{folder: e.folders.mounts(c.id), users: s.users.Namespace}
+	p := places{folder: e.layout.mounts(c.id), users: s.users.Namespace}
 	defer p.close()
 	for i, m := range s.spec.Mounts {
 		mount := bundle.Mount{Target: m.Target, ReadOnly: m.ReadOnly || m.Folder != ""}
 		var err error
 		switch {
 		case m.Folder != "" && s.users.First == 0:
-			mount.Source = e.folders.folderData(m.Folder)
+			mount.Source = e.layout.folderData(m.Folder)
 		case m.Volume != "" && m.SubPath == "" && s.users.First == 0:
-			mount.Source = e.folders.volumeData(m.Volume)
+			mount.Source = e.layout.volumeData(m.Volume)
 		default:
 			mount.Source, err = p.add(strconv.Itoa(i), func() (*os.File, error) { return e.openSource(m) }, unix.AT_RECURSIVE, 0)
 		}
@@ -344,7 +344,7 @@ func attach(tree *os.File, path string) error {
 
 // releaseSources takes back what was attached for a container; what is gone is no error.
 func (e *Engine) releaseSources(id string) {
-	folder := e.folders.mounts(id)
+	folder := e.layout.mounts(id)
 	if _, err := os.Lstat(folder); errors.Is(err, os.ErrNotExist) {
 		return
 	}
@@ -372,7 +372,7 @@ func (e *Engine) releaseSources(id string) {
 
 // keeperPID returns the process that listens on the keeper's socket.
 func (e *Engine) keeperPID() (int, error) {
-	connection, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: e.folders.socket(), Net: "unixpacket"})
+	connection, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: e.layout.socket(), Net: "unixpacket"})
 	if err != nil {
 		return 0, err
 	}

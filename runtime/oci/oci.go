@@ -80,17 +80,17 @@ type ImageOptions struct {
 
 // Engine runs containers through an OCI runtime. Use [Open].
 type Engine struct {
-	options  Options
-	log      zerolog.Logger
-	folders  folders
-	bootID   string
-	lock     *os.File
-	images   *images.Store
-	network  *network.Network
-	keeper   *keeper.Client
-	cgroups  *cgroup.Tree
-	fallback bundle.Runtime // of containers that name none
-	changes  *changes
+	options        Options
+	log            zerolog.Logger
+	layout         layout
+	bootID         string
+	lock           *os.File
+	images         *images.Store
+	network        *network.Network
+	keeper         *keeper.Client
+	cgroups        *cgroup.Tree
+	defaultRuntime bundle.Runtime // of containers that name none
+	changes        *changes
 
 	users   *users.Pool // nil when no container gets a user namespace
 	noUsers string      // why it is nil
@@ -132,7 +132,7 @@ func Open(ctx context.Context, options Options) (_ *Engine, err error) {
 		return nil, err
 	}
 	e := &Engine{
-		options: options, log: options.Logger, folders: newFolders(options),
+		options: options, log: options.Logger, layout: newLayout(options),
 		runtimes: map[string]bundle.Runtime{},
 		byID:     map[string]*container{}, byName: map[string]*container{}, hostUsers: map[string]string{},
 		watchers:   map[*watcher]struct{}{},
@@ -147,14 +147,14 @@ func Open(ctx context.Context, options Options) (_ *Engine, err error) {
 	if err := e.prove(); err != nil {
 		return nil, err
 	}
-	if e.lock, err = lockFolder(e.folders.data); err != nil {
+	if e.lock, err = lockFolder(e.layout.data); err != nil {
 		return nil, err
 	}
 	if e.bootID, err = bootID(); err != nil {
 		return nil, err
 	}
 	e.changes = newChanges(e.log)
-	e.trash = newTrash(e.folders.trash(), e.log)
+	e.trash = newTrash(e.layout.trash(), e.log)
 	if err := e.proveDisk(ctx); err != nil {
 		return nil, err
 	}
@@ -206,11 +206,11 @@ func (e *Engine) openParts(ctx context.Context) error {
 	if err = e.openUsers(); err != nil {
 		return err
 	}
-	if e.cgroups, err = cgroup.Open(cgroupName(e.folders.data)); err != nil {
+	if e.cgroups, err = cgroup.Open(cgroupName(e.layout.data)); err != nil {
 		return fmt.Errorf("control groups: %w", err)
 	}
 	e.images, err = images.Open(images.Options{
-		Folder: e.folders.images(), MaxBytes: e.options.Images.MaxBytes, Grace: e.options.Images.Grace,
+		Folder: e.layout.images(), MaxBytes: e.options.Images.MaxBytes, Grace: e.options.Images.Grace,
 		Mirrors: e.options.Images.Mirrors, Insecure: e.options.Images.Insecure,
 		InUse: e.imagesInUse, Keep: e.options.Images.Keep, Logger: e.log,
 	})
@@ -228,7 +228,7 @@ func (e *Engine) openParts(ctx context.Context) error {
 		return err
 	}
 	e.network, err = network.Open(ctx, network.Options{
-		Bridge: e.options.Bridge, Subnet: e.options.Subnet, Folder: filepath.Join(e.folders.data, "network"), Shared: runFolders,
+		Bridge: e.options.Bridge, Subnet: e.options.Subnet, Folder: filepath.Join(e.layout.data, "network"), Shared: runFolders,
 		Ready: max(0, e.options.Ready), Quarantine: e.options.Quarantine, Logger: e.log,
 	}, inUse)
 	if err != nil {
@@ -301,5 +301,5 @@ func (e *Engine) dismantle() error {
 	if err := e.cgroups.Group(keeperGroup).Remove(); err != nil {
 		return fmt.Errorf("end the keeper: %w", err)
 	}
-	return errors.Join(e.cgroups.Close(), e.folders.removeRun(), users.Release(claims, e.folders.data))
+	return errors.Join(e.cgroups.Close(), e.layout.removeRun(), users.Release(claims, e.layout.data))
 }

@@ -16,19 +16,19 @@ import (
 	"sandbox.internal/runtime/oci/overlay"
 )
 
-// handlers are the runtimes that are looked for when none is configured, the quickest first.
-var handlers = []string{"crun", "runc", "runsc"}
+// knownRuntimes are the runtimes that are looked for when none is configured, the quickest first.
+var knownRuntimes = []string{"crun", "runc", "runsc"}
 
 // prove finds out whether this process and this host can run containers at all. The error names everything that is missing.
 func (e *Engine) prove() error {
 	if os.Geteuid() != 0 {
 		return errors.New("the local engine needs root: mounts, network interfaces and control groups are made by it")
 	}
-	if err := e.folders.make(); err != nil {
+	if err := e.layout.make(); err != nil {
 		return err
 	}
 	var errs []error
-	if err := e.folders.proveOverlay(); diskFull(err) {
+	if err := e.layout.proveOverlay(); diskFull(err) {
 		e.log.Warn().Err(err).Msg("the disk is full: whether containers can write to it could not be tried") // removals make room
 	} else if err != nil {
 		errs = append(errs, err)
@@ -43,8 +43,8 @@ func (e *Engine) prove() error {
 }
 
 // proveOverlay makes an overlay file system like a container's, and mounts it nowhere.
-func (f folders) proveOverlay() error {
-	trial, err := os.MkdirTemp(f.data, ".trial-")
+func (l layout) proveOverlay() error {
+	trial, err := os.MkdirTemp(l.data, ".trial-")
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func (f folders) proveOverlay() error {
 	opened, err := o.Open()
 	if err != nil {
 		return fmt.Errorf("no overlay file system can be made in %s: the kernel must have them, what is mounted there must be fit for their layers, "+
-			"and this process must be allowed to mount them: %w", f.data, err)
+			"and this process must be allowed to mount them: %w", l.data, err)
 	}
 	return opened.Close()
 }
@@ -71,7 +71,7 @@ func (e *Engine) findRuntimes() error {
 		if err != nil {
 			return err
 		}
-		e.fallback = found
+		e.defaultRuntime = found
 	} else if err := e.findFirst(); err != nil {
 		return err
 	}
@@ -85,21 +85,21 @@ func (e *Engine) findRuntimes() error {
 
 func (e *Engine) findFirst() error {
 	var errs []error
-	for _, name := range handlers {
+	for _, name := range knownRuntimes {
 		found, err := e.runtime(name)
 		if err == nil {
-			e.fallback = found
+			e.defaultRuntime = found
 			return nil
 		}
 		errs = append(errs, err)
 	}
-	return fmt.Errorf("no OCI runtime was found, install %s: %w", strings.Join(handlers, " or "), errors.Join(errs...))
+	return fmt.Errorf("no OCI runtime was found, install %s: %w", strings.Join(knownRuntimes, " or "), errors.Join(errs...))
 }
 
 // runtime returns the runtime of the name; empty means the default one. It asks the program once.
 func (e *Engine) runtime(name string) (bundle.Runtime, error) {
 	if name == "" {
-		return e.fallback, nil
+		return e.defaultRuntime, nil
 	}
 	e.runtimesMu.Lock()
 	defer e.runtimesMu.Unlock()
@@ -127,20 +127,20 @@ func (e *Engine) Info(context.Context) (engine.Info, error) {
 	_, noSeccomp := os.Stat("/proc/sys/kernel/seccomp/actions_avail")
 	return engine.Info{
 		Name:          "local",
-		Version:       e.fallback.Name + " " + e.fallback.Version,
+		Version:       e.defaultRuntime.Name + " " + e.defaultRuntime.Version,
 		CgroupVersion: e.cgroups.Version(),
 		CPUs:          runtime.NumCPU(),
 		MemoryBytes:   memory,
 		AppArmor:      strings.TrimSpace(string(appArmor)) == "Y",
 		Seccomp:       noSeccomp == nil,
-		OwnKernel:     e.fallback.OwnKernel,
+		OwnKernel:     e.defaultRuntime.OwnKernel,
 		OwnPaths:      e.ownPaths(),
 	}, nil
 }
 
 // ownPaths also has the paths without symbolic links, because what is compared with them may have none either.
 func (e *Engine) ownPaths() []string {
-	own := []string{e.folders.data, e.folders.run, e.options.Keeper, e.fallback.Path}
+	own := []string{e.layout.data, e.layout.run, e.options.Keeper, e.defaultRuntime.Path}
 	paths := append(engine.HostPaths(), own...)
 	for _, path := range own {
 		if real, err := filepath.EvalSymlinks(path); err == nil && real != path {

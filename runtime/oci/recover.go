@@ -25,12 +25,12 @@ const keeperGroup = "keeper"
 // loadRecords reads the record of every container. A folder without one is thrown away, and one whose record is cut off: either it was being
 // created, or the host has lost power, and then nothing else of it is left. Any other record that cannot be read may be of a container that runs.
 func (e *Engine) loadRecords() error {
-	entries, err := os.ReadDir(e.folders.containers())
+	entries, err := os.ReadDir(e.layout.containers())
 	if err != nil {
 		return err
 	}
 	for _, entry := range entries {
-		at := e.folders.container(entry.Name())
+		at := e.layout.container(entry.Name())
 		r, err := readRecord(at)
 		var cutOff *json.SyntaxError
 		if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.As(err, &cutOff) {
@@ -57,7 +57,7 @@ func (e *Engine) openKeeper(ctx context.Context) error {
 		return fmt.Errorf("control group of the keeper: %w", err)
 	}
 	e.keeper, err = keeper.Open(ctx, keeper.Options{
-		Program: e.options.Keeper, Folder: e.folders.run, Cgroup: group.Folders(), Logger: e.log, Exited: e.exited,
+		Program: e.options.Keeper, Folder: e.layout.run, Cgroup: group.Folders(), Logger: e.log, Exited: e.exited,
 	})
 	if err != nil {
 		return fmt.Errorf("keeper: %w", err)
@@ -73,13 +73,13 @@ func (e *Engine) proveShared() error {
 		return fmt.Errorf("keeper: %w", err)
 	}
 	var ours, theirs unix.Stat_t
-	if err := unix.Stat(e.folders.data, &ours); err != nil {
+	if err := unix.Stat(e.layout.data, &ours); err != nil {
 		return err
 	}
-	err = unix.Stat(filepath.Join("/proc", fmt.Sprint(pid), "root", e.folders.data), &theirs)
+	err = unix.Stat(filepath.Join("/proc", fmt.Sprint(pid), "root", e.layout.data), &theirs)
 	if err != nil || ours.Dev != theirs.Dev || ours.Ino != theirs.Ino {
 		return fmt.Errorf("keeper: process %d runs since before %s was mounted: end it once no sandbox runs, and start the service again",
-			pid, e.folders.data)
+			pid, e.layout.data)
 	}
 	return nil
 }
@@ -192,14 +192,14 @@ func (e *Engine) sweep(ctx context.Context) error {
 		started[c.id] = c.record.Run != nil
 	}
 	// No start is in progress, so no container has sources of mounts.
-	err := eachUnknown(e.folders.runMounts(), nil, func(id string) error {
+	err := eachUnknown(e.layout.runMounts(), nil, func(id string) error {
 		e.releaseSources(id)
 		return nil
 	})
 	return errors.Join(
 		e.sweepGroups(started), e.sweepStates(ctx, started), err,
-		eachUnknown(e.folders.runRoots(), started, func(id string) error { return os.Remove(e.folders.root(id)) }),
-		e.sweepUnfinished(e.folders.volumes()), e.sweepUnfinished(e.folders.folders()), e.sweepUnfinished(e.folders.data))
+		eachUnknown(e.layout.runRoots(), started, func(id string) error { return os.Remove(e.layout.root(id)) }),
+		e.sweepUnfinished(e.layout.volumes()), e.sweepUnfinished(e.layout.folders()), e.sweepUnfinished(e.layout.data))
 }
 
 func (e *Engine) sweepGroups(started map[string]bool) error {
@@ -219,8 +219,8 @@ func (e *Engine) sweepGroups(started map[string]bool) error {
 }
 
 func (e *Engine) sweepStates(ctx context.Context, started map[string]bool) error {
-	return eachUnknown(e.folders.runRuntimes(), nil, func(runtime string) error {
-		return eachUnknown(filepath.Join(e.folders.runRuntimes(), runtime), started, func(name string) error {
+	return eachUnknown(e.layout.runRuntimes(), nil, func(runtime string) error {
+		return eachUnknown(filepath.Join(e.layout.runRuntimes(), runtime), started, func(name string) error {
 			id := idPattern.FindString(name) // runsc's files have it in their names
 			if started[id] {
 				return nil

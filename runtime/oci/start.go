@@ -83,7 +83,7 @@ func (e *Engine) start(ctx context.Context, c *container) error {
 		return err
 	}
 	defer release()
-	return e.startFrom(ctx, c, &starting{image: image, imagesIn: e.folders.images()})
+	return e.startFrom(ctx, c, &starting{image: image, imagesIn: e.layout.images()})
 }
 
 // startFrom starts a container from an image.
@@ -232,7 +232,7 @@ func (s *starting) makeDisk(ctx context.Context) error {
 // root is where its root file system is mounted.
 func (s *starting) root() string {
 	if s.users.First != 0 {
-		return s.engine.folders.root(s.container.id)
+		return s.engine.layout.root(s.container.id)
 	}
 	return s.container.at.rootfs()
 }
@@ -316,7 +316,7 @@ func (s *starting) writeBundle() error {
 
 func (s *starting) toLaunch() keeper.Launch {
 	e, c := s.engine, s.container
-	root := e.folders.runtime(s.runtime.Name)
+	root := e.layout.runtime(s.runtime.Name)
 	launch := e.launchOf(c)
 	if !s.runtime.PassesFiles {
 		launch.ExitFile = ""

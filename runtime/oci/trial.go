@@ -33,7 +33,7 @@ func (e *Engine) openUsers() error {
 		e.log.Info().Msg("user namespaces are switched off: root in a container is that of the host, without the capabilities")
 		return nil
 	}
-	pool, err := users.Open(claims, e.folders.data, e.makeUserNamespace)
+	pool, err := users.Open(claims, e.layout.data, e.makeUserNamespace)
 	if err != nil && !passing(err) && e.options.UserNamespaces == UserNamespacesAuto {
 		e.noUsers = err.Error()
 		e.log.Warn().Err(err).Msg("containers have no user namespaces: their root is that of the host, without the capabilities")
@@ -115,7 +115,7 @@ func passing(err error) bool {
 func (e *Engine) tryUsers(ctx context.Context, runtime bundle.Runtime) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, trialTimeout)
 	defer cancel()
-	image, err := os.MkdirTemp(e.folders.data, ".trial-")
+	image, err := os.MkdirTemp(e.layout.data, ".trial-")
 	if err != nil {
 		return err
 	}

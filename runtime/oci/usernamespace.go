@@ -38,10 +38,10 @@ func (e *Engine) HostUsers() string {
 	switch {
 	case e.users == nil:
 		return e.noUsers
-	case !e.fallback.MapsUsers:
+	case !e.defaultRuntime.MapsUsers:
 		return "" // it has its own way
 	}
-	return e.hostUsers[e.fallback.Path]
+	return e.hostUsers[e.defaultRuntime.Path]
 }
 
 // fixedIDs is the error of a source whose files cannot be shown as those of a user namespace.

@@ -25,8 +25,8 @@ type volume struct {
 	Path    string `json:"path,omitempty"`
 }
 
-func (f folders) volumeData(name string) string { return filepath.Join(f.volumes(), name, "data") }
-func (f folders) folderData(name string) string { return filepath.Join(f.folders(), name, "data") }
+func (l layout) volumeData(name string) string { return filepath.Join(l.volumes(), name, "data") }
+func (l layout) folderData(name string) string { return filepath.Join(l.folders(), name, "data") }
 
 const (
 	volumeFile = "volume.json"
@@ -42,11 +42,11 @@ func (e *Engine) MakeVolume(ctx context.Context, name string, labels map[string]
 	if has, err := e.VolumeLabels(ctx, name); !errors.Is(err, engine.ErrNotFound) {
 		return has, err
 	}
-	next, err := e.unfinished(e.folders.volumes(), volumeFile, volume{Labels: labels})
+	next, err := e.unfinished(e.layout.volumes(), volumeFile, volume{Labels: labels})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
-	switch err := e.finish(next, filepath.Join(e.folders.volumes(), name)); {
+	switch err := e.finish(next, filepath.Join(e.layout.volumes(), name)); {
 	case errors.Is(err, os.ErrExist): // another call was faster
 		return e.VolumeLabels(ctx, name)
 	case err != nil:
@@ -64,7 +64,7 @@ func (e *Engine) VolumeLabels(_ context.Context, name string) (map[string]string
 	if err := checkName("volume", name); err != nil {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
-	found, err := readVolume(filepath.Join(e.folders.volumes(), name, volumeFile))
+	found, err := readVolume(filepath.Join(e.layout.volumes(), name, volumeFile))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("%s: %w", op, engine.ErrNotFound)
 	}

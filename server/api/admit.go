@@ -50,7 +50,7 @@ func (p *ports) byKey(c echo.Context, v visit) error {
 	if err != nil {
 		return err
 	}
-	sandbox, err := p.handlers.reach(c.Request().Context(), v.id, lifecycle.Principal.CanUse)
+	sandbox, err := p.handlers.authorized(c.Request().Context(), v.id, lifecycle.Principal.CanUse)
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ import (
 func (h *handlers) StreamSandboxEvents(
 	ctx context.Context, request gen.StreamSandboxEventsRequestObject,
 ) (gen.StreamSandboxEventsResponseObject, error) {
-	if _, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanRead); err != nil {
+	if _, err := h.authorized(ctx, request.SandboxID, lifecycle.Principal.CanRead); err != nil {
 		return nil, err
 	}
 	stream, err := h.follow(ctx, lifecycle.EventSelection{SandboxID: request.SandboxID},

@@ -88,7 +88,7 @@ func (h *handlers) CreateSandbox(
 func (h *handlers) GetSandbox(
 	ctx context.Context, request gen.GetSandboxRequestObject,
 ) (gen.GetSandboxResponseObject, error) {
-	sandbox, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanRead)
+	sandbox, err := h.authorized(ctx, request.SandboxID, lifecycle.Principal.CanRead)
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +117,7 @@ func (h *handlers) ListSandboxes(
 func (h *handlers) DeleteSandbox(
 	ctx context.Context, request gen.DeleteSandboxRequestObject,
 ) (gen.DeleteSandboxResponseObject, error) {
-	if _, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanUse); err != nil {
+	if _, err := h.authorized(ctx, request.SandboxID, lifecycle.Principal.CanUse); err != nil {
 		return nil, err
 	}
 	if err := h.backend.Delete(ctx, request.SandboxID); err != nil {
@@ -132,7 +132,7 @@ func (h *handlers) DeleteSandbox(
 func (h *handlers) PauseSandbox(
 	ctx context.Context, request gen.PauseSandboxRequestObject,
 ) (gen.PauseSandboxResponseObject, error) {
-	if _, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanUse); err != nil {
+	if _, err := h.authorized(ctx, request.SandboxID, lifecycle.Principal.CanUse); err != nil {
 		return nil, err
 	}
 	if err := h.backend.Pause(ctx, request.SandboxID); err != nil {
@@ -147,7 +147,7 @@ func (h *handlers) PauseSandbox(
 func (h *handlers) ResumeSandbox(
 	ctx context.Context, request gen.ResumeSandboxRequestObject,
 ) (gen.ResumeSandboxResponseObject, error) {
-	if _, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanUse); err != nil {
+	if _, err := h.authorized(ctx, request.SandboxID, lifecycle.Principal.CanUse); err != nil {
 		return nil, err
 	}
 	if err := h.backend.Resume(ctx, request.SandboxID); err != nil {
@@ -162,7 +162,7 @@ func (h *handlers) ResumeSandbox(
 func (h *handlers) RenewExpiration(
 	ctx context.Context, request gen.RenewExpirationRequestObject,
 ) (gen.RenewExpirationResponseObject, error) {
-	if _, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanUse); err != nil {
+	if _, err := h.authorized(ctx, request.SandboxID, lifecycle.Principal.CanUse); err != nil {
 		return nil, err
 	}
 	expiresAt, err := h.backend.Renew(ctx, request.SandboxID, request.Body.ExpiresAt)
@@ -180,7 +180,7 @@ func (h *handlers) GetEndpoint(
 		return nil, serve.Invalid("query parameter direct: cannot be combined with expires")
 	}
 	// The response has the sandbox's token, with which its bearer can run any command there.
-	sandbox, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanUse)
+	sandbox, err := h.authorized(ctx, request.SandboxID, lifecycle.Principal.CanUse)
 	if err != nil {
 		return nil, err
 	}
@@ -211,8 +211,8 @@ func (h *handlers) GetEndpoint(
 	return gen.GetEndpoint200JSONResponse{Body: answer}, nil
 }
 
-// reach returns the sandbox if allowed holds for the caller and the sandbox.
-func (h *handlers) reach(
+// authorized returns the sandbox if allowed holds for the caller and the sandbox.
+func (h *handlers) authorized(
 	ctx context.Context, id string, allowed func(p lifecycle.Principal, owner string) error,
 ) (lifecycle.Sandbox, error) {
 	serve.LogField(ctx, "sandbox_id", id)

@@ -13,7 +13,7 @@ import (
 func (h *handlers) GetLogs(
 	ctx context.Context, request gen.GetLogsRequestObject,
 ) (gen.GetLogsResponseObject, error) {
-	if _, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanRead); err != nil {
+	if _, err := h.authorized(ctx, request.SandboxID, lifecycle.Principal.CanRead); err != nil {
 		return nil, err
 	}
 	options := lifecycle.LogOptions{Tail: request.Params.Tail, Follow: value(request.Params.Follow)}
@@ -45,7 +45,7 @@ func (a logAnswer) VisitGetLogsResponse(w http.ResponseWriter) error {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.Header().Set("X-Accel-Buffering", "no")
 		w.WriteHeader(http.StatusOK)
-		out := logWriter{serve.BoundedWriter(w, 0), http.NewResponseController(w)}
+		out := flushingWriter{serve.BoundedWriter(w, 0), http.NewResponseController(w)}
 		_ = out.controller.Flush() // a disconnected client causes an error at the first write
 		return out
 	})
@@ -55,16 +55,16 @@ func (a logAnswer) VisitGetLogsResponse(w http.ResponseWriter) error {
 	return err
 }
 
-// logWriter flushes every write: the client may be following the log.
-type logWriter struct {
+// flushingWriter flushes every write: the client may be following the log.
+type flushingWriter struct {
 	w          io.Writer
 	controller *http.ResponseController
 }
 
-func (l logWriter) Write(p []byte) (int, error) {
-	n, err := l.w.Write(p)
+func (f flushingWriter) Write(p []byte) (int, error) {
+	n, err := f.w.Write(p)
 	if err != nil {
 		return n, err
 	}
-	return n, l.controller.Flush()
+	return n, f.controller.Flush()
 }

@@ -10,7 +10,7 @@ import (
 func (h *handlers) UpdateMetadata(
 	ctx context.Context, request gen.UpdateMetadataRequestObject,
 ) (gen.UpdateMetadataResponseObject, error) {
-	if _, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanUse); err != nil {
+	if _, err := h.authorized(ctx, request.SandboxID, lifecycle.Principal.CanUse); err != nil {
 		return nil, err
 	}
 	patch := request.ApplicationMergePatchPlusJSONBody

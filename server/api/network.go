@@ -14,7 +14,7 @@ import (
 func (h *handlers) GetNetworkPolicy(
 	ctx context.Context, request gen.GetNetworkPolicyRequestObject,
 ) (gen.GetNetworkPolicyResponseObject, error) {
-	if _, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanRead); err != nil {
+	if _, err := h.authorized(ctx, request.SandboxID, lifecycle.Principal.CanRead); err != nil {
 		return nil, err
 	}
 	policy, err := h.backend.NetworkPolicy(ctx, request.SandboxID)
@@ -44,7 +44,7 @@ func (h *handlers) DeleteNetworkPolicyRules(
 func (h *handlers) changePolicy(
 	ctx context.Context, id string, change lifecycle.PolicyChange,
 ) (policyAnswer, error) {
-	if _, err := h.reach(ctx, id, lifecycle.Principal.CanUse); err != nil {
+	if _, err := h.authorized(ctx, id, lifecycle.Principal.CanUse); err != nil {
 		return policyAnswer{}, err
 	}
 	policy, err := h.backend.ChangeNetworkPolicy(ctx, id, change)
@@ -54,7 +54,7 @@ func (h *handlers) changePolicy(
 func (h *handlers) ProposeNetworkPolicy(
 	ctx context.Context, request gen.ProposeNetworkPolicyRequestObject,
 ) (gen.ProposeNetworkPolicyResponseObject, error) {
-	if _, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanRead); err != nil {
+	if _, err := h.authorized(ctx, request.SandboxID, lifecycle.Principal.CanRead); err != nil {
 		return nil, err
 	}
 	policy, err := h.backend.ProposeNetworkPolicy(ctx, request.SandboxID)
@@ -64,7 +64,7 @@ func (h *handlers) ProposeNetworkPolicy(
 func (h *handlers) ListNetworkDecisions(
 	ctx context.Context, request gen.ListNetworkDecisionsRequestObject,
 ) (gen.ListNetworkDecisionsResponseObject, error) {
-	if _, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanRead); err != nil {
+	if _, err := h.authorized(ctx, request.SandboxID, lifecycle.Principal.CanRead); err != nil {
 		return nil, err
 	}
 	follow := serve.Accepts(serve.Request(ctx), serve.MIMEEventStream)
@@ -128,7 +128,7 @@ func (a decisionsAnswer) VisitListNetworkDecisionsResponse(w http.ResponseWriter
 	w.Header().Set("Content-Type", kind)
 	w.Header().Set("X-Accel-Buffering", "no")
 	w.WriteHeader(http.StatusOK)
-	out := logWriter{serve.BoundedWriter(w, 0), http.NewResponseController(w)}
+	out := flushingWriter{serve.BoundedWriter(w, 0), http.NewResponseController(w)}
 	_ = out.controller.Flush() // a disconnected client causes an error at the first write
 	_, err := io.Copy(out, a.decisions)
 	if a.follow && (a.ctx.Err() != nil || errors.Is(err, io.ErrUnexpectedEOF)) {

@@ -108,7 +108,7 @@ func (p *ports) locate(
 }
 
 func notRunning(state lifecycle.State) *lifecycle.Error {
-	conflict := state.Forbidden("reach a port", lifecycle.StateRunning)
+	conflict := state.Conflict("reach a port", lifecycle.StateRunning)
 	if state == lifecycle.StatePending || state == lifecycle.StateResuming {
 		conflict.RetryAfter = 1
 	}

@@ -133,7 +133,7 @@ func (c *Cluster) Resume(ctx context.Context, id string) error {
 func (c *Cluster) toggle(ctx context.Context, id, action string, from lifecycle.State, pause bool) error {
 	e, err := c.change(ctx, id, func(e *view.Entry, b *v1alpha1.BatchSandbox) (bool, error) {
 		if state := e.Sandbox.Status.State; state != from {
-			return false, state.Forbidden(action, from)
+			return false, state.Conflict(action, from)
 		}
 		b.Spec.Pause = pause
 		b.Annotations[view.AnnotationAsked] = c.Clock().UTC().Format(time.RFC3339Nano)

@@ -185,7 +185,7 @@ func (h *Host) toggle(
 	var during lifecycle.State
 	err = a.do(ctx, func() error {
 		if state := a.state(); state != from {
-			return state.Forbidden(action, from)
+			return state.Conflict(action, from)
 		}
 		err := a.request(trigger, reason, action+"d by a client")
 		during = a.state()

@@ -172,7 +172,7 @@ func (h *handler) notRunning(state lifecycle.State) error {
 		wait = retryAfter
 	}
 	return h.refuse("not_running", http.StatusServiceUnavailable, codeNotRunning, wait, "%s",
-		state.Forbidden("reach a port", lifecycle.StateRunning).Message)
+		state.Conflict("reach a port", lifecycle.StateRunning).Message)
 }
 
 func (h *handler) refuse(

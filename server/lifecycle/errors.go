@@ -64,8 +64,8 @@ func Stopping() *Error {
 	return &Error{Kind: KindUnavailable, Message: "the service is stopping", RetryAfter: 1}
 }
 
-// Forbidden returns the Error for a transition that the table does not have. It names the states that allow the action, if any do.
-func (s State) Forbidden(action string, allowed ...State) *Error {
+// Conflict returns the Error of KindConflict for a transition that the table does not have. It names the states that allow the action, if any do.
+func (s State) Conflict(action string, allowed ...State) *Error {
 	if len(allowed) == 0 {
 		return Conflictf("cannot %s: the sandbox is %s", action, s)
 	}

@@ -31,7 +31,7 @@ func expectError(t *testing.T, err error, kind lifecycle.Kind, parts ...string) 
 	}
 }
 
-func TestForbidden(t *testing.T) {
+func TestConflict(t *testing.T) {
 	for name, test := range map[string]struct {
 		allowed []lifecycle.State
 		want    string
@@ -42,7 +42,7 @@ func TestForbidden(t *testing.T) {
 		"three": {[]lifecycle.State{"Pending", "Running", "Paused"}, "cannot pause: the sandbox is Stopping; it must be Pending, Running or Paused"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := lifecycle.StateStopping.Forbidden("pause", test.allowed...)
+			got := lifecycle.StateStopping.Conflict("pause", test.allowed...)
 			if got.Kind != lifecycle.KindConflict || got.Message != test.want {
 				t.Errorf("got %s %q, want %s %q", got.Kind, got.Message, lifecycle.KindConflict, test.want)
 			}

@@ -36,7 +36,7 @@ func (s State) CheckSidecar() error {
 	if s.HasNetwork() {
 		return nil
 	}
-	conflict := s.Forbidden("ask the egress sidecar", StateRunning, StatePaused)
+	conflict := s.Conflict("ask the egress sidecar", StateRunning, StatePaused)
 	if s.Transient() && s != StateStopping {
 		conflict.RetryAfter = 1
 	}
@@ -46,7 +46,7 @@ func (s State) CheckSidecar() error {
 // CheckRenewable returns an Error of KindConflict unless the expiry of a sandbox in the state can be moved.
 func (s State) CheckRenewable() error {
 	if s.Final() || s == StateStopping {
-		return s.Forbidden("renew", StatePending, StateRunning, StatePausing, StatePaused, StateResuming)
+		return s.Conflict("renew", StatePending, StateRunning, StatePausing, StatePaused, StateResuming)
 	}
 	return nil
 }

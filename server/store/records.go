@@ -55,10 +55,10 @@ func (s *Store) Insert(ctx context.Context, record lifecycle.Record, key *lifecy
 		return err
 	}
 	return s.writer.do(ctx, func(stmts *statements) error {
-		box := &record.Sandbox
-		if err := execute(stmts.insert, box.ID, box.CreatedAt.UnixNano(), string(box.Status.State),
+		sandbox := &record.Sandbox
+		if err := execute(stmts.insert, sandbox.ID, sandbox.CreatedAt.UnixNano(), string(sandbox.Status.State),
 			data); err != nil {
-			return fmt.Errorf("store: insert sandbox %q: %w", box.ID, err)
+			return fmt.Errorf("store: insert sandbox %q: %w", sandbox.ID, err)
 		}
 		if key != nil {
 			if err := insertKey(stmts, *key); err != nil {
@@ -95,14 +95,14 @@ func (s *Store) save(ctx context.Context,
 		return err
 	}
 	return do(ctx, func(stmts *statements) error {
-		box := &record.Sandbox
-		result, err := stmts.save.ExecContext(context.Background(), string(box.Status.State), data,
-			box.ID)
+		sandbox := &record.Sandbox
+		result, err := stmts.save.ExecContext(context.Background(), string(sandbox.Status.State), data,
+			sandbox.ID)
 		if err != nil {
-			return fmt.Errorf("store: save sandbox %q: %w", box.ID, err)
+			return fmt.Errorf("store: save sandbox %q: %w", sandbox.ID, err)
 		}
 		if n, err := result.RowsAffected(); err != nil || n != 1 {
-			return fmt.Errorf("store: save sandbox %q: there is no such record", box.ID)
+			return fmt.Errorf("store: save sandbox %q: there is no such record", sandbox.ID)
 		}
 		return insertEvents(stmts, rows)
 	})

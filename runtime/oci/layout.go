@@ -25,38 +25,38 @@ const runFolders = "/run/sandbox-local"
 // that the service has.
 const claims = runFolders + "/users"
 
-// folders are where things lie.
-type folders struct {
+// layout is where things lie.
+type layout struct {
 	data string // what outlives a reboot
 	run  string // what does not
 }
 
-func newFolders(options Options) folders {
-	return folders{data: options.Folder, run: options.RunFolder}
+func newLayout(options Options) layout {
+	return layout{data: options.Folder, run: options.RunFolder}
 }
 
-func (f folders) images() string     { return filepath.Join(f.data, "images") }
-func (f folders) volumes() string    { return filepath.Join(f.data, "volumes") }
-func (f folders) folders() string    { return filepath.Join(f.data, "folders") }
-func (f folders) containers() string { return filepath.Join(f.data, "containers") }
-func (f folders) trash() string      { return filepath.Join(f.data, "trash") }
+func (l layout) images() string     { return filepath.Join(l.data, "images") }
+func (l layout) volumes() string    { return filepath.Join(l.data, "volumes") }
+func (l layout) folders() string    { return filepath.Join(l.data, "folders") }
+func (l layout) containers() string { return filepath.Join(l.data, "containers") }
+func (l layout) trash() string      { return filepath.Join(l.data, "trash") }
 
 // runtime is the root folder of the OCI runtime's states; each runtime has one of its own, because their states have different forms.
-func (f folders) runtime(name string) string {
-	return filepath.Join(f.runRuntimes(), filepath.Base(name))
+func (l layout) runtime(name string) string {
+	return filepath.Join(l.runRuntimes(), filepath.Base(name))
 }
 
 // mounts is where the sources of mounts are made visible to the runtime; see mounts.go.
-func (f folders) mounts(id string) string { return filepath.Join(f.runMounts(), id) }
+func (l layout) mounts(id string) string { return filepath.Join(l.runMounts(), id) }
 
 // root is where the root of a container with a user namespace is mounted, in the keeper's mount namespace: its user gets there, which it does
 // not to the data folder.
-func (f folders) root(id string) string { return filepath.Join(f.runRoots(), id) }
+func (l layout) root(id string) string { return filepath.Join(l.runRoots(), id) }
 
-func (f folders) runRoots() string    { return filepath.Join(f.run, "roots") }
-func (f folders) runMounts() string   { return filepath.Join(f.run, "mounts") }
-func (f folders) runRuntimes() string { return filepath.Join(f.run, "runtime") }
-func (f folders) socket() string      { return filepath.Join(f.run, "keeper.sock") }
+func (l layout) runRoots() string    { return filepath.Join(l.run, "roots") }
+func (l layout) runMounts() string   { return filepath.Join(l.run, "mounts") }
+func (l layout) runRuntimes() string { return filepath.Join(l.run, "runtime") }
+func (l layout) socket() string      { return filepath.Join(l.run, "keeper.sock") }
 
 // upperFolder and workFolder are the two folders of an overlay, etcFolder that of the container's own files of /etc.
 const (
@@ -68,7 +68,7 @@ const (
 // place is the folder of one container.
 type place string
 
-func (f folders) container(id string) place { return place(filepath.Join(f.containers(), id)) }
+func (l layout) container(id string) place { return place(filepath.Join(l.containers(), id)) }
 
 func (p place) record() string { return filepath.Join(string(p), "container.json") }
 func (p place) rootfs() string { return filepath.Join(string(p), "rootfs") }
@@ -87,17 +87,17 @@ func (p place) end() string        { return filepath.Join(string(p), "end.json")
 func (p place) pidFile() string    { return filepath.Join(string(p), "pid") }
 
 // make makes every folder that is missing.
-func (f folders) make() error {
-	if err := makePrivate(f.data, folderMode); err != nil {
+func (l layout) make() error {
+	if err := makePrivate(l.data, folderMode); err != nil {
 		return err
 	}
-	for _, path := range []string{f.volumes(), f.folders(), f.containers(), f.trash()} {
+	for _, path := range []string{l.volumes(), l.folders(), l.containers(), l.trash()} {
 		if err := os.MkdirAll(path, folderMode); err != nil {
 			return err
 		}
 	}
-	shared := []string{f.run, f.runMounts(), f.runRoots()}
-	if filepath.Dir(f.run) == runFolders {
+	shared := []string{l.run, l.runMounts(), l.runRoots()}
+	if filepath.Dir(l.run) == runFolders {
 		shared = append([]string{runFolders}, shared...)
 	}
 	for _, path := range shared {
@@ -105,7 +105,7 @@ func (f folders) make() error {
 			return err
 		}
 	}
-	return os.MkdirAll(f.runRuntimes(), folderMode)
+	return os.MkdirAll(l.runRuntimes(), folderMode)
 }
 
 // makePrivate makes a folder, or makes sure that no one else can read or change the one that there is: layers have programs with set-user-id.
@@ -124,12 +124,12 @@ func makePrivate(path string, mode os.FileMode) error {
 }
 
 // removeRun removes what does not outlive a reboot, of an Engine without containers and keeper.
-func (f folders) removeRun() error {
+func (l layout) removeRun() error {
 	var errs []error
-	for _, path := range []string{f.runMounts(), f.runRoots(), f.runRuntimes(), f.socket(), filepath.Join(f.run, "keeper.lock"), filepath.Join(f.run, "keeper.stderr")} {
+	for _, path := range []string{l.runMounts(), l.runRoots(), l.runRuntimes(), l.socket(), filepath.Join(l.run, "keeper.lock"), filepath.Join(l.run, "keeper.stderr")} {
 		errs = append(errs, os.RemoveAll(path))
 	}
-	return errors.Join(append(errs, os.Remove(f.run))...)
+	return errors.Join(append(errs, os.Remove(l.run))...)
 }
 
 // folderKey is what names that one data folder's Engine uses on the host are made unique with.
