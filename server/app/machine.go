@@ -67,7 +67,7 @@ func (a *App) prepareMachine(cfg config.Config, measured *metrics.Metrics) (star
 			measured.SpareNetworks(containers.SpareNetworkCounts)
 		}
 		started, err := host.Start(ctx, host.Options{
-			Box: containers, Store: measured.Store(a.machine.store), Guards: guards, Logger: a.logger, Clock: time.Now, Observer: measured,
+			Boxes: containers, Store: measured.Store(a.machine.store), Guards: guards, Logger: a.logger, Clock: time.Now, Observer: measured,
 			EndpointHost:           cfg.Docker.HostIP,
 			TerminatedRetention:    cfg.Server.TerminatedRetention.Duration(),
 			FailedPendingRetention: cfg.Environment.PendingFailureTTL.Duration(),

@@ -1,5 +1,5 @@
 // Package box makes what sandboxes consist of on one machine: a container of an engine, with an egress sidecar beside it where one is
-// configured. It implements the Box of server/host, which decides when; this package does what is decided.
+// configured. It implements the Boxes of server/host, which decides when; this package does what is decided.
 //
 // Every operation can be repeated: after a service was killed in the middle of one, the next service calls it again with the same record,
 // and it goes on from what the engine has.

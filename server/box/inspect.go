@@ -17,28 +17,28 @@ const messageLogLines = 20
 
 // Inspect returns the condition of a box. It returns [lifecycle.ErrNoBox], [lifecycle.ErrBoxUnavailable], and a *[lifecycle.BoxFailure]
 // for a box that is of no use any more although its container lives.
-func (c *Containers) Inspect(ctx context.Context, record lifecycle.Record) (lifecycle.Box, error) {
+func (c *Containers) Inspect(ctx context.Context, record lifecycle.Record) (lifecycle.BoxCondition, error) {
 	select {
 	case c.inspections <- struct{}{}:
 		defer func() { <-c.inspections }()
 	case <-ctx.Done():
-		return lifecycle.Box{}, ctx.Err()
+		return lifecycle.BoxCondition{}, ctx.Err()
 	}
 	box, err := c.inspect(ctx, &record)
 	return box, translated(err)
 }
 
 // inspect is Inspect with the engine's errors, for as many callers as there are.
-func (c *Containers) inspect(ctx context.Context, record *lifecycle.Record) (lifecycle.Box, error) {
+func (c *Containers) inspect(ctx context.Context, record *lifecycle.Record) (lifecycle.BoxCondition, error) {
 	name := containerName(record.Box)
 	container, err := c.Engine.Inspect(ctx, name)
 	if err != nil {
-		return lifecycle.Box{}, err
+		return lifecycle.BoxCondition{}, err
 	}
-	box := lifecycle.Box{Status: statusOf(container)}
+	box := lifecycle.BoxCondition{Status: statusOf(container)}
 	switch container.Status {
 	case engine.StatusRemoving:
-		return lifecycle.Box{}, fmt.Errorf("%w: it is being removed", engine.ErrNotFound)
+		return lifecycle.BoxCondition{}, fmt.Errorf("%w: it is being removed", engine.ErrNotFound)
 	case engine.StatusCreated:
 		box.Exit = &lifecycle.BoxExit{NeverStarted: true, StartError: container.Error}
 		return box, nil
@@ -52,7 +52,7 @@ func (c *Containers) inspect(ctx context.Context, record *lifecycle.Record) (lif
 	}
 	network, err := c.network(ctx, *record)
 	if err != nil {
-		return lifecycle.Box{}, err
+		return lifecycle.BoxCondition{}, err
 	}
 	// The owner of the network publishes the ports of both.
 	box.Place = lifecycle.Place{Port: network.Ports[lifecycle.DaemonPort], SidecarPort: network.Ports[lifecycle.SidecarPort]}

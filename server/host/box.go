@@ -7,14 +7,14 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// Box creates and controls what sandboxes consist of. The host decides when; a Box has no notion of
+// Boxes creates and controls what sandboxes consist of. The host decides when; it has no notion of
 // states and expiry.
 //
 // Every method may be called from several goroutines at once, and every one but Assign again with
 // the same record after a call that a crash interrupted. Errors are wrapped
 // [lifecycle.ErrBoxUnavailable], [lifecycle.ErrNoBox], [lifecycle.ErrBoxNotAlive], or a
 // *[lifecycle.BoxFailure].
-type Box interface {
+type Boxes interface {
 	// Close cancels the calls in progress, and changes no box of a sandbox.
 	Close()
 	// Ready returns an error when the engine does not answer.
@@ -34,7 +34,7 @@ type Box interface {
 	// place.
 	Host(record *lifecycle.Record) string
 	// Inspect returns the condition of the box.
-	Inspect(ctx context.Context, record lifecycle.Record) (lifecycle.Box, error)
+	Inspect(ctx context.Context, record lifecycle.Record) (lifecycle.BoxCondition, error)
 	// Freeze stops the processes in the box from running, memory retained; Thaw lets them run
 	// again. Both are idempotent.
 	Freeze(ctx context.Context, record lifecycle.Record) error

@@ -1,5 +1,5 @@
 // Package host is the lifecycle backend for one machine: the states of sandboxes, their durability,
-// expiry and recovery. What a sandbox is made of is behind [Box], records are in one store.
+// expiry and recovery. What a sandbox is made of is behind [Boxes], records are in one store.
 //
 // Every sandbox has an actor: one goroutine that owns its record, changes it and brings the box
 // into the state of the record. That state says what there is to do, so a restarted service
@@ -20,7 +20,7 @@ import (
 
 // Options configures a Host.
 type Options struct {
-	Box    Box
+	Boxes  Boxes
 	Store  Store
 	Guards Guards
 	Logger zerolog.Logger
@@ -74,7 +74,7 @@ type Host struct {
 var _ lifecycle.Backend = (*Host)(nil)
 
 // Start continues every sandbox of the store and of the engine in its present state, and returns a
-// host that serves. ctx bounds the start only. The host closes its Box, also when the start fails.
+// host that serves. ctx bounds the start only. The host closes its Boxes, also when the start fails.
 func Start(ctx context.Context, options Options) (*Host, error) {
 	h := &Host{Options: options, registry: newRegistry()}
 	if h.Observer == nil {
@@ -99,13 +99,13 @@ func (h *Host) Close() {
 	h.creating.Lock()
 	h.cancel()
 	h.creating.Unlock()
-	h.Box.Close()
+	h.Boxes.Close()
 	h.tasks.Wait()
 }
 
 // Ready returns an error of KindUnavailable when the engine or the store does not answer.
 func (h *Host) Ready(ctx context.Context) error {
-	if err := h.Box.Ready(ctx); err != nil {
+	if err := h.Boxes.Ready(ctx); err != nil {
 		return notReady("the container engine", err)
 	}
 	// A write without an effect, which proves that the store is writable.

@@ -63,7 +63,7 @@ func (h *Host) Logs(
 func (h *Host) openLog(
 	ctx context.Context, a *actor, wanted lifecycle.LogOptions,
 ) (log io.ReadCloser, live bool, err error) {
-	log, err = h.Box.OpenLog(ctx, *a.now(), wanted)
+	log, err = h.Boxes.OpenLog(ctx, *a.now(), wanted)
 	switch {
 	case errors.Is(err, lifecycle.ErrNoBox):
 		kept, err := h.keptLog(ctx, a, wanted.Tail)
@@ -165,7 +165,7 @@ func (a *actor) keepLog(ctx context.Context, record lifecycle.Record) {
 		ctx, cancel := context.WithTimeout(ctx, keepLogTimeout)
 		defer cancel()
 		lines := keptLogLines
-		log, err := a.host.Box.OpenLog(ctx, record, lifecycle.LogOptions{Tail: &lines})
+		log, err := a.host.Boxes.OpenLog(ctx, record, lifecycle.LogOptions{Tail: &lines})
 		if errors.Is(err, lifecycle.ErrNoBox) {
 			return nil
 		}

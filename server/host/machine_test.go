@@ -85,7 +85,7 @@ func (m *machine) open() (*host.Host, error) {
 		return nil, err
 	}
 	options := m.options
-	m.boxes, options.Box = boxes, boxes
+	m.boxes, options.Boxes = boxes, boxes
 	return host.Start(m.t.Context(), options)
 }
 

@@ -62,7 +62,7 @@ func (h *Host) Locate(ctx context.Context, id string, port int) (lifecycle.Locat
 			Port: record.Port,
 			Path: fmt.Sprintf("/proxy/%d", port),
 		},
-		Daemon: net.JoinHostPort(h.Box.Host(record), strconv.Itoa(record.Port)),
+		Daemon: net.JoinHostPort(h.Boxes.Host(record), strconv.Itoa(record.Port)),
 		Token:  record.Token,
 	}
 	// the service forwards requests, because execd listens on the loopback interface only

@@ -26,7 +26,7 @@ func (a *actor) provision(
 		}
 	}
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
-		place, err := a.host.Box.Launch(ctx, record, launch)
+		place, err := a.host.Boxes.Launch(ctx, record, launch)
 		switch {
 		case err == nil && ctx.Err() == nil:
 			return func() { a.provisioned(place) }

@@ -17,7 +17,7 @@ func (h *Host) recover(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("load the records: %w", err)
 	}
-	boxes, err := h.Box.List(ctx)
+	boxes, err := h.Boxes.List(ctx)
 	if err != nil {
 		return fmt.Errorf("list the containers: %w", err)
 	}
@@ -62,7 +62,7 @@ func (h *Host) watch() {
 				a.inspectSoon()
 			}
 		}
-		err := h.Box.Watch(h.ctx, ready, func(id string, event lifecycle.BoxEvent) {
+		err := h.Boxes.Watch(h.ctx, ready, func(id string, event lifecycle.BoxEvent) {
 			if a := h.registry.owner(id); a != nil {
 				a.onBoxEvent(event)
 			}
@@ -111,7 +111,7 @@ func (h *Host) sweepPeriodically() {
 // Before all that it wakes the actors whose time has come.
 func (h *Host) sweep() {
 	h.wakeDue()
-	boxes, err := h.Box.List(h.ctx)
+	boxes, err := h.Boxes.List(h.ctx)
 	if err != nil {
 		h.Logger.Warn().Err(err).Msg("containers cannot be compared with records")
 	} else {
@@ -159,7 +159,7 @@ func (h *Host) compare(boxes []lifecycle.BoxListing) {
 }
 
 func (h *Host) discard(ctx context.Context, box lifecycle.BoxListing) {
-	err := h.Box.Discard(ctx, box)
+	err := h.Boxes.Discard(ctx, box)
 	h.Logger.Warn().
 		AnErr("error", err).
 		Strs("containers", box.Parts).

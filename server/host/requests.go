@@ -47,7 +47,7 @@ func (h *Host) Create(
 			return first, err
 		}
 	}
-	if err := h.Box.Admit(ctx, spec, options); err != nil {
+	if err := h.Boxes.Admit(ctx, spec, options); err != nil {
 		return lifecycle.Sandbox{}, err
 	}
 	record := h.newRecord(spec, options)
@@ -133,7 +133,7 @@ func (h *Host) newRecord(spec lifecycle.Spec, options lifecycle.CreateOptions) l
 		NeedsAuth: needsAuth,
 		Token:     lifecycle.NewToken(),
 	}.Clone()
-	h.Box.Assign(&record)
+	h.Boxes.Assign(&record)
 	return record
 }
 

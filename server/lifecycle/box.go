@@ -33,18 +33,18 @@ func BoxFailuref(reason Reason, format string, values ...any) *BoxFailure {
 	return &BoxFailure{Reason: reason, Message: fmt.Sprintf(format, values...)}
 }
 
-// BoxStatus is the condition of a box.
+// BoxStatus is what a box does.
 type BoxStatus string
 
-// The conditions.
+// What a box can be doing.
 const (
 	BoxRunning BoxStatus = "running"
 	BoxFrozen  BoxStatus = "frozen"
 	BoxEnded   BoxStatus = "ended" // see BoxExit
 )
 
-// Box is what is found of a sandbox's box.
-type Box struct {
+// BoxCondition is what is found of a sandbox's box.
+type BoxCondition struct {
 	Status BoxStatus
 	Place  Place
 	// Exit is set when Status is BoxEnded.

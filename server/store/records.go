@@ -56,8 +56,8 @@ func (s *Store) Insert(ctx context.Context, record lifecycle.Record, key *lifecy
 	}
 	return s.writer.do(ctx, func(stmts *statements) error {
 		sandbox := &record.Sandbox
-		if err := execute(stmts.insert, sandbox.ID, sandbox.CreatedAt.UnixNano(), string(sandbox.Status.State),
-			data); err != nil {
+		if err := execute(stmts.insert, sandbox.ID, sandbox.CreatedAt.UnixNano(),
+			string(sandbox.Status.State), data); err != nil {
 			return fmt.Errorf("store: insert sandbox %q: %w", sandbox.ID, err)
 		}
 		if key != nil {
