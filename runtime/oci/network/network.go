@@ -16,10 +16,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -97,13 +95,6 @@ type Network struct {
 	problem  string // of the last change of the table or the accept rules; "" when it succeeded
 	reported string // the last answer of Problem in the log
 	closed   bool
-}
-
-// attached is an attachment, with what this process holds for it.
-type attached struct {
-	Attachment
-	namespace *namespace // nil once started
-	reserved  []int      // sockets bound to the host ports
 }
 
 // departed is an address whose neighbour entry and connections are to be removed.
@@ -291,167 +282,4 @@ func (n *Network) remove() error {
 		return nil // Open made nothing
 	}
 	return errors.Join(removeAccepts(n.bridge.name), n.filter.remove(), n.bridge.remove())
-}
-
-func (a *attached) close() {
-	for _, socket := range a.reserved {
-		_ = unix.Close(socket)
-	}
-	a.reserved = nil
-	if a.namespace != nil {
-		a.namespace.close()
-		a.namespace = nil
-	}
-}
-
-// Attach takes a namespace for the container and publishes these of its TCP ports on free ports of
-// the host: on the address publish, or on all when it is the zero value. Errors wrap
-// [engine.ErrNetwork].
-func (n *Network) Attach(ctx context.Context, container string, ports []int,
-	publish netip.Addr) (Namespace, error) {
-	ns, err := n.attach(ctx, container, ports, publish)
-	if err != nil {
-		return Namespace{}, fmt.Errorf("%w: %w", engine.ErrNetwork, err)
-	}
-	return ns, nil
-}
-
-func (n *Network) attach(ctx context.Context, container string, ports []int,
-	publish netip.Addr) (Namespace, error) {
-	if container == "" {
-		return Namespace{}, errors.New("container: empty")
-	}
-	if publish == netip.IPv4Unspecified() {
-		publish = netip.Addr{}
-	}
-	if publish.IsValid() && !publish.Is4() {
-		return Namespace{}, fmt.Errorf("publish: %v is not an IPv4 address", publish)
-	}
-	a := &attached{Attachment: Attachment{Container: container, Publish: publish}}
-	if err := a.reserve(ports, &n.others); err != nil {
-		return Namespace{}, err
-	}
-	var err error
-	if a.namespace, err = n.takeNamespace(ctx); err != nil {
-		a.close()
-		return Namespace{}, err
-	}
-	a.Address = a.namespace.address
-	out := Namespace{Attachment: a.copy(), Path: a.namespace.path(), Gateway: n.bridge.gateway}
-	if out.Nameservers, err = n.admit(a); err != nil {
-		a.close()
-		n.forget(a.Address)
-		return Namespace{}, err
-	}
-	return out, nil
-}
-
-// copy returns the attachment without what others hold of it.
-func (a *attached) copy() Attachment {
-	c := a.Attachment
-	c.Ports = maps.Clone(c.Ports)
-	return c
-}
-
-// maxMakers is how many namespaces are made at once. The kernel makes one at a time for the most part.
-const maxMakers = 4
-
-// takeNamespace returns a namespace that was made ahead, or makes one.
-func (n *Network) takeNamespace(ctx context.Context) (*namespace, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	defer n.notify()
-	select {
-	case ns, open := <-n.ready:
-		return opened(ns, open)
-	default:
-	}
-	select {
-	case ns, open := <-n.ready:
-		return opened(ns, open)
-	case n.makers <- struct{}{}:
-		defer func() { <-n.makers }()
-		return n.makeNamespace()
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-func opened(ns *namespace, open bool) (*namespace, error) {
-	if !open {
-		return nil, errClosed
-	}
-	return ns, nil
-}
-
-var errClosed = errors.New("the network is closed")
-
-// admit enters the attachment into the table and returns the name servers.
-func (n *Network) admit(a *attached) ([]string, error) {
-	if err := n.addresses.use(a.Address, time.Now()); err != nil {
-		return nil, err
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.closed {
-		return nil, errClosed
-	}
-	if _, ok := n.attached[a.Container]; ok {
-		return nil, fmt.Errorf("container %s is attached already", a.Container)
-	}
-	n.attached[a.Container] = a
-	var err error
-	if n.resolver.read() {
-		err = n.rewrite()
-	} else if err = n.filter.add(a.Attachment); err != nil {
-		err = n.rewrite() // another program may have removed the table
-	}
-	if err != nil {
-		delete(n.attached, a.Container)
-		return nil, err
-	}
-	return slices.Clone(n.resolver.servers), nil
-}
-
-// Started drops the descriptor of the container's namespace, which the container's processes hold
-// from now on.
-func (n *Network) Started(container string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if a := n.attached[container]; a != nil && a.namespace != nil {
-		a.namespace.close()
-		a.namespace = nil
-	}
-}
-
-// Detach closes the container's ports and cuts its namespace off. The kernel removes the namespace
-// some time after its last process ended. A container that is not attached is no error.
-func (n *Network) Detach(container string) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	a := n.attached[container]
-	if a == nil {
-		return nil
-	}
-	if n.closed {
-		return fmt.Errorf("%w: detach %s: %w", engine.ErrNetwork, container, errClosed)
-	}
-	delete(n.attached, container)
-	if err := n.filter.drop(a.Attachment); err != nil {
-		if err := n.rewrite(); err != nil {
-			n.attached[container] = a
-			return fmt.Errorf("%w: detach %s: %w", engine.ErrNetwork, container, err)
-		}
-	}
-	a.close()
-	n.depart(a.Address)
-	return nil
-}
-
-// forget lets an address go that was taken and not attached.
-func (n *Network) forget(address netip.Addr) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.depart(address)
 }
