@@ -5,12 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"sync"
-	"time"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -93,137 +90,6 @@ func (f *filter) sets() map[string]*nftables.Set {
 	}
 	return sets
 }
-
-// chain is a base chain with its rules.
-type chain struct {
-	table    *nftables.Table
-	name     string
-	kind     nftables.ChainType
-	hook     *nftables.ChainHook
-	priority nftables.ChainPriority
-	rules    [][]expr.Any
-}
-
-// Priorities of the chains: spoofed packets are dropped first; what a sandbox sends to the host once
-// its connection is known and before another table translates the destination, because a port that
-// another program publishes is the host's too; what is forwarded just before other tables see it.
-const (
-	first       = -300 // raw
-	tracked     = -150 // mangle: connections are tracked at -200
-	translation = -100 // dstnat
-	filtering   = 0
-	sourceNAT   = 100
-)
-
-// bound are the rules that refuse a connection when its container has begun as many as it may.
-//
-// The kernel holds an attempt in the count until a later one of the same container, and removes just a
-// few at a time. So attempts are not counted for a moment after one was refused: they would take
-// memory without a bound.
-func (f *filter) bound() [][]expr.Any {
-	if !f.counts {
-		return nil
-	}
-	const moment = time.Second
-	attempt := match(from(f.bridge), conntrackNone(expr.CtKeySTATUS, confirmed), network(sourceAddress, 1))
-	return [][]expr.Any{
-		match(attempt, &expr.Lookup{SourceRegister: 1, SetName: fullSet}, drop()),
-		match(attempt,
-			&expr.Dynset{SrcRegKey: 1, SetName: flowsSet, Operation: unix.NFT_DYNSET_OP_ADD,
-				Exprs: []expr.Any{countOver(f.flows)}},
-			&expr.Dynset{SrcRegKey: 1, SetName: fullSet, Operation: unix.NFT_DYNSET_OP_ADD, Timeout: moment},
-			drop()),
-	}
-}
-
-// countOver is replaced by the test for kernels that cannot count.
-var countOver = func(n uint32) expr.Any {
-	return &expr.Connlimit{Count: n, Flags: expr.NFT_CONNLIMIT_F_INV}
-}
-
-func (f *filter) chains() []chain {
-	sandbox, toSandbox := from(f.bridge), to(f.bridge)
-	hostKind := addressKind(expr.CmpOpEq, unix.RTN_LOCAL)
-	// What is sent against the direction of a connection answers what the rules have let pass. What is sent
-	// along it passes them each time: the connection may be one of a moment without the table.
-	answers := match(conntrack(expr.CtKeySTATE, replying), backwards())
-	nameServer := match(ipv4(expr.CmpOpEq), network(destinationAddress, 1),
-		&expr.Lookup{SourceRegister: 1, SetName: serversSet}, port(1),
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{0, 53}}, accept())
-	loopback := netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
-	publish := [][]expr.Any{
-		match(ipv4(expr.CmpOpEq), protocol(unix.IPPROTO_TCP), hostKind,
-			network(destinationAddress, register), port(register+1), toPublished(boundMap)),
-		match(ipv4(expr.CmpOpEq), protocol(unix.IPPROTO_TCP), hostKind, port(register),
-			toPublished(portsMap)),
-	}
-	chains := []chain{
-		{f.table, "spoofed", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, first, [][]expr.Any{
-			match(sandbox, ipv4(expr.CmpOpNeq), drop()),
-			match(sandbox, within(destinationAddress, loopback), drop()),
-			// A member sends from the address that belongs to its hardware address, and only from it.
-			match(sandbox, &expr.Payload{DestRegister: register, Base: expr.PayloadBaseLLHeader,
-				Offset: sourceHardware, Len: 6}, network(sourceAddress, register+2),
-				&expr.Lookup{SourceRegister: register, SetName: membersSet, Invert: true}, drop()),
-		}},
-		{f.table, "host", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, tracked, slices.Concat(
-			[][]expr.Any{match(sandbox, answers, accept())},
-			f.bound(),
-			[][]expr.Any{
-				match(sandbox, protocol(unix.IPPROTO_UDP), nameServer),
-				match(sandbox, protocol(unix.IPPROTO_TCP), nameServer),
-				match(sandbox, addressKind(expr.CmpOpNeq, unix.RTN_UNICAST), drop()),
-				match(sandbox, within(destinationAddress, linkLocal), drop()),
-				// Other sandboxes. The host would advise the sender of the direct way (ICMP redirect).
-				match(sandbox, within(destinationAddress, f.subnet), drop()),
-			})},
-		{f.table, "input", nftables.ChainTypeFilter, nftables.ChainHookInput, filtering, [][]expr.Any{
-			match(sandbox, answers, accept()),
-			match(sandbox, protocol(unix.IPPROTO_UDP), nameServer),
-			match(sandbox, protocol(unix.IPPROTO_TCP), nameServer),
-			match(sandbox, drop()),
-		}},
-		{f.table, "output", nftables.ChainTypeFilter, nftables.ChainHookOutput, filtering, [][]expr.Any{
-			// Without any table connections are not tracked: one that a sandbox made then would count as
-			// the host's from what the host sends on.
-			match(toSandbox, protocol(unix.IPPROTO_TCP), conntrack(expr.CtKeySTATE, expr.CtStateBitNEW),
-				withoutSYN(), drop()),
-		}},
-		{f.table, "forward", nftables.ChainTypeFilter, nftables.ChainHookForward, filtering - 1, [][]expr.Any{
-			match(sandbox, toSandbox, drop()),
-			match(sandbox, answers, accept()),
-			// Containers of other programs, which lie behind a bridge or a veth pair.
-			match(sandbox, toKind("bridge"), toNoneOf(uplinksSet), drop()),
-			match(sandbox, toKind("veth"), toNoneOf(uplinksSet), drop()),
-			match(toSandbox, answers, accept()),
-			match(toSandbox, conntrack(expr.CtKeySTATUS, published), accept()),
-			match(toSandbox, drop()),
-		}},
-		{f.table, "publish", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, translation, slices.Concat(
-			// The routes, which refuse these from another machine, are asked later. Connections of the host
-			// itself do not come here.
-			[][]expr.Any{match(ipv4(expr.CmpOpEq), within(destinationAddress, loopback), accept())},
-			publish)},
-		{f.table, "publish_local", nftables.ChainTypeNAT, nftables.ChainHookOutput, translation, publish},
-		{f.table, "masquerade", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, sourceNAT, [][]expr.Any{
-			match(toSandbox, ipv4(expr.CmpOpEq), within(sourceAddress, loopback), &expr.Masq{}),
-			match(meta(expr.MetaKeyOIFNAME, expr.CmpOpNeq, zeroTerminated(f.bridge)),
-				ipv4(expr.CmpOpEq), within(sourceAddress, f.subnet), network(sourceAddress, 1),
-				// The host itself uses the bridge's address.
-				&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: f.gateway.AsSlice()}, &expr.Masq{}),
-		}},
-	}
-	if f.arp != nil {
-		// A request makes an entry of its sender in the table of neighbours, which is one for all
-		// namespaces. No one has to ask: the entries of the bridge and its members are permanent.
-		chains = append(chains, chain{f.arp, "requests", nftables.ChainTypeFilter, arpInput, filtering,
-			[][]expr.Any{match(sandbox, drop())}})
-	}
-	return chains
-}
-
-// arpInput is the hook of what the host receives over ARP (NF_ARP_IN).
-var arpInput = nftables.ChainHookRef(0)
 
 // mostFlows is the bound that the table must have.
 func (f *filter) mostFlows() uint32 {
