@@ -120,26 +120,12 @@ func (e *Engine) tryUsers(ctx context.Context, runtime bundle.Runtime) (err erro
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(image)) }()
-	layer := filepath.Join(image, "layer")
-	if err := os.Mkdir(layer, 0o755); err != nil { //nolint:gosec // the container's root
-		return err
-	}
-	if err := copyProgram(e.options.Keeper, filepath.Join(layer, "keeper")); err != nil {
-		return err
-	}
-	e.mu.Lock()
-	delete(e.byName, trialName) // of one that could not be removed
-	e.mu.Unlock()
-	c, err := e.reserve(engine.ContainerSpec{
-		Name: trialName, Runtime: runtime.Path, Network: engine.NetworkNone, Entrypoint: []string{"/keeper", "--help"},
-	}, runtime)
+	layer, err := e.trialLayer(image)
 	if err != nil {
 		return err
 	}
-	if err := e.keep(c); err != nil {
-		e.mu.Lock()
-		delete(e.byName, trialName)
-		e.mu.Unlock()
+	c, err := e.makeTrial(runtime)
+	if err != nil {
 		return err
 	}
 	if err := c.take(ctx); err != nil {
@@ -151,8 +137,44 @@ func (e *Engine) tryUsers(ctx context.Context, runtime bundle.Runtime) (err erro
 			e.log.Warn().Err(err).Msg("the container that tried user namespaces cannot be removed")
 		}
 	}()
-	err = e.startFrom(ctx, c, &starting{image: images.Image{Layers: []string{layer}}, imagesIn: image, trial: true})
+	return e.runTrial(ctx, c, &starting{image: images.Image{Layers: []string{layer}}, imagesIn: image, trial: true})
+}
+
+// trialLayer makes the only layer of a trial's image in the folder.
+func (e *Engine) trialLayer(image string) (string, error) {
+	layer := filepath.Join(image, "layer")
+	if err := os.Mkdir(layer, 0o755); err != nil { //nolint:gosec // the container's root
+		return "", err
+	}
+	return layer, copyProgram(e.options.Keeper, filepath.Join(layer, "keeper"))
+}
+
+// makeTrial makes the container of a trial, with its record.
+func (e *Engine) makeTrial(runtime bundle.Runtime) (*container, error) {
+	e.forgetTrial() // one that could not be removed
+	c, err := e.reserve(engine.ContainerSpec{
+		Name: trialName, Runtime: runtime.Path, Network: engine.NetworkNone, Entrypoint: []string{"/keeper", "--help"},
+	}, runtime)
 	if err != nil {
+		return nil, err
+	}
+	if err := e.keep(c); err != nil {
+		e.forgetTrial()
+		return nil, err
+	}
+	return c, nil
+}
+
+// forgetTrial makes the name of a trial's container free.
+func (e *Engine) forgetTrial() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.byName, trialName)
+}
+
+// runTrial runs the container of a trial to its end. The error is a *[refusal] if the host cannot.
+func (e *Engine) runTrial(ctx context.Context, c *container, start *starting) error {
+	if err := e.startFrom(ctx, c, start); err != nil {
 		if passing(err) || ctx.Err() != nil {
 			return err
 		}
