@@ -99,42 +99,57 @@ func New(ctx context.Context, cfg config.Config, version api.Version, logger zer
 	}
 	a.backend = backend
 	measured.Sandboxes(backend.Count)
-	signing, err := signingKeys(cfg)
+	options, err := a.apiOptions(cfg, version, measured)
 	if err != nil {
 		return nil, err
 	}
-	keys, err := apiKeys(cfg.Server)
-	if err != nil {
-		return nil, err
-	}
-	a.server, err = api.New(api.Options{
-		Backend: backend, Images: a.images,
-		Keys: keys, Local: isLoopback(cfg.Server.Host), Session: console.Caller, Limits: limits(cfg.Server.RateLimit), Version: version, Logger: logger,
-		Ingress: ingress(cfg.Ingress), Signing: signing, RuntimeClasses: runtimeClasses(cfg.Runtime).Names(),
-		Engine: a.machine.describe(), HostLoad: hostLoad(cfg),
-		Metrics: measured.Handler(), Observer: measured, AuditLog: a.auditLog(measured.AuditFailed),
-	})
-	if err != nil {
+	if a.server, err = api.New(options); err != nil {
 		return nil, err
 	}
 	a.server.Echo().GET("/readyz", readyz(backend.Ready))
-	if slices.Contains(cfg.Server.Compatibility, config.CompatibilityOpenSandbox) {
-		a.compat = compat.New(compat.Options{Next: a.server, Admits: api.Admits(a.server, keys, isLoopback(cfg.Server.Host)), Backend: backend, Logger: logger})
+	return a, a.addFrontEnds(cfg.Server, options)
+}
+
+// apiOptions are what the API is made with, once there is a backend.
+func (a *App) apiOptions(cfg config.Config, version api.Version, measured *metrics.Metrics) (api.Options, error) {
+	signing, err := signingKeys(cfg)
+	if err != nil {
+		return api.Options{}, err
 	}
-	if cfg.Server.Console {
-		a.console, err = console.New(console.Options{
+	keys, err := apiKeys(cfg.Server)
+	if err != nil {
+		return api.Options{}, err
+	}
+	return api.Options{
+		Backend: a.backend, Images: a.images,
+		Keys: keys, Local: isLoopback(cfg.Server.Host), Session: console.Caller, Limits: limits(cfg.Server.RateLimit), Version: version, Logger: a.logger,
+		Ingress: ingress(cfg.Ingress), Signing: signing, RuntimeClasses: runtimeClasses(cfg.Runtime).Names(),
+		Engine: a.machine.describe(), HostLoad: hostLoad(cfg),
+		Metrics: measured.Handler(), Observer: measured, AuditLog: a.auditLog(measured.AuditFailed),
+	}, nil
+}
+
+// addFrontEnds puts beside the API, which was made with the options, what is configured for clients of other protocols and for people.
+func (a *App) addFrontEnds(cfg config.Server, options api.Options) error {
+	keys := options.Keys
+	if slices.Contains(cfg.Compatibility, config.CompatibilityOpenSandbox) {
+		a.compat = compat.New(compat.Options{Next: a.server, Admits: api.Admits(a.server, keys, options.Local), Backend: a.backend, Logger: a.logger})
+	}
+	if cfg.Console {
+		pages, err := console.New(console.Options{
 			Identify: func(key string) (lifecycle.Principal, error) { return api.Identify(keys, key) },
 			Open:     len(keys) == 0,
 		})
 		if err != nil {
-			return nil, err
+			return err
 		}
+		a.console = pages
 		a.console.Register(a.server)
 	}
-	if cfg.Server.MCP {
-		endpoint.Register(a.server, version.Version, runtimeClasses(cfg.Runtime).Names())
+	if cfg.MCP {
+		endpoint.Register(a.server, options.Version.Version, options.RuntimeClasses)
 	}
-	return a, a.addPages()
+	return a.addPages()
 }
 
 // addPages puts the contracts, for people, beside the API. They need no key.
