@@ -15,10 +15,6 @@ import (
 func (h *Host) Create(
 	ctx context.Context, spec lifecycle.Spec, options lifecycle.CreateOptions,
 ) (lifecycle.Sandbox, error) {
-	took := options.Took
-	if took == nil {
-		took = func(string, time.Duration) {}
-	}
 	began := h.Clock()
 	if err := spec.Validate(); err != nil {
 		return lifecycle.Sandbox{}, err
@@ -29,24 +25,33 @@ func (h *Host) Create(
 	if h.ctx.Err() != nil {
 		return lifecycle.Sandbox{}, lifecycle.Stopping()
 	}
-	var key *lifecycle.IdempotencyKey
-	if options.IdempotencyKey != "" {
-		// The next request with the same key waits for this one's response; others do not.
-		done, err := h.keys.take(ctx, keyTurn{options.Owner, options.IdempotencyKey})
-		if err != nil {
-			return lifecycle.Sandbox{}, err
-		}
-		defer done()
-		key = &lifecycle.IdempotencyKey{
-			Owner:     options.Owner,
-			Key:       options.IdempotencyKey,
-			Digest:    spec.Digest(),
-			CreatedAt: h.Clock().UTC(),
-		}
-		if first, found, err := h.createdBefore(ctx, *key); found || err != nil {
-			return first, err
-		}
+	if options.IdempotencyKey == "" {
+		return h.create(ctx, spec, options, nil, began)
 	}
+	// The next request with the same key waits for this one's response; others do not.
+	done, err := h.keys.take(ctx, keyTurn{options.Owner, options.IdempotencyKey})
+	if err != nil {
+		return lifecycle.Sandbox{}, err
+	}
+	defer done()
+	key := &lifecycle.IdempotencyKey{
+		Owner:     options.Owner,
+		Key:       options.IdempotencyKey,
+		Digest:    spec.Digest(),
+		CreatedAt: h.Clock().UTC(),
+	}
+	if first, found, err := h.createdBefore(ctx, *key); found || err != nil {
+		return first, err
+	}
+	return h.create(ctx, spec, options, key, began)
+}
+
+// create makes the sandbox of a valid spec. key is the request's, nil without one; began is when the
+// request came.
+func (h *Host) create(
+	ctx context.Context, spec lifecycle.Spec, options lifecycle.CreateOptions,
+	key *lifecycle.IdempotencyKey, began time.Time,
+) (lifecycle.Sandbox, error) {
 	if err := h.Boxes.Admit(ctx, spec, options); err != nil {
 		return lifecycle.Sandbox{}, err
 	}
@@ -61,6 +66,10 @@ func (h *Host) Create(
 	if key != nil {
 		key.SandboxID = record.Sandbox.ID
 	}
+	took := options.Took
+	if took == nil {
+		took = func(string, time.Duration) {}
+	}
 	validated := h.Clock()
 	took("validate", validated.Sub(began))
 	accepted, _ := record.Sandbox.Reach(lifecycle.StageAccepted, record.Sandbox.CreatedAt)
@@ -71,15 +80,23 @@ func (h *Host) Create(
 	durable := h.Clock()
 	took("durable", durable.Sub(validated))
 	h.Observer.StageDone(lifecycle.StageAccepted, durable.Sub(began))
-	h.Observer.StateChanged(record.Sandbox.Status.State, record.Sandbox.Status.Reason)
-	a := h.spawn(record, spec.Auth, true)
+	h.accept(record, spec.Auth, events)
+	return record.Sandbox, nil
+}
+
+// accept starts the actor of a new record, which is saved with these events.
+func (h *Host) accept(
+	record lifecycle.Record, auth *lifecycle.ImageAuth, events []lifecycle.Event,
+) {
+	sandbox := record.Sandbox
+	h.Observer.StateChanged(sandbox.Status.State, sandbox.Status.Reason)
+	a := h.spawn(record, auth, true)
 	h.notifier.notify(events)
 	a.log.Info().
-		Str("image", spec.Image).
-		Str("owner", options.Owner).
-		Time("expires_at", record.Sandbox.ExpiresAt).
+		Str("image", sandbox.Image).
+		Str("owner", sandbox.Owner).
+		Time("expires_at", sandbox.ExpiresAt).
 		Msg("sandbox accepted")
-	return record.Sandbox, nil
 }
 
 // createdBefore returns the sandbox that an earlier request with this key created.
