@@ -48,6 +48,9 @@ func (p *Pools) Allocate(ctx context.Context,
 		return 0, nil
 	}
 	landed, err := p.settle(ctx, client.ObjectKeyFromObject(batch), batch.UID)
+	if tooLarge(err) {
+		err = fmt.Errorf("%w: %w", ErrTooLarge, err)
+	}
 	if err != nil {
 		return missing, err
 	}
@@ -245,13 +248,23 @@ func checkRoom(batch *v1alpha1.BatchSandbox) error {
 	return nil
 }
 
-// tooLarge reports whether the API server has refused an object because of its size.
+// etcdTooLarge is etcd's refusal of an object of more than 1.5 MiB (--max-request-bytes), which the
+// API server passes on as an error without a reason.
+const etcdTooLarge = "etcdserver: request is too large"
+
+// tooLarge reports whether the API server, or etcd, has refused an object because of its size.
 func tooLarge(err error) bool {
 	if apierrors.IsRequestEntityTooLargeError(err) {
 		return true
 	}
 	var status apierrors.APIStatus
-	if !errors.As(err, &status) || !apierrors.IsInvalid(err) || status.Status().Details == nil {
+	if !errors.As(err, &status) {
+		return false
+	}
+	if strings.Contains(status.Status().Message, etcdTooLarge) {
+		return true
+	}
+	if !apierrors.IsInvalid(err) || status.Status().Details == nil {
 		return false
 	}
 	return slices.ContainsFunc(status.Status().Details.Causes, func(cause metav1.StatusCause) bool {
@@ -282,7 +295,8 @@ func holdsAll(batch *v1alpha1.BatchSandbox, names []string) bool {
 }
 
 // settle finds out the outcome of an uncertain write, if there is one. A batch that still has the
-// version which the write would replace is given another, so that the write can no longer happen.
+// version which the write would replace is given another, so that the write can no longer happen,
+// unless what refuses that refuses the write, too.
 // settle returns the batch as it is then, nil when there was no such write or the batch is gone.
 func (p *Pools) settle(ctx context.Context, key types.NamespacedName,
 	uid types.UID) (*v1alpha1.BatchSandbox, error) {
@@ -292,7 +306,10 @@ func (p *Pools) settle(ctx context.Context, key types.NamespacedName,
 	}
 	live, err := p.read(ctx, key)
 	if err == nil && live.UID == uid && live.ResourceVersion == base {
-		live, err = p.bump(ctx, key)
+		bumped, refusal := p.bump(ctx, key)
+		if !refusesAllocation(live, refusal) {
+			live, err = bumped, refusal
+		}
 	}
 	switch {
 	case apierrors.IsNotFound(err) || err == nil && live.UID != uid:

@@ -204,7 +204,14 @@ func (i *instance) kill() {
 // release, and not even that for the batches that it is to ignore.
 func start(t *testing.T, namespace string, options pool.Options, ignored ...string) *instance {
 	t.Helper()
-	i := &instance{wire: new(wire), ended: make(chan struct{})}
+	return startOver(t, new(wire), namespace, options, ignored...)
+}
+
+// startOver is start with a wire of the caller's.
+func startOver(t *testing.T, over *wire, namespace string, options pool.Options,
+	ignored ...string) *instance {
+	t.Helper()
+	i := &instance{wire: over, ended: make(chan struct{})}
 	own := rest.CopyConfig(access)
 	own.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		i.next = next

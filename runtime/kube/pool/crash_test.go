@@ -338,6 +338,56 @@ func TestLateWriteOfAnEarlierLeader(t *testing.T) {
 	seen.check(t)
 }
 
+// TestTakeoverOfABatchThatCannotBeChanged: a controller takes over, and the API server refuses every
+// change of one batch that lacks pods. Others are served, also of its Pool, but not with pods that
+// an earlier leader may still give to that batch.
+func TestTakeoverOfABatchThatCannotBeChanged(t *testing.T) {
+	ns := namespace(t)
+	seen := follow(t, ns)
+	first := start(t, ns, pool.Options{})
+	p := makePool(t, ns, v1alpha1.CapacitySpec{PoolMin: 3, BufferMax: 3, PoolMax: 6})
+	settled(t, p, 3, 0, 3)
+	first.kill()
+	old := podsIn(t, ns)
+	stuck := makeBatch(t, ns, "stuck", 2) // which may get any of them
+	makePool(t, ns, v1alpha1.CapacitySpec{BufferMin: 1, BufferMax: 1, PoolMax: 2},
+		func(p *v1alpha1.Pool) { p.Name = "q" })
+	elsewhere := &v1alpha1.BatchSandbox{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "elsewhere"},
+		Spec:       v1alpha1.BatchSandboxSpec{Replicas: 1, PoolRef: "q"},
+	}
+	if err := admin.Create(t.Context(), elsewhere); err != nil {
+		t.Fatal(err)
+	}
+
+	refusing := new(wire)
+	refusing.set(func(request *http.Request,
+		send func(*http.Request) (*http.Response, error)) (*http.Response, error) {
+		if !strings.HasSuffix(request.URL.Path, "/batchsandboxes/stuck") {
+			return send(request)
+		}
+		status := `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no","code":500}`
+		return &http.Response{StatusCode: http.StatusInternalServerError, Request: request,
+			Header: http.Header{"Content-Type": {"application/json"}},
+			Body:   io.NopCloser(strings.NewReader(status))}, nil
+	})
+	startOver(t, refusing, ns, pool.Options{})
+	served(t, elsewhere, 1)
+	young := makeBatch(t, ns, "young", 1)
+	if name := served(t, young, 1)[0]; old[name] != nil {
+		t.Errorf("the pod %s was given", name)
+	}
+	refusing.set(nil)
+	served(t, stuck, 2)
+	eventually(t, func() string { // what was held back is free
+		if s := get(t, p).Status; s.Allocated != 3 || s.Total != s.Allocated+s.Available {
+			return fmt.Sprintf("the pool has the status %+v", s)
+		}
+		return ""
+	})
+	seen.check(t)
+}
+
 // lock is a resourcelock whose answers a test decides.
 type lock struct {
 	resourcelock.Interface

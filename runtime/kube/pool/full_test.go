@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sandbox.internal/runtime/kube/pool"
@@ -57,6 +58,40 @@ func TestFullAnnotations(t *testing.T) {
 		}
 		i.kill()
 	}
+}
+
+// TestNoRoomInEtcd: a batch that is so large that etcd takes no label more stands in front of no
+// other when a controller takes over, and the answer to its own request for a pod says why.
+func TestNoRoomInEtcd(t *testing.T) {
+	name := namespace(t)
+	const limit = 3 << 19 // of etcd, for a request, in bytes
+	large := &v1alpha1.BatchSandbox{
+		ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: "large"},
+		Spec: v1alpha1.BatchSandboxSpec{Replicas: 1, PoolRef: "p",
+			TaskTemplate: &v1alpha1.TaskTemplate{Command: []string{strings.Repeat("x", limit-256)}}},
+	}
+	for { // the first size that etcd takes; a label needs more than the difference to the last one
+		command := large.Spec.TaskTemplate.Command
+		command[0] = command[0][:len(command[0])-64]
+		err := admin.Create(t.Context(), large)
+		if err == nil {
+			break
+		}
+		if !strings.Contains(err.Error(), "etcdserver: request is too large") {
+			t.Fatal(err)
+		}
+	}
+	i := start(t, name, pool.Options{}, large.Name)
+	makePool(t, name, v1alpha1.CapacitySpec{BufferMin: 1, BufferMax: 2, PoolMax: 5}, withExecutor)
+	b := makeBatch(t, name, "b", 1)
+	served(t, b, 1)
+	eventually(t, func() string {
+		if _, err := i.pools.Allocate(t.Context(), get(t, large)); !errors.Is(err,
+			pool.ErrTooLarge) {
+			return fmt.Sprintf("the large one is answered with %v", err)
+		}
+		return ""
+	})
 }
 
 // TestTimedOutNumbersTakeNoPods: a sandbox that has ended without a pod gets none.

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
@@ -54,6 +55,9 @@ type record struct {
 type uncertainWrite struct {
 	base string // the version that it replaces; with any other it can no longer succeed
 	pods []string
+	// it is an earlier leader's, and may give any of the pods, or of those of other such writes to
+	// batches of the same pool
+	foreign bool
 }
 
 // shortfall is how many pods the batch lacks beside those that are held for it.
@@ -105,7 +109,7 @@ func (l *ledger) note(batch *v1alpha1.BatchSandbox) bool {
 	changed := false
 	for _, name := range pods {
 		key := types.NamespacedName{Namespace: r.key.Namespace, Name: name}
-		if _, held := l.holders[key]; name != "" && !held {
+		if name != "" && l.takes(r, key) {
 			l.holders[key] = r.uid
 			delete(l.orphans, key)
 			changed = true
@@ -131,6 +135,18 @@ func (l *ledger) note(batch *v1alpha1.BatchSandbox) bool {
 	return changed
 }
 
+// takes reports whether a pod that a batch's annotation names becomes the batch's by that: no other
+// has it, or one for which it is only held back (doubt).
+func (l *ledger) takes(r *record, pod types.NamespacedName) bool {
+	uid, held := l.holders[pod]
+	if !held {
+		return true
+	}
+	holder := l.batches[uid]
+	return holder != nil && holder != r && holder.uncertain != nil && holder.uncertain.foreign &&
+		!slices.Contains(holder.pods, pod.Name)
+}
+
 func (l *ledger) add(batch *v1alpha1.BatchSandbox) *record {
 	r := &record{
 		key:     types.NamespacedName{Namespace: batch.Namespace, Name: batch.Name},
@@ -143,14 +159,57 @@ func (l *ledger) add(batch *v1alpha1.BatchSandbox) *record {
 }
 
 // resolveWrite takes the known outcome of a write that was uncertain: pods that the batch did not
-// get are free.
+// get are free, unless another one may still get them.
 func (l *ledger) resolveWrite(r *record) {
-	pods := r.uncertain.pods
+	write := r.uncertain
 	r.uncertain = nil
-	for _, name := range pods {
-		if !slices.Contains(r.pods, name) {
+	var next *record
+	if write.foreign {
+		next = l.inDoubt(r)
+	}
+	for _, name := range write.pods {
+		key := types.NamespacedName{Namespace: r.key.Namespace, Name: name}
+		switch {
+		case l.holders[key] != r.uid || slices.Contains(r.pods, name):
+		case next != nil:
+			l.holders[key] = next.uid
+			next.uncertain.pods = append(next.uncertain.pods, name)
+		default:
 			l.free(r, name, false)
 		}
+	}
+}
+
+// inDoubt returns a batch of the same pool to which an earlier leader may still give pods, nil if
+// there is none.
+func (l *ledger) inDoubt(r *record) *record {
+	for _, other := range l.batches {
+		if other.uncertain != nil && other.uncertain.foreign && other.pool == r.pool &&
+			other.key.Namespace == r.key.Namespace {
+			return other
+		}
+	}
+	return nil
+}
+
+// doubt holds pods back when a controller takes over: all that an earlier leader may still give to
+// the batches, which could not be changed. These are among the listed ones, because pods that are
+// made later are no earlier leader's to give. The ledger is locked, and has all batches.
+func (l *ledger) doubt(batches []types.UID, pods []corev1.Pod) {
+	for _, uid := range batches {
+		r := l.batches[uid]
+		write := &uncertainWrite{base: r.version, foreign: true}
+		for i := range pods {
+			pod := &pods[i]
+			if pod.Namespace != r.key.Namespace || pod.Labels[v1alpha1.LabelPool] != r.pool {
+				continue
+			}
+			if c := l.classify(pod); c == classIdle || c == classStarting {
+				l.holders[client.ObjectKeyFromObject(pod)] = uid
+				write.pods = append(write.pods, pod.Name)
+			}
+		}
+		r.uncertain = write
 	}
 }
 

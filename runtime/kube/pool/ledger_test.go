@@ -77,8 +77,8 @@ func readyPod(name, version string) *corev1.Pod {
 
 // TestLedgerGivesNoPodTwice: batches ask, writes succeed, fail, arrive late or have an unknown
 // outcome, which two goroutines find out at the same time, the watch is late, the controller crashes
-// at any moment and begins again with a list. No pod is ever given to two batches, and in the end
-// every batch has what it asked for.
+// at any moment and begins again with a list, and cannot change some batches. No pod is ever given
+// to two batches, and in the end every batch has what it asked for.
 func TestLedgerGivesNoPodTwice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := &server{batches: make(map[string]*v1alpha1.BatchSandbox),
@@ -100,15 +100,27 @@ func TestLedgerGivesNoPodTwice(t *testing.T) {
 					Replicas: int32(rapid.IntRange(1, 5).Draw(t, "replicas"))},
 			}
 		}
+		fixed := make(map[string]bool) // batches that the controller cannot change
 		start := func() *ledger {
 			l := newLedger()
+			var unfenced []types.UID
 			for _, name := range names {
 				batch := s.batches[name].DeepCopy()
-				if lack(batch) > 0 {
+				fixed[name] = rapid.IntRange(0, 3).Draw(t, "fixed") == 0
+				switch {
+				case lack(batch) == 0:
+				case fixed[name]:
+					unfenced = append(unfenced, batch.UID)
+				default:
 					batch = s.bump(name)
 				}
 				l.note(batch)
 			}
+			var listed []corev1.Pod
+			for _, pod := range pods {
+				listed = append(listed, *pod)
+			}
+			l.doubt(unfenced, listed)
 			return l
 		}
 		// begin is the part of settle that asks the API server; the ledger gets the answer later.
@@ -119,6 +131,9 @@ func TestLedgerGivesNoPodTwice(t *testing.T) {
 			}
 			live := s.batches[name].DeepCopy()
 			if live.ResourceVersion == base {
+				if fixed[name] {
+					return func() {}
+				}
 				live = s.bump(name)
 			}
 			return func() {
@@ -129,7 +144,7 @@ func TestLedgerGivesNoPodTwice(t *testing.T) {
 		settle := func(l *ledger, name string) { begin(l, name)() }
 		ask := func(l *ledger, name string, cached *v1alpha1.BatchSandbox, outcome int) {
 			settle(l, name)
-			if lack(cached) == 0 {
+			if _, open := l.uncertainBase(types.UID(name)); open || lack(cached) == 0 {
 				return
 			}
 			given, current := reserve(l, cached.DeepCopy(), pods)
@@ -188,6 +203,7 @@ func TestLedgerGivesNoPodTwice(t *testing.T) {
 				}
 			}
 		}
+		clear(fixed)
 		for range 2 { // what was late comes, and every batch asks in turn
 			for _, w := range s.late {
 				s.apply(t, w)
@@ -231,6 +247,46 @@ func TestTwoFindOutTheSame(t *testing.T) {
 	if names, _ := reserve(l, batchOf("second", 2, 1), pods); len(names) != 0 {
 		t.Errorf("%v is being written for one batch and reserved for another", names)
 	}
+}
+
+// TestHeldBack: when a controller takes over, pods that an earlier leader may still give to one of
+// several batches are given to no other batch before it is known of each that it gets them no more.
+func TestHeldBack(t *testing.T) {
+	pods := []*corev1.Pod{readyPod("x", "1"), readyPod("y", "1")}
+	take := func() (*ledger, *v1alpha1.BatchSandbox, *v1alpha1.BatchSandbox) {
+		l, a, b := newLedger(), batchOf("a", 1, 1), batchOf("b", 2, 1)
+		l.note(a)
+		l.note(b)
+		l.doubt([]types.UID{a.UID, b.UID}, []corev1.Pod{*pods[0], *pods[1]})
+		return l, a, b
+	}
+	free := func(l *ledger, want string) {
+		t.Helper()
+		var names []string
+		for _, pod := range pods {
+			if l.fit(pod) {
+				names = append(names, pod.Name)
+			}
+		}
+		if got := strings.Join(names, " "); got != want {
+			t.Errorf("%q can be given, not %q", got, want)
+		}
+	}
+	l, a, b := take()
+	free(l, "")
+	l.refused(a.UID, a.ResourceVersion)
+	free(l, "")
+	l.refused(b.UID, b.ResourceVersion)
+	free(l, "x y")
+
+	l, a, b = take()
+	late := b.DeepCopy()
+	late.ResourceVersion = "11"
+	late.SetAllocation(v1alpha1.Allocation{Pods: []string{"x"}})
+	l.observe(late)
+	free(l, "")
+	l.refused(a.UID, a.ResourceVersion)
+	free(l, "y")
 }
 
 func batchOf(name string, second int64, replicas int32) *v1alpha1.BatchSandbox {

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -10,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
@@ -49,7 +51,8 @@ func (p *Pools) load(ctx context.Context) error {
 			batches[batch.UID] = batch
 		}
 	}
-	if err := p.fence(ctx, batches); err != nil {
+	unfenced, err := p.fence(ctx, batches)
+	if err != nil {
 		return err
 	}
 	var pods corev1.PodList
@@ -72,12 +75,16 @@ func (p *Pools) load(ctx context.Context) error {
 		l.atLeast[pods.Items[i].UID] = pods.Items[i].ResourceVersion
 	}
 	l.takeOver(pools.Items, pods.Items, time.Now())
+	l.doubt(unfenced, pods.Items)
 	p.loaded = true
 	return nil
 }
 
-// fence makes it impossible that a write of an earlier leader still gives pods to a batch.
-func (p *Pools) fence(ctx context.Context, batches map[types.UID]*v1alpha1.BatchSandbox) error {
+// fence makes it impossible that a write of an earlier leader still gives pods to a batch. It
+// returns the batches that the API server did not let it change, for which that stays possible: one
+// of them must not hold up the others.
+func (p *Pools) fence(ctx context.Context,
+	batches map[types.UID]*v1alpha1.BatchSandbox) (unfenced []types.UID, err error) {
 	var mu sync.Mutex
 	fenced := make(map[types.UID]*v1alpha1.BatchSandbox)
 	group, ctx := errgroup.WithContext(ctx)
@@ -91,21 +98,28 @@ func (p *Pools) fence(ctx context.Context, batches map[types.UID]*v1alpha1.Batch
 			if apierrors.IsNotFound(err) || err == nil && bumped.UID != uid {
 				bumped, err = nil, nil
 			}
-			if apierrors.IsInvalid(err) || tooLarge(err) {
-				// what refuses this label refuses the allocation of an earlier leader, too
+			if refusesAllocation(batch, err) {
 				return nil
 			}
-			if err != nil {
+			var answer apierrors.APIStatus
+			if err != nil && !errors.As(err, &answer) {
 				return fmt.Errorf("take over BatchSandbox %s: %w", batch.Name, err)
 			}
 			mu.Lock()
 			defer mu.Unlock()
+			if err != nil {
+				ctrl.LoggerFrom(ctx).Error(err,
+					"a BatchSandbox cannot be changed: pods of its Pool are held back",
+					"namespace", batch.Namespace, "name", batch.Name)
+				unfenced = append(unfenced, uid)
+				return nil
+			}
 			fenced[uid] = bumped
 			return nil
 		})
 	}
 	if err := group.Wait(); err != nil {
-		return err
+		return nil, err
 	}
 	for uid, batch := range fenced {
 		if batch != nil {
@@ -114,5 +128,13 @@ func (p *Pools) fence(ctx context.Context, batches map[types.UID]*v1alpha1.Batch
 			delete(batches, uid)
 		}
 	}
-	return nil
+	return unfenced, nil
+}
+
+// refusesAllocation reports whether an error of bump says that the API server refuses a write that
+// gives pods as well: the batch breaks a rule, or has no room for a label. A first allocation needs
+// more room than the label; a longer one may need less.
+func refusesAllocation(batch *v1alpha1.BatchSandbox, err error) bool {
+	_, allocated := batch.Annotations[v1alpha1.AnnotationAllocation]
+	return apierrors.IsInvalid(err) || tooLarge(err) && !allocated
 }

@@ -17,7 +17,8 @@
 //
 // A new leader first lists all batches, then all pods, from the API server and not from a cache,
 // and changes the version of every batch that lacks pods. So a late write of an earlier leader
-// names a version that no batch has any more, and is refused, however late it is.
+// names a version that no batch has any more, and is refused, however late it is. Where it cannot
+// change a batch, no other batch gets the pods that the Pool has at that time.
 //
 // A used pod is deleted, or marked with the annotation sandbox.internal/recycling, before the
 // batch's record loses it; a finalizer keeps a deleted batch until then. What a cache shows that is
