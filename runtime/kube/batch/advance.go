@@ -149,8 +149,8 @@ func (r *Reconciler) allocate(ctx context.Context, b *v1alpha1.BatchSandbox, v *
 	due *deadline) (map[int]refusal, error) {
 	refused := make(map[int]refusal)
 	var lacking []int
-	for number := len(v.names); number < int(b.Spec.Replicas); number++ {
-		if !b.Status.Ended(number) {
+	for number := range int(b.Spec.Replicas) {
+		if b.Lacks(v.names, number) {
 			lacking = append(lacking, number)
 		}
 	}

@@ -835,6 +835,28 @@ func TestPoolWrites(t *testing.T) {
 	})
 }
 
+// TestRecordOfPodsIsRemoved: sandboxes whose pods somebody has removed from the record are lost. They
+// get no others, in which their tasks would run a second time.
+func TestRecordOfPodsIsRemoved(t *testing.T) {
+	p := newPlace(t)
+	pools := new(heap)
+	p.control(pools, nil)
+	pools.stock(p, "b", 4)
+	b := p.batch("b", 2)
+	b.Spec.Template, b.Spec.PoolRef = nil, "warm"
+	p.must(p.Create(t.Context(), b))
+	p.has("b", "known by its addresses",
+		func(b *v1alpha1.BatchSandbox) bool { return len(b.Status.Addresses) == 2 })
+	p.change("b", func(b *v1alpha1.BatchSandbox) { // as kubectl replace does
+		delete(b.Annotations, v1alpha1.AnnotationAllocation)
+	})
+	b = p.reaches("b", v1alpha1.PhaseFailed)
+	if a, err := b.Allocation(); err != nil || len(a.Pods) > 0 || b.Status.Outcomes != "FF" ||
+		b.Status.Reason != v1alpha1.ReasonRemovedExternally {
+		t.Errorf("allocation %+v (%v), status %+v", a, err, b.Status)
+	}
+}
+
 func TestPoolIsMissing(t *testing.T) {
 	p := newPlace(t)
 	pools := &heap{err: batch.ErrNoPool}

@@ -163,7 +163,7 @@ func (r *Reconciler) isLost(ctx context.Context, b *v1alpha1.BatchSandbox, v *vi
 	name := podName(b, number)
 	if b.Spec.PoolRef != "" {
 		if number >= len(v.names) {
-			return false, nil
+			return known(b, number), nil // the annotation was edited
 		}
 		name = v.names[number]
 	} else if !known(b, number) {

@@ -203,15 +203,13 @@ func (p *Pools) give(ctx context.Context, batch *v1alpha1.BatchSandbox, names []
 	return fmt.Errorf("give pods of pool %s: %w", batch.Spec.PoolRef, err)
 }
 
-// assign puts names behind the pods that a batch has. Sandboxes that have ended, because they
-// waited for too long, get none.
+// assign puts names behind the pods that a batch has, for the numbers that lack one.
 func assign(batch *v1alpha1.BatchSandbox, pods, names []string) []string {
-	for len(names) > 0 {
-		if batch.Status.Ended(len(pods)) {
-			pods = append(pods, "")
-			continue
+	for number := len(pods); number < int(batch.Spec.Replicas) && len(names) > 0; number++ {
+		pods = append(pods, "")
+		if batch.Lacks(pods[:number], number) {
+			pods[number], names = names[0], names[1:]
 		}
-		pods, names = append(pods, names[0]), names[1:]
 	}
 	return pods
 }

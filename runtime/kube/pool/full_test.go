@@ -94,21 +94,23 @@ func TestNoRoomInEtcd(t *testing.T) {
 	})
 }
 
-// TestTimedOutNumbersTakeNoPods: a sandbox that has ended without a pod gets none.
+// TestTimedOutNumbersTakeNoPods: a sandbox that has ended without a pod gets none, and one that has
+// lost its pod with the annotation gets no other.
 func TestTimedOutNumbersTakeNoPods(t *testing.T) {
 	name := namespace(t)
-	b := makeBatch(t, name, "b", 4)
+	b := makeBatch(t, name, "b", 6)
 	base := b.DeepCopy()
 	b.Status.Outcomes = "F-F"
+	b.Status.Addresses = []string{"", "", "", "", "10.1.2.3"}
 	if err := admin.Status().Patch(t.Context(), b, client.MergeFrom(base)); err != nil {
 		t.Fatal(err)
 	}
 	start(t, name, pool.Options{})
 	makePool(t, name, v1alpha1.CapacitySpec{BufferMin: 2, BufferMax: 5, PoolMax: 9})
-	pods := allocationOf(t, b, func(pods []string) bool { return len(pods) == 4 })
+	pods := allocationOf(t, b, func(pods []string) bool { return len(pods) == 6 })
 	if given := slices.DeleteFunc(slices.Clone(pods),
 		func(name string) bool { return name == "" }); pods[0] != "" || pods[2] != "" ||
-		len(given) != 2 {
+		pods[4] != "" || len(given) != 3 {
 		t.Errorf("the allocation is %q", pods)
 	}
 }

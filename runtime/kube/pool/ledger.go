@@ -419,8 +419,7 @@ func podsOf(batch *v1alpha1.BatchSandbox) []string {
 	return allocation.Pods
 }
 
-// lack is how many pods a batch may still get. A number that was given back, or that has ended
-// without a pod, counts as served.
+// lack is how many pods a batch may still get.
 func lack(batch *v1alpha1.BatchSandbox) int {
 	allocation, err := batch.Allocation()
 	_, stopped := batch.Annotations[v1alpha1.AnnotationStop]
@@ -428,8 +427,8 @@ func lack(batch *v1alpha1.BatchSandbox) int {
 		return 0
 	}
 	n := 0
-	for number := len(allocation.Pods); number < int(batch.Spec.Replicas); number++ {
-		if !batch.Status.Ended(number) {
+	for number := range int(batch.Spec.Replicas) {
+		if batch.Lacks(allocation.Pods, number) {
 			n++
 		}
 	}

@@ -83,6 +83,14 @@ func (s *BatchSandboxStatus) Ended(number int) bool {
 		(s.Outcomes[number] == OutcomeEndedWell || s.Outcomes[number] == OutcomeEndedFailed)
 }
 
+// Lacks reports whether the sandbox of a number may be given a pod beside those of the allocation,
+// which are by number: not one that has ended, nor one of whose pod the status has the address. That
+// pod was in the allocation, and is lost with it where somebody has removed the annotation.
+func (b *BatchSandbox) Lacks(pods []string, number int) bool {
+	recorded := number < len(b.Status.Addresses) && b.Status.Addresses[number] != ""
+	return number >= len(pods) && !b.Status.Ended(number) && !recorded
+}
+
 // Allocation lists the pods of a pool that belong to a batch. It is one annotation, written at once
 // for all of them.
 type Allocation struct {
