@@ -116,7 +116,7 @@ func (r *Reconciler) provide(ctx context.Context, b *v1alpha1.BatchSandbox, v *v
 	}
 	var lacking []int
 	for number := range int(b.Spec.Replicas) {
-		if v.pod(number) == nil && !over(outcome(&b.Status, number)) && !known(b, number) {
+		if v.pod(number) == nil && !released(outcome(&b.Status, number)) && !known(b, number) {
 			lacking = append(lacking, number)
 		}
 	}
@@ -191,7 +191,7 @@ func (r *Reconciler) allocate(ctx context.Context, b *v1alpha1.BatchSandbox, v *
 		}
 	}
 	for _, number := range lacking {
-		if number >= len(v.names) {
+		if number >= len(v.names) || v.names[number] == "" {
 			refused[number] = why
 		}
 	}
@@ -298,7 +298,7 @@ func (r *Reconciler) deleteUnwanted(ctx context.Context, b *v1alpha1.BatchSandbo
 	var release []int
 	for number, name := range v.names {
 		if name != "" && !stopping &&
-			(number >= int(b.Spec.Replicas) || over(outcome(&b.Status, number))) {
+			(number >= int(b.Spec.Replicas) || released(outcome(&b.Status, number))) {
 			release = append(release, number)
 		}
 	}
@@ -318,7 +318,7 @@ func (r *Reconciler) deleteUnwanted(ctx context.Context, b *v1alpha1.BatchSandbo
 		switch {
 		case pod == nil:
 			return nil
-		case number >= int(b.Spec.Replicas):
+		case number >= int(b.Spec.Replicas) || outcome(&b.Status, number) == givenBack:
 			return r.end(ctx, pod, false)
 		case over(outcome(&b.Status, number)) && givesBack:
 			return r.end(ctx, pod, false)

@@ -16,6 +16,10 @@ import (
 // maxHistory is how many changes of phase a status keeps (BatchSandboxStatus.History).
 const maxHistory = 32
 
+// maxOutcomes is how many letters a status takes (BatchSandboxStatus.Outcomes). There are no more
+// replicas.
+const maxOutcomes = 10000
+
 // maxMessage keeps what a pod said from filling the status, in bytes.
 const maxMessage = 4096
 
@@ -26,6 +30,7 @@ const (
 	endedFailed = v1alpha1.OutcomeEndedFailed
 	keptWell    = v1alpha1.OutcomeKeptWell
 	keptFailed  = v1alpha1.OutcomeKeptFailed
+	givenBack   = v1alpha1.OutcomeGivenBack
 )
 
 // situation is all that a decision depends on, besides the batch itself.
@@ -34,12 +39,17 @@ type situation struct {
 	// by number; of those that have ended before, only what the letter says is true
 	sandboxes []sandbox
 	tasks     []TaskState // by number; nil without a task template
-	existing  int         // pods there are, whatever their state
-	lack      *refusal    // why pods are missing, where something refuses to give them
-	frozen    freezing    // what a try to freeze or thaw made of it
-	stopped   bool        // nothing of the batch runs any more, as far as can be known
-	silent    string      // a node that does not report whether a pod that it has runs
+	// by number, also those that are not wanted: a pod exists, or the allocation names one
+	held     []bool
+	existing int      // pods there are, whatever their state
+	lack     *refusal // why pods are missing, where something refuses to give them
+	frozen   freezing // what a try to freeze or thaw made of it
+	stopped  bool     // nothing of the batch runs any more, as far as can be known
+	silent   string   // a node that does not report whether a pod that it has runs
 }
+
+// holds reports whether a number has a pod.
+func (at *situation) holds(number int) bool { return number < len(at.held) && at.held[number] }
 
 // refusal is why a pod cannot be had.
 type refusal struct {
@@ -64,6 +74,10 @@ func outcome(status *v1alpha1.BatchSandboxStatus, number int) byte {
 
 // over reports whether a sandbox has ended, so that its pod is given back.
 func over(letter byte) bool { return letter == endedWell || letter == endedFailed }
+
+// released reports whether the pod of a number is given back: its sandbox has ended, or the number
+// was not wanted.
+func released(letter byte) bool { return over(letter) || letter == givenBack }
 
 // stopReason returns why the batch must stop now, empty when it need not.
 func stopReason(b *v1alpha1.BatchSandbox, now time.Time) (reason, message string) {
@@ -134,7 +148,7 @@ func cut(message string) string {
 // count takes stock of the sandboxes: numbers, addresses and letters.
 func (d *decision) count() {
 	replicas := int(d.batch.Spec.Replicas)
-	letters := make([]byte, replicas)
+	letters := make([]byte, max(replicas, min(len(d.at.held), maxOutcomes)))
 	addresses := make([]string, replicas)
 	var tasks v1alpha1.TaskStats
 	d.status.Allocated, d.status.Ready = 0, 0
@@ -142,6 +156,9 @@ func (d *decision) count() {
 	for i := range replicas {
 		s := &d.at.sandboxes[i]
 		letters[i] = outcome(&d.status, i)
+		if letters[i] == givenBack && !d.at.holds(i) {
+			letters[i] = lives // it is wanted again
+		}
 		if !finishing {
 			letters[i] = d.next(i, s, letters[i])
 		}
@@ -162,6 +179,12 @@ func (d *decision) count() {
 		}
 		d.countTask(&tasks, i, letters[i])
 	}
+	for i := replicas; i < len(letters); i++ {
+		letters[i] = lives
+		if d.at.holds(i) {
+			letters[i] = givenBack
+		}
+	}
 	d.status.Replicas = int32(d.at.existing)
 	d.status.Outcomes = strings.TrimRight(string(letters), string(rune(lives)))
 	d.status.Addresses = trimmed(addresses)
@@ -179,7 +202,7 @@ func (d *decision) count() {
 
 // next returns a sandbox's letter, and records how the first one failed.
 func (d *decision) next(number int, s *sandbox, letter byte) byte {
-	if over(letter) {
+	if released(letter) {
 		return letter
 	}
 	release := d.batch.Spec.TaskResourcePolicyWhenCompleted == v1alpha1.TaskRelease
@@ -498,7 +521,13 @@ func urgent(before, after *v1alpha1.BatchSandboxStatus) bool {
 			return true // the pod may go now: it must not be missed when the number is wanted again
 		}
 	}
-	return before.Phase != after.Phase || before.Outcomes != after.Outcomes ||
+	for i := range max(len(before.Outcomes), len(after.Outcomes)) {
+		was, is := outcome(before, i), outcome(after, i)
+		if was != is && (was != givenBack || is != lives) { // pods that are given back go one by one
+			return true
+		}
+	}
+	return before.Phase != after.Phase ||
 		len(before.History) != len(after.History) ||
 		len(before.Conditions) != len(after.Conditions) || before.FinishedAt == nil &&
 		after.FinishedAt != nil ||

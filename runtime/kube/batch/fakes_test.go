@@ -31,9 +31,21 @@ func (h *heap) Allocate(ctx context.Context, b *v1alpha1.BatchSandbox) (int, err
 	if err != nil || h.err != nil {
 		return 0, fmt.Errorf("%w", h.err)
 	}
-	n := min(int(b.Spec.Replicas)-len(a.Pods), len(h.free))
+	n, missing := 0, 0
+	for number := range int(b.Spec.Replicas) {
+		switch {
+		case !b.Lacks(a.Pods, number):
+		case n == len(h.free):
+			missing++
+		default:
+			for len(a.Pods) <= number {
+				a.Pods = append(a.Pods, "")
+			}
+			a.Pods[number] = h.free[n]
+			n++
+		}
+	}
 	if n > 0 {
-		a.Pods = append(a.Pods, h.free[:n]...)
 		changed := b.DeepCopy()
 		changed.SetAllocation(a)
 		changed.Finalizers = []string{v1alpha1.Finalizer}
@@ -44,7 +56,7 @@ func (h *heap) Allocate(ctx context.Context, b *v1alpha1.BatchSandbox) (int, err
 		h.free = h.free[n:]
 		*b = *changed
 	}
-	return int(b.Spec.Replicas) - len(a.Pods), nil
+	return missing, nil
 }
 
 func (h *heap) Release(ctx context.Context, b *v1alpha1.BatchSandbox, shards []int) error {

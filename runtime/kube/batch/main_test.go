@@ -89,6 +89,8 @@ type place struct {
 	ahead     atomic.Int64 // the controller's clock, by so many nanoseconds
 	looks     atomic.Int64 // at that clock, some of them in each reconcile
 	equip     func(ctx context.Context, pod *corev1.Pod) error
+	// if not nil, called before a request of the controller is sent
+	before atomic.Pointer[func(r *http.Request)]
 }
 
 func newPlace(t *testing.T) *place {
@@ -160,8 +162,7 @@ func (p *place) control(pools batch.Pools, tasks batch.Tasks) {
 	}
 	config := rest.CopyConfig(p.config)
 	config.Wrap(func(inner http.RoundTripper) http.RoundTripper {
-		return &counting{inner, &p.writes,
-			&p.lists}
+		return &counting{inner, p}
 	})
 	mgr, err := ctrl.NewManager(config, manager.Options{
 		Scheme:  p.scheme,
@@ -228,16 +229,19 @@ func newScheme() (*runtime.Scheme, error) {
 
 // counting counts what changes something in the cluster, events left out.
 type counting struct {
-	inner         http.RoundTripper
-	writes, lists *atomic.Int64
+	inner http.RoundTripper
+	place *place
 }
 
 func (c *counting) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Method != http.MethodGet && !strings.Contains(r.URL.Path, "/events") {
-		c.writes.Add(1)
+		c.place.writes.Add(1)
 	}
 	if strings.Contains(r.URL.Query().Get("labelSelector"), v1alpha1.LabelBatch) {
-		c.lists.Add(1)
+		c.place.lists.Add(1)
+	}
+	if before := c.place.before.Load(); before != nil {
+		(*before)(r)
 	}
 	return c.inner.RoundTrip(r)
 }

@@ -95,11 +95,20 @@ func (r *Reconciler) situation(ctx context.Context, b *v1alpha1.BatchSandbox, v 
 	for _, name := range v.names {
 		at.stopped = at.stopped && name == ""
 	}
+	at.held = make([]bool, max(len(v.pods), len(v.names)))
+	for number := range at.held {
+		at.held[number] = v.pod(number) != nil || number < len(v.names) && v.names[number] != ""
+	}
 	for number := range replicas {
 		if over(outcome(&b.Status, number)) {
 			continue
 		}
 		s := &at.sandboxes[number]
+		if outcome(&b.Status, number) == givenBack {
+			s.reason, s.message = v1alpha1.ReasonProvisioning,
+				"waits until the pod that had the number before is given back"
+			continue
+		}
 		pod := v.pod(number)
 		why, isRefused := refused[number]
 		switch {
@@ -162,15 +171,12 @@ func (r *Reconciler) isLost(ctx context.Context, b *v1alpha1.BatchSandbox, v *vi
 	number int) (bool, error) {
 	name := podName(b, number)
 	if b.Spec.PoolRef != "" {
-		if number >= len(v.names) {
-			return known(b, number), nil // the annotation was edited
+		if number >= len(v.names) || v.names[number] == "" { // lost if the annotation was edited
+			return known(b, number) || outcome(&b.Status, number) != lives, nil
 		}
 		name = v.names[number]
 	} else if !known(b, number) {
 		return false, nil
-	}
-	if name == "" {
-		return true, nil // given back by a controller that was killed before it recorded that
 	}
 	err := r.live.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: name},
 		new(corev1.Pod))

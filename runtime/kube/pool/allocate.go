@@ -203,11 +203,13 @@ func (p *Pools) give(ctx context.Context, batch *v1alpha1.BatchSandbox, names []
 	return fmt.Errorf("give pods of pool %s: %w", batch.Spec.PoolRef, err)
 }
 
-// assign puts names behind the pods that a batch has, for the numbers that lack one.
+// assign gives the numbers of a batch that lack a pod one of the names each.
 func assign(batch *v1alpha1.BatchSandbox, pods, names []string) []string {
-	for number := len(pods); number < int(batch.Spec.Replicas) && len(names) > 0; number++ {
-		pods = append(pods, "")
-		if batch.Lacks(pods[:number], number) {
+	for number := 0; number < int(batch.Spec.Replicas) && len(names) > 0; number++ {
+		if number == len(pods) {
+			pods = append(pods, "")
+		}
+		if batch.Lacks(pods, number) {
 			pods[number], names = names[0], names[1:]
 		}
 	}

@@ -423,7 +423,8 @@ func podsOf(batch *v1alpha1.BatchSandbox) []string {
 func lack(batch *v1alpha1.BatchSandbox) int {
 	allocation, err := batch.Allocation()
 	_, stopped := batch.Annotations[v1alpha1.AnnotationStop]
-	if err != nil || stopped || batch.DeletionTimestamp != nil || batch.Status.Phase.Finished() {
+	if err != nil || stopped || batch.DeletionTimestamp != nil ||
+		batch.Status.Phase == v1alpha1.PhaseStopping || batch.Status.Phase.Finished() {
 		return 0
 	}
 	n := 0

@@ -3,6 +3,7 @@ package pool
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -372,6 +373,37 @@ func TestDamagedAnnotation(t *testing.T) {
 		[]*corev1.Pod{readyPod("p-a", "1"), readyPod("p-b", "1"),
 			readyPod("p-c", "1")}); len(names) != 1 || names[0] != "p-c" {
 		t.Fatalf("given: %v", names)
+	}
+}
+
+// TestLack: which numbers of a batch lack a pod, and are given one.
+func TestLack(t *testing.T) {
+	for name, test := range map[string]struct {
+		pods      []string // of the allocation
+		outcomes  string
+		addresses []string
+		phase     v1alpha1.Phase
+		want      string // the numbers' pods then; those that are given are new
+	}{
+		"none yet":              {want: "new new new new"},
+		"a part":                {pods: []string{"a", "b"}, want: "a b new new"},
+		"wanted again":          {pods: []string{"a", "", "c"}, want: "a new c new"},
+		"one is given back":     {pods: []string{"a", "", "c", "d"}, outcomes: "-R-R", want: "a  c d"},
+		"some have ended":       {pods: []string{"", "b"}, outcomes: "S-F", want: " b  new"},
+		"a task has ended":      {pods: []string{"a"}, outcomes: "--sf", want: "a new"},
+		"one was in the record": {addresses: []string{"", "10.1.2.3"}, want: "new  new new"},
+		"stops":                 {pods: []string{"a"}, phase: v1alpha1.PhaseStopping, want: "a"},
+		"has ended":             {pods: []string{"a"}, phase: v1alpha1.PhaseFailed, want: "a"},
+	} {
+		b := batchOf("b", 1, 4)
+		b.SetAllocation(v1alpha1.Allocation{Pods: test.pods})
+		b.Status.Outcomes, b.Status.Addresses = test.outcomes, test.addresses
+		b.Status.Phase = test.phase
+		n := lack(b)
+		got := assign(b, test.pods, slices.Repeat([]string{"new"}, n))
+		if text := strings.Join(got, " "); text != test.want || strings.Count(text, "new") != n {
+			t.Errorf("%s: lacks %d, and has %q then, not %q", name, n, text, test.want)
+		}
 	}
 }
 

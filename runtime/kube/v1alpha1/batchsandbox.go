@@ -271,9 +271,10 @@ type BatchSandboxStatus struct {
 	//
 	// +optional
 	TaskStats *TaskStats `json:"taskStats,omitempty"`
-	// Outcomes has one letter for each sandbox, by its number, so that a restarted controller has
+	// Outcomes has a letter for each sandbox, by number, so that a restarted controller has
 	// every end: "-" has not ended; "S" succeeded and "F" failed, and the pod is released; "s" and
-	// "f" have a task that ended so, and their pod is kept (Retain). Missing letters mean "-".
+	// "f": the task ended so, and the pod is kept (Retain); "R": the number was not wanted, its pod
+	// goes. None means "-".
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=10000

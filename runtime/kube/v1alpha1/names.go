@@ -74,6 +74,7 @@ const (
 	OutcomeEndedFailed = 'F'
 	OutcomeKeptWell    = 's'
 	OutcomeKeptFailed  = 'f'
+	OutcomeGivenBack   = 'R'
 )
 
 // Ended reports whether the sandbox of a number has ended, so that its pod is released and it gets
@@ -84,17 +85,21 @@ func (s *BatchSandboxStatus) Ended(number int) bool {
 }
 
 // Lacks reports whether the sandbox of a number may be given a pod beside those of the allocation,
-// which are by number: not one that has ended, nor one of whose pod the status has the address. That
-// pod was in the allocation, and is lost with it where somebody has removed the annotation.
+// which are by number: only one that has not ended and whose number has no pod to give back. The
+// status must not have an address of it: that pod was in the allocation, and is lost with it where
+// somebody has removed the annotation.
 func (b *BatchSandbox) Lacks(pods []string, number int) bool {
-	recorded := number < len(b.Status.Addresses) && b.Status.Addresses[number] != ""
-	return number >= len(pods) && !b.Status.Ended(number) && !recorded
+	s := &b.Status
+	lives := number >= len(s.Outcomes) || s.Outcomes[number] == OutcomeLives
+	recorded := number < len(s.Addresses) && s.Addresses[number] != ""
+	return lives && !recorded && (number >= len(pods) || pods[number] == "")
 }
 
 // Allocation lists the pods of a pool that belong to a batch. It is one annotation, written at once
 // for all of them.
 type Allocation struct {
-	// Pods by the sandboxes' numbers. An empty name stands for a pod that was released.
+	// Pods by the sandboxes' numbers. An empty name stands for a pod that was released, or for one
+	// that there is not yet.
 	Pods []string `json:"pods"`
 	// Since is from when on, by the clocks of the pods' nodes, the pods' logs have nothing of the
 	// batches that had the pods before. Nil when that is unknown.
