@@ -34,6 +34,11 @@ type Pools interface {
 	// when there are.
 	Allocate(ctx context.Context, batch *v1alpha1.BatchSandbox) (missing int, err error)
 
+	// Holds reports whether a pod that the batch's allocation names is the batch's, and not another
+	// one's, as where the annotation was copied. It may return an error for which
+	// apierrors.IsConflict is true when the batch is not the latest.
+	Holds(ctx context.Context, batch *v1alpha1.BatchSandbox, pod string) (bool, error)
+
 	// Release takes pods back, by the sandboxes' numbers, and recycles them. It is idempotent, and
 	// it returns once no other batch can see what the sandbox left: the pod is deleted, or marked
 	// as not to be given before it is restarted. Then it writes the allocation without them: with

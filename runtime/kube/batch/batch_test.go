@@ -857,6 +857,44 @@ func TestRecordOfPodsIsRemoved(t *testing.T) {
 	}
 }
 
+// TestCopies: a batch that was copied with its annotations has none of the pods that these name, nor
+// has one whose annotation names a pod of no Pool.
+func TestCopies(t *testing.T) {
+	p := newPlace(t)
+	pools := new(heap)
+	p.control(pools, nil)
+	pools.stock(p, "b", 2)
+	b := p.batch("b", 2)
+	b.Spec.Template, b.Spec.PoolRef = nil, "warm"
+	p.must(p.Create(t.Context(), b))
+	p.must(p.Create(t.Context(), p.batch("other", 1)))
+	p.has("other", "running", running(1))
+	b = p.has("b", "running", running(2))
+
+	names := b.Annotations[v1alpha1.AnnotationAllocation]
+	for name, allocation := range map[string]string{"copy": names, "edited": `{"pods":["other-0"]}`} {
+		c := p.batch(name, int32(strings.Count(allocation, ",")+1))
+		c.Spec.Template, c.Spec.PoolRef = nil, "warm"
+		c.Annotations = map[string]string{v1alpha1.AnnotationAllocation: allocation}
+		p.must(p.Create(t.Context(), c))
+		c = p.reaches(name, v1alpha1.PhaseFailed)
+		if c.Status.Reason != v1alpha1.ReasonRemovedExternally || len(c.Status.Addresses) > 0 ||
+			!strings.Contains(c.Status.Message, "which is not this batch's") {
+			t.Errorf("%s: %+v", name, c.Status)
+		}
+	}
+	for _, name := range []string{"warm-b-0", "warm-b-1", "other-0"} {
+		if pod := p.pod(name); pod.DeletionTimestamp != nil {
+			t.Errorf("pod %s is being deleted", name)
+		}
+	}
+	for _, name := range []string{"b", "other"} {
+		if b := p.has(name, "there", func(*v1alpha1.BatchSandbox) bool { return true }); b.Status.Phase != v1alpha1.PhaseRunning || b.Status.Outcomes != "" {
+			t.Errorf("%s: %+v", name, b.Status)
+		}
+	}
+}
+
 func TestPoolIsMissing(t *testing.T) {
 	p := newPlace(t)
 	pools := &heap{err: batch.ErrNoPool}

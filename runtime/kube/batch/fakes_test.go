@@ -21,7 +21,15 @@ type heap struct {
 	enqueuer *batch.Enqueuer
 	mu       sync.Mutex
 	free     []string
+	owners   map[string]types.UID // of pods that were given
 	err      error
+}
+
+func (h *heap) Holds(_ context.Context, b *v1alpha1.BatchSandbox, pod string) (bool, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	owner, given := h.owners[pod]
+	return !given || owner == b.UID, nil
 }
 
 func (h *heap) Allocate(ctx context.Context, b *v1alpha1.BatchSandbox) (int, error) {
@@ -53,6 +61,12 @@ func (h *heap) Allocate(ctx context.Context, b *v1alpha1.BatchSandbox) (int, err
 			client.MergeFromWithOptions(b, client.MergeFromWithOptimisticLock{})); err != nil {
 			return 0, err
 		}
+		if h.owners == nil {
+			h.owners = make(map[string]types.UID)
+		}
+		for _, name := range h.free[:n] {
+			h.owners[name] = b.UID
+		}
 		h.free = h.free[n:]
 		*b = *changed
 	}
@@ -67,10 +81,16 @@ func (h *heap) Release(ctx context.Context, b *v1alpha1.BatchSandbox, shards []i
 	for _, number := range shards {
 		pod := new(corev1.Pod)
 		pod.Namespace, pod.Name = b.Namespace, a.Pods[number]
+		a.Pods[number] = ""
+		h.mu.Lock()
+		owner := h.owners[pod.Name]
+		h.mu.Unlock()
+		if owner != b.UID {
+			continue
+		}
 		if err := h.client.Delete(ctx, pod); err != nil && !apierrors.IsNotFound(err) {
 			return err
 		}
-		a.Pods[number] = ""
 	}
 	if len(a.Pods) > int(b.Spec.Replicas) {
 		a.Pods = a.Pods[:b.Spec.Replicas]

@@ -3,6 +3,7 @@ package batch
 import (
 	"cmp"
 	"context"
+	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,6 +18,8 @@ type view struct {
 	// by number, nil where there is none; from a template they may reach beyond spec.replicas
 	pods  []*corev1.Pod
 	names []string // by number: the allocation, for a batch with a pool
+	// by number: the allocation names a pod that is not the batch's. It is not among the pods
+	foreign map[int]bool
 }
 
 func (v *view) pod(number int) *corev1.Pod {
@@ -57,14 +60,24 @@ func (r *Reconciler) loadAllocation(ctx context.Context, b *v1alpha1.BatchSandbo
 	if err != nil {
 		return err
 	}
-	v.names, v.pods = allocation.Pods, nil
+	v.names, v.pods, v.foreign = allocation.Pods, nil, make(map[int]bool)
 	for number, name := range v.names {
 		if name == "" {
 			continue
 		}
+		holds, err := r.Pools.Holds(ctx, b, name)
+		if err != nil {
+			return err
+		}
+		if !holds {
+			v.foreign[number] = true
+			continue
+		}
 		pod := new(corev1.Pod)
-		err := r.client.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: name}, pod)
+		err = r.client.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: name}, pod)
 		switch {
+		case err == nil && pod.Labels[v1alpha1.LabelPool] != b.Spec.PoolRef:
+			v.foreign[number] = true
 		case err == nil:
 			v.set(number, pod)
 		case !apierrors.IsNotFound(err):
@@ -112,6 +125,11 @@ func (r *Reconciler) situation(ctx context.Context, b *v1alpha1.BatchSandbox, v 
 		pod := v.pod(number)
 		why, isRefused := refused[number]
 		switch {
+		case v.foreign[number]:
+			s.ended, s.failed = true, true
+			s.reason, s.message = v1alpha1.ReasonRemovedExternally, fmt.Sprintf(
+				"the annotation %s names the pod %s, which is not this batch's",
+				v1alpha1.AnnotationAllocation, v.names[number])
 		case pod != nil && pod.DeletionTimestamp != nil && b.Spec.PoolRef == "" &&
 			!known(b, number) && !terminal(pod):
 			s.reason, s.message = v1alpha1.ReasonProvisioning,

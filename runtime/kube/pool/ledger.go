@@ -377,6 +377,16 @@ func (l *ledger) ask(batch *v1alpha1.BatchSandbox) {
 	}
 }
 
+// owns reports whether the batch has the pod that its annotation names. current is false when the
+// batch is not the latest.
+func (l *ledger) owns(batch *v1alpha1.BatchSandbox, name string) (owns, current bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.note(batch)
+	key := types.NamespacedName{Namespace: batch.Namespace, Name: name}
+	return l.holders[key] == batch.UID, l.batches[batch.UID].version == batch.ResourceVersion
+}
+
 // holds reports whether the pod belongs to the batch.
 func (l *ledger) holds(uid types.UID, key types.NamespacedName) bool {
 	l.mu.Lock()

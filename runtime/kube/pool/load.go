@@ -1,9 +1,12 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -67,8 +70,8 @@ func (p *Pools) load(ctx context.Context) error {
 	// What the watches have delivered so far may be older than these lists.
 	fresh := newLedger()
 	l.batches, l.holders, l.orphans = fresh.batches, fresh.holders, fresh.orphans
-	for _, batch := range batches {
-		l.note(batch)
+	for _, batch := range slices.SortedFunc(maps.Values(batches), byAge) {
+		l.note(batch) // a copy of a batch after the batch, whose pods it names, too
 	}
 	l.floor = pods.ResourceVersion
 	for i := range pods.Items {
@@ -78,6 +81,11 @@ func (p *Pools) load(ctx context.Context) error {
 	l.doubt(unfenced, pods.Items)
 	p.loaded = true
 	return nil
+}
+
+// byAge orders batches as earlier does.
+func byAge(a, b *v1alpha1.BatchSandbox) int {
+	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 }
 
 // fence makes it impossible that a write of an earlier leader still gives pods to a batch. It

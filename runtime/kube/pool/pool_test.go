@@ -325,6 +325,56 @@ func TestBatchGoneWithItsRecord(t *testing.T) {
 	settled(t, p, 4, 4, 0)
 }
 
+// TestCopiedBatches: the pods of a batch stay its own when it is copied with its annotations, also
+// for the next controller.
+func TestCopiedBatches(t *testing.T) {
+	ns := namespace(t)
+	first := start(t, ns, pool.Options{})
+	p := makePool(t, ns, v1alpha1.CapacitySpec{BufferMin: 1, BufferMax: 1, PoolMax: 4})
+	batch := makeBatch(t, ns, "b", 1)
+	name := served(t, batch, 1)[0]
+	settled(t, p, 2, 1, 1)
+	var copies []*v1alpha1.BatchSandbox
+	for i := range 8 {
+		c := &v1alpha1.BatchSandbox{
+			ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: fmt.Sprintf("copy%d", i),
+				Annotations: batch.Annotations},
+			Spec: batch.Spec,
+		}
+		if err := admin.Create(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		copies = append(copies, c)
+	}
+	check := func(pools *pool.Pools) {
+		t.Helper()
+		for _, b := range append(copies, batch) {
+			holds, err := pools.Holds(t.Context(), get(t, b), name)
+			if err != nil || holds != (b == batch) {
+				t.Errorf("%s has the pod: %t (%v)", b.Name, holds, err)
+			}
+		}
+	}
+	check(first.pools)
+	first.kill()
+	next := start(t, ns, pool.Options{})
+	eventually(t, func() string {
+		if _, err := next.pools.Holds(t.Context(), get(t, batch), name); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	check(next.pools)
+	for _, c := range copies {
+		if err := next.pools.Release(t.Context(), get(t, c), []int{0}); err != nil {
+			t.Error(err)
+		}
+	}
+	if pod := podsIn(t, ns)[name]; pod == nil || pod.DeletionTimestamp != nil {
+		t.Errorf("a copy gave back the pod: %+v", pod)
+	}
+}
+
 // TestForcedBatch: the pods of a batch whose finalizer a user removed are not given again.
 func TestForcedBatch(t *testing.T) {
 	ns := namespace(t)

@@ -65,6 +65,23 @@ func (p *Pools) Release(ctx context.Context, batch *v1alpha1.BatchSandbox, shard
 	return nil
 }
 
+// Holds reports whether a pod that the batch's allocation names is the batch's. It is another one's
+// where the annotation was copied, or edited so.
+//
+// It returns ErrNotLeading, and an error for which apierrors.IsConflict is true when the pod is not
+// the batch's and the batch not the latest.
+func (p *Pools) Holds(ctx context.Context, batch *v1alpha1.BatchSandbox, pod string) (bool,
+	error) {
+	if err := p.load(ctx); err != nil {
+		return false, err
+	}
+	owns, current := p.ledger.owns(batch, pod)
+	if !owns && !current {
+		return false, stale(batch)
+	}
+	return owns, nil
+}
+
 // retire deletes or marks pods that a batch gives back.
 func (p *Pools) retire(ctx context.Context, batch *v1alpha1.BatchSandbox,
 	names map[string]bool) error {
