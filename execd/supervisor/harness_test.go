@@ -36,6 +36,7 @@ func TestMain(m *testing.M) {
 		supervisor.Exit("test-init", func() int {
 			return supervisor.Run(supervisor.Options{
 				Name: "test-init", Program: os.Args[1:], Prefix: "TEST", LongestPause: time.Second, Meanwhile: "nothing happens",
+				Deliver: os.Getenv(roleVariable) == roleDeliver,
 			})
 		})
 	}

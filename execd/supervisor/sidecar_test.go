@@ -15,8 +15,16 @@ import (
 // roleVariable makes the test binary a supervisor without an entrypoint.
 const roleVariable = "SUPERVISOR_TEST_ROLE"
 
+// roleDeliver makes it one that delivers signals.
+const roleDeliver = "deliver"
+
 // sidecar runs a supervisor over a shell script, and returns it with the lines that the script prints.
 func sidecar(t *testing.T, script string) (*exec.Cmd, *bufio.Scanner) {
+	t.Helper()
+	return sidecarAs(t, "1", script)
+}
+
+func sidecarAs(t *testing.T, role, script string) (*exec.Cmd, *bufio.Scanner) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
@@ -25,7 +33,7 @@ func sidecar(t *testing.T, script string) (*exec.Cmd, *bufio.Scanner) {
 		args = []string{"/bin/sh", "-c", script}
 	}
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", args...)
-	cmd.Env = append(os.Environ(), roleVariable+"=1")
+	cmd.Env = append(os.Environ(), roleVariable+"="+role)
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -82,6 +90,41 @@ func TestStartsAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	if said := line(t, lines); said != "signalled" {
+		t.Errorf("it says %q", said)
+	}
+	if status := ends(t, cmd, lines); status != 3 {
+		t.Errorf("status %d, want 3", status)
+	}
+}
+
+// TestSignalBetweenRuns: a signal that comes while the program does not run is delivered to one that is started for it, once that works.
+func TestSignalBetweenRuns(t *testing.T) {
+	cmd, lines := sidecarAs(t, roleDeliver, `echo "run $TEST_RESTARTS $$"; test "$TEST_RESTARTS" = 4 && sleep 0.1; trap 'echo signalled; exit 3' TERM
+		eval "echo >&$TEST_READY_FD; exec $TEST_READY_FD>&-"; echo works; while :; do sleep 0.05; done`)
+	for run := range 4 { // the pause is 400 ms then
+		number, err := strconv.Atoi(strings.TrimPrefix(line(t, lines), "run "+strconv.Itoa(run)+" "))
+		if err != nil {
+			t.Fatalf("run %d: it says %q", run, lines.Text())
+		}
+		if said := line(t, lines); said != "works" {
+			t.Fatalf("run %d: it says %q", run, said)
+		}
+		if err := syscall.Kill(number, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the supervisor has reaped it", func() bool { return syscall.Kill(number, 0) != nil })
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if said := line(t, lines); !strings.HasPrefix(said, "run 4 ") {
+		t.Fatalf("it says %q", said)
+	}
+	said := line(t, lines)
+	if said == "works" { // it may come between
+		said = line(t, lines)
+	}
+	if said != "signalled" {
 		t.Errorf("it says %q", said)
 	}
 	if status := ends(t, cmd, lines); status != 3 {

@@ -56,6 +56,9 @@ type Options struct {
 	LongestPause time.Duration
 	// Meanwhile says what holds while the program does not run, for messages; it may be empty.
 	Meanwhile string
+	// Deliver, without an entrypoint, has a signal that ends the container wait until the program works, which is started for it at once if
+	// it does not run. Else a signal that comes while the program does not run ends the container at once.
+	Deliver bool
 
 	// Entrypoint, if not empty, is the command line that the container is for; its first word is looked up in PATH. It gets the standard
 	// input, and the environment without the variables of execd (see [process.Environment]).
@@ -135,9 +138,12 @@ func (s *supervisor) loop() int {
 				if sig == syscall.SIGTERM && s.StopGrace > 0 && s.overdue == nil {
 					s.overdue = time.After(s.StopGrace)
 				}
-			case s.program.pid == 0:
+			case s.program.pid == 0 && !(s.Deliver && s.startProgram()):
 				return 0
 			default:
+				if s.Deliver && s.program.ready != 0 {
+					s.readReady()
+				}
 				s.stopping = true
 				s.signal(s.program.pid, sig.(syscall.Signal))
 			}

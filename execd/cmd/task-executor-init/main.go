@@ -25,6 +25,7 @@ func main() {
 			Prefix:       supervisor.PrefixTaskExecutor,
 			LongestPause: time.Second,
 			Meanwhile:    "tasks go on",
+			Deliver:      true, // tasks are ended with grace, which takes an executor
 		})
 	})
 }
