@@ -252,7 +252,7 @@ func (r *Reconciler) toggle(b *v1alpha1.BatchSandbox, at *situation, stopping bo
 			return
 		case s.pod != nil && s.pod.Status.PodIP != "": // without one it has not been frozen
 			daemons = append(daemons, daemon{number, s.pod.UID, s.pod.Status.PodIP,
-				r.execdToken(b, s.pod)})
+				r.execdToken(b, number, s.pod)})
 		}
 	}
 	at.frozen = r.freezer.do(b, operation, daemons)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -78,15 +79,20 @@ func callExecd(ctx context.Context, caller *http.Client, at daemon, operation st
 	return nil
 }
 
-// execdToken returns what reads the token of the execd in a pod: that of the task which runs it, or
-// else of a container. It may be in a Secret.
-func (r *Reconciler) execdToken(b *v1alpha1.BatchSandbox,
+// execdToken returns what reads the token of the execd in a sandbox's pod: that of the task which
+// runs it, or else of a container. It may be in a Secret. Of two variables of one name the last
+// counts.
+func (r *Reconciler) execdToken(b *v1alpha1.BatchSandbox, number int,
 	pod *corev1.Pod) func(context.Context) (string, error) {
 	value := func(text string) func(context.Context) (string, error) {
 		return func(context.Context) (string, error) { return text, nil }
 	}
 	if b.Spec.TaskTemplate != nil {
-		for _, variable := range b.Spec.TaskTemplate.Env {
+		template, err := TaskTemplate(b, number)
+		if err != nil {
+			return func(context.Context) (string, error) { return "", err }
+		}
+		for _, variable := range slices.Backward(template.Env) {
 			switch {
 			case variable.Name != v1alpha1.EnvExecdToken:
 			case variable.ValueFrom != nil:
@@ -98,7 +104,7 @@ func (r *Reconciler) execdToken(b *v1alpha1.BatchSandbox,
 		}
 	}
 	for i := range pod.Spec.Containers {
-		for _, variable := range pod.Spec.Containers[i].Env {
+		for _, variable := range slices.Backward(pod.Spec.Containers[i].Env) {
 			switch {
 			case variable.Name != v1alpha1.EnvExecdToken:
 			case variable.ValueFrom != nil && variable.ValueFrom.SecretKeyRef != nil:

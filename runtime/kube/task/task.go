@@ -4,7 +4,6 @@ package task
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"net"
@@ -14,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -175,13 +173,9 @@ func (f *followed) end() {
 // variable whose value is in a Secret, where.
 func body(b *v1alpha1.BatchSandbox,
 	number int) (task tasks.Task, sources map[int]v1alpha1.SecretKeySelector, err error) {
-	template := b.Spec.TaskTemplate
-	if number < len(b.Spec.ShardTaskPatches) {
-		patched, err := patched(template, b.Spec.ShardTaskPatches[number].Raw)
-		if err != nil {
-			return tasks.Task{}, nil, fmt.Errorf("spec.shardTaskPatches[%d]: %w", number, err)
-		}
-		template = patched
+	template, err := batch.TaskTemplate(b, number)
+	if err != nil {
+		return tasks.Task{}, nil, err
 	}
 	task = tasks.Task{
 		Command: template.Command, Args: template.Args, WorkingDir: template.WorkingDir,
@@ -201,22 +195,6 @@ func body(b *v1alpha1.BatchSandbox,
 		return task, nil, fmt.Errorf("the task of sandbox %d: %w", number, err)
 	}
 	return task, sources, nil
-}
-
-func patched(template *v1alpha1.TaskTemplate, patch []byte) (*v1alpha1.TaskTemplate, error) {
-	if len(patch) == 0 || string(patch) == "null" {
-		return template, nil
-	}
-	original, err := json.Marshal(template)
-	if err != nil {
-		return nil, err
-	}
-	merged, err := jsonpatch.MergePatch(original, patch)
-	if err != nil {
-		return nil, err
-	}
-	result := new(v1alpha1.TaskTemplate)
-	return result, json.Unmarshal(merged, result)
 }
 
 func (t *Tasks) executor(pod *corev1.Pod) *tasks.Client {
