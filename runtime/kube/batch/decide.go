@@ -194,8 +194,10 @@ func (d *decision) count() {
 		d.clear(v1alpha1.ConditionDegraded, "NoneFailed")
 		d.clear(v1alpha1.ConditionInvalid, "Valid")
 	}
-	d.status.TaskStats = nil
-	if d.batch.Spec.TaskTemplate != nil {
+	switch {
+	case d.batch.Spec.TaskTemplate == nil:
+		d.status.TaskStats = nil
+	case d.at.tasks != nil || d.status.TaskStats == nil: // else it stops, and nothing new is learned
 		d.status.TaskStats = &tasks
 	}
 }

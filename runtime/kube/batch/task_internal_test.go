@@ -2,6 +2,7 @@ package batch
 
 import (
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -32,5 +33,28 @@ func TestTokenOfATask(t *testing.T) {
 		if got != want || (err != nil) != (number == 3) {
 			t.Errorf("sandbox %d: %q, %v; want %q", number, got, err, want)
 		}
+	}
+}
+
+// TestTasksOfABatchThatStops: their numbers stay what they were, because nothing more is learned.
+func TestTasksOfABatchThatStops(t *testing.T) {
+	b := new(v1alpha1.BatchSandbox)
+	b.Spec.Replicas, b.Spec.TaskTemplate = 2, new(v1alpha1.TaskTemplate)
+	b.Status.Phase = v1alpha1.PhaseRunning
+	at := situation{now: time.Now(), sandboxes: make([]sandbox, 2),
+		tasks: []TaskState{{Phase: TaskRunning}, {Phase: TaskUnknown}}}
+	b.Status = decide(b, at)
+	want := v1alpha1.TaskStats{Running: 1, Unknown: 1}
+	b.Annotations = map[string]string{v1alpha1.AnnotationStop: v1alpha1.ReasonUserDelete}
+	at.tasks = nil
+	for range 2 {
+		b.Status = decide(b, at)
+		if b.Status.Phase != v1alpha1.PhaseStopping || *b.Status.TaskStats != want {
+			t.Errorf("%s, %+v; want %+v", b.Status.Phase, *b.Status.TaskStats, want)
+		}
+	}
+	b.Status = v1alpha1.BatchSandboxStatus{} // it is stopped before it was looked at
+	if b.Status = decide(b, at); *b.Status.TaskStats != (v1alpha1.TaskStats{Pending: 2}) {
+		t.Errorf("%+v", *b.Status.TaskStats)
 	}
 }
