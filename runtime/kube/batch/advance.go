@@ -45,10 +45,17 @@ func (r *Reconciler) advance(ctx context.Context,
 	r.toggle(b, &at, stopping, &due)
 
 	after := decide(b, at)
+	outcomes := b.Status.Outcomes
 	if err := r.write(ctx, b, after, now, &due); err != nil {
 		return reconcile.Result{}, err
 	}
 	// From here on the status is what is on record.
+	if b.Status.Outcomes != outcomes && at.tasks != nil {
+		// The task of a sandbox that was given up must not be sent to its pod, which goes next.
+		if _, err := r.Tasks.Sync(ctx, b, podsOfTasks(b, &at)); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
 	if err := r.deleteUnwanted(ctx, b, v, &at); err != nil {
 		return reconcile.Result{}, err
 	}

@@ -50,10 +50,12 @@ type Pools interface {
 type Tasks interface {
 	// Sync makes the tasks what the batch asks for, without waiting for them, and returns what is
 	// known of each now, by the sandboxes' numbers. Later changes cause a reconcile of the batch.
-	// pods has nil for sandboxes that have no pod yet.
+	// pods has nil for sandboxes that have no pod yet, or none any more: a task whose end is not known
+	// is then followed no more.
 	Sync(ctx context.Context, batch *v1alpha1.BatchSandbox, pods []*corev1.Pod) ([]TaskState, error)
 
-	// Forget removes everything that is kept in memory for the batch.
+	// Forget removes everything that is kept in memory for the batch: from then on no task of it is
+	// sent to a pod.
 	Forget(namespace, name string)
 }
 
@@ -65,6 +67,9 @@ type TaskState struct {
 	Reason   string // upper snake case
 	Message  string
 }
+
+// ended reports whether the task will not change any more.
+func (t TaskState) ended() bool { return t.Phase == TaskSucceeded || t.Phase == TaskFailed }
 
 // TaskPhase is what a task does.
 type TaskPhase string

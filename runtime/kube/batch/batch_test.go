@@ -709,6 +709,16 @@ func TestPauseWithoutAnAnswer(t *testing.T) {
 	p.isGone("b1")
 }
 
+// withTasks gives a batch with a template a task.
+func withTasks(b *v1alpha1.BatchSandbox) {
+	b.Spec.TaskTemplate = &v1alpha1.TaskTemplate{Command: []string{"work"}}
+	b.Spec.Template.Spec.ShareProcessNamespace = ptr.To(true)
+	b.Spec.Template.Spec.Containers = append(b.Spec.Template.Spec.Containers, corev1.Container{
+		Name: v1alpha1.ContainerTaskExecutor, Image: "sandbox/execd:dev",
+		SecurityContext: &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"SYS_PTRACE"}}},
+	})
+}
+
 func TestTasks(t *testing.T) {
 	p := newPlace(t)
 	tasks := new(script)
@@ -716,13 +726,8 @@ func TestTasks(t *testing.T) {
 	for name, policy := range map[string]v1alpha1.TaskResourcePolicy{"retain": v1alpha1.TaskRetain,
 		"release": v1alpha1.TaskRelease} {
 		b := p.batch(name, 4)
-		b.Spec.TaskTemplate = &v1alpha1.TaskTemplate{Command: []string{"work"}}
+		withTasks(b)
 		b.Spec.TaskResourcePolicyWhenCompleted = policy
-		b.Spec.Template.Spec.ShareProcessNamespace = ptr.To(true)
-		b.Spec.Template.Spec.Containers = append(b.Spec.Template.Spec.Containers, corev1.Container{
-			Name: v1alpha1.ContainerTaskExecutor, Image: "sandbox/execd:dev",
-			SecurityContext: &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"SYS_PTRACE"}}},
-		})
 		p.must(p.Create(t.Context(), b))
 	}
 	p.has("retain", "waiting for its tasks", func(b *v1alpha1.BatchSandbox) bool {
@@ -778,6 +783,93 @@ func TestTasks(t *testing.T) {
 		!strings.Contains(b.Status.Message, "sandbox 3: exit code 3") ||
 		len(p.pods("release")) > 0 {
 		t.Errorf("%+v", b.Status)
+	}
+}
+
+// TestLostExecutor: a task ends with its executor's container, when that is not started again.
+func TestLostExecutor(t *testing.T) {
+	p := newPlace(t)
+	tasks := new(script)
+	p.control(nil, tasks)
+	b := p.batch("b", 3)
+	withTasks(b)
+	b.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
+	p.must(p.Create(t.Context(), b))
+	p.has("b", "there", func(b *v1alpha1.BatchSandbox) bool { return b.Status.Allocated == 3 })
+	up, unknown := batch.TaskState{Phase: batch.TaskRunning, Ready: true},
+		batch.TaskState{Phase: batch.TaskUnknown}
+	tasks.say(p.namespace, "b", up, up, up)
+	p.has("b", "running", running(3))
+	for number, code := range []int32{0, 1} { // the second is started again
+		status := p.pod(fmt.Sprintf("b-%d", number)).Status
+		for i := range status.ContainerStatuses {
+			if c := &status.ContainerStatuses[i]; c.Name == v1alpha1.ContainerTaskExecutor {
+				c.State = corev1.ContainerState{
+					Terminated: &corev1.ContainerStateTerminated{ExitCode: code}}
+			}
+		}
+		p.show(fmt.Sprintf("b-%d", number), status, false)
+	}
+	tasks.say(p.namespace, "b", unknown, unknown, up)
+	b = p.has("b", "without a task", func(b *v1alpha1.BatchSandbox) bool {
+		return *b.Status.TaskStats == v1alpha1.TaskStats{Failed: 1, Unknown: 1, Running: 1}
+	})
+	if c := meta.FindStatusCondition(b.Status.Conditions, v1alpha1.ConditionDegraded); c == nil ||
+		c.Reason != "EXECUTOR_LOST" || b.Status.Outcomes != "f" {
+		t.Errorf("outcomes %q, condition %+v", b.Status.Outcomes, c)
+	}
+}
+
+// TestTasksEndBeforePodsGo: no task is sent to a pod that is given back, whatever it is given back
+// for.
+func TestTasksEndBeforePodsGo(t *testing.T) {
+	p := newPlace(t)
+	tasks, wrong := new(script), make(chan string, 10)
+	pools := &heap{releasing: func(b *v1alpha1.BatchSandbox, shards []int) {
+		if tasks.follows(b, shards) {
+			wrong <- b.Name
+		}
+	}}
+	p.ahead.Store(int64(time.Hour))
+	p.control(pools, tasks)
+	pool := &v1alpha1.Pool{ObjectMeta: metav1.ObjectMeta{Name: "warm", Namespace: p.namespace}}
+	withTask := p.batch("x", 1)
+	withTasks(withTask)
+	pool.Spec.Template = withTask.Spec.Template
+	p.must(p.Create(t.Context(), pool))
+	up := batch.TaskState{Phase: batch.TaskRunning, Ready: true}
+	for name, end := range map[string]func(*v1alpha1.BatchSandbox){
+		"deleted": func(b *v1alpha1.BatchSandbox) { p.must(p.Delete(t.Context(), b)) },
+		"stopped": func(b *v1alpha1.BatchSandbox) {
+			p.change(b.Name, func(b *v1alpha1.BatchSandbox) {
+				b.Annotations[v1alpha1.AnnotationStop] = v1alpha1.ReasonUserDelete
+			})
+		},
+		"overdue": nil,
+	} {
+		pools.stock(p, name, 1)
+		b := p.batch(name, 1)
+		b.Spec.Template, b.Spec.PoolRef, b.Spec.TaskTemplate = nil, "warm", withTask.Spec.TaskTemplate
+		if end == nil {
+			b.Spec.ProvisionTimeoutSeconds = ptr.To[int32](1)
+		}
+		p.must(p.Create(t.Context(), b))
+		if end != nil {
+			tasks.say(p.namespace, name, up)
+			end(p.has(name, "running", running(1)))
+		}
+		p.eventually(func() error {
+			if err := p.Get(t.Context(), client.ObjectKey{Namespace: p.namespace,
+				Name: "warm-" + name + "-0"}, new(corev1.Pod)); !apierrors.IsNotFound(err) {
+				return fmt.Errorf("the pod of %s is there (%v)", name, err)
+			}
+			return nil
+		})
+	}
+	p.stop()
+	close(wrong)
+	for name := range wrong {
+		t.Errorf("the pod of the batch %s was given back while its task was followed", name)
 	}
 }
 

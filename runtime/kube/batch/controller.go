@@ -239,6 +239,7 @@ func (r *Reconciler) forget(key types.NamespacedName) {
 func (r *Reconciler) remove(ctx context.Context,
 	b *v1alpha1.BatchSandbox) (reconcile.Result, error) {
 	r.freezer.forget(client.ObjectKeyFromObject(b))
+	r.Tasks.Forget(b.Namespace, b.Name)
 	if !hasFinalizer(b) {
 		return reconcile.Result{}, nil
 	}

@@ -3,6 +3,7 @@ package batch_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,6 +24,8 @@ type heap struct {
 	free     []string
 	owners   map[string]types.UID // of pods that were given
 	err      error
+	// releasing is called, unless nil, before pods are taken back.
+	releasing func(b *v1alpha1.BatchSandbox, shards []int)
 }
 
 func (h *heap) Holds(_ context.Context, b *v1alpha1.BatchSandbox, pod string) (bool, error) {
@@ -77,6 +80,9 @@ func (h *heap) Release(ctx context.Context, b *v1alpha1.BatchSandbox, shards []i
 	a, err := b.Allocation()
 	if err != nil {
 		return err
+	}
+	if h.releasing != nil {
+		h.releasing(b, shards)
 	}
 	for _, number := range shards {
 		pod := new(corev1.Pod)
@@ -161,12 +167,17 @@ type script struct {
 	enqueuer *batch.Enqueuer
 	mu       sync.Mutex
 	says     map[types.NamespacedName][]batch.TaskState
+	pods     map[types.NamespacedName][]*corev1.Pod // whose tasks are followed
 }
 
 func (s *script) Sync(_ context.Context, b *v1alpha1.BatchSandbox,
 	pods []*corev1.Pod) ([]batch.TaskState, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.pods == nil {
+		s.pods = make(map[types.NamespacedName][]*corev1.Pod)
+	}
+	s.pods[client.ObjectKeyFromObject(b)] = pods
 	states := make([]batch.TaskState, len(pods))
 	for i := range states {
 		states[i].Phase = batch.TaskPending
@@ -177,7 +188,20 @@ func (s *script) Sync(_ context.Context, b *v1alpha1.BatchSandbox,
 	return states, nil
 }
 
-func (s *script) Forget(string, string) {}
+func (s *script) Forget(namespace, name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.pods, types.NamespacedName{Namespace: namespace, Name: name})
+}
+
+// follows reports whether the task of one of these sandboxes is followed.
+func (s *script) follows(b *v1alpha1.BatchSandbox, shards []int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	pods := s.pods[client.ObjectKeyFromObject(b)]
+	return slices.ContainsFunc(shards,
+		func(number int) bool { return number < len(pods) && pods[number] != nil })
+}
 
 func (s *script) say(namespace, name string, states ...batch.TaskState) {
 	s.mu.Lock()

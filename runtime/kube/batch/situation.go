@@ -207,27 +207,61 @@ func (r *Reconciler) isLost(ctx context.Context, b *v1alpha1.BatchSandbox, v *vi
 // sync brings the tasks to the pods and learns how they are.
 func (r *Reconciler) sync(ctx context.Context, b *v1alpha1.BatchSandbox, v *view, at *situation,
 	stopping bool) error {
-	if b.Spec.TaskTemplate == nil || stopping {
+	if b.Spec.TaskTemplate == nil {
 		return nil
 	}
-	pods := make([]*corev1.Pod, len(at.sandboxes))
-	for number := range at.sandboxes {
-		if s := &at.sandboxes[number]; !s.ended && outcome(&b.Status, number) == lives {
-			pods[number] = s.pod
-		}
+	if stopping { // no task is sent to a pod that is about to go
+		r.Tasks.Forget(b.Namespace, b.Name)
+		return nil
 	}
 	var err error
-	if at.tasks, err = r.Tasks.Sync(ctx, b, pods); err != nil {
+	if at.tasks, err = r.Tasks.Sync(ctx, b, podsOfTasks(b, at)); err != nil {
 		return err
 	}
 	for number := range at.sandboxes {
-		s, task := &at.sandboxes[number], at.tasks[number]
-		if outcome(&b.Status, number) != lives || !s.usable || task.Ready ||
-			task.Phase == TaskSucceeded || task.Phase == TaskFailed {
+		s, task := &at.sandboxes[number], &at.tasks[number]
+		if outcome(&b.Status, number) != lives || task.ended() {
+			continue
+		}
+		if how := executorEnd(s); how != "" {
+			*task = TaskState{Phase: TaskFailed, Reason: reasonExecutorLost, Message: how}
+		}
+		if !s.usable || task.Ready || task.ended() {
 			continue
 		}
 		s.usable, s.reason, s.message = false, v1alpha1.ReasonContainerStarting,
 			"its task is not ready: "+task.Message
 	}
 	return nil
+}
+
+// podsOfTasks returns the pods whose tasks are followed, by number: those of the sandboxes that
+// live.
+func podsOfTasks(b *v1alpha1.BatchSandbox, at *situation) []*corev1.Pod {
+	pods := make([]*corev1.Pod, len(at.sandboxes))
+	for number := range at.sandboxes {
+		if s := &at.sandboxes[number]; !s.ended && outcome(&b.Status, number) == lives {
+			pods[number] = s.pod
+		}
+	}
+	return pods
+}
+
+// reasonExecutorLost is tasks.ReasonExecutorLost.
+const reasonExecutorLost = "EXECUTOR_LOST"
+
+// executorEnd returns how the task-executor's container ended that is not started again in a
+// sandbox which goes on: its tasks ended with it. It is empty when there is no such end.
+func executorEnd(s *sandbox) string {
+	if s.pod == nil || s.ended {
+		return ""
+	}
+	executor := v1alpha1.TaskExecutor(&s.pod.Spec)
+	status := containerStatus(s.pod.Status.ContainerStatuses, v1alpha1.ContainerTaskExecutor)
+	if executor == nil || executor.RestartPolicy != nil || status == nil ||
+		status.State.Terminated == nil || restarts(s.pod, status.State.Terminated) {
+		return ""
+	}
+	_, _, how := exit(status.Name, status.State.Terminated)
+	return how
 }
