@@ -75,13 +75,13 @@ type Readiness struct {
 // State is where a task is in its life.
 type State string
 
-// The states. A task never goes back, and one that was started is never started again.
+// The states. A task never goes back, but from Unknown, and one that was started is never started again.
 const (
 	Pending   State = "Pending"   // recorded, and not started yet
 	Running   State = "Running"   // its process runs
 	Succeeded State = "Succeeded" // its process ended with exit code 0
 	Failed    State = "Failed"    // it ended otherwise; Reason says how
-	Unknown   State = "Unknown"   // its record cannot be read
+	Unknown   State = "Unknown"   // its record cannot be read now
 )
 
 // Reasons of a status. Clients take others as the word of an executor newer than they are.
@@ -118,7 +118,7 @@ type Status struct {
 }
 
 // Ended reports whether the state is one that the task stays in.
-func (s Status) Ended() bool { return s.State == Succeeded || s.State == Failed || s.State == Unknown }
+func (s Status) Ended() bool { return s.State == Succeeded || s.State == Failed }
 
 // List is the state of all tasks, sorted by name.
 type List struct {

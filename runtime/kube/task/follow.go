@@ -100,10 +100,7 @@ func follow(ctx context.Context, executor *tasks.Client, name string, body sourc
 		var status tasks.Status
 		var err error
 		if !known {
-			var task tasks.Task
-			if task, err = body(ctx); err == nil {
-				status, err = put(ctx, executor, name, task)
-			}
+			status, err = begin(ctx, executor, name, body)
 		} else {
 			status, version, err = nextStatus(ctx, executor, name, version)
 		}
@@ -147,11 +144,23 @@ func follow(ctx context.Context, executor *tasks.Client, name string, body sourc
 	}
 }
 
-func put(ctx context.Context, executor *tasks.Client, name string,
-	body tasks.Task) (tasks.Status, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
+// begin returns the status of the task, which an executor that does not have it is given. It may
+// have it from a controller before this one, and with other values: Secrets change.
+func begin(ctx context.Context, executor *tasks.Client, name string,
+	body source) (tasks.Status, error) {
+	asking, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	return executor.Put(ctx, name, body)
+	status, err := executor.Get(asking, name)
+	if !tasks.HasCode(err, tasks.CodeNotFound) {
+		return status, err
+	}
+	task, err := body(ctx)
+	if err != nil {
+		return tasks.Status{}, err
+	}
+	putting, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	return executor.Put(putting, name, task)
 }
 
 // nextStatus returns the task's status when anything has changed in the pod since a version, or

@@ -21,7 +21,7 @@ type source func(ctx context.Context) (tasks.Task, error)
 var errNoSecret = errors.New("a variable of the task cannot be read")
 
 // secrets has the Secrets that the tasks of one batch name. Each is read once, whatever the number
-// of sandboxes.
+// of sandboxes, unless an entry is missing.
 type secrets struct {
 	reader    client.Reader
 	namespace string
@@ -52,7 +52,7 @@ func (s *secrets) fill(task tasks.Task, from map[int]v1alpha1.SecretKeySelector)
 func (s *secrets) value(ctx context.Context, where v1alpha1.SecretKeySelector) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	entries, ok := s.read[where.Name]
+	value, ok := s.read[where.Name][where.Key]
 	if !ok {
 		ctx, cancel := context.WithTimeout(ctx, answerTime)
 		defer cancel()
@@ -61,15 +61,13 @@ func (s *secrets) value(ctx context.Context, where v1alpha1.SecretKeySelector) (
 			&secret); err != nil {
 			return "", err
 		}
+		if value, ok = secret.Data[where.Key]; !ok {
+			return "", fmt.Errorf("there is no entry %s in Secret %s", where.Key, where.Name)
+		}
 		if s.read == nil {
 			s.read = make(map[string]map[string][]byte)
 		}
-		entries = secret.Data
-		s.read[where.Name] = entries
-	}
-	value, ok := entries[where.Key]
-	if !ok {
-		return "", fmt.Errorf("there is no entry %s in Secret %s", where.Key, where.Name)
+		s.read[where.Name] = secret.Data
 	}
 	return string(value), nil
 }

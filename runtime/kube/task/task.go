@@ -43,8 +43,8 @@ const (
 )
 
 // Tasks follows the task of each pod with a request that the executor answers when the task has
-// changed. It keeps nothing that an executor does not have: after a restart the same tasks are
-// asked for again, which changes nothing.
+// changed. It keeps nothing that an executor does not have: after a restart the executors are asked
+// for the same tasks again.
 type Tasks struct {
 	enqueue func(namespace, name string)
 	sign    Sign
@@ -96,8 +96,8 @@ func (t *Tasks) Start(ctx context.Context) error {
 	return nil
 }
 
-// Sync asks for the task of every pod that is there, once, and returns what is known of each. It
-// never waits for an executor.
+// Sync asks for the task of every pod that is there, once, and returns what is known of each: how it
+// ended, also when its pod is gone. It never waits for an executor.
 func (t *Tasks) Sync(_ context.Context, b *v1alpha1.BatchSandbox,
 	pods []*corev1.Pod) ([]batch.TaskState, error) {
 	t.mu.Lock()
@@ -116,12 +116,15 @@ func (t *Tasks) Sync(_ context.Context, b *v1alpha1.BatchSandbox,
 	states := make([]batch.TaskState, len(pods))
 	for number, pod := range pods {
 		old := f.followers[number]
-		if old != nil && (pod == nil || old.pod != pod.UID) {
+		if old != nil && (pod == nil && !old.ended() || pod != nil && old.pod != pod.UID) {
 			old.cancel()
 			delete(f.followers, number)
 			old = nil
 		}
 		states[number] = batch.TaskState{Phase: batch.TaskPending, Message: "waits for its pod"}
+		if pod == nil && old != nil {
+			states[number] = old.state()
+		}
 		if pod == nil || pod.Status.PodIP == "" || t.ctx.Err() != nil {
 			continue
 		}

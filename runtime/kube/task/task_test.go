@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,8 +18,10 @@ import (
 
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sandbox.internal/runtime/kube/batch"
 	"sandbox.internal/runtime/kube/v1alpha1"
@@ -50,14 +54,26 @@ func (e *executor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if e.down {
 		panic(http.ErrAbortHandler)
 	}
-	switch r.Method {
-	case http.MethodPut:
+	name, one := strings.CutPrefix(r.URL.Path, "/tasks/")
+	switch {
+	case r.Method == http.MethodPut:
+		var body tasks.Task
+		_ = json.NewDecoder(r.Body).Decode(&body)
 		e.puts++
 		if e.task == nil {
-			_ = json.NewDecoder(r.Body).Decode(&e.body)
-			e.task = &tasks.Status{Name: r.URL.Path[len("/tasks/"):], State: tasks.Pending}
+			e.body, e.task = body, &tasks.Status{Name: name, State: tasks.Pending}
 			e.version++
 		}
+		if !reflect.DeepEqual(e.body, body) {
+			w.WriteHeader(http.StatusConflict)
+			_ = json.NewEncoder(w).Encode(tasks.Error{Code: tasks.CodeTaskDiffers})
+			return
+		}
+		_ = json.NewEncoder(w).Encode(e.task)
+	case one && e.task == nil:
+		w.WriteHeader(http.StatusNotFound)
+		_ = json.NewEncoder(w).Encode(tasks.Error{Code: tasks.CodeNotFound})
+	case one:
 		_ = json.NewEncoder(w).Encode(e.task)
 	default:
 		e.asked++
@@ -104,6 +120,37 @@ type world struct {
 	batch    *v1alpha1.BatchSandbox
 	pod      *corev1.Pod
 	woken    chan struct{}
+	stop     func()
+	port     int
+	secrets  secretStore
+}
+
+// secretStore has the Secrets that there are, by their names: a client.Reader of nothing else.
+type secretStore struct {
+	mu      sync.Mutex
+	entries map[string]map[string][]byte
+}
+
+func (s *secretStore) set(name string, entries map[string][]byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.entries = map[string]map[string][]byte{name: entries}
+}
+
+func (s *secretStore) Get(_ context.Context, key client.ObjectKey, object client.Object,
+	_ ...client.GetOption) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	entries, ok := s.entries[key.Name]
+	if !ok {
+		return apierrors.NewNotFound(corev1.Resource("secrets"), key.Name)
+	}
+	object.(*corev1.Secret).Data = entries
+	return nil
+}
+
+func (s *secretStore) List(context.Context, client.ObjectList, ...client.ListOption) error {
+	return errors.New("nothing is listed")
 }
 
 func newWorld(t *testing.T) *world {
@@ -114,28 +161,37 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.tasks = New(func(string, string) {
-		select {
-		case w.woken <- struct{}{}:
-		default:
-		}
-	}, nil, nil)
-	w.tasks.port, _ = strconv.Atoi(port)
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() { _ = w.tasks.Start(ctx) })
 	t.Cleanup(func() {
-		cancel()
-		running.Wait()
 		server.CloseClientConnections()
 		server.Close()
 	})
+	w.port, _ = strconv.Atoi(port)
+	w.start()
 	w.batch = &v1alpha1.BatchSandbox{Spec: v1alpha1.BatchSandboxSpec{Replicas: 1,
 		TaskTemplate: &v1alpha1.TaskTemplate{Command: []string{"work"}}}}
 	w.batch.Namespace, w.batch.Name, w.batch.UID = "n", "b", "00000000-0000-0000-0000-000000000001"
 	w.pod = &corev1.Pod{Status: corev1.PodStatus{PodIP: host}}
 	w.pod.UID = "p"
 	return w
+}
+
+// start makes the controller's part, and stop ends it.
+func (w *world) start() {
+	w.tasks = New(func(string, string) {
+		select {
+		case w.woken <- struct{}{}:
+		default:
+		}
+	}, nil, &w.secrets)
+	w.tasks.port = w.port
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = w.tasks.Start(ctx) })
+	w.stop = func() {
+		cancel()
+		running.Wait()
+	}
+	w.Cleanup(w.stop)
 }
 
 // becomes waits for requests to reconcile until Sync returns what is wanted.
@@ -322,5 +378,81 @@ func TestHostileExecutor(t *testing.T) {
 	if s.Reason != "REASON_UNKNOWN" || len(s.Message) > maxMessage+3 ||
 		strings.Contains(s.Message, "\x1b") {
 		t.Errorf("reason %q, message of %d bytes: %.20q", s.Reason, len(s.Message), s.Message)
+	}
+}
+
+// isAskedFor waits until the executor has the task.
+func (w *world) isAskedFor() {
+	w.Helper()
+	w.becomes("asked for", func(batch.TaskState) bool {
+		w.executor.mu.Lock()
+		defer w.executor.mu.Unlock()
+		return w.executor.task != nil
+	})
+}
+
+// TestSecretsChange: a task waits for its Secret, and once it was started the Secret may change or
+// go: a controller that is started then follows the task as before.
+func TestSecretsChange(t *testing.T) {
+	w := newWorld(t)
+	w.batch.Spec.TaskTemplate.Env = []v1alpha1.EnvVar{{Name: "A",
+		ValueFrom: &v1alpha1.EnvVarSource{
+			SecretKeyRef: v1alpha1.SecretKeySelector{Name: "s", Key: "k"}}}}
+	w.secrets.set("s", map[string][]byte{"other": []byte("x")})
+	w.becomes("waiting for its Secret", func(s batch.TaskState) bool {
+		return s.Phase == batch.TaskPending && strings.Contains(s.Message, "no entry k in Secret s")
+	})
+	w.secrets.set("s", map[string][]byte{"k": []byte("1")})
+	w.isAskedFor()
+	w.executor.change(func() { w.executor.task.State = tasks.Running })
+	w.becomes("running", in(batch.TaskRunning))
+	for _, there := range []string{"s", "another"} {
+		w.stop()
+		w.secrets.set(there, map[string][]byte{"k": []byte("2")})
+		w.start()
+		w.becomes("running still", in(batch.TaskRunning))
+	}
+	w.executor.mu.Lock()
+	defer w.executor.mu.Unlock()
+	if env := w.executor.body.Env; w.executor.puts != 1 || len(env) != 1 || env[0].Value != "1" {
+		t.Errorf("asked for %d times, with %v", w.executor.puts, env)
+	}
+}
+
+// TestUnknownForAWhile: an executor that cannot read what is recorded may be able to later.
+func TestUnknownForAWhile(t *testing.T) {
+	w := newWorld(t)
+	w.isAskedFor()
+	w.executor.change(func() { w.executor.task.State = tasks.Unknown })
+	w.becomes("unknown", in(batch.TaskUnknown))
+	w.executor.change(func() { w.executor.task.State = tasks.Running })
+	w.becomes("running", in(batch.TaskRunning))
+}
+
+// TestEndOfTaskAndPod: how a task ended is known, though its pod was gone when that was asked for.
+func TestEndOfTaskAndPod(t *testing.T) {
+	w := newWorld(t)
+	w.isAskedFor()
+	w.tasks.mu.Lock()
+	followed := w.tasks.batches[types.NamespacedName{Namespace: "n", Name: "b"}].followers[0]
+	w.tasks.mu.Unlock()
+	w.executor.change(func() { w.executor.task.State = tasks.Succeeded })
+	for late := time.After(patience); !followed.ended(); {
+		select {
+		case <-w.woken:
+		case <-late:
+			t.Fatalf("it has not ended: %+v", followed.state())
+		}
+	}
+	another := w.pod.DeepCopy()
+	another.UID, another.Status.PodIP = "another", ""
+	for _, look := range []struct {
+		pod  *corev1.Pod
+		want batch.TaskPhase
+	}{{nil, batch.TaskSucceeded}, {nil, batch.TaskSucceeded}, {another, batch.TaskPending}} {
+		states, err := w.tasks.Sync(t.Context(), w.batch, []*corev1.Pod{look.pod})
+		if err != nil || states[0].Phase != look.want {
+			t.Errorf("%+v, %v; want %s", states, err, look.want)
+		}
 	}
 }
