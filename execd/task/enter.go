@@ -36,12 +36,12 @@ func Enter(args []string) int {
 
 // enter returns only when it fails.
 func enter(args []string) error {
-	if len(args) != 3 {
-		return errors.New("usage: enter FOLDER PID START")
+	if len(args) != 5 {
+		return errors.New("usage: enter FOLDER PID START PID START")
 	}
 	parent := unix.Getppid()
-	pid, err := strconv.Atoi(args[1])
-	start, err2 := strconv.ParseUint(args[2], 10, 64)
+	main, err := parseID(args[1], args[2])
+	marked, err2 := parseID(args[3], args[4])
 	if err := errors.Join(err, err2); err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func enter(args []string) error {
 		return err
 	}
 	task := record.Task
-	host, err := inspect(process.ID{PID: pid, Start: start})
+	host, err := inspect(main, marked)
 	if err != nil {
 		return fmt.Errorf("look at the main container: %w", err)
 	}
@@ -71,6 +71,13 @@ func enter(args []string) error {
 	return execute(slices.Concat(task.Command, task.Args), environment(host.environ, task.Env))
 }
 
+func parseID(pid, start string) (id process.ID, err error) {
+	if id.PID, err = strconv.Atoi(pid); err == nil {
+		id.Start, err = strconv.ParseUint(start, 10, 64)
+	}
+	return id, err
+}
+
 // mainContainer is what is needed of the main container's process, and cannot be reached any more from inside of that container.
 type mainContainer struct {
 	root, cwd   *os.File
@@ -78,28 +85,26 @@ type mainContainer struct {
 	credentials credentials
 }
 
-func inspect(main process.ID) (*mainContainer, error) {
+// inspect looks at the main container's process, and for the environment at the one that has the marker.
+func inspect(main, marked process.ID) (*mainContainer, error) {
 	m := &mainContainer{}
-	dir, err := os.Open(procPath(main.PID, ""))
+	dir, err := openProcess(main)
 	if err != nil {
 		return nil, err
 	}
 	defer dir.Close()
-	// A folder of /proc that is open stays that of its process: once this is the right one, so is all that is opened below it.
-	data, err := readAt(dir, "stat")
+	data, err := readAt(dir, "status")
 	if err != nil {
-		return nil, err
-	}
-	if s, err := process.ParseStat(data); err != nil || s.Start != main.Start {
-		return nil, errors.Join(process.ErrEnded, err)
-	}
-	if data, err = readAt(dir, "status"); err != nil {
 		return nil, err
 	}
 	if m.credentials, err = parseCredentials(string(data)); err != nil {
 		return nil, fmt.Errorf("understand its status: %w", err)
 	}
-	if data, err = readAt(dir, "environ"); err != nil {
+	data, err = readEnviron(marked)
+	if marked != main && err != nil { // it has ended: its own, with whatever is in it now
+		data, err = readAt(dir, "environ")
+	}
+	if err != nil {
 		return nil, err
 	}
 	m.environ = strings.FieldsFunc(string(data), func(char rune) bool { return char == 0 })
@@ -110,6 +115,35 @@ func inspect(main process.ID) (*mainContainer, error) {
 	return m, err
 }
 
+// openProcess opens a process's folder of /proc. It stays that of its process: once this is the right one, so is all that is opened below it.
+func openProcess(id process.ID) (*os.File, error) {
+	dir, err := os.Open(procPath(id.PID, ""))
+	if err != nil {
+		return nil, err
+	}
+	data, err := readAt(dir, "stat")
+	if err == nil {
+		var s process.Stat
+		if s, err = process.ParseStat(data); err != nil || s.Start != id.Start {
+			err = errors.Join(process.ErrEnded, err)
+		}
+	}
+	if err != nil {
+		dir.Close()
+		return nil, err
+	}
+	return dir, nil
+}
+
+func readEnviron(id process.ID) ([]byte, error) {
+	dir, err := openProcess(id)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	return readAt(dir, "environ")
+}
+
 func openAt(dir *os.File, name string, flags int) (*os.File, error) {
 	fd, err := unix.Openat(int(dir.Fd()), name, flags|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -118,6 +152,11 @@ func openAt(dir *os.File, name string, flags int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
+// maxProcFile bounds what is read of a file of /proc, in bytes. A program gets 6 MiB of environment at most (execve(2)), but may call any of
+// its memory so (PR_SET_MM in prctl(2)), gigabytes of it.
+const maxProcFile = 8 << 20
+
+// readAt fails when the file is larger than maxProcFile.
 func readAt(dir *os.File, name string) ([]byte, error) {
 	file, err := openAt(dir, name, unix.O_RDONLY)
 	if err != nil {
@@ -133,6 +172,8 @@ func readAt(dir *os.File, name string) ([]byte, error) {
 			return nil, &fs.PathError{Op: "read", Path: filepath.Join(dir.Name(), name), Err: err}
 		case n == 0:
 			return data, nil
+		case len(data)+n > maxProcFile:
+			return nil, &fs.PathError{Op: "read", Path: filepath.Join(dir.Name(), name), Err: unix.EFBIG}
 		default:
 			data = append(data, buffer[:n]...)
 		}

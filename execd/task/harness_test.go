@@ -19,11 +19,23 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/goleak"
 
+	"sandbox.internal/execd/task"
 	"sandbox.internal/runtime/tasks"
 	"sandbox.internal/test/program"
 )
 
+// TestMain also is the shims, the tasks and the main containers of the executors that are part of the tests' process (local_test.go).
 func TestMain(m *testing.M) {
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case task.ShimCommand:
+			os.Exit(task.Shim(os.Args[2:]))
+		case task.EnterCommand:
+			os.Exit(task.Enter(os.Args[2:]))
+		case task.TitledMain, task.HugeMain:
+			os.Exit(task.PlayMain(os.Args[1:]))
+		}
+	}
 	code := m.Run()
 	if built.tag != "" {
 		if out, err := run(context.Background(), "docker", "image", "rm", built.tag); err != nil {

@@ -161,7 +161,7 @@ func (e *Executor) forget(t *entry) bool {
 // start starts the task's shim, if there is a main container, and waits until the task has been started or the shim has ended. It reports
 // whether the task has been started.
 func (e *Executor) start(t *entry) bool {
-	if _, err := findMain(e.MainMarker); err != nil {
+	if _, _, err := findMain(e.MainMarker); err != nil {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		status := t.status

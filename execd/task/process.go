@@ -33,38 +33,59 @@ func children(parent int) ([]int, error) {
 // mountNamespace returns what is equal for processes that see the same files.
 func mountNamespace(pid int) (string, error) { return os.Readlink(procPath(pid, "ns/mnt")) }
 
-// findMain returns the first process of the main container, or errNoMain: the oldest process that has the marker in its environment and
-// not our own files. The marker is demanded and nothing guessed, because a container that is just being made has processes, too, and
-// those still see the files of the node.
-func findMain(marker string) (process.ID, error) {
+// findMain returns the first process of the main container, or errNoMain, and the oldest one there that has the marker in its environment:
+// the same one, unless that has overwritten its environment, as some programs do to show a title. A container is the processes that see the
+// same files, other ones than ours. The marker is demanded and nothing guessed, because a container that is just being made has processes,
+// too, and those still see the files of the node.
+func findMain(marker string) (first, marked process.ID, err error) {
 	own, err := mountNamespace(os.Getpid())
 	if err != nil {
-		return process.ID{}, err
+		return first, marked, err
 	}
 	all, err := process.List()
 	if err != nil {
-		return process.ID{}, err
+		return first, marked, err
 	}
-	var found process.ID
+	type container struct{ first, marked process.ID }
+	containers := make(map[string]container)
 	for _, pid := range all {
 		namespace, err := mountNamespace(pid)
 		if err != nil || namespace == own {
 			continue // it has ended, or is none of the main container
 		}
 		s, err := process.ReadStat(process.Folder(pid))
-		if err != nil || s.Ended() || found.PID != 0 && (s.Start > found.Start || s.Start == found.Start && pid > found.PID) {
+		if err != nil || s.Ended() {
 			continue
 		}
-		environ, err := os.ReadFile(procPath(pid, "environ"))
-		if err != nil || !bytes.Contains(append([]byte{0}, environ...), []byte("\x00"+marker+"\x00")) {
-			continue
+		c, p := containers[namespace], process.ID{PID: pid, Start: s.Start}
+		if older(p, c.first) {
+			c.first = p
 		}
-		found = process.ID{PID: pid, Start: s.Start}
+		if older(p, c.marked) && hasMarker(p, marker) {
+			c.marked = p
+		}
+		containers[namespace] = c
 	}
-	if found.PID == 0 {
-		return process.ID{}, fmt.Errorf("%w: no process of another container has %s in its environment", errNoMain, marker)
+	for _, c := range containers {
+		if c.marked.PID != 0 && older(c.first, first) {
+			first, marked = c.first, c.marked
+		}
 	}
-	return found, nil
+	if first.PID == 0 {
+		return first, marked, fmt.Errorf("%w: no process of another container has %s in its environment", errNoMain, marker)
+	}
+	return first, marked, nil
+}
+
+// older reports whether a process is older than another one, or that is none.
+func older(p, than process.ID) bool {
+	return than.PID == 0 || p.Start < than.Start || p.Start == than.Start && p.PID < than.PID
+}
+
+// hasMarker reports whether a process has the marker in its environment. One that cannot be read has none.
+func hasMarker(p process.ID, marker string) bool {
+	environ, err := readEnviron(p)
+	return err == nil && bytes.Contains(append([]byte{0}, environ...), []byte("\x00"+marker+"\x00"))
 }
 
 // errNoMain: the main container does not run.

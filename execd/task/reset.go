@@ -31,7 +31,7 @@ func (e *Executor) Reset() (tasks.ResetResult, error) {
 	}()
 	e.changing.Lock()
 	defer e.changing.Unlock()
-	main, err := findMain(e.MainMarker)
+	main, _, err := findMain(e.MainMarker)
 	if err != nil && !errors.Is(err, errNoMain) {
 		return tasks.ResetResult{}, fmt.Errorf("find the main container: %w", err)
 	}

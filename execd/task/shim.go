@@ -104,7 +104,7 @@ func (s *shim) run() error {
 		return err
 	}
 	s.task = record.Task
-	main, err := findMain(s.marker)
+	main, marked, err := findMain(s.marker)
 	if err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func (s *shim) run() error {
 	if err := write(string(s.folder), startedFile, startedRecord{Shim: own, At: time.Now().UTC()}); err != nil {
 		return err
 	}
-	end := s.superviseProcess(main, process.Ended(mainFile))
+	end := s.superviseProcess(main, marked, process.Ended(mainFile))
 	s.sweep()
 	end.At = time.Now().UTC()
 	if err := write(string(s.folder), endFile, end); err != nil {
@@ -140,8 +140,8 @@ func (s *shim) run() error {
 }
 
 // superviseProcess runs the task's process to its end.
-func (s *shim) superviseProcess(main process.ID, mainEnded <-chan struct{}) endRecord {
-	entered, err := s.enter(main)
+func (s *shim) superviseProcess(main, marked process.ID, mainEnded <-chan struct{}) endRecord {
+	entered, err := s.enter(main, marked)
 	if err != nil {
 		return endRecord{Reason: tasks.ReasonStartFailed, Message: err.Error()}
 	}
@@ -183,7 +183,7 @@ func (s *shim) superviseProcess(main process.ID, mainEnded <-chan struct{}) endR
 }
 
 // enter starts the process that becomes the task's. The channel says once why it could not, or nothing.
-func (s *shim) enter(main process.ID) (<-chan string, error) {
+func (s *shim) enter(main, marked process.ID) (<-chan string, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -197,7 +197,10 @@ func (s *shim) enter(main process.ID) (<-chan string, error) {
 	if err != nil {
 		return nil, err
 	}
-	args := []string{exe, EnterCommand, string(s.folder), strconv.Itoa(main.PID), strconv.FormatUint(main.Start, 10)}
+	args := []string{exe, EnterCommand, string(s.folder)}
+	for _, id := range []process.ID{main, marked} {
+		args = append(args, strconv.Itoa(id.PID), strconv.FormatUint(id.Start, 10))
+	}
 	s.pid, err = syscall.ForkExec(exe, args, &syscall.ProcAttr{
 		Env:   []string{},
 		Files: []uintptr{null.Fd(), 1, 2, writer.Fd()},
