@@ -1,11 +1,16 @@
 package task
 
 import (
+	"bufio"
 	"context"
 	"crypto/ed25519"
+	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
+	"time"
 
 	"sandbox.internal/runtime/tasks"
 )
@@ -76,5 +81,59 @@ func TestAccess(t *testing.T) {
 	}
 	if status, _ := ask("GET", serve(Access{})+"/tasks", ""); status != http.StatusOK {
 		t.Errorf("neither token nor key: %d", status)
+	}
+}
+
+// TestSlowBody: a proof that a reset has ended the validity of opens nothing to a request that had begun before.
+func TestSlowBody(t *testing.T) {
+	public, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	executor := &Executor{entries: map[string]*entry{}, changed: make(chan struct{})}
+	a := &api{executor: executor, access: Access{Key: public, Pod: "pod"}}
+	a.renew()
+	server := httptest.NewServer(a.guarded(map[string]operation{http.MethodPut: a.put}))
+	t.Cleanup(server.Close)
+	connection, err := net.Dial("tcp", server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer connection.Close()
+	answers := bufio.NewReader(connection)
+	proof := tasks.Prove(key, "pod", a.challenge.Load().(string))
+	fmt.Fprintf(connection, "PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: 17\r\nExpect: 100-continue\r\n%s: %s\r\n\r\n", tasks.TokenHeader, proof)
+	if line, err := answers.ReadString('\n'); err != nil || !strings.Contains(line, "100 Continue") {
+		t.Fatalf("%q, %v", line, err)
+	}
+	a.renew()
+	fmt.Fprint(connection, `{"command":["x"]}`)
+	_, _ = answers.ReadString('\n') // the empty line
+	if line, err := answers.ReadString('\n'); err != nil || !strings.Contains(line, "401 Unauthorized") {
+		t.Errorf("%q, %v", line, err)
+	}
+}
+
+// TestLongList: a client can read the list of as many tasks as there may be, whatever their messages.
+func TestLongList(t *testing.T) {
+	executor := &Executor{entries: map[string]*entry{}, changed: make(chan struct{}), version: 1}
+	ends := time.Date(2026, 12, 31, 23, 59, 59, 123456789, time.UTC)
+	code := 255
+	for i := range maxTasks {
+		name := fmt.Sprintf("%063d", i)
+		executor.entries[name] = &entry{deleting: true, status: tasks.Status{
+			Name: name, State: tasks.Succeeded, ExitCode: &code, Reason: tasks.ReasonWaitingForMain, Message: strings.Repeat("\x01ü", 2048),
+			StartedAt: &ends, FinishedAt: &ends,
+		}}
+	}
+	server := httptest.NewServer(executor.Handler(Access{}))
+	t.Cleanup(server.Close)
+	client := &tasks.Client{BaseURL: server.URL}
+	list, err := client.List(t.Context())
+	if err != nil || len(list.Items) != maxTasks || !strings.HasPrefix(list.Items[7].Message, "\x01ü\x01ü") {
+		t.Errorf("%d tasks, %v", len(list.Items), err)
+	}
+	if one, err := client.Get(t.Context(), fmt.Sprintf("%063d", 7)); err != nil || len(one.Message) != 3*2048 {
+		t.Errorf("a message of %d bytes, %v", len(one.Message), err)
 	}
 }

@@ -63,6 +63,7 @@ type Executor struct {
 	mu        sync.Mutex
 	running   bool // between the beginning of Run and its end
 	resetting bool
+	resets    int // how many have begun
 	entries   map[string]*entry
 	version   int64
 	changed   chan struct{} // closed and replaced with every new version
@@ -256,7 +257,7 @@ func (e *Executor) Put(name string, task tasks.Task) (tasks.Status, error) {
 		return tasks.Status{}, refuse(tasks.CodeInvalidRequest, "%v", err)
 	}
 	e.mu.Lock()
-	resetting := e.resetting
+	resetting, resets := e.resetting, e.resets
 	e.mu.Unlock()
 	if resetting {
 		return tasks.Status{}, refuse(tasks.CodeResetting, "a reset is going on")
@@ -265,6 +266,7 @@ func (e *Executor) Put(name string, task tasks.Task) (tasks.Status, error) {
 	defer e.changing.Unlock()
 	e.mu.Lock()
 	t, count, running := e.entries[name], len(e.entries), e.running
+	resetting = e.resets != resets // it waited for the reset, and is of the time before
 	var status tasks.Status
 	if t != nil {
 		status = t.reported()
@@ -273,6 +275,8 @@ func (e *Executor) Put(name string, task tasks.Task) (tasks.Status, error) {
 	switch {
 	case !running:
 		return tasks.Status{}, refuse(tasks.CodeStopping, "the task-executor is about to end")
+	case resetting:
+		return tasks.Status{}, refuse(tasks.CodeResetting, "a reset has begun meanwhile")
 	case t != nil && status.Deleting:
 		return tasks.Status{}, refuse(tasks.CodeTaskDeleting, "task %s is still ending", name)
 	case t != nil && !same(t.task, task):

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -164,16 +165,31 @@ func (a *api) list(r *http.Request) (int, any, error) {
 	for {
 		list, changed := a.executor.List()
 		if list.Version != since {
-			return http.StatusOK, list, nil
+			return http.StatusOK, fit(list), nil
 		}
 		select {
 		case <-changed:
 		case <-timer.C:
-			return http.StatusOK, list, nil
+			return http.StatusOK, fit(list), nil
 		case <-r.Context().Done():
 			return http.StatusOK, list, nil // the client has left
 		}
 	}
+}
+
+// fit shortens the messages of a list that is larger than what clients read of an answer. The answer about one task has the whole message.
+func fit(list tasks.List) tasks.List {
+	for longest := 1 << 10; longest > 0; longest /= 2 {
+		if data, err := json.Marshal(list); err != nil || len(data) < tasks.MaxAnswer {
+			break
+		}
+		for i := range list.Items {
+			if item := &list.Items[i]; len(item.Message) > longest {
+				item.Message = strings.ToValidUTF8(item.Message[:longest], "") + "..."
+			}
+		}
+	}
+	return list
 }
 
 // waitOf reads how long a request may wait.
@@ -201,6 +217,9 @@ func (a *api) put(r *http.Request) (int, any, error) {
 	}
 	if err != nil {
 		return 0, nil, refuse(tasks.CodeInvalidRequest, "the body did not arrive: %v", err)
+	}
+	if !a.permits(r) {
+		return 0, nil, refuse(tasks.CodeUnauthorized, "header %s: a reset has made it worthless while the body arrived", tasks.TokenHeader)
 	}
 	var task tasks.Task
 	if err := decode(data, &task); err != nil {

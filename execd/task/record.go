@@ -35,7 +35,7 @@ const (
 	lockFile    = "lock"
 )
 
-// maxRecord bounds what is read of a file: more than the largest task.
+// maxRecord bounds what is read of a file: more than the largest task, of which a byte may become three (one that is no UTF-8).
 const maxRecord = 4 * tasks.MaxBody
 
 // hidden begins the names of folders that are no tasks any more, or not yet.
@@ -221,16 +221,13 @@ func decode(data []byte, value any) error {
 
 // write puts a file into a folder, completely or not at all, and returns when it is on the disk.
 func write(dir, name string, record any) error {
-	data, err := json.Marshal(record)
-	if err != nil {
-		return err
-	}
 	file, err := os.CreateTemp(dir, hidden+name+"-*")
 	if err != nil {
 		return err
 	}
-	_, err = file.Write(data)
-	err = errors.Join(err, file.Sync(), file.Close())
+	encoder := json.NewEncoder(file)
+	encoder.SetEscapeHTML(false) // else a byte could become six: see maxRecord
+	err = errors.Join(encoder.Encode(record), file.Sync(), file.Close())
 	if err == nil {
 		err = os.Rename(file.Name(), filepath.Join(dir, name))
 	}

@@ -91,6 +91,25 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
+// TestLargestTask: whatever a body may have in it, what is recorded of it can be read.
+func TestLargestTask(t *testing.T) {
+	for _, char := range []string{"<", "\u2028", "\xff", "\x7f"} {
+		word := strings.Repeat(char, (tasks.MaxBody-100)/len(char))
+		body := `{"command":["` + word + `"]}`
+		var task tasks.Task
+		if err := decode([]byte(body), &task); err != nil {
+			t.Fatal(err)
+		}
+		f, err := newFolder(t.TempDir(), taskRecord{Name: "a", Task: task})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := f.task(); err != nil || !same(got.Task, task) {
+			t.Errorf("%q: %v", char, err)
+		}
+	}
+}
+
 func FuzzTask(f *testing.F) {
 	for _, seed := range []string{
 		`{"command":["x"]}`, `{"command":["sh","-c"],"args":["a"],"env":[{"name":"A","value":"b"}],"workingDir":"/","timeoutSeconds":1,

@@ -20,6 +20,9 @@ func (e *Executor) Reset() (tasks.ResetResult, error) {
 	e.mu.Lock()
 	resetting := e.resetting
 	e.resetting = true
+	if !resetting {
+		e.resets++
+	}
 	e.mu.Unlock()
 	if resetting {
 		return tasks.ResetResult{}, refuse(tasks.CodeResetting, "another reset is going on")

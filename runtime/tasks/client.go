@@ -17,8 +17,9 @@ import (
 	"sandbox.internal/runtime/sandboxhttp"
 )
 
-// MaxAnswer bounds what is read of an answer, in bytes. The executor is in the sandbox's reach: a larger one is an error.
-const MaxAnswer = 64 << 10
+// MaxAnswer bounds what is read of an answer, in bytes: an executor shortens the messages of a list that is larger. It is in the sandbox's
+// reach: a larger answer is an error.
+const MaxAnswer = 128 << 10
 
 // Client talks to one task-executor. Its methods may be called from several goroutines at once. An answer other than success is an
 // *Error; any other error means that the executor was not reached, or said what cannot be understood.
