@@ -77,7 +77,7 @@ type entry struct {
 	folder folder
 	name   string
 	task   tasks.Task
-	damage error         // why the record cannot be read
+	damage error         // why taskFile cannot be read
 	wakeup chan struct{} // one element: the folder or what is asked for has changed
 	gone   chan struct{} // closed when the task is forgotten
 
@@ -159,9 +159,24 @@ func (e *Executor) load() error {
 		}
 		t := newEntry(f, f.name(), record.Task)
 		t.damage = err
-		if snapshot, err := f.load(); err == nil {
+		snapshot, err := f.load()
+		if err == nil {
 			t.deleting = snapshot.deleted
-			t.status = e.statusOf(t, snapshot)
+			t.status = e.statusOf(t, snapshot, nil)
+		}
+		if other := e.entries[t.name]; other != nil {
+			// One of them could be neither recorded nor removed (newFolder). What may run is the task.
+			if snapshot.started == nil {
+				t, other = other, t
+			}
+			discarded, err := other.folder.discard()
+			if err == nil && !discarded {
+				t, other = other, t
+				_, err = other.folder.discard()
+			}
+			if err != nil {
+				return fmt.Errorf("remove the second record of task %s: %w", other.name, err)
+			}
 		}
 		e.entries[t.name] = t
 	}

@@ -3,6 +3,7 @@ package task
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"reflect"
@@ -29,43 +30,31 @@ const (
 func (e *Executor) manage(t *entry) {
 	pause := firstPause
 	for {
+		// What changes may be readable again in a moment: its error is no reason to give the task up.
 		snapshot, err := t.folder.load()
-		if t.damage == nil && err != nil {
-			e.mu.Lock()
-			t.damage = err
-			e.mu.Unlock()
-		}
-		e.update(t, snapshot)
+		e.update(t, snapshot, err)
 		deleting, stopping := e.asked(t)
+		mayRun := snapshot.started != nil && snapshot.end == nil
+		if deleting && (!mayRun || err != nil || t.damage != nil) && e.forget(t) {
+			// A shim that has not started the task yet will not, and one that has recorded its end is about to exit.
+			return
+		}
 		switch {
-		case deleting && (snapshot.end != nil || snapshot.started == nil || t.damage != nil):
-			// A shim that has not started the task yet will not, and one that has recorded its end is about to.
-			if e.forget(t) {
-				return
-			}
-			if stopping {
-				return
-			}
+		case mayRun && e.awaitEnd(t, snapshot, err):
+			pause = firstPause
+		case stopping:
+			return // the next executor does what is left to do, and starts what was never started
+		case mayRun || deleting || err != nil:
 			pause = e.sleep(t, pause)
 		case t.damage != nil || snapshot.end != nil:
-			if stopping {
-				return
-			}
 			select {
 			case <-t.wakeup:
 			case <-e.stopping:
 			}
-		case snapshot.started != nil:
-			e.awaitEnd(t, snapshot)
+		case e.start(t):
 			pause = firstPause
-		case stopping:
-			return // it was never started, and the next executor will do that
 		default:
-			if e.start(t) {
-				pause = firstPause
-			} else {
-				pause = e.sleep(t, pause)
-			}
+			pause = e.sleep(t, pause)
 		}
 	}
 }
@@ -79,18 +68,30 @@ func (e *Executor) asked(t *entry) (deleting, stopping bool) {
 
 // sleep returns after the pause, or earlier if something has happened, and says how long the next pause is.
 func (e *Executor) sleep(t *entry, pause time.Duration) time.Duration {
+	stopping := e.stopping
+	if _, already := e.asked(t); already {
+		stopping = nil
+	}
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 	case <-t.wakeup:
-	case <-e.stopping:
+	case <-stopping:
 	}
 	return min(2*pause, longestPause)
 }
 
-// statusOf returns the status that the records stand for.
-func (e *Executor) statusOf(t *entry, s snapshot) tasks.Status {
+// retryAfter is when what failed is tried again, never without an error.
+func retryAfter(err error) <-chan time.Time {
+	if err == nil {
+		return nil
+	}
+	return time.After(longestPause)
+}
+
+// statusOf returns the status that the records stand for. unreadable is the error with which they were read.
+func (e *Executor) statusOf(t *entry, s snapshot, unreadable error) tasks.Status {
 	status := tasks.Status{Name: t.name, State: tasks.Pending, Reason: tasks.ReasonStarting}
 	if s.running != nil {
 		status.State, status.Reason, status.StartedAt = tasks.Running, "", &s.running.At
@@ -99,10 +100,13 @@ func (e *Executor) statusOf(t *entry, s snapshot) tasks.Status {
 			status.Reason, status.Message = tasks.ReasonNotReady, "its readiness has not been answered with 200 yet"
 		}
 	}
+	if t.damage != nil {
+		unreadable = t.damage
+	}
 	switch {
-	case t.damage != nil:
+	case unreadable != nil:
 		status.State, status.Ready = tasks.Unknown, false
-		status.Reason, status.Message = tasks.ReasonRecordDamaged, "what is recorded about it cannot be read: "+t.damage.Error()
+		status.Reason, status.Message = tasks.ReasonRecordDamaged, "what is recorded about it cannot be read: "+unreadable.Error()
 	case s.end != nil:
 		status.State, status.Ready, status.FinishedAt = tasks.Failed, false, &s.end.At
 		status.ExitCode, status.Reason, status.Message = s.end.ExitCode, s.end.Reason, s.end.Message
@@ -113,10 +117,15 @@ func (e *Executor) statusOf(t *entry, s snapshot) tasks.Status {
 	return status
 }
 
-func (e *Executor) update(t *entry, s snapshot) {
+// update makes the status what the records stand for. unreadable is the error with which they were read.
+func (e *Executor) update(t *entry, s snapshot, unreadable error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	status := e.statusOf(t, s)
+	if s.deleted && !t.deleting { // by an executor before; it could not be read until now
+		t.deleting = true
+		e.bumpVersion()
+	}
+	status := e.statusOf(t, s, unreadable)
 	if status.State == tasks.Pending && t.status.Reason == tasks.ReasonWaitingForMain {
 		status = t.status // until it is known to be otherwise
 	}
@@ -139,11 +148,13 @@ func (e *Executor) setStatus(t *entry, status tasks.Status) {
 // forget removes a task of which nothing runs, and reports whether it could.
 func (e *Executor) forget(t *entry) bool {
 	lock, locked, err := t.folder.lock()
-	if err == nil && !locked {
+	switch {
+	case err == nil && !locked:
 		return false
-	}
-	if err == nil {
+	case err == nil:
 		err = errors.Join(t.folder.remove(), lock.Close())
+	case errors.Is(err, fs.ErrNotExist): // the folder: a removal that failed had come that far
+		err = t.folder.remove()
 	}
 	if err != nil {
 		e.Logger.Error().Err(err).Str("task", t.name).Msg("the task is not forgotten yet")
@@ -208,23 +219,24 @@ func (e *Executor) start(t *entry) bool {
 }
 
 // awaitEnd returns when the shim of a task that was started has ended. Until then it passes requests to end the task on, and probes it.
-func (e *Executor) awaitEnd(t *entry, s snapshot) {
+// unreadable is the error with which the snapshot was read. It reports false when the shim had ended before, and how is not recorded yet.
+func (e *Executor) awaitEnd(t *entry, s snapshot, unreadable error) bool {
 	pidfd, err := s.started.Shim.Open()
 	if errors.Is(err, process.ErrEnded) {
-		e.recordLost(t, s)
-		return
+		return e.recordLost(t)
 	}
 	if err != nil {
 		e.Logger.Error().Err(err).Str("task", t.name).Msg("the shim cannot be watched; it is tried again")
 		e.sleep(t, longestPause)
-		return
+		return true
 	}
 	ended := process.Ended(pidfd)
 	defer func() { <-ended }()
 	defer pidfd.Close()
 	stopping := e.stopping
 	var signalled unix.Signal
-	var overdue <-chan time.Time
+	var overdue, ready <-chan time.Time
+	again := retryAfter(unreadable)
 	var probing *probe
 	defer func() { probing.stop() }()
 	for {
@@ -245,8 +257,9 @@ func (e *Executor) awaitEnd(t *entry, s snapshot) {
 		}
 		select {
 		case <-ended:
-			return
+			return true
 		case <-t.wakeup:
+		case <-again:
 		case <-stopping:
 			stopping = nil
 		case <-overdue:
@@ -256,15 +269,21 @@ func (e *Executor) awaitEnd(t *entry, s snapshot) {
 				e.Logger.Error().Err(err).Str("task", t.name).Msg("the shim cannot be killed")
 			}
 		case <-probing.answered():
-			if err := t.folder.mark(readyFile); err != nil {
-				e.Logger.Error().Err(err).Str("task", t.name).Msg("that the task is ready is not recorded")
-			}
 			probing.stop()
+			err := t.folder.mark(readyFile)
+			if err != nil {
+				e.Logger.Error().Err(err).Str("task", t.name).Msg("that the task is ready is not recorded yet; it is tried again")
+			}
+			ready = retryAfter(err)
+		case <-ready:
+			ready = retryAfter(t.folder.mark(readyFile))
 		}
-		if s, err = t.folder.load(); err != nil {
-			return
+		now, err := t.folder.load()
+		e.update(t, now, err)
+		if err == nil {
+			s = now
 		}
-		e.update(t, s)
+		again = retryAfter(err)
 	}
 }
 
@@ -281,8 +300,9 @@ func (e *Executor) signalFor(t *entry, deleting, stopping bool) unix.Signal {
 	return 0
 }
 
-// recordLost records the end of a task whose shim was killed, after it has made sure that nothing of it is left.
-func (e *Executor) recordLost(t *entry, s snapshot) {
+// recordLost records the end of a task whose shim was killed, after it has made sure that nothing of it is left. It reports whether the end
+// is recorded.
+func (e *Executor) recordLost(t *entry) bool {
 	lock, locked, err := t.folder.lock()
 	if err == nil && !locked {
 		err = errors.New("another process holds its lock")
@@ -290,8 +310,9 @@ func (e *Executor) recordLost(t *entry, s snapshot) {
 	if err == nil {
 		// The end may have been recorded since we looked.
 		defer lock.Close()
+		var s snapshot
 		if s, err = t.folder.load(); err != nil || s.end != nil {
-			return
+			return err == nil
 		}
 		if s.running != nil {
 			err = killAndAwait(s.running.Process)
@@ -308,8 +329,8 @@ func (e *Executor) recordLost(t *entry, s snapshot) {
 	}
 	if err != nil {
 		e.Logger.Error().Err(err).Str("task", t.name).Msg("the end of the task is not recorded yet; it is tried again")
-		e.sleep(t, longestPause)
 	}
+	return err == nil
 }
 
 // killAndAwait ends a process that is not our child.

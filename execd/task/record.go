@@ -87,9 +87,13 @@ func newFolder(parent string, record taskRecord) (_ folder, err error) {
 		return "", err
 	}
 	if err = write(building, taskFile, record); err == nil {
-		path := filepath.Join(parent, name)
-		if err = os.Rename(building, path); err == nil {
-			return folder(path), syncFolder(parent)
+		f := folder(filepath.Join(parent, name))
+		if err = os.Rename(building, string(f)); err == nil {
+			if err = syncFolder(parent); err == nil {
+				return f, nil
+			}
+			// Nobody is told of this task: it must not run beside the next one of its name.
+			return "", errors.Join(err, f.remove())
 		}
 	}
 	return "", errors.Join(err, os.RemoveAll(building))
@@ -121,14 +125,23 @@ func (f folder) name() string {
 	return name
 }
 
-// remove forgets the task, at once even if the rest of the removal is interrupted.
+// remove forgets the task, at once even if the rest of the removal is interrupted. It may be repeated.
 func (f folder) remove() error {
 	parent := filepath.Dir(string(f))
 	gone := filepath.Join(parent, hidden+f.base())
-	if err := os.Rename(string(f), gone); err != nil {
+	if err := os.Rename(string(f), gone); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return errors.Join(syncFolder(parent), os.RemoveAll(gone))
+}
+
+// discard removes the folder, unless a shim has it.
+func (f folder) discard() (discarded bool, err error) {
+	lock, locked, err := f.lock()
+	if err != nil || !locked {
+		return false, err
+	}
+	return true, errors.Join(f.remove(), lock.Close())
 }
 
 func (f folder) task() (taskRecord, error) {

@@ -3,12 +3,17 @@ package task
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"sandbox.internal/execd/process"
 	"sandbox.internal/runtime/tasks"
@@ -107,6 +112,30 @@ func TestLargestTask(t *testing.T) {
 		if got, err := f.task(); err != nil || !same(got.Task, task) {
 			t.Errorf("%q: %v", char, err)
 		}
+	}
+}
+
+// TestFolderNotSynced: a record that may not survive is no task, now or later.
+func TestFolderNotSynced(t *testing.T) {
+	parent := t.TempDir()
+	if err := errors.Join(os.Chown(parent, 65534, 65534), os.Chmod(filepath.Dir(parent), 0o711)); err != nil {
+		t.Fatalf("this test needs root: %v", err)
+	}
+	done := make(chan struct{})
+	go func() { // as a user who may change the folder, and not open it to have it written
+		defer close(done)
+		runtime.LockOSThread() // and not unlocked: the thread ends here
+		if err := errors.Join(os.Chmod(parent, 0o300), unix.Setfsuid(65534)); err != nil {
+			t.Error(err)
+			return
+		}
+		if f, err := newFolder(parent, taskRecord{Name: "a", Task: tasks.Task{Command: []string{"x"}}}); !errors.Is(err, fs.ErrPermission) {
+			t.Errorf("it is %q, %v", f, err)
+		}
+	}()
+	<-done
+	if found, err := folders(parent); err != nil || len(found) > 0 {
+		t.Errorf("folders %q, %v", found, err)
 	}
 }
 

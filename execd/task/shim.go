@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"os/signal"
@@ -71,7 +72,7 @@ func Shim(args []string) int {
 	case errors.Is(err, errNoMain):
 		return shimNoMain
 	case err != nil:
-		fmt.Fprintf(os.Stderr, "task-executor: shim of task %s: %v\n", s.folder.name(), err)
+		s.complain(err)
 		return shimBroken
 	}
 	return shimDone
@@ -85,6 +86,7 @@ type shim struct {
 	children chan os.Signal // one element stands for any number of children that ended
 	pid      int            // of the task's process, not waited for yet
 	cause    string         // why the task is being ended; a reason of a status, empty while it is not
+	killed   bool           // signalKill has come
 	grace    <-chan time.Time
 }
 
@@ -132,11 +134,32 @@ func (s *shim) run() error {
 	end := s.superviseProcess(main, marked, process.Ended(mainFile))
 	s.sweep()
 	end.At = time.Now().UTC()
-	if err := write(string(s.folder), endFile, end); err != nil {
+	if err := s.recordEnd(end); err != nil {
 		return err
 	}
 	s.notify()
 	return nil
+}
+
+// recordEnd tries until the end is recorded, which nothing else knows, or is not wanted any more.
+func (s *shim) recordEnd(end endRecord) error {
+	err := write(string(s.folder), endFile, end)
+	if err != nil {
+		s.complain(err)
+	}
+	for err != nil && !s.killed && !errors.Is(err, fs.ErrNotExist) { // the folder
+		select {
+		case sig := <-s.signals:
+			s.killed = sig == signalKill
+		case <-retryAfter(err):
+			err = write(string(s.folder), endFile, end)
+		}
+	}
+	return err
+}
+
+func (s *shim) complain(err error) {
+	fmt.Fprintf(os.Stderr, "task-executor: shim of task %s: %v\n", s.folder.name(), err)
 }
 
 // superviseProcess runs the task's process to its end.
@@ -145,17 +168,26 @@ func (s *shim) superviseProcess(main, marked process.ID, mainEnded <-chan struct
 	if err != nil {
 		return endRecord{Reason: tasks.ReasonStartFailed, Message: err.Error()}
 	}
-	var timeout <-chan time.Time
+	var timeout, unrecorded <-chan time.Time
+	var began time.Time
 	failure := ""
 	for {
 		select {
 		case failure = <-entered:
 			entered = nil
 			if failure == "" {
-				timeout = s.recordRunning()
+				began, timeout = time.Now().UTC(), s.timeout()
+				err := s.recordRunning(began)
+				if err != nil {
+					s.complain(err)
+				}
+				unrecorded = retryAfter(err)
 			}
+		case <-unrecorded:
+			unrecorded = retryAfter(s.recordRunning(began))
 		case sig := <-s.signals:
 			if sig == signalKill {
+				s.killed = true
 				s.end(tasks.ReasonStopped, 0)
 			} else {
 				s.end(tasks.ReasonStopped, s.task.Grace())
@@ -223,18 +255,21 @@ func (s *shim) enter(main, marked process.ID) (<-chan string, error) {
 	return said, nil
 }
 
-// recordRunning writes down that the process runs, and returns when it is to be ended for it.
-func (s *shim) recordRunning() <-chan time.Time {
+// recordRunning writes down that the process runs since it began.
+func (s *shim) recordRunning(began time.Time) error {
 	// A process that has ended meanwhile is not waited for yet, so it can still be named.
 	p, err := process.Identify(s.pid)
 	if err == nil {
-		err = write(string(s.folder), runningFile, runningRecord{Process: p, At: time.Now().UTC()})
+		err = write(string(s.folder), runningFile, runningRecord{Process: p, At: began})
 	}
-	if err != nil {
-		// The task goes on; only when it began is not known.
-		fmt.Fprintf(os.Stderr, "task-executor: shim of task %s: %v\n", s.folder.name(), err)
+	if err == nil {
+		s.notify()
 	}
-	s.notify()
+	return err
+}
+
+// timeout is when a process that has just begun has run for too long.
+func (s *shim) timeout() <-chan time.Time {
 	if timeout := s.task.Timeout(); timeout > 0 {
 		return time.After(timeout)
 	}
@@ -286,7 +321,7 @@ func (s *shim) sweep() {
 	for {
 		found, err := children(os.Getpid())
 		if err != nil {
-			fmt.Fprintf(os.Stderr, "task-executor: shim of task %s: look for what is left: %v\n", s.folder.name(), err)
+			s.complain(fmt.Errorf("look for what is left: %w", err))
 		}
 		for _, pid := range found {
 			_ = unix.Kill(pid, unix.SIGKILL)
