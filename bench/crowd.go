@@ -32,8 +32,7 @@ func (b *bench) measureCrowd(ctx context.Context) error {
 			if err != nil {
 				return fmt.Errorf("floor of %s: %w", rowCrowd, err)
 			}
-			created.floor.values = append(created.floor.values, took...)
-			created.floor.attempts += count
+			created.floor.addBurst(burst{took, count})
 			if err := engine.clean(ctx, label); err != nil {
 				return err
 			}
@@ -41,7 +40,7 @@ func (b *bench) measureCrowd(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			created.join(pair{ours: made.took})
+			created.ours.addBurst(made.took.burst())
 			if i == 0 {
 				if memory, err = b.residentBoth(ctx, s); err != nil {
 					return err
@@ -265,7 +264,7 @@ func (b *bench) measureBusyReads(ctx context.Context, s *service, engine *engine
 		if err != nil {
 			return err
 		}
-		result.ours.values = append(result.ours.values, took...)
+		result.ours.addBurst(burst{took, len(took)})
 		if err := concurrently(ctx, count,
 			func(ctx context.Context, i int) error { return s.ended(ctx, m.ids[i]) }); err != nil {
 			return err
@@ -277,9 +276,8 @@ func (b *bench) measureBusyReads(ctx context.Context, s *service, engine *engine
 		if err != nil {
 			return err
 		}
-		result.floor.values = append(result.floor.values, took...)
+		result.floor.addBurst(burst{took, len(took)})
 	}
-	result.ours.attempts, result.floor.attempts = len(result.ours.values), len(result.floor.values)
 	b.results[rowGetBusy] = result
 	return nil
 }

@@ -48,7 +48,7 @@ func (b *bench) measureExpiry(ctx context.Context, s *service,
 	if err := <-timed; err != nil {
 		return fmt.Errorf("floor of %s: %w", rowExpiry, err)
 	}
-	b.results[rowExpiry] = result
+	b.results[rowExpiry] = pair{ours: result.ours.inOne(), floor: result.floor.inOne()}
 	return nil
 }
 

@@ -64,8 +64,8 @@ type targetResult struct {
 	Of    measure `json:"of"`
 	Limit float64 `json:"limit"`
 	Met   bool    `json:"met"`
-	// Low and High are what 95% of resampled runs give for the value that is compared; InNoise is
-	// whether the limit lies between them.
+	// Low and High are what 95% of resampled runs give for the value that is compared, null where a
+	// side has fewer than three rounds; InNoise is whether the limit lies between them.
 	Low     *float64 `json:"low"`
 	High    *float64 `json:"high"`
 	InNoise bool     `json:"in_noise"`

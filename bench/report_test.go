@@ -106,6 +106,62 @@ func TestNoise(t *testing.T) {
 	}
 }
 
+// TestNoiseOfBursts: what was measured at once is drawn at once, and too few rounds say nothing about
+// their noise.
+func TestNoiseOfBursts(t *testing.T) {
+	rounds := func(count int, medians ...float64) pair {
+		var p pair
+		for _, median := range medians {
+			if count == 1 {
+				p.ours.add(median)
+			} else {
+				p.ours.addBurst(sampleOf(0, slices.Repeat([]float64{median}, count)...).burst())
+			}
+			p.floor.add(1)
+		}
+		return p
+	}
+	for name, tc := range map[string]struct {
+		pair    pair
+		inNoise bool
+		known   bool // the noise
+	}{
+		"three bursts around the target": {rounds(100, 1, 2, 2.1), true, true},
+		"three bursts far below":         {rounds(100, 1, 1.1, 1.2), false, true},
+		"two bursts around the target":   {rounds(100, 1.4, 1.6), false, false},
+		"one burst that includes the target": {pair{
+			ours: sampleOf(0, 1.4, 1.5, 1.6).inOne(), floor: sampleOf(0, 1, 1, 1)}, false, false},
+		"three values around the target": {rounds(1, 1.4, 1.5, 1.6), true, true},
+		"two values around the target":   {rounds(1, 1.4, 1.6), false, false},
+		"one value that is the target":   {rounds(1, 1.5), false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			read := reported(t, rowCommand, tc.pair).Rows[0].Target // its limit is a ratio of 1.5
+			if read.InNoise != tc.inNoise || (read.Low != nil) != tc.known ||
+				(read.High != nil) != tc.known {
+				t.Errorf("%+v", read)
+			}
+		})
+	}
+}
+
+// TestBurstsKeepTheirFailures: a round is drawn with the attempts that failed in it, so that no run
+// that is drawn has more successes than attempts.
+func TestBurstsKeepTheirFailures(t *testing.T) {
+	var s sample
+	s.addBurst(sampleOf(0, 1, 1, 1, 1).burst())
+	s.addBurst(sampleOf(3, 1).burst())
+	if s.attempts != 8 || s.success() != 5.0/8 {
+		t.Errorf("%d attempts, of which %v succeeded", s.attempts, s.success())
+	}
+	for want, rounds := range map[float64][]int{1: {0, 0}, 0.25: {1, 1}} {
+		if drawn := s.of(rounds); drawn.attempts != 8 || drawn.success() != want {
+			t.Errorf("rounds %v: %d attempts, of which %v succeeded", rounds, drawn.attempts,
+				drawn.success())
+		}
+	}
+}
+
 // TestHistory: the picture of a run shows earlier ones, but for rows that had another floor then.
 func TestHistory(t *testing.T) {
 	folder := t.TempDir()

@@ -12,8 +12,8 @@ type row struct {
 	target target
 }
 
-// target is what a row is held to: its ratio, its difference to the floor, our own figure, or our
-// p99, at most a limit where lower is better and at least the limit where higher is.
+// target is what a row is held to: its ratio, its difference to the floor, our own figure, or the
+// p99 of our attempts, at most a limit where lower is better and at least the limit where higher is.
 type target struct {
 	of    measure
 	limit float64
@@ -36,7 +36,7 @@ func (t target) value(p pair, good direction) float64 {
 	case difference:
 		return p.difference(good)
 	case tail:
-		return p.ours.p99(good)
+		return p.ours.tail(good)
 	default:
 		return p.ours.effective(good)
 	}

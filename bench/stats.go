@@ -21,6 +21,15 @@ type sample struct {
 	// requests are the single requests, in milliseconds, of a row whose values are the rates of
 	// rounds of many; else it is empty.
 	requests []float64
+	// bursts are the rounds of a row whose rounds each make many values at once, in their order; else
+	// it is empty, and each value is a round.
+	bursts []burst
+}
+
+// burst is a round of many values, which are not independent of one another.
+type burst struct {
+	values   []float64
+	attempts int
 }
 
 func (s *sample) add(value float64) {
@@ -29,6 +38,30 @@ func (s *sample) add(value float64) {
 }
 
 func (s *sample) fail() { s.attempts++ }
+
+// addBurst adds the values of one round, which is drawn as a whole.
+func (s *sample) addBurst(b burst) {
+	s.values = append(s.values, b.values...)
+	s.attempts += b.attempts
+	s.bursts = append(s.bursts, b)
+}
+
+// burst is all of the sample as one round.
+func (s sample) burst() burst { return burst{s.values, s.attempts} }
+
+// inOne returns the sample as one that was measured in one round.
+func (s sample) inOne() sample {
+	s.bursts = []burst{s.burst()}
+	return s
+}
+
+// rounds is how many independent figures the sample has.
+func (s sample) rounds() int {
+	if len(s.bursts) > 0 {
+		return len(s.bursts)
+	}
+	return len(s.values)
+}
 
 // success is the share of attempts that succeeded, 0 to 1.
 func (s sample) success() float64 {
@@ -55,6 +88,17 @@ func (s sample) p99(good direction) float64 {
 		return quantile(s.requests, 0.99, lower)
 	}
 	return quantile(s.values, 0.99, good)
+}
+
+// tail is the p99 of all attempts, in the unit of the values: one that failed has never ended. It is
+// what a target of the p99 compares. NaN without attempts.
+func (s sample) tail(good direction) float64 {
+	never := math.Inf(1)
+	if good == higher {
+		never = 0
+	}
+	failed := slices.Repeat([]float64{never}, max(0, s.attempts-len(s.values)))
+	return quantile(slices.Concat(s.values, failed), 0.99, good)
 }
 
 // quantile is the measured value that a share of the values is at least as good as (nearest rank):
@@ -107,10 +151,17 @@ func (p pair) difference(
 // resamples is how often a run is drawn again from itself to see what its figures are worth.
 const resamples = 200
 
+// leastRounds is how many rounds can show how far they differ by chance.
+const leastRounds = 3
+
 // interval returns what 95% of the resampled runs (bootstrap) give for the value that a target
-// compares: the noise of this run. Rounds of both sides are drawn together where there are as many
-// of both, because they were measured in turns.
+// compares: the noise of this run; NaN where a side has fewer than leastRounds rounds. Rounds of
+// both sides are drawn together where there are as many of both, because they were measured in
+// turns.
 func (p pair) interval(t target, good direction) (low, high float64) {
+	if min(p.ours.rounds(), p.floor.rounds()) < leastRounds {
+		return math.NaN(), math.NaN()
+	}
 	random := rand.New(rand.NewPCG(1, 2)) // the same picture of the same figures every time
 	values := make([]float64, resamples)
 	for i := range values {
@@ -120,26 +171,36 @@ func (p pair) interval(t target, good direction) (low, high float64) {
 }
 
 func (p pair) drawn(random *rand.Rand) pair {
-	drawn := pair{ours: p.ours, floor: p.floor}
-	drawn.ours.values, drawn.floor.values = make([]float64, len(p.ours.values)),
-		make([]float64, len(p.floor.values))
-	for i := range drawn.ours.values {
-		at := random.IntN(len(p.ours.values))
-		drawn.ours.values[i] = p.ours.values[at]
-		if len(p.ours.values) == len(p.floor.values) {
-			drawn.floor.values[i] = p.floor.values[at]
-		}
+	at := draw(p.ours.rounds(), random)
+	drawn := pair{ours: p.ours.of(at)}
+	if p.floor.rounds() != len(at) {
+		at = draw(p.floor.rounds(), random)
 	}
-	if len(p.ours.values) != len(p.floor.values) {
-		for i := range drawn.floor.values {
-			drawn.floor.values[i] = p.floor.values[random.IntN(len(p.floor.values))]
-		}
+	drawn.floor = p.floor.of(at)
+	return drawn
+}
+
+// draw returns as many of the numbers 0 to count-1, any of them more than once.
+func draw(count int, random *rand.Rand) []int {
+	drawn := make([]int, count)
+	for i := range drawn {
+		drawn[i] = random.IntN(count)
 	}
-	if n := len(p.ours.requests); n > 0 {
-		drawn.ours.requests = make([]float64, n)
-		for i := range drawn.ours.requests {
-			drawn.ours.requests[i] = p.ours.requests[random.IntN(n)]
+	return drawn
+}
+
+// of returns the sample of these rounds. Attempts that failed outside of bursts remain.
+func (s sample) of(rounds []int) sample {
+	if len(s.bursts) == 0 {
+		drawn := sample{attempts: s.attempts, values: make([]float64, len(rounds))}
+		for i, at := range rounds {
+			drawn.values[i] = s.values[at]
 		}
+		return drawn
+	}
+	var drawn sample
+	for _, at := range rounds {
+		drawn.addBurst(s.bursts[at])
 	}
 	return drawn
 }

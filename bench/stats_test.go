@@ -2,6 +2,7 @@ package main
 
 import (
 	"math"
+	"slices"
 	"testing"
 )
 
@@ -98,6 +99,7 @@ func TestRatio(t *testing.T) {
 func TestTargetMet(t *testing.T) {
 	times := pair{ours: sampleOf(0, 3), floor: sampleOf(0, 2)}
 	rates := pair{ours: sampleOf(0, 80), floor: sampleOf(0, 100)}
+	quick := slices.Repeat([]float64{1}, 50)
 	for name, tc := range map[string]struct {
 		pair   pair
 		good   direction
@@ -114,7 +116,16 @@ func TestTargetMet(t *testing.T) {
 		"rate's ratio, missed": {rates, higher, target{ratio, 0.9}, false},
 		"our rate, met":        {rates, higher, target{ours, 80}, true},
 		"our rate, missed":     {rates, higher, target{ours, 81}, false},
-		"nothing measured":     {pair{floor: rates.floor}, higher, target{ratio, 0.1}, false},
+		"p99, met":             {pair{ours: sampleOf(0, quick...)}, lower, target{tail, 1}, true},
+		"p99, missed":          {pair{ours: sampleOf(0, append(quick, 3)...)}, lower, target{tail, 2}, false},
+		"p99, one of 51 failed": {pair{ours: sampleOf(1, quick...)}, lower, target{tail, 50},
+			false},
+		"p99, one of 151 failed": {pair{ours: sampleOf(1, slices.Repeat(quick, 3)...)}, lower,
+			target{tail, 50}, true},
+		"p99 of rates, one of 51 failed": {pair{ours: sampleOf(1, quick...)}, higher,
+			target{tail, 0.5}, false},
+		"p99, each failed": {pair{ours: sampleOf(3)}, lower, target{tail, 50}, false},
+		"nothing measured": {pair{floor: rates.floor}, higher, target{ratio, 0.1}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := tc.target.met(tc.pair, tc.good); got != tc.want {
