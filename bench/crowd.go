@@ -246,10 +246,13 @@ func (b *bench) measureBusyReads(ctx context.Context, s *service, engine *engine
 	ours := getter{client: s.client, url: s.url + "/v1/sandboxes/" + id,
 		header: http.Header{keyHeader: {key}}}
 	answer, err := ours.get(ctx)
-	if err != nil {
-		return err
+	if err == nil {
+		err = isSandbox(answer, id)
 	}
-	if err := floor.prebuild(ctx, answer); err != nil {
+	if err == nil {
+		err = floor.prebuild(ctx, answer)
+	}
+	if err != nil {
 		return err
 	}
 	theirs := getter{client: floor.client, url: floor.url + "/prebuilt"}
@@ -257,7 +260,7 @@ func (b *bench) measureBusyReads(ctx context.Context, s *service, engine *engine
 	var result pair
 	for range b.rounds(2, 1) {
 		var m made
-		took, err := readWhile(ctx, ours, len(answer), func(ctx context.Context) (err error) {
+		took, err := readWhile(ctx, ours, answer, func(ctx context.Context) (err error) {
 			m, err = b.createMany(ctx, s, count)
 			return err
 		})
@@ -269,11 +272,11 @@ func (b *bench) measureBusyReads(ctx context.Context, s *service, engine *engine
 			func(ctx context.Context, i int) error { return s.ended(ctx, m.ids[i]) }); err != nil {
 			return err
 		}
-		took, err = readWhile(ctx, theirs, len(answer), func(ctx context.Context) error {
+		took, err = readWhile(ctx, theirs, answer, func(ctx context.Context) error {
 			_, err := engine.launchMany(ctx, count)
-			return errors.Join(err, engine.clean(ctx, label))
+			return err
 		})
-		if err != nil {
+		if err := errors.Join(err, engine.clean(ctx, label)); err != nil {
 			return err
 		}
 		result.floor.addBurst(burst{took, len(took)})
@@ -285,8 +288,9 @@ func (b *bench) measureBusyReads(ctx context.Context, s *service, engine *engine
 // readEvery is the pace of those reads: a client that looks, and not one that loads the machine.
 const readEvery = 5 * time.Millisecond
 
-// readWhile reads until the work is done and returns how long each answer took, in milliseconds.
-func readWhile(ctx context.Context, from getter, size int,
+// readWhile reads until the work is done, and returns how long after the moment that the pace had for
+// it each answer was there, in milliseconds: the reads that an answer holds up are late, too.
+func readWhile(ctx context.Context, from getter, want []byte,
 	work func(context.Context) error) ([]float64, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -298,17 +302,26 @@ func readWhile(ctx context.Context, from getter, size int,
 			cancel(err)
 		}
 	})
-	defer group.Wait()
-	var each requests
-	for {
+	var took []float64
+	for planned := time.Now(); ; planned = planned.Add(readEvery) {
 		select {
 		case <-done:
-			return each.took, context.Cause(ctx)
-		case <-time.After(readEvery):
+		case <-time.After(time.Until(planned)):
 		}
-		if err := each.time(func() error { return from.sized(ctx, size) }); err != nil {
+		select {
+		case <-done:
+			if planned.After(ended) { // else it was due while the work went on
+				return took, context.Cause(ctx)
+			}
+		default:
+		}
+		if err := from.expect(ctx, want); err != nil {
 			cancel(err)
 			return nil, context.Cause(ctx)
 		}
+	defer group.Wait()
+	var ended time.Time
 	}
 }
+		ended = time.Now()
+		took = append(took, elapsed(planned))

@@ -20,6 +20,7 @@ const (
 	// second
 	ingressRequests = 1500
 	ingressDownload = 1 << 30
+	smallAnswer     = `{"status":"a small answer, as most of them are"}`
 )
 
 // way leads to the floor server through another proxy.
@@ -93,8 +94,7 @@ func (b *bench) measureIngress(ctx context.Context) error {
 		return err
 	}
 	defer behind.stop()
-	if err := behind.prebuild(ctx,
-		[]byte(`{"status":"a small answer, as most of them are"}`)); err != nil {
+	if err := behind.prebuild(ctx, []byte(smallAnswer)); err != nil {
 		return err
 	}
 	ours, floor, err := b.ways(ctx, behind)
@@ -107,28 +107,7 @@ func (b *bench) measureIngress(ctx context.Context) error {
 		if !b.selected(name) {
 			continue
 		}
-		count := ingressRequests
-		side := func(w *way, each *requests) func(context.Context) (float64, error) {
-			return func(ctx context.Context) (float64, error) {
-				began := time.Now()
-				err := all(ctx, count, atOnce, func(ctx context.Context, _ int) error {
-					return each.time(func() error {
-						response, err := w.get(ctx, "/prebuilt")
-						if err != nil {
-							return err
-						}
-						return drain(response)
-					})
-				})
-				return float64(count) / time.Since(began).Seconds(), err
-			}
-		}
-		var took, floorTook requests
-		err := b.inTurns(ctx, name, b.rounds(31, 5), sides{
-			ours: side(ours, &took), floor: side(floor, &floorTook), oursRequests: &took,
-			floorRequests: &floorTook,
-		})
-		if err != nil {
+		if err := b.measureIngressRate(ctx, name, atOnce, ours, floor); err != nil {
 			return err
 		}
 	}
@@ -136,6 +115,26 @@ func (b *bench) measureIngress(ctx context.Context) error {
 		return nil
 	}
 	return b.measureIngressDownload(ctx, ours, floor)
+}
+
+// measureIngressRate measures how many small answers a second come both ways, each of them whole.
+func (b *bench) measureIngressRate(ctx context.Context, name string, atOnce int,
+	ours, floor *way) error {
+	side := func(w *way, each *requests) func(context.Context) (float64, error) {
+		from := getter{w.client, w.base + "/prebuilt", w.headers}
+		return func(ctx context.Context) (float64, error) {
+			began := time.Now()
+			err := all(ctx, ingressRequests, atOnce, func(ctx context.Context, _ int) error {
+				return each.time(func() error { return from.expect(ctx, []byte(smallAnswer)) })
+			})
+			return ingressRequests / time.Since(began).Seconds(), err
+		}
+	}
+	var took, floorTook requests
+	return b.inTurns(ctx, name, b.rounds(31, 5), sides{
+		ours: side(ours, &took), floor: side(floor, &floorTook), oursRequests: &took,
+		floorRequests: &floorTook,
+	})
 }
 
 // measureIngressDownload downloads the same bytes both ways, compares each of them, and reads

@@ -3,12 +3,14 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -237,47 +239,82 @@ func (b *bench) measurePause(ctx context.Context, s *service, engine *engine) er
 	})
 }
 
-// measureReads measures answers from records. The floor sends the very bytes that the service sent.
-func (b *bench) measureReads(ctx context.Context, s *service, id string) error {
+// measureReads measures answers from records: of the first of these sandboxes, and a list of all of
+// them, which carry the metadata that it asks for. The floor sends the very bytes that the service
+// sent.
+func (b *bench) measureReads(ctx context.Context, s *service, ids []string) error {
+	for _, row := range []struct {
+		name, path string
+		check      func([]byte) error
+	}{
+		{rowGet, "/v1/sandboxes/" + ids[0],
+			func(answer []byte) error { return isSandbox(answer, ids[0]) }},
+		{rowList, "/v1/sandboxes?state=Pending&pageSize=20&metadata=" +
+			url.QueryEscape("made-by=bench"),
+			func(answer []byte) error { return isList(answer, ids) }},
+	} {
+		if !b.selected(row.name) {
+			continue
+		}
+		ours := getter{client: s.client, url: s.url + row.path,
+			header: http.Header{keyHeader: {key}}}
+		answer, err := ours.settled(ctx)
+		if err == nil {
+			err = row.check(answer)
+		}
+		if err == nil {
+			err = b.measureRead(ctx, row.name, ours, answer)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// measureRead measures one answer, which is the same every time.
+func (b *bench) measureRead(ctx context.Context, name string, ours getter, answer []byte) error {
 	floor, err := b.startFloor(ctx)
 	if err != nil {
 		return err
 	}
 	defer floor.stop()
-	paths := map[string]string{
-		rowGet: "/v1/sandboxes/" + id,
-		rowList: "/v1/sandboxes?state=Pending&pageSize=20&metadata=" +
-			url.QueryEscape("made-by=bench"),
+	if err := floor.prebuild(ctx, answer); err != nil {
+		return err
 	}
-	for _, name := range []string{rowGet, rowList} {
-		if !b.selected(name) {
-			continue
-		}
-		ours := getter{client: s.client, url: s.url + paths[name],
-			header: http.Header{keyHeader: {key}}}
-		answer, err := ours.settled(ctx)
-		if err != nil {
-			return err
-		}
-		if err := floor.prebuild(ctx, answer); err != nil {
-			return err
-		}
-		theirs := getter{client: floor.client, url: floor.url + "/prebuilt"}
-		var took, floorTook requests
-		err = b.inTurns(ctx, name, b.rounds(15, 3), sides{
-			ours: func(ctx context.Context) (float64,
-				error) {
-				return ours.rate(ctx, len(answer), &took)
-			},
-			floor: func(ctx context.Context) (float64,
-				error) {
-				return theirs.rate(ctx, len(answer), &floorTook)
-			},
-			oursRequests: &took, floorRequests: &floorTook,
-		})
-		if err != nil {
-			return err
-		}
+	theirs := getter{client: floor.client, url: floor.url + "/prebuilt"}
+	var took, floorTook requests
+	return b.inTurns(ctx, name, b.rounds(15, 3), sides{
+		ours: func(ctx context.Context) (float64, error) {
+			return ours.rate(ctx, answer, &took)
+		},
+		floor: func(ctx context.Context) (float64, error) {
+			return theirs.rate(ctx, answer, &floorTook)
+		},
+		oursRequests: &took, floorRequests: &floorTook,
+	})
+}
+
+// isSandbox expects the answer to be this sandbox.
+func isSandbox(answer []byte, id string) error {
+	var sandbox struct{ ID string }
+	if err := json.Unmarshal(answer, &sandbox); err != nil || sandbox.ID != id {
+		return fmt.Errorf("%w: instead of sandbox %s: %.500s", errLost, id, answer)
+	}
+	return nil
+}
+
+// isList expects the answer to list these sandboxes and no other, in any order.
+func isList(answer []byte, ids []string) error {
+	var page struct{ Items []struct{ ID string } }
+	err := json.Unmarshal(answer, &page)
+	listed := make([]string, len(page.Items))
+	for i, item := range page.Items {
+		listed[i] = item.ID
+	}
+	slices.Sort(listed)
+	if err != nil || !slices.Equal(listed, slices.Sorted(slices.Values(ids))) {
+		return fmt.Errorf("%w: instead of a list of %d sandboxes: %.500s", errLost, len(ids), answer)
 	}
 	return nil
 }
@@ -324,22 +361,22 @@ func (g getter) settled(ctx context.Context) ([]byte, error) {
 // perRound is how many requests make one value of a rate.
 const perRound = 500
 
-// rate is the number of answers a second of one client, each of the given size.
-func (g getter) rate(ctx context.Context, size int, each *requests) (float64, error) {
+// rate is the number of answers a second of one client, each of which is want.
+func (g getter) rate(ctx context.Context, want []byte, each *requests) (float64, error) {
 	began := time.Now()
 	for range perRound {
-		if err := each.time(func() error { return g.sized(ctx, size) }); err != nil {
+		if err := each.time(func() error { return g.expect(ctx, want) }); err != nil {
 			return 0, err
 		}
 	}
 	return perRound / time.Since(began).Seconds(), nil
 }
 
-// sized expects an answer of the given size.
-func (g getter) sized(ctx context.Context, size int) error {
+// expect asks once. Another answer than want is lost data.
+func (g getter) expect(ctx context.Context, want []byte) error {
 	answer, err := g.get(ctx)
-	if err == nil && len(answer) != size {
-		err = fmt.Errorf("%w: an answer of %d bytes instead of %d", errLost, len(answer), size)
+	if err == nil && !bytes.Equal(answer, want) {
+		err = fmt.Errorf("%w: instead of %.500s: %.500s", errLost, want, answer)
 	}
 	return err
 }

@@ -41,7 +41,7 @@ func (b *bench) measureStored(ctx context.Context) error {
 	if b.scale != scaleFull {
 		count /= 10
 	}
-	expiries, first := make(map[string]time.Time, count), ""
+	expiries, listed := make(map[string]time.Time, count), make([]string, tagged)
 	var mutex sync.Mutex
 	b.progress("storing %d sandboxes", count)
 	err = concurrently(ctx, count, func(ctx context.Context, i int) error {
@@ -60,7 +60,10 @@ func (b *bench) measureStored(ctx context.Context) error {
 		}, &created)
 		mutex.Lock()
 		defer mutex.Unlock()
-		expiries[created.ID], first = created.ExpiresAt, created.ID
+		expiries[created.ID] = created.ExpiresAt
+		if i < tagged {
+			listed[i] = created.ID
+		}
 		return err
 	})
 	if err != nil {
@@ -76,7 +79,7 @@ func (b *bench) measureStored(ctx context.Context) error {
 		}
 	}
 	if b.selected(rowGet) || b.selected(rowList) {
-		if err := b.measureReads(ctx, s, first); err != nil {
+		if err := b.measureReads(ctx, s, listed); err != nil {
 			return err
 		}
 	}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// answering is a server that gives every request the same answer.
+func answering(t *testing.T, answer string) *process {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, answer) // a client that is gone fails on its own side
+	}))
+	t.Cleanup(server.Close)
+	return &process{url: server.URL, client: server.Client()}
+}
+
+// page is a list of n sandboxes, of which the first is called s0.
+func page(n int) string {
+	items := make([]string, n)
+	for i := range items {
+		items[i] = fmt.Sprintf(`{"id":"s%d"}`, i)
+	}
+	return `{"items":[` + strings.Join(items, ",") + `]}`
+}
+
+// TestWrongReadsAreNoAnswers: a service that answers quickly with something else is not measured.
+func TestWrongReadsAreNoAnswers(t *testing.T) {
+	ids := []string{"s0", "s1", "s2"}
+	for _, row := range []string{rowGet, rowList} {
+		for _, answer := range []string{"", "{}", `{"items":[]}`, `{"id":"s1"}`, page(2), page(4),
+			strings.Replace(page(3), "s1", "s0", 1)} {
+			b := &bench{dir: t.TempDir(), scale: scaleQuick, only: []string{row},
+				results: make(map[string]pair)}
+			s := &service{process: answering(t, answer)}
+			if err := b.measureReads(t.Context(), s, ids); !errors.Is(err, errLost) {
+				t.Errorf("%s that is answered with %q: %v", row, answer, err)
+			}
+		}
+	}
+	if err := isSandbox([]byte(`{"id":"s0"}`), "s0"); err != nil {
+		t.Error(err)
+	}
+	if err := isList([]byte(`{"items":[{"id":"s2"},{"id":"s0"},{"id":"s1"}]}`), ids); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAnswersAreCompared: each answer of a rate is to be the first one, and not only as long.
+func TestAnswersAreCompared(t *testing.T) {
+	for answer, lost := range map[string]bool{page(3): false, page(4): true, "": true,
+		strings.Replace(page(3), "s1", "s0", 1): true} {
+		p := answering(t, answer)
+		from := getter{client: p.client, url: p.url}
+		if _, err := from.rate(t.Context(), []byte(page(3)), &requests{}); errors.Is(err,
+			errLost) != lost {
+			t.Errorf("%q: %v", answer, err)
+		}
+	}
+}
+
+// TestWrongAnswersThroughTheIngress: an answer that lost its bytes on the way is not measured.
+func TestWrongAnswersThroughTheIngress(t *testing.T) {
+	b := &bench{scale: scaleQuick, results: make(map[string]pair)}
+	for _, answer := range []string{"", "{}", strings.ToUpper(smallAnswer)} {
+		broken := &way{process: answering(t, answer)}
+		broken.base = broken.url
+		for name, atOnce := range map[string]int{rowIngressOne: 1, rowIngressMany: clients} {
+			if err := b.measureIngressRate(t.Context(), name, atOnce, broken, broken); !errors.Is(err,
+				errLost) {
+				t.Errorf("%s that is answered with %q: %v", name, answer, err)
+			}
+		}
+	}
+}
