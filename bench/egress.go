@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -35,7 +36,9 @@ type confined struct {
 	client    *http.Client
 	inside    namespace
 	free      namespace
+	at        netip.Addr // of the container without a sidecar
 	neighbour *neighbour
+	named     net.Listener // behind the addresses of names, once they are routed
 }
 
 // confine starts both containers. The sidecar's policy allows the names below bench. and nothing
@@ -57,7 +60,7 @@ func (b *bench) confine(ctx context.Context, e *engine) (*confined, error) {
 		return nil, err
 	}
 	c := &confined{neighbour: near, client: &http.Client{Transport: &http.Transport{}},
-		free: namespaceOf(free.pid)}
+		free: namespaceOf(free.pid), at: free.address}
 	if err := c.launch(ctx, e); err != nil {
 		c.close()
 		return nil, err
@@ -68,6 +71,51 @@ func (b *bench) confine(ctx context.Context, e *engine) (*confined, error) {
 func (c *confined) close() {
 	c.client.CloseIdleConnections()
 	c.neighbour.close()
+	if c.named != nil {
+		c.named.Close() // whatever it says, the run is over
+	}
+}
+
+// route leads the addresses of names from inside to the container without a sidecar, which sends
+// back what it gets there. It changes the networks of both containers, and that of the host not.
+func (c *confined) route(ctx context.Context) error {
+	if err := c.free.enter(func() (err error) {
+		c.named, err = net.Listen("tcp4", ":0")
+		return err
+	}); err != nil {
+		return err
+	}
+	go accept(c.named, echo)
+	for in, route := range map[namespace][]string{
+		c.free:   {"local", namedNetwork, "dev", "lo"},
+		c.inside: {namedNetwork, "via", c.at.String()},
+	} {
+		if err := in.enter(func() error {
+			out, err := exec.CommandContext(ctx, "ip", append([]string{"route", "add"}, route...)...).CombinedOutput()
+			if err != nil {
+				err = fmt.Errorf("ip route add %s: %w: %s", strings.Join(route, " "), err, bytes.TrimSpace(out))
+			}
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reach connects from inside to the address of a name, and has a byte sent back.
+func (c *confined) reach(ctx context.Context, number uint32) error {
+	_, port, err := net.SplitHostPort(c.named.Addr().String())
+	if err != nil {
+		return err
+	}
+	conn, err := c.inside.dial(ctx, "tcp4", net.JoinHostPort(addressOf(number).String(), port))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(egressWait))
+	return trip(conn, []byte{1})
 }
 
 // launch starts the sidecar and returns when its wall stands.
@@ -111,7 +159,8 @@ func (c *confined) launch(ctx context.Context, e *engine) error {
 type located struct {
 	pid     int        // of its process 1
 	port    string     // on the host, of the port that it publishes
-	gateway netip.Addr // the host, on the engine's bridge
+	address netip.Addr // on the engine's bridge
+	gateway netip.Addr // the host, on the same
 }
 
 func (e *engine) inspect(ctx context.Context, id string) (located, error) {
@@ -119,7 +168,7 @@ func (e *engine) inspect(ctx context.Context, id string) (located, error) {
 		State           struct{ Pid int }
 		NetworkSettings struct {
 			Ports    map[string][]struct{ HostPort string }
-			Networks map[string]struct{ Gateway string }
+			Networks map[string]struct{ Gateway, IPAddress string }
 		}
 	}
 	if err := e.call(ctx, http.MethodGet, "/containers/"+id+"/json", nil, &found); err != nil {
@@ -131,11 +180,14 @@ func (e *engine) inspect(ctx context.Context, id string) (located, error) {
 			at.port = bindings[0].HostPort
 		}
 	}
-	var err error
-	at.gateway, err = netip.ParseAddr(found.NetworkSettings.Networks["bridge"].Gateway)
+	bridge := found.NetworkSettings.Networks["bridge"]
+	var err, addressErr error
+	at.gateway, err = netip.ParseAddr(bridge.Gateway)
+	at.address, addressErr = netip.ParseAddr(bridge.IPAddress)
+	err = errors.Join(err, addressErr)
 	if at.pid == 0 || at.port == "" || err != nil {
 		return at,
-			fmt.Errorf("container %s does not run as it should: process %d, port %q, gateway: %w",
+			fmt.Errorf("container %s does not run as it should: process %d, port %q, addresses: %w",
 				id, at.pid, at.port, err)
 	}
 	return at, nil
@@ -194,27 +246,30 @@ type namespace string
 func namespaceOf(pid int) namespace { return namespace(fmt.Sprintf("/proc/%d/ns/net", pid)) }
 
 // dial connects from within. The socket stays there, wherever it is used.
-func (n namespace) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	type result struct {
-		conn net.Conn
-		err  error
-	}
-	done := make(chan result, 1)
+func (n namespace) dial(ctx context.Context, network, address string) (conn net.Conn, err error) {
+	err = n.enter(func() (err error) {
+		conn, err = (&net.Dialer{Timeout: egressWait}).DialContext(ctx, network, address)
+		return err
+	})
+	return conn, err
+}
+
+// enter calls do within. What it opens and starts stays there.
+func (n namespace) enter(do func() error) error {
+	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // the thread ends with the goroutine, for it cannot go back
 		file, err := os.Open(string(n))
 		if err != nil {
-			done <- result{err: err}
+			done <- err
 			return
 		}
 		defer file.Close()
 		if err := unix.Setns(int(file.Fd()), unix.CLONE_NEWNET); err != nil {
-			done <- result{err: fmt.Errorf("enter the container's network: %w", err)}
+			done <- fmt.Errorf("enter the container's network: %w", err)
 			return
 		}
-		conn, err := (&net.Dialer{Timeout: egressWait}).DialContext(ctx, network, address)
-		done <- result{conn, err}
+		done <- do()
 	}()
-	r := <-done
-	return r.conn, r.err
+	return <-done
 }

@@ -81,24 +81,28 @@ func (b *bench) measureEgress(ctx context.Context) (err error) {
 // names counts those that were asked: each is asked once, so that none is known.
 var names atomic.Uint32
 
-// resolve asks for a name that was not asked before, and compares the address.
-func resolve(conn *dns.Conn) error {
-	number := names.Add(1) % (1 << 16)
+// unasked is the number of a name that is never asked for.
+const unasked = 1<<16 - 1
+
+// resolve asks for a name that was not asked before, and compares the address. It returns the number
+// of the name.
+func resolve(conn *dns.Conn) (uint32, error) {
+	number := names.Add(1) % unasked
 	query := new(dns.Msg).SetQuestion(fmt.Sprintf("n%d.bench.", number), dns.TypeA)
 	conn.SetDeadline(time.Now().Add(egressWait))
 	if err := conn.WriteMsg(query); err != nil {
-		return err
+		return number, err
 	}
 	reply, err := conn.ReadMsg()
 	if err != nil {
-		return fmt.Errorf("%w: %w", errLost, err)
+		return number, fmt.Errorf("%w: %w", errLost, err)
 	}
 	if len(reply.Answer) == 1 && reply.Id == query.Id {
 		if a, ok := reply.Answer[0].(*dns.A); ok && a.A.Equal(addressOf(number)) {
-			return nil
+			return number, nil
 		}
 	}
-	return fmt.Errorf("%w: n%d.bench has the answer %v", errLost, number, reply)
+	return number, fmt.Errorf("%w: n%d.bench has the answer %v", errLost, number, reply)
 }
 
 // resolver is a client of the name server inside a network. What it sends is meant for the real
@@ -115,7 +119,15 @@ func resolver(ctx context.Context, c *confined, in namespace) (*dns.Conn, error)
 	return &dns.Conn{Conn: conn}, nil
 }
 
+// measureEgressAnswers measures answers. When the last one of a round is there, its address can be
+// connected to, which no address can before its name was asked.
 func (b *bench) measureEgressAnswers(ctx context.Context, c *confined) error {
+	if err := c.route(ctx); err != nil {
+		return err
+	}
+	if err := c.reach(ctx, unasked); err == nil {
+		return fmt.Errorf("%w: an address is reachable whose name nobody has asked for", errLost)
+	}
 	side := func(in namespace, each *requests) func(context.Context) (float64, error) {
 		return func(ctx context.Context) (float64, error) {
 			conn, err := resolver(ctx, c, in)
@@ -123,13 +135,19 @@ func (b *bench) measureEgressAnswers(ctx context.Context, c *confined) error {
 				return 0, err
 			}
 			defer conn.Close()
-			began := time.Now()
+			began, last := time.Now(), uint32(0)
 			for range egressNames {
-				if err := each.time(func() error { return resolve(conn) }); err != nil {
+				if err := each.time(func() (err error) { last, err = resolve(conn); return err }); err != nil {
 					return 0, err
 				}
 			}
-			return elapsed(began) / egressNames, nil
+			took := elapsed(began) / egressNames
+			if in == c.inside {
+				if err := c.reach(ctx, last); err != nil {
+					return 0, fmt.Errorf("%w: the address of n%d.bench is not reachable: %w", errLost, last, err)
+				}
+			}
+			return took, nil
 		}
 	}
 	return b.measureBothSides(ctx, rowEgressDNS, b.rounds(30, 5), c, side)
@@ -162,7 +180,7 @@ func flood(ctx context.Context, c *confined, in namespace, each *requests) (floa
 	err := all(ctx, egressFlood, egressAsking, func(context.Context, int) error {
 		conn := <-conns
 		defer func() { conns <- conn }()
-		return each.time(func() error { return resolve(conn) })
+		return each.time(func() error { _, err := resolve(conn); return err })
 	})
 	return egressFlood / time.Since(began).Seconds(), err
 }

@@ -39,8 +39,7 @@ func newNeighbour(on netip.Addr) (*neighbour, error) {
 	for _, s := range []struct {
 		at    *netip.AddrPort
 		serve func(net.Conn)
-	}{{&n.echo, func(c net.Conn) { io.Copy(c, c) }}, {&n.sink, drainAll}} {
-		// clients that leave end it
+	}{{&n.echo, echo}, {&n.sink, drainAll}} {
 		listener, err := net.Listen("tcp4", netip.AddrPortFrom(on, 0).String())
 		if err != nil {
 			n.close()
@@ -48,21 +47,27 @@ func newNeighbour(on netip.Addr) (*neighbour, error) {
 		}
 		closers = append(closers, listener)
 		*s.at = netip.MustParseAddrPort(listener.Addr().String())
-		go func() {
-			for {
-				conn, err := listener.Accept()
-				if err != nil {
-					return
-				}
-				go func() {
-					defer conn.Close()
-					s.serve(conn)
-				}()
-			}
-		}()
+		go accept(listener, s.serve)
 	}
 	return n, nil
 }
+
+// accept serves connections until the listener is closed.
+func accept(listener net.Listener, serve func(net.Conn)) {
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer conn.Close()
+			serve(conn)
+		}()
+	}
+}
+
+// echo ends when the client leaves.
+func echo(c net.Conn) { io.Copy(c, c) }
 
 func drainAll(c net.Conn) {
 	buffer := make([]byte, 256<<10)
@@ -75,6 +80,9 @@ func drainAll(c net.Conn) {
 		}
 	}
 }
+
+// namedNetwork has the addresses of all names.
+const namedNetwork = "10.99.0.0/16"
 
 // addressOf is the address of the name n<number>.bench.
 func addressOf(number uint32) net.IP {
