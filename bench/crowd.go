@@ -219,6 +219,25 @@ func (s *service) status(ctx context.Context, id string) (status, error) {
 	return sandbox.Status, err
 }
 
+// running returns when the sandbox runs. One that fails will not.
+func (s *service) running(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, usableTimeout)
+	defer cancel()
+	for {
+		status, err := s.status(ctx, id)
+		if err != nil || status.State == "Running" {
+			return err
+		}
+		if status.State != "Pending" {
+			return fmt.Errorf("%w: sandbox %s is %s: %s: %s", errLost, id, status.State,
+				status.Reason, status.Message)
+		}
+		if err := pause(ctx, 10*time.Millisecond); err != nil {
+			return fmt.Errorf("sandbox %s does not run: %w", id, err)
+		}
+	}
+}
+
 // ended deletes a sandbox, which may have ended by itself, and returns when it has ended.
 func (s *service) ended(ctx context.Context, id string) error {
 	status, err := s.status(ctx, id)
@@ -295,12 +314,15 @@ func readWhile(ctx context.Context, from getter, want []byte,
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var group sync.WaitGroup
+	defer group.Wait()
+	var ended time.Time
 	done := make(chan struct{})
 	group.Go(func() {
 		defer close(done)
 		if err := work(ctx); err != nil {
 			cancel(err)
 		}
+		ended = time.Now()
 	})
 	var took []float64
 	for planned := time.Now(); ; planned = planned.Add(readEvery) {
@@ -319,9 +341,6 @@ func readWhile(ctx context.Context, from getter, want []byte,
 			cancel(err)
 			return nil, context.Cause(ctx)
 		}
-	defer group.Wait()
-	var ended time.Time
+		took = append(took, elapsed(planned))
 	}
 }
-		ended = time.Now()
-		took = append(took, elapsed(planned))

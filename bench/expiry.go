@@ -12,7 +12,7 @@ import (
 // a process of their own, so that what the machine does meanwhile hits both.
 func (b *bench) measureExpiry(ctx context.Context, s *service,
 	expiries map[string]time.Time) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, expiryWait)
 	defer cancel()
 	events, err := s.follow(ctx)
 	if err != nil {
@@ -58,32 +58,43 @@ const (
 	// expiryGap is what lies between the expiries of the row of single ones: longer than the end of one
 	// takes.
 	expiryGap = 500 * time.Millisecond
+	// expiryWait bounds how long a row waits for its expiries.
+	expiryWait = 5 * time.Minute
 )
 
 // measureFirstExpiry takes how late single sandboxes with a container are Terminated, which they
 // are when it is gone; the service has had nothing to do for most of a minute. The floor is the
 // removal of a container by the engine, measured after each.
 func (b *bench) measureFirstExpiry(ctx context.Context, s *service, engine *engine) error {
-	count := b.rounds(20, 3)
-	expiries, containers := make(map[string]time.Time, count), make([]string, count)
-	for i := range containers {
-		id, expires, err := s.createFor(ctx, shortest)
-		if err != nil {
-			return err
-		}
-		expiries[id] = expires
-		if containers[i], err = engine.launch(ctx); err != nil {
-			return err
-		}
-		if err := pause(ctx, expiryGap); err != nil {
-			return err
-		}
-	}
+	ctx, cancel := context.WithTimeout(ctx, expiryWait)
+	defer cancel()
 	events, err := s.follow(ctx)
 	if err != nil {
 		return err
 	}
 	defer events.close()
+	count, began := b.rounds(20, 3), time.Now()
+	expiries, containers := make(map[string]time.Time, count), make([]string, count)
+	for i := range containers {
+		asked := time.Now()
+		id, expires, err := s.createFor(ctx, shortest)
+		if err != nil {
+			return err
+		}
+		expiries[id] = expires
+		if err := s.running(ctx, id); err != nil {
+			return err
+		}
+		if containers[i], err = engine.launch(ctx); err != nil {
+			return err
+		}
+		if err := pause(ctx, time.Until(asked.Add(expiryGap))); err != nil {
+			return err
+		}
+	}
+	if took := time.Since(began); took > shortest { // the first event would be read late
+		return fmt.Errorf("%d sandboxes were made in %v, when the first had expired", count, took)
+	}
 	var result pair
 	err = events.ended(expiries, func(late float64) error {
 		result.ours.add(late)

@@ -57,7 +57,7 @@ func (f *follower) ended(expiries map[string]time.Time, late func(float64) error
 				len(expiries), err)
 		}
 		due, lives := expiries[id]
-		if !lives || to == "Running" { // the last of those that were made
+		if !lives || to == "Pending" || to == "Running" { // it was made
 			continue
 		}
 		took := elapsed(due)
