@@ -13,15 +13,15 @@ import (
 	"sandbox.internal/bench/job"
 )
 
-// buildFloor compiles the program of the floors as our own programs are compiled, and returns its
-// path.
+// buildFloor compiles the program of the floors as the Makefile compiles execd, whose start and
+// memory it is the floor of, and returns its path.
 func (b *bench) buildFloor(ctx context.Context) (string, error) {
 	if b.floorProgram != "" {
 		return b.floorProgram, nil
 	}
 	program := filepath.Join(b.dir, "floor")
 	command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false",
-		"-gcflags=all=-dwarf=false", "-ldflags", "-s -w", "-o",
+		"-gcflags=all=-dwarf=false", "-tags", "nethttpomithttp2", "-ldflags", "-s -w", "-o",
 		program, "sandbox.internal/bench/floor")
 	command.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := command.CombinedOutput(); err != nil {

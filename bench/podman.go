@@ -53,8 +53,8 @@ func (b *bench) measurePodman(ctx context.Context) (took sample, err error) {
 	for i := range b.rounds(10, 2) + 1 {
 		began := time.Now()
 		// The limits of open files and processes that it sets otherwise take CAP_SYS_RESOURCE.
-		id, err := p.run(ctx, "run", "--detach", "--runtime", "crun", "--memory", "512m", "--cpus", "1",
-			"--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096", "--publish", "127.0.0.1::44772",
+		id, err := p.run(ctx, "run", "--detach", "--runtime", "crun", "--memory", sandboxMemory+"m",
+			"--pids-limit", sandboxPIDs, "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096", "--publish", "127.0.0.1::44772",
 			baseImage, "sleep", "infinity")
 		if err != nil {
 			return sample{}, err

@@ -145,7 +145,7 @@ const (
 func peers() map[string]string {
 	return map[string]string{
 		rowPool:        "a Deployment scaled to 100 on the same nodes, until ready",
-		rowCreateLocal: "Podman with crun, create and start of a container of the same image with the same limits and one port,",
+		rowCreateLocal: "Podman with crun, create and start of a container of the same image with the same limits of memory and processes and one port,",
 	}
 }
 

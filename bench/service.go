@@ -99,6 +99,13 @@ func (s *service) call(ctx context.Context, method, path string, want int, in, o
 	return json.Unmarshal(answer, out)
 }
 
+// The limits of a sandbox of the bench: of its memory, which is asked for, in MiB, and of its
+// processes, which is the service's default. The processor has none.
+const (
+	sandboxMemory = "256"
+	sandboxPIDs   = "512"
+)
+
 // create asks for a sandbox and returns its id.
 func (s *service) create(ctx context.Context) (string, error) {
 	id, _, err := s.createFor(ctx, 10*time.Minute)
@@ -114,7 +121,7 @@ func (s *service) createFor(ctx context.Context, life time.Duration) (string, ti
 	err := s.call(ctx, http.MethodPost, "/v1/sandboxes", http.StatusAccepted, map[string]any{
 		"image":          map[string]string{"uri": baseImage},
 		"timeout":        life / time.Second,
-		"resourceLimits": map[string]string{"memory": "256Mi"},
+		"resourceLimits": map[string]string{"memory": sandboxMemory + "Mi"},
 		"entrypoint":     []string{"sleep", "600"},
 		"metadata":       map[string]string{"made-by": "bench"},
 	}, &created)
