@@ -282,7 +282,7 @@ func rows() []row {
 			"the same in a sandbox that is alone",
 			milliseconds, lower, target{ratio, 2}},
 		{rowPool,
-			"100 sandboxes of a warm Pool, as one BatchSandbox, until Running, on played nodes",
+			"100 sandboxes of a warm Pool, as one BatchSandbox, until Running, on played nodes and an etcd that does not sync to the disk",
 			"as many puts into etcd as the API server is written to for it",
 			milliseconds, lower, target{ours, 300}},
 		{rowIngressOne, "GET through the ingress, one client",
