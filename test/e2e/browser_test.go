@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -118,6 +119,27 @@ func (b *tab) take() []string {
 	return taken
 }
 
+// unexpected reports the errors so far, and clears them, but for those that have one of the words:
+// Chromium itself reports what the service refuses.
+func (b *tab) unexpected(t *testing.T, expected ...string) {
+	t.Helper()
+	for _, trouble := range without(b.take(), expected) {
+		t.Error(trouble)
+	}
+}
+
+func without(troubles, words []string) []string {
+	return slices.DeleteFunc(troubles, func(trouble string) bool {
+		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(trouble, w) })
+	})
+}
+
+// brokenOff are the words of what a page says of a request that the browser has broken off, or of a
+// script that did not come for that reason.
+func brokenOff() []string {
+	return []string{"Failed to fetch", "TypeError: network error", "is not defined"}
+}
+
 // interrupted reports whether the browser has broken requests off since the last call, and clears
 // the errors of that. It does so whenever a network interface comes or goes, and every container of
 // every other test has one.
@@ -127,8 +149,35 @@ func (b *tab) interrupted() bool {
 	if !b.broken {
 		return false
 	}
-	b.broken, b.troubles = false, nil
+	b.broken, b.troubles = false, without(b.troubles, brokenOff())
 	return true
+}
+
+// TestTroublesOfATab: what a page does wrong is reported at the end, also when a network of the machine
+// has changed meanwhile.
+func TestTroublesOfATab(t *testing.T) {
+	t.Parallel()
+	b := &tab{home: "http://127.0.0.1:1"}
+	b.notice(&runtime.EventExceptionThrown{ExceptionDetails: &runtime.ExceptionDetails{
+		Text: "Uncaught TypeError: x is undefined"}})
+	b.notice(&network.EventRequestWillBeSent{Request: &network.Request{URL: "http://elsewhere/"}})
+	b.notice(&log.EventEntryAdded{Entry: &log.Entry{Level: log.EntryLevelError,
+		Text: "a status of 401 (Unauthorized)", URL: b.home + "/x"}})
+	b.notice(&runtime.EventExceptionThrown{ExceptionDetails: &runtime.ExceptionDetails{
+		Text: "Uncaught (in promise) TypeError: Failed to fetch"}})
+	if b.interrupted() {
+		t.Error("interrupted before the network has changed")
+	}
+	b.notice(&log.EventEntryAdded{Entry: &log.Entry{Level: log.EntryLevelError,
+		Text: "net::ERR_NETWORK_CHANGED"}})
+	if !b.interrupted() || b.interrupted() {
+		t.Error("not interrupted once, when the network has changed")
+	}
+	want := []string{"an exception: Uncaught TypeError: x is undefined",
+		"a request to another origin: http://elsewhere/"}
+	if got := without(b.take(), []string{"401 (Unauthorized) " + b.home}); !slices.Equal(got, want) {
+		t.Errorf("the troubles are %q, want %q", got, want)
+	}
 }
 
 // sent returns the last request to a URL that contains the words.

@@ -42,7 +42,5 @@ func TestConsoleQueuesCells(t *testing.T) {
 	if evaluate[bool](t, b, says("cell 1")) {
 		t.Error("a cell that was taken out of the queue was run")
 	}
-	for _, trouble := range b.take() {
-		t.Error(trouble)
-	}
+	b.unexpected(t)
 }

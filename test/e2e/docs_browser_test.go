@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 
@@ -57,9 +56,7 @@ func TestDocsInABrowser(t *testing.T) {
 			b.until(t, fmt.Sprintf("document.body.innerText.includes(%q)",
 				page.document.Info.Title))
 			b.picture(t, "page")
-			for _, trouble := range b.take() {
-				t.Error(trouble)
-			}
+			b.unexpected(t)
 			if got := evaluate[string](t, b,
 				"document.querySelector('.bar a[aria-current]').innerText"); !strings.Contains(
 				page.document.Info.Title, got[:5]) {
@@ -115,11 +112,7 @@ func TestTryItOut(t *testing.T) {
 		t.Errorf("after the page was loaded again: %d", got)
 	}
 	// Chromium itself reports the two refused requests.
-	troubles := slices.DeleteFunc(b.take(),
-		func(trouble string) bool { return strings.Contains(trouble, "401 (Unauthorized)") })
-	for _, trouble := range troubles {
-		t.Error(trouble)
-	}
+	b.unexpected(t, "401 (Unauthorized)")
 }
 
 // TestTryExecd sends a request into a sandbox: the page sends it through the service, and needs the
@@ -155,9 +148,7 @@ func TestTryExecd(t *testing.T) {
 	if got := b.stored(t); got != `[{},{},""]` {
 		t.Errorf("the page has stored %s", got)
 	}
-	for _, trouble := range b.take() {
-		t.Error(trouble)
-	}
+	b.unexpected(t)
 }
 
 // authorise types the key into the dialog.
