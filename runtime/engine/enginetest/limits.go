@@ -5,6 +5,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"sandbox.internal/runtime/engine"
@@ -154,9 +155,16 @@ func (s *suite) testSecurity(t *testing.T) {
 	if caps := capabilities(t, narrow); caps&(netRaw|mknod) != 0 || narrow["NoNewPrivs"] != "1" || narrow["Seccomp"] != "0" {
 		t.Errorf("narrowed: capabilities %x, no_new_privs %s, seccomp %s", caps, narrow["NoNewPrivs"], narrow["Seccomp"])
 	}
-	profile := fields(engine.Security{SeccompProfile: `{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["acct"],"action":"SCMP_ACT_ERRNO"}]}`})
-	if profile["Seccomp"] != "2" {
+	own := engine.Security{SeccompProfile: `{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["mkdirat"],"action":"SCMP_ACT_ERRNO"}]}`}
+	if profile := fields(own); profile["Seccomp"] != "2" {
 		t.Errorf("with a profile of its own: seccomp %s", profile["Seccomp"])
+	}
+	for want, security := range map[string]engine.Security{"<nil>\n": {}, syscall.EPERM.Error() + "\n": own} {
+		spec := s.spec("mkdir", "/made")
+		spec.Security = security
+		if got := s.output(t, spec); got != want {
+			t.Errorf("mkdirat with the profile %q: %q, want %q", security.SeccompProfile, got, want)
+		}
 	}
 }
 

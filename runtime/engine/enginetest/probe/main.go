@@ -18,7 +18,7 @@ import (
 
 func main() {
 	if len(os.Args) < 2 {
-		fatal("usage: probe sleep|trap|stubborn|exit|later|print|bytes|lines|env|cat|write|copy|fill|occupy|eat|fork|count|hold|receive|interfaces|serve [argument...]")
+		fatal("usage: probe sleep|trap|stubborn|exit|later|print|bytes|lines|env|cat|write|copy|mkdir|fill|occupy|eat|fork|count|hold|receive|interfaces|serve [argument...]")
 	}
 	args := os.Args[2:]
 	switch os.Args[1] {
@@ -72,6 +72,9 @@ func main() {
 		}
 	case "copy": // a folder into another one, which exists
 		check(os.CopyFS(args[1], os.DirFS(args[0])))
+	case "mkdir": // and says what the kernel does
+		err := os.Mkdir(args[0], 0o755)
+		fmt.Println(errors.Unwrap(err))
 	case "write":
 		check(os.WriteFile(args[0], []byte(args[1]), 0o644))
 	case "fill": // a file with so many MiB, or as many as there is room for
