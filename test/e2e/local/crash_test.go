@@ -2,9 +2,9 @@ package local_test
 
 import (
 	"bytes"
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"flag"
 	"fmt"
 	"io/fs"
@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -236,18 +237,30 @@ func (m machine) awaitEmptyTrash(t *testing.T) {
 // checkNothingLeft looks for what the engine has made, once its service has ended without a sandbox.
 func (m machine) checkNothingLeft(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	var left []string
-	for {
-		if left = m.left(t); len(left) == 0 {
+	m.checkEmpty(t, emptyFolders)
+}
+
+// checkEnded looks for the same but in the trash, which an engine that closes leaves to the next one. A service that was refused has made none
+// of the folders.
+func (m machine) checkEnded(t *testing.T) {
+	t.Helper()
+	m.checkEmpty(t, slices.DeleteFunc([]string{"containers", "images/making"}, func(name string) bool {
+		_, err := os.Stat(filepath.Join(m.folder, name))
+		return errors.Is(err, fs.ErrNotExist)
+	}))
+}
+
+// checkEmpty waits until there is nothing in these folders, and in the kernel.
+func (m machine) checkEmpty(t *testing.T, folders []string) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) { // between two looks
+		left := m.left(t, folders) // the kernel removes what a namespace had some time after its last process
+		if len(left) == 0 {
 			return
 		}
-		select {
-		case <-ctx.Done():
+		if time.Now().After(deadline) {
 			t.Errorf("left behind: %s", strings.Join(left, ", "))
 			return
-		case <-time.After(50 * time.Millisecond): // the kernel removes what a namespace had some time after its last process
 		}
 	}
 }
@@ -255,10 +268,10 @@ func (m machine) checkNothingLeft(t *testing.T) {
 // emptyFolders are the folders of the engine, below its own, that have no entry once there is no sandbox and nothing is pulled or removed.
 var emptyFolders = []string{"containers", "trash", "images/making", "images/trash"}
 
-func (m machine) left(t *testing.T) []string {
+func (m machine) left(t *testing.T, folders []string) []string {
 	t.Helper()
 	var left []string
-	for _, name := range emptyFolders {
+	for _, name := range folders {
 		entries, err := os.ReadDir(filepath.Join(m.folder, name))
 		if err != nil {
 			t.Fatal(err)

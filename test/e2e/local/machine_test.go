@@ -122,9 +122,11 @@ func (m *machines) settings(t *testing.T, instance, more string) string {
 		t.Fatalf("copy the images: %v %s", err, output)
 	}
 	bridge := bridgeName()
+	made := machine{folder, bridge}
 	m.mu.Lock()
-	m.byID[instance] = machine{folder, bridge}
+	m.byID[instance] = made
 	m.mu.Unlock()
+	t.Cleanup(func() { made.checkEnded(t) }) // the service, whose end is registered later, has ended by then
 	return fmt.Sprintf("[runtime]\ntype = \"local\"\nexecd_image = %q\n%s\n[local]\noci_runtime = %q\ndata_dir = %q\nkeeper = %q\nbridge = %q\n%s",
 		execdImage, more, m.runtime, folder, keeper(t), bridge, m.local)
 }
