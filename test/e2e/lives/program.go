@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -14,8 +15,9 @@ import (
 // bootProgram runs the service as users do: the binary with a configuration file.
 func (s *Service) bootProgram(t *testing.T) {
 	t.Helper()
-	command := exec.Command(Build(t, "sandbox.internal/server/cmd/sandbox-server"), "--config",
-		s.File)
+	words := append(slices.Clone(s.wrapper),
+		Build(t, "sandbox.internal/server/cmd/sandbox-server"), "--config", s.File)
+	command := exec.Command(words[0], words[1:]...)
 	command.Env = os.Environ()
 	for name, value := range s.env {
 		command.Env = append(command.Env, name+"="+value)

@@ -54,6 +54,7 @@ type Plan struct {
 	Keys     []config.Key      // further API keys
 	Open     bool              // no key is configured
 	Program  bool              // run it as a process of its own, which can be killed
+	Wrapper  []string          // the words of a command that becomes the program; a program only
 	Env      map[string]string // environment variables
 	Folder   string            // data_dir; empty means a new one
 	Host     string            // server.host; empty means 127.0.0.1
@@ -72,6 +73,7 @@ type Service struct {
 	Conform  *conform.Transport
 	backend  Backend
 	program  bool
+	wrapper  []string
 	env      map[string]string
 
 	// While it runs:
@@ -96,6 +98,7 @@ func Start(t *testing.T, b Backend, p Plan) *Service {
 		Log:      &Journal{},
 		backend:  b,
 		program:  p.Program,
+		wrapper:  p.Wrapper,
 		env:      p.Env,
 	}
 	if p.Folder != "" {

@@ -108,8 +108,15 @@ func TestEgressSurvivesTheService(t *testing.T) {
 // sandbox's too.
 func TestEgressWithoutUpstream(t *testing.T) {
 	t.Parallel()
-	on := newMachines()
-	s := lives.Start(t, onLocal(on), lives.Plan{Settings: fmt.Sprintf("[egress]\nimage = %q\n", egressImage)})
+	on, o := newMachines(), newOutside(t)
+	file := filepath.Join(t.TempDir(), "resolv.conf")
+	if err := os.WriteFile(file, []byte("nameserver "+o.NameServer+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s := lives.Start(t, onLocal(on), lives.Plan{
+		Settings: fmt.Sprintf("[egress]\nimage = %q\n", egressImage), Program: true,
+		Wrapper: []string{"unshare", "--mount", "sh", "-c", `mount --bind "$0" /etc/resolv.conf && exec "$@"`, file},
+	})
 	id := s.Running(t, s.Confined("allowed.test"))
 	var files []string
 	for _, r := range on.of(s.Instance).records(t, id) {
@@ -119,8 +126,11 @@ func TestEgressWithoutUpstream(t *testing.T) {
 		}
 		files = append(files, string(content))
 	}
-	if len(files) != 2 || files[0] != files[1] || !strings.Contains(files[0], "nameserver ") {
+	if len(files) != 2 || files[0] != files[1] || !strings.Contains(files[0], "nameserver "+o.NameServer+"\n") {
 		t.Errorf("resolv.conf of the sandbox and its sidecar: %q", files)
 	}
-	lives.ReachesNot(t, s.Enter(t, id), "denied.test")
+	inside := s.Enter(t, id)
+	lives.Reaches(t, inside, "allowed.test")
+	lives.ReachesNot(t, inside, "denied.test")
+	lives.ReachesNot(t, inside, o.Denied)
 }
