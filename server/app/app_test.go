@@ -224,9 +224,11 @@ func TestAPITimeout(t *testing.T) {
 	cfg := settings(t)
 	cfg.Docker.APITimeout = 1
 	cfg.Environment.DockerHost = "tcp://" + listener.Addr().String()
-	if err := start(t, cfg); err == nil || !strings.Contains(err.Error(), "no answer within 1s") {
-		t.Errorf("error: %v", err)
-	}
+	t.Run("row lifecycle/configuration/docker.api_timeout: of an engine that does not answer", func(t *testing.T) {
+		if err := start(t, cfg); err == nil || !strings.Contains(err.Error(), "no answer within 1s") {
+			t.Errorf("error: %v", err)
+		}
+	})
 	released(t, cfg)
 }
 

@@ -24,7 +24,6 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// row lifecycle/configuration/kubernetes.kubeconfig_path, row lifecycle/configuration/kubernetes.namespace
 func TestCreateMakesAPodsTemplate(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)

@@ -17,8 +17,6 @@ import (
 )
 
 // TestServices: two services with nothing in common but the cluster answer as one.
-//
-// row lifecycle/configuration/kubernetes.kubeconfig_path, row lifecycle/configuration/kubernetes.namespace
 func TestServices(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
@@ -63,6 +61,12 @@ func TestServices(t *testing.T) {
 		`{"image":{"uri":"registry.example/tool:1"},"timeout":600,"resourceLimits":{"cpu":"1"},"entrypoint":["sleep","1"]}`, http.StatusAccepted)
 	id, _ := created["id"].(string)
 	at := "/v1/sandboxes/" + id
+	t.Run("row lifecycle/configuration/kubernetes.kubeconfig_path: the cluster has the sandbox", func(t *testing.T) { s.batch(t, id) })
+	t.Run("row lifecycle/configuration/kubernetes.namespace: the namespace has the sandbox", func(t *testing.T) {
+		if got := s.batch(t, id).Namespace; got != s.name {
+			t.Errorf("it is in the namespace %q, not in %q", got, s.name)
+		}
+	})
 	ask(http.MethodGet, urls[1]+at, "", http.StatusOK)
 	s.play(t, id, v1alpha1.PhaseRunning, v1alpha1.ReasonContainerRunning, "execd answers")
 	for _, url := range urls {

@@ -1,7 +1,9 @@
 package e2e_test
 
 import (
+	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -31,6 +33,17 @@ func TestRowsOfConfiguration(t *testing.T) {
 	t.Run("row lifecycle/configuration/server.port", func(t *testing.T) {
 		if defaults.Server.Port != 8080 {
 			t.Errorf("the default is %d", defaults.Server.Port)
+		}
+		port, s := freePort(t), start(t, lives.Plan{})
+		s.Halt(t)
+		text, err := os.ReadFile(s.File)
+		chosen := strings.Replace(string(text), "\nport = 0\n", fmt.Sprintf("\nport = %d\n", port), 1)
+		if err := errors.Join(err, os.WriteFile(s.File, []byte(chosen), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		s.Boot(t)
+		if want := fmt.Sprintf("http://127.0.0.1:%d", port); s.URL != want {
+			t.Errorf("it listens at %s, not at %s", s.URL, want)
 		}
 	})
 	t.Run("row lifecycle/configuration/server.api_key", func(t *testing.T) {
@@ -78,7 +91,7 @@ func TestRowsOfConfiguration(t *testing.T) {
 		s := lives.Start(t, backend, lives.Plan{})
 		s.Enter(t, s.Running(t, idle())).Want(t, "cat /opt/sandbox/mark", name)
 	})
-	t.Run("row lifecycle/configuration/docker.api_timeout", func(t *testing.T) {
+	t.Run("row lifecycle/configuration/docker.api_timeout: by default", func(t *testing.T) {
 		if got := defaults.Docker.APITimeout; got != 180 {
 			t.Errorf("the default is %d s", got)
 		}
@@ -100,4 +113,21 @@ func TestRowsOfConfiguration(t *testing.T) {
 			t.Errorf("the endpoint is %s", got)
 		}
 	})
+}
+
+// freePort returns a port that nothing listens on, and that the kernel gives to nobody who asks for any.
+func freePort(t *testing.T) int {
+	t.Helper()
+	for port := 20000 + os.Getpid()%10000; port < 32000; port++ {
+		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			continue
+		}
+		if err := listener.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return port
+	}
+	t.Fatal("no port is free")
+	return 0
 }

@@ -108,6 +108,35 @@ func Egress(t *testing.T, s *Service, id string, o Outside, sidecars Sidecars) {
 		s.Policy(t, http.MethodPut, id,
 			`{"defaultAction":"deny","egress":[{"action":"allow","target":"allowed.test"}]}`)
 	})
+	t.Run("row lifecycle/networkPolicy/defaultAction: allow and deny", func(t *testing.T) {
+		s.Policy(t, http.MethodPut, id,
+			`{"defaultAction":"allow","egress":[{"action":"deny","target":"denied.test"}]}`)
+		Reaches(t, inside, "allowed.test")
+		ReachesNot(t, inside, "denied.test")
+		s.Policy(t, http.MethodPut, id, `{"defaultAction":"deny"}`)
+		ReachesNot(t, inside, "allowed.test")
+	})
+	t.Run("row lifecycle/networkPolicy/egress: a domain, a wildcard domain and a range",
+		func(t *testing.T) {
+			allow := func(target string) {
+				t.Helper()
+				s.Policy(t, http.MethodPut, id, fmt.Sprintf(
+					`{"defaultAction":"deny","egress":[{"action":"allow","target":%q}]}`, target))
+			}
+			allow("*.test")
+			Reaches(t, inside, "allowed.test")
+			Reaches(t, inside, "denied.test")
+			allow(o.Allowed + "/32")
+			if got := inside.Run(t, Fetching(o.Allowed)); got.Stdout != "allowed" {
+				t.Errorf("the sandbox does not reach %s: %+v", o.Allowed, got)
+			}
+			ReachesNot(t, inside, o.Denied)
+			ReachesNot(t, inside, "denied.test")
+			allow("allowed.test")
+			Reaches(t, inside, "allowed.test")
+			ReachesNot(t, inside, "denied.test")
+			ReachesNot(t, inside, o.Denied)
+		})
 	t.Run("decisions", func(t *testing.T) {
 		ReachesNot(t, inside, "denied.test")
 		Eventually(t, "the refusal is among the decisions", func() bool {
