@@ -128,7 +128,7 @@ func (h *held) untilStuck() {
 	h.eventually("thread of the keeper that waits", func() bool { return h.waits(keeperOf(h.T, h.site)) })
 }
 
-// waits reports whether a thread of a process waits for what no signal ends, and does not just wait for the disk.
+// waits reports whether a thread of a process waits for what no signal ends, and not just for the disk: for half a second.
 func (h *held) waits(pid int) bool {
 	h.Helper()
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
@@ -136,11 +136,11 @@ func (h *held) waits(pid int) bool {
 		h.Fatal(err)
 	}
 	return slices.ContainsFunc(threads, func(path string) bool {
-		for range 5 {
+		for range 50 {
 			if stat, err := os.ReadFile(path); err != nil || !strings.Contains(string(stat), ") D ") {
 				return false
 			}
-			time.Sleep(2 * time.Millisecond)
+			time.Sleep(10 * time.Millisecond)
 		}
 		return true
 	})
