@@ -247,7 +247,8 @@ func testTools(t *testing.T, a *agent, id string) {
 			[]string{"/w/a.txt 5"}},
 		{"search_files", with(map[string]any{"path": "/w", "pattern": "*.none"}),
 			[]string{"Nothing"}},
-		{"read_logs", with(map[string]any{}), []string{""}},
+		{"run_command", with(map[string]any{"command": "echo said by the program >/proc/$(pidof sleep)/fd/1"}),
+			[]string{"exit code: 0"}}, // where the sandbox's own program prints
 		{"renew_sandbox", with(map[string]any{"life_seconds": 3600}), []string{"expires: "}},
 		{"pause_sandbox", with(map[string]any{"paused": true}), []string{"Paused"}},
 		{"pause_sandbox", with(map[string]any{"paused": true}), []string{"Paused"}},
@@ -260,6 +261,9 @@ func testTools(t *testing.T, a *agent, id string) {
 			}
 		}
 	}
+	lives.Eventually(t, "read_logs shows what the sandbox's own program printed", func() bool {
+		return strings.Contains(a.call("read_logs", with(map[string]any{})), "said by the program\n")
+	})
 	a.refused("not text", "read_file", with(map[string]any{"path": "/w/b.bin"}))
 	a.refused("FILE_NOT_FOUND", "read_file", with(map[string]any{"path": "/none"}))
 	a.refused("1 to 3600", "run_command",

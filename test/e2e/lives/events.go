@@ -245,21 +245,31 @@ func resumeAt(id int64) string {
 	return strconv.FormatInt(id, 10)
 }
 
+// prompt is how long a change and its event may take, while another client does not read. The rest
+// of it is for a busy machine.
+const prompt = 5 * time.Second
+
 // testSlowReaderDelaysNoOther has a client that does not read its stream while a thousand events
-// happen.
+// happen, and one that does.
 func testSlowReaderDelaysNoOther(t *testing.T, b Backend) {
 	s := Start(t, b, Plan{})
 	id := s.Running(t, s.Idle())
 	response, _ := s.Open(t, "/v1/sandboxes/"+id+"/events")
 	slow := &Stream{t: t, events: make(chan StreamEvent, 10_000)}
+	other := s.StreamEvents(t, "/v1/sandboxes/"+id+"/events")
 	const changes = 1000
 	// four megabytes in all: more than a connection holds
 	long := string(slices.Repeat([]byte("x"), 4000))
 	for i := range changes {
+		began := time.Now()
 		got := s.Send(t, http.MethodPatch, "/v1/sandboxes/"+id+"/metadata",
 			`{"long":"`+long+`","count":"`+strconv.Itoa(i)+`"}`)
 		if got.Status != http.StatusOK {
 			t.Fatalf("change %d: %s", i, got)
+		}
+		other.Until(func(e StreamEvent) bool { return e.Metadata["count"] == strconv.Itoa(i) })
+		if took := time.Since(began); took > prompt {
+			t.Fatalf("change %d and its event took %v", i, took)
 		}
 	}
 	done := make(chan struct{})
