@@ -2,6 +2,7 @@ package guard
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"runtime/debug"
 	"slices"
@@ -79,6 +80,7 @@ func (g *Guard) learn(batch []request) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now, own := g.options.Clock(), g.options.Own()
+	g.known.prune(now)
 	results := make([]error, len(batch))
 	var fresh []wall.Address
 	for i, r := range batch {
@@ -102,7 +104,7 @@ func (g *Guard) learn(batch []request) {
 			g.known.extend(addr, now.Add(holds+grace), g.compiled.Default() == policy.Deny)
 			if g.compiled.Default() == policy.Deny {
 				// The kernel's clock began a little later.
-				known := inWall && until.Add(clockSkew).After(now) || g.known.forgotten.Add(clockSkew).After(now)
+				known := inWall && until.Add(clockSkew).After(now) || g.known.leftInWall(addr, now)
 				fresh = append(fresh, wall.Address{Addr: addr, For: holds + grace, Known: known})
 			}
 		}
@@ -128,8 +130,36 @@ func (g *Guard) learn(batch []request) {
 type addressTable struct {
 	entries map[netip.Addr]*entry
 	bytes   int // of the names
-	// forgotten is until when the wall may have addresses that made room here.
-	forgotten time.Time
+	// left is until when the wall may have each address that made room here; of more than maxLeft, until when it may have any.
+	left    map[netip.Addr]time.Time
+	leftAny time.Time
+}
+
+// maxLeft bounds the addresses that made room and are remembered one by one: 3 MiB.
+const maxLeft = 1 << 15
+
+// leave notes that the wall has the address until then, although the table has not.
+func (t *addressTable) leave(addr netip.Addr, until time.Time) {
+	if t.left == nil {
+		t.left = map[netip.Addr]time.Time{}
+	}
+	if len(t.left) < maxLeft {
+		t.left[addr] = until
+	} else if until.After(t.leftAny) {
+		t.leftAny = until
+	}
+}
+
+// prune forgets those of them that the wall has no more, once there are many.
+func (t *addressTable) prune(now time.Time) {
+	if len(t.left) >= maxLeft {
+		maps.DeleteFunc(t.left, func(_ netip.Addr, until time.Time) bool { return !until.Add(clockSkew).After(now) })
+	}
+}
+
+// leftInWall reports whether the wall may have an address that made room here.
+func (t *addressTable) leftInWall(addr netip.Addr, now time.Time) bool {
+	return t.left[addr].Add(clockSkew).After(now) || t.leftAny.Add(clockSkew).After(now)
 }
 
 type entry struct {
@@ -195,7 +225,7 @@ func (t *addressTable) valid(now time.Time, allowed func(netip.Addr, []string) b
 
 // setInWall records that the wall has these addresses and no others.
 func (t *addressTable) setInWall(addresses []wall.Address) {
-	t.forgotten = time.Time{}
+	t.left, t.leftAny = nil, time.Time{}
 	for _, e := range t.entries {
 		e.inWall = false
 	}
@@ -219,8 +249,8 @@ func (t *addressTable) makeRoom(keep netip.Addr) {
 	limit := ends[len(ends)/10]
 	for addr, e := range t.entries {
 		if !e.until.After(limit) && addr != keep {
-			if e.inWall && e.until.After(t.forgotten) {
-				t.forgotten = e.until
+			if e.inWall {
+				t.leave(addr, e.until)
 			}
 			t.forget(addr)
 		}
