@@ -126,7 +126,7 @@ func (b *bench) measureEgressAnswers(ctx context.Context, c *confined) error {
 		return err
 	}
 	if err := c.reach(ctx, unasked); err == nil {
-		return fmt.Errorf("%w: an address is reachable whose name nobody has asked for", errLost)
+		return fmt.Errorf("%w: an address is reachable whose name was not asked for", errLost)
 	}
 	side := func(in namespace, each *requests) func(context.Context) (float64, error) {
 		return func(ctx context.Context) (float64, error) {

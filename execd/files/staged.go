@@ -79,7 +79,7 @@ func (s *staged) compare(now *unix.Stat_t) error {
 	return nil
 }
 
-// apply gives the staged file its attributes, and the ACL of the target. In between nobody may do with it what is forbidden before and after.
+// apply gives the staged file its attributes, and the ACL of the target. In between it permits nothing that is forbidden before and after.
 func (s *staged) apply(attrs attributes) error {
 	if err := attrs.chown(s.file); err != nil {
 		return err
@@ -159,7 +159,7 @@ func (s *staged) overwrite(attrs attributes) error {
 	}
 	defer out.Close()
 	meanwhile := attrs
-	meanwhile.mode &= before.mode // nobody may do what is forbidden before or after
+	meanwhile.mode &= before.mode // permits nothing that is forbidden before or after
 	if err := meanwhile.applyTo(out); err != nil {
 		return err
 	}

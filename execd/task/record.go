@@ -92,7 +92,7 @@ func newFolder(parent string, record taskRecord) (_ folder, err error) {
 			if err = syncFolder(parent); err == nil {
 				return f, nil
 			}
-			// Nobody is told of this task: it must not run beside the next one of its name.
+			// The task was not accepted: it must not run beside the next one of its name.
 			return "", errors.Join(err, f.remove())
 		}
 	}

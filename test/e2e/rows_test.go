@@ -115,7 +115,7 @@ func TestRowsOfConfiguration(t *testing.T) {
 	})
 }
 
-// freePort returns a port that nothing listens on, and that the kernel gives to nobody who asks for any.
+// freePort returns a port that nothing listens on, and that the kernel gives to no listener that asks for any.
 func freePort(t *testing.T) int {
 	t.Helper()
 	for port := 20000 + os.Getpid()%10000; port < 32000; port++ {

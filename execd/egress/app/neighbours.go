@@ -8,7 +8,7 @@ import (
 )
 
 // neighbours returns the IPv4 networks that this network namespace is on, and its gateways. Without a gateway the host, which has an address of
-// the network like any neighbour, could not be told from them.
+// the network like any neighbour, could not be distinguished from them.
 func neighbours() (networks []netip.Prefix, gateways []netip.Addr, err error) {
 	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
 	if err != nil {
@@ -28,7 +28,7 @@ func neighbours() (networks []netip.Prefix, gateways []netip.Addr, err error) {
 		}
 	}
 	if len(gateways) == 0 {
-		return nil, nil, fmt.Errorf("--refuse-neighbours: no route has a gateway, so the host cannot be told from neighbours")
+		return nil, nil, fmt.Errorf("--refuse-neighbours: no route has a gateway, so the host cannot be distinguished from neighbours")
 	}
 	return networks, gateways, nil
 }

@@ -58,7 +58,7 @@ type Options struct {
 	APIAddr netip.Addr
 	// LogGroup is the group that [Listen] reads.
 	LogGroup uint16
-	// Neighbours are IPv4 networks from which nobody begins a connection, the API's included, but for the addresses of
+	// Neighbours are IPv4 networks from which no connection may begin, the API's included, but for the addresses of
 	// Gateways. Each has a prefix of its own.
 	Neighbours []netip.Prefix
 	Gateways   []netip.Addr

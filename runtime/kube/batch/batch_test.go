@@ -927,7 +927,7 @@ func TestPoolWrites(t *testing.T) {
 	})
 }
 
-// TestRecordOfPodsIsRemoved: sandboxes whose pods somebody has removed from the record are lost. They
+// TestRecordOfPodsIsRemoved: sandboxes whose pods were removed from the record are lost. They
 // get no others, in which their tasks would run a second time.
 func TestRecordOfPodsIsRemoved(t *testing.T) {
 	p := newPlace(t)

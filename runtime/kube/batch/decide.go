@@ -396,7 +396,7 @@ func (d *decision) finish() {
 	}
 }
 
-// terminate ends Stopping: in Failed where nobody can tell whether everything has ended.
+// terminate ends Stopping: in Failed where it is not known whether everything has ended.
 func (d *decision) terminate(reason, message string) {
 	if d.at.silent == "" {
 		d.enter(v1alpha1.PhaseTerminated, reason, message)

@@ -87,7 +87,7 @@ func (s *BatchSandboxStatus) Ended(number int) bool {
 // Lacks reports whether the sandbox of a number may be given a pod beside those of the allocation,
 // which are by number: only one that has not ended and whose number has no pod to give back. The
 // status must not have an address of it: that pod was in the allocation, and is lost with it where
-// somebody has removed the annotation.
+// the annotation was removed.
 func (b *BatchSandbox) Lacks(pods []string, number int) bool {
 	s := &b.Status
 	lives := number >= len(s.Outcomes) || s.Outcomes[number] == OutcomeLives
