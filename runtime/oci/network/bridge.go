@@ -208,9 +208,8 @@ func (b *bridge) sweep(inUse []Attachment) error {
 		switch {
 		case !ok:
 		case !used[address]:
-			// The kernel may remove it at this very moment: its namespace went with its process.
-			if err := netlink.LinkDel(link); err != nil && !isGone(err) {
-				return fmt.Errorf("remove %s: %w", link.Attrs().Name, err)
+			if err := removeLink(link); err != nil {
+				return err
 			}
 		case link.Attrs().MasterIndex != b.index:
 			if err := b.connect(link.Attrs().Name, address); err != nil && !isGone(err) {
@@ -250,12 +249,29 @@ func isGone(err error) bool {
 		errors.Is(err, unix.EINVAL)
 }
 
-// remove removes the bridge.
+// remove removes the bridge, which has no ports in use, and those that the kernel has not removed yet.
 func (b *bridge) remove() error {
-	link, err := netlink.LinkByIndex(b.index)
-	if err == nil {
-		err = netlink.LinkDel(link)
+	if err := b.sweep(nil); err != nil {
+		return err
 	}
+	link, err := netlink.LinkByIndex(b.index)
+	if err != nil {
+		return absent(err)
+	}
+	return removeLink(link)
+}
+
+// removeLink removes an interface. The kernel may do so at this very moment: its namespace went with
+// its process.
+func removeLink(link netlink.Link) error {
+	if err := netlink.LinkDel(link); err != nil && !isGone(err) {
+		return fmt.Errorf("remove %s: %w", link.Attrs().Name, err)
+	}
+	return nil
+}
+
+// absent returns nil for the error of a look-up that found no interface.
+func absent(err error) error {
 	if missing := (netlink.LinkNotFoundError{}); errors.As(err, &missing) || isGone(err) {
 		return nil
 	}

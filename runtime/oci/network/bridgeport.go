@@ -63,6 +63,15 @@ func (b *bridge) addPort(address netip.Addr, namespace int) error {
 	return b.addNeighbour(address)
 }
 
+// port returns the host's end of the veth pair of an address, nil if there is none.
+func (b *bridge) port(address netip.Addr) (netlink.Link, error) {
+	link, err := netlink.LinkByName(b.portName(address))
+	if err != nil {
+		return nil, absent(err)
+	}
+	return link, nil
+}
+
 func (b *bridge) createPair(name string, address netip.Addr, namespace int) error {
 	request := nl.NewNetlinkRequest(unix.RTM_NEWLINK,
 		unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)

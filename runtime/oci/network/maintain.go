@@ -73,21 +73,29 @@ func (n *Network) cleanUp(ctx context.Context) {
 	const (
 		share = 20
 		after = 500 * time.Millisecond
+		again = time.Second // while the kernel removes ports
 	)
 	failed := ""
+	var ports []departed // whose addresses are free once the port is gone
 	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-n.departures:
+		var look <-chan time.Time
+		if len(ports) > 0 {
+			look = time.After(again)
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(after):
+		case <-look:
+		case <-n.departures:
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(after):
+			}
 		}
 		begin := time.Now()
-		err := n.clean()
+		gone, err := n.clean()
+		ports, err = n.free(append(ports, gone...), err)
 		switch {
 		case err == nil:
 			failed = ""
@@ -112,15 +120,14 @@ func (n *Network) depart(address netip.Addr) {
 	}
 }
 
-// clean removes the neighbour entries and connections of detached containers, and begins their
-// addresses' quarantine.
-func (n *Network) clean() error {
+// clean removes the neighbour entries and connections of detached containers, and returns these.
+func (n *Network) clean() ([]departed, error) {
 	n.mu.Lock()
 	gone := n.gone
 	n.gone = nil
 	n.mu.Unlock()
 	if len(gone) == 0 {
-		return nil
+		return nil, nil
 	}
 	addresses := map[netip.Addr]bool{}
 	for _, d := range gone {
@@ -135,13 +142,36 @@ func (n *Network) clean() error {
 		case n.departures <- struct{}{}:
 		default:
 		}
-		return err
+		return nil, err
 	}
 	var all []error
 	for _, d := range gone {
-		all = append(all, n.bridge.forgetNeighbour(d.address), n.addresses.free(d.address, d.at))
+		all = append(all, n.bridge.forgetNeighbour(d.address))
 	}
-	return errors.Join(all...)
+	return gone, errors.Join(all...)
+}
+
+// free begins the quarantine of the addresses whose ports are gone, and returns the others, and what
+// failed beside another failure. The kernel removes a port with its namespace, many at a time; but it
+// keeps a namespace for as long as it sends again what a closed connection has left, which may be
+// minutes. Such a port is removed here.
+func (n *Network) free(ended []departed, failed error) (staying []departed, err error) {
+	const patience = 3 * time.Second
+	all := []error{failed}
+	for _, d := range ended {
+		link, err := n.bridge.port(d.address)
+		if link != nil && time.Since(d.at) > patience {
+			err = removeLink(link)
+			link = nil
+		}
+		if link != nil || err != nil {
+			staying = append(staying, d)
+			all = append(all, err)
+			continue
+		}
+		all = append(all, n.addresses.free(d.address, d.at))
+	}
+	return staying, errors.Join(all...)
 }
 
 // rewrite replaces the table by one with what is attached. mu is held, or n is not shared yet.
