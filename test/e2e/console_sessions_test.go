@@ -75,7 +75,8 @@ func TestConsoleTabsShareTheSession(t *testing.T) {
 	second := b.second(t)
 	second.do(t, "open the console", chromedp.Navigate(s.URL+"/console"))
 	second.until(t, who("server.api_key"))
-	// Signing in again in the same name takes nothing away.
+	// Signing in again in the same name takes nothing away. The page is informed as if a third tab had done it: its stream
+	// may have been refused before the token is there.
 	signIn := func(key string) string {
 		return fmt.Sprintf(`(async () => {
 			const token = localStorage.getItem('sandbox-console-token');
@@ -83,6 +84,7 @@ func TestConsoleTabsShareTheSession(t *testing.T) {
 			const body = JSON.stringify({key: %q});
 			const answer = await fetch('/console/session', {method: 'POST', headers, body});
 			localStorage.setItem('sandbox-console-token', (await answer.json()).token);
+			dispatchEvent(new StorageEvent('storage', {key: 'sandbox-console-token'}));
 		})()`, key)
 	}
 	act(t, second, "sign in again", chromedp.Evaluate[chromedp.Void](signIn(lives.AdminKey),
@@ -119,6 +121,47 @@ func TestConsoleTabsShareTheSession(t *testing.T) {
 	b.arrives(t, who("server.api_key"))
 	b.until(t, says("No links were made"))
 	second.arrives(t, who("server.api_key"))
+}
+
+// TestConsoleLooksAgain: a tab whose stream was refused between the answer to another tab's sign-in and the moment in
+// which that one shares its token shows the new name, and no form for a key.
+func TestConsoleLooksAgain(t *testing.T) {
+	t.Parallel()
+	const otherKey = "the-key-of-another-administrator"
+	s := start(t, lives.Plan{Keys: []config.Key{{
+		Name:   "other",
+		SHA256: fmt.Sprintf("%x", sha256.Sum256([]byte(otherKey))),
+		Role:   "admin",
+	}}})
+	b := console(t, s, s.URL, lives.AdminKey)
+	b.until(t, says("Live"))
+	second := b.second(t)
+	second.do(t, "open the console", chromedp.Navigate(s.URL+"/console"))
+	second.until(t, who("server.api_key"))
+	// The tab's own question about its session is on its way until the test lets it go on.
+	b.run(t, `(() => {
+		const send = window.fetch;
+		window.fetch = async (url, options) => {
+			const answer = await send(url, options);
+			if (!window.asked && String(url).endsWith('/console/session')) {
+				window.asked = true;
+				await new Promise((resolve) => { window.goOn = resolve; });
+			}
+			return answer;
+		};
+		addEventListener('storage', () => { window.informed = true; });
+	})()`)
+	act(t, second, "sign in as another", chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`(async () => {
+		const token = localStorage.getItem('sandbox-console-token');
+		const headers = {'Content-Type': 'application/json', 'X-Sandbox-Console': token};
+		const body = JSON.stringify({key: %q});
+		window.answer = await (await fetch('/console/session', {method: 'POST', headers, body})).json();
+	})()`, otherKey), chromedp.EvalAwaitPromise))
+	b.until(t, "window.asked === true")
+	second.run(t, "localStorage.setItem('sandbox-console-token', window.answer.token)")
+	b.until(t, "window.informed === true")
+	b.run(t, "window.goOn()")
+	b.arrives(t, who("other"))
 }
 
 // TestConsoleOfAnOpenService: a service without keys asks for none when its sessions have ended,

@@ -19,7 +19,7 @@ import (
 	"sandbox.internal/test/e2e/lives"
 )
 
-var soakTime = flag.Duration("soak", 30*time.Second, "how long TestSoak creates, uses and deletes sandboxes")
+var soakTime = flag.Duration("soak", 30*time.Second, "how long TestSoak creates, uses and deletes sandboxes, at least")
 
 // TestSoak creates, uses and deletes sandboxes at the machine's limit. What service, keeper and kernel hold at the end is what they held
 // after the first minute, or after the first quarter of a shorter time.
@@ -36,9 +36,6 @@ func TestSoak(t *testing.T) {
 	count += soak(t, s, *soakTime-warm)
 	last := m.settled(t, s)
 	t.Logf("%d lives\nfirst %+v\nlast  %+v", count, first, last)
-	if count < 20 {
-		t.Fatal("too little happened: this proves nothing")
-	}
 	for name, values := range map[string][2]int{
 		"descriptors":       {first.descriptors, last.descriptors},
 		"goroutines":        {first.goroutines, last.goroutines},
@@ -57,14 +54,16 @@ func TestSoak(t *testing.T) {
 	s.Delete(t, keep)
 }
 
+// soak goes on for a time, and until each of its workers has had some lives, however slow the machine is.
 func soak(t *testing.T, s *lives.Service, long time.Duration) int {
 	t.Helper()
+	const least = 4
 	var workers sync.WaitGroup
 	var mu sync.Mutex
 	count, end := 0, time.Now().Add(long)
 	for range 4 {
 		workers.Go(func() {
-			for time.Now().Before(end) && !t.Failed() {
+			for own := 0; (own < least || time.Now().Before(end)) && !t.Failed(); own++ {
 				id := s.Running(t, s.Idle())
 				s.Enter(t, id).Want(t, "echo used", "used\n")
 				s.Send(t, http.MethodDelete, "/v1/sandboxes/"+id, "", "Prefer", "wait=30")

@@ -90,9 +90,12 @@ export const daemon = (id, path) => `/v1/sandboxes/${id}/proxy/44772${path}`;
 
 /** readSession returns {keyRequired, session}, of the session that the tabs share. */
 export async function readSession() {
-  const of = shared();
-  const { keyRequired, session } = await (await send(`${base}/session`, { headers: credentials(of) })).json();
-  return { keyRequired, session: session && { ...session, token: of } };
+  for (;;) {
+    const of = shared();
+    const { keyRequired, session } = await (await send(`${base}/session`, { headers: credentials(of) })).json();
+    // Another tab has the answer to its sign-in, which replaces the cookie, some time before it shares the token.
+    if (of === shared()) return { keyRequired, session: session && { ...session, token: of } };
+  }
 }
 
 /** signIn begins a session and returns it. The key is kept nowhere. */
