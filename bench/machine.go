@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"time"
@@ -17,13 +18,42 @@ type machine struct {
 	Arch   string `json:"arch"`
 	Kernel string `json:"kernel"`
 	Go     string `json:"go"`
+	// FileSystem is what the folder for temporary files is on, such as "ext4".
+	FileSystem string `json:"file_system"`
 }
 
 func thisMachine() machine {
 	var name unix.Utsname
 	unix.Uname(&name) // fails only for a bad pointer
 	return machine{CPUs: runtime.NumCPU(), Arch: runtime.GOARCH,
-		Kernel: unix.ByteSliceToString(name.Release[:]), Go: runtime.Version()}
+		Kernel: unix.ByteSliceToString(name.Release[:]), Go: runtime.Version(),
+		FileSystem: fileSystem(os.TempDir())}
+}
+
+// fileSystem returns the type of the file system that a folder is on, and whether it is an ext4
+// without a journal, which creates files more slowly after many were deleted; "unknown" where
+// mountinfo does not have it.
+func fileSystem(folder string) string {
+	var at unix.Stat_t
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil || unix.Stat(folder, &at) != nil {
+		return "unknown"
+	}
+	device := fmt.Sprintf("%d:%d", unix.Major(at.Dev), unix.Minor(at.Dev))
+	for line := range strings.Lines(string(mounts)) {
+		before, after, _ := strings.Cut(line, " - ")
+		left, right := strings.Fields(before), strings.Fields(after)
+		if len(left) < 3 || len(right) < 2 || left[2] != device {
+			continue
+		}
+		// The journal of a device has a folder of its name, such as vda1-8.
+		journals, _ := filepath.Glob("/proc/fs/jbd2/" + filepath.Base(right[1]) + "-*")
+		if right[0] == "ext4" && len(journals) == 0 {
+			return "ext4 without a journal"
+		}
+		return right[0]
+	}
+	return "unknown"
 }
 
 // commit is the repository's commit, with "+changes" when files differ from it; "unknown" without

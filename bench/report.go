@@ -175,9 +175,9 @@ func (r report) table() string {
 func (r report) markdown() string {
 	var text strings.Builder
 	fmt.Fprintf(&text,
-		"<!-- Written by `make bench`. Do not edit. -->\n\n# Latest run\n\n%s, commit %s, %d CPUs, %s, Linux %s, %s; %d s in all, %s. What the columns mean: [README](README.md).\n\n",
+		"<!-- Written by `make bench`. Do not edit. -->\n\n# Latest run\n\n%s, commit %s, %d CPUs, %s, Linux %s, %s, %s; %d s in all, %s. What the columns mean: [README](README.md).\n\n",
 		r.Date.Format("2006-01-02 15:04 MST"), r.Commit, r.Machine.CPUs, r.Machine.Arch,
-		r.Machine.Kernel, r.Machine.Go, r.Seconds, r.Load)
+		r.Machine.Kernel, r.Machine.Go, r.Machine.FileSystem, r.Seconds, r.Load)
 	fmt.Fprintf(&text,
 		"![Each row's ratio to its floor, its target, and the ratios of earlier runs](%s)\n\n",
 		pictureFile)
