@@ -95,7 +95,8 @@ func (n *Network) cleanUp(ctx context.Context) {
 		}
 		begin := time.Now()
 		gone, err := n.clean()
-		ports, err = n.free(append(ports, gone...), err)
+		staying, unfreed := n.free(append(ports, gone...))
+		ports, err = staying, errors.Join(err, unfreed)
 		switch {
 		case err == nil:
 			failed = ""
@@ -151,13 +152,12 @@ func (n *Network) clean() ([]departed, error) {
 	return gone, errors.Join(all...)
 }
 
-// free begins the quarantine of the addresses whose ports are gone, and returns the others, and what
-// failed beside another failure. The kernel removes a port with its namespace, many at a time; but it
-// keeps a namespace for as long as it sends again what a closed connection has left, which may be
-// minutes. Such a port is removed here.
-func (n *Network) free(ended []departed, failed error) (staying []departed, err error) {
+// free begins the quarantine of the addresses whose ports are gone, and returns the others. The kernel
+// removes a port with its namespace, many at a time; but it keeps a namespace for as long as it sends
+// again what a closed connection has left, which may be minutes. Such a port is removed here.
+func (n *Network) free(ended []departed) (staying []departed, err error) {
 	const patience = 3 * time.Second
-	all := []error{failed}
+	var all []error
 	for _, d := range ended {
 		link, err := n.bridge.port(d.address)
 		if link != nil && time.Since(d.at) > patience {
