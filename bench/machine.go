@@ -46,14 +46,23 @@ func fileSystem(folder string) string {
 		if len(left) < 3 || len(right) < 2 || left[2] != device {
 			continue
 		}
-		// The journal of a device has a folder of its name, such as vda1-8.
-		journals, _ := filepath.Glob("/proc/fs/jbd2/" + filepath.Base(right[1]) + "-*")
-		if right[0] == "ext4" && len(journals) == 0 {
+		if right[0] == "ext4" && !hasJournal(device) {
 			return "ext4 without a journal"
 		}
 		return right[0]
 	}
 	return "unknown"
+}
+
+// hasJournal reports whether the kernel has a journal of a block device, MAJOR:MINOR; it is taken to
+// have one where that cannot be seen.
+func hasJournal(device string) bool {
+	at, err := os.Readlink("/sys/dev/block/" + device)
+	if err != nil {
+		return true
+	}
+	journals, err := filepath.Glob("/proc/fs/jbd2/" + filepath.Base(at) + "-*") // such as vda1-8
+	return err != nil || len(journals) > 0
 }
 
 // commit is the repository's commit, with "+changes" when files differ from it; "unknown" without

@@ -19,12 +19,7 @@ import (
 // The sandboxes have not failed by that, and get other pods.
 func TestWantedAgain(t *testing.T) {
 	p := newPlace(t)
-	pools := new(heap)
-	p.control(pools, nil)
-	pools.stock(p, "b", 5)
-	b := p.batch("b", 3)
-	b.Spec.Template, b.Spec.PoolRef = nil, "warm"
-	p.must(p.Create(t.Context(), b))
+	p.pooled(5, 3)
 	p.has("b", "running", running(3))
 	allocated := func(want ...string) func(b *v1alpha1.BatchSandbox) bool {
 		return func(b *v1alpha1.BatchSandbox) bool {

@@ -931,18 +931,13 @@ func TestPoolWrites(t *testing.T) {
 // get no others, in which their tasks would run a second time.
 func TestRecordOfPodsIsRemoved(t *testing.T) {
 	p := newPlace(t)
-	pools := new(heap)
-	p.control(pools, nil)
-	pools.stock(p, "b", 4)
-	b := p.batch("b", 2)
-	b.Spec.Template, b.Spec.PoolRef = nil, "warm"
-	p.must(p.Create(t.Context(), b))
+	p.pooled(4, 2)
 	p.has("b", "known by its addresses",
 		func(b *v1alpha1.BatchSandbox) bool { return len(b.Status.Addresses) == 2 })
 	p.change("b", func(b *v1alpha1.BatchSandbox) { // as kubectl replace does
 		delete(b.Annotations, v1alpha1.AnnotationAllocation)
 	})
-	b = p.reaches("b", v1alpha1.PhaseFailed)
+	b := p.reaches("b", v1alpha1.PhaseFailed)
 	if a, err := b.Allocation(); err != nil || len(a.Pods) > 0 || b.Status.Outcomes != "FF" ||
 		b.Status.Reason != v1alpha1.ReasonRemovedExternally {
 		t.Errorf("allocation %+v (%v), status %+v", a, err, b.Status)
@@ -953,15 +948,10 @@ func TestRecordOfPodsIsRemoved(t *testing.T) {
 // has one whose annotation names a pod of no Pool.
 func TestCopies(t *testing.T) {
 	p := newPlace(t)
-	pools := new(heap)
-	p.control(pools, nil)
-	pools.stock(p, "b", 2)
-	b := p.batch("b", 2)
-	b.Spec.Template, b.Spec.PoolRef = nil, "warm"
-	p.must(p.Create(t.Context(), b))
+	p.pooled(2, 2)
 	p.must(p.Create(t.Context(), p.batch("other", 1)))
 	p.has("other", "running", running(1))
-	b = p.has("b", "running", running(2))
+	b := p.has("b", "running", running(2))
 
 	names := b.Annotations[v1alpha1.AnnotationAllocation]
 	for name, allocation := range map[string]string{"copy": names, "edited": `{"pods":["other-0"]}`} {

@@ -123,6 +123,17 @@ func (h *heap) stock(p *place, batch string, n int) {
 	h.give(p, batch, names...)
 }
 
+// pooled makes the batch b with a Pool, which has that many pods.
+func (p *place) pooled(pods int, replicas int32) {
+	p.Helper()
+	pools := new(heap)
+	p.control(pools, nil)
+	pools.stock(p, "b", pods)
+	b := p.batch("b", replicas)
+	b.Spec.Template, b.Spec.PoolRef = nil, "warm"
+	p.must(p.Create(p.Context(), b))
+}
+
 // give gives pods to the heap once they are ready.
 func (h *heap) give(p *place, batch string, names ...string) {
 	p.Helper()

@@ -199,14 +199,12 @@ func (b *bridge) sweep(inUse []Attachment) error {
 			return err
 		}
 	}
-	links, err := list(netlink.LinkList)
+	ports, err := b.ports()
 	if err != nil {
-		return fmt.Errorf("list the interfaces: %w", err)
+		return err
 	}
-	for _, link := range links {
-		address, ok := b.portAddress(link.Attrs().Name)
+	for address, link := range ports {
 		switch {
-		case !ok:
 		case !used[address]:
 			if err := removeLink(link); err != nil {
 				return err
@@ -234,6 +232,21 @@ func (b *bridge) sweep(inUse []Attachment) error {
 	return nil
 }
 
+// ports returns the host's ends of all veth pairs, by their addresses.
+func (b *bridge) ports() (map[netip.Addr]netlink.Link, error) {
+	links, err := list(netlink.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list the interfaces: %w", err)
+	}
+	ports := map[netip.Addr]netlink.Link{}
+	for _, link := range links {
+		if address, ok := b.portAddress(link.Attrs().Name); ok {
+			ports[address] = link
+		}
+	}
+	return ports, nil
+}
+
 // list repeats a listing that changed while it was read.
 func list[T any](read func() ([]T, error)) (all []T, err error) {
 	for range 10 {
@@ -251,14 +264,16 @@ func isGone(err error) bool {
 
 // remove removes the bridge, which has no ports in use, and those that the kernel has not removed yet.
 func (b *bridge) remove() error {
-	if err := b.sweep(nil); err != nil {
-		return err
+	ports, err := b.ports()
+	all := []error{err}
+	for _, port := range ports {
+		all = append(all, removeLink(port))
 	}
 	link, err := netlink.LinkByIndex(b.index)
-	if err != nil {
-		return absent(err)
+	if err == nil {
+		err = removeLink(link)
 	}
-	return removeLink(link)
+	return errors.Join(append(all, absent(err))...)
 }
 
 // removeLink removes an interface. The kernel may do so at this very moment: its namespace went with
@@ -270,7 +285,7 @@ func removeLink(link netlink.Link) error {
 	return nil
 }
 
-// absent returns nil for the error of a look-up that found no interface.
+// absent returns the error of a look-up, nil where it found no interface.
 func absent(err error) error {
 	if missing := (netlink.LinkNotFoundError{}); errors.As(err, &missing) || isGone(err) {
 		return nil
