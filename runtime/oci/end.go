@@ -177,7 +177,7 @@ func (e *Engine) remove(ctx context.Context, c *container) error {
 	if err := e.trash.throw(string(c.at)); err != nil {
 		return err
 	}
-	e.giveUsers(c.record.Run)
+	e.releaseUsers(c.record.Run)
 	e.forget(c)
 	return nil
 }

@@ -301,5 +301,5 @@ func (e *Engine) dismantle() error {
 	if err := e.cgroups.Group(keeperGroup).Remove(); err != nil {
 		return fmt.Errorf("end the keeper: %w", err)
 	}
-	return errors.Join(e.cgroups.Close(), e.layout.removeRun(), users.Release(claims, e.layout.data))
+	return errors.Join(e.cgroups.Close(), e.layout.removeRun(), users.ReleaseBlock(claims, e.layout.data))
 }

@@ -175,7 +175,7 @@ func (e *Engine) recoverContainer(ctx context.Context, c *container) error {
 		}
 		err := e.update(c, func(r *record) { r.Run, r.StartError = nil, "the service ended while the container was being started" })
 		if err == nil {
-			e.giveUsers(r.Run)
+			e.releaseUsers(r.Run)
 		}
 		return err
 	case ended && r.Run.Network != nil:

@@ -72,7 +72,7 @@ func (e *Engine) clearFailed(ctx context.Context, c *container) error {
 	if err := e.update(c, func(r *record) { r.Run = nil }); err != nil {
 		return err
 	}
-	e.giveUsers(had)
+	e.releaseUsers(had)
 	return nil
 }
 
@@ -110,7 +110,7 @@ func (e *Engine) startFrom(ctx context.Context, c *container, s *starting) error
 	if unsaved := e.update(c, func(r *record) { r.Run, r.StartError = nil, reason }); unsaved != nil {
 		return errors.Join(err, unsaved)
 	}
-	e.giveUsers(had)
+	e.releaseUsers(had)
 	return err
 }
 
@@ -171,7 +171,7 @@ func (s *starting) begin() error {
 		r.Run, r.StartError = &run{BootID: e.bootID, Users: s.users.First}, ""
 	})
 	if err != nil && s.users.First != 0 {
-		e.users.Give(s.users.First)
+		e.users.Release(s.users.First)
 	}
 	return err
 }

@@ -44,7 +44,7 @@ func (e *Engine) openUsers() error {
 	}
 	for _, c := range e.all() {
 		if run := c.record.Run; run != nil && run.Users != 0 {
-			pool.Keep(run.Users)
+			pool.MarkTaken(run.Users)
 		}
 	}
 	e.users = pool

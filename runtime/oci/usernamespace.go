@@ -87,7 +87,7 @@ func (s *starting) keepHostUsers(why error) error {
 		return err
 	}
 	s.users = users.Range{}
-	e.users.Give(first)
+	e.users.Release(first)
 	if err := os.Mkdir(s.root(), folderMode); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
@@ -104,10 +104,10 @@ func (s *starting) refuseHostUsers(why string) error {
 	return nil
 }
 
-// giveUsers takes back the ids of a container that has no record of them any more.
-func (e *Engine) giveUsers(had *run) {
+// releaseUsers makes the ids of a container available again, once no record has them.
+func (e *Engine) releaseUsers(had *run) {
 	if e.users != nil && had != nil && had.Users != 0 {
-		e.users.Give(had.Users)
+		e.users.Release(had.Users)
 	}
 }
 

@@ -51,8 +51,8 @@ func claim(claims, data string) (int, error) {
 	return free, os.Symlink(data, path)
 }
 
-// Release gives the block of ids back, of a service that has no container.
-func Release(claims, data string) error {
+// ReleaseBlock makes the block of ids of a service available to others. The service has no container. Without a block there is nothing to do.
+func ReleaseBlock(claims, data string) error {
 	unlock, err := lock(claims)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil

@@ -12,9 +12,9 @@ import (
 const (
 	// Size is how many ids a container has: 0 to Size-1 in it are First to First+Size-1 on the host.
 	Size = 1 << 16
-	// Reserved is an id beyond those of a container, which [Range].Namespace maps to the host's 0: what the kernel makes for itself on the disk of a
+	// reserved is an id beyond those of a container, which [Range].Namespace maps to the host's 0: what the kernel makes for itself on the disk of a
 	// container belongs to it, such as the work folder of an overlay file system and its whiteouts.
-	Reserved = Size
+	reserved = Size
 
 	// ready is how many namespaces are kept for the next containers: as many as are started at the same time.
 	ready = 8
@@ -26,7 +26,7 @@ var ErrNone = errors.New("no range of user ids is free")
 // Range is the ids of one container.
 type Range struct {
 	First int // the container's root; 0 is no range
-	// Namespace is a user namespace for mounts, which maps the range, and Reserved. It is open until Give or Close.
+	// Namespace is a user namespace for mounts, which maps the range, and the id after it to the host's 0. It is open until Release or Close.
 	Namespace *os.File
 }
 
@@ -34,12 +34,12 @@ type Range struct {
 type Pool struct {
 	block int // where its ranges begin
 	count int
-	make  Maker
+	make  maker
 
 	mu         sync.Mutex
 	taken      map[int]bool
 	namespaces map[int]*os.File // of ranges that are taken, and of idle
-	idle       []int            // ranges that are not taken and have a namespace, the one that was given last at the end
+	idle       []int            // ranges that are not taken and have a namespace, the one that was released last at the end
 	next       int              // where the search for one that never was taken goes on
 	ahead      bool             // namespaces are made ahead
 	refilling  bool             // that is in progress
@@ -49,7 +49,7 @@ type Pool struct {
 
 // Open takes a block of ranges for the folder of a service's data. claims is a folder that all services of the host have in common; it is made
 // when it is missing, and has a link to the data folder of each. make is called from several goroutines at once.
-func Open(claims, data string, make Maker) (*Pool, error) {
+func Open(claims, data string, make maker) (*Pool, error) {
 	block, err := claim(claims, data)
 	if err != nil {
 		return nil, fmt.Errorf("user ids: %w", err)
@@ -57,7 +57,7 @@ func Open(claims, data string, make Maker) (*Pool, error) {
 	return &Pool{block: block, count: rangesOfBlock, make: make, taken: map[int]bool{}, namespaces: map[int]*os.File{}}, nil
 }
 
-// Prepare makes some namespaces ahead, in the background, as Take does from then on. It is called after every Keep.
+// Prepare makes some namespaces ahead, in the background, as Take does from then on. It is called after every MarkTaken.
 func (p *Pool) Prepare() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -80,13 +80,13 @@ func (p *Pool) refill() {
 			if err != nil {
 				break // a container that needs one reports it
 			}
-			p.give(made.First) // some may have been given back meanwhile
+			p.release(made.First) // some may have been released meanwhile
 		}
 		p.refilling = false
 	})
 }
 
-// Close closes the namespaces that are kept. Ranges stay the service's until [Release].
+// Close closes the namespaces that are kept. Ranges stay the service's until [ReleaseBlock].
 func (p *Pool) Close() {
 	p.mu.Lock()
 	p.closed = true
@@ -100,8 +100,8 @@ func (p *Pool) Close() {
 	p.namespaces, p.idle = nil, nil
 }
 
-// Keep marks the range as taken: a container of an earlier process has it.
-func (p *Pool) Keep(first int) {
+// MarkTaken marks the range as taken: a container of an earlier process has it.
+func (p *Pool) MarkTaken(first int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.taken[first] = true
@@ -163,17 +163,18 @@ func (p *Pool) take(first int) Range {
 	return Range{First: first, Namespace: p.namespaces[first]}
 }
 
-// Give takes a range back, of a container of which no process and no record is left.
-func (p *Pool) Give(first int) {
+// Release makes the range of a container available again. No process and no record of the container may be left. One that is not taken is no
+// error.
+func (p *Pool) Release(first int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.taken[first] {
-		p.give(first)
+		p.release(first)
 	}
 }
 
-// give keeps the namespace of a range that was taken if there are not enough. The lock is held.
-func (p *Pool) give(first int) {
+// release is Release of a range that is taken. It keeps the namespace for the next container if there are not enough. The lock is held.
+func (p *Pool) release(first int) {
 	delete(p.taken, first)
 	namespace := p.namespaces[first]
 	switch {

@@ -40,7 +40,7 @@ func TestTake(t *testing.T) {
 	kept := take(t, before).First
 	before.Close()
 	pool := open(t, claims, data)
-	pool.Keep(kept)
+	pool.MarkTaken(kept)
 	taken := map[int]bool{kept: true}
 	var last int
 	for range 20 {
@@ -50,12 +50,12 @@ func TestTake(t *testing.T) {
 		}
 		taken[last] = true
 	}
-	pool.Give(last)
+	pool.Release(last)
 	if again := take(t, pool).First; again != last {
 		t.Errorf("the range at %d is given, and not %d, whose namespace is there", again, last)
 	}
-	pool.Give(kept)
-	pool.Give(kept) // as a removal that is repeated does
+	pool.Release(kept)
+	pool.Release(kept) // as a removal that is repeated does
 }
 
 // TestTakesWhatWasMadeAhead: no container waits for its namespace, as long as they do not come faster than namespaces are made.
@@ -124,7 +124,7 @@ func TestGivenBackWhileOneIsMade(t *testing.T) {
 	pool.Prepare()
 	<-made
 	for _, first := range taken {
-		pool.Give(first)
+		pool.Release(first)
 	}
 	close(goOn)
 	for deadline := time.Now().Add(10 * time.Second); descriptors() != before+kept; time.Sleep(time.Millisecond) { // between two looks
@@ -139,13 +139,13 @@ func TestTakeAll(t *testing.T) {
 	pool := open(t, t.TempDir(), t.TempDir())
 	first := take(t, pool).First
 	for i := range 1023 {
-		pool.Keep(first - first%(1024*users.Size) + i*users.Size)
+		pool.MarkTaken(first - first%(1024*users.Size) + i*users.Size)
 	}
 	last := take(t, pool).First
 	if _, err := pool.Take(); !errors.Is(err, users.ErrNone) {
 		t.Errorf("one more than there are: %v", err)
 	}
-	pool.Give(last)
+	pool.Release(last)
 	if again := take(t, pool).First; again != last {
 		t.Errorf("%d was given back, and %d is given", last, again)
 	}
@@ -161,7 +161,7 @@ func TestServices(t *testing.T) {
 	if again := take(t, open(t, claims, two)).First; again != second {
 		t.Errorf("after a restart a service has the ids at %d, and had those at %d", again, second)
 	}
-	if err := users.Release(claims, one); err != nil {
+	if err := users.ReleaseBlock(claims, one); err != nil {
 		t.Fatal(err)
 	}
 	if got := take(t, open(t, claims, t.TempDir())).First; got != first {
@@ -179,7 +179,7 @@ func TestServices(t *testing.T) {
 	if _, err := users.Open(claims, t.TempDir(), makeNamespace); err == nil {
 		t.Error("more services have ids than there are blocks")
 	}
-	if err := users.Release(filepath.Join(claims, "missing"), one); err != nil {
+	if err := users.ReleaseBlock(filepath.Join(claims, "missing"), one); err != nil {
 		t.Errorf("release without any claim: %v", err)
 	}
 }
