@@ -82,7 +82,7 @@ func (s *starting) makeSources() error {
 	if !errors.As(err, &fixed) {
 		return err
 	}
-	if err := s.keepHostUsers(fixed); err != nil {
+	if err := s.dropUserNamespace(fixed); err != nil {
 		return err
 	}
 	return s.attachSources()

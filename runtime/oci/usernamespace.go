@@ -76,12 +76,14 @@ func (s *starting) takeUsers() error {
 	return err
 }
 
-// keepHostUsers starts the container without a user namespace after all.
-func (s *starting) keepHostUsers(why error) error {
-	if err := s.refuseHostUsers(why.Error()); err != nil {
-		return err
-	}
+// dropUserNamespace makes the rest of the start one without a user namespace, unless the container must have one.
+func (s *starting) dropUserNamespace(reason error) error {
 	e, c, first := s.engine, s.container, s.users.First
+	if s.trial || e.options.UserNamespaces == UserNamespacesOn {
+		return fmt.Errorf("%w: the container cannot have a user namespace: %s", engine.ErrInvalid, reason.Error())
+	}
+	e.log.Warn().Str("container", c.name).Str("reason", reason.Error()).
+		Msg("the container has no user namespace: its root is that of the host, without the capabilities")
 	e.releaseSources(c.id)
 	if err := e.update(c, func(r *record) { r.Run.Users = 0 }); err != nil {
 		return err
@@ -91,16 +93,6 @@ func (s *starting) keepHostUsers(why error) error {
 	if err := os.Mkdir(s.root(), folderMode); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
-	return nil
-}
-
-// refuseHostUsers reports that a container has no user namespace: to the log, or to the caller where it must have one.
-func (s *starting) refuseHostUsers(why string) error {
-	if s.trial || s.engine.options.UserNamespaces == UserNamespacesOn {
-		return fmt.Errorf("%w: the container cannot have a user namespace: %s", engine.ErrInvalid, why)
-	}
-	s.engine.log.Warn().Str("container", s.container.name).Str("reason", why).
-		Msg("the container has no user namespace: its root is that of the host, without the capabilities")
 	return nil
 }
 
