@@ -41,7 +41,7 @@ func (k *keeper) launch(ctx context.Context, l *Launch) (c *container, files []i
 
 	ctx, cancel := context.WithTimeout(ctx, launchTimeout)
 	defer cancel()
-	s := &start{keeper: k, container: c, Launch: l}
+	s := &start{keeper: k, container: c, launch: l}
 	select {
 	case k.slots <- struct{}{}:
 		defer func() { <-k.slots }()
@@ -62,8 +62,8 @@ func (k *keeper) launch(ctx context.Context, l *Launch) (c *container, files []i
 
 // start is one launch while it is in progress.
 type start struct {
-	*keeper
-	*Launch
+	keeper    *keeper
+	launch    *Launch
 	container *container
 	err       *RuntimeError
 
@@ -74,15 +74,15 @@ type start struct {
 }
 
 func (s *start) run(ctx context.Context) *RuntimeError {
-	since, release := s.reaper.use()
+	since, release := s.keeper.reaper.use()
 	defer release()
 	output, exit, err := s.openOutput()
 	defer closeAll([]int{exit})
 	if err != nil {
 		return &RuntimeError{Stage: StageOutput, Stderr: err.Error()}
 	}
-	if s.Root != "" {
-		if err := s.Overlay.Mount(s.Root); err != nil {
+	if s.launch.Root != "" {
+		if err := s.launch.Overlay.Mount(s.launch.Root); err != nil {
 			return &RuntimeError{Stage: StageMount, Stderr: err.Error()}
 		}
 		s.mounted = true
@@ -98,39 +98,39 @@ func (s *start) run(ctx context.Context) *RuntimeError {
 func (s *start) openOutput() (output, exit int, err error) {
 	output, exit = -1, -1
 	// That of an earlier run may be held: its processes are gone, but may have given it to others.
-	if info, err := os.Lstat(s.Output); err == nil && info.Mode().Type() == os.ModeNamedPipe {
-		if err := os.Remove(s.Output); err != nil {
+	if info, err := os.Lstat(s.launch.Output); err == nil && info.Mode().Type() == os.ModeNamedPipe {
+		if err := os.Remove(s.launch.Output); err != nil {
 			return output, exit, err
 		}
 	}
-	if err := unix.Mkfifo(s.Output, 0o600); err != nil && !errors.Is(err, unix.EEXIST) {
-		return output, exit, &os.PathError{Op: "mkfifo", Path: s.Output, Err: err}
+	if err := unix.Mkfifo(s.launch.Output, 0o600); err != nil && !errors.Is(err, unix.EEXIST) {
+		return output, exit, &os.PathError{Op: "mkfifo", Path: s.launch.Output, Err: err}
 	}
-	if err := os.Lchown(s.Output, s.Owner, s.Owner); err != nil {
+	if err := os.Lchown(s.launch.Output, s.launch.Owner, s.launch.Owner); err != nil {
 		return output, exit, err
 	}
-	fifo, err := openFIFO(s.Output, unix.O_NONBLOCK)
+	fifo, err := openFIFO(s.launch.Output, unix.O_NONBLOCK)
 	if err != nil {
 		return output, exit, err
 	}
 	// Another open file: writers must wait for a full FIFO and not get EAGAIN. It is not closed before the FIFO: the container could hold that,
 	// and have closed this.
-	if output, err = openFIFO(s.Output, 0); err != nil {
+	if output, err = openFIFO(s.launch.Output, 0); err != nil {
 		closeAll([]int{fifo}) // no one else has it
 		return output, exit, err
 	}
 	s.container.output.attach(fifo, output)
-	if s.ExitFile != "" {
-		exit, err = unix.Open(s.ExitFile, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if s.launch.ExitFile != "" {
+		exit, err = unix.Open(s.launch.ExitFile, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 		if err != nil {
-			return output, exit, &os.PathError{Op: "open", Path: s.ExitFile, Err: err}
+			return output, exit, &os.PathError{Op: "open", Path: s.launch.ExitFile, Err: err}
 		}
 		if _, err := unix.Pwrite(exit, []byte(exitFileBlank), 0); err != nil {
-			return output, exit, &os.PathError{Op: "write", Path: s.ExitFile, Err: err}
+			return output, exit, &os.PathError{Op: "write", Path: s.launch.ExitFile, Err: err}
 		}
 	}
 	// What is left of an earlier launch would be taken for this one's.
-	for _, path := range []string{s.PIDFile, s.EndFile} {
+	for _, path := range []string{s.launch.PIDFile, s.launch.EndFile} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return output, exit, err
 		}
@@ -149,7 +149,7 @@ func (s *start) runtime(ctx context.Context, since uint64, output, exit int) *Ru
 	if exit >= 0 {
 		files = append(files, uintptr(exit))
 	}
-	status, err := s.command(ctx, s.Run, s.Sealed, files, s.Enter)
+	status, err := s.keeper.command(ctx, s.launch.Run, s.launch.Sealed, files, s.launch.Enter)
 	if err == nil && status == 0 {
 		err = s.findProcess(since)
 	}
@@ -186,22 +186,22 @@ func failure(stage Stage, status unix.WaitStatus, printed []byte, err error) *Ru
 
 // findProcess reads the process id that the runtime has written. The process may have ended, and have been waited for, by now.
 func (s *start) findProcess(since uint64) error {
-	data, err := os.ReadFile(s.PIDFile)
+	data, err := os.ReadFile(s.launch.PIDFile)
 	if err != nil {
 		return err
 	}
 	pid, err := strconv.Atoi(string(bytes.TrimSpace(data)))
 	if err != nil || pid <= 1 {
-		return &os.PathError{Op: "parse", Path: s.PIDFile, Err: errors.New("no process id")}
+		return &os.PathError{Op: "parse", Path: s.launch.PIDFile, Err: errors.New("no process id")}
 	}
 	process, err := s.openProcess(pid)
-	if err != nil && !s.reaper.hasEnded(pid, since) {
+	if err != nil && !s.keeper.reaper.hasEnded(pid, since) {
 		return err
 	}
 	s.pid, s.ended = pid, make(chan struct{})
 	s.container.process = process
 	c, k, ended := s.container, s.keeper, s.ended
-	s.reaper.watch(pid, since, func(e exit) {
+	s.keeper.reaper.watch(pid, since, func(e exitEvent) {
 		close(ended)
 		go k.finish(c, newEnd(e.status, e.at))
 	})
@@ -249,7 +249,7 @@ func (s *start) undo() {
 	if s.pid == 0 {
 		s.killLeft()
 	} else {
-		s.reaper.kill(s.pid)
+		s.keeper.reaper.kill(s.pid)
 		select {
 		case <-s.ended:
 		case <-time.After(killTimeout):
@@ -263,7 +263,7 @@ func (s *start) undo() {
 
 // killLeft kills the first process of a container whose create has failed or was killed, if it got that far.
 func (s *start) killLeft() {
-	data, err := os.ReadFile(s.PIDFile)
+	data, err := os.ReadFile(s.launch.PIDFile)
 	if err != nil {
 		return
 	}
@@ -282,8 +282,8 @@ func (s *start) detach() {
 		return
 	}
 	s.mounted = false
-	if err := unix.Unmount(s.Root, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
-		s.report("container " + s.ID + ": unmount " + s.Root + ": " + err.Error())
+	if err := unix.Unmount(s.launch.Root, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+		s.keeper.report("container " + s.launch.ID + ": unmount " + s.launch.Root + ": " + err.Error())
 	}
 }
 

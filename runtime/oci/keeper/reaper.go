@@ -14,8 +14,8 @@ import (
 // unknownExits bounds how many ends of processes are kept that no one has asked for yet.
 const unknownExits = 1024
 
-// exit is the end of a child.
-type exit struct {
+// exitEvent is the end of a child.
+type exitEvent struct {
 	pid    int
 	status unix.WaitStatus
 	at     time.Time
@@ -27,10 +27,10 @@ type exit struct {
 type reaper struct {
 	// mu is held while a child is started, so that its end is not seen before it is known.
 	mu      sync.Mutex
-	ended   map[int]func(exit)
-	users   int    // launches that may still ask for an end
-	unknown []exit // ends that no one has asked for; kept for these users
-	number  uint64 // of the last unknown end
+	ended   map[int]func(exitEvent)
+	users   int         // launches that may still ask for an end
+	unknown []exitEvent // ends that no one has asked for; kept for these users
+	number  uint64      // of the last unknown end
 
 	own int // descriptors below this number are those that the process has as long as it runs
 }
@@ -42,7 +42,7 @@ func newReaper() (*reaper, error) {
 		return nil, os.NewSyscallError("fcntl", err)
 	}
 	unix.Close(next)
-	return &reaper{ended: map[int]func(exit){}, own: next}, nil
+	return &reaper{ended: map[int]func(exitEvent){}, own: next}, nil
 }
 
 // run reaps until the process ends.
@@ -73,7 +73,7 @@ func (r *reaper) reap() (calls []func()) {
 		if status.Stopped() { // a child that is traced has not ended, see userNamespace
 			continue
 		}
-		end := exit{pid: pid, status: status, at: time.Now()}
+		end := exitEvent{pid: pid, status: status, at: time.Now()}
 		if ended, ok := r.ended[pid]; ok {
 			delete(r.ended, pid)
 			calls = append(calls, func() { ended(end) })
@@ -106,20 +106,20 @@ func (r *reaper) use() (since uint64, release func()) {
 }
 
 // start starts a child, and returns a channel that gets its end.
-func (r *reaper) start(program string, argv []string, attributes *syscall.ProcAttr) (pid int, done <-chan exit, err error) {
+func (r *reaper) start(program string, argv []string, attributes *syscall.ProcAttr) (pid int, done <-chan exitEvent, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	pid, err = syscall.ForkExec(program, argv, attributes)
 	if err != nil {
 		return 0, nil, err
 	}
-	ends := make(chan exit, 1)
-	r.ended[pid] = func(end exit) { ends <- end }
+	ends := make(chan exitEvent, 1)
+	r.ended[pid] = func(end exitEvent) { ends <- end }
 	return pid, ends, nil
 }
 
 // watch calls ended once, when the child pid has ended: at once when it already has, after since.
-func (r *reaper) watch(pid int, since uint64, ended func(exit)) {
+func (r *reaper) watch(pid int, since uint64, ended func(exitEvent)) {
 	r.mu.Lock()
 	for _, end := range r.unknown {
 		if end.pid == pid && end.number > since {
@@ -136,7 +136,7 @@ func (r *reaper) watch(pid int, since uint64, ended func(exit)) {
 func (r *reaper) hasEnded(pid int, since uint64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.ContainsFunc(r.unknown, func(end exit) bool { return end.pid == pid && end.number > since })
+	return slices.ContainsFunc(r.unknown, func(end exitEvent) bool { return end.pid == pid && end.number > since })
 }
 
 // kill sends SIGKILL to a child that was started or is watched, unless it was reaped.

@@ -71,7 +71,7 @@ func (k *keeper) serve(connections *socket) error {
 
 // connection is one client.
 type connection struct {
-	*keeper
+	keeper *keeper
 	socket *socket
 	wake   chan struct{} // of the sender; has room for one
 
@@ -189,7 +189,7 @@ func (c *connection) handle(r *request, files []int) {
 	}
 	switch r.Operation {
 	case opHello:
-		c.reply(response{Number: r.Number, Version: c.version, PID: os.Getpid()})
+		c.reply(response{Number: r.Number, Version: c.keeper.version, PID: os.Getpid()})
 	case opLaunch:
 		c.handleLaunch(r)
 	case opCancel:
@@ -203,13 +203,13 @@ func (c *connection) handle(r *request, files []int) {
 		c.handleAdopt(r, files)
 	case opForget:
 		go func() { // a launch in progress takes its time
-			c.forget(r.Container)
+			c.keeper.forget(r.Container)
 			c.reply(response{Number: r.Number})
 		}()
 	case opUsers:
 		go c.handleUsers(r.Number, r.IDs)
 	case opLeave:
-		go c.leave()
+		go c.keeper.leave()
 	default:
 		c.reply(response{Number: r.Number, Error: "unknown operation " + string(r.Operation)})
 	}
@@ -220,8 +220,8 @@ func (c *connection) handleLaunch(r *request) {
 		c.reply(response{Number: r.Number, Error: "launch without an id"})
 		return
 	}
-	if !c.enter() {
-		c.exit()
+	if !c.keeper.enter() {
+		c.keeper.exit()
 		c.reply(response{Number: r.Number, Error: "this keeper ends"})
 		return
 	}
@@ -230,8 +230,8 @@ func (c *connection) handleLaunch(r *request) {
 	c.launches[r.Number] = cancel
 	c.mu.Unlock()
 	go func() {
-		defer c.exit()
-		launched, files, after := c.launch(ctx, r.Launch)
+		defer c.keeper.exit()
+		launched, files, after := c.keeper.launch(ctx, r.Launch)
 		cancel()
 		c.mu.Lock()
 		delete(c.launches, r.Number)
@@ -259,14 +259,14 @@ func (c *connection) handleAdopt(r *request, files []int) {
 		c.reply(response{Number: r.Number, Error: "adoption without a launch or a process"})
 		return
 	}
-	adopted, known := c.register(r.Launch, *r.Process) // here, so that a request to forget it that follows finds it
+	adopted, known := c.keeper.register(r.Launch, *r.Process) // here, so that a request to forget it that follows finds it
 	go func() {
 		var err error
 		if known {
-			c.reaper.closeFIFOs(files...)
+			c.keeper.reaper.closeFIFOs(files...)
 			<-adopted.launched
 		} else {
-			err = c.adopt(adopted, r.Launch.Output, files)
+			err = c.keeper.adopt(adopted, r.Launch.Output, files)
 		}
 		if err != nil {
 			c.reply(response{Number: r.Number, Error: err.Error()})

@@ -54,11 +54,11 @@ func (c *Client) UserNamespace(ids []syscall.SysProcIDMap) (*os.File, error) {
 }
 
 func (c *connection) handleUsers(number uint64, ids []syscall.SysProcIDMap) {
-	defer c.exit()
-	if !c.enter() {
+	defer c.keeper.exit()
+	if !c.keeper.enter() {
 		return // the connection is about to end
 	}
-	fd, err := c.userNamespace(ids)
+	fd, err := c.keeper.userNamespace(ids)
 	if err != nil {
 		c.reply(response{Number: number, Error: err.Error()})
 		return
