@@ -57,7 +57,7 @@ func (e *Engine) openKeeper(ctx context.Context) error {
 		return fmt.Errorf("control group of the keeper: %w", err)
 	}
 	e.keeper, err = keeper.Open(ctx, keeper.Options{
-		Program: e.options.Keeper, Folder: e.layout.run, Cgroup: group.Folders(), Logger: e.log, Exited: e.exited,
+		Program: e.options.Keeper, Folder: e.layout.run, CgroupFolders: group.Folders(), Logger: e.log, Exited: e.exited,
 	})
 	if err != nil {
 		return fmt.Errorf("keeper: %w", err)

@@ -329,7 +329,7 @@ func (s *starting) toLaunch() keeper.Launch {
 	launch.Run = s.runtime.RunArgs(root, string(c.at), c.at.pidFile(), c.id, launch.ExitFile != "")
 	launch.PIDFile, launch.Sealed = c.at.pidFile(), s.runtime.RunsSealed
 	if !s.runtime.JoinsCgroup {
-		launch.Enter = s.group.Folders()
+		launch.CgroupFolders = s.group.Folders()
 	}
 	return launch
 }

@@ -123,7 +123,7 @@ func (c *Client) Enter() (pid int, err error) {
 }
 
 // Launch starts a container and returns its first process. The error is a [*RuntimeError] when the container cannot be started, and wraps
-// [engine.ErrUnavailable] when that is not known; then what the runtime has made may be left: processes in the folders of Enter, the
+// [engine.ErrUnavailable] when that is not known; then what the runtime has made may be left: processes in the CgroupFolders, the
 // one of PIDFile, and the runtime's own records.
 //
 // Launch of a container that this keeper has started for a client before, which was killed before it got the answer, returns that one.

@@ -64,8 +64,8 @@ func (k *keeper) finish(c *container, end End) {
 	if !first || c.failure != nil {
 		return
 	}
-	k.enter()
-	defer k.exit()
+	k.beginWork() // also when the process is about to end: the status of a child is known nowhere else
+	defer k.endWork()
 	c.closeProcess(k.poller)
 	c.output.finish()
 	if err := writeEnd(c.endFile, end); err != nil {

@@ -33,7 +33,7 @@ func TestKeeperKilled(t *testing.T) {
 		pause := rand.IntN(40_000) // µs
 		l := h.container("round-"+strconv.Itoa(round), script(fmt.Sprintf("echo begins; usleep %d; seq 1 1000; exit %d", pause, round)))
 		l.ExitFile = "" // the status must come from the kernel
-		l.Enter = []string{h.cgroup("round-" + strconv.Itoa(round))}
+		l.CgroupFolders = []string{h.cgroup("round-" + strconv.Itoa(round))}
 		killed := make(chan struct{})
 		victim := h.client.PID()
 		during := round%4 == 0 // the launch; else after it
@@ -57,7 +57,7 @@ func TestKeeperKilled(t *testing.T) {
 				t.Fatalf("round %d: %v", round, err)
 			}
 			refused++
-			h.emptyCgroup(l.Enter[0])
+			h.emptyCgroup(l.CgroupFolders[0])
 			continue
 		}
 		started++
@@ -70,7 +70,7 @@ func TestKeeperKilled(t *testing.T) {
 		if err := h.client.Forget(l.ID); err != nil {
 			t.Errorf("round %d: %v", round, err)
 		}
-		h.emptyCgroup(l.Enter[0])
+		h.emptyCgroup(l.CgroupFolders[0])
 	}
 	t.Logf("%d rounds: %d containers started, %d launches cut off", round, started, refused)
 	if started == 0 {

@@ -27,10 +27,10 @@ type Options struct {
 	Program string
 	// Folder has the keeper's socket and lock. It is absolute, and made with mode 0700 when it is missing.
 	Folder string
-	// Cgroup lists the cgroup folders that a keeper moves itself to when it starts, so that it does not end with the service's cgroup. They
-	// exist. It may be empty.
-	Cgroup []string
-	Logger zerolog.Logger
+	// CgroupFolders are those that a keeper moves itself to when it starts, so that it does not end with the service's cgroup. They
+	// exist. There may be none.
+	CgroupFolders []string
+	Logger        zerolog.Logger
 	// Exited is called once per end of a container that was launched or adopted and not forgotten, one call at a time, also for ends that
 	// happened while no service ran. The call for a short container may come before Launch has returned. It must be quick.
 	Exited func(id string, end End)
@@ -49,9 +49,10 @@ type Launch struct {
 	PIDFile string
 	// Sealed is set for a runtime that runs a sealed copy of itself: it is started as one.
 	Sealed bool
-	// Enter lists cgroup folders, at most one per hierarchy, that Run is started in, and so everything that it starts: what it leaves
-	// behind when it is killed is found there, and the container's cgroup namespace begins there.
-	Enter []string
+	// CgroupFolders are those, at most one per hierarchy, that Run is started in, and so everything that it starts: what it leaves
+	// behind when it is killed is found there, and the container's cgroup namespace begins there. The name in messages is that of a
+	// keeper that runs already.
+	CgroupFolders []string `json:"Enter"`
 	// Output is the FIFO that the container gets as standard output and error. It is made again for each run. Owner is the user and group that it belongs to:
 	// the container's root.
 	Output string

@@ -149,7 +149,7 @@ func (s *start) runtime(ctx context.Context, since uint64, output, exit int) *Ru
 	if exit >= 0 {
 		files = append(files, uintptr(exit))
 	}
-	status, err := s.keeper.command(ctx, s.launch.Run, s.launch.Sealed, files, s.launch.Enter)
+	status, err := s.keeper.command(ctx, s.launch.Run, s.launch.Sealed, files, s.launch.CgroupFolders)
 	if err == nil && status == 0 {
 		err = s.findProcess(since)
 	}
@@ -288,24 +288,24 @@ func (s *start) detach() {
 }
 
 // command runs a command of the runtime in cgroups, and returns how it ended. It is killed when ctx ends, and when this process does.
-func (k *keeper) command(ctx context.Context, argv []string, sealed bool, files []uintptr, enter []string) (status unix.WaitStatus, err error) {
+func (k *keeper) command(ctx context.Context, argv []string, sealed bool, files []uintptr, folders []string) (status unix.WaitStatus, err error) {
 	if len(argv) == 0 || !filepath.IsAbs(argv[0]) {
 		return 0, errors.New("the runtime's command line must begin with an absolute path")
 	}
 	// The command ends with the thread that has started it.
-	if len(enter) == 0 {
+	if len(folders) == 0 {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		return k.commandHere(ctx, argv, sealed, files, nil)
 	}
 	// The thread may move to cgroups of the container.
-	thread.Run(func() { status, err = k.commandHere(ctx, argv, sealed, files, enter) })
+	thread.Run(func() { status, err = k.commandHere(ctx, argv, sealed, files, folders) })
 	return status, err
 }
 
-func (k *keeper) commandHere(ctx context.Context, argv []string, sealed bool, files []uintptr, enter []string) (unix.WaitStatus, error) {
+func (k *keeper) commandHere(ctx context.Context, argv []string, sealed bool, files []uintptr, folders []string) (unix.WaitStatus, error) {
 	system := &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
-	for _, folder := range enter {
+	for _, folder := range folders {
 		fd, err := k.cgroups.enter(folder)
 		if err != nil {
 			return 0, err

@@ -107,7 +107,7 @@ func TestFailures(t *testing.T) {
 		"program":  {func(l *keeper.Launch) { l.Run[0] = "/no/such" }, keeper.StageRun, "/no/such", false},
 		"relative": {func(l *keeper.Launch) { l.Run[0] = "crun" }, keeper.StageRun, "absolute", false},
 		"bundle":   {func(l *keeper.Launch) { l.Run = append(l.Run, "--bundle", "/no/such") }, keeper.StageRun, "", true},
-		"enter":    {func(l *keeper.Launch) { l.Enter = []string{"/no/such"} }, keeper.StageRun, "/no/such", false},
+		"cgroup":   {func(l *keeper.Launch) { l.CgroupFolders = []string{"/no/such"} }, keeper.StageRun, "/no/such", false},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -229,7 +229,7 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// TestCgroups: the first process is in the folders of Enter, and its cgroup namespace begins there.
+// TestCgroups: the first process is in the CgroupFolders, and its cgroup namespace begins there.
 func TestCgroups(t *testing.T) {
 	h := newHost(t)
 	root := "/sys/fs/cgroup"
@@ -251,7 +251,7 @@ func TestCgroups(t *testing.T) {
 	s := script("cat /proc/self/cgroup; exec sleep 1000")
 	s.cgroupNS = true
 	l := h.container("entered", s)
-	l.Enter = folders
+	l.CgroupFolders = folders
 	p := h.launch(l)
 	if got := read(t, "/proc/"+strconv.Itoa(p.PID)+"/cgroup"); strings.Count(got, want) != len(folders) {
 		t.Errorf("cgroups %q, want %q %d times", got, want, len(folders))
@@ -280,7 +280,7 @@ func TestKeeperMovesToItsCgroup(t *testing.T) {
 	})
 	_ = h.client.Close()
 	h.options.Folder += "-other"
-	h.options.Cgroup = []string{folder}
+	h.options.CgroupFolders = []string{folder}
 	h.open()
 	own := ":" + strings.TrimPrefix(strings.TrimPrefix(folder, "/sys/fs/cgroup"), "/pids") + "\n"
 	if got := read(t, "/proc/"+strconv.Itoa(h.client.PID())+"/cgroup"); !strings.Contains(got, own) {

@@ -73,7 +73,7 @@ func (o *Options) start(ctx context.Context) error {
 	}
 	defer report.Close()
 	args := []string{"--folder", o.Folder, "--report-fd", "3"}
-	for _, folder := range o.Cgroup {
+	for _, folder := range o.CgroupFolders {
 		args = append(args, "--cgroup", folder)
 	}
 	command := exec.Command(o.Program, args...)

@@ -220,8 +220,7 @@ func (c *connection) handleLaunch(r *request) {
 		c.reply(response{Number: r.Number, Error: "launch without an id"})
 		return
 	}
-	if !c.keeper.enter() {
-		c.keeper.exit()
+	if !c.keeper.acceptWork() {
 		c.reply(response{Number: r.Number, Error: "this keeper ends"})
 		return
 	}
@@ -230,7 +229,7 @@ func (c *connection) handleLaunch(r *request) {
 	c.launches[r.Number] = cancel
 	c.mu.Unlock()
 	go func() {
-		defer c.keeper.exit()
+		defer c.keeper.endWork()
 		launched, files, after := c.keeper.launch(ctx, r.Launch)
 		cancel()
 		c.mu.Lock()
@@ -282,15 +281,25 @@ func (c *connection) handleAdopt(r *request, files []int) {
 	}()
 }
 
-// enter keeps the process from ending until exit. It reports whether what begins is welcome: not when the process is about to end.
-func (k *keeper) enter() bool {
+// beginWork keeps the process from ending until endWork.
+func (k *keeper) beginWork() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.working++
-	return !k.leaving
 }
 
-func (k *keeper) exit() {
+// acceptWork is beginWork for what a client asks for. It reports false, and there is no endWork, when the process is about to end.
+func (k *keeper) acceptWork() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.leaving {
+		return false
+	}
+	k.working++
+	return true
+}
+
+func (k *keeper) endWork() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.working--; k.working == 0 {

@@ -54,10 +54,10 @@ func (c *Client) UserNamespace(ids []syscall.SysProcIDMap) (*os.File, error) {
 }
 
 func (c *connection) handleUsers(number uint64, ids []syscall.SysProcIDMap) {
-	defer c.keeper.exit()
-	if !c.keeper.enter() {
+	if !c.keeper.acceptWork() {
 		return // the connection is about to end
 	}
+	defer c.keeper.endWork()
 	fd, err := c.keeper.userNamespace(ids)
 	if err != nil {
 		c.reply(response{Number: number, Error: err.Error()})
