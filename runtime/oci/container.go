@@ -17,7 +17,7 @@ const killedExitCode = 128 + 9
 // container is what the service has of one container.
 type container struct {
 	id, name string
-	at       place
+	at       containerFolder
 	// turn holds one token: whoever has it starts, freezes, thaws or removes the container. It is not held while the container's end is
 	// awaited, except by a removal.
 	turn chan struct{}
@@ -36,7 +36,7 @@ type container struct {
 	disk *disk.Disk
 }
 
-func newContainer(at place, r record) *container {
+func newContainer(at containerFolder, r record) *container {
 	return &container{
 		id: r.ID, name: r.Spec.Name, at: at, record: r, turn: make(chan struct{}, 1), ended: make(chan struct{}), gone: make(chan struct{}),
 	}

@@ -65,26 +65,28 @@ const (
 	etcFolder   = "etc"
 )
 
-// place is the folder of one container.
-type place string
+// containerFolder is the absolute path of the folder of one container.
+type containerFolder string
 
-func (l layout) container(id string) place { return place(filepath.Join(l.containers(), id)) }
+func (l layout) container(id string) containerFolder {
+	return containerFolder(filepath.Join(l.containers(), id))
+}
 
-func (p place) record() string { return filepath.Join(string(p), "container.json") }
-func (p place) rootfs() string { return filepath.Join(string(p), "rootfs") }
-func (p place) disk() string   { return filepath.Join(string(p), "disk") }
-func (p place) upper() string  { return filepath.Join(p.disk(), upperFolder) }
-func (p place) work() string   { return filepath.Join(p.disk(), workFolder) }
+func (c containerFolder) record() string { return filepath.Join(string(c), "container.json") }
+func (c containerFolder) rootfs() string { return filepath.Join(string(c), "rootfs") }
+func (c containerFolder) disk() string   { return filepath.Join(string(c), "disk") }
+func (c containerFolder) upper() string  { return filepath.Join(c.disk(), upperFolder) }
+func (c containerFolder) work() string   { return filepath.Join(c.disk(), workFolder) }
 
 // filesystem is the file with upper, work and etc, where what a container writes is bounded.
-func (p place) filesystem() string { return filepath.Join(p.disk(), "filesystem") }
-func (p place) exit() string       { return filepath.Join(p.disk(), "exit") }
-func (p place) etc() string        { return filepath.Join(p.disk(), etcFolder) }
-func (p place) output() string     { return filepath.Join(string(p), "output") }
-func (p place) log() string        { return filepath.Join(string(p), "log") }
-func (p place) oldLog() string     { return p.log() + ".1" }
-func (p place) end() string        { return filepath.Join(string(p), "end.json") }
-func (p place) pidFile() string    { return filepath.Join(string(p), "pid") }
+func (c containerFolder) filesystem() string { return filepath.Join(c.disk(), "filesystem") }
+func (c containerFolder) exit() string       { return filepath.Join(c.disk(), "exit") }
+func (c containerFolder) etc() string        { return filepath.Join(c.disk(), etcFolder) }
+func (c containerFolder) output() string     { return filepath.Join(string(c), "output") }
+func (c containerFolder) log() string        { return filepath.Join(string(c), "log") }
+func (c containerFolder) oldLog() string     { return c.log() + ".1" }
+func (c containerFolder) end() string        { return filepath.Join(string(c), "end.json") }
+func (c containerFolder) pidFile() string    { return filepath.Join(string(c), "pid") }
 
 // make makes every folder that is missing.
 func (l layout) make() error {

@@ -18,7 +18,7 @@ type logFiles struct {
 }
 
 // openLogFiles opens both files as they are between two changes of the keeper, which renames the current one to the old one.
-func openLogFiles(at place) (*logFiles, error) {
+func openLogFiles(at containerFolder) (*logFiles, error) {
 	for {
 		l := &logFiles{}
 		var err error

@@ -17,7 +17,7 @@ import (
 // The OCI runtime follows the paths of mounts by itself, later, in the keeper's mount namespace. Both are dangerous for paths that a
 // container can write to: it could put a symbolic link there meanwhile. And a mount that the host got after the keeper was started is not
 // seen there at all. So what a mount's source is, is opened here, without following anything where a container can write, and a mount of
-// it is moved to a place of our own in the keeper's namespace, which the runtime is given instead. The place lies in a small file system
+// it is moved to a path of our own in the keeper's namespace, which the runtime is given instead. The path lies in a small file system
 // that exists only there: if the keeper is replaced meanwhile, the path does not exist and the start fails.
 
 // openSource opens what is to be mounted, as a path only. It never leaves a volume.
@@ -91,8 +91,8 @@ func (s *starting) makeSources() error {
 func (s *starting) attachSources() error {
 	e, c := s.engine, s.container
 	s.sources = sources{layers: s.image.Layers, writes: c.at.disk()}
-	p := places{folder: e.layout.mounts(c.id), users: s.users.Namespace}
-	defer p.close()
+	mounts := sourceMounts{folder: e.layout.mounts(c.id), users: s.users.Namespace}
+	defer mounts.close()
 	for i, m := range s.spec.Mounts {
 		mount := bundle.Mount{Target: m.Target, ReadOnly: m.ReadOnly || m.Folder != ""}
 		var err error
@@ -102,38 +102,38 @@ func (s *starting) attachSources() error {
 		case m.Volume != "" && m.SubPath == "" && s.users.First == 0:
 			mount.Source = e.layout.volumeData(m.Volume)
 		default:
-			mount.Source, err = p.add(strconv.Itoa(i), func() (*os.File, error) { return e.openSource(m) }, unix.AT_RECURSIVE, 0)
+			mount.Source, err = mounts.add(strconv.Itoa(i), func() (*os.File, error) { return e.openSource(m) }, unix.AT_RECURSIVE, 0)
 		}
 		if err != nil {
 			return fmt.Errorf("mount %s: %w", m.Target, err)
 		}
 		s.sources.mounts = append(s.sources.mounts, mount)
 	}
-	if err := s.addDisk(&p); err != nil {
+	if err := s.addDisk(&mounts); err != nil {
 		return err
 	}
 	if s.users.First != 0 {
-		if err := s.addOwn(&p); err != nil {
+		if err := s.addOwn(&mounts); err != nil {
 			return err
 		}
 	}
 	var err error
-	s.sources.keeper, err = p.attach(e)
+	s.sources.keeper, err = mounts.attach(e)
 	return err
 }
 
 // addDisk adds what the container writes to, if the host's path of that will not do.
-func (s *starting) addDisk(p *places) (err error) {
+func (s *starting) addDisk(mounts *sourceMounts) (err error) {
 	switch c := s.container; {
 	case c.disk != nil:
 		tree, err := c.disk.Mount()
 		if err != nil {
 			return err
 		}
-		s.sources.writes, err = p.keep("disk", tree, 0, 0)
+		s.sources.writes, err = mounts.keep("disk", tree, 0, 0)
 		return err
 	case s.users.First != 0:
-		s.sources.writes, err = p.add("disk", opener(c.at.disk()), 0, 0)
+		s.sources.writes, err = mounts.add("disk", opener(c.at.disk()), 0, 0)
 	}
 	return err
 }
@@ -161,8 +161,8 @@ func (s *starting) explainLaunch(err error) error {
 }
 
 // addOwn adds the layers of the container's image, and a sysfs, which in a user namespace nothing but the owner of the network can mount.
-func (s *starting) addOwn(p *places) error {
-	images, err := p.add("images", opener(s.imagesIn), 0, unix.MOUNT_ATTR_RDONLY)
+func (s *starting) addOwn(mounts *sourceMounts) error {
+	images, err := mounts.add("images", opener(s.imagesIn), 0, unix.MOUNT_ATTR_RDONLY)
 	if err != nil {
 		return err
 	}
@@ -179,6 +179,6 @@ func (s *starting) addOwn(p *places) error {
 		// The runtime makes the container's. Any new one looks the same.
 		network = func() error { return os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWNET)) }
 	}
-	s.sources.sys = p.addSys(network)
+	s.sources.sys = mounts.addSys(network)
 	return nil
 }

@@ -41,7 +41,7 @@ type run struct {
 }
 
 // write replaces the record on the disk.
-func (r *record) write(at place) error {
+func (r *record) write(at containerFolder) error {
 	content, err := json.Marshal(r)
 	if err != nil {
 		return err
@@ -49,7 +49,7 @@ func (r *record) write(at place) error {
 	return replaceFile(at.record(), content)
 }
 
-func readRecord(at place) (record, error) {
+func readRecord(at containerFolder) (record, error) {
 	var r record
 	content, err := os.ReadFile(at.record())
 	if err != nil {

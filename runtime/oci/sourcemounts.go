@@ -12,11 +12,11 @@ import (
 	"sandbox.internal/runtime/oci/thread"
 )
 
-const placesOptions = "size=64k,nr_inodes=1k,mode=0711"
+const sourceMountsOptions = "size=64k,nr_inodes=1k,mode=0711"
 
-// places are where the sources of one container are attached, in the keeper's mount namespace: a folder that is recorded by its name, which
-// is the container's.
-type places struct {
+// sourceMounts are the mounts of what one container is made of, in the keeper's mount namespace. They are below a folder that is named by the
+// container's id, and so needs no record.
+type sourceMounts struct {
 	folder string
 	users  *os.File // the user namespace that has the ids of what is attached; nil for the host's
 	names  []string
@@ -28,7 +28,7 @@ type places struct {
 
 // add clones the mount of what open opens, and returns the path that it will have. flags are 0 or AT_RECURSIVE; attributes are set with the
 // users.
-func (p *places) add(name string, open func() (*os.File, error), flags uint, attributes uint64) (path string, err error) {
+func (m *sourceMounts) add(name string, open func() (*os.File, error), flags uint, attributes uint64) (path string, err error) {
 	source, err := open()
 	if err != nil {
 		return "", err
@@ -38,19 +38,19 @@ func (p *places) add(name string, open func() (*os.File, error), flags uint, att
 	if err != nil {
 		return "", err
 	}
-	return p.keep(name, tree, flags, attributes)
+	return m.keep(name, tree, flags, attributes)
 }
 
 // keep takes a mount that is nowhere yet, and returns the path that it will have.
-func (p *places) keep(name string, tree *os.File, flags uint, attributes uint64) (path string, err error) {
-	p.names, p.trees = append(p.names, name), append(p.trees, tree)
+func (m *sourceMounts) keep(name string, tree *os.File, flags uint, attributes uint64) (path string, err error) {
+	m.names, m.trees = append(m.names, name), append(m.trees, tree)
 	// A clone of a shared mount is its peer: its removal would unmount what is mounted below on the host, too.
 	private := unix.MountAttr{Propagation: unix.MS_PRIVATE}
 	if err := unix.MountSetattr(int(tree.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &private); err != nil {
 		return "", fmt.Errorf("make %s private: %w", tree.Name(), err)
 	}
-	if p.users != nil {
-		attributes := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP | attributes, Userns_fd: uint64(p.users.Fd())}
+	if m.users != nil {
+		attributes := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP | attributes, Userns_fd: uint64(m.users.Fd())}
 		if err := unix.MountSetattr(int(tree.Fd()), "", unix.AT_EMPTY_PATH|flags, &attributes); err != nil {
 			if err == unix.EINVAL || err == unix.EPERM { // which its file system decides, and a mount that translates already
 				return "", &fixedIDs{path: tree.Name(), err: err}
@@ -58,45 +58,45 @@ func (p *places) keep(name string, tree *os.File, flags uint, attributes uint64)
 			return "", fmt.Errorf("map the owners of %s: %w", tree.Name(), err)
 		}
 	}
-	return filepath.Join(p.folder, name), nil
+	return filepath.Join(m.folder, name), nil
 }
 
-func (p *places) addSys(network func() error) (path string) {
-	p.sys, p.network = filepath.Join(p.folder, "sys"), network
-	return p.sys
+func (m *sourceMounts) addSys(network func() error) (path string) {
+	m.sys, m.network = filepath.Join(m.folder, "sys"), network
+	return m.sys
 }
 
-func (p *places) close() {
-	for _, tree := range p.trees {
+func (m *sourceMounts) close() {
+	for _, tree := range m.trees {
 		_ = tree.Close()
 	}
 }
 
 // attach puts everything at its path, and returns the keeper's process; 0 when there is nothing. It is taken back by [Engine.releaseSources],
 // also after an error.
-func (p *places) attach(e *Engine) (keeper int, err error) {
-	if len(p.trees) == 0 {
+func (m *sourceMounts) attach(e *Engine) (keeper int, err error) {
+	if len(m.trees) == 0 {
 		return 0, nil
 	}
-	if err := os.Mkdir(p.folder, folderMode); err != nil && !errors.Is(err, os.ErrExist) {
+	if err := os.Mkdir(m.folder, folderMode); err != nil && !errors.Is(err, os.ErrExist) {
 		return 0, err
 	}
-	if err := os.Chmod(p.folder, throughMode); err != nil {
+	if err := os.Chmod(m.folder, throughMode); err != nil {
 		return 0, err
 	}
 	return e.inKeeper(func() error {
-		if err := unix.Mount("sandbox", p.folder, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, placesOptions); err != nil {
+		if err := unix.Mount("sandbox", m.folder, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, sourceMountsOptions); err != nil {
 			return fmt.Errorf("mount a file system for the sources of mounts: %w", err)
 		}
-		for i, tree := range p.trees {
-			if err := attach(tree, filepath.Join(p.folder, p.names[i])); err != nil {
+		for i, tree := range m.trees {
+			if err := attach(tree, filepath.Join(m.folder, m.names[i])); err != nil {
 				return fmt.Errorf("attach %s: %w", tree.Name(), err)
 			}
 		}
-		if p.sys == "" {
+		if m.sys == "" {
 			return nil
 		}
-		if err := p.network(); err != nil { // for good: the thread ends
+		if err := m.network(); err != nil { // for good: the thread ends
 			return err
 		}
 		tree, err := newSysfs()
@@ -104,7 +104,7 @@ func (p *places) attach(e *Engine) (keeper int, err error) {
 			return err
 		}
 		defer func() { _ = tree.Close() }()
-		return attach(tree, p.sys)
+		return attach(tree, m.sys)
 	})
 }
 
