@@ -99,8 +99,8 @@ func (e *Engine) openEtc(c *container, name string) (*os.File, error) {
 	return os.Open(filepath.Join(c.at.etc(), name))
 }
 
-// takeUpDisk opens the file system of a container that an earlier service has started.
-func (e *Engine) takeUpDisk(c *container, attached disk.Attached) {
+// adoptDisk opens the file system of a container that an earlier service has started.
+func (e *Engine) adoptDisk(c *container, attached disk.Attached) {
 	found, err := attached.Open(c.at.filesystem())
 	if errors.Is(err, os.ErrNotExist) { // its writing is not bounded
 		return

@@ -170,7 +170,7 @@ func (e *Engine) remove(ctx context.Context, c *container) error {
 		}
 	}
 	if c.record.Run != nil {
-		if err := e.clear(ctx, c); err != nil {
+		if err := e.releaseRun(ctx, c); err != nil {
 			return err
 		}
 	}
@@ -194,8 +194,8 @@ func (e *Engine) forget(c *container) {
 	e.emit(c, engine.EventRemoved)
 }
 
-// clear removes everything that a start has made, or may have, at the kernel, the keeper and the runtime. What is gone is no error.
-func (e *Engine) clear(ctx context.Context, c *container) error {
+// releaseRun removes everything that a start has made, or may have, at the kernel, the keeper and the runtime. What is gone is no error.
+func (e *Engine) releaseRun(ctx context.Context, c *container) error {
 	id := c.id
 	// First: it waits for a start in progress, whose thread in the keeper would make the keeper a member of the group.
 	if err := e.keeper.Forget(id); err != nil {

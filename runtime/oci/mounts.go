@@ -76,7 +76,7 @@ type sources struct {
 
 // makeSources makes them. A container with a user namespace gets everything through mounts that show the files as those of its users, and
 // only where it can, unless it must have one.
-func (s *starting) makeSources() error {
+func (s *startOperation) makeSources() error {
 	err := s.attachSources()
 	var fixed *fixedIDs
 	if !errors.As(err, &fixed) {
@@ -88,7 +88,7 @@ func (s *starting) makeSources() error {
 	return s.attachSources()
 }
 
-func (s *starting) attachSources() error {
+func (s *startOperation) attachSources() error {
 	e, c := s.engine, s.container
 	s.sources = sources{layers: s.image.Layers, writes: c.at.disk()}
 	mounts := sourceMounts{folder: e.layout.mounts(c.id), users: s.users.Namespace}
@@ -123,7 +123,7 @@ func (s *starting) attachSources() error {
 }
 
 // addDisk adds what the container writes to, if the host's path of that will not do.
-func (s *starting) addDisk(mounts *sourceMounts) (err error) {
+func (s *startOperation) addDisk(mounts *sourceMounts) (err error) {
 	switch c := s.container; {
 	case c.disk != nil:
 		tree, err := c.disk.Mount()
@@ -146,7 +146,7 @@ func opener(path string) func() (*os.File, error) {
 }
 
 // explainLaunch says which of the contract's errors a failed launch is.
-func (s *starting) explainLaunch(err error) error {
+func (s *startOperation) explainLaunch(err error) error {
 	if had := s.sources.keeper; had != 0 {
 		// The sources are gone with the keeper that had them.
 		if now, unknown := s.engine.keeperPID(); unknown != nil || now != had {
@@ -161,7 +161,7 @@ func (s *starting) explainLaunch(err error) error {
 }
 
 // addOwn adds the layers of the container's image, and a sysfs, which in a user namespace nothing but the owner of the network can mount.
-func (s *starting) addOwn(mounts *sourceMounts) error {
+func (s *startOperation) addOwn(mounts *sourceMounts) error {
 	images, err := mounts.add("images", opener(s.imagesIn), 0, unix.MOUNT_ATTR_RDONLY)
 	if err != nil {
 		return err

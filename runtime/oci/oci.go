@@ -223,7 +223,7 @@ func (e *Engine) openParts(ctx context.Context) error {
 	if e.users != nil {
 		e.users.Prepare()
 	}
-	inUse, err := e.takeUp(ctx)
+	inUse, err := e.adoptRunning(ctx)
 	if err != nil {
 		return err
 	}

@@ -23,15 +23,15 @@ type record struct {
 	Runtime string // what the container is run with; the name or path that it was found by
 	Created time.Time
 	// Run is what a start makes, or has made, at the kernel; nil when nothing of it is left.
-	Run *run `json:",omitempty"`
+	Run *runRecord `json:",omitempty"`
 	// StartError is why the last start failed.
 	StartError string `json:",omitempty"`
 	// Removing is set before anything is removed: a removal is finished, whoever began it.
 	Removing bool `json:",omitempty"`
 }
 
-// run is one start of a container.
-type run struct {
+// runRecord is what the disk has of one start of a container.
+type runRecord struct {
 	BootID string // the kernel that it is, or was, part of
 	// Users is the first of the host's user ids that are the container's, in a user namespace; 0 when it has the host's.
 	Users   int                 `json:",omitempty"`

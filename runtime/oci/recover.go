@@ -84,8 +84,8 @@ func (e *Engine) proveShared() error {
 	return nil
 }
 
-// takeUp finds out which containers run and which have ended, and returns what the running ones have of the network.
-func (e *Engine) takeUp(ctx context.Context) (inUse []network.Attachment, err error) {
+// adoptRunning finds out which containers run and which have ended, and returns what the running ones have of the network.
+func (e *Engine) adoptRunning(ctx context.Context) (inUse []network.Attachment, err error) {
 	var launches []keeper.Launch
 	var processes []keeper.Process
 	attached, err := disk.FindAttached()
@@ -105,7 +105,7 @@ func (e *Engine) takeUp(ctx context.Context) (inUse []network.Attachment, err er
 			e.noteEnd(c, keeper.End{ExitCode: killedExitCode, Signal: int(unix.SIGKILL), At: now()})
 			continue
 		}
-		e.takeUpDisk(c, attached)
+		e.adoptDisk(c, attached)
 		frozen, err := e.processesFrozen(ctx, c)
 		if err != nil {
 			e.log.Warn().Err(err).Str("container", c.name).Msg("whether it is frozen cannot be read")
@@ -170,7 +170,7 @@ func (e *Engine) recoverContainer(ctx context.Context, c *container) error {
 	case r.Removing, r.isTrial():
 		return e.remove(ctx, c)
 	case r.Run != nil && r.Run.Process.PID == 0:
-		if err := e.clear(ctx, c); err != nil {
+		if err := e.releaseRun(ctx, c); err != nil {
 			return err
 		}
 		err := e.update(c, func(r *record) { r.Run, r.StartError = nil, "the service ended while the container was being started" })

@@ -51,7 +51,7 @@ func (e *Engine) Start(ctx context.Context, id string) error {
 	default:
 		return fmt.Errorf("%s: %w: it is %s", op, engine.ErrNotRunning, status)
 	}
-	if err := e.clearFailed(ctx, c); err != nil {
+	if err := e.undoFailedStart(ctx, c); err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
 	if err := e.start(ctx, c); err != nil {
@@ -60,13 +60,13 @@ func (e *Engine) Start(ctx context.Context, id string) error {
 	return nil
 }
 
-// clearFailed removes what an earlier start has made, where that could not be undone then.
-func (e *Engine) clearFailed(ctx context.Context, c *container) error {
+// undoFailedStart removes what an earlier start has made, where that could not be undone then.
+func (e *Engine) undoFailedStart(ctx context.Context, c *container) error {
 	had := c.record.Run
 	if had == nil {
 		return nil
 	}
-	if err := e.clear(ctx, c); err != nil {
+	if err := e.releaseRun(ctx, c); err != nil {
 		return fmt.Errorf("undo an earlier start: %w", err)
 	}
 	if err := e.update(c, func(r *record) { r.Run = nil }); err != nil {
@@ -83,39 +83,11 @@ func (e *Engine) start(ctx context.Context, c *container) error {
 		return err
 	}
 	defer release()
-	return e.startFrom(ctx, c, &starting{image: image, imagesIn: e.layout.images()})
+	return e.newStart(c, image, e.layout.images(), false).run(ctx)
 }
 
-// startFrom starts a container from an image.
-func (e *Engine) startFrom(ctx context.Context, c *container, s *starting) error {
-	s.engine, s.container, s.spec = e, c, c.record.Spec
-	err := s.run(ctx)
-	if err == nil {
-		return nil
-	}
-	reason := err.Error()
-	if errors.Is(err, engine.ErrUnavailable) { // the keeper may have been killed
-		if err := e.killLeftOver(context.WithoutCancel(ctx)); err != nil {
-			e.log.Warn().Err(err).Msg("what a keeper has left is not killed yet; the next start of the service tries again")
-		}
-	}
-	had := c.record.Run
-	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
-	defer cancel()
-	if undone := e.clear(undo, c); undone != nil {
-		// The record still says that something is there: the removal tries again.
-		e.log.Error().Err(undone).Str("container", c.name).Msg("what a failed start has made cannot be removed")
-		return errors.Join(err, e.update(c, func(r *record) { r.StartError = reason }))
-	}
-	if unsaved := e.update(c, func(r *record) { r.Run, r.StartError = nil, reason }); unsaved != nil {
-		return errors.Join(err, unsaved)
-	}
-	e.releaseUsers(had)
-	return err
-}
-
-// starting is one start of a container.
-type starting struct {
+// startOperation is one start of a container.
+type startOperation struct {
 	engine    *Engine
 	container *container
 	spec      engine.ContainerSpec
@@ -132,7 +104,41 @@ type starting struct {
 	sources   sources
 }
 
-func (s *starting) run(ctx context.Context) error {
+// newStart returns the start of a container from an image, whose layers are all in the folder imagesIn. The caller holds the container's turn.
+func (e *Engine) newStart(c *container, image images.Image, imagesIn string, trial bool) *startOperation {
+	return &startOperation{engine: e, container: c, spec: c.record.Spec, image: image, imagesIn: imagesIn, trial: trial}
+}
+
+// run starts the container and, when that fails, undoes what it has done.
+func (s *startOperation) run(ctx context.Context) error {
+	e, c := s.engine, s.container
+	err := s.attempt(ctx)
+	if err == nil {
+		return nil
+	}
+	reason := err.Error()
+	if errors.Is(err, engine.ErrUnavailable) { // the keeper may have been killed
+		if err := e.killLeftOver(context.WithoutCancel(ctx)); err != nil {
+			e.log.Warn().Err(err).Msg("what a keeper has left is not killed yet; the next start of the service tries again")
+		}
+	}
+	had := c.record.Run
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer cancel()
+	if undone := e.releaseRun(undo, c); undone != nil {
+		// The record still says that something is there: the removal tries again.
+		e.log.Error().Err(undone).Str("container", c.name).Msg("what a failed start has made cannot be removed")
+		return errors.Join(err, e.update(c, func(r *record) { r.StartError = reason }))
+	}
+	if unsaved := e.update(c, func(r *record) { r.Run, r.StartError = nil, reason }); unsaved != nil {
+		return errors.Join(err, unsaved)
+	}
+	e.releaseUsers(had)
+	return err
+}
+
+// attempt starts the container, and leaves what it has made when that fails.
+func (s *startOperation) attempt(ctx context.Context) error {
 	e, c := s.engine, s.container
 	var err error
 	if s.runtime, err = e.runtime(c.record.Runtime); err != nil {
@@ -158,17 +164,17 @@ func (s *starting) run(ctx context.Context) error {
 	if s.own != nil {
 		e.network.Started(c.id)
 	}
-	return s.started(process)
+	return s.recordStarted(process)
 }
 
 // begin records that something of the container may exist from now on.
-func (s *starting) begin() error {
+func (s *startOperation) begin() error {
 	e := s.engine
 	if err := s.takeUsers(); err != nil {
 		return err
 	}
 	err := e.update(s.container, func(r *record) {
-		r.Run, r.StartError = &run{BootID: e.bootID, Users: s.users.First}, ""
+		r.Run, r.StartError = &runRecord{BootID: e.bootID, Users: s.users.First}, ""
 	})
 	if err != nil && s.users.First != 0 {
 		e.users.Release(s.users.First)
@@ -177,7 +183,7 @@ func (s *starting) begin() error {
 }
 
 // launch has the keeper start the container.
-func (s *starting) launch(ctx context.Context) (keeper.Process, error) {
+func (s *startOperation) launch(ctx context.Context) (keeper.Process, error) {
 	if err := s.makeSources(); err != nil {
 		return keeper.Process{}, err
 	}
@@ -192,7 +198,7 @@ func (s *starting) launch(ctx context.Context) (keeper.Process, error) {
 }
 
 // prepare makes the folders, the control group and the network, side by side.
-func (s *starting) prepare(ctx context.Context) error {
+func (s *startOperation) prepare(ctx context.Context) error {
 	e, c := s.engine, s.container
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() (err error) {
@@ -207,7 +213,7 @@ func (s *starting) prepare(ctx context.Context) error {
 }
 
 // makeDisk makes the folders for what the container writes, empty.
-func (s *starting) makeDisk(ctx context.Context) error {
+func (s *startOperation) makeDisk(ctx context.Context) error {
 	e, c := s.engine, s.container
 	// There is something only after a start that failed, which may have run the container's program; an overlay's folders cannot be used twice.
 	if err := e.trash.throw(c.at.disk()); err != nil {
@@ -230,7 +236,7 @@ func (s *starting) makeDisk(ctx context.Context) error {
 }
 
 // root is where its root file system is mounted.
-func (s *starting) root() string {
+func (s *startOperation) root() string {
 	if s.users.First != 0 {
 		return s.engine.layout.root(s.container.id)
 	}
@@ -238,7 +244,7 @@ func (s *starting) root() string {
 }
 
 // connect makes the container's network, or finds the one that it shares, and records it.
-func (s *starting) connect(ctx context.Context) error {
+func (s *startOperation) connect(ctx context.Context) error {
 	e, c, spec := s.engine, s.container, s.spec
 	switch {
 	case spec.Join != "":
@@ -265,7 +271,7 @@ func (s *starting) connect(ctx context.Context) error {
 }
 
 // join opens the network namespace of the container that is joined.
-func (s *starting) join() error {
+func (s *startOperation) join() error {
 	e, name := s.engine, s.spec.Join
 	joined, err := e.find("join", name)
 	if err != nil {
@@ -290,7 +296,7 @@ func (s *starting) join() error {
 }
 
 // writeBundle writes what the runtime reads.
-func (s *starting) writeBundle() error {
+func (s *startOperation) writeBundle() error {
 	c := s.container
 	if err := s.engine.writeEtc(c, s.joined, s.own); err != nil {
 		return err
@@ -314,7 +320,7 @@ func (s *starting) writeBundle() error {
 	return bundle.Write(string(c.at), in)
 }
 
-func (s *starting) toLaunch() keeper.Launch {
+func (s *startOperation) toLaunch() keeper.Launch {
 	e, c := s.engine, s.container
 	root := e.layout.runtime(s.runtime.Name)
 	launch := e.launchOf(c)
@@ -342,8 +348,8 @@ func (e *Engine) launchOf(c *container) keeper.Launch {
 	}
 }
 
-// started makes the container a running one, or one that has ended already.
-func (s *starting) started(process keeper.Process) error {
+// recordStarted makes the container a running one, or one that has ended already.
+func (s *startOperation) recordStarted(process keeper.Process) error {
 	e, c := s.engine, s.container
 	if err := e.update(c, func(r *record) { r.Run.Process = process }); err != nil {
 		return err

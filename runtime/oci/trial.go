@@ -137,7 +137,7 @@ func (e *Engine) tryUsers(ctx context.Context, runtime bundle.Runtime) (err erro
 			e.log.Warn().Err(err).Msg("the container that tried user namespaces cannot be removed")
 		}
 	}()
-	return e.runTrial(ctx, c, &starting{image: images.Image{Layers: []string{layer}}, imagesIn: image, trial: true})
+	return e.runTrial(ctx, e.newStart(c, images.Image{Layers: []string{layer}}, image, true))
 }
 
 // trialLayer makes the only layer of a trial's image in the folder.
@@ -173,13 +173,14 @@ func (e *Engine) forgetTrial() {
 }
 
 // runTrial runs the container of a trial to its end. The error is a *[refusal] if the host cannot.
-func (e *Engine) runTrial(ctx context.Context, c *container, start *starting) error {
-	if err := e.startFrom(ctx, c, start); err != nil {
+func (e *Engine) runTrial(ctx context.Context, start *startOperation) error {
+	if err := start.run(ctx); err != nil {
 		if passing(err) || ctx.Err() != nil {
 			return err
 		}
 		return &refusal{err}
 	}
+	c := start.container
 	select {
 	case <-c.ended:
 	case <-ctx.Done():

@@ -62,7 +62,7 @@ func (f *fixedIDs) Error() string {
 func (f *fixedIDs) Unwrap() error { return f.err }
 
 // takeUsers takes ids for a container that gets a user namespace.
-func (s *starting) takeUsers() error {
+func (s *startOperation) takeUsers() error {
 	e := s.engine
 	switch {
 	case s.trial:
@@ -77,7 +77,7 @@ func (s *starting) takeUsers() error {
 }
 
 // dropUserNamespace makes the rest of the start one without a user namespace, unless the container must have one.
-func (s *starting) dropUserNamespace(reason error) error {
+func (s *startOperation) dropUserNamespace(reason error) error {
 	e, c, first := s.engine, s.container, s.users.First
 	if s.trial || e.options.UserNamespaces == UserNamespacesOn {
 		return fmt.Errorf("%w: the container cannot have a user namespace: %s", engine.ErrInvalid, reason.Error())
@@ -97,7 +97,7 @@ func (s *starting) dropUserNamespace(reason error) error {
 }
 
 // releaseUsers makes the ids of a container available again, once no record has them.
-func (e *Engine) releaseUsers(had *run) {
+func (e *Engine) releaseUsers(had *runRecord) {
 	if e.users != nil && had != nil && had.Users != 0 {
 		e.users.Release(had.Users)
 	}
