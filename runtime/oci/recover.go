@@ -86,8 +86,7 @@ func (e *Engine) proveShared() error {
 
 // adoptRunning finds out which containers run and which have ended, and returns what the running ones have of the network.
 func (e *Engine) adoptRunning(ctx context.Context) (inUse []network.Attachment, err error) {
-	var launches []keeper.Launch
-	var processes []keeper.Process
+	var running []keeper.Running
 	attached, err := disk.FindAttached()
 	if err != nil {
 		return nil, fmt.Errorf("file systems of containers: %w", err)
@@ -113,12 +112,12 @@ func (e *Engine) adoptRunning(ctx context.Context) (inUse []network.Attachment, 
 		e.mu.Lock()
 		c.frozen = frozen && c.end == nil
 		e.mu.Unlock()
-		launches, processes = append(launches, e.launchOf(c)), append(processes, run.Process)
+		running = append(running, keeper.Running{Watched: c.watched(), Process: run.Process})
 		if run.Network != nil {
 			inUse = append(inUse, *run.Network)
 		}
 	}
-	if err := e.keeper.Adopt(ctx, launches, processes); err != nil {
+	if err := e.keeper.Adopt(ctx, running); err != nil {
 		return nil, fmt.Errorf("keeper: %w", err)
 	}
 	return inUse, nil

@@ -1,7 +1,6 @@
 package oci
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -323,7 +322,7 @@ func (s *startOperation) writeBundle() error {
 func (s *startOperation) toLaunch() keeper.Launch {
 	e, c := s.engine, s.container
 	root := e.layout.runtime(s.runtime.Name)
-	launch := e.launchOf(c)
+	launch := keeper.Launch{Watched: c.watched()}
 	if !s.runtime.PassesFiles {
 		launch.ExitFile = ""
 	}
@@ -340,10 +339,10 @@ func (s *startOperation) toLaunch() keeper.Launch {
 	return launch
 }
 
-// launchOf is what the keeper needs about a container that runs. The exit file of a container without one is missing.
-func (e *Engine) launchOf(c *container) keeper.Launch {
-	return keeper.Launch{
-		ID: c.id, Output: c.at.output(), Log: c.at.log(), LogBytes: cmp.Or(c.record.Spec.LogBytes, engine.DefaultLogBytes),
+// watched is what the keeper needs about a container that runs. The exit file of a container without one is missing.
+func (c *container) watched() keeper.Watched {
+	return keeper.Watched{
+		ID: c.id, Output: c.at.output(), Log: c.at.log(), LogBytes: c.record.Spec.LogBytes,
 		ExitFile: c.at.exit(), EndFile: c.at.end(),
 	}
 }

@@ -69,7 +69,7 @@ func (c *Client) adopt(ctx context.Context, l *link, id string) error {
 		c.mu.Unlock()
 		return nil
 	}
-	r := request{Operation: opAdopt, Launch: &h.launch, Process: &h.process}
+	r := request{Operation: opAdopt, Launch: &Launch{Watched: h.watched}, Process: &h.process}
 	// Duplicates: the container may be forgotten while they are sent.
 	var files []int
 	switch {
@@ -99,23 +99,20 @@ func duplicate(files ...int) (copies []int) {
 
 // Adopt makes the keeper watch containers that run: after another keeper was killed, or replaced. The service calls it after Open with every
 // container that it has a record of a process for; those that the keeper watches already are left alone. Exited is called for those that have
-// ended. processes has the process of each.
-func (c *Client) Adopt(ctx context.Context, running []Launch, processes []Process) error {
-	if len(running) != len(processes) {
-		return fmt.Errorf("keeper: %d containers with %d processes", len(running), len(processes))
-	}
+// ended.
+func (c *Client) Adopt(ctx context.Context, running []Running) error {
 	var ids []string
 	c.mu.Lock()
-	for i := range running {
-		ids = append(ids, running[i].ID)
-		if c.held[running[i].ID] != nil {
+	for _, r := range running {
+		ids = append(ids, r.ID)
+		if c.held[r.ID] != nil {
 			continue
 		}
-		h := &held{launch: running[i].record(), process: processes[i], pidfd: -1, fifo: -1}
+		h := &held{watched: r.Watched, process: r.Process, pidfd: -1, fifo: -1}
 		if pidfd, err := h.process.Open(); err == nil { // before the keeper looks: the process may be about to end
 			h.pidfd = pidfd
 		}
-		c.held[h.launch.ID] = h
+		c.held[r.ID] = h
 	}
 	c.mu.Unlock()
 	var failed error

@@ -44,7 +44,7 @@ type Client struct {
 // was waited for by another one, and what a FIFO has in it. The FIFO comes from the keeper, which closes its own later: nothing is done with it
 // here, and so nothing waits for a container that holds it (see output), as the service would when it ends.
 type held struct {
-	launch      Launch
+	watched     Watched
 	process     Process
 	pidfd, fifo int  // -1 when there is none
 	ended       bool // its end was reported
@@ -144,7 +144,7 @@ func (c *Client) Launch(ctx context.Context, l Launch) (Process, error) {
 		c.mu.Unlock()
 		return Process{}, fmt.Errorf("keeper: %w: container %s was launched and not forgotten", engine.ErrExists, l.ID)
 	}
-	c.held[l.ID] = &held{launch: l.record(), pidfd: -1, fifo: -1}
+	c.held[l.ID] = &held{watched: l.Watched, pidfd: -1, fifo: -1}
 	c.mu.Unlock()
 	process, err := c.launch(ctx, via, &l)
 	if err != nil {
@@ -184,11 +184,6 @@ func (c *Client) launch(ctx context.Context, via *link, l *Launch) (Process, err
 			return Process{}, unavailable(ctx.Err())
 		}
 	}
-}
-
-// record returns what is needed to watch the container.
-func (l *Launch) record() Launch {
-	return Launch{ID: l.ID, Output: l.Output, Log: l.Log, LogBytes: l.LogBytes, ExitFile: l.ExitFile, EndFile: l.EndFile}
 }
 
 // Forget drops a container, whose end is no longer of interest. Its output is not moved to the log any more. One that is not known is no

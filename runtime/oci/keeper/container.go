@@ -26,14 +26,14 @@ type container struct {
 	end   *End // its end is recorded
 }
 
-func (k *keeper) newContainer(l *Launch) *container {
-	limit := l.LogBytes
+func (k *keeper) newContainer(w *Watched) *container {
+	limit := w.LogBytes
 	if limit <= 0 {
 		limit = engine.DefaultLogBytes
 	}
 	return &container{
-		id: l.ID, exitFile: l.ExitFile, endFile: l.EndFile, launched: make(chan struct{}), pidfd: -1,
-		output: output{poller: k.poller, reaper: k.reaper, fifo: -1, writer: -1, log: newLogFile(l.Log, limit)},
+		id: w.ID, exitFile: w.ExitFile, endFile: w.EndFile, launched: make(chan struct{}), pidfd: -1,
+		output: output{poller: k.poller, reaper: k.reaper, fifo: -1, writer: -1, log: newLogFile(w.Log, limit)},
 	}
 }
 
@@ -94,15 +94,15 @@ func (c *container) closeProcess(p *poller) {
 }
 
 // register adds a container that another keeper has started, for adopt. One that is watched already is returned as it is.
-func (k *keeper) register(l *Launch, p Process) (c *container, known bool) {
+func (k *keeper) register(w *Watched, p Process) (c *container, known bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if c = k.containers[l.ID]; c != nil {
+	if c = k.containers[w.ID]; c != nil {
 		return c, true
 	}
-	c = k.newContainer(l)
+	c = k.newContainer(w)
 	c.process = p
-	k.containers[l.ID] = c
+	k.containers[w.ID] = c
 	return c, false
 }
 

@@ -214,7 +214,7 @@ func TestBothKilled(t *testing.T) {
 	h.ends = map[string][]keeper.End{}
 	h.mu.Unlock()
 	h.open()
-	if err := h.client.Adopt(t.Context(), launches, processes); err != nil {
+	if err := h.client.Adopt(t.Context(), running(launches, processes)); err != nil {
 		t.Fatal(err)
 	}
 	h.goOn(processes[3])
@@ -282,7 +282,7 @@ func TestAdoptAgain(t *testing.T) {
 		t.Errorf("keeper %d, want %d", h.client.PID(), pid)
 	}
 	for range 2 { // the second time there is nothing to do
-		if err := h.client.Adopt(t.Context(), launches, processes); err != nil {
+		if err := h.client.Adopt(t.Context(), running(launches, processes)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -331,7 +331,7 @@ func TestOtherVersion(t *testing.T) {
 	if h.client.PID() == pid {
 		t.Fatal("the keeper was not replaced")
 	}
-	if err := h.client.Adopt(t.Context(), []keeper.Launch{l}, []keeper.Process{p}); err != nil {
+	if err := h.client.Adopt(t.Context(), []keeper.Running{{Watched: l.Watched, Process: p}}); err != nil {
 		t.Fatal(err)
 	}
 	h.goOn(p)
@@ -476,13 +476,13 @@ func TestCloseWhileAKeeperIsReplaced(t *testing.T) {
 	l := h.container("runs", script("exec sleep 1000"))
 	p := h.launch(l)
 	// Enough of them that the next keeper takes a while to adopt them.
-	same, processes := make([]keeper.Launch, 500), make([]keeper.Process, 500)
+	same := make([]keeper.Running, 500)
 	for i := range same {
-		same[i], processes[i] = l, p
+		same[i] = keeper.Running{Watched: l.Watched, Process: p}
 		same[i].ID, same[i].EndFile = "same-"+strconv.Itoa(i), fmt.Sprintf("%s-%d", l.EndFile, i)
 	}
 	for round := range 10 {
-		if err := h.client.Adopt(t.Context(), same, processes); err != nil {
+		if err := h.client.Adopt(t.Context(), same); err != nil {
 			t.Fatal(err)
 		}
 		victim := h.client.PID()

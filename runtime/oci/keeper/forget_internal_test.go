@@ -8,7 +8,7 @@ import (
 // TestForgetWaitsEachTime: a service that was killed while it waited asks again.
 func TestForgetWaitsEachTime(t *testing.T) {
 	k := &keeper{containers: map[string]*container{}}
-	launching := k.newContainer(&Launch{ID: "a"})
+	launching := k.newContainer(&Watched{ID: "a"})
 	launching.over = true
 	k.containers["a"] = launching
 	forgotten := make(chan struct{}, 2)

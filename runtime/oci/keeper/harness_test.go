@@ -254,7 +254,10 @@ func (h *host) container(id string, s spec) keeper.Launch {
 	}
 	pidFile := filepath.Join(folder, "pid")
 	return keeper.Launch{
-		ID: id,
+		Watched: keeper.Watched{
+			ID: id, Output: filepath.Join(folder, "output"), Log: filepath.Join(folder, "log"),
+			ExitFile: filepath.Join(folder, "exit"), EndFile: filepath.Join(folder, "end.json"),
+		},
 		Overlay: overlay.Overlay{
 			Lower: append([]string{filepath.Join(h.folder, "layers/busybox")}, s.lower...),
 			Upper: filepath.Join(folder, "upper"), Work: filepath.Join(folder, "work"), Volatile: true,
@@ -264,9 +267,17 @@ func (h *host) container(id string, s spec) keeper.Launch {
 			crun, "--root", filepath.Join(h.options.Folder, "runtime"), "--cgroup-manager", "disabled",
 			"run", "--detach", "--preserve-fds", "1", "--bundle", folder, "--pid-file", pidFile, id,
 		},
-		PIDFile: pidFile, Output: filepath.Join(folder, "output"), Log: filepath.Join(folder, "log"),
-		ExitFile: filepath.Join(folder, "exit"), EndFile: filepath.Join(folder, "end.json"),
+		PIDFile: pidFile,
 	}
+}
+
+// running joins launches with the first processes of their containers.
+func running(launches []keeper.Launch, processes []keeper.Process) []keeper.Running {
+	var all []keeper.Running
+	for i, l := range launches {
+		all = append(all, keeper.Running{Watched: l.Watched, Process: processes[i]})
+	}
+	return all
 }
 
 // launch launches a container, which must work.

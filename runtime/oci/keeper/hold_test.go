@@ -42,7 +42,7 @@ func testHeldByAnother(t *testing.T, replaced bool) {
 	began := time.Now()
 	if replaced {
 		h.replaceProgram(t)
-		if err := h.client.Adopt(t.Context(), []keeper.Launch{l}, []keeper.Process{p}); err != nil {
+		if err := h.client.Adopt(t.Context(), []keeper.Running{{Watched: l.Watched, Process: p}}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -36,9 +36,25 @@ type Options struct {
 	Exited func(id string, end End)
 }
 
+// Watched is what a keeper has to know of a container to watch it, whoever has started it. Paths are absolute.
+type Watched struct {
+	ID string
+	// Output is the FIFO that the container gets as standard output and error. It is made again for each run.
+	Output string
+	// Log gets what comes out of Output. At LogBytes bytes it becomes Log + ".1", in the place of the one before; 0 means
+	// [engine.DefaultLogBytes].
+	Log      string
+	LogBytes int64
+	// ExitFile, if not empty, is a file that the container gets as descriptor 3, and to which its first process writes its exit status as a
+	// decimal number: it counts when the kernel no longer has the status. It is made or emptied.
+	ExitFile string
+	// EndFile gets the End, as JSON. It is removed before a launch.
+	EndFile string
+}
+
 // Launch says how to start a container. Paths are absolute.
 type Launch struct {
-	ID string
+	Watched
 	// Overlay is mounted at Root in the keeper's mount namespace before Run, and detached after it: from then on the container's own namespace
 	// has it. With an empty Root nothing is mounted.
 	Overlay overlay.Overlay
@@ -53,19 +69,14 @@ type Launch struct {
 	// behind when it is killed is found there, and the container's cgroup namespace begins there. The name in messages is that of a
 	// keeper that runs already.
 	CgroupFolders []string `json:"Enter"`
-	// Output is the FIFO that the container gets as standard output and error. It is made again for each run. Owner is the user and group that it belongs to:
-	// the container's root.
-	Output string
-	Owner  int
-	// Log gets what comes out of Output. At LogBytes bytes it becomes Log + ".1", in the place of the one before; 0 means
-	// [engine.DefaultLogBytes].
-	Log      string
-	LogBytes int64
-	// ExitFile, if not empty, is a file that the container gets as descriptor 3, and to which its first process writes its exit status as a
-	// decimal number: it counts when the kernel no longer has the status. It is made or emptied.
-	ExitFile string
-	// EndFile gets the End, as JSON. It is removed before Run.
-	EndFile string
+	// Owner is the user and group that Output belongs to: the container's root.
+	Owner int
+}
+
+// Running is a container that runs.
+type Running struct {
+	Watched
+	Process Process
 }
 
 // Process identifies the first process of a container.

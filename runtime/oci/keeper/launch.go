@@ -29,7 +29,7 @@ var runtimeEnvironment = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin
 
 // launch starts a container, or returns the one of this id that it has started before. after is called once the answer is queued.
 func (k *keeper) launch(ctx context.Context, l *Launch) (c *container, files []int, after func()) {
-	c = k.newContainer(l)
+	c = k.newContainer(&l.Watched)
 	k.mu.Lock()
 	if known := k.containers[l.ID]; known != nil {
 		k.mu.Unlock()

@@ -37,8 +37,8 @@ type request struct {
 	Number    uint64    `json:"number"`
 	Operation operation `json:"operation"`
 	Container string    `json:"container,omitempty"` // of opForget
-	Launch    *Launch   `json:"launch,omitempty"`
-	Process   *Process  `json:"process,omitempty"` // of opAdopt
+	Launch    *Launch   `json:"launch,omitempty"`    // of opLaunch and, with nothing but Watched, of opAdopt
+	Process   *Process  `json:"process,omitempty"`   // of opAdopt
 	// IDs are those of opUsers.
 	IDs []syscall.SysProcIDMap `json:"ids,omitempty"`
 }

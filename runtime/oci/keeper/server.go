@@ -258,7 +258,7 @@ func (c *connection) handleAdopt(r *request, files []int) {
 		c.reply(response{Number: r.Number, Error: "adoption without a launch or a process"})
 		return
 	}
-	adopted, known := c.keeper.register(r.Launch, *r.Process) // here, so that a request to forget it that follows finds it
+	adopted, known := c.keeper.register(&r.Launch.Watched, *r.Process) // here, so that a request to forget it that follows finds it
 	go func() {
 		var err error
 		if known {

@@ -24,22 +24,21 @@ func TestMemory(t *testing.T) {
 	}
 	atRest := resident(t, h.client.PID())
 	const count = 500
-	var launches []keeper.Launch
-	var processes []keeper.Process
+	var running []keeper.Running
 	for i := range count {
 		id := strings.Repeat("f", 28) + strconv.Itoa(1000+i)
 		folder := filepath.Join(h.folder, "adopted", id)
 		if err := os.MkdirAll(folder, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		l := keeper.Launch{
+		w := keeper.Watched{
 			ID: id, Output: filepath.Join(folder, "output"), Log: filepath.Join(folder, "log"),
 			ExitFile: filepath.Join(folder, "exit"), EndFile: filepath.Join(folder, "end.json"),
 		}
-		if err := unix.Mkfifo(l.Output, 0o600); err != nil {
+		if err := unix.Mkfifo(w.Output, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		output, err := os.OpenFile(l.Output, os.O_RDWR, 0)
+		output, err := os.OpenFile(w.Output, os.O_RDWR, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,17 +53,17 @@ func TestMemory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		launches = append(launches, l)
-		processes = append(processes, keeper.Process{PID: command.Process.Pid, StartTime: start})
+		process := keeper.Process{PID: command.Process.Pid, StartTime: start}
+		running = append(running, keeper.Running{Watched: w, Process: process})
+		h.mu.Lock()
+		h.processes = append(h.processes, process)
+		h.mu.Unlock()
 	}
-	h.mu.Lock()
-	h.processes = append(h.processes, processes...)
-	h.mu.Unlock()
-	if err := h.client.Adopt(t.Context(), launches, processes); err != nil {
+	if err := h.client.Adopt(t.Context(), running); err != nil {
 		t.Fatal(err)
 	}
-	for _, l := range launches {
-		h.eventually("output of "+l.ID, func() bool { return read(t, l.Log) == "begins\n" })
+	for _, r := range running {
+		h.eventually("output of "+r.ID, func() bool { return read(t, r.Log) == "begins\n" })
 	}
 	got := resident(t, h.client.PID())
 	t.Logf("resident with 20 launched containers %d KiB, with %d more %d KiB", atRest, count, got)
