@@ -8,10 +8,8 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,6 +20,7 @@ import (
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci"
+	"sandbox.internal/runtime/oci/keeper"
 )
 
 const (
@@ -112,23 +111,8 @@ func checkCode(report func(string, ...any), ended engine.Container) {
 // killKeeper kills the process that listens on the keeper's socket, if there is one.
 func killKeeper(t *testing.T, s site) {
 	t.Helper()
-	connection, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: filepath.Join(s.RunFolder, "keeper.sock"), Net: "unixpacket"})
-	if err != nil {
-		return
-	}
-	defer func() { _ = connection.Close() }()
-	raw, err := connection.SyscallConn()
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	err = raw.Control(func(fd uintptr) {
-		if peer, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-			_ = unix.Kill(int(peer.Pid), unix.SIGKILL)
-		}
-	})
-	if err != nil {
-		t.Error(err)
+	if pid, err := keeper.ListenerPID(s.RunFolder); err == nil {
+		_ = unix.Kill(pid, unix.SIGKILL)
 	}
 }
 

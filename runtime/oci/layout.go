@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"sandbox.internal/runtime/flock"
+	"sandbox.internal/runtime/oci/keeper"
 )
 
 const (
@@ -56,7 +57,6 @@ func (l layout) root(id string) string { return filepath.Join(l.runRoots(), id) 
 func (l layout) runRoots() string    { return filepath.Join(l.run, "roots") }
 func (l layout) runMounts() string   { return filepath.Join(l.run, "mounts") }
 func (l layout) runRuntimes() string { return filepath.Join(l.run, "runtime") }
-func (l layout) socket() string      { return filepath.Join(l.run, "keeper.sock") }
 
 // upperFolder and workFolder are the two folders of an overlay, etcFolder that of the container's own files of /etc.
 const (
@@ -128,10 +128,10 @@ func makePrivate(path string, mode os.FileMode) error {
 // removeRun removes what does not outlive a reboot, of an Engine without containers and keeper.
 func (l layout) removeRun() error {
 	var errs []error
-	for _, path := range []string{l.runMounts(), l.runRoots(), l.runRuntimes(), l.socket(), filepath.Join(l.run, "keeper.lock"), filepath.Join(l.run, "keeper.stderr")} {
+	for _, path := range []string{l.runMounts(), l.runRoots(), l.runRuntimes()} {
 		errs = append(errs, os.RemoveAll(path))
 	}
-	return errors.Join(append(errs, os.Remove(l.run))...)
+	return errors.Join(append(errs, keeper.RemoveFiles(l.run), os.Remove(l.run))...)
 }
 
 // folderKey is what names that one data folder's Engine uses on the host are made unique with.

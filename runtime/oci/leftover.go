@@ -23,11 +23,11 @@ const keeperRestart = 5 * time.Second
 func (e *Engine) killLeftOver(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, keeperRestart)
 	defer cancel()
-	current, err := e.keeperPID()
+	current, err := keeper.ListenerPID(e.layout.run)
 	for err != nil {
 		select { // nothing reports that the new one listens
 		case <-time.After(10 * time.Millisecond):
-			current, err = e.keeperPID()
+			current, err = keeper.ListenerPID(e.layout.run)
 		case <-ctx.Done():
 			return fmt.Errorf("keeper: %w", err)
 		}

@@ -149,7 +149,7 @@ func opener(path string) func() (*os.File, error) {
 func (s *startOperation) explainLaunch(err error) error {
 	if had := s.sources.keeper; had != 0 {
 		// The sources are gone with the keeper that had them.
-		if now, unknown := s.engine.keeperPID(); unknown != nil || now != had {
+		if now, unknown := keeper.ListenerPID(s.engine.layout.run); unknown != nil || now != had {
 			return fmt.Errorf("%w: the keeper was replaced during the start: %v", engine.ErrUnavailable, err) //nolint:errorlint // it is not the cause
 		}
 	}

@@ -68,7 +68,7 @@ func (e *Engine) openKeeper(ctx context.Context) error {
 // proveShared makes sure that the keeper has the same data folder. Its mount namespace was made when it was started: a disk that the host
 // has mounted there since is not seen in it.
 func (e *Engine) proveShared() error {
-	pid, err := e.keeperPID()
+	pid, err := keeper.ListenerPID(e.layout.run)
 	if err != nil {
 		return fmt.Errorf("keeper: %w", err)
 	}

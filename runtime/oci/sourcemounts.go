@@ -3,7 +3,6 @@ package oci
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 
@@ -195,26 +194,6 @@ func (e *Engine) releaseSources(id string) {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		e.log.Warn().Err(err).Str("container_id", id).Msg("what its mounts were made of stays in the keeper's mount namespace; the next start of the service tries again")
 	}
-}
-
-// keeperPID returns the process that listens on the keeper's socket.
-func (e *Engine) keeperPID() (int, error) {
-	connection, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: e.layout.socket(), Net: "unixpacket"})
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = connection.Close() }()
-	raw, err := connection.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	var peer *unix.Ucred
-	var peerErr error
-	err = raw.Control(func(fd uintptr) { peer, peerErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
-	if err = errors.Join(err, peerErr); err != nil {
-		return 0, err
-	}
-	return int(peer.Pid), nil
 }
 
 // inKeeper calls do on a thread that is in the keeper's mount namespace, and returns the keeper's process. do must not start goroutines.

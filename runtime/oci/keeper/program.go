@@ -108,3 +108,31 @@ func (o *Options) start(ctx context.Context) error {
 	}
 	return fmt.Errorf("start the keeper: %s", text)
 }
+
+// ListenerPID returns the process id of the keeper that listens in the folder, which is not always the one that a [Client] is connected to. The
+// error wraps ENOENT or ECONNREFUSED when there is none.
+func ListenerPID(folder string) (int, error) {
+	s, err := dial(folder)
+	if err != nil {
+		return 0, err
+	}
+	defer s.close()
+	var peer *unix.Ucred
+	var peerErr error
+	err = s.raw.Control(func(fd uintptr) { peer, peerErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	if err = errors.Join(err, peerErr); err != nil {
+		return 0, err
+	}
+	return int(peer.Pid), nil
+}
+
+// RemoveFiles removes what keepers have left in the folder, in which none runs any more. What is missing is no error.
+func RemoveFiles(folder string) error {
+	var errs []error
+	for _, name := range []string{socketName, lockName, stderrName} {
+		if err := os.Remove(filepath.Join(folder, name)); !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
