@@ -68,7 +68,7 @@ func (n *Network) attach(ctx context.Context, container string, ports []int,
 	out := Namespace{Attachment: a.copy(), Path: a.namespace.path(), Gateway: n.bridge.gateway}
 	if out.Nameservers, err = n.admit(a); err != nil {
 		a.close()
-		n.forget(a.Address)
+		n.returnAddress(a.Address)
 		return Namespace{}, err
 	}
 	return out, nil
@@ -89,7 +89,7 @@ func (n *Network) takeNamespace(ctx context.Context) (*namespace, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	defer n.notify()
+	defer n.wakeFiller()
 	select {
 	case ns, open := <-n.ready:
 		return opened(ns, open)
@@ -173,13 +173,13 @@ func (n *Network) Detach(container string) error {
 		}
 	}
 	a.close()
-	n.depart(a.Address)
+	n.noteDetached(a.Address)
 	return nil
 }
 
-// forget lets an address go that was taken and not attached.
-func (n *Network) forget(address netip.Addr) {
+// returnAddress gives back an address that was taken and not attached.
+func (n *Network) returnAddress(address netip.Addr) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.depart(address)
+	n.noteDetached(address)
 }

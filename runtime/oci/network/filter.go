@@ -164,7 +164,7 @@ func addSet(conn *nftables.Conn, set *nftables.Set) error {
 	return conn.AddSet(set, nil)
 }
 
-// complete returns whether the tables have all of their chains and rules.
+// complete reports whether the tables have all of their chains and rules.
 func (f *filter) complete() bool {
 	if f.flows != f.mostFlows() {
 		return false

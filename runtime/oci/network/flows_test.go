@@ -124,7 +124,7 @@ func TestFlowsThatCannotBeForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the table of connections is not read without a descriptor", func() bool {
-		_, err := n.clean()
+		_, err := n.removeDetachedEntries()
 		return err != nil
 	})
 	for range 5 { // of 8, three are the network's, the host's and for broadcasts

@@ -60,7 +60,7 @@ func subscribe(family int, group uint32) (*netlink.Conn, error) {
 	return conn, nil
 }
 
-// concernsRules returns whether a message is about more than elements of sets, of which every
+// concernsRules reports whether a message is about more than elements of sets, of which every
 // container has some. The elements of other tables may be ports that another network publishes.
 func (n *Network) concernsRules(message netlink.Message) bool {
 	switch message.Header.Type & 0xff {

@@ -114,7 +114,7 @@ func dockerRules(conn *nftables.Conn) (*nftables.Chain, []*nftables.Rule, error)
 	return docker, rules, err
 }
 
-// leadsTo returns whether a rule of the chain jumps to the other one.
+// leadsTo reports whether a rule of the chain jumps to the other one.
 func leadsTo(conn *nftables.Conn, table *nftables.Table, chain, other string) (bool, error) {
 	rules, err := conn.GetRules(table, &nftables.Chain{Name: chain})
 	if errors.Is(err, unix.ENOENT) {
@@ -133,10 +133,10 @@ func exists(conn *nftables.Conn, chain *nftables.Chain) bool {
 	return err == nil
 }
 
-// isAccept returns whether a rule is the one of ours that is wanted.
+// isAccept reports whether a rule is the one of ours that is wanted.
 func isAccept(rule *nftables.Rule, wanted []expr.Any, bridge string) bool {
 	key := wanted[0].(*expr.Meta).Key
-	return commentOf(rule) == comment(bridge) && names(rule, key, bridge) &&
+	return commentOf(rule) == comment(bridge) && matchesInterface(rule, key, bridge) &&
 		verdictOf(rule) == expr.VerdictAccept
 }
 
@@ -152,8 +152,8 @@ func commentOf(rule *nftables.Rule) string {
 	return ""
 }
 
-// names returns whether a rule compares the interface with this one.
-func names(rule *nftables.Rule, key expr.MetaKey, interfaceName string) bool {
+// matchesInterface reports whether a rule compares the interface with this one.
+func matchesInterface(rule *nftables.Rule, key expr.MetaKey, interfaceName string) bool {
 	loaded := map[uint32]bool{}
 	for _, e := range rule.Exprs {
 		switch e := e.(type) {
@@ -179,7 +179,7 @@ func verdictOf(rule *nftables.Rule) expr.VerdictKind {
 	return expr.VerdictContinue
 }
 
-// unconditional returns whether a rule matches every packet.
+// unconditional reports whether a rule matches every packet.
 func unconditional(rule *nftables.Rule) bool {
 	return !slices.ContainsFunc(rule.Exprs, func(e expr.Any) bool {
 		switch e := e.(type) {
@@ -197,7 +197,7 @@ func unconditional(rule *nftables.Rule) bool {
 // rejectTarget is the target of iptables that rejects.
 const rejectTarget = "REJECT"
 
-// rejects returns whether a rule rejects what it matches.
+// rejects reports whether a rule rejects what it matches.
 func rejects(rule *nftables.Rule) bool {
 	return slices.ContainsFunc(rule.Exprs, func(e expr.Any) bool {
 		target, ok := e.(*expr.Target)
@@ -261,7 +261,7 @@ func droppedBy(bridge string) ([]string, error) {
 	return problems, nil
 }
 
-// dropsByDefault returns whether a chain drops what no rule of it accepts.
+// dropsByDefault reports whether a chain drops what no rule of it accepts.
 func dropsByDefault(conn *nftables.Conn, c *nftables.Chain) (bool, error) {
 	if c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop {
 		return true, nil
@@ -274,7 +274,7 @@ func dropsByDefault(conn *nftables.Conn, c *nftables.Chain) (bool, error) {
 	return unconditional(last) && (rejects(last) || verdictOf(last) == expr.VerdictDrop), nil
 }
 
-// permitted returns whether the table has rules about the bridge, in both directions, that do not
+// permitted reports whether the table has rules about the bridge, in both directions, that do not
 // drop: ours, or the administrator's.
 func permitted(conn *nftables.Conn, table *nftables.Table, chains []*nftables.Chain, bridge string) bool {
 	var in, out bool
@@ -290,8 +290,8 @@ func permitted(conn *nftables.Conn, table *nftables.Table, chains []*nftables.Ch
 			if verdictOf(rule) == expr.VerdictDrop || rejects(rule) {
 				continue
 			}
-			in = in || names(rule, expr.MetaKeyIIFNAME, bridge)
-			out = out || names(rule, expr.MetaKeyOIFNAME, bridge)
+			in = in || matchesInterface(rule, expr.MetaKeyIIFNAME, bridge)
+			out = out || matchesInterface(rule, expr.MetaKeyOIFNAME, bridge)
 		}
 	}
 	return in && out

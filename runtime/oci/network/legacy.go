@@ -102,7 +102,7 @@ func getsockopt(socket, option int, into []byte) error {
 	return nil
 }
 
-// entryDrops returns whether the first entry is a standard target that drops.
+// entryDrops reports whether the first entry is a standard target that drops.
 func entryDrops(entry []byte) bool { return entryVerdict(entry) == -1 }
 
 // entryVerdict is the verdict of an entry, 0 when it has another target.
@@ -117,7 +117,7 @@ func entryVerdict(entry []byte) int32 {
 	return int32(binary.NativeEndian.Uint32(entry[target+verdict:]))
 }
 
-// legacyPermits returns whether there are entries that accept what comes from the bridge and what goes
+// legacyPermits reports whether there are entries that accept what comes from the bridge and what goes
 // to it.
 func legacyPermits(entries []byte, bridge string) bool {
 	const acceptVerdict = -2

@@ -405,7 +405,7 @@ func startServer(name, namespace string, alive *os.File) (*exec.Cmd, error) {
 	return process, in(namespace, process.Start)
 }
 
-// listens returns whether a socket listens on containerPort in the process's namespace.
+// listens reports whether a socket listens on containerPort in the process's namespace.
 func listens(pid int) bool {
 	for _, table := range []string{"tcp", "tcp6"} {
 		content, _ := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", pid, table))

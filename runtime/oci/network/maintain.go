@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maintain makes namespaces ahead until ctx ends. Beside the start of a container that would make it
+// fillReady makes namespaces ahead until ctx ends. Beside the start of a container that would make it
 // slower, so while half of them are left it waits until no more are asked for.
-func (n *Network) maintain(ctx context.Context) {
+func (n *Network) fillReady(ctx context.Context) {
 	const (
 		pause = time.Second           // after a failure
 		calm  = 50 * time.Millisecond // the start of a container
@@ -57,26 +57,26 @@ func (n *Network) maintain(ctx context.Context) {
 	}
 }
 
-// notify wakes maintain: a namespace was taken.
-func (n *Network) notify() {
+// wakeFiller wakes fillReady: a namespace was taken.
+func (n *Network) wakeFiller() {
 	select {
 	case n.wake <- struct{}{}:
 	default:
 	}
 }
 
-// cleanUp removes what detached containers left, until ctx ends. To look through the table of
+// cleanUpDetached removes what detached containers left, until ctx ends. To look through the table of
 // connections takes tens of milliseconds, however few there are. So it begins when the removal of the
 // container that it follows is over, and takes at most a twentieth of one CPU: containers that are
 // detached meanwhile are cleaned up after together.
-func (n *Network) cleanUp(ctx context.Context) {
+func (n *Network) cleanUpDetached(ctx context.Context) {
 	const (
 		share = 20
 		after = 500 * time.Millisecond
 		again = time.Second // while the kernel removes ports
 	)
 	failed := ""
-	var ports []departed // whose addresses are free once the port is gone
+	var ports []detachedAddress // whose addresses are free once the port is gone
 	for {
 		var look <-chan time.Time
 		if len(ports) > 0 {
@@ -86,7 +86,7 @@ func (n *Network) cleanUp(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-look:
-		case <-n.departures:
+		case <-n.wakeCleaner:
 			select {
 			case <-ctx.Done():
 				return
@@ -94,8 +94,8 @@ func (n *Network) cleanUp(ctx context.Context) {
 			}
 		}
 		begin := time.Now()
-		gone, err := n.clean()
-		staying, unfreed := n.free(append(ports, gone...))
+		gone, err := n.removeDetachedEntries()
+		staying, unfreed := n.freeAddresses(append(ports, gone...))
 		ports, err = staying, errors.Join(err, unfreed)
 		switch {
 		case err == nil:
@@ -112,20 +112,21 @@ func (n *Network) cleanUp(ctx context.Context) {
 	}
 }
 
-// depart notes an address whose container is gone. mu is held.
-func (n *Network) depart(address netip.Addr) {
-	n.gone = append(n.gone, departed{address, time.Now()})
+// noteDetached notes an address whose container is gone. mu is held.
+func (n *Network) noteDetached(address netip.Addr) {
+	n.detached = append(n.detached, detachedAddress{address, time.Now()})
 	select {
-	case n.departures <- struct{}{}:
+	case n.wakeCleaner <- struct{}{}:
 	default:
 	}
 }
 
-// clean removes the neighbour entries and connections of detached containers, and returns these.
-func (n *Network) clean() ([]departed, error) {
+// removeDetachedEntries removes the neighbour entries and connections of detached containers, and
+// returns their addresses.
+func (n *Network) removeDetachedEntries() ([]detachedAddress, error) {
 	n.mu.Lock()
-	gone := n.gone
-	n.gone = nil
+	gone := n.detached
+	n.detached = nil
 	n.mu.Unlock()
 	if len(gone) == 0 {
 		return nil, nil
@@ -138,9 +139,9 @@ func (n *Network) clean() ([]departed, error) {
 		// No other container gets the addresses meanwhile.
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		n.gone = append(gone, n.gone...)
+		n.detached = append(gone, n.detached...)
 		select {
-		case n.departures <- struct{}{}:
+		case n.wakeCleaner <- struct{}{}:
 		default:
 		}
 		return nil, err
@@ -152,10 +153,10 @@ func (n *Network) clean() ([]departed, error) {
 	return gone, errors.Join(all...)
 }
 
-// free begins the quarantine of the addresses whose ports are gone, and returns the others. The kernel
-// removes a port with its namespace, many at a time; but it keeps a namespace for as long as it sends
-// again what a closed connection has left, which may be minutes. Such a port is removed here.
-func (n *Network) free(ended []departed) (staying []departed, err error) {
+// freeAddresses begins the quarantine of the addresses whose ports are gone, and returns the others.
+// The kernel removes a port with its namespace, many at a time; but it keeps a namespace for as long as
+// it sends again what a closed connection has left, which may be minutes. Such a port is removed here.
+func (n *Network) freeAddresses(ended []detachedAddress) (staying []detachedAddress, err error) {
 	const patience = 3 * time.Second
 	var all []error
 	for _, d := range ended {

@@ -31,7 +31,7 @@ func (n *Network) makeNamespace() (*namespace, error) {
 	}
 	ns, err := n.bridge.makeNamespace(address)
 	if err != nil {
-		n.forget(address)
+		n.returnAddress(address)
 		return nil, fmt.Errorf("make a network namespace: %w", err)
 	}
 	return ns, nil
@@ -75,7 +75,7 @@ func (b *bridge) inside(address netip.Addr, opened chan<- opening, connected <-c
 		configured <- nil
 		return
 	}
-	configured <- b.address(address)
+	configured <- b.configureEth0(address)
 }
 
 // unshareNetwork moves the thread to a new namespace without IPv6, its loopback interface up.
@@ -108,12 +108,12 @@ func unshareNetwork() (int, error) {
 	return fd, nil
 }
 
-// address gives eth0 of this thread's namespace its address and the default route.
+// configureEth0 gives eth0 of this thread's namespace its address and the default route.
 //
 // The kernel has one table of neighbours for all namespaces, with a common bound
 // (net.ipv4.neigh.default.gc_thresh3). So eth0 has no other address on its link, and the gateway's
 // hardware address is entered for good: whatever a container sends makes no entry.
-func (b *bridge) address(address netip.Addr) error {
+func (b *bridge) configureEth0(address netip.Addr) error {
 	link, err := netlink.LinkByName("eth0")
 	if err != nil {
 		return fmt.Errorf("look up eth0: %w", err)

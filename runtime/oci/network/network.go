@@ -78,10 +78,10 @@ type Network struct {
 	makers  chan struct{} // bounds how many namespaces are made at once
 	stop    context.CancelFunc
 	running sync.WaitGroup
-	wake    chan struct{} // for maintain
+	wake    chan struct{} // for fillReady
 	changed chan struct{} // for follow: the host's rules or routes may have changed
 
-	departures chan struct{} // for cleanUp
+	wakeCleaner chan struct{} // for cleanUpDetached
 
 	addresses *addresses
 	others    othersPorts
@@ -89,7 +89,7 @@ type Network struct {
 	// mu is held while the table is changed, so that what it has and attached are the same.
 	mu       sync.Mutex
 	attached map[string]*attached
-	gone     []departed
+	detached []detachedAddress
 	resolver resolver
 	uplinks  []string
 	problem  string // of the last change of the table or the accept rules; "" when it succeeded
@@ -97,8 +97,8 @@ type Network struct {
 	closed   bool
 }
 
-// departed is an address whose neighbour entry and connections are to be removed.
-type departed struct {
+// detachedAddress is an address whose neighbour entry and connections are to be removed.
+type detachedAddress struct {
 	address netip.Addr
 	at      time.Time
 }
@@ -120,7 +120,7 @@ func open(ctx context.Context, o Options, inUse []Attachment) (_ *Network, err e
 	}
 	n := &Network{
 		options: o, log: o.Logger, ready: make(chan *namespace, o.Ready), makers: make(chan struct{}, maxMakers),
-		wake: make(chan struct{}, 1), changed: make(chan struct{}, 1), departures: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1), changed: make(chan struct{}, 1), wakeCleaner: make(chan struct{}, 1),
 		attached: map[string]*attached{}, others: othersPorts{own: o.Bridge},
 	}
 	if n.lock, err = lockName(o.Bridge); err != nil {
@@ -166,7 +166,7 @@ func open(ctx context.Context, o Options, inUse []Attachment) (_ *Network, err e
 	if err := n.rewrite(); err != nil {
 		return nil, err
 	}
-	if err := n.forgetDeparted(inUse); err != nil {
+	if err := n.forgetEarlierFlows(inUse); err != nil {
 		n.log.Warn().Err(err).Msg("connections of containers that are gone stay")
 	}
 	if err := sweepAccepts(); err != nil {
@@ -181,8 +181,9 @@ func open(ctx context.Context, o Options, inUse []Attachment) (_ *Network, err e
 	return n, nil
 }
 
-// forgetDeparted deletes the connections of containers that an earlier process had, and that are gone.
-func (n *Network) forgetDeparted(inUse []Attachment) error {
+// forgetEarlierFlows deletes the connections of containers that an earlier process had, and that are
+// gone.
+func (n *Network) forgetEarlierFlows(inUse []Attachment) error {
 	keep := map[netip.Addr]bool{n.bridge.gateway: true}
 	for _, a := range inUse {
 		keep[a.Address] = true
@@ -199,8 +200,8 @@ func (n *Network) start() error {
 		n.running.Wait()
 		return err
 	}
-	n.running.Go(func() { n.maintain(ctx) })
-	n.running.Go(func() { n.cleanUp(ctx) })
+	n.running.Go(func() { n.fillReady(ctx) })
+	n.running.Go(func() { n.cleanUpDetached(ctx) })
 	return nil
 }
 

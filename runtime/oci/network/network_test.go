@@ -392,7 +392,7 @@ func TestSpoof(t *testing.T) {
 	}
 }
 
-// arrives returns whether a datagram from the namespace arrives outside.
+// arrives reports whether a datagram from the namespace arrives outside.
 func arrives(t *testing.T, namespace string) bool {
 	t.Helper()
 	var server net.PacketConn

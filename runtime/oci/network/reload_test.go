@@ -67,7 +67,7 @@ func connectTo(t *testing.T, accepted <-chan net.Conn, namespace, address string
 	return l
 }
 
-// passes returns whether what one end sends arrives at the other.
+// passes reports whether what one end sends arrives at the other.
 func passes(from, to net.Conn, within time.Duration) bool {
 	_ = to.SetReadDeadline(time.Now().Add(within))
 	_, err := from.Write([]byte("."))

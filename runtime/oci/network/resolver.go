@@ -40,7 +40,7 @@ type fileState struct {
 	inode    uint64
 }
 
-// read reads the files when they have changed, and returns whether permitted has. Containers have no
+// read reads the files when they have changed, and reports whether permitted has. Containers have no
 // IPv6, so name servers with IPv6 addresses are left out.
 func (r *resolver) read() bool {
 	var seen [2]fileState
