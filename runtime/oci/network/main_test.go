@@ -369,9 +369,10 @@ func elements(t *testing.T, n *Network, name string) int {
 // container is an attached namespace in which a process answers on containerPort.
 type container struct {
 	Namespace
-	ns   string // path of its namespace, while the process lives
-	pid  int
-	stop func() // ends the process
+	gateway netip.Addr
+	ns      string // path of its namespace, while the process lives
+	pid     int
+	stop    func() // ends the process
 }
 
 // startContainer attaches a container that publishes containerPort.
@@ -393,7 +394,7 @@ func startContainer(t *testing.T, n *Network, name string, publish netip.Addr) c
 	stop := sync.OnceFunc(func() { _, _, _ = process.Process.Kill(), process.Wait(), alive.Close() })
 	t.Cleanup(stop)
 	n.Started(name)
-	c := container{ns, fmt.Sprintf("/proc/%d/ns/net", process.Process.Pid), process.Process.Pid, stop}
+	c := container{ns, n.bridge.gateway, fmt.Sprintf("/proc/%d/ns/net", process.Process.Pid), process.Process.Pid, stop}
 	eventually(t, name+" listens", func() bool { return listens(c.pid) })
 	return c
 }

@@ -49,7 +49,7 @@ func TestNeighbours(t *testing.T) {
 	}
 	wantAnswer(t, c.ns, at(outsideAddress, outsidePort), "outside "+hostAddress)
 	wantAnswer(t, outside, at(hostAddress, c.Ports[containerPort]), "c "+outsideAddress)
-	wantAnswer(t, "", at("127.0.0.1", c.Ports[containerPort]), "c "+c.Gateway.String())
+	wantAnswer(t, "", at("127.0.0.1", c.Ports[containerPort]), "c "+c.gateway.String())
 }
 
 // spray sends a datagram to each of 600 addresses of the prefix, from this thread's namespace.
@@ -130,7 +130,7 @@ func TestForgedRequests(t *testing.T) {
 	forge()
 	wantAnswer(t, c.ns, at(outsideAddress, outsidePort), "outside "+hostAddress)
 	wantAnswer(t, outside, at(hostAddress, c.Ports[containerPort]), "c "+outsideAddress)
-	wantAnswer(t, "", at("127.0.0.1", c.Ports[containerPort]), "c "+c.Gateway.String())
+	wantAnswer(t, "", at("127.0.0.1", c.Ports[containerPort]), "c "+c.gateway.String())
 	c.stop()
 }
 
@@ -152,7 +152,7 @@ func askAs(c container, senders netip.Prefix) error {
 	for range 200 {
 		sender = sender.Next()
 		frame := slices.Concat(everyone, own, []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 1}, own, sender.AsSlice(), make([]byte, 6),
-			c.Gateway.AsSlice())
+			c.gateway.AsSlice())
 		err := unix.Sendto(socket, frame, 0, &unix.SockaddrLinklayer{Ifindex: eth0.Attrs().Index, Protocol: arp, Halen: 6})
 		if err != nil {
 			return err

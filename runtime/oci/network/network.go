@@ -63,7 +63,6 @@ type Attachment struct {
 type Namespace struct {
 	Attachment
 	Path        string // /proc/PID/fd/N, valid until Started, Detach or Close
-	Gateway     netip.Addr
 	Nameservers []string
 }
 

@@ -37,7 +37,7 @@ func TestReach(t *testing.T) {
 	n := openNetwork(t, options(t, "reach0"))
 	a, b := startContainer(t, n, "a", netip.Addr{}), startContainer(t, n, "b", netip.Addr{})
 	listenOnHost(t, hostPort)
-	if a.Address == b.Address || a.Gateway != netip.MustParseAddr("10.77.0.1") || len(a.Nameservers) == 0 {
+	if a.Address == b.Address || a.gateway != netip.MustParseAddr("10.77.0.1") || len(a.Nameservers) == 0 {
 		t.Errorf("the namespaces are %+v and %+v", a.Namespace, b.Namespace)
 	}
 
@@ -49,13 +49,13 @@ func TestReach(t *testing.T) {
 		wantAnswer(t, a.ns, at("127.0.0.1", containerPort), "a 127.0.0.1")
 	})
 	t.Run("not one another", func(t *testing.T) {
-		wantAnswer(t, "", at(b.Address, containerPort), "b "+a.Gateway.String())
+		wantAnswer(t, "", at(b.Address, containerPort), "b "+a.gateway.String())
 		wantSilence(t, a.ns, at(b.Address, containerPort))
 		wantSilence(t, a.ns, at(hostAddress, b.Ports[containerPort]))
-		wantSilence(t, a.ns, at(a.Gateway, b.Ports[containerPort]))
+		wantSilence(t, a.ns, at(a.gateway, b.Ports[containerPort]))
 	})
 	t.Run("not the host", func(t *testing.T) {
-		for _, address := range []string{hostAddress, a.Gateway.String()} {
+		for _, address := range []string{hostAddress, a.gateway.String()} {
 			wantAnswer(t, "", at(address, hostPort), "host "+address)
 			wantSilence(t, a.ns, at(address, hostPort))
 		}
@@ -78,7 +78,7 @@ func TestReach(t *testing.T) {
 			lo, missing := netlink.LinkByName("lo")
 			return errors.Join(err, missing, netlink.AddrDel(lo, ownLoopback), netlink.RouteAdd(&netlink.Route{
 				LinkIndex: eth.Attrs().Index, Dst: ipNet(netip.MustParsePrefix("127.0.0.0/8")),
-				Gw: b.Gateway.AsSlice(), Src: b.Address.AsSlice()}))
+				Gw: b.gateway.AsSlice(), Src: b.Address.AsSlice()}))
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -120,10 +120,10 @@ func TestPublish(t *testing.T) {
 	local := startContainer(t, n, "local", netip.MustParseAddr("127.0.0.1"))
 	port, localPort := all.Ports[containerPort], local.Ports[containerPort]
 
-	wantAnswer(t, "", at("127.0.0.1", port), "all "+all.Gateway.String())
+	wantAnswer(t, "", at("127.0.0.1", port), "all "+all.gateway.String())
 	wantAnswer(t, "", at(hostAddress, port), "all "+hostAddress)
 	wantAnswer(t, outside, at(hostAddress, port), "all "+outsideAddress)
-	wantAnswer(t, "", at("127.0.0.1", localPort), "local "+local.Gateway.String())
+	wantAnswer(t, "", at("127.0.0.1", localPort), "local "+local.gateway.String())
 	wantSilence(t, outside, at(hostAddress, localPort))
 	wantSilence(t, "", at(hostAddress, localPort))
 
@@ -143,7 +143,7 @@ func TestPublish(t *testing.T) {
 		t.Errorf("after Detach the port answers %v to the outside, want a refused connection", err)
 	}
 	wantSilence(t, all.ns, at(outsideAddress, outsidePort)) // it is cut off, although it runs
-	wantAnswer(t, "", at("127.0.0.1", localPort), "local "+local.Gateway.String())
+	wantAnswer(t, "", at("127.0.0.1", localPort), "local "+local.gateway.String())
 	if err := n.Detach("all"); err != nil {
 		t.Errorf("the second Detach: %v", err)
 	}
@@ -178,7 +178,7 @@ func TestLoopbackFromOutside(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []container{all, local} {
-		wantAnswer(t, "", at("127.0.0.1", c.Ports[containerPort]), c.Container+" "+c.Gateway.String())
+		wantAnswer(t, "", at("127.0.0.1", c.Ports[containerPort]), c.Container+" "+c.gateway.String())
 		wantSilence(t, outside, at("127.0.0.1", c.Ports[containerPort]))
 	}
 	wantAnswer(t, outside, at(hostAddress, all.Ports[containerPort]), "all "+outsideAddress)
@@ -354,7 +354,7 @@ func TestSubnetsAtOnce(t *testing.T) {
 func TestSpoof(t *testing.T) {
 	n := openNetwork(t, options(t, "spoof0"))
 	thief, victim := startContainer(t, n, "thief", netip.Addr{}), startContainer(t, n, "victim", netip.Addr{})
-	wantAnswer(t, "", at("127.0.0.1", victim.Ports[containerPort]), "victim "+victim.Gateway.String())
+	wantAnswer(t, "", at("127.0.0.1", victim.Ports[containerPort]), "victim "+victim.gateway.String())
 	become := func(hardwareAddress net.HardwareAddr) {
 		err := in(thief.ns, func() error {
 			eth, err := netlink.LinkByName("eth0")
@@ -365,7 +365,7 @@ func TestSpoof(t *testing.T) {
 			own := &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(victim.Address, 16))}
 			return errors.Join(err, netlink.AddrReplace(eth, own), netlink.RouteReplace(&netlink.Route{
 				Dst: ipNet(netip.MustParsePrefix("0.0.0.0/0")), LinkIndex: eth.Attrs().Index,
-				Gw: victim.Gateway.AsSlice(), Src: victim.Address.AsSlice()}),
+				Gw: victim.gateway.AsSlice(), Src: victim.Address.AsSlice()}),
 				announce(eth.Attrs().Index, hardwareAddress, victim.Address))
 		})
 		if err != nil {
@@ -386,7 +386,7 @@ func TestSpoof(t *testing.T) {
 				t.Error("what the thief sends arrives")
 			}
 			wantSilence(t, thief.ns, at(outsideAddress, outsidePort))
-			wantAnswer(t, "", at("127.0.0.1", victim.Ports[containerPort]), "victim "+victim.Gateway.String())
+			wantAnswer(t, "", at("127.0.0.1", victim.Ports[containerPort]), "victim "+victim.gateway.String())
 			wantAnswer(t, victim.ns, at(outsideAddress, outsidePort), "outside "+hostAddress)
 		})
 	}
@@ -595,7 +595,7 @@ func TestNameserver(t *testing.T) {
 		t.Errorf("the name servers are %v", b.Nameservers)
 	}
 	wantAnswer(t, b.ns, at(hostAddress, 53), "host "+b.Address.String())
-	wantSilence(t, b.ns, at(b.Gateway, 53))
+	wantSilence(t, b.ns, at(b.gateway, 53))
 	wantSilence(t, b.ns, at(hostAddress, hostPort))
 	if err := in(b.ns, func() error { return echoed(at(hostAddress, 53)) }); err != nil {
 		t.Errorf("the name server does not answer over UDP: %v", err)

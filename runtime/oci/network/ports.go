@@ -68,7 +68,7 @@ func bindFree(publish netip.Addr, others publications, from span) (socket, port 
 		if others.have(publish, port) {
 			continue
 		}
-		if socket, port, err = bind(publish, port); err == nil || !errors.Is(err, unix.EADDRINUSE) {
+		if socket, err = bind(publish, port); err == nil || !errors.Is(err, unix.EADDRINUSE) {
 			return socket, port, err
 		}
 	}
@@ -184,7 +184,7 @@ func decodeBound(key []byte) (publication, bool) {
 func (n *Network) reserveAgain(a Attachment) []int {
 	var sockets []int
 	for port, hostPort := range a.Ports {
-		socket, _, err := bind(a.Publish, hostPort)
+		socket, err := bind(a.Publish, hostPort)
 		if err != nil {
 			n.log.Warn().Err(err).Str("container", a.Container).Int("port", port).
 				Msg("the port stays published, and another process has it too")
@@ -195,22 +195,19 @@ func (n *Network) reserveAgain(a Attachment) []int {
 	return sockets
 }
 
-// bind returns a socket bound to the TCP port of the host; port 0 takes a free one.
-func bind(publish netip.Addr, port int) (socket, bound int, err error) {
+// bind returns a socket bound to the TCP port of the host.
+func bind(publish netip.Addr, port int) (socket int, err error) {
 	socket, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return -1, 0, err
+		return -1, err
 	}
 	address := &unix.SockaddrInet4{Port: port}
 	if publish.IsValid() {
 		address.Addr = publish.As4()
 	}
 	if err = unix.Bind(socket, address); err == nil {
-		var has unix.Sockaddr
-		if has, err = unix.Getsockname(socket); err == nil {
-			return socket, has.(*unix.SockaddrInet4).Port, nil
-		}
+		return socket, nil
 	}
 	_ = unix.Close(socket)
-	return -1, 0, fmt.Errorf("reserve port %d on %v: %w", port, netip.AddrFrom4(address.Addr), err)
+	return -1, fmt.Errorf("reserve port %d on %v: %w", port, netip.AddrFrom4(address.Addr), err)
 }
