@@ -280,7 +280,7 @@ var projectRules = importRules{
 		{packages: []string{"runtime/oci/users"}, ours: []string{}, libraries: []string{sysPackage}},
 		{
 			packages:  []string{"runtime/oci/cgroup"},
-			ours:      []string{"runtime/engine"},
+			ours:      []string{"runtime/engine", "runtime/oci/thread"},
 			libraries: []string{sysPackage},
 		},
 		{

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"sandbox.internal/runtime/oci/thread"
 )
 
 // freezeTime is the longest that a freeze may take; one takes microseconds, unless a process is in
@@ -78,10 +78,7 @@ func (g Group) await(ctx context.Context, want bool) error {
 // sleep waits, or returns why ctx has ended.
 func sleep(ctx context.Context, pause time.Duration) error {
 	if pause < time.Millisecond {
-		// A timer takes a millisecond at least while the program has nothing else to do: that is what
-		// epoll_wait counts in.
-		left := unix.NsecToTimespec(pause.Nanoseconds())
-		_ = unix.Nanosleep(&left, nil) // a signal ends it early
+		thread.Sleep(pause) // a timer takes a millisecond at least
 		return ctx.Err()
 	}
 	timer := time.NewTimer(pause)

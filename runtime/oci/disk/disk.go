@@ -26,6 +26,7 @@ const (
 type Format struct {
 	bytes int64
 	parts []part // all that is not zero
+	tries int    // how often Make looks for a free loop device
 }
 
 // part is what stands at one place of a file.
@@ -70,7 +71,7 @@ func NewFormat(ctx context.Context, folder string, size int64) (*Format, error) 
 		}
 		return nil, fmt.Errorf("%s: %w: %s", program, err, bytes.TrimSpace(printed))
 	}
-	f := &Format{bytes: size}
+	f := &Format{bytes: size, tries: attachTries}
 	if err := f.read(file); err != nil {
 		return nil, fmt.Errorf("read a new file system: %w", err)
 	}
@@ -148,7 +149,7 @@ func (f *Format) Make(path string) (*Disk, error) {
 			return nil, err
 		}
 	}
-	device, err := attach(file)
+	device, err := attach(file, f.tries)
 	if err != nil {
 		return nil, fmt.Errorf("loop device for %s: %w", path, err)
 	}
@@ -319,10 +320,10 @@ func (a Attached) Open(path string) (*Disk, error) {
 var attaching sync.Mutex
 
 // attachTries is how often a free device is looked for: another process may take the one that was found.
-var attachTries = 100
+const attachTries = 100
 
 // attach attaches a file to a free loop device, which is detached when nothing uses it any more.
-func attach(file *os.File) (device *os.File, err error) {
+func attach(file *os.File, tries int) (device *os.File, err error) {
 	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
@@ -336,7 +337,7 @@ func attach(file *os.File) (device *os.File, err error) {
 	copy(config.Info.File_name[:], filepath.Base(file.Name()))
 	attaching.Lock()
 	defer attaching.Unlock()
-	for range attachTries {
+	for range tries {
 		number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
 		if err != nil {
 			return nil, fmt.Errorf("find a free one: %w", err)

@@ -196,9 +196,8 @@ func TestOpenAgain(t *testing.T) {
 // TestMakeTogether: callers at once do not find the same free device. Other programs of this machine may take one meanwhile, hence not a
 // single try.
 func TestMakeTogether(t *testing.T) {
-	before := disk.SetAttachTries(3)
-	defer disk.SetAttachTries(before)
 	format, folder := newFormat(t, disk.MinBytes), t.TempDir()
+	format.SetAttachTries(3)
 	const callers = 64
 	var ready, group sync.WaitGroup
 	ready.Add(callers)

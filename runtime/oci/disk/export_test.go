@@ -1,7 +1,4 @@
 package disk
 
-// SetAttachTries replaces how often a free loop device is looked for, and returns the number before.
-func SetAttachTries(n int) (before int) {
-	before, attachTries = attachTries, n
-	return before
-}
+// SetAttachTries replaces how often Make looks for a free loop device.
+func (f *Format) SetAttachTries(n int) { f.tries = n }

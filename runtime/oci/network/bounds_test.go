@@ -158,11 +158,9 @@ func TestMostFlows(t *testing.T) {
 // TestFlowsAreNotCounted: a kernel that does not know the expression is no reason not to start, and
 // the log has a warning.
 func TestFlowsAreNotCounted(t *testing.T) {
-	was := countOver
-	countOver = func(uint32) expr.Any { return &expr.Lookup{SourceRegister: 1, SetName: "unknown"} } // ENOENT
-	t.Cleanup(func() { countOver = was })
 	var log syncBuffer
 	o := options(t, "uncounted0")
+	o.countOver = func(uint32) expr.Any { return &expr.Lookup{SourceRegister: 1, SetName: "unknown"} } // ENOENT
 	o.Logger = zerolog.New(&log)
 	n := openNetwork(t, o)
 	c := startContainer(t, n, "c", netip.Addr{})

@@ -184,13 +184,8 @@ func (f *filter) bound() [][]expr.Any {
 		match(attempt, &expr.Lookup{SourceRegister: 1, SetName: fullSet}, drop()),
 		match(attempt,
 			&expr.Dynset{SrcRegKey: 1, SetName: flowsSet, Operation: unix.NFT_DYNSET_OP_ADD,
-				Exprs: []expr.Any{countOver(f.flows)}},
+				Exprs: []expr.Any{f.countOver(f.flows)}},
 			&expr.Dynset{SrcRegKey: 1, SetName: fullSet, Operation: unix.NFT_DYNSET_OP_ADD, Timeout: moment},
 			drop()),
 	}
-}
-
-// countOver is replaced by the test for kernels that cannot count.
-var countOver = func(n uint32) expr.Any {
-	return &expr.Connlimit{Count: n, Flags: expr.NFT_CONNLIMIT_F_INV}
 }

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -35,15 +37,22 @@ type filter struct {
 	fixed   uint32          // most connections that a container begins; zero stands for mostFlows
 	counts  bool            // whether the kernel counts them
 	flows   uint32          // the bound that the table has
+
+	arpFamily nftables.TableFamily
+	countOver func(n uint32) expr.Any // matches what is beyond n connections
 }
 
-func newFilter(b bridge, flows uint32) filter {
-	return filter{name: b.name, bridge: b.name, subnet: b.prefix, gateway: b.gateway, fixed: flows, counts: true,
-		table: &nftables.Table{Name: b.name, Family: nftables.TableFamilyINet}}
+func newFilter(b bridge, o Options) filter {
+	f := filter{name: b.name, bridge: b.name, subnet: b.prefix, gateway: b.gateway, fixed: o.flows, counts: true,
+		table:     &nftables.Table{Name: b.name, Family: nftables.TableFamilyINet},
+		arpFamily: cmp.Or(o.arpFamily, nftables.TableFamilyARP), countOver: o.countOver}
+	if f.countOver == nil {
+		f.countOver = func(n uint32) expr.Any {
+			return &expr.Connlimit{Count: n, Flags: expr.NFT_CONNLIMIT_F_INV}
+		}
+	}
+	return f
 }
-
-// arpFamily is replaced by the test for kernels that do not filter ARP.
-var arpFamily = nftables.TableFamilyARP
 
 // openARP makes the table for ARP, empty, or keeps the one of an earlier process. Its error is
 // EOPNOTSUPP when the kernel has no such tables.
@@ -52,7 +61,7 @@ func (f *filter) openARP() error {
 	if err != nil {
 		return err
 	}
-	table := conn.AddTable(&nftables.Table{Name: f.name, Family: arpFamily})
+	table := conn.AddTable(&nftables.Table{Name: f.name, Family: f.arpFamily})
 	if err := conn.Flush(); err != nil {
 		return fmt.Errorf("make a table for ARP: %w", err)
 	}

@@ -163,11 +163,9 @@ func askAs(c container, senders netip.Prefix) error {
 
 // TestNoTablesForARP: a kernel without them is no reason not to start, and the log has a warning.
 func TestNoTablesForARP(t *testing.T) {
-	was := arpFamily
-	arpFamily = 12 // which no kernel has
-	t.Cleanup(func() { arpFamily = was })
 	var log syncBuffer
 	o := options(t, "noarp0")
+	o.arpFamily = 12 // which no kernel has
 	o.Logger = zerolog.New(&log)
 	n := openNetwork(t, o)
 	c := startContainer(t, n, "c", netip.Addr{})

@@ -21,6 +21,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
@@ -49,6 +51,10 @@ type Options struct {
 	Logger     zerolog.Logger
 
 	flows uint32 // most connections that a container begins; zero derives it from the host's limit
+
+	// For tests of kernels that lack something.
+	arpFamily nftables.TableFamily    // zero is ARP
+	countOver func(n uint32) expr.Any // nil is Connlimit
 }
 
 // Attachment is what a container has of the network.
@@ -152,7 +158,7 @@ func open(ctx context.Context, o Options, inUse []Attachment) (_ *Network, err e
 	for _, a := range n.attached {
 		a.reserved = n.reserveAgain(a.Attachment)
 	}
-	n.filter = newFilter(n.bridge, o.flows)
+	n.filter = newFilter(n.bridge, o)
 	if err := n.filter.openARP(); errors.Is(err, unix.EOPNOTSUPP) {
 		n.log.Warn().Err(err).Msg("the kernel does not filter ARP (CONFIG_NF_TABLES_ARP): " +
 			"a container with NET_RAW can fill the host's table of neighbours")
