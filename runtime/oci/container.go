@@ -184,7 +184,7 @@ func carries(has, wanted map[string]string) bool {
 }
 
 // imagesInUse returns the ids of the images that containers are made of.
-func (e *Engine) imagesInUse() ([]string, error) {
+func (e *Engine) imagesInUse() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	seen := map[string]bool{}
@@ -197,7 +197,7 @@ func (e *Engine) imagesInUse() ([]string, error) {
 	for id := range seen {
 		ids = append(ids, id)
 	}
-	return ids, nil
+	return ids
 }
 
 // exited is called by the keeper, once per end.

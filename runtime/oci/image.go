@@ -34,11 +34,7 @@ func (e *Engine) ListImages(context.Context) ([]engine.Image, error) {
 	if e.closing.Err() != nil {
 		return nil, closedError("list images")
 	}
-	list, err := e.images.List()
-	if err != nil {
-		return nil, err
-	}
-	return e.describeImages(list)
+	return e.describeImages(e.images.List()), nil
 }
 
 // LoadImages implements [engine.ImageStore].
@@ -50,7 +46,7 @@ func (e *Engine) LoadImages(ctx context.Context, archive io.Reader) ([]engine.Im
 	if err != nil {
 		return nil, err
 	}
-	return e.describeImages(loaded)
+	return e.describeImages(loaded), nil
 }
 
 // RemoveImage implements [engine.ImageStore].
@@ -71,21 +67,22 @@ func (e *Engine) PruneImages(ctx context.Context, all bool) (freed int64, err er
 	if e.closing.Err() != nil {
 		return 0, closedError("prune images")
 	}
-	return e.images.Prune(ctx, all)
+	freed, err = e.images.Prune(ctx, all)
+	if err != nil {
+		return freed, fmt.Errorf("prune images: %w", err)
+	}
+	return freed, nil
 }
 
-func (e *Engine) describeImages(list []images.Image) ([]engine.Image, error) {
-	using, err := e.imagesInUse()
-	if err != nil {
-		return nil, err
-	}
+func (e *Engine) describeImages(list []images.Image) []engine.Image {
+	using := e.imagesInUse()
 	described := make([]engine.Image, len(list))
 	for i, image := range list {
 		described[i] = engine.Image{
 			ID: image.ID, Names: image.Names, Bytes: image.Bytes, Created: image.Created, InUse: slices.Contains(using, image.ID),
 		}
 	}
-	return described, nil
+	return described
 }
 
 // loadedArchive is what [Engine.LoadArchive] keeps of a file.
@@ -107,9 +104,9 @@ func (e *Engine) LoadArchive(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	memory := filepath.Join(e.layout.data, "archives.json")
+	indexPath := filepath.Join(e.layout.data, "archives.json")
 	known := map[string]loadedArchive{}
-	if content, err := os.ReadFile(memory); err == nil {
+	if content, err := os.ReadFile(indexPath); err == nil {
 		_ = json.Unmarshal(content, &known) // what cannot be read is loaded again
 	}
 	if before, ok := known[path]; ok && before.Bytes == info.Size() && before.Modified.Equal(info.ModTime()) && e.hasImages(before.Images) {
@@ -128,13 +125,13 @@ func (e *Engine) LoadArchive(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	return replaceFile(memory, content)
+	return replaceFile(indexPath, content)
 }
 
 // hasImages reports whether all of them are here, under a name.
 func (e *Engine) hasImages(ids []string) bool {
-	list, err := e.images.List()
-	return err == nil && len(ids) > 0 && !slices.ContainsFunc(ids, func(id string) bool {
+	list := e.images.List()
+	return len(ids) > 0 && !slices.ContainsFunc(ids, func(id string) bool {
 		return !slices.ContainsFunc(list, func(image images.Image) bool { return image.ID == id && len(image.Names) > 0 })
 	})
 }

@@ -53,7 +53,7 @@ func TestFullDisk(t *testing.T) {
 	ensure(t, s, r.push(t, "first:1", newImage(t, v1.Config{}, randomLayer(t, 20<<20))))
 	other := r.push(t, "other:1", newImage(t, v1.Config{}, randomLayer(t, 25<<20)))
 	ensure(t, s, other)
-	if list := must(s.List())(t); len(list) != 1 {
+	if list := s.List(); len(list) != 1 {
 		t.Errorf("images %+v", list)
 	}
 }
@@ -71,7 +71,7 @@ func TestNoInodes(t *testing.T) {
 	s := open(t, images.Options{Folder: smallDisk(t, "40m,nr_inodes=1000")})
 	ensure(t, s, r.push(t, "unused:1", manyFiles("a")))
 	used := ensure(t, s, r.push(t, "used:1", manyFiles("b")))
-	if list := must(s.List())(t); len(list) != 1 || list[0].ID != used {
+	if list := s.List(); len(list) != 1 || list[0].ID != used {
 		t.Errorf("images %+v", list)
 	}
 	hold(t, s, used)

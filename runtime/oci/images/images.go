@@ -31,13 +31,13 @@ import (
 
 // Options configure a [Store].
 type Options struct {
-	Folder   string                   // absolute; made when it is missing. One Store at a time uses it
-	MaxBytes int64                    // bound of layers and configurations on the disk together; 0 means none. See [Store.Prune]
-	Grace    time.Duration            // how long what is not used stays before Prune removes it
-	Mirrors  map[string][]string      // host of a registry, e.g. docker.io -> hosts that are asked before it
-	Insecure []string                 // hosts of registries that may be asked over HTTP; localhost and 127.0.0.0/8 always may
-	InUse    func() ([]string, error) // ids of the images that containers are made of; nil means none
-	Keep     []string                 // images that are never removed, as a request would name them
+	Folder   string              // absolute; made when it is missing. One Store at a time uses it
+	MaxBytes int64               // bound of layers and configurations on the disk together; 0 means none. See [Store.Prune]
+	Grace    time.Duration       // how long what is not used stays before Prune removes it
+	Mirrors  map[string][]string // host of a registry, e.g. docker.io -> hosts that are asked before it
+	Insecure []string            // hosts of registries that may be asked over HTTP; localhost and 127.0.0.0/8 always may
+	InUse    func() []string     // ids of the images that containers are made of; nil means none
+	Keep     []string            // images that are never removed, as a request would name them
 	Logger   zerolog.Logger
 }
 
@@ -82,7 +82,7 @@ type Store struct {
 	grace    time.Duration
 	mirrors  map[string][]string
 	insecure map[string]bool
-	inUse    func() ([]string, error)
+	inUse    func() []string
 	keep     map[string]bool // full names and ids
 	log      zerolog.Logger
 
@@ -155,7 +155,7 @@ func Open(o Options) (*Store, error) {
 		s.maxBytes = math.MaxInt64
 	}
 	if s.inUse == nil {
-		s.inUse = func() ([]string, error) { return nil, nil }
+		s.inUse = func() []string { return nil }
 	}
 	for _, host := range o.Insecure {
 		s.insecure[host] = true
@@ -214,7 +214,7 @@ func (s *Store) Hold(id string) (held Image, release func(), err error) {
 }
 
 // List returns the images that are here, newest first.
-func (s *Store) List() ([]Image, error) {
+func (s *Store) List() []Image {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	list := make([]Image, 0, len(s.images))
@@ -227,7 +227,7 @@ func (s *Store) List() ([]Image, error) {
 		}
 		return strings.Compare(a.ID, b.ID)
 	})
-	return list, nil
+	return list
 }
 
 // describe needs s.mu.

@@ -50,7 +50,7 @@ func (s *Store) pruneInTurn(ctx context.Context, pins func(named) bool) (freed i
 	if s.ctx.Err() != nil {
 		s.mu.Unlock()
 		s.endPrune()
-		return 0, fmt.Errorf("prune images: %w: the store is closed", engine.ErrUnavailable)
+		return 0, fmt.Errorf("%w: the store is closed", engine.ErrUnavailable)
 	}
 	type outcome struct {
 		freed int64
@@ -80,11 +80,7 @@ func (s *Store) pruneInTurn(ctx context.Context, pins func(named) bool) (freed i
 // pruneNow ends with the store.
 func (s *Store) pruneNow(pins func(named) bool) (freed int64, err error) {
 	began := time.Now() // what is used from now on stays, whatever the containers were at the time of the question
-	using, err := s.inUse()
-	if err != nil {
-		return 0, fmt.Errorf("prune images: ask which are in use: %w", err)
-	}
-	trash, freed, err := s.sweep(began, using, pins)
+	trash, freed, err := s.sweep(began, s.inUse(), pins)
 	for _, path := range trash {
 		if s.ctx.Err() != nil {
 			return freed, errors.Join(err, s.ctx.Err()) // what is left goes when the store opens
