@@ -23,7 +23,7 @@ func (c *Client) adoptAll(l *link) {
 		if l.isLost() || c.ctx.Err() != nil {
 			return
 		}
-		c.options.Logger.Error().Err(err).Str("container", id).Msg("container not watched")
+		c.options.Logger.Error().Err(err).Str("container_id", id).Msg("container not watched")
 	}
 	c.setLink(l)
 	c.mu.Lock() // those that were forgotten meanwhile

@@ -186,7 +186,7 @@ func (n *Network) reserveAgain(a Attachment) []int {
 	for port, hostPort := range a.Ports {
 		socket, err := bind(a.Publish, hostPort)
 		if err != nil {
-			n.log.Warn().Err(err).Str("container", a.Container).Int("port", port).
+			n.log.Warn().Err(err).Str("container_id", a.Container).Int("port", port).
 				Msg("the port stays published, and another process has it too")
 			continue
 		}
