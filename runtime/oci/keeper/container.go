@@ -89,7 +89,7 @@ func (c *container) closeProcess(p *poller) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p.remove(c.pidfd)
-	closeAll([]int{c.pidfd})
+	closeAll(c.pidfd)
 	c.pidfd = -1
 }
 

@@ -77,7 +77,7 @@ func (s *start) run(ctx context.Context) *RuntimeError {
 	since, release := s.keeper.reaper.use()
 	defer release()
 	output, exit, err := s.openOutput()
-	defer closeAll([]int{exit})
+	defer closeAll(exit)
 	if err != nil {
 		return &RuntimeError{Stage: StageOutput, Stderr: err.Error()}
 	}
@@ -116,7 +116,7 @@ func (s *start) openOutput() (output, exit int, err error) {
 	// Another open file: writers must wait for a full FIFO and not get EAGAIN. It is not closed before the FIFO: the container could hold that,
 	// and have closed this.
 	if output, err = openFIFO(s.launch.Output, 0); err != nil {
-		closeAll([]int{fifo}) // no one else has it
+		closeAll(fifo) // no one else has it
 		return output, exit, err
 	}
 	s.container.output.attach(fifo, output)
@@ -256,7 +256,7 @@ func (s *start) undo() {
 		}
 	}
 	s.detach()
-	closeAll(s.files)
+	closeAll(s.files...)
 	s.files = nil
 	s.container.output.close()
 }

@@ -140,7 +140,7 @@ func (l *link) receive(report func(*answer)) {
 
 // closePidfd closes the descriptor of a keeper that is lost. The lock is held.
 func (l *link) closePidfd() {
-	closeAll([]int{l.pidfd})
+	closeAll(l.pidfd)
 	l.pidfd = -1
 }
 
@@ -210,7 +210,7 @@ func (l *link) abandon(number uint64, answers <-chan answer) {
 	l.mu.Unlock()
 	select {
 	case a := <-answers:
-		closeAll(a.files)
+		closeAll(a.files...)
 	default:
 	}
 }
@@ -232,7 +232,7 @@ func (l *link) leave(ctx context.Context) {
 	for {
 		var ignored response
 		files, err := l.socket.receive(buffer, &ignored)
-		closeAll(files)
+		closeAll(files...)
 		if err != nil {
 			return
 		}

@@ -163,7 +163,7 @@ func (s *socket) receive(buffer []byte, message any) (files []int, err error) {
 		err = json.Unmarshal(buffer[:n], message)
 	}
 	if err != nil {
-		closeAll(files)
+		closeAll(files...)
 		return nil, err
 	}
 	return files, nil
@@ -183,7 +183,8 @@ func receivedFiles(rights []byte) []int {
 	return files
 }
 
-func closeAll(files []int) {
+// closeAll closes descriptors; those that are negative are none.
+func closeAll(files ...int) {
 	for _, fd := range files {
 		if fd >= 0 {
 			unix.Close(fd)

@@ -227,11 +227,11 @@ func (r *reaper) closeFIFOs(files ...int) {
 		thread.Run(func() {
 			copied <- r.copyTable(files)
 			<-alone
-			closeAll(files)
+			closeAll(files...)
 		})
 	}()
 	if <-copied == nil { // else there is no memory for a table, and it closes these
-		closeAll(files)
+		closeAll(files...)
 		r.awaitStarts()
 	}
 	close(alone)

@@ -64,7 +64,7 @@ func newPresence(folder string, connections int, unneeded ...int) (p *presence, 
 	if err := unix.Unshare(unix.CLONE_FILES); err != nil {
 		return nil, os.NewSyscallError("unshare", err)
 	}
-	closeAll(unneeded)
+	closeAll(unneeded...)
 	p = &presence{connections: connections}
 	if p.listener, err = listen(folder); err != nil {
 		return nil, err

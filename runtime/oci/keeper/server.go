@@ -123,7 +123,7 @@ func (c *connection) close() {
 }
 
 func (o outgoing) done() {
-	closeAll(o.files) // no last one of a FIFO: its container has one that is closed when it is forgotten
+	closeAll(o.files...) // no last one of a FIFO: its container has one that is closed when it is forgotten
 }
 
 func (c *connection) signal() {
@@ -185,7 +185,7 @@ func (k *keeper) broadcast(r response) {
 
 func (c *connection) handle(r *request, files []int) {
 	if r.Operation != opAdopt {
-		closeAll(files)
+		closeAll(files...)
 	}
 	switch r.Operation {
 	case opHello:
@@ -254,7 +254,7 @@ func (c *connection) replayEnd(of *container) {
 
 func (c *connection) handleAdopt(r *request, files []int) {
 	if r.Launch == nil || r.Process == nil {
-		closeAll(files)
+		closeAll(files...)
 		c.reply(response{Number: r.Number, Error: "adoption without a launch or a process"})
 		return
 	}

@@ -47,7 +47,7 @@ func (c *Client) UserNamespace(ids []syscall.SysProcIDMap) (*os.File, error) {
 		return nil, unavailable(err)
 	}
 	if a.Error != "" || len(a.files) != 1 {
-		closeAll(a.files)
+		closeAll(a.files...)
 		return nil, fmt.Errorf("keeper: make a user namespace: %s", a.Error)
 	}
 	return os.NewFile(uintptr(a.files[0]), "user namespace"), nil
