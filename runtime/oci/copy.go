@@ -113,18 +113,26 @@ func copyBytes(from, to int, size int64) error {
 	if unix.IoctlFileClone(to, from) == nil {
 		return nil
 	}
-	source, target := dupFile(from), dupFile(to)
-	defer func() { _, _ = source.Close(), target.Close() }()
-	_, err := io.Copy(target, io.LimitReader(source, size)) // copy_file_range(2) where the kernel can
+	source, err := dupFile(from)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = source.Close() }()
+	target, err := dupFile(to)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = target.Close() }()
+	_, err = io.Copy(target, io.LimitReader(source, size)) // copy_file_range(2) where the kernel can
 	return err
 }
 
-func dupFile(fd int) *os.File {
+func dupFile(fd int) (*os.File, error) {
 	duplicate, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
-		return nil // whose methods return an error
+		return nil, os.NewSyscallError("fcntl", err)
 	}
-	return os.NewFile(uintptr(duplicate), "")
+	return os.NewFile(uintptr(duplicate), ""), nil
 }
 
 func copyLink(from, to int, entry, name string, info unix.Stat_t) error {
