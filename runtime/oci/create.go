@@ -12,7 +12,6 @@ import (
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/bundle"
-	"sandbox.internal/runtime/oci/images"
 )
 
 const maxNameBytes = 200
@@ -59,7 +58,7 @@ func (e *Engine) Create(ctx context.Context, spec engine.ContainerSpec) (id stri
 		}
 	}()
 	err = bundle.Check(bundle.Input{
-		ID: c.id, Spec: spec, Image: bundleConfig(image.Config), Layers: image.Layers, RootFS: c.at.rootfs(),
+		ID: c.id, Spec: spec, Image: bundle.Config(image.Config), Layers: image.Layers, RootFS: c.at.rootfs(),
 		EtcFolder: c.at.etc(), Runtime: handler,
 	})
 	if err != nil {
@@ -91,7 +90,7 @@ func (e *Engine) keep(c *container) error {
 // reserve takes the container's name. Only Create finds the container by it until it has a record.
 func (e *Engine) reserve(spec engine.ContainerSpec, handler bundle.Runtime) (*container, error) {
 	id := newID()
-	c := newContainer(e.layout.container(id), record{ID: id, Spec: spec, Runtime: spec.Runtime, Created: now()})
+	c := newContainer(e.layout.container(id), record{ID: id, Spec: spec, Runtime: spec.Runtime})
 	if c.record.Runtime == "" {
 		c.record.Runtime = handler.Name // so that a change of the default does not concern it
 	}
@@ -163,9 +162,4 @@ func (e *Engine) checkMounts(ctx context.Context, spec engine.ContainerSpec) err
 		_ = source.Close()
 	}
 	return nil
-}
-
-// bundleConfig is an image's configuration in the words of package bundle.
-func bundleConfig(c images.Config) bundle.Config {
-	return bundle.Config(c)
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -21,7 +20,6 @@ type record struct {
 	ID      string
 	Spec    engine.ContainerSpec
 	Runtime string // what the container is run with; the name or path that it was found by
-	Created time.Time
 	// Run is what a start makes, or has made, at the kernel; nil when nothing of it is left.
 	Run *runRecord `json:",omitempty"`
 	// StartError is why the last start failed.

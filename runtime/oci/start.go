@@ -309,7 +309,7 @@ func (s *startOperation) writeBundle() error {
 		spec.Env[exitFDVariable] = exitFD
 	}
 	in := bundle.Input{
-		ID: c.id, Spec: spec, Image: bundleConfig(s.image.Config), Layers: s.image.Layers, RootFS: s.root(),
+		ID: c.id, Spec: spec, Image: bundle.Config(s.image.Config), Layers: s.image.Layers, RootFS: s.root(),
 		NetNS: s.netNS, Mounts: s.sources.mounts, Sys: s.sources.sys, CgroupsPath: s.group.Path(),
 		EtcFolder: c.etcPath(), EtcSource: filepath.Join(s.sources.writes, etcFolder), Runtime: s.runtime,
 	}

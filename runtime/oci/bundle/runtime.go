@@ -39,23 +39,25 @@ type Runtime struct {
 	global            []string // flags of every command
 	takesFilter       bool     // a compiled seccomp filter
 	recursiveReadOnly bool     // the mount option rro
-	spec              string   // the version of the runtime specification that it accepts
 }
+
+// specVersion is the version of the runtime specification that every runtime accepts.
+const specVersion = "1.0.2"
 
 // runtimes are the products, and what is known about them.
 var runtimes = []Runtime{
 	{
-		Name: "crun", PassesFiles: true, MapsUsers: true, RunsSealed: true, spec: "1.0.2",
+		Name: "crun", PassesFiles: true, MapsUsers: true, RunsSealed: true,
 		takesFilter: true, recursiveReadOnly: true,
 		// The groups are ours; and it refuses hosts with both versions of control groups.
 		global: []string{"--cgroup-manager=disabled"},
 	},
 	{
 		Name: "runc", JoinsCgroup: true, PassesFiles: true, MapsUsers: true, RunsSealed: true,
-		spec: "1.0.2", recursiveReadOnly: true,
+		recursiveReadOnly: true,
 	},
 	{
-		Name: "runsc", Delete: true, Pauses: true, OwnKernel: true, spec: "1.0.2",
+		Name: "runsc", Delete: true, Pauses: true, OwnKernel: true,
 		// What a container writes goes to the root file system that it is given, not to a layer of
 		// runsc's own.
 		global: []string{
@@ -153,5 +155,3 @@ func (r Runtime) StateArgs(root, id string) []string { return append(r.command(r
 func (r Runtime) command(root, name string) []string {
 	return slices.Concat([]string{r.Path, "--root", root}, r.global, []string{name})
 }
-
-func (r Runtime) specVersion() string { return r.spec }

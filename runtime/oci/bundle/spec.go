@@ -51,7 +51,7 @@ func build(in Input) (*specs.Spec, error) {
 		return nil, err
 	}
 	spec := &specs.Spec{
-		Version:  in.Runtime.specVersion(),
+		Version:  specVersion,
 		Process:  process,
 		Root:     &specs.Root{Path: in.RootFS},
 		Hostname: Hostname(in.ID, in.Spec.Network),
