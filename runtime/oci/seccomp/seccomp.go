@@ -10,6 +10,7 @@
 package seccomp
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -130,75 +131,103 @@ type calls struct {
 	newer    uint32 // the action for it
 }
 
+// resolve returns what the profile says about the system calls of an ABI.
 func resolve(profile *specs.LinuxSeccomp, abi abi, fallback uint32) (calls, error) {
-	known := map[uint32]*call{}
-	final := map[uint32]bool{} // those with a rule without conditions
 	numbers, err := abi.table()
 	if err != nil {
 		return calls{}, err
 	}
-	highest := abi.base
+	r := resolver{
+		abi: abi, numbers: numbers, fallback: fallback, highest: abi.base,
+		known: map[uint32]*call{}, final: map[uint32]bool{},
+	}
 	for _, entry := range profile.Syscalls {
-		do, err := action(entry.Action, entry.ErrnoRet)
-		if err != nil {
+		if err := r.add(entry); err != nil {
 			return calls{}, fmt.Errorf("system calls %s: %w", strings.Join(entry.Names, ", "), err)
-		}
-		alternatives, err := alternatives(entry.Args)
-		if err != nil {
-			return calls{}, fmt.Errorf("system calls %s: %w", strings.Join(entry.Names, ", "), err)
-		}
-		for _, name := range entry.Names {
-			targets := []target{}
-			if number, ok := numbers[name]; ok {
-				targets = append(targets, target{number: number, alternatives: alternatives})
-				if number < abi.base+privateCalls {
-					highest = max(highest, number)
-				}
-			}
-			if multiplexed, ok := abi.multiplexed(name, alternatives, do); ok {
-				targets = append(targets, multiplexed)
-			}
-			if do == fallback {
-				continue // as runtimes do: it would supersede nothing
-			}
-			for _, target := range targets {
-				if final[target.number] {
-					continue
-				}
-				found, ok := known[target.number]
-				if !ok {
-					found = &call{number: target.number, action: fallback}
-					known[target.number] = found
-				}
-				if len(target.alternatives) == 0 {
-					final[target.number] = true
-					found.rules, found.action = nil, do
-					continue
-				}
-				for _, conditions := range target.alternatives {
-					found.rules = append(found.rules, rule{
-						conditions: conditions, action: do, bits: abi.compared(name),
-					})
-				}
-			}
 		}
 	}
-	result := calls{fallback: fallback, beyond: highest + 1, newer: fallback}
-	if fallback&^retData == retErrno && len(known) > 0 {
+	return r.calls(), nil
+}
+
+// resolver gathers the rules of a profile for one ABI.
+type resolver struct {
+	abi      abi
+	numbers  map[string]uint32
+	fallback uint32
+	known    map[uint32]*call
+	final    map[uint32]bool // those with a rule without conditions
+	highest  uint32          // the last number that the profile names, private ones aside
+}
+
+// add adds the rules of one entry of the profile.
+func (r *resolver) add(entry specs.LinuxSyscall) error {
+	do, err := action(entry.Action, entry.ErrnoRet)
+	if err != nil {
+		return err
+	}
+	alternatives, err := alternatives(entry.Args)
+	if err != nil {
+		return err
+	}
+	for _, name := range entry.Names {
+		if number, ok := r.numbers[name]; ok && number < r.abi.base+privateCalls {
+			r.highest = max(r.highest, number)
+		}
+		if do == r.fallback {
+			continue // as runtimes do: it would supersede nothing
+		}
+		for _, target := range r.targets(name, alternatives, do) {
+			r.apply(target, do, r.abi.compared(name))
+		}
+	}
+	return nil
+}
+
+// targets are the system calls by which the named one is made.
+func (r *resolver) targets(name string, alternatives [][]specs.LinuxSeccompArg, do uint32) []target {
+	var targets []target
+	if number, ok := r.numbers[name]; ok {
+		targets = append(targets, target{number: number, alternatives: alternatives})
+	}
+	if multiplexed, ok := r.abi.multiplexed(name, alternatives, do); ok {
+		targets = append(targets, multiplexed)
+	}
+	return targets
+}
+
+// apply adds the rules of a target. A rule without conditions supersedes all others.
+func (r *resolver) apply(target target, do uint32, bits int) {
+	if r.final[target.number] {
+		return
+	}
+	found, ok := r.known[target.number]
+	if !ok {
+		found = &call{number: target.number, action: r.fallback}
+		r.known[target.number] = found
+	}
+	if len(target.alternatives) == 0 {
+		r.final[target.number] = true
+		found.rules, found.action = nil, do
+		return
+	}
+	for _, conditions := range target.alternatives {
+		found.rules = append(found.rules, rule{conditions: conditions, action: do, bits: bits})
+	}
+}
+
+// calls returns the rules that were added, by number.
+func (r *resolver) calls() calls {
+	result := calls{fallback: r.fallback, beyond: r.highest + 1, newer: r.fallback}
+	if r.fallback&^retData == retErrno && len(r.known) > 0 {
 		// A program that tries a system call which is newer than the profile must see the error with
 		// which it falls back to an older one. runc does the same.
 		result.newer = retErrno | uint32(unix.ENOSYS)
 	}
-	for _, found := range known {
+	for _, found := range r.known {
 		result.list = append(result.list, *found)
 	}
-	slices.SortFunc(result.list, func(a, b call) int {
-		if a.number < b.number {
-			return -1
-		}
-		return 1
-	})
-	return result, nil
+	slices.SortFunc(result.list, func(a, b call) int { return cmp.Compare(a.number, b.number) })
+	return result
 }
 
 // target is a system call to which an entry of a profile applies: if any of the alternatives holds,
