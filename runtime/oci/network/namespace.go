@@ -78,14 +78,26 @@ func (b *bridge) inside(address netip.Addr, opened chan<- opening, connected <-c
 	configured <- b.configureEth0(address)
 }
 
-// unshareNetwork moves the thread to a new namespace without IPv6, its loopback interface up.
+// unshareNetwork moves the thread to a new namespace, and returns a descriptor of that.
 func unshareNetwork() (int, error) {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return -1, fmt.Errorf("unshare: %w", err)
 	}
+	if err := configureNamespace(); err != nil {
+		return -1, err
+	}
+	fd, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("open the namespace: %w", err)
+	}
+	return fd, nil
+}
+
+// configureNamespace switches IPv6 off in this thread's namespace, and sets the loopback interface up.
+func configureNamespace() error {
 	err := os.WriteFile("/proc/sys/net/ipv6/conf/all/disable_ipv6", []byte("1"), 0)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // it does not exist on a host without IPv6
-		return -1, fmt.Errorf("switch IPv6 off: %w", err)
+		return fmt.Errorf("switch IPv6 off: %w", err)
 	}
 	// As in Docker's containers, every process may listen on low ports and send echo requests. Containers
 	// with a user namespace cannot set this themselves.
@@ -93,19 +105,15 @@ func unshareNetwork() (int, error) {
 		"ip_unprivileged_port_start": "0", "ping_group_range": "0 2147483647",
 	} {
 		if err := os.WriteFile("/proc/sys/net/ipv4/"+name, []byte(value), 0); err != nil {
-			return -1, fmt.Errorf("set net.ipv4.%s: %w", name, err)
+			return fmt.Errorf("set net.ipv4.%s: %w", name, err)
 		}
 	}
 	const loopback = 1 // always the first interface
 	link := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: loopback}}
 	if err := netlink.LinkSetUp(link); err != nil {
-		return -1, fmt.Errorf("set the loopback interface up: %w", err)
+		return fmt.Errorf("set the loopback interface up: %w", err)
 	}
-	fd, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return -1, fmt.Errorf("open the namespace: %w", err)
-	}
-	return fd, nil
+	return nil
 }
 
 // configureEth0 gives eth0 of this thread's namespace its address and the default route.
