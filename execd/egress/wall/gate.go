@@ -17,7 +17,7 @@ const ownedTable = 2
 // openGate makes the gate's table on conn. The nftables library cannot say whose a table is, so the
 // messages are put together here.
 func openGate(conn *netlink.Conn) error {
-	messages := []netlink.Message{batchEnd(unix.NFNL_MSG_BATCH_BEGIN)}
+	messages := []netlink.Message{batchMessage(unix.NFNL_MSG_BATCH_BEGIN)}
 	add := func(kind uint16, flags netlink.HeaderFlags, attributes []netlink.Attribute) error {
 		data, err := netlink.MarshalAttributes(attributes)
 		if err != nil {
@@ -73,7 +73,7 @@ func openGate(conn *netlink.Conn) error {
 	}
 	wanted := len(messages) - 1
 	if _, err := conn.SendMessages(append(messages,
-		batchEnd(unix.NFNL_MSG_BATCH_END))); err != nil {
+		batchMessage(unix.NFNL_MSG_BATCH_END))); err != nil {
 		return fmt.Errorf("send: %w", err)
 	}
 	for answered := 0; answered < wanted; {
@@ -99,7 +99,7 @@ func expressions(all []expr.Any) []netlink.Attribute {
 	return attributes
 }
 
-func batchEnd(kind uint16) netlink.Message {
+func batchMessage(kind uint16) netlink.Message {
 	return netlink.Message{
 		Header: netlink.Header{Type: netlink.HeaderType(kind), Flags: netlink.Request},
 		Data:   []byte{0, unix.NFNETLINK_V0, 0, unix.NFNL_SUBSYS_NFTABLES},

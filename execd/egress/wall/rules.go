@@ -173,7 +173,7 @@ func (w *Wall) fill(compiled *policy.Compiled) error {
 	// Packets write to this set. Each policy has its own, because one that is judged by the old
 	// rules at the moment of the change would otherwise put back what the change took away.
 	w.inUse = w.timedSet(fmt.Sprintf("in_use_%d", w.generation), true)
-	w.stale = []*nftables.Set{w.inUse}
+	w.policySets = []*nftables.Set{w.inUse}
 	w.conn.FlushChain(w.verdict)
 	w.conn.FlushChain(w.answer)
 	deny := w.deny
@@ -238,7 +238,7 @@ func (w *Wall) rangeSet(action policy.Action, ranges []policy.Range) (*nftables.
 	if err := w.conn.AddSet(set, nil); err != nil {
 		return nil, err
 	}
-	w.stale = append(w.stale, set)
+	w.policySets = append(w.policySets, set)
 	return set, w.addElements(set, elements)
 }
 

@@ -80,7 +80,7 @@ type Wall struct {
 	learned    *nftables.Set // addresses of allowed names, by the answers' time to live
 	inUse      *nftables.Set // those of them that open connections use
 	generation int
-	stale      []*nftables.Set // the sets of the policy in force
+	policySets []*nftables.Set // the sets of the policy in force
 }
 
 // Build puts up the wall with a policy, and opens no gate: nothing passes yet. A wall that an
@@ -148,7 +148,7 @@ func (w *Wall) Apply(compiled *policy.Compiled, keep func(netip.Addr) bool,
 	// Emptied and filled again without a look at it: while the kernel resizes a set it may leave
 	// some elements out of a listing, and one that is not named would stay.
 	w.conn.FlushSet(w.learned)
-	oldSets, oldInUse := w.stale, w.inUse
+	oldSets, oldInUse := w.policySets, w.inUse
 	err = errors.Join(w.addElements(w.learned, merge(learned)), w.fill(compiled),
 		w.addElements(w.inUse, used))
 	if err == nil {
@@ -158,7 +158,7 @@ func (w *Wall) Apply(compiled *policy.Compiled, keep func(netip.Addr) bool,
 		err = w.conn.Flush()
 	}
 	if err != nil {
-		w.stale, w.inUse = oldSets, oldInUse
+		w.policySets, w.inUse = oldSets, oldInUse
 		return fmt.Errorf("apply the policy: %w", err)
 	}
 	return nil
