@@ -23,10 +23,10 @@ type actor struct {
 	createdAt time.Time
 	log       zerolog.Logger
 
-	record       lifecycle.Record
-	auth         *lifecycle.ImageAuth // while Pending; never stored
-	job          context.CancelFunc   // cancels the running job; nil when there is none
-	needsInspect bool                 // another process may have acted on the box
+	record        lifecycle.Record
+	auth          *lifecycle.ImageAuth // while Pending; never stored
+	cancelRunning context.CancelFunc   // cancels the running job; nil when there is none
+	needsInspect  bool                 // another process may have acted on the box
 	// launched: a launch has begun a box, perhaps in an earlier process. Until then there is nothing
 	// to look for and to remove, which saves three calls of the engine for each sandbox that ends
 	// while its image is pulled.
@@ -87,8 +87,8 @@ func (a *actor) post(f func()) {
 	}
 }
 
-// now returns the published record. It must not be changed.
-func (a *actor) now() *lifecycle.Record { return a.view.Load() }
+// snapshot returns the published record. It must not be changed.
+func (a *actor) snapshot() *lifecycle.Record { return a.view.Load() }
 
 func (a *actor) changes() <-chan struct{} {
 	a.mu.Lock()
@@ -105,7 +105,7 @@ func (a *actor) await(
 	defer timer.Stop()
 	for {
 		changed := a.changes()
-		record := a.now()
+		record := a.snapshot()
 		if holds(record) {
 			return record
 		}
@@ -167,7 +167,7 @@ func (a *actor) request(trigger lifecycle.Trigger, reason lifecycle.Reason, mess
 	if err != nil {
 		return err
 	}
-	return a.commitBy(a.saverOf(trigger), record, a.transition(record))
+	return a.commit(durabilityOf(trigger), record, a.transition(record))
 }
 
 // recordTransition records a transition that has happened at the engine. It is in force even when
@@ -187,23 +187,28 @@ func (a *actor) recordTransition(
 	if trigger == lifecycle.TriggerProvisioned {
 		events = a.mark(&record, lifecycle.StageReady, record.Sandbox.Status.LastTransitionAt)
 	}
-	a.saveOrRetryBy(a.saverOf(trigger), record, append(events, a.transition(record))...)
+	a.saveOrRetry(durabilityOf(trigger), record, append(events, a.transition(record))...)
 }
 
-// saver is how a change is saved: Store.Save or Store.SaveUnsynced.
-type saver func(context.Context, lifecycle.Record, ...lifecycle.Event) error
+// durability is whether a change that was saved outlasts a loss of power.
+type durability int
 
-// saverOf returns how the transition of that trigger is saved.
-func (a *actor) saverOf(trigger lifecycle.Trigger) saver {
+const (
+	synced durability = iota
+	unsynced
+)
+
+// durabilityOf returns how the transition of that trigger is saved.
+func durabilityOf(trigger lifecycle.Trigger) durability {
 	switch trigger {
 	case lifecycle.TriggerPause, lifecycle.TriggerPaused, lifecycle.TriggerResume,
 		lifecycle.TriggerResumed:
 		// Nothing is lost if a loss of power takes it back. One of the engine's machine ends the
 		// box, and Running, Pausing, Paused and Resuming all lead to the same end then. One of the
 		// service's alone does not, and a start takes from the engine whether the box is frozen.
-		return a.host.Store.SaveUnsynced
+		return unsynced
 	}
-	return a.host.Store.Save
+	return synced
 }
 
 // transition returns the event for the change from the actor's record to that one.
@@ -236,14 +241,10 @@ func (a *actor) event(kind lifecycle.EventType) lifecycle.Event {
 }
 
 // commit saves a changed record, then makes it visible.
-func (a *actor) commit(record lifecycle.Record, events ...lifecycle.Event) error {
-	return a.commitBy(a.host.Store.Save, record, events...)
-}
-
-func (a *actor) commitBy(
-	save saver, record lifecycle.Record, events ...lifecycle.Event,
+func (a *actor) commit(
+	as durability, record lifecycle.Record, events ...lifecycle.Event,
 ) error {
-	if err := a.save(save, record, events); err != nil {
+	if err := a.save(as, record, events); err != nil {
 		if a.host.ctx.Err() != nil {
 			return lifecycle.Stopping()
 		}
@@ -255,12 +256,8 @@ func (a *actor) commitBy(
 
 // saveOrRetry makes a record visible that describes what has happened, and saves it, now or in a
 // later attempt.
-func (a *actor) saveOrRetry(record lifecycle.Record, events ...lifecycle.Event) {
-	a.saveOrRetryBy(a.host.Store.Save, record, events...)
-}
-
-func (a *actor) saveOrRetryBy(save saver, record lifecycle.Record, events ...lifecycle.Event) {
-	if err := a.save(save, record, events); err != nil {
+func (a *actor) saveOrRetry(as durability, record lifecycle.Record, events ...lifecycle.Event) {
+	if err := a.save(as, record, events); err != nil {
 		a.log.Error().Err(err).Msg("a change is not durable; trying again")
 		a.unsaved = append(a.unsaved, events...)
 		a.saveAgainAt = a.host.Clock().Add(saveInterval)
@@ -270,9 +267,11 @@ func (a *actor) saveOrRetryBy(save saver, record lifecycle.Record, events ...lif
 
 // save saves a record with its events and the unsaved ones: an event is never saved without its
 // state.
-func (a *actor) save(save saver, record lifecycle.Record, events []lifecycle.Event) error {
-	if !a.saveAgainAt.IsZero() {
-		save = a.host.Store.Save // what could not be saved before may have to be synced
+func (a *actor) save(as durability, record lifecycle.Record, events []lifecycle.Event) error {
+	save := a.host.Store.Save
+	// What could not be saved before may have to be synced.
+	if as == unsynced && a.saveAgainAt.IsZero() {
+		save = a.host.Store.SaveUnsynced
 	}
 	events = slices.Concat(a.unsaved, events)
 	if err := save(a.host.ctx, record, events...); err != nil {
@@ -286,7 +285,7 @@ func (a *actor) save(save saver, record lifecycle.Record, events []lifecycle.Eve
 // retrySave saves the record and the unsaved events when their time has come.
 func (a *actor) retrySave() {
 	if !a.saveAgainAt.IsZero() && !a.host.Clock().Before(a.saveAgainAt) {
-		a.saveOrRetry(a.record)
+		a.saveOrRetry(synced, a.record)
 	}
 }
 
@@ -329,7 +328,7 @@ func (a *actor) reached(stage lifecycle.Stage) {
 		if events := a.mark(&record, stage, at); events != nil {
 			// A launch that is taken up looks at the engine for what is there: a stage that a loss
 			// of power takes back was not reached as far as clients can see.
-			a.saveOrRetryBy(a.host.Store.SaveUnsynced, record, events...)
+			a.saveOrRetry(unsynced, record, events...)
 		}
 	})
 }

@@ -19,7 +19,7 @@ func (h *Host) RecordOf(id string) lifecycle.Record {
 	if err != nil {
 		panic(err)
 	}
-	return *a.now()
+	return *a.snapshot()
 }
 
 // HasAuth reports whether the actor of a sandbox holds credentials.

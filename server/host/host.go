@@ -62,7 +62,7 @@ type Host struct {
 
 	registry registry
 	notifier notifier
-	keys     keyTurns
+	keys     keyLocks
 	slot     sync.Mutex // serialises creates of sandboxes that share the host's network
 	creating sync.RWMutex
 

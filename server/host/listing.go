@@ -12,7 +12,7 @@ func (h *Host) Get(_ context.Context, id string) (lifecycle.Sandbox, error) {
 	if err != nil {
 		return lifecycle.Sandbox{}, err
 	}
-	return a.now().Sandbox, nil
+	return a.snapshot().Sandbox, nil
 }
 
 // List implements lifecycle.Backend.
@@ -28,12 +28,12 @@ func (h *Host) List(
 	listing := lifecycle.Listing{Items: []lifecycle.Sandbox{}}
 	certain := filter.Owner == nil && len(filter.Metadata) == 0 // the candidates are the matches
 	for a := range r.candidates(filter) {
-		if !certain && !filter.Match(&a.now().Sandbox) {
+		if !certain && !filter.Match(&a.snapshot().Sandbox) {
 			continue
 		}
 		// Divided, not multiplied: a page number may be as large as an integer gets.
 		if listing.Total/page.Size == page.Number-1 {
-			listing.Items = append(listing.Items, a.now().Sandbox)
+			listing.Items = append(listing.Items, a.snapshot().Sandbox)
 		}
 		listing.Total++
 	}
@@ -46,7 +46,7 @@ func (h *Host) Count() map[lifecycle.State]int {
 	h.registry.mu.RLock()
 	defer h.registry.mu.RUnlock()
 	for _, a := range h.registry.ordered {
-		count[a.now().Sandbox.Status.State]++
+		count[a.snapshot().Sandbox.Status.State]++
 	}
 	return count
 }

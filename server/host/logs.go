@@ -33,7 +33,7 @@ func (h *Host) Logs(
 	defer context.AfterFunc(h.ctx, cancel)()
 
 	var out io.Writer
-	if options.Follow && a.now().Sandbox.Status.State == lifecycle.StatePending {
+	if options.Follow && a.snapshot().Sandbox.Status.State == lifecycle.StatePending {
 		// there is no output yet, and the client should see that the request was accepted
 		out = open()
 		h.awaitStart(ctx, a)
@@ -63,7 +63,7 @@ func (h *Host) Logs(
 func (h *Host) openLog(
 	ctx context.Context, a *actor, wanted lifecycle.LogOptions,
 ) (log io.ReadCloser, live bool, err error) {
-	log, err = h.Boxes.OpenLog(ctx, *a.now(), wanted)
+	log, err = h.Boxes.OpenLog(ctx, *a.snapshot(), wanted)
 	switch {
 	case errors.Is(err, lifecycle.ErrNoBox):
 		kept, err := h.keptLog(ctx, a, wanted.Tail)
@@ -137,7 +137,7 @@ func (h *Host) keptLog(ctx context.Context, a *actor, tail *int) ([]byte, error)
 	if err != nil {
 		return nil, err
 	}
-	record := a.now()
+	record := a.snapshot()
 	_, started := record.Sandbox.Reached(lifecycle.StageStarted)
 	if !kept && (started || record.Port != 0) {
 		return nil, lifecycle.Conflictf(

@@ -55,9 +55,7 @@ func (a *actor) run() {
 			f()
 		case <-timer.C:
 		case <-a.host.ctx.Done():
-			if a.job != nil {
-				a.job()
-			}
+			a.cancelJob()
 			return
 		}
 	}
@@ -67,7 +65,7 @@ func (a *actor) run() {
 // continues a sandbox after a restart. In a state that requires none it inspects the box if
 // something may have happened to it.
 func (a *actor) next() {
-	if a.job != nil {
+	if a.cancelRunning != nil {
 		return
 	}
 	auth, launched := a.auth, a.launched // a job gets copies of what belongs to this goroutine
@@ -97,7 +95,7 @@ func (a *actor) next() {
 // start runs a job beside the actor. The actor runs the job's outcome when the job has ended.
 func (a *actor) start(job func(ctx context.Context, record lifecycle.Record) (outcome func())) {
 	ctx, cancel := context.WithCancel(a.host.ctx)
-	a.job = cancel
+	a.cancelRunning = cancel
 	record := a.record.Clone()
 	a.host.tasks.Add(1)
 	go func() {
@@ -105,7 +103,7 @@ func (a *actor) start(job func(ctx context.Context, record lifecycle.Record) (ou
 		defer cancel()
 		outcome := job(ctx, record)
 		a.post(func() {
-			a.job = nil
+			a.cancelRunning = nil
 			if outcome != nil {
 				outcome()
 			}
@@ -115,8 +113,8 @@ func (a *actor) start(job func(ctx context.Context, record lifecycle.Record) (ou
 
 // cancelJob cancels the running job, if any. Its outcome is still delivered.
 func (a *actor) cancelJob() {
-	if a.job != nil {
-		a.job()
+	if a.cancelRunning != nil {
+		a.cancelRunning()
 	}
 }
 

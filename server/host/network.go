@@ -17,7 +17,7 @@ const slotTimeout = 30 * time.Second
 // 1).
 func (h *Host) slotFree() error {
 	for _, a := range h.registry.all() {
-		if state := a.now().Sandbox.Status.State; !state.Final() {
+		if state := a.snapshot().Sandbox.Status.State; !state.Final() {
 			return lifecycle.Conflictf(
 				"docker.network_mode is host, which allows one sandbox at a time, and sandbox %s "+
 					"is %s: delete it first",

@@ -14,7 +14,7 @@ func (h *Host) guarded(id string) (*actor, lifecycle.Sidecar, error) {
 	if err != nil {
 		return nil, lifecycle.Sidecar{}, err
 	}
-	record := a.now()
+	record := a.snapshot()
 	if record.Sidecar == nil {
 		return nil, lifecycle.Sidecar{}, lifecycle.Conflictf(
 			"the sandbox has no egress sidecar: when it was created, " +
@@ -64,7 +64,7 @@ func (h *Host) ChangeNetworkPolicy(
 		record.Spec.NetworkPolicy = policy.Clone()
 		event := a.event(lifecycle.EventPolicy)
 		event.NetworkPolicy = policy.Clone()
-		return a.commit(record, event)
+		return a.commit(synced, record, event)
 	})
 }
 

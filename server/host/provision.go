@@ -14,8 +14,13 @@ import (
 func (a *actor) provision(
 	ctx context.Context, record lifecycle.Record, auth *lifecycle.ImageAuth, launched bool,
 ) func() {
-	launch := a.launch(ctx, record)
-	launch.Auth, launch.Fresh = auth, !launched
+	launch := lifecycle.Launch{
+		Auth:    auth,
+		Fresh:   !launched,
+		Ready:   func(place lifecycle.Place) error { return a.syncSidecar(ctx, &record, place) },
+		Doing:   func(message string) { a.showProgress(lifecycle.ReasonContainerStarting, message) },
+		Waiting: a.waiting,
+	}
 	launch.Reached = func(stage lifecycle.Stage) {
 		launch.Fresh = false
 		a.reached(stage)
@@ -42,15 +47,6 @@ func (a *actor) provision(
 		if !clock.Sleep(ctx, pause) {
 			return nil
 		}
-	}
-}
-
-// launch returns the callbacks of a launch of the actor's box.
-func (a *actor) launch(ctx context.Context, record lifecycle.Record) lifecycle.Launch {
-	return lifecycle.Launch{
-		Ready:   func(place lifecycle.Place) error { return a.syncSidecar(ctx, &record, place) },
-		Doing:   func(message string) { a.showProgress(lifecycle.ReasonContainerStarting, message) },
-		Waiting: a.waiting,
 	}
 }
 
@@ -91,6 +87,6 @@ func (a *actor) waiting(reason lifecycle.Reason, message string) {
 		}
 		a.lastProgress = lifecycle.Status{Reason: reason, LastTransitionAt: event.Time}
 		event.Reason, event.Message = reason, message
-		a.saveOrRetry(a.record, event)
+		a.saveOrRetry(synced, a.record, event)
 	})
 }

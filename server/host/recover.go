@@ -28,7 +28,7 @@ func (h *Host) recover(ctx context.Context) error {
 	defer discards.Wait()
 	adopted := 0
 	for _, box := range boxes {
-		if a := h.registry.owner(box.ID); a != nil && !a.now().Removed {
+		if a := h.registry.owner(box.ID); a != nil && !a.snapshot().Removed {
 			continue
 		}
 		// no sandbox, one with another box, or one whose box was removed
@@ -84,12 +84,13 @@ func (a *actor) inspectSoon() { a.post(func() { a.needsInspect = true }) }
 // running inspection may have seen the box as it was before.
 func (a *actor) onBoxEvent(event lifecycle.BoxEvent) {
 	a.post(func() {
+		noJob := a.cancelRunning == nil
 		switch state := a.state(); {
 		case event == lifecycle.BoxEventStarted && state == lifecycle.StatePending:
 		case event == lifecycle.BoxEventFrozen &&
-			(state == lifecycle.StatePausing || state == lifecycle.StatePaused && a.job == nil):
+			(state == lifecycle.StatePausing || state == lifecycle.StatePaused && noJob):
 		case event == lifecycle.BoxEventThawed &&
-			(state == lifecycle.StateResuming || state == lifecycle.StateRunning && a.job == nil):
+			(state == lifecycle.StateResuming || state == lifecycle.StateRunning && noJob):
 		default:
 			a.needsInspect = true
 		}
@@ -130,7 +131,7 @@ func (h *Host) sweep() {
 func (h *Host) wakeDue() {
 	now := h.Clock()
 	for _, a := range h.registry.all() {
-		if at := dueAt(a.now()); !at.IsZero() && !now.Before(at) {
+		if at := dueAt(a.snapshot()); !at.IsZero() && !now.Before(at) {
 			a.post(func() {})
 		}
 	}
@@ -140,7 +141,7 @@ func (h *Host) compare(boxes []lifecycle.BoxListing) {
 	found := make(map[string]lifecycle.BoxListing, len(boxes))
 	for _, box := range boxes {
 		found[box.ID] = box
-		if a := h.registry.owner(box.ID); a == nil || a.now().Removed {
+		if a := h.registry.owner(box.ID); a == nil || a.snapshot().Removed {
 			h.discard(h.ctx, box)
 		}
 	}
@@ -148,7 +149,7 @@ func (h *Host) compare(boxes []lifecycle.BoxListing) {
 		lifecycle.StateRunning: lifecycle.BoxRunning, lifecycle.StatePaused: lifecycle.BoxFrozen,
 	}
 	for _, a := range h.registry.all() {
-		record := a.now()
+		record := a.snapshot()
 		box := found[record.Box]
 		want, ok := settled[record.Sandbox.Status.State]
 		joined := record.Sidecar != nil || record.SpareNetwork

@@ -35,9 +35,9 @@ func newRegistry() registry {
 func (r *registry) add(a *actor) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	sandbox := &a.now().Sandbox
+	sandbox := &a.snapshot().Sandbox
 	r.actors[a.id] = a
-	r.boxes[a.now().Box] = a
+	r.boxes[a.snapshot().Box] = a
 	at, _ := slices.BinarySearchFunc(r.ordered, a, order)
 	r.ordered = slices.Insert(r.ordered, at, a)
 	r.states = slices.Insert(r.states, at, sandbox.Status.State)
@@ -48,11 +48,11 @@ func (r *registry) remove(a *actor) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.actors, a.id)
-	delete(r.boxes, a.now().Box)
+	delete(r.boxes, a.snapshot().Box)
 	if at, found := slices.BinarySearchFunc(r.ordered, a, order); found {
 		r.ordered = slices.Delete(r.ordered, at, at+1)
 		r.states = slices.Delete(r.states, at, at+1)
-		r.untag(a, a.now().Sandbox.Metadata)
+		r.untag(a, a.snapshot().Sandbox.Metadata)
 	}
 }
 

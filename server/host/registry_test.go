@@ -66,7 +66,7 @@ func TestListingsAgreeWithThePlainRule(t *testing.T) {
 				}
 				var want []string
 				for _, a := range slices.SortedFunc(slices.Values(living), func(a, b *actor) int { return order(b, a) }) {
-					if filter.Match(&a.now().Sandbox) {
+					if filter.Match(&a.snapshot().Sandbox) {
 						want = append(want, a.id)
 					}
 				}

@@ -29,11 +29,11 @@ func (h *Host) Create(
 		return h.create(ctx, spec, options, nil, began)
 	}
 	// The next request with the same key waits for this one's response; others do not.
-	done, err := h.keys.take(ctx, keyTurn{options.Owner, options.IdempotencyKey})
+	unlock, err := h.keys.lock(ctx, ownedKey{options.Owner, options.IdempotencyKey})
 	if err != nil {
 		return lifecycle.Sandbox{}, err
 	}
-	defer done()
+	defer unlock()
 	key := &lifecycle.IdempotencyKey{
 		Owner:     options.Owner,
 		Key:       options.IdempotencyKey,
@@ -181,18 +181,18 @@ func (h *Host) Delete(ctx context.Context, id string) error {
 
 // Pause implements lifecycle.Backend.
 func (h *Host) Pause(ctx context.Context, id string) error {
-	return h.toggle(ctx, id, "pause", lifecycle.StateRunning, lifecycle.TriggerPause,
+	return h.toggle(ctx, id, lifecycle.StateRunning, lifecycle.TriggerPause,
 		lifecycle.ReasonUserPause)
 }
 
 // Resume implements lifecycle.Backend.
 func (h *Host) Resume(ctx context.Context, id string) error {
-	return h.toggle(ctx, id, "resume", lifecycle.StatePaused, lifecycle.TriggerResume,
+	return h.toggle(ctx, id, lifecycle.StatePaused, lifecycle.TriggerResume,
 		lifecycle.ReasonUserResume)
 }
 
 func (h *Host) toggle(
-	ctx context.Context, id, action string, from lifecycle.State, trigger lifecycle.Trigger,
+	ctx context.Context, id string, from lifecycle.State, trigger lifecycle.Trigger,
 	reason lifecycle.Reason,
 ) error {
 	a, err := h.registry.get(id)
@@ -202,9 +202,9 @@ func (h *Host) toggle(
 	var during lifecycle.State
 	err = a.do(ctx, func() error {
 		if state := a.state(); state != from {
-			return state.Conflict(action, from)
+			return state.Conflict(string(trigger), from)
 		}
-		err := a.request(trigger, reason, action+"d by a client")
+		err := a.request(trigger, reason, string(trigger)+"d by a client") // paused, resumed
 		during = a.state()
 		return err
 	})
@@ -236,7 +236,7 @@ func (h *Host) Renew(ctx context.Context, id string, expiresAt time.Time) (time.
 		record.Sandbox.ExpiresAt = expiresAt
 		event := a.event(lifecycle.EventRenewed)
 		event.ExpiresAt = expiresAt
-		return a.commit(record, event)
+		return a.commit(synced, record, event)
 	})
 	return expiresAt, err
 }
@@ -264,7 +264,7 @@ func (h *Host) UpdateMetadata(
 		record.Sandbox.Metadata = merged
 		event := a.event(lifecycle.EventMetadata)
 		event.Metadata, event.Removed = lifecycle.DiffMetadata(a.record.Sandbox.Metadata, merged)
-		return a.commit(record, event)
+		return a.commit(synced, record, event)
 	})
 	return maps.Clone(merged), err
 }

@@ -53,7 +53,7 @@ func (a *actor) syncSidecar(
 			a.setRecord(record)
 			return
 		case changed:
-			a.saveOrRetry(record)
+			a.saveOrRetry(synced, record)
 		}
 		a.guardAnswered(restarts)
 	})
@@ -74,20 +74,20 @@ func (h *Host) watchGuards() {
 // that did not answer before either is recorded as silent.
 func (h *Host) checkGuards(missed map[*actor]bool) map[*actor]bool {
 	var (
-		mu     sync.Mutex
-		group  sync.WaitGroup
-		turns  = make(chan struct{}, concurrentChecks)
-		silent = map[*actor]bool{}
+		mu        sync.Mutex
+		group     sync.WaitGroup
+		semaphore = make(chan struct{}, concurrentChecks)
+		silent    = map[*actor]bool{}
 	)
 	for _, a := range h.registry.all() {
-		record := a.now()
+		record := a.snapshot()
 		if record.Sidecar == nil || record.Sidecar.Port == 0 ||
 			!record.Sandbox.Status.State.HasNetwork() {
 			continue
 		}
-		turns <- struct{}{}
+		semaphore <- struct{}{}
 		group.Go(func() {
-			defer func() { <-turns }()
+			defer func() { <-semaphore }()
 			restarts, err := h.Guards.Health(h.ctx, *record.Sidecar)
 			switch {
 			case h.ctx.Err() != nil:
@@ -146,5 +146,5 @@ func (a *actor) showGuard(sidecar lifecycle.Sidecar, reason lifecycle.Reason, me
 	event := a.event(lifecycle.EventProgress)
 	event.Reason, event.Message = reason, message
 	a.log.Warn().Int("restarts", sidecar.Restarts).Msg(message)
-	a.saveOrRetry(record, event)
+	a.saveOrRetry(synced, record, event)
 }

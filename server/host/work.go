@@ -137,7 +137,7 @@ func (a *actor) clean(ctx context.Context, record lifecycle.Record, launched boo
 			Msg("the container of a failed sandbox cannot be removed; trying again")
 		return nil
 	}
-	return func() { a.saveOrRetry(removed(a.record)) }
+	return func() { a.saveOrRetry(synced, removed(a.record)) }
 }
 
 // removed returns the record of a sandbox whose box is removed. Its spec, which may have a MiB, is
@@ -178,7 +178,7 @@ func (a *actor) observe(box lifecycle.BoxCondition) {
 	if port := box.Place.Port; port != 0 && port != a.record.Port {
 		record := a.record
 		record.Port = port
-		a.saveOrRetry(record)
+		a.saveOrRetry(synced, record)
 	}
 	switch state := a.state(); {
 	case state == lifecycle.StateRunning && box.Status == lifecycle.BoxFrozen:
