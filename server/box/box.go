@@ -89,7 +89,7 @@ const (
 type Containers struct {
 	Options
 	info        engine.Info
-	prober      *prober
+	pinger      *pinger
 	spares      *spares
 	starts      chan struct{}
 	inspections chan struct{}
@@ -111,14 +111,14 @@ type Containers struct {
 // opening only.
 func Open(ctx context.Context, options Options) (*Containers, error) {
 	c := &Containers{
-		Options: options, prober: newProber(),
+		Options: options, pinger: newPinger(),
 		starts: make(chan struct{}, concurrentStarts), inspections: make(chan struct{}, concurrentInspections),
 		filling: make(chan struct{}, 1),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	if err := c.prepare(ctx); err != nil {
 		c.cancel()
-		c.prober.close()
+		c.pinger.close()
 		return nil, err
 	}
 	if c.HostNetwork {
@@ -155,10 +155,10 @@ func (c *Containers) prepare(ctx context.Context) error {
 			return fmt.Errorf("make egress.image %q available: %w", c.EgressImage, err)
 		}
 	}
-	if err := c.proveLimits(ctx); err != nil {
+	if err := c.checkLimits(ctx); err != nil {
 		return err
 	}
-	return c.proveClasses(ctx)
+	return c.checkClasses(ctx)
 }
 
 // Info returns what the engine said about itself when it was opened.
@@ -168,7 +168,7 @@ func (c *Containers) Info() engine.Info { return c.info }
 func (c *Containers) Close() {
 	c.spares.close()
 	c.cancel()
-	c.prober.close()
+	c.pinger.close()
 }
 
 // Ready returns an error when the engine does not answer.

@@ -189,7 +189,7 @@ func (l *launching) answers(ctx context.Context, place lifecycle.Place, began ti
 	}
 	c := l.containers
 	asked := daemon{host: c.Host(&l.record), port: place.Port, token: l.record.Token}
-	if err := c.prober.until(ctx, asked, began, 200*time.Millisecond); err != nil {
+	if err := c.pinger.awaitAnswer(ctx, asked, began, 200*time.Millisecond); err != nil {
 		return err
 	}
 	return l.Ready(place)

@@ -21,15 +21,15 @@ var errNotDaemon = errors.New("what answers on the port of execd does not hold t
 // port may still be another sandbox's, which is on its end; execd's process 1 waits 5 s for that (execd/cmd/execd-init).
 const foreignPatience = 10 * time.Second
 
-// prober asks sandboxes' daemons whether they answer.
-type prober struct{ client *http.Client }
+// pinger asks sandboxes' daemons whether they answer.
+type pinger struct{ client *http.Client }
 
-func newProber() *prober {
+func newPinger() *pinger {
 	// A fresh connection for every question: a port may just have been taken over from another sandbox.
-	return &prober{client: sandboxhttp.NewClient(sandboxhttp.Options{Timeout: 2 * time.Second})}
+	return &pinger{client: sandboxhttp.NewClient(sandboxhttp.Options{Timeout: 2 * time.Second})}
 }
 
-func (p *prober) close() { p.client.CloseIdleConnections() }
+func (p *pinger) close() { p.client.CloseIdleConnections() }
 
 // daemon is where an execd is to be asked, and the token that it holds.
 type daemon struct {
@@ -38,14 +38,14 @@ type daemon struct {
 	token string
 }
 
-// until asks again and again until execd answers; after atMost it stops asking and returns why it did not. A question that is
+// awaitAnswer pings again and again until execd answers; after atMost it stops and returns why it did not. A question that is
 // under way by then is seen through: a sandbox with a hundredth of a core needs longer than that for an answer. began is when execd was
 // asked first.
-func (p *prober) until(ctx context.Context, d daemon, began time.Time, atMost time.Duration) error {
+func (p *pinger) awaitAnswer(ctx context.Context, d daemon, began time.Time, atMost time.Duration) error {
 	window, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()
 	for {
-		err := p.ask(ctx, d)
+		err := p.ping(ctx, d)
 		if err == nil || !clock.Sleep(window, askAgain(time.Since(began))) {
 			return err
 		}
@@ -60,9 +60,9 @@ func askAgain(waited time.Duration) time.Duration {
 	return min(max(2*time.Millisecond, waited/10), 50*time.Millisecond)
 }
 
-// ask asks once, for a proof that only the holder of the token can give. The token itself is not sent: what listens may be the sandbox's
+// ping asks once, for a proof that only the holder of the token can give. The token itself is not sent: what listens may be the sandbox's
 // own program, or on the host's network another one's. It returns errNotDaemon for an answer without the proof.
-func (p *prober) ask(ctx context.Context, d daemon) error {
+func (p *pinger) ping(ctx context.Context, d daemon) error {
 	url := "http://" + net.JoinHostPort(d.host, strconv.Itoa(d.port)) + "/ping"
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

@@ -17,26 +17,26 @@ import (
 )
 
 const (
-	// labelProof marks the container that proves the limits or a runtime class. It carries the instance's label as well, so that the sweep removes one
+	// labelProof marks the container that tries the limits or a runtime class. It carries the instance's label as well, so that the sweep removes one
 	// that a killed service left behind.
 	labelProof = lifecycle.LabelPrefix + "proof"
 
-	// The limits of the proof, and what is tried against them. They are small, so that the proof takes a fraction of a second.
-	proofCPUs       = 0.5
-	proofMemory     = 64 << 20
-	proofAllocation = 2 * proofMemory
-	proofPIDs       = 32
-	proofProcesses  = 2 * proofPIDs
+	// The limits of the container, and what is tried against them. They are small, so that this takes a fraction of a second.
+	probeCPUs       = 0.5
+	probeMemory     = 64 << 20
+	probeAllocation = 2 * probeMemory
+	probePIDs       = 32
+	probeProcesses  = 2 * probePIDs
 
-	// proofTimeout bounds the container's life; a quiet machine needs a fraction of a second.
-	proofTimeout = 2 * time.Minute
+	// probeTimeout bounds the container's life; a quiet machine needs a fraction of a second.
+	probeTimeout = 2 * time.Minute
 )
 
 // seccompFilter is the kernel's number of the mode in which a profile filters system calls.
 const seccompFilter = 2
 
-// proof is what "execd probe" writes, one or more fields a line. A field that it did not get to is nil.
-type proof struct {
+// probeResult is what "execd probe" writes, one or more fields a line. A field that it did not get to is nil.
+type probeResult struct {
 	CPUCores         *float64 `json:"cpu_cores"`
 	ProcessesRefused *bool    `json:"processes_refused"`
 	MemoryKilled     *bool    `json:"memory_killed"`
@@ -45,17 +45,17 @@ type proof struct {
 	AppArmor         *string  `json:"apparmor"`
 }
 
-// proveLimits runs a container with limits and the configured profiles, in which a process tries to exceed them. It returns an error
+// checkLimits runs a container with limits and the configured profiles, in which a process tries to exceed them. It returns an error
 // when a profile is not honoured, and when a limit has no effect unless that is allowed.
-func (c *Containers) proveLimits(ctx context.Context) error {
+func (c *Containers) checkLimits(ctx context.Context) error {
 	if err := c.profilesKnown(); err != nil {
 		return err
 	}
 	if c.info.OwnKernel {
-		return c.proveMemory(ctx)
+		return c.checkMemoryLimit(ctx)
 	}
 	began := time.Now()
-	seen, err := c.probe(ctx)
+	seen, err := c.probeLimits(ctx)
 	if errors.Is(err, engine.ErrInvalid) && c.AllowUnenforcedLimits {
 		// Nothing is silent: a sandbox with the limit or the profile that the engine refuses fails with its words.
 		c.Logger.Warn().Err(err).Msg("the container engine refuses the container that tries limits; docker.allow_unenforced_limits lets the service start")
@@ -67,7 +67,7 @@ func (c *Containers) proveLimits(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("prove the limits in a throwaway container of runtime.execd_image %q: %w", c.ExecdImage, err)
 	}
-	cpu, pids, memory := math.Abs(*seen.CPUCores-proofCPUs) < 0.01, *seen.ProcessesRefused, *seen.MemoryKilled
+	cpu, pids, memory := math.Abs(*seen.CPUCores-probeCPUs) < 0.01, *seen.ProcessesRefused, *seen.MemoryKilled
 	c.Logger.Info().Bool("memory", memory).Bool("cpu", cpu).Bool("pids", pids).Bool("no_new_privileges", *seen.NoNewPrivileges).
 		Int("seccomp_mode", *seen.Seccomp).Str("apparmor_profile", *seen.AppArmor).Dur("took_ms", time.Since(began)).
 		Msg("limits tried on a throwaway container")
@@ -76,25 +76,25 @@ func (c *Containers) proveLimits(ctx context.Context) error {
 	}
 	var without []string
 	if !memory {
-		without = append(without, fmt.Sprintf("memory (a process used %d MiB where %d are allowed, and was not killed)", proofAllocation>>20, proofMemory>>20))
+		without = append(without, fmt.Sprintf("memory (a process used %d MiB where %d are allowed, and was not killed)", probeAllocation>>20, probeMemory>>20))
 	}
 	if !cpu {
-		without = append(without, fmt.Sprintf("cpu (%g cores are allowed, and the process sees a quota of %g, where 0 is none)", proofCPUs, *seen.CPUCores))
+		without = append(without, fmt.Sprintf("cpu (%g cores are allowed, and the process sees a quota of %g, where 0 is none)", probeCPUs, *seen.CPUCores))
 	}
 	if !pids && c.PIDsLimit > 0 {
-		without = append(without, fmt.Sprintf("pids (%d processes were started where %d are allowed)", proofProcesses, proofPIDs))
+		without = append(without, fmt.Sprintf("pids (%d processes were started where %d are allowed)", probeProcesses, probePIDs))
 	}
 	return c.withoutEffect(without)
 }
 
-// proveMemory is proveLimits for containers with a kernel of their own. That shows its processes nothing of what limits it, and ends when it is
+// checkMemoryLimit is checkLimits for containers with a kernel of their own. That shows its processes nothing of what limits it, and ends when it is
 // refused a thread: the limit of memory alone can be tried.
-func (c *Containers) proveMemory(ctx context.Context) error {
+func (c *Containers) checkMemoryLimit(ctx context.Context) error {
 	if profile := c.Security.SeccompProfile; profile != "" && profile != unconfined {
 		return errors.New("docker.seccomp_profile: the containers of this engine have a kernel of their own, which filters no system calls by a profile: leave it empty")
 	}
 	began := time.Now()
-	ended, log, err := c.runProof(ctx, engine.Resources{NanoCPUs: proofCPUs * 1e9, MemoryBytes: proofMemory}, "eat", strconv.Itoa(proofAllocation))
+	ended, log, err := c.runProbe(ctx, engine.Resources{NanoCPUs: probeCPUs * 1e9, MemoryBytes: probeMemory}, "eat", strconv.Itoa(probeAllocation))
 	if err == nil && ended.ExitCode != 0 && ended.ExitCode != 137 && !ended.OOMKilled {
 		err = fmt.Errorf("it ended with exit code %d: %s", ended.ExitCode, strings.TrimSpace(log))
 	}
@@ -107,7 +107,7 @@ func (c *Containers) proveMemory(ctx context.Context) error {
 	if memory {
 		return nil
 	}
-	return c.withoutEffect([]string{fmt.Sprintf("memory (a process used %d MiB where %d are allowed, and was not killed)", proofAllocation>>20, proofMemory>>20)})
+	return c.withoutEffect([]string{fmt.Sprintf("memory (a process used %d MiB where %d are allowed, and was not killed)", probeAllocation>>20, probeMemory>>20)})
 }
 
 // withoutEffect returns an error that names the limits, unless there are none or that is allowed.
@@ -138,7 +138,7 @@ func (c *Containers) profilesKnown() error {
 }
 
 // profilesHonoured compares the configured profiles with what the process saw.
-func (c *Containers) profilesHonoured(seen proof) error {
+func (c *Containers) profilesHonoured(seen probeResult) error {
 	if c.Security.NoNewPrivileges && !*seen.NoNewPrivileges {
 		return errors.New("docker.no_new_privileges: is true, but a process in a container can get new privileges on this engine")
 	}
@@ -152,19 +152,19 @@ func (c *Containers) profilesHonoured(seen proof) error {
 	return nil
 }
 
-// probe returns what a container with every limit has seen.
-func (c *Containers) probe(ctx context.Context) (proof, error) {
-	resources := engine.Resources{NanoCPUs: proofCPUs * 1e9, MemoryBytes: proofMemory, PIDs: proofPIDs}
-	ended, log, err := c.runProof(ctx, resources, strconv.Itoa(proofAllocation), strconv.Itoa(proofProcesses))
+// probeLimits returns what a container with every limit has seen.
+func (c *Containers) probeLimits(ctx context.Context) (probeResult, error) {
+	resources := engine.Resources{NanoCPUs: probeCPUs * 1e9, MemoryBytes: probeMemory, PIDs: probePIDs}
+	ended, log, err := c.runProbe(ctx, resources, strconv.Itoa(probeAllocation), strconv.Itoa(probeProcesses))
 	if err != nil {
-		return proof{}, err
+		return probeResult{}, err
 	}
-	return parseProof(ended, log)
+	return parseProbe(ended, log)
 }
 
-// runProof runs "execd probe" in a container to its end, and removes that. The image is here: execd was made available from it.
-func (c *Containers) runProof(ctx context.Context, resources engine.Resources, words ...string) (ended engine.Container, log string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, proofTimeout)
+// runProbe runs "execd probe" in a container to its end, and removes that. The image is here: execd was made available from it.
+func (c *Containers) runProbe(ctx context.Context, resources engine.Resources, words ...string) (ended engine.Container, log string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	spec := engine.ContainerSpec{
 		Name:       "sandbox-proof-" + c.Instance,
@@ -194,45 +194,14 @@ func (c *Containers) runProof(ctx context.Context, resources engine.Resources, w
 			log, err = c.Engine.Logs(ctx, spec.Name, 100)
 			return ended, log, err
 		case !clock.Sleep(ctx, pause):
-			return ended, "", fmt.Errorf("it did not end within %v", proofTimeout)
+			return ended, "", fmt.Errorf("it did not end within %v", probeTimeout)
 		}
 	}
 }
 
-// proveClasses returns an error when the engine does not have the handler of a class. Whether the handler works shows when a sandbox of the
-// class starts.
-func (c *Containers) proveClasses(ctx context.Context) error {
-	for _, class := range c.RuntimeClasses {
-		if err := c.proveClass(ctx, class); err != nil {
-			return fmt.Errorf("runtime.classes: %s: the handler %q: %w", class.Name, class.Handler, err)
-		}
-	}
-	return nil
-}
-
-// proveClass creates a container that is never started, and removes it.
-func (c *Containers) proveClass(ctx context.Context, class lifecycle.RuntimeClass) (err error) {
-	spec := engine.ContainerSpec{
-		Name:       "sandbox-proof-" + c.Instance,
-		ImageID:    c.daemonImage(),
-		Labels:     map[string]string{labelInstance: c.Instance, labelProof: "class"},
-		Runtime:    class.Handler,
-		Entrypoint: []string{filepath.Join(lifecycle.DaemonPath, "execd")},
-		Network:    engine.NetworkNone,
-		Security:   c.Security,
-	}
-	if err := c.Engine.Remove(ctx, spec.Name); err != nil { // a service that was killed may have left it
-		return err
-	}
-	if _, err := c.Engine.Create(ctx, spec); err != nil {
-		return err
-	}
-	return c.Engine.Remove(context.WithoutCancel(ctx), spec.Name)
-}
-
-// parseProof reads what the container wrote.
-func parseProof(container engine.Container, log string) (proof, error) {
-	var seen proof
+// parseProbe reads what the container wrote.
+func parseProbe(container engine.Container, log string) (probeResult, error) {
+	var seen probeResult
 	for line := range strings.Lines(log) {
 		_ = json.Unmarshal([]byte(line), &seen) // what is no JSON is an error message, shown below
 	}
@@ -244,7 +213,7 @@ func parseProof(container engine.Container, log string) (proof, error) {
 	for _, missing := range []bool{seen.CPUCores == nil, seen.ProcessesRefused == nil, seen.MemoryKilled == nil,
 		seen.NoNewPrivileges == nil, seen.Seccomp == nil, seen.AppArmor == nil} {
 		if missing {
-			return proof{}, fmt.Errorf("it ended with exit code %d before it had tried every limit: %s", container.ExitCode, strings.TrimSpace(log))
+			return probeResult{}, fmt.Errorf("it ended with exit code %d before it had tried every limit: %s", container.ExitCode, strings.TrimSpace(log))
 		}
 	}
 	return seen, nil
