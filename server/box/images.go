@@ -33,11 +33,7 @@ func (i *Images) Images(ctx context.Context) ([]lifecycle.Image, error) {
 
 // Pull implements lifecycle.ImageStore.
 func (i *Images) Pull(ctx context.Context, ref string, auth *lifecycle.ImageAuth) (lifecycle.Image, error) {
-	var credentials *engine.RegistryAuth
-	if auth != nil {
-		credentials = &engine.RegistryAuth{Username: auth.Username, Password: auth.Password}
-	}
-	id, err := i.engine.EnsureImage(ctx, ref, credentials, nil)
+	id, err := i.engine.EnsureImage(ctx, ref, registryAuth(auth), nil)
 	if errors.Is(err, engine.ErrImage) {
 		return lifecycle.Image{}, &lifecycle.Error{Kind: lifecycle.KindImagePull, Message: err.Error()}
 	}
@@ -53,6 +49,14 @@ func (i *Images) Pull(ctx context.Context, ref string, auth *lifecycle.ImageAuth
 		return lifecycle.Image{}, &lifecycle.Error{Kind: lifecycle.KindConflict, Message: fmt.Sprintf("image %q was removed while it was pulled", ref)}
 	}
 	return list[at], nil
+}
+
+// registryAuth returns credentials as the engine takes them; nil is none.
+func registryAuth(auth *lifecycle.ImageAuth) *engine.RegistryAuth {
+	if auth == nil {
+		return nil
+	}
+	return &engine.RegistryAuth{Username: auth.Username, Password: auth.Password}
 }
 
 // Load implements lifecycle.ImageStore.

@@ -50,7 +50,7 @@ func (c *Containers) inspect(ctx context.Context, record *lifecycle.Record) (lif
 	if owner, _ := networkOwner(*record); owner == "" {
 		return box, nil
 	}
-	network, err := c.network(ctx, *record)
+	network, err := c.ensureNetworkRuns(ctx, *record)
 	if err != nil {
 		return lifecycle.BoxCondition{}, err
 	}

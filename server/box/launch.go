@@ -43,7 +43,7 @@ func (l *launching) run(ctx context.Context) (lifecycle.Place, error) {
 	if err != nil {
 		return lifecycle.Place{}, err
 	}
-	return l.prove(ctx)
+	return l.awaitDaemon(ctx)
 }
 
 // takeUp reports whether an earlier launch left a container that can be used. One that was never started is removed.
@@ -104,7 +104,11 @@ func (l *launching) make(ctx context.Context) error {
 	}
 	defer release()
 	l.Doing("the container is being started")
-	if err := c.start(spec, func() { l.Reached(lifecycle.StageCreated) }); err != nil {
+	if err = c.create(spec); err == nil {
+		l.Reached(lifecycle.StageCreated)
+		err = c.start(spec.Name)
+	}
+	if err != nil {
 		c.checkVolumeAgain()
 		if errors.Is(err, engine.ErrInvalid) && spec.Resources.GPUs > 0 {
 			return lifecycle.BoxFailuref(lifecycle.ReasonResourceLimit, "resourceLimits.gpu: %d: %v", spec.Resources.GPUs, err)
@@ -115,21 +119,27 @@ func (l *launching) make(ctx context.Context) error {
 	return c.checkMounted(l.record.Spec.Volumes, spec.Mounts)
 }
 
-// start creates and starts a container. The two calls are seen through even when the sandbox is deleted meanwhile: only then is it known
-// what there is to remove. When the service stops they are broken off, and the next launch finds what they have done.
-func (c *Containers) start(spec engine.ContainerSpec, created func()) error {
+// create creates a container unless it exists. This and start are seen through even when the sandbox is deleted meanwhile: only then is it
+// known what there is to remove. When the service stops they are broken off, and the next launch finds what they have done.
+func (c *Containers) create(spec engine.ContainerSpec) error {
 	if _, err := c.Engine.Create(c.ctx, spec); err != nil && !errors.Is(err, engine.ErrExists) {
 		return err
 	}
-	created()
-	return c.Engine.Start(c.ctx, spec.Name)
+	return nil
+}
+
+// start is described at create.
+func (c *Containers) start(name string) error { return c.Engine.Start(c.ctx, name) }
+
+func (c *Containers) createAndStart(spec engine.ContainerSpec) error {
+	if err := c.create(spec); err != nil {
+		return err
+	}
+	return c.start(spec.Name)
 }
 
 func (l *launching) image(ctx context.Context) (string, error) {
-	var auth *engine.RegistryAuth
-	if l.Auth != nil {
-		auth = &engine.RegistryAuth{Username: l.Auth.Username, Password: l.Auth.Password}
-	}
+	auth := registryAuth(l.Auth)
 	imageID, err := l.containers.Engine.EnsureImage(ctx, l.record.Sandbox.Image, auth, func(progress string) {
 		l.Waiting(lifecycle.ReasonImagePulling, progress)
 	})
@@ -139,14 +149,14 @@ func (l *launching) image(ctx context.Context) (string, error) {
 	return imageID, err
 }
 
-// prove returns where the sandbox is reached, once execd has answered there.
-func (l *launching) prove(ctx context.Context) (lifecycle.Place, error) {
+// awaitDaemon returns where the sandbox is reached, once execd has answered there.
+func (l *launching) awaitDaemon(ctx context.Context) (lifecycle.Place, error) {
 	c := l.containers
 	l.Doing("waiting for execd to answer")
-	began, deadline := time.Now(), c.Clock().Add(readyTimeout)
+	began := time.Now()
 	var lastErr error
 	var foreign time.Time // since when something else answers; zero when nothing does
-	for pause := time.Millisecond; c.Clock().Before(deadline); pause = min(pause*5/4, 100*time.Millisecond) {
+	for range c.attempts(ctx) {
 		box, err := c.inspect(ctx, &l.record)
 		switch {
 		case errors.Is(err, engine.ErrNotFound):
@@ -171,15 +181,28 @@ func (l *launching) prove(ctx context.Context) (lifecycle.Place, error) {
 		case now.Sub(foreign) >= foreignPatience:
 			return lifecycle.Place{}, replaced(lastErr)
 		}
-		if !clock.Sleep(ctx, pause) {
-			return lifecycle.Place{}, ctx.Err()
-		}
+	}
+	if err := ctx.Err(); err != nil {
+		return lifecycle.Place{}, err
 	}
 	if errors.Is(lastErr, errNotDaemon) {
 		return lifecycle.Place{}, replaced(lastErr)
 	}
 	return lifecycle.Place{}, lifecycle.BoxFailuref(lifecycle.ReasonProvisionTimeout,
 		"execd did not answer within %v: %v%s", readyTimeout, lastErr, lifecycle.LogAfterMessage(c.lastLines(ctx, l.name)))
+}
+
+// attempts yields at once, and then again and again, at first every millisecond and later every 100 ms, until readyTimeout is over or ctx
+// ends.
+func (c *Containers) attempts(ctx context.Context) func(yield func() bool) {
+	return func(yield func() bool) {
+		deadline := c.Clock().Add(readyTimeout)
+		for pause := time.Millisecond; c.Clock().Before(deadline); pause = min(pause*5/4, 100*time.Millisecond) {
+			if !yield() || !clock.Sleep(ctx, pause) {
+				return
+			}
+		}
+	}
 }
 
 // answers asks execd at the place until it answers, for a short while. began is when it was asked first.

@@ -74,7 +74,7 @@ func (c *Containers) startNetwork(ctx context.Context, record lifecycle.Record) 
 	if record.Sidecar != nil {
 		return c.startSidecar(ctx, record)
 	}
-	return c.start(c.holderSpec(record), func() {})
+	return c.createAndStart(c.holderSpec(record))
 }
 
 // holderSpec is a container that waits: it has no socket, no capability, and nothing of the sandbox but its network.
@@ -94,7 +94,7 @@ func (c *Containers) holderSpec(record lifecycle.Record) engine.ContainerSpec {
 
 // useSpare puts the record's policy into force in the network that was made ahead, which lets nothing pass until then.
 func (c *Containers) useSpare(ctx context.Context, record lifecycle.Record) error {
-	container, err := c.network(ctx, record)
+	container, err := c.ensureNetworkRuns(ctx, record)
 	if err != nil || record.Sidecar == nil {
 		return err
 	}
@@ -107,9 +107,9 @@ func (c *Containers) useSpare(ctx context.Context, record lifecycle.Record) erro
 	return err
 }
 
-// network returns the container that owns the record's network. One that has ended is an error that says how: the network has ended with
-// it, so the sandbox is cut off for good. One that another process froze is thawed.
-func (c *Containers) network(ctx context.Context, record lifecycle.Record) (engine.Container, error) {
+// ensureNetworkRuns returns the container that owns the record's network, and thaws it when another process froze it. One that has ended
+// is a *[lifecycle.BoxFailure] that says how: the network has ended with it, so the sandbox is cut off for good.
+func (c *Containers) ensureNetworkRuns(ctx context.Context, record lifecycle.Record) (engine.Container, error) {
 	name, title := networkOwner(record)
 	container, err := c.Engine.Inspect(ctx, name)
 	switch {

@@ -3,10 +3,8 @@ package box
 import (
 	"context"
 	"slices"
-	"time"
 
 	"sandbox.internal/runtime/engine"
-	"sandbox.internal/server/clock"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -41,7 +39,7 @@ func (c *Containers) startSidecar(ctx context.Context, record lifecycle.Record) 
 		return err
 	}
 	env["EGRESS_REFUSE_NEIGHBOURS"] = "true" // a sandbox reaches no other, on networks that connect them too
-	if err := c.start(c.sidecarSpec(record, imageID, env), func() {}); err != nil {
+	if err := c.createAndStart(c.sidecarSpec(record, imageID, env)); err != nil {
 		return err
 	}
 	sidecar, err := c.awaitWall(ctx, record)
@@ -74,10 +72,9 @@ func (c *Containers) sidecarSpec(record lifecycle.Record, imageID string, env ma
 // awaitWall waits until the sidecar answers that its wall stands, and returns where it is reached.
 func (c *Containers) awaitWall(ctx context.Context, record lifecycle.Record) (lifecycle.Sidecar, error) {
 	sidecar := *record.Sidecar
-	deadline := c.Clock().Add(readyTimeout)
 	var lastErr error
-	for pause := time.Millisecond; c.Clock().Before(deadline); pause = min(pause*5/4, 100*time.Millisecond) {
-		container, err := c.network(ctx, record)
+	for range c.attempts(ctx) {
+		container, err := c.ensureNetworkRuns(ctx, record)
 		if err != nil {
 			return sidecar, err
 		}
@@ -85,9 +82,9 @@ func (c *Containers) awaitWall(ctx context.Context, record lifecycle.Record) (li
 		if _, lastErr = c.Guards.Health(ctx, sidecar); lastErr == nil {
 			return sidecar, nil
 		}
-		if !clock.Sleep(ctx, pause) {
-			return sidecar, ctx.Err()
-		}
+	}
+	if err := ctx.Err(); err != nil {
+		return sidecar, err
 	}
 	return sidecar, lifecycle.BoxFailuref(lifecycle.ReasonProvisionTimeout, "the egress sidecar did not answer within %v: %v%s",
 		readyTimeout, lastErr, lifecycle.LogAfterMessage(c.lastLines(ctx, sidecarName(record.Box))))
