@@ -67,7 +67,7 @@ func (c *Command) openInput(credential *syscall.Credential) (*os.File, error) {
 	err := unix.SetNonblock(ends[1], true) // so that a write that waits costs no thread
 	in := &input{turn: make(chan struct{}, 1), file: os.NewFile(uintptr(ends[1]), "stdin")}
 	if err == nil {
-		err = handOver(reader, inputMode, credential)
+		err = permitReopen(reader, inputMode, credential)
 	}
 	if err != nil {
 		reader.Close()

@@ -121,7 +121,7 @@ func (m *Manager) watcher() (*poller, error) {
 func (m *Manager) ended(c *Command) {
 	go func() {
 		defer m.running.Done()
-		m.retire(c)
+		m.retention.Add(c, &c.log, c.Status().FinishedAt)
 	}()
 }
 
@@ -179,11 +179,6 @@ func (m *Manager) Close() {
 	for _, c := range m.commands {
 		c.log.Close()
 	}
-}
-
-// retire hands a command that has ended to the retention, which forgets it some day.
-func (m *Manager) retire(c *Command) {
-	m.retention.Add(c, &c.log, c.Status().FinishedAt)
 }
 
 func (m *Manager) forget(c *Command) {

@@ -9,7 +9,7 @@ import (
 )
 
 // poller watches the pipes and processes of all commands. One goroutine serves them: a thousand commands that are silent cost no
-// goroutine at all. It must never wait for anything but news, so whatever may block is done elsewhere.
+// goroutine at all. It must never wait for anything but events, so whatever may block is done elsewhere.
 //
 // The goroutine waits in epoll_wait and so keeps a thread.
 type poller struct {
@@ -70,29 +70,29 @@ func (p *poller) remove(r *run) {
 	}
 }
 
-// watch delivers the news to the run as soon as fd can be read, once. It is taken up again with rewatch. A descriptor that is closed
+// watch delivers the events to the run as soon as fd can be read, once. It is taken up again with rewatch. A descriptor that is closed
 // is no longer watched; as each is watched for one event at a time, what comes late for it finds nothing to do.
-func (p *poller) watch(fd int, r *run, n news) error {
-	return unix.EpollCtl(p.fd, unix.EPOLL_CTL_ADD, fd, watched(r, n))
+func (p *poller) watch(fd int, r *run, e events) error {
+	return unix.EpollCtl(p.fd, unix.EPOLL_CTL_ADD, fd, watched(r, e))
 }
 
-func (p *poller) rewatch(fd int, r *run, n news) error {
-	return unix.EpollCtl(p.fd, unix.EPOLL_CTL_MOD, fd, watched(r, n))
+func (p *poller) rewatch(fd int, r *run, e events) error {
+	return unix.EpollCtl(p.fd, unix.EPOLL_CTL_MOD, fd, watched(r, e))
 }
 
-func watched(r *run, n news) *unix.EpollEvent {
-	return &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: r.number, Pad: int32(n)}
+func watched(r *run, e events) *unix.EpollEvent {
+	return &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: r.number, Pad: int32(e)}
 }
 
 func (p *poller) serve() {
 	defer close(p.stopped)
-	var events [eventBatch]unix.EpollEvent
+	var polled [eventBatch]unix.EpollEvent
 	for {
-		count, err := unix.EpollWait(p.fd, events[:], -1)
+		count, err := unix.EpollWait(p.fd, polled[:], -1)
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			return // the instance is ours alone and open, so it does not happen
 		}
-		for _, event := range events[:max(count, 0)] {
+		for _, event := range polled[:max(count, 0)] {
 			if event.Fd == wakeNumber {
 				return
 			}
@@ -100,7 +100,7 @@ func (p *poller) serve() {
 			r := p.runs[event.Fd]
 			p.mu.Unlock()
 			if r != nil {
-				r.deliver(news(event.Pad), true)
+				r.deliver(events(event.Pad), true)
 			}
 		}
 	}

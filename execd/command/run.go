@@ -16,8 +16,8 @@ import (
 
 // run is the part of a command that costs something while it lasts: its process and its pipes.
 //
-// Nothing waits for a run. News about it is delivered by the poller, by timers and by whoever interrupts it, and is handled by the
-// goroutine that delivers it unless another one is at it; so a run is served by one goroutine at a time. The poller serves what cannot
+// Nothing waits for a run. Events of it are delivered by the poller, by timers and by whoever interrupts it, and are handled by the
+// goroutine that delivers them unless another one is at it; so a run is served by one goroutine at a time. The poller serves what cannot
 // block. As soon as a command has printed so much that its log is about to go to a file, goroutines of its own take over for as long as
 // there is something to do.
 //
@@ -32,8 +32,8 @@ type run struct {
 	ended  func(*Command)
 
 	mu       sync.Mutex
-	news     news
-	served   bool        // a goroutine handles the news
+	pending  events
+	served   bool        // a goroutine handles the events
 	reaped   bool        // the process has been waited for, and its number may be another process's
 	stopping reason      // why the process has been signalled to end
 	timer    *time.Timer // the timeout, or what follows a signal that did not help
@@ -44,15 +44,15 @@ type run struct {
 	outputs [2]output
 }
 
-// news is a set of what can happen to a run.
-type news uint8
+// events is a set of what can happen to a run.
+type events uint8
 
 const (
-	readable  news = 1 << 0 // the first output has something to be read; shifted by one, the second
-	late      news = 1 << 2 // a fragment of the first output is due; shifted by one, of the second
-	exited    news = 1 << 4 // the process has ended
-	discarded news = 1 << 5 // the command is no longer kept
-	excess    news = 1 << 6 // the ended command's first output may be read again, see leftovers; shifted by one, the second
+	readable  events = 1 << 0 // the first output has something to be read; shifted by one, the second
+	late      events = 1 << 2 // a fragment of the first output is due; shifted by one, of the second
+	exited    events = 1 << 4 // the process has ended
+	discarded events = 1 << 5 // the command is no longer kept
+	excess    events = 1 << 6 // the ended command's first output may be read again, see leftovers; shifted by one, the second
 )
 
 // reason is why a process has been signalled to end.
@@ -67,7 +67,7 @@ const (
 // killDelay is how long a process group has to end after SIGTERM before it is killed.
 const killDelay = 2 * time.Second
 
-// startRun starts the process of a command, and has ended called at its end. News is not handled before release.
+// startRun starts the process of a command, and has ended called at its end. Events are not handled before release.
 func startRun(c *Command, p *poller, prepared *exec.Cmd, ended func(*Command)) (*run, error) {
 	r := &run{poller: p, ended: ended, command: c, served: true}
 	for i, stream := range []eventlog.Type{eventlog.TypeStdout, eventlog.TypeStderr} {
@@ -110,7 +110,7 @@ func (r *run) open(i int, credential *syscall.Credential) (*os.File, error) {
 	writer := os.NewFile(uintptr(ends[1]), string(o.stream))
 	err := unix.SetNonblock(o.fd, true)
 	if err == nil {
-		err = handOver(writer, outputMode, credential)
+		err = permitReopen(writer, outputMode, credential)
 	}
 	if err == nil {
 		err = r.poller.watch(o.fd, r, readable<<i)
@@ -128,15 +128,15 @@ func (r *run) release() {
 	if timeout := r.command.timeout; timeout > 0 {
 		r.timer = time.AfterFunc(timeout, func() { r.stop(timedOut) })
 	}
-	if r.served = r.news != 0; r.served {
+	if r.served = r.pending != 0; r.served {
 		go r.serve(false)
 	}
 }
 
-// deliver adds news and has it handled. On the poller nothing may block.
-func (r *run) deliver(n news, onPoller bool) {
+// deliver adds events and has them handled. On the poller nothing may block.
+func (r *run) deliver(e events, onPoller bool) {
 	r.mu.Lock()
-	r.news |= n
+	r.pending |= e
 	served := r.served
 	r.served = true
 	r.mu.Unlock()
@@ -145,76 +145,72 @@ func (r *run) deliver(n news, onPoller bool) {
 	}
 }
 
-// serve deals with news until there is none.
+// serve deals with events until there are none.
 func (r *run) serve(onPoller bool) {
-	var again news
+	var again events
 	for {
 		r.mu.Lock()
-		n := r.news | again
-		r.news = 0
-		if n == 0 {
+		e := r.pending | again
+		r.pending = 0
+		if e == 0 {
 			r.served = false
 			r.mu.Unlock()
 			return
 		}
 		r.mu.Unlock()
-		if onPoller && r.mayBlock(n) {
+		if onPoller && r.mayBlock(e) {
 			r.mu.Lock()
-			r.news |= n
+			r.pending |= e
 			r.mu.Unlock()
 			go r.serve(false)
 			return
 		}
-		again = r.handle(n, onPoller)
+		again = r.handle(e, onPoller)
 	}
 }
 
-// mayBlock reports whether dealing with the news may have to wait for a disk.
-func (r *run) mayBlock(n news) bool {
+// mayBlock reports whether dealing with the events may have to wait for a disk.
+func (r *run) mayBlock(e events) bool {
 	if r.command == nil {
 		return false
 	}
-	if n&exited != 0 && r.outputs[0].waiting()+r.outputs[1].waiting() > 2*eventlog.MaxFragment {
+	if e&exited != 0 && r.outputs[0].waiting()+r.outputs[1].waiting() > 2*eventlog.MaxFragment {
 		return true // a process has made its pipe larger than usual
 	}
 	return r.command.log.MayBlock()
 }
 
-// handle deals with news and returns what is to be dealt with again.
-func (r *run) handle(n news, onPoller bool) (again news) {
+// handle deals with events and returns those that are to be dealt with again.
+func (r *run) handle(e events, onPoller bool) (again events) {
 	for i := range r.outputs {
-		if n&(late<<i) != 0 {
+		if e&(late<<i) != 0 {
 			r.outputs[i].due()
 		}
-		if n&(readable<<i) != 0 {
+		if e&(readable<<i) != 0 {
 			if r.command == nil {
 				r.postpone(i)
 			} else {
 				again |= r.read(i, onPoller)
 			}
 		}
-		if n&(excess<<i) != 0 {
+		if e&(excess<<i) != 0 {
 			r.outputs[i].postponed = false
 			r.discard(i)
 		}
 	}
-	if n&exited != 0 && !process.HasExited(r.process.Pid) {
+	if e&exited != 0 && !process.HasExited(r.process.Pid) {
 		// Another process traces it, and only that one can wait for it until it lets go.
-		pid := r.process.Pid
-		go func() {
-			process.AwaitExit(pid)
-			r.deliver(exited, false)
-		}()
-		n &^= exited
+		r.deliverExit(r.process.Pid)
+		e &^= exited
 	}
-	if n&exited != 0 {
+	if e&exited != 0 {
 		r.finish()
 		again = 0 // finish has read it
 		for i := range r.outputs {
 			r.discard(i) // to see whether another process still has it open
 		}
 	}
-	if n&discarded != 0 {
+	if e&discarded != 0 {
 		for i := range r.outputs {
 			r.outputs[i].close()
 		}
@@ -226,7 +222,7 @@ func (r *run) handle(n news, onPoller bool) (again news) {
 }
 
 // read reads an output once. The poller serves others before it reads on.
-func (r *run) read(i int, onPoller bool) (again news) {
+func (r *run) read(i int, onPoller bool) (again events) {
 	o := &r.outputs[i]
 	if o.fd < 0 {
 		return 0
