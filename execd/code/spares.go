@@ -56,15 +56,15 @@ func (s *spares) take(ctx context.Context, spec string) (kernel.Kernel, error) {
 		s.mu.Unlock()
 		return k, nil
 	}
-	turn := make(chan started, 1)
-	pool.waiting = append(pool.waiting, turn)
+	result := make(chan started, 1)
+	pool.waiting = append(pool.waiting, result)
 	if pool.starting < len(pool.waiting) {
 		s.start(spec, pool)
 	}
 	s.mu.Unlock()
 
 	select {
-	case got := <-turn:
+	case got := <-result:
 		if got.err == nil {
 			s.mu.Lock()
 			s.replenish(spec, pool)
@@ -73,10 +73,10 @@ func (s *spares) take(ctx context.Context, spec string) (kernel.Kernel, error) {
 		return got.kernel, got.err
 	case <-ctx.Done():
 		s.mu.Lock()
-		pool.waiting = slices.DeleteFunc(pool.waiting, func(other chan started) bool { return other == turn })
+		pool.waiting = slices.DeleteFunc(pool.waiting, func(other chan started) bool { return other == result })
 		s.mu.Unlock()
 		select {
-		case got := <-turn: // it came at the same time
+		case got := <-result: // it came at the same time
 			s.put(pool, got)
 		default:
 		}

@@ -50,11 +50,11 @@ type InputState struct {
 // Writers take turns, piece by piece. A piece has its place among all bytes, and what of it was written before is skipped, so it does
 // not matter which of two requests with the same bytes writes them: the one whose connection was cut, or its repetition.
 type input struct {
-	turn   chan struct{} // held by the goroutine that writes
+	lock   chan struct{} // has one element while a goroutine writes
 	file   *os.File
 	offset atomic.Int64
 	closed atomic.Bool
-	ended  bool // by a client, at the offset; whoever has the turn may use it
+	ended  bool // by a client, at the offset; whoever holds the lock may use it
 }
 
 // openInput makes the pipe for a process with that credential, and returns the end to read from.
@@ -65,7 +65,7 @@ func (c *Command) openInput(credential *syscall.Credential) (*os.File, error) {
 	}
 	reader := os.NewFile(uintptr(ends[0]), "stdin")
 	err := unix.SetNonblock(ends[1], true) // so that a write that waits costs no thread
-	in := &input{turn: make(chan struct{}, 1), file: os.NewFile(uintptr(ends[1]), "stdin")}
+	in := &input{lock: make(chan struct{}, 1), file: os.NewFile(uintptr(ends[1]), "stdin")}
 	if err == nil {
 		err = permitReopen(reader, inputMode, credential)
 	}
@@ -88,12 +88,12 @@ func (in *input) close() {
 	_ = in.file.Close() // a second time is no error here, and nothing that was written can be lost by one
 }
 
-// take waits for the turn, as long as for a command that takes nothing.
-func (in *input) take(ctx context.Context, until time.Time) bool {
+// acquire waits for the lock, as long as for a command that takes nothing.
+func (in *input) acquire(ctx context.Context, until time.Time) bool {
 	timer := time.NewTimer(min(inputPatience, time.Until(until)))
 	defer timer.Stop()
 	select {
-	case in.turn <- struct{}{}:
+	case in.lock <- struct{}{}:
 		return true
 	case <-timer.C:
 	case <-ctx.Done():
@@ -101,7 +101,7 @@ func (in *input) take(ctx context.Context, until time.Time) bool {
 	return false
 }
 
-// check refuses bytes up to a position that do not continue what was written. The caller has the turn.
+// check refuses bytes up to a position that do not continue what was written. The caller holds the lock.
 func (in *input) check(from, to int64) error {
 	switch offset := in.offset.Load(); {
 	case from > offset:
@@ -114,10 +114,10 @@ func (in *input) check(from, to int64) error {
 
 // write writes the piece that begins at a position, and reports whether all of it was taken before a time.
 func (in *input) write(ctx context.Context, piece []byte, from int64, until time.Time) (taken bool, err error) {
-	if !in.take(ctx, until) {
+	if !in.acquire(ctx, until) {
 		return false, nil
 	}
-	defer func() { <-in.turn }()
+	defer func() { <-in.lock }()
 	to := from + int64(len(piece))
 	if err := in.check(from, to); err != nil {
 		return false, err
@@ -145,10 +145,10 @@ func (in *input) write(ctx context.Context, piece []byte, from int64, until time
 
 // end closes the standard input at a position, where the client's bytes end.
 func (in *input) end(ctx context.Context, at int64, until time.Time) error {
-	if !in.take(ctx, until) {
+	if !in.acquire(ctx, until) {
 		return nil
 	}
-	defer func() { <-in.turn }()
+	defer func() { <-in.lock }()
 	if err := in.check(at, at); err != nil || in.closed.Load() {
 		return err
 	}

@@ -47,10 +47,10 @@ func (p *poller) scheduleLeftovers() {
 // discardReady reads and discards those whose turn it is. Nothing of it can block.
 func (p *poller) discardReady() {
 	p.mu.Lock()
-	turn := p.leftovers.waiting[:min(leftoverBatch, len(p.leftovers.waiting))]
-	p.leftovers.waiting = append([]leftover(nil), p.leftovers.waiting[len(turn):]...)
+	batch := p.leftovers.waiting[:min(leftoverBatch, len(p.leftovers.waiting))]
+	p.leftovers.waiting = append([]leftover(nil), p.leftovers.waiting[len(batch):]...)
 	p.mu.Unlock()
-	for _, l := range turn {
+	for _, l := range batch {
 		l.run.deliver(excess<<l.output, false)
 	}
 	p.mu.Lock()

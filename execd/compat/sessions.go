@@ -34,10 +34,10 @@ type sessions struct {
 
 type session struct {
 	folder string
-	turn   chan struct{} // held by the command that runs
+	lock   chan struct{} // has one element while a command runs
 
 	mu      sync.Mutex
-	started chan struct{} // closed when the command that holds the turn was started or refused; nil when none holds it
+	started chan struct{} // closed when the command that holds the lock was started or refused; nil when none holds it
 	command string        // its id, "" until it was started
 	ended   bool
 }
@@ -113,7 +113,7 @@ func (s *sessions) add(cwd string) (id string, err error) {
 	if s.byID == nil {
 		s.byID = map[string]*session{}
 	}
-	s.byID[id] = &session{folder: folder, turn: make(chan struct{}, 1)}
+	s.byID[id] = &session{folder: folder, lock: make(chan struct{}, 1)}
 	return id, nil
 }
 
@@ -187,7 +187,7 @@ func (h *handler) runInSession(c echo.Context) error {
 	return h.await(s, false)
 }
 
-// await waits until the command that holds the session's turn has ended; it was started, or refused.
+// await waits until the command that holds the session's lock has ended; it was started, or refused.
 func (h *handler) await(s *session, interrupted bool) error {
 	s.mu.Lock()
 	id := s.command
@@ -211,14 +211,14 @@ func (h *handler) await(s *session, interrupted bool) error {
 // enter waits for the command before. It returns an error when the client leaves, or when the session was deleted.
 func (s *session) enter(ctx context.Context, id string) error {
 	select {
-	case s.turn <- struct{}{}:
+	case s.lock <- struct{}{}:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
-		<-s.turn
+		<-s.lock
 		return noSession(id)
 	}
 	s.started = make(chan struct{})
@@ -242,7 +242,7 @@ func (s *session) leave() {
 	s.mu.Lock()
 	s.started, s.command = nil, ""
 	s.mu.Unlock()
-	<-s.turn
+	<-s.lock
 }
 
 // workingFolder returns where the command before was in the end, "" for the default, which also stands for a folder that is gone.
@@ -283,7 +283,7 @@ func (h *handler) deleteSession(c echo.Context) error {
 		return err
 	}
 	s.mu.Lock()
-	s.ended = true // no command is started any more, but for one that has its turn already
+	s.ended = true // no command is started any more, but for one that holds the lock already
 	started := s.started
 	s.mu.Unlock()
 	if started != nil {
