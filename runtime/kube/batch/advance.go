@@ -173,13 +173,13 @@ func (r *Reconciler) allocate(ctx context.Context, b *v1alpha1.BatchSandbox, v *
 	} else {
 		missing, err := r.allocateNow(ctx, b)
 		switch {
-		case errors.Is(err, ErrNoPool):
+		case errors.Is(err, v1alpha1.ErrNoPool):
 			why = refusal{v1alpha1.ReasonPoolNotFound,
 				fmt.Sprintf("there is no Pool %s in namespace %s", b.Spec.PoolRef, b.Namespace),
 				false}
-		case errors.Is(err, ErrInvalidPool):
+		case errors.Is(err, v1alpha1.ErrInvalidPool):
 			why = refusal{v1alpha1.ReasonInvalidTemplate, err.Error(), true}
-		case errors.Is(err, ErrTooLarge):
+		case errors.Is(err, v1alpha1.ErrTooLarge):
 			why = refusal{v1alpha1.ReasonResourceLimit, err.Error(), true}
 		case err != nil:
 			why = refusal{v1alpha1.ReasonProvisioning,
@@ -214,12 +214,12 @@ func (r *Reconciler) allocateNow(ctx context.Context,
 			&pool)
 		switch {
 		case apierrors.IsNotFound(err):
-			return 0, ErrNoPool
+			return 0, v1alpha1.ErrNoPool
 		case err != nil:
 			return 0, err
 		}
 		if err := v1alpha1.CheckTaskPod(pool.Spec.Template); err != nil {
-			return 0, fmt.Errorf("pool %s: %w: %w", b.Spec.PoolRef, ErrInvalidPool, err)
+			return 0, fmt.Errorf("pool %s: %w: %w", b.Spec.PoolRef, v1alpha1.ErrInvalidPool, err)
 		}
 	}
 	return r.Pools.Allocate(ctx, b)

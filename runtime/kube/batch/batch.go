@@ -4,7 +4,6 @@ package batch
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -16,22 +15,14 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// Errors of Pools, for errors.Is.
-var (
-	ErrNoPool      = errors.New("there is no such Pool")
-	ErrInvalidPool = errors.New("the Pool cannot be used")
-	// ErrTooLarge means that the BatchSandbox has no room for the record of its pods: waiting does
-	// not help.
-	ErrTooLarge = errors.New("the BatchSandbox has no room for the names of its pods")
-)
-
 // Pools gives batches pods that wait in a Pool, and takes them back. A pod is never given twice.
 type Pools interface {
 	// Allocate gives the batch as many of its pool's ready pods as it lacks, as far as there are
 	// any, in one write to the API server: the allocation annotation and the finalizer of the
 	// batch. It changes the batch that it is given to what was written, and returns how many pods
 	// are still missing. The pool records the demand and makes more; the batch is reconciled again
-	// when there are.
+	// when there are. It returns [v1alpha1.ErrNoPool], [v1alpha1.ErrInvalidPool] and
+	// [v1alpha1.ErrTooLarge].
 	Allocate(ctx context.Context, batch *v1alpha1.BatchSandbox) (missing int, err error)
 
 	// Holds reports whether a pod that the batch's allocation names is the batch's, and not another

@@ -979,7 +979,7 @@ func TestCopies(t *testing.T) {
 
 func TestPoolIsMissing(t *testing.T) {
 	p := newPlace(t)
-	pools := &heap{err: batch.ErrNoPool}
+	pools := &heap{err: v1alpha1.ErrNoPool}
 	p.control(pools, nil)
 	b := p.batch("b", 1)
 	b.Spec.Template, b.Spec.PoolRef = nil, "cold"
@@ -1017,7 +1017,7 @@ func TestPoolIsMissing(t *testing.T) {
 
 	// One whose annotations cannot take the names fails at once.
 	pools.mu.Lock()
-	pools.err = fmt.Errorf("%w: 300000 bytes", batch.ErrTooLarge)
+	pools.err = fmt.Errorf("%w: 300000 bytes", v1alpha1.ErrTooLarge)
 	pools.mu.Unlock()
 	b = p.batch("full", 1)
 	b.Spec.Template, b.Spec.PoolRef = nil, "cold"

@@ -1,9 +1,7 @@
 package manager
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"os"
 	"time"
 
@@ -17,33 +15,15 @@ import (
 	"sandbox.internal/runtime/kube/executor"
 	"sandbox.internal/runtime/kube/pool"
 	"sandbox.internal/runtime/kube/task"
-	"sandbox.internal/runtime/kube/v1alpha1"
 )
-
-// pools is a Pools whose errors are those of batch.
-type pools struct{ *pool.Pools }
-
-func (p pools) Allocate(ctx context.Context, b *v1alpha1.BatchSandbox) (int, error) {
-	missing, err := p.Pools.Allocate(ctx, b)
-	switch {
-	case errors.Is(err, pool.ErrNoPool):
-		err = fmt.Errorf("%w: %w", batch.ErrNoPool, err)
-	case errors.Is(err, pool.ErrInvalidPool):
-		err = fmt.Errorf("%w: %w", batch.ErrInvalidPool, err)
-	case errors.Is(err, pool.ErrTooLarge):
-		err = fmt.Errorf("%w: %w", batch.ErrTooLarge, err)
-	}
-	return missing, err
-}
 
 // pools adds the controllers of Pools.
 func (m *Manager) pools(options Options, lease *pool.Lease, enqueuer *batch.Enqueuer,
 	keys *executor.Keys) (batch.Pools, error) {
-	p, err := pool.Setup(m.Manager, pool.Options{
+	return pool.Setup(m.Manager, pool.Options{
 		Enqueue: enqueuer.Enqueue, Namespace: options.Namespace, Lease: lease, Metrics: m.metrics,
 		Equip: keys.Equip, Reset: &pool.Executor{Sign: keys.Signer},
 	})
-	return pools{p}, err
 }
 
 // tasks makes the part that runs tasks, which ends with the manager.

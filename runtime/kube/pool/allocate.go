@@ -32,8 +32,9 @@ var batchResource = schema.GroupResource{Group: v1alpha1.GroupVersion.Group,
 // returns how many pods are still missing. The pool makes more, and enqueues the batch when there
 // are.
 //
-// It returns ErrNoPool, ErrInvalidPool, ErrTooLarge, ErrNotLeading, and an error for which
-// apierrors.IsConflict is true when the batch is not the latest.
+// It returns [v1alpha1.ErrNoPool], [v1alpha1.ErrInvalidPool], [v1alpha1.ErrTooLarge],
+// ErrNotLeading, and an error for which apierrors.IsConflict is true when the batch is not the
+// latest.
 func (p *Pools) Allocate(ctx context.Context,
 	batch *v1alpha1.BatchSandbox) (missing int, err error) {
 	started := time.Now()
@@ -49,7 +50,7 @@ func (p *Pools) Allocate(ctx context.Context,
 	}
 	landed, err := p.settle(ctx, client.ObjectKeyFromObject(batch), batch.UID)
 	if tooLarge(err) {
-		err = fmt.Errorf("%w: %w", ErrTooLarge, err)
+		err = fmt.Errorf("%w: %w", v1alpha1.ErrTooLarge, err)
 	}
 	if err != nil {
 		return missing, err
@@ -124,15 +125,15 @@ func (p *Pools) usable(ctx context.Context, batch *v1alpha1.BatchSandbox) (*v1al
 		types.NamespacedName{Namespace: batch.Namespace, Name: batch.Spec.PoolRef}, &pool)
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("%w: %s", ErrNoPool, batch.Spec.PoolRef)
+		return nil, fmt.Errorf("%w: %s", v1alpha1.ErrNoPool, batch.Spec.PoolRef)
 	case err != nil:
 		return nil, fmt.Errorf("pool %s: %w", batch.Spec.PoolRef, err)
 	case pool.DeletionTimestamp != nil:
-		return nil, fmt.Errorf("%w: %s is being deleted and gives no more pods", ErrNoPool,
-			pool.Name)
+		return nil, fmt.Errorf("%w: %s is being deleted and gives no more pods",
+			v1alpha1.ErrNoPool, pool.Name)
 	}
 	if err := checkTemplate(&pool); err != nil {
-		return nil, fmt.Errorf("%w: Pool %s: %w", ErrInvalidPool, pool.Name, err)
+		return nil, fmt.Errorf("%w: Pool %s: %w", v1alpha1.ErrInvalidPool, pool.Name, err)
 	}
 	return &pool, nil
 }
@@ -195,7 +196,7 @@ func (p *Pools) give(ctx context.Context, batch *v1alpha1.BatchSandbox, names []
 		return nil
 	}
 	if tooLarge(err) {
-		err = fmt.Errorf("%w: %w", ErrTooLarge, err)
+		err = fmt.Errorf("%w: %w", v1alpha1.ErrTooLarge, err)
 	}
 	if tooLarge(err) || refusal(err) {
 		p.ledger.passOver(batch.UID) // those behind it do not wait for it
@@ -220,7 +221,8 @@ func assign(batch *v1alpha1.BatchSandbox, pods, names []string) []string {
 // values together.
 const maxAnnotations = 256 << 10
 
-// checkRoom returns ErrTooLarge for a batch that the names of all its pods do not fit into.
+// checkRoom returns [v1alpha1.ErrTooLarge] for a batch that the names of all its pods do not fit
+// into.
 func checkRoom(batch *v1alpha1.BatchSandbox) error {
 	size := 0
 	for name, value := range batch.Annotations {
@@ -243,7 +245,8 @@ func checkRoom(batch *v1alpha1.BatchSandbox) error {
 	if size+need > maxAnnotations {
 		return fmt.Errorf(
 			"%w: the names of %d pods of Pool %s need %d bytes of the BatchSandbox's annotations; others have %d, and there are %d: ask for fewer replicas or remove annotations",
-			ErrTooLarge, batch.Spec.Replicas, batch.Spec.PoolRef, need, size, maxAnnotations)
+			v1alpha1.ErrTooLarge, batch.Spec.Replicas, batch.Spec.PoolRef, need, size,
+			maxAnnotations)
 	}
 	return nil
 }
@@ -337,7 +340,7 @@ func (p *Pools) bump(ctx context.Context,
 	key types.NamespacedName) (*v1alpha1.BatchSandbox, error) {
 	patch, err := json.Marshal(
 		map[string]any{"metadata": map[string]any{"labels": map[string]string{
-			LabelEpoch: p.epoch + "-" + utilrand.String(5),
+			labelEpoch: p.epoch + "-" + utilrand.String(5),
 		}}})
 	if err != nil {
 		return nil, err

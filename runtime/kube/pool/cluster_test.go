@@ -303,7 +303,8 @@ func (k *keeper) Reconcile(ctx context.Context,
 		k.mu.Lock()
 		k.asked[batch.Name] = true
 		k.mu.Unlock()
-		if err == nil || errors.Is(err, pool.ErrNoPool) || errors.Is(err, pool.ErrInvalidPool) {
+		if err == nil || errors.Is(err, v1alpha1.ErrNoPool) ||
+			errors.Is(err, v1alpha1.ErrInvalidPool) {
 			return reconcile.Result{}, nil
 		}
 		return reconcile.Result{}, err

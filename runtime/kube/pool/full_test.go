@@ -53,7 +53,7 @@ func TestFullAnnotations(t *testing.T) {
 		b := makeBatch(t, name, younger, 1)
 		allocationOf(t, b, func(pods []string) bool { return len(pods) == 1 })
 		if _, err := i.pools.Allocate(t.Context(), full.DeepCopy()); !errors.Is(err,
-			pool.ErrTooLarge) && !apierrors.IsConflict(err) {
+			v1alpha1.ErrTooLarge) && !apierrors.IsConflict(err) {
 			t.Errorf("the full one is answered with %v", err)
 		}
 		i.kill()
@@ -87,7 +87,7 @@ func TestNoRoomInEtcd(t *testing.T) {
 	served(t, b, 1)
 	eventually(t, func() string {
 		if _, err := i.pools.Allocate(t.Context(), get(t, large)); !errors.Is(err,
-			pool.ErrTooLarge) {
+			v1alpha1.ErrTooLarge) {
 			return fmt.Sprintf("the large one is answered with %v", err)
 		}
 		return ""

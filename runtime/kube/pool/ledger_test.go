@@ -414,7 +414,7 @@ func TestCheckRoom(t *testing.T) {
 		t.Errorf("10000 short names: %v", err)
 	}
 	b.Spec.PoolRef = strings.Repeat("p", 63)
-	if err := checkRoom(b); !errors.Is(err, ErrTooLarge) ||
+	if err := checkRoom(b); !errors.Is(err, v1alpha1.ErrTooLarge) ||
 		!strings.Contains(err.Error(), "10000 pods") {
 		t.Errorf("10000 long names: %v", err)
 	}

@@ -20,11 +20,11 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// LabelEpoch, on a BatchSandbox that lacked pods when a controller took over, or when the outcome
+// labelEpoch, on a BatchSandbox that lacked pods when a controller took over, or when the outcome
 // of a write was unknown, names that controller's run. What it says does not matter: writing it
 // changes the batch's version, so that a write that may still be on its way can no longer happen.
 // It is a label because the annotations of an object, unlike its labels, may be full.
-const LabelEpoch = "sandbox.internal/epoch"
+const labelEpoch = "sandbox.internal/epoch"
 
 // load fills the ledger from the API server, once, before anything is given or taken: by then this
 // process is the leader. The lists are quorum reads. Batches come first: what a batch no longer has

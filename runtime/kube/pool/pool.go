@@ -12,7 +12,7 @@
 // Only the leader writes it, and checks before each write that it still holds the lease. Its ledger
 // has what the annotations say, its own writes that the watch does not show yet, and its writes
 // whose outcome is unknown. After a write whose answer is lost, the pods stay reserved; the batch
-// is read again, and if it still has the old version, that version is changed (LabelEpoch). From
+// is read again, and if it still has the old version, that version is changed (labelEpoch). From
 // then on the write has either succeeded or never will.
 //
 // A new leader first lists all batches, then all pods, from the API server and not from a cache,
@@ -50,20 +50,9 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// Errors of Allocate, for errors.Is.
-var (
-	// ErrNoPool means that the Pool that the batch names does not exist, or is being deleted and
-	// gives no more.
-	ErrNoPool = errors.New("there is no such Pool")
-	// ErrInvalidPool means that the Pool's template breaks a rule, so that it makes no pods.
-	ErrInvalidPool = errors.New("the Pool cannot be used")
-	// ErrTooLarge means that the API server does not take the names of all pods that the batch asks
-	// for, beside what its annotations hold already.
-	ErrTooLarge = errors.New("the allocation is too large")
-	// ErrNotLeading means that another controller may have become the leader, so that this one must
-	// not write.
-	ErrNotLeading = errors.New("the lease of the leader was not renewed in time")
-)
+// ErrNotLeading means that another controller may have become the leader, so that this one must
+// not write.
+var ErrNotLeading = errors.New("the lease of the leader was not renewed in time")
 
 // Options are what Setup needs beside the manager. Every field may be left out.
 type Options struct {
