@@ -18,7 +18,7 @@ import (
 // advance takes a batch that has not ended one step further: first what gives it pods, then the
 // status, which says what is known now, and only then what takes pods away. So an end is on record
 // before anything acts on it, and a renewal that came first wins.
-func (r *Reconciler) advance(ctx context.Context,
+func (r *reconciler) advance(ctx context.Context,
 	b *v1alpha1.BatchSandbox) (reconcile.Result, error) {
 	var due deadline
 	now := r.Now()
@@ -37,8 +37,11 @@ func (r *Reconciler) advance(ctx context.Context,
 			return reconcile.Result{}, failed
 		}
 	}
-	at, err := r.situation(ctx, b, v, refused, stopping)
+	at, err := r.assess(ctx, b, v, refused, stopping)
 	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if err := r.syncTasks(ctx, b, &at, stopping); err != nil {
 		return reconcile.Result{}, err
 	}
 	at.now = now
@@ -107,7 +110,7 @@ func (d *deadline) result(now time.Time) reconcile.Result {
 
 // provide gives the batch the pods that it lacks, as far as there are any, and returns why some are
 // refused. An error that comes with refusals is among them; one without leaves nothing to decide.
-func (r *Reconciler) provide(ctx context.Context, b *v1alpha1.BatchSandbox, v *view,
+func (r *reconciler) provide(ctx context.Context, b *v1alpha1.BatchSandbox, v *view,
 	due *deadline) (map[int]refusal, error) {
 	if b.Spec.PoolRef != "" {
 		return r.allocate(ctx, b, v, due)
@@ -152,7 +155,7 @@ func known(b *v1alpha1.BatchSandbox, number int) bool {
 	return number < len(b.Status.Addresses) && b.Status.Addresses[number] != ""
 }
 
-func (r *Reconciler) allocate(ctx context.Context, b *v1alpha1.BatchSandbox, v *view,
+func (r *reconciler) allocate(ctx context.Context, b *v1alpha1.BatchSandbox, v *view,
 	due *deadline) (map[int]refusal, error) {
 	refused := make(map[int]refusal)
 	var lacking []int
@@ -206,7 +209,7 @@ func (r *Reconciler) allocate(ctx context.Context, b *v1alpha1.BatchSandbox, v *
 }
 
 // allocateNow asks the pool, once it is known that its pods do for the batch.
-func (r *Reconciler) allocateNow(ctx context.Context,
+func (r *reconciler) allocateNow(ctx context.Context,
 	b *v1alpha1.BatchSandbox) (missing int, err error) {
 	if b.Spec.TaskTemplate != nil {
 		var pool v1alpha1.Pool
@@ -227,7 +230,7 @@ func (r *Reconciler) allocateNow(ctx context.Context,
 
 // toggle freezes or thaws, when the phase on record says that this goes on. It does not wait for
 // that.
-func (r *Reconciler) toggle(b *v1alpha1.BatchSandbox, at *situation, stopping bool, due *deadline) {
+func (r *reconciler) toggle(b *v1alpha1.BatchSandbox, at *situation, stopping bool, due *deadline) {
 	phase := b.Status.Phase
 	operation := ""
 	switch {
@@ -294,7 +297,7 @@ func giveUp(at *situation, before map[int]time.Time) map[int]time.Time {
 // deleteUnwanted ends what the record says is over: sandboxes that have ended, numbers that are wanted no
 // more, everything of a batch that stops; and the pods that failed before they were ready, so
 // that the next step makes others.
-func (r *Reconciler) deleteUnwanted(ctx context.Context, b *v1alpha1.BatchSandbox, v *view,
+func (r *reconciler) deleteUnwanted(ctx context.Context, b *v1alpha1.BatchSandbox, v *view,
 	at *situation) error {
 	stopping := b.Status.Phase == v1alpha1.PhaseStopping
 	if stopping {
@@ -346,7 +349,7 @@ func (r *Reconciler) deleteUnwanted(ctx context.Context, b *v1alpha1.BatchSandbo
 }
 
 // releaseAll gives back every pod of the pool that the batch holds.
-func (r *Reconciler) releaseAll(ctx context.Context, b *v1alpha1.BatchSandbox) error {
+func (r *reconciler) releaseAll(ctx context.Context, b *v1alpha1.BatchSandbox) error {
 	allocation, err := b.Allocation()
 	if err != nil {
 		return err

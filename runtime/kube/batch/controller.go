@@ -52,7 +52,7 @@ const (
 	workers = 64
 )
 
-// Options are what a Reconciler needs besides its manager.
+// Options are what Setup needs besides the manager.
 type Options struct {
 	Pools    Pools
 	Tasks    Tasks
@@ -65,10 +65,10 @@ type Options struct {
 	Now func() time.Time
 }
 
-// Reconciler makes BatchSandboxes what their spec says. Its record of a batch is in the API server:
+// reconciler makes BatchSandboxes what their spec says. Its record of a batch is in the API server:
 // the spec, the status, the allocation and the pods. Its memory holds only when something was last
 // done, so that it is not done too often.
-type Reconciler struct {
+type reconciler struct {
 	client  client.Client
 	live    client.Reader // past the cache
 	events  recorder.EventRecorder
@@ -95,12 +95,12 @@ const (
 	indexAllocated = "sandbox.internal/allocated"
 )
 
-// Setup adds a Reconciler to a manager.
+// Setup adds the controller of BatchSandboxes to a manager.
 func Setup(mgr manager.Manager, options Options) error {
 	if options.Now == nil {
 		options.Now = time.Now
 	}
-	r := &Reconciler{
+	r := &reconciler{
 		client: mgr.GetClient(), live: mgr.GetAPIReader(),
 		events:  mgr.GetEventRecorder(v1alpha1.ManagedBy),
 		Options: options, memory: make(map[types.NamespacedName]*memory),
@@ -155,7 +155,7 @@ func allocatedTo(object client.Object) []string {
 }
 
 // holderOf returns the batch that holds a pod of a pool.
-func (r *Reconciler) holderOf(ctx context.Context, pod client.Object) []reconcile.Request {
+func (r *reconciler) holderOf(ctx context.Context, pod client.Object) []reconcile.Request {
 	if pod.GetLabels()[v1alpha1.LabelPool] == "" {
 		return nil
 	}
@@ -176,7 +176,7 @@ func (r *Reconciler) holderOf(ctx context.Context, pod client.Object) []reconcil
 
 // Reconcile reads one batch and takes its next step. Each step is idempotent, and the process may
 // be killed between any two.
-func (r *Reconciler) Reconcile(ctx context.Context,
+func (r *reconciler) Reconcile(ctx context.Context,
 	request reconcile.Request) (reconcile.Result, error) {
 	b := new(v1alpha1.BatchSandbox)
 	if err := r.client.Get(ctx, request.NamespacedName, b); err != nil {
@@ -217,7 +217,7 @@ func written(err error) error {
 	return err
 }
 
-func (r *Reconciler) remember(b *v1alpha1.BatchSandbox) *memory {
+func (r *reconciler) remember(b *v1alpha1.BatchSandbox) *memory {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	key := client.ObjectKeyFromObject(b)
@@ -227,7 +227,7 @@ func (r *Reconciler) remember(b *v1alpha1.BatchSandbox) *memory {
 	return r.memory[key]
 }
 
-func (r *Reconciler) forget(key types.NamespacedName) {
+func (r *reconciler) forget(key types.NamespacedName) {
 	r.mu.Lock()
 	delete(r.memory, key)
 	r.mu.Unlock()
@@ -236,7 +236,7 @@ func (r *Reconciler) forget(key types.NamespacedName) {
 }
 
 // remove ends a batch that is being deleted, and removes its finalizer once it has no pods.
-func (r *Reconciler) remove(ctx context.Context,
+func (r *reconciler) remove(ctx context.Context,
 	b *v1alpha1.BatchSandbox) (reconcile.Result, error) {
 	r.freezer.forget(client.ObjectKeyFromObject(b))
 	r.Tasks.Forget(b.Namespace, b.Name)
@@ -286,7 +286,7 @@ func (r *Reconciler) remove(ctx context.Context,
 
 // hasUnseen reports whether the API server has a pod from the batch's template that the cache has
 // not seen. Pods are asked for by name: a list would read every pod of the namespace.
-func (r *Reconciler) hasUnseen(ctx context.Context, b *v1alpha1.BatchSandbox,
+func (r *reconciler) hasUnseen(ctx context.Context, b *v1alpha1.BatchSandbox,
 	seen func(number int) bool) (bool, error) {
 	if b.Spec.Template == nil {
 		return false, nil
@@ -311,7 +311,7 @@ func (r *Reconciler) hasUnseen(ctx context.Context, b *v1alpha1.BatchSandbox,
 }
 
 // retain keeps the record of a batch that has ended for as long as its spec says.
-func (r *Reconciler) retain(ctx context.Context,
+func (r *reconciler) retain(ctx context.Context,
 	b *v1alpha1.BatchSandbox) (reconcile.Result, error) {
 	r.Tasks.Forget(b.Namespace, b.Name)
 	switch ttl := b.Spec.TTLSecondsAfterFinished; {

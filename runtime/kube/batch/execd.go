@@ -82,7 +82,7 @@ func callExecd(ctx context.Context, caller *http.Client, at daemon, operation st
 // execdToken returns what reads the token of the execd in a sandbox's pod: that of the task which
 // runs it, or else of a container. It may be in a Secret. Of two variables of one name the last
 // counts.
-func (r *Reconciler) execdToken(b *v1alpha1.BatchSandbox, number int,
+func (r *reconciler) execdToken(b *v1alpha1.BatchSandbox, number int,
 	pod *corev1.Pod) func(context.Context) (string, error) {
 	value := func(text string) func(context.Context) (string, error) {
 		return func(context.Context) (string, error) { return text, nil }
@@ -119,7 +119,7 @@ func (r *Reconciler) execdToken(b *v1alpha1.BatchSandbox, number int,
 }
 
 // secret returns what reads an entry of a Secret.
-func (r *Reconciler) secret(namespace, name, key string) func(context.Context) (string, error) {
+func (r *reconciler) secret(namespace, name, key string) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		var secret corev1.Secret
 		if err := r.live.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name},

@@ -104,7 +104,7 @@ func numberOf(pod metav1.Object) (int, bool) {
 // create makes the pods of the numbers, a few at first, so that a template which the API server
 // refuses is not refused a thousand times. It returns who has none for what reason. With an error,
 // which is among the reasons, another try of everything may help soon.
-func (r *Reconciler) create(ctx context.Context, b *v1alpha1.BatchSandbox,
+func (r *reconciler) create(ctx context.Context, b *v1alpha1.BatchSandbox,
 	numbers []int) (made int, refused map[int]refusal, failed error) {
 	refused = make(map[int]refusal)
 	m := r.remember(b)
@@ -150,7 +150,7 @@ type invalidTemplate struct{ error }
 // foreignPod is the error when a pod of the name exists that is not the batch's.
 type foreignPod struct{ error }
 
-func (r *Reconciler) createOne(ctx context.Context, b *v1alpha1.BatchSandbox, number int) error {
+func (r *reconciler) createOne(ctx context.Context, b *v1alpha1.BatchSandbox, number int) error {
 	pod, err := build(b, number)
 	if err != nil {
 		return invalidTemplate{err}
@@ -205,7 +205,7 @@ func classify(err error) (why *refusal, again error) {
 // end makes sure that nothing of a pod that was made from the batch's template runs any more, soon.
 // With keep, a pod whose containers have run stays as an object, so that its log can be read: the
 // kubelet ends its containers because its time is up.
-func (r *Reconciler) end(ctx context.Context, pod *corev1.Pod, keep bool) error {
+func (r *reconciler) end(ctx context.Context, pod *corev1.Pod, keep bool) error {
 	if keep && pod.DeletionTimestamp == nil && hasRun(pod) {
 		if pod.Spec.ActiveDeadlineSeconds != nil && *pod.Spec.ActiveDeadlineSeconds == 1 {
 			return nil

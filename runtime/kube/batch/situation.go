@@ -37,7 +37,7 @@ func (v *view) set(number int, pod *corev1.Pod) {
 }
 
 // load reads the pods of a batch: those that it owns, or those that are allocated to it.
-func (r *Reconciler) load(ctx context.Context, b *v1alpha1.BatchSandbox) (*view, error) {
+func (r *reconciler) load(ctx context.Context, b *v1alpha1.BatchSandbox) (*view, error) {
 	v := new(view)
 	if b.Spec.PoolRef != "" {
 		return v, r.loadAllocation(ctx, b, v)
@@ -55,7 +55,7 @@ func (r *Reconciler) load(ctx context.Context, b *v1alpha1.BatchSandbox) (*view,
 	return v, nil
 }
 
-func (r *Reconciler) loadAllocation(ctx context.Context, b *v1alpha1.BatchSandbox, v *view) error {
+func (r *reconciler) loadAllocation(ctx context.Context, b *v1alpha1.BatchSandbox, v *view) error {
 	allocation, err := b.Allocation()
 	if err != nil {
 		return err
@@ -87,8 +87,8 @@ func (r *Reconciler) loadAllocation(ctx context.Context, b *v1alpha1.BatchSandbo
 	return nil
 }
 
-// situation puts together what a decision depends on.
-func (r *Reconciler) situation(ctx context.Context, b *v1alpha1.BatchSandbox, v *view,
+// assess puts together what a decision depends on, but for the tasks.
+func (r *reconciler) assess(ctx context.Context, b *v1alpha1.BatchSandbox, v *view,
 	refused map[int]refusal, stopping bool) (situation, error) {
 	replicas := int(b.Spec.Replicas)
 	at := situation{sandboxes: make([]sandbox, replicas), stopped: true}
@@ -167,11 +167,11 @@ func (r *Reconciler) situation(ctx context.Context, b *v1alpha1.BatchSandbox, v 
 		}
 		at.stopped = !unseen
 	}
-	return at, r.sync(ctx, b, v, &at, stopping)
+	return at, nil
 }
 
 // allOver reports whether this may be the end of the last sandbox.
-func (r *Reconciler) allOver(b *v1alpha1.BatchSandbox, at *situation) bool {
+func (r *reconciler) allOver(b *v1alpha1.BatchSandbox, at *situation) bool {
 	deadline, hasDeadline := provisionDeadline(b)
 	overdue := hasDeadline && !r.Now().Before(deadline)
 	for number := range at.sandboxes {
@@ -185,7 +185,7 @@ func (r *Reconciler) allOver(b *v1alpha1.BatchSandbox, at *situation) bool {
 
 // isLost reports whether the pod of a sandbox was there and is gone. The cache may be behind, so
 // the API server is asked.
-func (r *Reconciler) isLost(ctx context.Context, b *v1alpha1.BatchSandbox, v *view,
+func (r *reconciler) isLost(ctx context.Context, b *v1alpha1.BatchSandbox, v *view,
 	number int) (bool, error) {
 	name := podName(b, number)
 	if b.Spec.PoolRef != "" {
@@ -204,8 +204,8 @@ func (r *Reconciler) isLost(ctx context.Context, b *v1alpha1.BatchSandbox, v *vi
 	return false, err
 }
 
-// sync brings the tasks to the pods and learns how they are.
-func (r *Reconciler) sync(ctx context.Context, b *v1alpha1.BatchSandbox, v *view, at *situation,
+// syncTasks brings the tasks to the pods and adds to the situation how they are.
+func (r *reconciler) syncTasks(ctx context.Context, b *v1alpha1.BatchSandbox, at *situation,
 	stopping bool) error {
 	if b.Spec.TaskTemplate == nil {
 		return nil

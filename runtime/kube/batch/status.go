@@ -14,7 +14,7 @@ import (
 // write writes a status that has changed and puts it into the object. A change of numbers alone may
 // have to wait, so that the number of writes does not follow the number of sandboxes. A spec that
 // has changed meanwhile makes it fail with a conflict: what was decided may be wrong then.
-func (r *Reconciler) write(ctx context.Context, b *v1alpha1.BatchSandbox,
+func (r *reconciler) write(ctx context.Context, b *v1alpha1.BatchSandbox,
 	after v1alpha1.BatchSandboxStatus, now time.Time, due *deadline) error {
 	before := b.Status
 	if same(&before, &after) {
@@ -39,7 +39,7 @@ func (r *Reconciler) write(ctx context.Context, b *v1alpha1.BatchSandbox,
 
 // announce records events and metrics of what was just written. An event is a write, too: a batch
 // causes a few, whatever its size.
-func (r *Reconciler) announce(b *v1alpha1.BatchSandbox, before *v1alpha1.BatchSandboxStatus,
+func (r *reconciler) announce(b *v1alpha1.BatchSandbox, before *v1alpha1.BatchSandboxStatus,
 	now time.Time) {
 	after := &b.Status
 	if invalid := meta.FindStatusCondition(after.Conditions,
@@ -85,7 +85,7 @@ func (r *Reconciler) announce(b *v1alpha1.BatchSandbox, before *v1alpha1.BatchSa
 const maxNote = 1000
 
 // recordEvent records an event that `kubectl describe` shows.
-func (r *Reconciler) recordEvent(b *v1alpha1.BatchSandbox, kind, reason, format string,
+func (r *reconciler) recordEvent(b *v1alpha1.BatchSandbox, kind, reason, format string,
 	args ...any) {
 	for i, arg := range args {
 		if text, ok := arg.(string); ok && len(text) > maxNote/2 {

@@ -27,7 +27,7 @@ func TestTokenOfATask(t *testing.T) {
 	pod.Spec.Containers = []corev1.Container{{Env: []corev1.EnvVar{
 		{Name: v1alpha1.EnvExecdToken, Value: "x"},
 		{Name: v1alpha1.EnvExecdToken, Value: "container"}, {Name: "OTHER", Value: "y"}}}}
-	r := new(Reconciler)
+	r := new(reconciler)
 	for number, want := range []string{"last", "own", "container", "", "last"} {
 		got, err := r.execdToken(b, number, pod)(t.Context())
 		if got != want || (err != nil) != (number == 3) {

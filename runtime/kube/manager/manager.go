@@ -37,8 +37,8 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// LeaderElectionID names the lease that the leader of several controllers holds.
-const LeaderElectionID = "sandbox-controller.sandbox.internal"
+// leaderElectionID names the lease that the leader of several controllers holds.
+const leaderElectionID = "sandbox-controller.sandbox.internal"
 
 // Options say how the controller runs.
 type Options struct {
@@ -123,7 +123,7 @@ func New(options Options) (*Manager, error) {
 		Scheme: scheme, Cache: cacheOptions, Logger: options.Logger,
 		// several managers may live in one process
 		Controller:     ctrlconfig.Controller{SkipNameValidation: ptr.To(true)},
-		LeaderElection: options.LeaderElection, LeaderElectionID: LeaderElectionID,
+		LeaderElection: options.LeaderElection, LeaderElectionID: leaderElectionID,
 		LeaderElectionNamespace:       electionNamespace,
 		LeaderElectionReleaseOnCancel: true, LeaseDuration: &lease, RenewDeadline: &renew,
 		RetryPeriod: &retry,

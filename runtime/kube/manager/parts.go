@@ -61,7 +61,7 @@ func newLease(config *rest.Config, namespace string, limit time.Duration) (*pool
 	if err != nil {
 		return nil, err
 	}
-	lock, err := resourcelock.New(resourcelock.LeasesResourceLock, namespace, LeaderElectionID,
+	lock, err := resourcelock.New(resourcelock.LeasesResourceLock, namespace, leaderElectionID,
 		core, coordination,
 		resourcelock.ResourceLockConfig{Identity: host + "_" + uuid.NewString()})
 	if err != nil {
