@@ -136,7 +136,7 @@ func TestAddressesAreLearnedOnceAndRenewedInTime(t *testing.T) {
 		ttl     time.Duration
 		learned int
 	}{
-		{0, time.Second, 1},                // for the floor and the grace: 60 s
+		{0, time.Second, 1},                // for minHold and reachableAfterHold: 60 s
 		{10 * time.Second, time.Second, 1}, // holds for 50 s more
 		{25 * time.Second, time.Second, 2}, // would only hold for 25 s
 		{0, time.Hour, 3},

@@ -13,18 +13,17 @@ import (
 )
 
 const (
-	// floor is how long an address stays reachable at least: programs keep addresses for longer than their time to live.
-	floor = 30 * time.Second
-	// grace is how much longer than the answer holds an address stays reachable.
-	grace = 30 * time.Second
-	// ceiling is how long an address stays reachable at most without being asked for again.
-	ceiling = 24 * time.Hour
+	// minHold and maxHold bound the time to live for which an answer is taken to hold: programs keep addresses for longer than that.
+	minHold = 30 * time.Second
+	maxHold = 24 * time.Hour
+	// reachableAfterHold is how much longer than the answer holds an address stays reachable without being asked for again.
+	reachableAfterHold = 30 * time.Second
 
 	// clockSkew is how much later than here an address may time out in the kernel.
 	clockSkew = 5 * time.Second
 
-	// rest is how long no answer was learned and no policy changed before memory is given back.
-	rest = 2 * time.Second
+	// freeMemoryAfter is how long no answer was learned and no policy changed before memory is given back.
+	freeMemoryAfter = 2 * time.Second
 
 	// maxBatch is how many answers are learned in one step at most, and maxBatchAddresses at how many addresses a step takes no more answers.
 	maxBatch          = 256
@@ -48,7 +47,7 @@ type request struct {
 
 // Run learns addresses until ctx ends. Answers that come while the kernel is busy with others are learned together.
 func (g *Guard) Run(ctx context.Context) {
-	quiet := time.NewTimer(rest)
+	quiet := time.NewTimer(freeMemoryAfter)
 	defer quiet.Stop()
 	for {
 		select {
@@ -58,7 +57,7 @@ func (g *Guard) Run(ctx context.Context) {
 			// Once after each time of activity: what a burst of queries or a change took is given back.
 			debug.FreeOSMemory()
 		case <-g.changed:
-			quiet.Reset(rest)
+			quiet.Reset(freeMemoryAfter)
 		case first := <-g.requests:
 			batch, addresses := []request{first}, len(first.addresses)
 			for more := true; more && len(batch) < maxBatch && addresses < maxBatchAddresses; {
@@ -70,7 +69,7 @@ func (g *Guard) Run(ctx context.Context) {
 				}
 			}
 			g.learn(batch)
-			quiet.Reset(rest)
+			quiet.Reset(freeMemoryAfter)
 		}
 	}
 }
@@ -84,7 +83,7 @@ func (g *Guard) learn(batch []request) {
 	results := make([]error, len(batch))
 	var fresh []wall.Address
 	for i, r := range batch {
-		holds := min(max(r.ttl, floor), ceiling)
+		holds := min(max(r.ttl, minHold), maxHold)
 		nameAllowed := g.compiled.Name(r.name).Allowed()
 		if !nameAllowed && !g.compiled.DryRun() {
 			results[i] = ErrDenied
@@ -100,12 +99,12 @@ func (g *Guard) learn(batch []request) {
 			if !allowed || inWall && until.Sub(now) >= holds {
 				continue
 			}
-			// Under a policy that allows by default the wall has no learned addresses; they addresses are added when that changes.
-			g.known.extend(addr, now.Add(holds+grace), g.compiled.Default() == policy.Deny)
+			// Under a policy that allows by default the wall has no learned addresses; these are added when that changes.
+			g.known.extend(addr, now.Add(holds+reachableAfterHold), g.compiled.Default() == policy.Deny)
 			if g.compiled.Default() == policy.Deny {
 				// The kernel's clock began a little later.
 				known := inWall && until.Add(clockSkew).After(now) || g.known.leftInWall(addr, now)
-				fresh = append(fresh, wall.Address{Addr: addr, For: holds + grace, Known: known})
+				fresh = append(fresh, wall.Address{Addr: addr, For: holds + reachableAfterHold, Known: known})
 			}
 		}
 	}

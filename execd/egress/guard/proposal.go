@@ -19,17 +19,13 @@ func (g *Guard) Proposal() policy.Policy {
 	}
 	var names, addresses []string
 	for _, d := range seen {
-		passed := d.Action == policy.Allow || d.DryRun
-		byRule := d.Action == policy.Deny && d.Reason == policy.ByRule
-		if d.Kind == KindName && passed && !byRule && d.Resolved && !slices.Contains(names, d.Target) {
+		if d.Kind == KindName && proposable(d) && d.Resolved && !slices.Contains(names, d.Target) {
 			names = append(names, d.Target)
 		}
 	}
 	for _, d := range seen {
-		passed := d.Action == policy.Allow || d.DryRun
-		byRule := d.Action == policy.Deny && d.Reason == policy.ByRule
 		explained := slices.ContainsFunc(d.Names, func(name string) bool { return slices.Contains(names, name) })
-		if d.Kind == KindAddress && passed && !byRule && !explained && !slices.Contains(addresses, d.Target) {
+		if d.Kind == KindAddress && proposable(d) && !explained && !slices.Contains(addresses, d.Target) {
 			addresses = append(addresses, d.Target)
 		}
 	}
@@ -39,4 +35,11 @@ func (g *Guard) Proposal() policy.Policy {
 		proposal.Egress = append(proposal.Egress, policy.Rule{Action: policy.Allow, Target: target})
 	}
 	return proposal
+}
+
+// proposable reports whether what was decided on passed, and no rule denies it: under a dry run everything passes.
+func proposable(d Decision) bool {
+	passed := d.Action == policy.Allow || d.DryRun
+	byRule := d.Action == policy.Deny && d.Reason == policy.ByRule
+	return passed && !byRule
 }
