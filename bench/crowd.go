@@ -52,7 +52,7 @@ func (b *bench) measureCrowd(ctx context.Context) error {
 			if err := concurrently(ctx, count,
 				func(ctx context.Context,
 					i int) error {
-					return s.ended(ctx, made.ids[i])
+					return s.end(ctx, made.ids[i])
 				}); err != nil {
 				return err
 			}
@@ -238,13 +238,13 @@ func (s *service) running(ctx context.Context, id string) error {
 	}
 }
 
-// ended deletes a sandbox, which may have ended by itself, and returns when it has ended.
-func (s *service) ended(ctx context.Context, id string) error {
+// end deletes a sandbox, which may have ended by itself, and returns when it has ended.
+func (s *service) end(ctx context.Context, id string) error {
 	status, err := s.status(ctx, id)
 	if err != nil || status.State == "Failed" {
 		return err
 	}
-	return s.gone(ctx, id)
+	return s.delete(ctx, id)
 }
 
 // measureBusyReads reads one sandbox again and again while others are made. The floor reads the
@@ -288,7 +288,7 @@ func (b *bench) measureBusyReads(ctx context.Context, s *service, engine *engine
 		}
 		result.ours.addBurst(burst{took, len(took)})
 		if err := concurrently(ctx, count,
-			func(ctx context.Context, i int) error { return s.ended(ctx, m.ids[i]) }); err != nil {
+			func(ctx context.Context, i int) error { return s.end(ctx, m.ids[i]) }); err != nil {
 			return err
 		}
 		took, err = readWhile(ctx, theirs, answer, func(ctx context.Context) error {

@@ -34,11 +34,14 @@ func gateRows() []string {
 		rowCreate, rowDelete, rowPause, rowGet, rowList}
 }
 
-// least is the allowance of a row however steady it is: another machine's ratios are a little
-// different.
+// A row may be worse than its baseline by an allowance, relative to the ratio.
 const (
+	// leastAllowance is that of a row however steady it is: another machine's ratios are a little
+	// different.
 	leastAllowance = 0.25
-	deviations     = 6
+	// allowedDeviations is the allowance of a row in standard deviations of its ratio, where that is
+	// more.
+	allowedDeviations = 6
 )
 
 func newBaseline(ratios []float64, good direction) baseline {
@@ -51,7 +54,7 @@ func newBaseline(ratios []float64, good direction) baseline {
 		variance += (r - mean) * (r - mean) / float64(max(len(ratios)-1, 1))
 	}
 	b := baseline{Ratio: rounded(s.median()), Noise: rounded(math.Sqrt(variance) / mean)}
-	allowance := max(leastAllowance, deviations*b.Noise)
+	allowance := max(leastAllowance, allowedDeviations*b.Noise)
 	if good == higher {
 		b.Worst = rounded(b.Ratio / (1 + allowance))
 	} else {

@@ -172,7 +172,7 @@ func (s *service) lifeOfOne(ctx context.Context, round *creation) error {
 	}
 	created := elapsed(began)
 	began = time.Now()
-	if err := errors.Join(err, s.gone(ctx, id)); err != nil {
+	if err := errors.Join(err, s.delete(ctx, id)); err != nil {
 		return err
 	}
 	round.accept.ours.add(accepted)

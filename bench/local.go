@@ -108,7 +108,7 @@ func (b *bench) crowdBoth(ctx context.Context, s *service, engine *engine) error
 		} else {
 			rate.ours.add(float64(count) / highest(made.took.values) * 1000)
 		}
-		if err := concurrently(ctx, count, func(ctx context.Context, i int) error { return s.ended(ctx, made.ids[i]) }); err != nil {
+		if err := concurrently(ctx, count, func(ctx context.Context, i int) error { return s.end(ctx, made.ids[i]) }); err != nil {
 			return err
 		}
 	}
@@ -183,7 +183,7 @@ func (b *bench) measureLocalIdle(ctx context.Context) error {
 			}
 		}
 		b.results[rowIdleLocal], b.results[rowBusyLocal] = memory, command
-		return concurrently(ctx, count, func(ctx context.Context, i int) error { return s.gone(ctx, made.ids[i]) })
+		return concurrently(ctx, count, func(ctx context.Context, i int) error { return s.delete(ctx, made.ids[i]) })
 	})
 }
 
@@ -284,6 +284,6 @@ func (s *service) deleteAll(ctx context.Context) error {
 		if state := page.Items[i].Status.State; state == "Terminated" || state == "Failed" {
 			return nil
 		}
-		return s.gone(ctx, page.Items[i].ID)
+		return s.delete(ctx, page.Items[i].ID)
 	})
 }

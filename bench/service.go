@@ -175,8 +175,8 @@ func (d execd) firstOutput(ctx context.Context) error {
 	}
 }
 
-// gone deletes a sandbox and returns when nothing is left of it but its record.
-func (s *service) gone(ctx context.Context, id string) error {
+// delete deletes a sandbox and returns when nothing is left of it but its record.
+func (s *service) delete(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, usableTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodDelete, s.url+"/v1/sandboxes/"+id,
