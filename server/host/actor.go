@@ -143,7 +143,7 @@ func (a *actor) afterTransition(
 		return lifecycle.Record{}, lifecycle.Conflictf("cannot %s: the sandbox is %s", trigger,
 			from)
 	}
-	now := a.host.Clock().UTC()
+	now := a.host.options.Clock().UTC()
 	record := a.record
 	record.Sandbox.Status = lifecycle.Status{
 		State:            to,
@@ -152,9 +152,9 @@ func (a *actor) afterTransition(
 		LastTransitionAt: now,
 	}
 	if to.Final() {
-		retention := a.host.TerminatedRetention
+		retention := a.host.options.TerminatedRetention
 		if from == lifecycle.StatePending && to == lifecycle.StateFailed {
-			retention = a.host.FailedPendingRetention
+			retention = a.host.options.FailedPendingRetention
 		}
 		record.RetainUntil = wall(now.Add(retention))
 	}
@@ -236,7 +236,7 @@ func (a *actor) event(kind lifecycle.EventType) lifecycle.Event {
 		SandboxID: a.id,
 		Owner:     a.record.Sandbox.Owner,
 		Type:      kind,
-		Time:      a.host.Clock().UTC(),
+		Time:      a.host.options.Clock().UTC(),
 	}
 }
 
@@ -260,7 +260,7 @@ func (a *actor) saveOrRetry(as durability, record lifecycle.Record, events ...li
 	if err := a.save(as, record, events); err != nil {
 		a.log.Error().Err(err).Msg("a change is not durable; trying again")
 		a.unsaved = append(a.unsaved, events...)
-		a.saveAgainAt = a.host.Clock().Add(saveInterval)
+		a.saveAgainAt = a.host.options.Clock().Add(saveInterval)
 	}
 	a.setRecord(record)
 }
@@ -268,10 +268,10 @@ func (a *actor) saveOrRetry(as durability, record lifecycle.Record, events ...li
 // save saves a record with its events and the unsaved ones: an event is never saved without its
 // state.
 func (a *actor) save(as durability, record lifecycle.Record, events []lifecycle.Event) error {
-	save := a.host.Store.Save
+	save := a.host.options.Store.Save
 	// What could not be saved before may have to be synced.
 	if as == unsynced && a.saveAgainAt.IsZero() {
-		save = a.host.Store.SaveUnsynced
+		save = a.host.options.Store.SaveUnsynced
 	}
 	events = slices.Concat(a.unsaved, events)
 	if err := save(a.host.ctx, record, events...); err != nil {
@@ -284,7 +284,7 @@ func (a *actor) save(as durability, record lifecycle.Record, events []lifecycle.
 
 // retrySave saves the record and the unsaved events when their time has come.
 func (a *actor) retrySave() {
-	if !a.saveAgainAt.IsZero() && !a.host.Clock().Before(a.saveAgainAt) {
+	if !a.saveAgainAt.IsZero() && !a.host.options.Clock().Before(a.saveAgainAt) {
 		a.saveOrRetry(synced, a.record)
 	}
 }
@@ -300,7 +300,7 @@ func (a *actor) setRecord(record lifecycle.Record) {
 			Str("reason", string(record.Sandbox.Status.Reason)).
 			Str("detail", strings.TrimSuffix(detail, lifecycle.LogFollows)).
 			Msg("sandbox changed state")
-		a.host.Observer.StateChanged(to, record.Sandbox.Status.Reason)
+		a.host.options.Observer.StateChanged(to, record.Sandbox.Status.Reason)
 	}
 	if record.Sandbox.Status.State != lifecycle.StatePending {
 		a.auth = nil
@@ -318,7 +318,7 @@ func (a *actor) progress(reason lifecycle.Reason, message string) {
 
 // reached records that provisioning has completed a stage.
 func (a *actor) reached(stage lifecycle.Stage) {
-	at := a.host.Clock()
+	at := a.host.options.Clock()
 	a.post(func() {
 		a.launched = true // from here on the engine may have parts of the box
 		if a.state() != lifecycle.StatePending {
@@ -343,7 +343,7 @@ func (a *actor) mark(
 		return nil
 	}
 	if began := event.Time.Add(-event.Took); !began.Before(a.host.since) {
-		a.host.Observer.StageDone(stage, event.Took)
+		a.host.options.Observer.StageDone(stage, event.Took)
 	}
 	return []lifecycle.Event{event}
 }

@@ -68,7 +68,7 @@ func (h *Host) Events(
 	h.notifier.feeds[f] = struct{}{}
 	h.notifier.mu.Unlock()
 
-	bounds, err := h.Store.Events(ctx, lifecycle.EventQuery{After: math.MaxInt64})
+	bounds, err := h.options.Store.Events(ctx, lifecycle.EventQuery{After: math.MaxInt64})
 	if err != nil {
 		f.Close()
 		return nil, err
@@ -129,7 +129,7 @@ func (f *feed) read(ctx context.Context) (lifecycle.EventBatch, error) {
 		f.reset = false
 		return lifecycle.EventBatch{Cursor: f.query.After, Reset: true}, nil
 	}
-	page, err := f.host.Store.Events(ctx, f.query)
+	page, err := f.host.options.Store.Events(ctx, f.query)
 	if err != nil {
 		return lifecycle.EventBatch{}, err
 	}

@@ -57,8 +57,8 @@ const (
 
 // Host implements lifecycle.Backend.
 type Host struct {
-	Options
-	since time.Time // when the host was started
+	options Options
+	since   time.Time // when the host was started
 
 	registry registry
 	notifier notifier
@@ -76,11 +76,11 @@ var _ lifecycle.Backend = (*Host)(nil)
 // Start continues every sandbox of the store and of the engine in its present state, and returns a
 // host that serves. ctx bounds the start only. The host closes its Boxes, also when the start fails.
 func Start(ctx context.Context, options Options) (*Host, error) {
-	h := &Host{Options: options, registry: newRegistry()}
-	if h.Observer == nil {
-		h.Observer = noObserver{}
+	h := &Host{options: options, registry: newRegistry()}
+	if h.options.Observer == nil {
+		h.options.Observer = noObserver{}
 	}
-	h.since = h.Clock()
+	h.since = h.options.Clock()
 	h.notifier.feeds = make(map[*feed]struct{})
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	if err := h.recover(ctx); err != nil {
@@ -99,17 +99,17 @@ func (h *Host) Close() {
 	h.creating.Lock()
 	h.cancel()
 	h.creating.Unlock()
-	h.Boxes.Close()
+	h.options.Boxes.Close()
 	h.tasks.Wait()
 }
 
 // Ready returns an error of KindUnavailable when the engine or the store does not answer.
 func (h *Host) Ready(ctx context.Context) error {
-	if err := h.Boxes.Ready(ctx); err != nil {
+	if err := h.options.Boxes.Ready(ctx); err != nil {
 		return notReady("the container engine", err)
 	}
 	// A write without an effect, which proves that the store is writable.
-	if err := h.Store.PurgeKeys(ctx, time.Unix(0, 0)); err != nil {
+	if err := h.options.Store.PurgeKeys(ctx, time.Unix(0, 0)); err != nil {
 		return notReady("the store", err)
 	}
 	return nil

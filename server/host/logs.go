@@ -63,7 +63,7 @@ func (h *Host) Logs(
 func (h *Host) openLog(
 	ctx context.Context, a *actor, wanted lifecycle.LogOptions,
 ) (log io.ReadCloser, live bool, err error) {
-	log, err = h.Boxes.OpenLog(ctx, *a.snapshot(), wanted)
+	log, err = h.options.Boxes.OpenLog(ctx, *a.snapshot(), wanted)
 	switch {
 	case errors.Is(err, lifecycle.ErrNoBox):
 		kept, err := h.keptLog(ctx, a, wanted.Tail)
@@ -133,7 +133,7 @@ func (h *Host) awaitStart(ctx context.Context, a *actor) {
 
 // keptLog returns the kept end of the log of a sandbox that has no box any more.
 func (h *Host) keptLog(ctx context.Context, a *actor, tail *int) ([]byte, error) {
-	log, kept, err := h.Store.Log(ctx, a.id)
+	log, kept, err := h.options.Store.Log(ctx, a.id)
 	if err != nil {
 		return nil, err
 	}
@@ -165,7 +165,7 @@ func (a *actor) keepLog(ctx context.Context, record lifecycle.Record) {
 		ctx, cancel := context.WithTimeout(ctx, keepLogTimeout)
 		defer cancel()
 		lines := keptLogLines
-		log, err := a.host.Boxes.OpenLog(ctx, record, lifecycle.LogOptions{Tail: &lines})
+		log, err := a.host.options.Boxes.OpenLog(ctx, record, lifecycle.LogOptions{Tail: &lines})
 		if errors.Is(err, lifecycle.ErrNoBox) {
 			return nil
 		}
@@ -177,7 +177,7 @@ func (a *actor) keepLog(ctx context.Context, record lifecycle.Record) {
 		if _, err := io.Copy(&last, log); err != nil {
 			return err
 		}
-		return a.host.Store.SaveLog(ctx, a.id, last.kept)
+		return a.host.options.Store.SaveLog(ctx, a.id, last.kept)
 	}()
 	if err != nil && ctx.Err() == nil {
 		a.log.Warn().Err(err).Msg("the end of the sandbox's log is not kept")

@@ -21,7 +21,7 @@ func (h *Host) spawn(record lifecycle.Record, auth *lifecycle.ImageAuth, isNew b
 		host:      h,
 		id:        record.Sandbox.ID,
 		createdAt: record.Sandbox.CreatedAt,
-		log:       h.Logger.With().Str("sandbox_id", record.Sandbox.ID).Logger(),
+		log:       h.options.Logger.With().Str("sandbox_id", record.Sandbox.ID).Logger(),
 		record:    record,
 		auth:      auth,
 		launched:  !isNew,
@@ -136,7 +136,7 @@ func (a *actor) untilDue() time.Duration {
 	if at.IsZero() {
 		return time.Hour
 	}
-	return max(0, at.Sub(a.host.Clock()))
+	return max(0, at.Sub(a.host.options.Clock()))
 }
 
 // wall returns a time without the reading of the monotonic clock, which a step of the clock or a
@@ -148,7 +148,7 @@ func (a *actor) idle() time.Duration {
 	if a.saveAgainAt.IsZero() {
 		return a.untilDue()
 	}
-	return max(0, min(a.untilDue(), a.saveAgainAt.Sub(a.host.Clock())))
+	return max(0, min(a.untilDue(), a.saveAgainAt.Sub(a.host.options.Clock())))
 }
 
 // due expires the sandbox, or forgets its record, when its time has come. It returns true when the
@@ -159,11 +159,11 @@ func (a *actor) due() bool {
 	}
 	if a.state().Final() {
 		events := slices.Concat(a.unsaved, []lifecycle.Event{a.event(lifecycle.EventForgotten)})
-		if err := a.host.Store.Forget(a.host.ctx, a.id, events...); err != nil {
+		if err := a.host.options.Store.Forget(a.host.ctx, a.id, events...); err != nil {
 			a.log.Error().
 				Err(err).
 				Msg("the record of an ended sandbox cannot be removed; trying again")
-			a.record.RetainUntil = wall(a.host.Clock().Add(time.Minute))
+			a.record.RetainUntil = wall(a.host.options.Clock().Add(time.Minute))
 			return false
 		}
 		a.host.registry.remove(a)
@@ -171,7 +171,7 @@ func (a *actor) due() bool {
 		return true
 	}
 	a.recordTransition(lifecycle.TriggerExpire, lifecycle.ReasonExpired, "its time is up")
-	a.host.Observer.Expired(a.host.Clock().Sub(a.record.Sandbox.ExpiresAt))
+	a.host.options.Observer.Expired(a.host.options.Clock().Sub(a.record.Sandbox.ExpiresAt))
 	a.cancelJob()
 	return false
 }

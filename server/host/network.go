@@ -58,11 +58,11 @@ func (h *Host) Locate(ctx context.Context, id string, port int) (lifecycle.Locat
 	}
 	location := lifecycle.Location{
 		Endpoint: lifecycle.Endpoint{
-			Host: h.EndpointHost,
+			Host: h.options.EndpointHost,
 			Port: record.Port,
 			Path: fmt.Sprintf("/proxy/%d", port),
 		},
-		Daemon: net.JoinHostPort(h.Boxes.Host(record), strconv.Itoa(record.Port)),
+		Daemon: net.JoinHostPort(h.options.Boxes.Host(record), strconv.Itoa(record.Port)),
 		Token:  record.Token,
 	}
 	// the service forwards requests, because execd listens on the loopback interface only

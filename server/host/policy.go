@@ -32,7 +32,7 @@ func (h *Host) NetworkPolicy(ctx context.Context, id string) (lifecycle.NetworkP
 	if err != nil {
 		return lifecycle.NetworkPolicy{}, err
 	}
-	return h.Guards.Policy(ctx, sidecar)
+	return h.options.Guards.Policy(ctx, sidecar)
 }
 
 // ChangeNetworkPolicy implements lifecycle.Backend. The sidecar is changed first: the record has
@@ -52,7 +52,7 @@ func (h *Host) ChangeNetworkPolicy(
 	}
 	// a client that disconnects must not make record and sidecar differ
 	ctx = context.WithoutCancel(ctx)
-	policy, err := h.Guards.Change(ctx, sidecar, change)
+	policy, err := h.options.Guards.Change(ctx, sidecar, change)
 	if err != nil {
 		return lifecycle.NetworkPolicy{}, err
 	}
@@ -76,7 +76,7 @@ func (h *Host) ProposeNetworkPolicy(
 	if err != nil {
 		return lifecycle.NetworkPolicy{}, err
 	}
-	return h.Guards.Propose(ctx, sidecar)
+	return h.options.Guards.Propose(ctx, sidecar)
 }
 
 // NetworkDecisions implements lifecycle.Backend.
@@ -87,7 +87,7 @@ func (h *Host) NetworkDecisions(
 	if err != nil {
 		return nil, err
 	}
-	return h.Guards.Decisions(ctx, sidecar, request)
+	return h.options.Guards.Decisions(ctx, sidecar, request)
 }
 
 // sidecarEndpoint returns the endpoint of the sidecar's API. It never leads through execd: a root
@@ -100,7 +100,7 @@ func (h *Host) sidecarEndpoint(sidecar lifecycle.Sidecar) (lifecycle.Endpoint, e
 		return lifecycle.Endpoint{}, conflict
 	}
 	return lifecycle.Endpoint{
-		Host:    h.EndpointHost,
+		Host:    h.options.EndpointHost,
 		Port:    sidecar.Port,
 		Headers: map[string]string{lifecycle.SidecarTokenHeader: sidecar.Token},
 	}, nil

@@ -31,7 +31,7 @@ func (a *actor) provision(
 		}
 	}
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
-		place, err := a.host.Boxes.Launch(ctx, record, launch)
+		place, err := a.host.options.Boxes.Launch(ctx, record, launch)
 		switch {
 		case err == nil && ctx.Err() == nil:
 			return func() { a.provisioned(place) }
@@ -58,7 +58,7 @@ func (a *actor) provisioned(place lifecycle.Place) {
 	a.recordTransition(lifecycle.TriggerProvisioned, lifecycle.ReasonContainerRunning,
 		"execd answers")
 	if created := a.record.Sandbox.CreatedAt; !created.Before(a.host.since) {
-		a.host.Observer.Provisioned(a.host.Clock().Sub(created))
+		a.host.options.Observer.Provisioned(a.host.options.Clock().Sub(created))
 	}
 }
 

@@ -13,11 +13,11 @@ import (
 // recover starts an actor for every record of the store, and for every box whose record the store
 // has lost.
 func (h *Host) recover(ctx context.Context) error {
-	records, err := h.Store.Load(ctx)
+	records, err := h.options.Store.Load(ctx)
 	if err != nil {
 		return fmt.Errorf("load the records: %w", err)
 	}
-	boxes, err := h.Boxes.List(ctx)
+	boxes, err := h.options.Boxes.List(ctx)
 	if err != nil {
 		return fmt.Errorf("list the containers: %w", err)
 	}
@@ -37,14 +37,16 @@ func (h *Host) recover(ctx context.Context) error {
 			continue
 		}
 		record := *box.Record
-		if err := h.Store.Insert(ctx, record, nil, stateEvent("", record.Sandbox)); err != nil {
+		if err := h.options.Store.Insert(
+			ctx, record, nil, stateEvent("", record.Sandbox),
+		); err != nil {
 			return fmt.Errorf("save sandbox %s, rebuilt from its container: %w", record.Sandbox.ID,
 				err)
 		}
 		h.spawn(record, nil, false)
 		adopted++
 	}
-	h.Logger.Info().
+	h.options.Logger.Info().
 		Int("records", len(records)).
 		Int("rebuilt_from_containers", adopted).
 		Msg("sandboxes recovered")
@@ -62,13 +64,13 @@ func (h *Host) watch() {
 				a.inspectSoon()
 			}
 		}
-		err := h.Boxes.Watch(h.ctx, ready, func(id string, event lifecycle.BoxEvent) {
+		err := h.options.Boxes.Watch(h.ctx, ready, func(id string, event lifecycle.BoxEvent) {
 			if a := h.registry.owner(id); a != nil {
 				a.onBoxEvent(event)
 			}
 		})
 		if h.ctx.Err() == nil {
-			h.Logger.Warn().
+			h.options.Logger.Warn().
 				Err(err).
 				Dur("retry_in", pause).
 				Msg("the container engine closed the stream of events")
@@ -112,24 +114,25 @@ func (h *Host) sweepPeriodically() {
 // Before all that it wakes the actors whose time has come.
 func (h *Host) sweep() {
 	h.wakeDue()
-	boxes, err := h.Boxes.List(h.ctx)
+	boxes, err := h.options.Boxes.List(h.ctx)
 	if err != nil {
-		h.Logger.Warn().Err(err).Msg("containers cannot be compared with records")
+		h.options.Logger.Warn().Err(err).Msg("containers cannot be compared with records")
 	} else {
 		h.compare(boxes)
 	}
-	if err := h.Store.PurgeKeys(h.ctx, h.Clock().Add(-lifecycle.IdempotencyWindow)); err != nil {
-		h.Logger.Warn().Err(err).Msg("old idempotency keys cannot be removed")
+	now := h.options.Clock()
+	if err := h.options.Store.PurgeKeys(h.ctx, now.Add(-lifecycle.IdempotencyWindow)); err != nil {
+		h.options.Logger.Warn().Err(err).Msg("old idempotency keys cannot be removed")
 	}
-	if err := h.Store.TrimEvents(h.ctx, keptEvents, h.Clock().Add(-keptEventsFor)); err != nil {
-		h.Logger.Warn().Err(err).Msg("old events cannot be removed")
+	if err := h.options.Store.TrimEvents(h.ctx, keptEvents, now.Add(-keptEventsFor)); err != nil {
+		h.options.Logger.Warn().Err(err).Msg("old events cannot be removed")
 	}
 }
 
 // wakeDue wakes the actors whose time has come by the wall clock. Their timers run by the monotonic
 // clock, so they are late after the clock was set forward or the machine was suspended.
 func (h *Host) wakeDue() {
-	now := h.Clock()
+	now := h.options.Clock()
 	for _, a := range h.registry.all() {
 		if at := dueAt(a.snapshot()); !at.IsZero() && !now.Before(at) {
 			a.post(func() {})
@@ -160,8 +163,8 @@ func (h *Host) compare(boxes []lifecycle.BoxListing) {
 }
 
 func (h *Host) discard(ctx context.Context, box lifecycle.BoxListing) {
-	err := h.Boxes.Discard(ctx, box)
-	h.Logger.Warn().
+	err := h.options.Boxes.Discard(ctx, box)
+	h.options.Logger.Warn().
 		AnErr("error", err).
 		Strs("containers", box.Parts).
 		Msg("removed containers that have no record")

@@ -15,7 +15,7 @@ import (
 func (h *Host) Create(
 	ctx context.Context, spec lifecycle.Spec, options lifecycle.CreateOptions,
 ) (lifecycle.Sandbox, error) {
-	began := h.Clock()
+	began := h.options.Clock()
 	if err := spec.Validate(); err != nil {
 		return lifecycle.Sandbox{}, err
 	}
@@ -38,7 +38,7 @@ func (h *Host) Create(
 		Owner:     options.Owner,
 		Key:       options.IdempotencyKey,
 		Digest:    spec.Digest(),
-		CreatedAt: h.Clock().UTC(),
+		CreatedAt: h.options.Clock().UTC(),
 	}
 	if first, found, err := h.createdBefore(ctx, *key); found || err != nil {
 		return first, err
@@ -52,7 +52,7 @@ func (h *Host) create(
 	ctx context.Context, spec lifecycle.Spec, options lifecycle.CreateOptions,
 	key *lifecycle.IdempotencyKey, began time.Time,
 ) (lifecycle.Sandbox, error) {
-	if err := h.Boxes.Admit(ctx, spec, options); err != nil {
+	if err := h.options.Boxes.Admit(ctx, spec, options); err != nil {
 		return lifecycle.Sandbox{}, err
 	}
 	record := h.newRecord(spec, options)
@@ -70,16 +70,16 @@ func (h *Host) create(
 	if took == nil {
 		took = func(string, time.Duration) {}
 	}
-	validated := h.Clock()
+	validated := h.options.Clock()
 	took("validate", validated.Sub(began))
 	accepted, _ := record.Sandbox.Reach(lifecycle.StageAccepted, record.Sandbox.CreatedAt)
 	events := []lifecycle.Event{stateEvent("", record.Sandbox), accepted}
-	if err := h.Store.Insert(ctx, record, key, events...); err != nil {
+	if err := h.options.Store.Insert(ctx, record, key, events...); err != nil {
 		return lifecycle.Sandbox{}, fmt.Errorf("save the new sandbox: %w", err)
 	}
-	durable := h.Clock()
+	durable := h.options.Clock()
 	took("durable", durable.Sub(validated))
-	h.Observer.StageDone(lifecycle.StageAccepted, durable.Sub(began))
+	h.options.Observer.StageDone(lifecycle.StageAccepted, durable.Sub(began))
 	h.accept(record, spec.Auth, events)
 	return record.Sandbox, nil
 }
@@ -89,7 +89,7 @@ func (h *Host) accept(
 	record lifecycle.Record, auth *lifecycle.ImageAuth, events []lifecycle.Event,
 ) {
 	sandbox := record.Sandbox
-	h.Observer.StateChanged(sandbox.Status.State, sandbox.Status.Reason)
+	h.options.Observer.StateChanged(sandbox.Status.State, sandbox.Status.Reason)
 	a := h.spawn(record, auth, true)
 	h.notifier.notify(events)
 	a.log.Info().
@@ -103,8 +103,8 @@ func (h *Host) accept(
 func (h *Host) createdBefore(
 	ctx context.Context, key lifecycle.IdempotencyKey,
 ) (lifecycle.Sandbox, bool, error) {
-	earlier, found, err := h.Store.FindKey(ctx, key.Owner, key.Key,
-		h.Clock().Add(-lifecycle.IdempotencyWindow))
+	earlier, found, err := h.options.Store.FindKey(ctx, key.Owner, key.Key,
+		h.options.Clock().Add(-lifecycle.IdempotencyWindow))
 	if err != nil || !found {
 		return lifecycle.Sandbox{}, false, err
 	}
@@ -121,7 +121,7 @@ func (h *Host) createdBefore(
 }
 
 func (h *Host) newRecord(spec lifecycle.Spec, options lifecycle.CreateOptions) lifecycle.Record {
-	now := h.Clock().UTC()
+	now := h.options.Clock().UTC()
 	extensions := spec.Extensions
 	spec.Extensions = nil // they are in the sandbox
 	needsAuth := spec.Auth != nil
@@ -150,7 +150,7 @@ func (h *Host) newRecord(spec lifecycle.Spec, options lifecycle.CreateOptions) l
 		NeedsAuth: needsAuth,
 		Token:     lifecycle.NewToken(),
 	}.Clone()
-	h.Boxes.Assign(&record)
+	h.options.Boxes.Assign(&record)
 	return record
 }
 
@@ -228,7 +228,7 @@ func (h *Host) Renew(ctx context.Context, id string, expiresAt time.Time) (time.
 			return err
 		}
 		if err := lifecycle.CheckRenewal(
-			h.Clock(), a.record.Sandbox.ExpiresAt, expiresAt,
+			h.options.Clock(), a.record.Sandbox.ExpiresAt, expiresAt,
 		); err != nil {
 			return err
 		}

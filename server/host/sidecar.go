@@ -29,14 +29,14 @@ func (a *actor) syncSidecar(
 	}
 	sidecar := *record.Sidecar
 	sidecar.Port = place.SidecarPort
-	restarts, err := a.host.Guards.Health(ctx, sidecar)
+	restarts, err := a.host.options.Guards.Health(ctx, sidecar)
 	if err != nil {
 		return err
 	}
 	// Otherwise a change between the read and the record would be undone in the record.
 	a.policy.Lock()
 	defer a.policy.Unlock()
-	policy, err := a.host.Guards.Policy(ctx, sidecar)
+	policy, err := a.host.options.Guards.Policy(ctx, sidecar)
 	if err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func (h *Host) checkGuards(missed map[*actor]bool) map[*actor]bool {
 		semaphore <- struct{}{}
 		group.Go(func() {
 			defer func() { <-semaphore }()
-			restarts, err := h.Guards.Health(h.ctx, *record.Sidecar)
+			restarts, err := h.options.Guards.Health(h.ctx, *record.Sidecar)
 			switch {
 			case h.ctx.Err() != nil:
 			case err == nil:

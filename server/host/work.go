@@ -26,7 +26,7 @@ func (a *actor) fail(reason lifecycle.Reason, message string) func() {
 
 // freeze is the job of Pausing.
 func (a *actor) freeze(ctx context.Context, record lifecycle.Record) func() {
-	return a.act(ctx, record, "pause", a.host.Boxes.Freeze, func() {
+	return a.act(ctx, record, "pause", a.host.options.Boxes.Freeze, func() {
 		a.recordTransition(lifecycle.TriggerPaused, a.record.Sandbox.Status.Reason,
 			"frozen; its memory is retained")
 	})
@@ -34,7 +34,7 @@ func (a *actor) freeze(ctx context.Context, record lifecycle.Record) func() {
 
 // thaw is the job of Resuming.
 func (a *actor) thaw(ctx context.Context, record lifecycle.Record) func() {
-	return a.act(ctx, record, "resume", a.host.Boxes.Thaw, func() {
+	return a.act(ctx, record, "resume", a.host.options.Boxes.Thaw, func() {
 		a.recordTransition(lifecycle.TriggerResumed, lifecycle.ReasonContainerRunning, "resumed")
 	})
 }
@@ -75,7 +75,7 @@ func (a *actor) retry(ctx context.Context, name string, call func(context.Contex
 		if err == nil || missing(err) || ctx.Err() != nil {
 			return err
 		}
-		now := a.host.Clock()
+		now := a.host.options.Clock()
 		switch {
 		case errors.Is(err, lifecycle.ErrBoxUnavailable):
 			refusedSince = time.Time{}
@@ -98,7 +98,7 @@ func (a *actor) retry(ctx context.Context, name string, call func(context.Contex
 // terminate is the job of Stopping.
 func (a *actor) terminate(ctx context.Context, record lifecycle.Record, launched bool) func() {
 	if launched {
-		if err := a.host.Boxes.Stop(ctx, record); err != nil && ctx.Err() == nil {
+		if err := a.host.options.Boxes.Stop(ctx, record); err != nil && ctx.Err() == nil {
 			a.log.Warn().Err(err).Msg("the entrypoint could not be stopped; it is killed")
 		}
 	}
@@ -126,7 +126,7 @@ func (a *actor) remove(ctx context.Context, record lifecycle.Record, launched bo
 	}
 	a.keepLog(ctx, record)
 	return a.retry(ctx, "remove",
-		func(ctx context.Context) error { return a.host.Boxes.Remove(ctx, record) })
+		func(ctx context.Context) error { return a.host.options.Boxes.Remove(ctx, record) })
 }
 
 // clean removes the box of a sandbox that has Failed.
@@ -149,7 +149,7 @@ func removed(record lifecycle.Record) lifecycle.Record {
 
 // inspect reads the condition of the box after another process may have acted on it.
 func (a *actor) inspect(ctx context.Context, record lifecycle.Record) func() {
-	box, err := a.host.Boxes.Inspect(ctx, record)
+	box, err := a.host.options.Boxes.Inspect(ctx, record)
 	failure := (*lifecycle.BoxFailure)(nil)
 	switch {
 	case errors.As(err, &failure):
