@@ -87,7 +87,7 @@ const (
 
 // Containers makes boxes of containers.
 type Containers struct {
-	Options
+	options     Options
 	info        engine.Info
 	pinger      *pinger
 	spares      *spares
@@ -111,7 +111,7 @@ type Containers struct {
 // opening only.
 func Open(ctx context.Context, options Options) (*Containers, error) {
 	c := &Containers{
-		Options: options, pinger: newPinger(),
+		options: options, pinger: newPinger(),
 		starts: make(chan struct{}, concurrentStarts), inspections: make(chan struct{}, concurrentInspections),
 		filling: make(chan struct{}, 1),
 	}
@@ -121,38 +121,38 @@ func Open(ctx context.Context, options Options) (*Containers, error) {
 		c.pinger.close()
 		return nil, err
 	}
-	if c.HostNetwork {
-		c.SpareNetworks = 0
+	if c.options.HostNetwork {
+		c.options.SpareNetworks = 0
 	}
-	c.spares = newSpares(c, c.SpareNetworks)
+	c.spares = newSpares(c, c.options.SpareNetworks)
 	return c, nil
 }
 
 func (c *Containers) prepare(ctx context.Context) error {
 	var err error
-	if c.info, err = c.Engine.Info(ctx); err != nil {
+	if c.info, err = c.options.Engine.Info(ctx); err != nil {
 		return fmt.Errorf("ask the container engine: %w", err)
 	}
-	c.hostPaths = hostPathRules(c.Options, c.info)
-	if c.PinFolder != "" {
-		if c.PinFolder, err = preparePins(c.PinFolder); err != nil {
-			c.Logger.Warn().Err(err).Msg("host paths cannot be pinned: a process that can write to a folder above one could exchange it while a sandbox is started")
+	c.hostPaths = hostPathRules(c.options, c.info)
+	if c.options.PinFolder != "" {
+		if c.options.PinFolder, err = preparePins(c.options.PinFolder); err != nil {
+			c.options.Logger.Warn().Err(err).Msg("host paths cannot be pinned: a process that can write to a folder above one could exchange it while a sandbox is started")
 		} else {
 			c.pins = true
 		}
 	}
-	c.Logger.Info().Str("engine", c.info.Name).Str("version", c.info.Version).Str("cgroup", c.info.CgroupVersion).
+	c.options.Logger.Info().Str("engine", c.info.Name).Str("version", c.info.Version).Str("cgroup", c.info.CgroupVersion).
 		Int("cpus", c.info.CPUs).Int64("memory_bytes", c.info.MemoryBytes).Msg("container engine answers")
-	if c.info.Connected && !c.HostNetwork && c.EgressImage == "" {
-		c.Logger.Warn().Msg(`sandboxes can connect to one another's ports: the engine's default network permits it; ` +
+	if c.info.Connected && !c.options.HostNetwork && c.options.EgressImage == "" {
+		c.options.Logger.Warn().Msg(`sandboxes can connect to one another's ports: the engine's default network permits it; ` +
 			`set egress.image, or "icc": false in the engine's daemon.json`)
 	}
 	if _, err := c.daemonVolume(ctx); err != nil {
-		return fmt.Errorf("make execd available from runtime.execd_image %q: %w", c.ExecdImage, err)
+		return fmt.Errorf("make execd available from runtime.execd_image %q: %w", c.options.ExecdImage, err)
 	}
-	if c.EgressImage != "" && !c.HostNetwork {
-		if _, err := c.Engine.EnsureImage(ctx, c.EgressImage, nil, nil); err != nil {
-			return fmt.Errorf("make egress.image %q available: %w", c.EgressImage, err)
+	if c.options.EgressImage != "" && !c.options.HostNetwork {
+		if _, err := c.options.Engine.EnsureImage(ctx, c.options.EgressImage, nil, nil); err != nil {
+			return fmt.Errorf("make egress.image %q available: %w", c.options.EgressImage, err)
 		}
 	}
 	if err := c.checkLimits(ctx); err != nil {
@@ -173,16 +173,16 @@ func (c *Containers) Close() {
 
 // Ready returns an error when the engine does not answer.
 func (c *Containers) Ready(ctx context.Context) error {
-	_, err := c.Engine.Info(ctx)
+	_, err := c.options.Engine.Info(ctx)
 	return err
 }
 
 // Admit refuses what no box can hold, and what the caller may not have. It returns an error of type *lifecycle.Error.
 func (c *Containers) Admit(ctx context.Context, spec lifecycle.Spec, options lifecycle.CreateOptions) error {
-	if !spec.NetworkPolicy.Empty() && (c.HostNetwork || c.EgressImage == "") {
+	if !spec.NetworkPolicy.Empty() && (c.options.HostNetwork || c.options.EgressImage == "") {
 		return lifecycle.Invalidf("networkPolicy: a network policy requires bridge mode and egress image configuration (docker.network_mode and egress.image)")
 	}
-	class, err := c.RuntimeClasses.Find(spec.RuntimeClass)
+	class, err := c.options.RuntimeClasses.Find(spec.RuntimeClass)
 	if err != nil {
 		return err
 	}
@@ -195,14 +195,14 @@ func (c *Containers) Admit(ctx context.Context, spec lifecycle.Spec, options lif
 // Assign gives a new record the identity of its box, and what the box is made with. Where a network has been made ahead it gives the
 // sandbox the id that the network was made with, too.
 func (c *Containers) Assign(record *lifecycle.Record) {
-	class, _ := c.RuntimeClasses.Find(record.Spec.RuntimeClass) // Admit has found it
-	record.Box = record.Sandbox.ID                              // operators find the container by the id of its sandbox
-	record.HostNetwork = c.HostNetwork
+	class, _ := c.options.RuntimeClasses.Find(record.Spec.RuntimeClass) // Admit has found it
+	record.Box = record.Sandbox.ID                                      // operators find the container by the id of its sandbox
+	record.HostNetwork = c.options.HostNetwork
 	record.Runtime = class.Handler
 	record.StopTime = stopGrace + daemonStop + record.Spec.DaemonGrace()
-	walled := !c.HostNetwork && c.EgressImage != "" && class.EgressSidecar
+	walled := !c.options.HostNetwork && c.options.EgressImage != "" && class.EgressSidecar
 	// A spare is a sidecar where there are sidecars at all. A runtime with a network stack of its own is not tried on another's network.
-	if usable := walled || c.EgressImage == "" && class.Handler == ""; usable && c.spares.take(record) {
+	if usable := walled || c.options.EgressImage == "" && class.Handler == ""; usable && c.spares.take(record) {
 		return
 	}
 	if walled {
@@ -215,7 +215,7 @@ func (c *Containers) Assign(record *lifecycle.Record) {
 func (c *Containers) spareRecord() lifecycle.Record {
 	id := uuid.NewString()
 	record := lifecycle.Record{Sandbox: lifecycle.Sandbox{ID: id}, Box: id, SpareNetwork: true}
-	if c.EgressImage != "" {
+	if c.options.EgressImage != "" {
 		record.Sidecar = c.newSidecar()
 		record.Spec.NetworkPolicy = &lifecycle.NetworkPolicy{DefaultAction: "deny"}
 	}
@@ -223,7 +223,7 @@ func (c *Containers) spareRecord() lifecycle.Record {
 }
 
 func (c *Containers) newSidecar() *lifecycle.Sidecar {
-	return &lifecycle.Sidecar{Image: c.EgressImage, Upstream: c.EgressUpstream, Token: lifecycle.NewToken()}
+	return &lifecycle.Sidecar{Image: c.options.EgressImage, Upstream: c.options.EgressUpstream, Token: lifecycle.NewToken()}
 }
 
 // Host returns the name or address at which the service reaches the ports of the record's [lifecycle.Place].
@@ -231,7 +231,7 @@ func (c *Containers) Host(record *lifecycle.Record) string {
 	if record.HostNetwork {
 		return loopback
 	}
-	return c.EngineHost
+	return c.options.EngineHost
 }
 
 // SpareNetworkCounts returns how many networks that were made ahead are free, how many sandboxes have taken one, and how many found none.
@@ -251,14 +251,14 @@ func (c *Containers) daemonVolume(ctx context.Context) (string, error) {
 	if volume != "" {
 		return volume, nil
 	}
-	imageID, err := c.Engine.EnsureImage(ctx, c.ExecdImage, nil, nil)
+	imageID, err := c.options.Engine.EnsureImage(ctx, c.options.ExecdImage, nil, nil)
 	if err != nil {
 		return "", err
 	}
 	name := lifecycle.DaemonVolumePrefix + shortDigest(imageID)
 	// Another service on the same engine may be filling the same volume at this moment; its containers are not ours to remove.
-	labels := map[string]string{lifecycle.LabelPrefix + "execd-image": imageID, lifecycle.LabelPrefix + "filled-by": c.Instance}
-	if err := c.Engine.EnsureFolder(ctx, name, imageID, lifecycle.DaemonPath, labels); err != nil {
+	labels := map[string]string{lifecycle.LabelPrefix + "execd-image": imageID, lifecycle.LabelPrefix + "filled-by": c.options.Instance}
+	if err := c.options.Engine.EnsureFolder(ctx, name, imageID, lifecycle.DaemonPath, labels); err != nil {
 		return "", err
 	}
 	c.volumeMu.Lock()

@@ -12,7 +12,7 @@ import (
 // checkClasses returns an error when the engine does not have the handler of a class. Whether the handler works shows when a sandbox of the
 // class starts.
 func (c *Containers) checkClasses(ctx context.Context) error {
-	for _, class := range c.RuntimeClasses {
+	for _, class := range c.options.RuntimeClasses {
 		if err := c.checkClass(ctx, class); err != nil {
 			return fmt.Errorf("runtime.classes: %s: the handler %q: %w", class.Name, class.Handler, err)
 		}
@@ -23,19 +23,19 @@ func (c *Containers) checkClasses(ctx context.Context) error {
 // checkClass creates a container that is never started, and removes it.
 func (c *Containers) checkClass(ctx context.Context, class lifecycle.RuntimeClass) (err error) {
 	spec := engine.ContainerSpec{
-		Name:       "sandbox-proof-" + c.Instance,
+		Name:       "sandbox-proof-" + c.options.Instance,
 		ImageID:    c.daemonImage(),
-		Labels:     map[string]string{labelInstance: c.Instance, labelProof: "class"},
+		Labels:     map[string]string{labelInstance: c.options.Instance, labelProof: "class"},
 		Runtime:    class.Handler,
 		Entrypoint: []string{filepath.Join(lifecycle.DaemonPath, "execd")},
 		Network:    engine.NetworkNone,
-		Security:   c.Security,
+		Security:   c.options.Security,
 	}
-	if err := c.Engine.Remove(ctx, spec.Name); err != nil { // a service that was killed may have left it
+	if err := c.options.Engine.Remove(ctx, spec.Name); err != nil { // a service that was killed may have left it
 		return err
 	}
-	if _, err := c.Engine.Create(ctx, spec); err != nil {
+	if _, err := c.options.Engine.Create(ctx, spec); err != nil {
 		return err
 	}
-	return c.Engine.Remove(context.WithoutCancel(ctx), spec.Name)
+	return c.options.Engine.Remove(context.WithoutCancel(ctx), spec.Name)
 }

@@ -5,6 +5,9 @@ import "time"
 // AskAgain is the pause before the next question to an execd that does not answer yet.
 func AskAgain(waited time.Duration) time.Duration { return askAgain(waited) }
 
+// Unopened returns a Containers of which nothing is proved and nothing made available.
+func Unopened(options Options) *Containers { return &Containers{options: options} }
+
 // ContainerSpec is what a sandbox's container is made of.
 var ContainerSpec = (*Containers).containerSpec
 

@@ -31,7 +31,7 @@ func (c *Containers) Inspect(ctx context.Context, record lifecycle.Record) (life
 // inspect is Inspect with the engine's errors, for as many callers as there are.
 func (c *Containers) inspect(ctx context.Context, record *lifecycle.Record) (lifecycle.BoxCondition, error) {
 	name := containerName(record.Box)
-	container, err := c.Engine.Inspect(ctx, name)
+	container, err := c.options.Engine.Inspect(ctx, name)
 	if err != nil {
 		return lifecycle.BoxCondition{}, err
 	}
@@ -73,12 +73,12 @@ func statusOf(container engine.Container) lifecycle.BoxStatus {
 // Freeze stops the sandbox's processes from running, memory retained; Thaw lets them run again. What is frozen, or runs, already is no
 // error. They return [lifecycle.ErrNoBox] or [lifecycle.ErrBoxNotAlive] when there is nothing to act on.
 func (c *Containers) Freeze(ctx context.Context, record lifecycle.Record) error {
-	return c.act(ctx, record, c.Engine.Freeze)
+	return c.act(ctx, record, c.options.Engine.Freeze)
 }
 
 // Thaw is described at Freeze.
 func (c *Containers) Thaw(ctx context.Context, record lifecycle.Record) error {
-	return c.act(ctx, record, c.Engine.Thaw)
+	return c.act(ctx, record, c.options.Engine.Thaw)
 }
 
 func (c *Containers) act(ctx context.Context, record lifecycle.Record, do func(context.Context, string) error) error {
@@ -87,7 +87,7 @@ func (c *Containers) act(ctx context.Context, record lifecycle.Record, do func(c
 	if !errors.Is(err, engine.ErrNotFound) && !errors.Is(err, engine.ErrNotRunning) {
 		return translated(err)
 	}
-	if container, again := c.Engine.Inspect(ctx, name); again == nil && statusOf(container) != lifecycle.BoxEnded {
+	if container, again := c.options.Engine.Inspect(ctx, name); again == nil && statusOf(container) != lifecycle.BoxEnded {
 		// The engine contradicts itself. Taken at its word it would be asked again at once, and for ever.
 		return fmt.Errorf("the container is running, but the engine answered: %v", err)
 	}
@@ -97,7 +97,7 @@ func (c *Containers) act(ctx context.Context, record lifecycle.Record, do func(c
 // Stop asks the entrypoint to end, which is killed after a short grace. What streams of execd's are open get their last events. A box that does
 // not run, or is gone, is no error.
 func (c *Containers) Stop(ctx context.Context, record lifecycle.Record) error {
-	return translated(c.Engine.Stop(ctx, containerName(record.Box), cmp.Or(record.StopTime, stopGrace)))
+	return translated(c.options.Engine.Stop(ctx, containerName(record.Box), cmp.Or(record.StopTime, stopGrace)))
 }
 
 // Remove removes everything of the box, its containers at once. What is gone is no error.
@@ -108,7 +108,7 @@ func (c *Containers) Remove(ctx context.Context, record lifecycle.Record) error 
 	var network error
 	// Nothing of the sandbox passes any more once the owner of its network has ended.
 	group.Go(func() { network = c.removeNetwork(ctx, record) })
-	err := c.Engine.Remove(ctx, containerName(record.Box))
+	err := c.options.Engine.Remove(ctx, containerName(record.Box))
 	group.Wait()
 	if err != nil {
 		return translated(err)
@@ -122,7 +122,7 @@ func (c *Containers) removeNetwork(ctx context.Context, record lifecycle.Record)
 	if name == "" {
 		return nil
 	}
-	if err := c.Engine.Remove(ctx, name); err != nil {
+	if err := c.options.Engine.Remove(ctx, name); err != nil {
 		return fmt.Errorf("%s: %w", title, translated(err))
 	}
 	return nil
@@ -135,13 +135,13 @@ func (c *Containers) OpenLog(ctx context.Context, record lifecycle.Record, optio
 	if options.Tail != nil {
 		selected.Tail = *options.Tail
 	}
-	log, err := c.Engine.OpenLog(ctx, containerName(record.Box), selected)
+	log, err := c.options.Engine.OpenLog(ctx, containerName(record.Box), selected)
 	return log, translated(err)
 }
 
 // lastLines returns the end of a container's log for a message, empty when there is none.
 func (c *Containers) lastLines(ctx context.Context, container string) string {
-	text, err := c.Engine.Logs(ctx, container, messageLogLines)
+	text, err := c.options.Engine.Logs(ctx, container, messageLogLines)
 	if err != nil {
 		return ""
 	}

@@ -51,7 +51,7 @@ func (l *launching) takeUp(ctx context.Context) (bool, error) {
 	if l.Fresh {
 		return false, nil
 	}
-	e := l.containers.Engine
+	e := l.containers.options.Engine
 	container, err := e.Inspect(ctx, l.name)
 	switch {
 	case errors.Is(err, engine.ErrNotFound):
@@ -122,14 +122,14 @@ func (l *launching) make(ctx context.Context) error {
 // create creates a container unless it exists. This and start are seen through even when the sandbox is deleted meanwhile: only then is it
 // known what there is to remove. When the service stops they are broken off, and the next launch finds what they have done.
 func (c *Containers) create(spec engine.ContainerSpec) error {
-	if _, err := c.Engine.Create(c.ctx, spec); err != nil && !errors.Is(err, engine.ErrExists) {
+	if _, err := c.options.Engine.Create(c.ctx, spec); err != nil && !errors.Is(err, engine.ErrExists) {
 		return err
 	}
 	return nil
 }
 
 // start is described at create.
-func (c *Containers) start(name string) error { return c.Engine.Start(c.ctx, name) }
+func (c *Containers) start(name string) error { return c.options.Engine.Start(c.ctx, name) }
 
 func (c *Containers) createAndStart(spec engine.ContainerSpec) error {
 	if err := c.create(spec); err != nil {
@@ -140,7 +140,7 @@ func (c *Containers) createAndStart(spec engine.ContainerSpec) error {
 
 func (l *launching) image(ctx context.Context) (string, error) {
 	auth := registryAuth(l.Auth)
-	imageID, err := l.containers.Engine.EnsureImage(ctx, l.record.Sandbox.Image, auth, func(progress string) {
+	imageID, err := l.containers.options.Engine.EnsureImage(ctx, l.record.Sandbox.Image, auth, func(progress string) {
 		l.Waiting(lifecycle.ReasonImagePulling, progress)
 	})
 	if errors.Is(err, engine.ErrImage) && l.record.NeedsAuth && auth == nil {
@@ -166,14 +166,15 @@ func (l *launching) awaitDaemon(ctx context.Context) (lifecycle.Place, error) {
 		case box.Status == lifecycle.BoxEnded && !box.Exit.NeverStarted:
 			return lifecycle.Place{}, &lifecycle.BoxFailure{Message: "the entrypoint ended", Exit: box.Exit}
 		case box.Status == lifecycle.BoxFrozen: // by another process: nothing answers in there
-			if err := c.Engine.Thaw(ctx, l.name); err != nil && !errors.Is(err, engine.ErrNotFound) && !errors.Is(err, engine.ErrNotRunning) {
+			if err := c.options.Engine.Thaw(ctx, l.name); err != nil &&
+				!errors.Is(err, engine.ErrNotFound) && !errors.Is(err, engine.ErrNotRunning) {
 				return lifecycle.Place{}, err
 			}
 		}
 		if lastErr = l.answers(ctx, box.Place, began); lastErr == nil {
 			return box.Place, nil
 		}
-		switch now := c.Clock(); {
+		switch now := c.options.Clock(); {
 		case !errors.Is(lastErr, errNotDaemon):
 			foreign = time.Time{}
 		case foreign.IsZero():
@@ -196,8 +197,8 @@ func (l *launching) awaitDaemon(ctx context.Context) (lifecycle.Place, error) {
 // ends.
 func (c *Containers) attempts(ctx context.Context) func(yield func() bool) {
 	return func(yield func() bool) {
-		deadline := c.Clock().Add(readyTimeout)
-		for pause := time.Millisecond; c.Clock().Before(deadline); pause = min(pause*5/4, 100*time.Millisecond) {
+		deadline := c.options.Clock().Add(readyTimeout)
+		for pause := time.Millisecond; c.options.Clock().Before(deadline); pause = min(pause*5/4, 100*time.Millisecond) {
 			if !yield() || !clock.Sleep(ctx, pause) {
 				return
 			}

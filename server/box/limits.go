@@ -56,19 +56,19 @@ func (c *Containers) checkLimits(ctx context.Context) error {
 	}
 	began := time.Now()
 	seen, err := c.probeLimits(ctx)
-	if errors.Is(err, engine.ErrInvalid) && c.AllowUnenforcedLimits {
+	if errors.Is(err, engine.ErrInvalid) && c.options.AllowUnenforcedLimits {
 		// Nothing is silent: a sandbox with the limit or the profile that the engine refuses fails with its words.
-		c.Logger.Warn().Err(err).Msg("the container engine refuses the container that tries limits; docker.allow_unenforced_limits lets the service start")
+		c.options.Logger.Warn().Err(err).Msg("the container engine refuses the container that tries limits; docker.allow_unenforced_limits lets the service start")
 		return nil
 	}
 	if errors.Is(err, engine.ErrInvalid) {
 		err = fmt.Errorf("%w (a profile that is not there or not valid? see docker.seccomp_profile, docker.apparmor_profile)", err)
 	}
 	if err != nil {
-		return fmt.Errorf("prove the limits in a throwaway container of runtime.execd_image %q: %w", c.ExecdImage, err)
+		return fmt.Errorf("prove the limits in a throwaway container of runtime.execd_image %q: %w", c.options.ExecdImage, err)
 	}
 	cpu, pids, memory := math.Abs(*seen.CPUCores-probeCPUs) < 0.01, *seen.ProcessesRefused, *seen.MemoryKilled
-	c.Logger.Info().Bool("memory", memory).Bool("cpu", cpu).Bool("pids", pids).Bool("no_new_privileges", *seen.NoNewPrivileges).
+	c.options.Logger.Info().Bool("memory", memory).Bool("cpu", cpu).Bool("pids", pids).Bool("no_new_privileges", *seen.NoNewPrivileges).
 		Int("seccomp_mode", *seen.Seccomp).Str("apparmor_profile", *seen.AppArmor).Dur("took_ms", time.Since(began)).
 		Msg("limits tried on a throwaway container")
 	if err := c.profilesHonoured(seen); err != nil {
@@ -81,7 +81,7 @@ func (c *Containers) checkLimits(ctx context.Context) error {
 	if !cpu {
 		without = append(without, fmt.Sprintf("cpu (%g cores are allowed, and the process sees a quota of %g, where 0 is none)", probeCPUs, *seen.CPUCores))
 	}
-	if !pids && c.PIDsLimit > 0 {
+	if !pids && c.options.PIDsLimit > 0 {
 		without = append(without, fmt.Sprintf("pids (%d processes were started where %d are allowed)", probeProcesses, probePIDs))
 	}
 	return c.withoutEffect(without)
@@ -90,7 +90,7 @@ func (c *Containers) checkLimits(ctx context.Context) error {
 // checkMemoryLimit is checkLimits for containers with a kernel of their own. That shows its processes nothing of what limits it, and ends when it is
 // refused a thread: the limit of memory alone can be tried.
 func (c *Containers) checkMemoryLimit(ctx context.Context) error {
-	if profile := c.Security.SeccompProfile; profile != "" && profile != unconfined {
+	if profile := c.options.Security.SeccompProfile; profile != "" && profile != unconfined {
 		return errors.New("docker.seccomp_profile: the containers of this engine have a kernel of their own, which filters no system calls by a profile: leave it empty")
 	}
 	began := time.Now()
@@ -99,10 +99,10 @@ func (c *Containers) checkMemoryLimit(ctx context.Context) error {
 		err = fmt.Errorf("it ended with exit code %d: %s", ended.ExitCode, strings.TrimSpace(log))
 	}
 	if err != nil {
-		return fmt.Errorf("prove the limit of memory in a throwaway container of runtime.execd_image %q: %w", c.ExecdImage, err)
+		return fmt.Errorf("prove the limit of memory in a throwaway container of runtime.execd_image %q: %w", c.options.ExecdImage, err)
 	}
 	memory := ended.ExitCode != 0
-	c.Logger.Info().Bool("memory", memory).Dur("took_ms", time.Since(began)).
+	c.options.Logger.Info().Bool("memory", memory).Dur("took_ms", time.Since(began)).
 		Msg("limit tried on a throwaway container; other limits do not show in a container with a kernel of its own")
 	if memory {
 		return nil
@@ -116,8 +116,8 @@ func (c *Containers) withoutEffect(without []string) error {
 		return nil
 	}
 	text := "limits without effect on this container engine: " + strings.Join(without, "; ")
-	if c.AllowUnenforcedLimits {
-		c.Logger.Warn().Msg(text + "; docker.allow_unenforced_limits lets the service start")
+	if c.options.AllowUnenforcedLimits {
+		c.options.Logger.Warn().Msg(text + "; docker.allow_unenforced_limits lets the service start")
 		return nil
 	}
 	return errors.New(text + "; correct the engine's control groups, or set docker.allow_unenforced_limits = true to start without these limits")
@@ -128,10 +128,10 @@ const unconfined = "unconfined"
 
 // profilesKnown refuses profiles that the engine would leave out without a word.
 func (c *Containers) profilesKnown() error {
-	if profile := c.Security.AppArmorProfile; profile != "" && profile != unconfined && !c.info.AppArmor {
+	if profile := c.options.Security.AppArmorProfile; profile != "" && profile != unconfined && !c.info.AppArmor {
 		return fmt.Errorf("docker.apparmor_profile: the container engine's host has no AppArmor, so the profile %q would have no effect: leave it empty", profile)
 	}
-	if profile := c.Security.SeccompProfile; profile != "" && profile != unconfined && !c.info.Seccomp {
+	if profile := c.options.Security.SeccompProfile; profile != "" && profile != unconfined && !c.info.Seccomp {
 		return errors.New("docker.seccomp_profile: the container engine has no seccomp, so the profile would have no effect: leave it empty")
 	}
 	return nil
@@ -139,14 +139,14 @@ func (c *Containers) profilesKnown() error {
 
 // profilesHonoured compares the configured profiles with what the process saw.
 func (c *Containers) profilesHonoured(seen probeResult) error {
-	if c.Security.NoNewPrivileges && !*seen.NoNewPrivileges {
+	if c.options.Security.NoNewPrivileges && !*seen.NoNewPrivileges {
 		return errors.New("docker.no_new_privileges: is true, but a process in a container can get new privileges on this engine")
 	}
-	if profile := c.Security.SeccompProfile; profile != "" && profile != unconfined && *seen.Seccomp != seccompFilter {
+	if profile := c.options.Security.SeccompProfile; profile != "" && profile != unconfined && *seen.Seccomp != seccompFilter {
 		return fmt.Errorf("docker.seccomp_profile: no profile filters a process in a container on this engine (mode %d)", *seen.Seccomp)
 	}
 	name, _, _ := strings.Cut(*seen.AppArmor, " (") // "docker-default (enforce)"
-	if want := c.Security.AppArmorProfile; c.info.AppArmor && want != "" && name != want {
+	if want := c.options.Security.AppArmorProfile; c.info.AppArmor && want != "" && name != want {
 		return fmt.Errorf("docker.apparmor_profile: is %q, but a process in a container is under %q on this engine", want, *seen.AppArmor)
 	}
 	return nil
@@ -167,31 +167,31 @@ func (c *Containers) runProbe(ctx context.Context, resources engine.Resources, w
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	spec := engine.ContainerSpec{
-		Name:       "sandbox-proof-" + c.Instance,
+		Name:       "sandbox-proof-" + c.options.Instance,
 		ImageID:    c.daemonImage(),
-		Labels:     map[string]string{labelInstance: c.Instance, labelProof: "limits"},
+		Labels:     map[string]string{labelInstance: c.options.Instance, labelProof: "limits"},
 		Entrypoint: append([]string{filepath.Join(lifecycle.DaemonPath, "execd"), "probe"}, words...),
 		Network:    engine.NetworkNone,
 		Resources:  resources,
-		Security:   c.Security,
+		Security:   c.options.Security,
 	}
-	if err := c.Engine.Remove(ctx, spec.Name); err != nil { // a service that was killed may have left it
+	if err := c.options.Engine.Remove(ctx, spec.Name); err != nil { // a service that was killed may have left it
 		return ended, "", err
 	}
-	defer func() { err = errors.Join(err, c.Engine.Remove(context.WithoutCancel(ctx), spec.Name)) }()
-	if _, err := c.Engine.Create(ctx, spec); err != nil {
+	defer func() { err = errors.Join(err, c.options.Engine.Remove(context.WithoutCancel(ctx), spec.Name)) }()
+	if _, err := c.options.Engine.Create(ctx, spec); err != nil {
 		return ended, "", err
 	}
-	if err := c.Engine.Start(ctx, spec.Name); err != nil {
+	if err := c.options.Engine.Start(ctx, spec.Name); err != nil {
 		return ended, "", err
 	}
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
-		ended, err = c.Engine.Inspect(ctx, spec.Name)
+		ended, err = c.options.Engine.Inspect(ctx, spec.Name)
 		switch {
 		case err != nil:
 			return ended, "", err
 		case ended.Status == engine.StatusExited:
-			log, err = c.Engine.Logs(ctx, spec.Name, 100)
+			log, err = c.options.Engine.Logs(ctx, spec.Name, 100)
 			return ended, log, err
 		case !clock.Sleep(ctx, pause):
 			return ended, "", fmt.Errorf("it did not end within %v", probeTimeout)

@@ -11,12 +11,14 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-func (c *Containers) ours() map[string]string { return map[string]string{labelInstance: c.Instance} }
+func (c *Containers) ours() map[string]string {
+	return map[string]string{labelInstance: c.options.Instance}
+}
 
 // List returns every box of this service that the engine has, and what is left of others, but for networks that were made ahead.
 func (c *Containers) List(ctx context.Context) ([]lifecycle.BoxListing, error) {
 	spares := c.spares.boxes()
-	containers, err := c.Engine.List(ctx, c.ours())
+	containers, err := c.options.Engine.List(ctx, c.ours())
 	if err != nil {
 		return nil, translated(err)
 	}
@@ -76,7 +78,7 @@ func recordOf(container engine.Container) *lifecycle.Record {
 func (c *Containers) Discard(ctx context.Context, box lifecycle.BoxListing) error {
 	var errs []error
 	for _, name := range box.Parts {
-		errs = append(errs, c.Engine.Remove(ctx, name))
+		errs = append(errs, c.options.Engine.Remove(ctx, name))
 	}
 	return translated(errors.Join(errs...))
 }
@@ -93,7 +95,7 @@ func (c *Containers) Watch(ctx context.Context, ready func(), handle func(id str
 		c.spares.replace() // they may have ended before
 		ready()
 	}
-	return c.Engine.Watch(ctx, c.ours(), subscribed, func(event engine.Event) {
+	return c.options.Engine.Watch(ctx, c.ours(), subscribed, func(event engine.Event) {
 		id := cmp.Or(event.Labels[labelBox], event.Labels[labelID])
 		what, known := events[event.Type]
 		if !known {

@@ -40,7 +40,7 @@ func networkOwner(record lifecycle.Record) (name, title string) {
 
 func (c *Containers) networkLabels(record lifecycle.Record, what string) map[string]string {
 	return map[string]string{
-		labelID: record.Sandbox.ID, labelBox: record.Box, labelInstance: c.Instance, labelNetwork: what,
+		labelID: record.Sandbox.ID, labelBox: record.Box, labelInstance: c.options.Instance, labelNetwork: what,
 	}
 }
 
@@ -56,10 +56,10 @@ func (l *launching) makeNetwork(ctx context.Context) error {
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		c.Logger.Warn().Err(err).Str("sandbox_id", l.record.Sandbox.ID).Msg("the network that was made ahead is of no use; another is made")
+		c.options.Logger.Warn().Err(err).Str("sandbox_id", l.record.Sandbox.ID).Msg("the network that was made ahead is of no use; another is made")
 	}
 	// One of an earlier launch is of no use: it may be in any state.
-	if err := c.Engine.Remove(ctx, name); err != nil {
+	if err := c.options.Engine.Remove(ctx, name); err != nil {
 		return err
 	}
 	l.Doing(title + " is being started")
@@ -86,7 +86,7 @@ func (c *Containers) holderSpec(record lifecycle.Record) engine.ContainerSpec {
 		Entrypoint: []string{filepath.Join(lifecycle.DaemonPath, "execd-init"), "hold"},
 		Env:        map[string]string{"GOMAXPROCS": "1"},
 		Publish:    []int{lifecycle.DaemonPort},
-		PublishIP:  c.PublishIP,
+		PublishIP:  c.options.PublishIP,
 		Resources:  engine.Resources{MemoryBytes: holderMemory, PIDs: holderPIDs},
 		Security:   engine.Security{DropCapabilities: []string{"ALL"}, NoNewPrivileges: true},
 	}
@@ -103,7 +103,7 @@ func (c *Containers) useSpare(ctx context.Context, record lifecycle.Record) erro
 	if policy == nil {
 		policy = &lifecycle.NetworkPolicy{}
 	}
-	_, err = c.Guards.Change(ctx, sidecar, lifecycle.PolicyChange{Replace: policy})
+	_, err = c.options.Guards.Change(ctx, sidecar, lifecycle.PolicyChange{Replace: policy})
 	return err
 }
 
@@ -111,7 +111,7 @@ func (c *Containers) useSpare(ctx context.Context, record lifecycle.Record) erro
 // is a *[lifecycle.BoxFailure] that says how: the network has ended with it, so the sandbox is cut off for good.
 func (c *Containers) ensureNetworkRuns(ctx context.Context, record lifecycle.Record) (engine.Container, error) {
 	name, title := networkOwner(record)
-	container, err := c.Engine.Inspect(ctx, name)
+	container, err := c.options.Engine.Inspect(ctx, name)
 	switch {
 	case errors.Is(err, engine.ErrNotFound), err == nil && container.Status == engine.StatusRemoving:
 		return container, lifecycle.BoxFailuref(lifecycle.ReasonNetworkError,
@@ -119,7 +119,7 @@ func (c *Containers) ensureNetworkRuns(ctx context.Context, record lifecycle.Rec
 	case err != nil:
 		return container, err
 	case container.Status == engine.StatusFrozen:
-		return container, c.Engine.Thaw(ctx, name)
+		return container, c.options.Engine.Thaw(ctx, name)
 	case container.Status != engine.StatusRunning:
 		return container, lifecycle.BoxFailuref(lifecycle.ReasonNetworkError,
 			"%s ended with exit code %d; the sandbox's network has ended with it%s",

@@ -62,7 +62,7 @@ func (c *Containers) pinAll(record lifecycle.Record, mounts []engine.Mount) (rel
 	release = func() {
 		for _, place := range pins {
 			if err := unpin(place); err != nil {
-				c.Logger.Error().Err(err).Str("sandbox_id", record.Sandbox.ID).Msg("a pinned host path cannot be released; the next start tries again")
+				c.options.Logger.Error().Err(err).Str("sandbox_id", record.Sandbox.ID).Msg("a pinned host path cannot be released; the next start tries again")
 			}
 		}
 	}
@@ -75,7 +75,7 @@ func (c *Containers) pinAll(record lifecycle.Record, mounts []engine.Mount) (rel
 		if v.HostPath == "" {
 			continue
 		}
-		place := filepath.Join(c.PinFolder, record.Sandbox.ID+"-"+strconv.Itoa(i))
+		place := filepath.Join(c.options.PinFolder, record.Sandbox.ID+"-"+strconv.Itoa(i))
 		err := pin(asked[i].HostPath, place)
 		if err == nil {
 			pins = append(pins, place)

@@ -30,11 +30,11 @@ func wallIn(box string, spec *engine.ContainerSpec) {
 
 // startSidecar starts the sidecar of a record and returns when its wall stands, with the record's policy.
 func (c *Containers) startSidecar(ctx context.Context, record lifecycle.Record) error {
-	imageID, err := c.Engine.EnsureImage(ctx, record.Sidecar.Image, nil, nil)
+	imageID, err := c.options.Engine.EnsureImage(ctx, record.Sidecar.Image, nil, nil)
 	if err != nil {
 		return err
 	}
-	env, whole, err := c.Guards.Environment(*record.Sidecar, record.Spec.NetworkPolicy)
+	env, whole, err := c.options.Guards.Environment(*record.Sidecar, record.Spec.NetworkPolicy)
 	if err != nil {
 		return err
 	}
@@ -46,7 +46,7 @@ func (c *Containers) startSidecar(ctx context.Context, record lifecycle.Record) 
 	if err != nil || whole {
 		return err
 	}
-	_, err = c.Guards.Change(ctx, sidecar, lifecycle.PolicyChange{Replace: record.Spec.NetworkPolicy})
+	_, err = c.options.Guards.Change(ctx, sidecar, lifecycle.PolicyChange{Replace: record.Spec.NetworkPolicy})
 	return err
 }
 
@@ -57,7 +57,7 @@ func (c *Containers) sidecarSpec(record lifecycle.Record, imageID string, env ma
 		Labels:    c.networkLabels(record, "egress"),
 		Env:       env,
 		Publish:   []int{lifecycle.DaemonPort, lifecycle.SidecarPort},
-		PublishIP: c.PublishIP,
+		PublishIP: c.options.PublishIP,
 		Resources: engine.Resources{NanoCPUs: sidecarCPU, MemoryBytes: sidecarMemory, PIDs: sidecarPIDs},
 		Security: engine.Security{
 			DropCapabilities: []string{"ALL"},
@@ -79,7 +79,7 @@ func (c *Containers) awaitWall(ctx context.Context, record lifecycle.Record) (li
 			return sidecar, err
 		}
 		sidecar.Port = container.Ports[lifecycle.SidecarPort]
-		if _, lastErr = c.Guards.Health(ctx, sidecar); lastErr == nil {
+		if _, lastErr = c.options.Guards.Health(ctx, sidecar); lastErr == nil {
 			return sidecar, nil
 		}
 	}

@@ -33,7 +33,7 @@ func (s *spares) run() {
 func (s *spares) due() (do func(), wait time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := s.containers.Clock()
+	now := s.containers.options.Clock()
 	if s.isClosing() {
 		return nil, spareAge
 	}
@@ -78,7 +78,7 @@ func (s *spares) make(one *spare) {
 		one.state = spareEnding
 		s.failed(err)
 	case one.state == spareMaking: // and has not ended meanwhile
-		one.state, one.since = spareFree, s.containers.Clock()
+		one.state, one.since = spareFree, s.containers.options.Clock()
 	}
 }
 
@@ -107,7 +107,7 @@ func (s *spares) clear() {
 	for _, record := range left {
 		group.Go(func() {
 			if err := s.containers.removeNetwork(s.containers.ctx, record); err != nil {
-				s.containers.Logger.Warn().Err(err).Msg("a network that was made ahead is left; the next start removes it")
+				s.containers.options.Logger.Warn().Err(err).Msg("a network that was made ahead is left; the next start removes it")
 			}
 		})
 	}

@@ -72,7 +72,7 @@ type spares struct {
 // newSpares keeps that many networks ahead until close is called.
 func newSpares(c *Containers, size int) *spares {
 	s := &spares{
-		containers: c, size: size, all: map[string]*spare{}, rested: c.Clock(),
+		containers: c, size: size, all: map[string]*spare{}, rested: c.options.Clock(),
 		woken: make(chan struct{}, 1), closing: make(chan struct{}), closed: make(chan struct{}),
 	}
 	go s.run()
@@ -83,8 +83,8 @@ func newSpares(c *Containers, size int) *spares {
 func (s *spares) failed(err error) {
 	pause := min(sparePause<<min(s.failures, 10), longestSparePause)
 	s.failures++
-	s.paused = s.containers.Clock().Add(pause)
-	s.containers.Logger.Warn().Err(err).Dur("retry_in", pause).Msg("no networks are made ahead for a while; sandboxes start slower meanwhile")
+	s.paused = s.containers.options.Clock().Add(pause)
+	s.containers.options.Logger.Warn().Err(err).Dur("retry_in", pause).Msg("no networks are made ahead for a while; sandboxes start slower meanwhile")
 }
 
 func (s *spares) wake() {
@@ -103,7 +103,7 @@ func (s *spares) begin() (end func()) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.working--
-		s.rested = s.containers.Clock()
+		s.rested = s.containers.options.Clock()
 		s.wake()
 	}
 }
@@ -112,7 +112,7 @@ func (s *spares) begin() (end func()) {
 func (s *spares) take(record *lifecycle.Record) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := s.containers.Clock()
+	now := s.containers.options.Clock()
 	var oldest *spare
 	for _, one := range s.all {
 		if one.state == spareFree && now.Sub(one.since) < spareAge && (oldest == nil || one.since.Before(oldest.since)) {
@@ -147,7 +147,7 @@ func (s *spares) claim(box string) bool {
 func (s *spares) boxes() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := s.containers.Clock()
+	now := s.containers.options.Clock()
 	maps.DeleteFunc(s.all, func(_ string, one *spare) bool {
 		return one.state == spareTaken && now.Sub(one.since) >= takenPatience
 	})

@@ -83,7 +83,7 @@ func (c *Containers) containerSpec(record lifecycle.Record, imageID, folder stri
 		Labels: map[string]string{
 			labelID:        record.Sandbox.ID,
 			labelBox:       record.Box,
-			labelInstance:  c.Instance,
+			labelInstance:  c.options.Instance,
 			labelExpiresAt: record.Sandbox.ExpiresAt.Format(time.RFC3339),
 			labelRecord:    string(encoded),
 		},
@@ -92,10 +92,10 @@ func (c *Containers) containerSpec(record lifecycle.Record, imageID, folder stri
 		Resources: engine.Resources{
 			NanoCPUs:    limits.NanoCPUs,
 			MemoryBytes: limits.MemoryBytes,
-			PIDs:        c.PIDsLimit,
+			PIDs:        c.options.PIDsLimit,
 			GPUs:        limits.GPUs,
 		},
-		Security: c.Security,
+		Security: c.options.Security,
 	}
 	flags, err := c.connect(record, &spec)
 	if err != nil {
@@ -117,7 +117,7 @@ func (c *Containers) connect(record lifecycle.Record, spec *engine.ContainerSpec
 		return nil, nil
 	}
 	if !record.HostNetwork {
-		spec.Publish, spec.PublishIP = []int{lifecycle.DaemonPort}, c.PublishIP
+		spec.Publish, spec.PublishIP = []int{lifecycle.DaemonPort}, c.options.PublishIP
 		return nil, nil
 	}
 	port, err := freePort()

@@ -20,7 +20,7 @@ func TestDaemonWithALogOfItsOwn(t *testing.T) {
 		record := lifecycle.Record{Box: "id", Spec: lifecycle.Spec{
 			Entrypoint: []string{"sleep", "60"}, Env: map[string]string{"EXECD_LOG_FILE": file},
 		}}
-		spec, err := box.ContainerSpec(&box.Containers{}, record, "image", "folder")
+		spec, err := box.ContainerSpec(box.Unopened(box.Options{}), record, "image", "folder")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -47,7 +47,7 @@ func TestTimeToStop(t *testing.T) {
 		"": 11 * time.Second, "0s": 8 * time.Second, "500ms": 8500 * time.Millisecond, "30s": 38 * time.Second, "1h": 38 * time.Second,
 	} {
 		e := &stopped{}
-		boxes := &box.Containers{Options: box.Options{Engine: e, HostNetwork: true, EgressImage: "egress"}}
+		boxes := box.Unopened(box.Options{Engine: e, HostNetwork: true, EgressImage: "egress"})
 		record := lifecycle.Record{Spec: lifecycle.Spec{Env: map[string]string{"EXECD_API_GRACE_SHUTDOWN": grace}}}
 		boxes.Assign(&record)
 		if err := boxes.Stop(t.Context(), record); err != nil || e.grace != want {
@@ -60,7 +60,7 @@ func TestTimeToStop(t *testing.T) {
 	}
 	// The first process of a sandbox that an earlier service has made leaves the end of its entrypoint to the engine.
 	e := &stopped{}
-	boxes := &box.Containers{Options: box.Options{Engine: e}}
+	boxes := box.Unopened(box.Options{Engine: e})
 	if err := boxes.Stop(t.Context(), lifecycle.Record{Box: "id"}); err != nil || e.grace != 2*time.Second {
 		t.Errorf("the engine has to wait %v (%v), want 2s", e.grace, err)
 	}

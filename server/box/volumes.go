@@ -35,7 +35,7 @@ func (c *Containers) checkVolumes(ctx context.Context, volumes []lifecycle.Volum
 			continue
 		}
 		soon, cancel := context.WithTimeout(ctx, labelsTimeout)
-		labels, err := c.Engine.VolumeLabels(soon, v.ClaimName)
+		labels, err := c.options.Engine.VolumeLabels(soon, v.ClaimName)
 		cancel()
 		switch {
 		case errors.Is(err, engine.ErrNotFound), errors.Is(err, engine.ErrUnavailable), ctx.Err() == nil && soon.Err() == context.DeadlineExceeded:
@@ -69,16 +69,16 @@ func (c *Containers) ownVolumes(ctx context.Context, record lifecycle.Record) er
 
 func (c *Containers) volumeOf(ctx context.Context, v lifecycle.Volume, owner string) (labels map[string]string, err error) {
 	if v.SubPath != "" {
-		return c.Engine.VolumeLabels(ctx, v.ClaimName)
+		return c.options.Engine.VolumeLabels(ctx, v.ClaimName)
 	}
-	return c.Engine.MakeVolume(ctx, v.ClaimName, map[string]string{labelInstance: c.Instance, labelOwner: owner})
+	return c.options.Engine.MakeVolume(ctx, v.ClaimName, map[string]string{labelInstance: c.options.Instance, labelOwner: owner})
 }
 
 // mayMount reports whether a key that is no administrator's may mount a volume with these labels. A volume without them is not the
 // service's: another program of the engine's host keeps its data there.
 func (c *Containers) mayMount(labels map[string]string, owner string) bool {
 	first, owned := labels[labelOwner]
-	return labels[labelShared] == "true" || owned && first == owner && labels[labelInstance] == c.Instance
+	return labels[labelShared] == "true" || owned && first == owner && labels[labelInstance] == c.options.Instance
 }
 
 func ownedByAnother(i int, v lifecycle.Volume) *lifecycle.Error {
