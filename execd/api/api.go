@@ -18,6 +18,7 @@ import (
 	"sandbox.internal/execd/command"
 	"sandbox.internal/execd/files"
 	"sandbox.internal/execd/freeze"
+	"sandbox.internal/execd/invalid"
 	"sandbox.internal/execd/metrics"
 	"sandbox.internal/execd/proxy"
 	"sandbox.internal/execd/terminal"
@@ -123,8 +124,7 @@ type handlers struct {
 // problem is the one table from the engines' errors to HTTP (execd document, "Errors").
 func problem(err error) (serve.Problem, bool) {
 	switch {
-	case errors.Is(err, command.ErrInvalid), errors.Is(err, code.ErrInvalid), errors.Is(err, terminal.ErrInvalid),
-		errors.Is(err, watch.ErrInvalid):
+	case invalid.Is(err), errors.Is(err, watch.ErrInvalid):
 		return serve.Problem{Status: http.StatusBadRequest, Code: "INVALID_REQUEST_BODY", Message: err.Error()}, true
 	case errors.Is(err, command.ErrNotFound), errors.Is(err, code.ErrNotFound), errors.Is(err, terminal.ErrNotFound):
 		return serve.Problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Message: err.Error()}, true

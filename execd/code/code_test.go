@@ -14,6 +14,7 @@ import (
 
 	"sandbox.internal/execd/code"
 	"sandbox.internal/execd/eventlog"
+	"sandbox.internal/execd/invalid"
 )
 
 const deadline = time.Minute
@@ -269,10 +270,10 @@ func TestRefusals(t *testing.T) {
 	m := newManager(t, host)
 	id := newContext(t, m, "python")
 	_, err := m.CreateContext(t.Context(), "cobol")
-	if !errors.Is(err, code.ErrInvalid) || !strings.Contains(err.Error(), "installed are bash, python") {
+	if !invalid.Is(err) || !strings.Contains(err.Error(), "installed are bash, python") {
 		t.Errorf("an unknown language: %v", err)
 	}
-	if _, err := m.Execute(t.Context(), code.Spec{ContextID: id, Language: "bash"}); !errors.Is(err, code.ErrInvalid) {
+	if _, err := m.Execute(t.Context(), code.Spec{ContextID: id, Language: "bash"}); !invalid.Is(err) {
 		t.Errorf("another language than the context's: %v", err)
 	}
 	if err := m.Interrupt(t.Context(), "unknown"); !errors.Is(err, code.ErrNotFound) {

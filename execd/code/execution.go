@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"sandbox.internal/execd/eventlog"
+	"sandbox.internal/execd/invalid"
 	"sandbox.internal/runtime/kernel"
 )
 
@@ -57,7 +58,7 @@ type Outcome struct {
 }
 
 // Execute queues a cell and returns without waiting for it. ctx bounds the start of a kernel for a cell without a context.
-// It returns ErrInvalid, ErrNotFound for the context, ErrFull, ErrUnavailable and ErrClosed.
+// It returns an [invalid.Error], ErrNotFound for the context, ErrFull, ErrUnavailable and ErrClosed.
 func (m *Manager) Execute(ctx context.Context, spec Spec) (*Execution, error) {
 	s, err := m.sessionFor(ctx, spec)
 	if err != nil {
@@ -110,7 +111,7 @@ func (m *Manager) sessionFor(ctx context.Context, spec Spec) (*session, error) {
 	if spec.ContextID != "" {
 		s, err := m.session(spec.ContextID)
 		if err == nil && spec.Language != "" && !strings.EqualFold(spec.Language, s.info.Language) {
-			return nil, invalidf("context: %q is a context of %s, not of %s", spec.ContextID, s.info.Language, spec.Language)
+			return nil, invalid.Errorf("context: %q is a context of %s, not of %s", spec.ContextID, s.info.Language, spec.Language)
 		}
 		return s, err
 	}

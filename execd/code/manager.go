@@ -17,13 +17,12 @@ import (
 	"github.com/rs/zerolog"
 
 	"sandbox.internal/execd/eventlog"
+	"sandbox.internal/execd/invalid"
 	"sandbox.internal/runtime/kernel"
 )
 
 // Sentinels that this package's errors wrap.
 var (
-	// ErrInvalid: the request breaks a rule; the message names the field and the rule.
-	ErrInvalid = errors.New("invalid request")
 	// ErrNotFound: there is no such context or execution (any more).
 	ErrNotFound = errors.New("not found")
 	// ErrUnavailable: kernels cannot be had now; the message says why.
@@ -91,7 +90,7 @@ func New(options Options) *Manager {
 	return m
 }
 
-// CreateContext starts a kernel for a language and returns when it answers. It returns ErrInvalid for a language that has no kernel
+// CreateContext starts a kernel for a language and returns when it answers. It returns an [invalid.Error] for a language that has no kernel
 // here, ErrUnavailable and ErrClosed.
 func (m *Manager) CreateContext(ctx context.Context, language string) (Context, error) {
 	spec, language, err := m.spec(ctx, language)
@@ -227,10 +226,10 @@ func (m *Manager) spec(ctx context.Context, language string) (spec, name string,
 		}
 	}
 	if len(installed) == 0 {
-		return "", "", invalidf("language: %q has no kernel in this sandbox; its image has no Jupyter kernels at all", language)
+		return "", "", invalid.Errorf("language: %q has no kernel in this sandbox; its image has no Jupyter kernels at all", language)
 	}
 	slices.Sort(installed)
-	return "", "", invalidf("language: %q has no kernel in this sandbox; installed are %s", language, strings.Join(installed, ", "))
+	return "", "", invalid.Errorf("language: %q has no kernel in this sandbox; installed are %s", language, strings.Join(installed, ", "))
 }
 
 func (m *Manager) startKernel(ctx context.Context, spec string) (kernel.Kernel, error) {
@@ -271,12 +270,3 @@ func (m *Manager) Close() error {
 	}
 	return m.options.Host.Close()
 }
-
-// invalidf returns an error that is ErrInvalid and says nothing but its message.
-func invalidf(format string, args ...any) error { return invalidError(fmt.Sprintf(format, args...)) }
-
-type invalidError string
-
-func (e invalidError) Error() string { return string(e) }
-
-func (e invalidError) Is(target error) bool { return target == ErrInvalid }

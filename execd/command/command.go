@@ -15,6 +15,7 @@ import (
 
 	"sandbox.internal/execd/eventlog"
 	"sandbox.internal/execd/identity"
+	"sandbox.internal/execd/invalid"
 	"sandbox.internal/execd/process"
 )
 
@@ -102,10 +103,10 @@ func (c *Command) Log() *eventlog.Log { return &c.log }
 
 func (m *Manager) start(spec Spec) (*Command, error) {
 	if strings.TrimSpace(spec.Command) == "" {
-		return nil, invalidf("command: must not be empty")
+		return nil, invalid.Errorf("command: must not be empty")
 	}
 	if strings.ContainsRune(spec.Command, 0) {
-		return nil, invalidf("command: must not contain a NUL byte")
+		return nil, invalid.Errorf("command: must not contain a NUL byte")
 	}
 	prepared, err := m.prepare(spec)
 	if err != nil {
@@ -164,19 +165,19 @@ func (c *Command) kill() {
 func (m *Manager) prepare(spec Spec) (*exec.Cmd, error) {
 	dir := process.WorkingDirectory(spec.Dir, m.options.Dir, m.env)
 	if err := process.IsDirectory(dir); err != nil {
-		return nil, invalidf("cwd: %v", err)
+		return nil, invalid.Errorf("cwd: %v", err)
 	}
 	env := slices.Concat(m.env, []string{"PWD=" + dir})
 	as, err := identity.Of(spec.UID, spec.GID)
 	if errors.Is(err, identity.ErrTooManyGroups) {
-		return nil, invalidf("uid: %v", err)
+		return nil, invalid.Errorf("uid: %v", err)
 	}
 	if err != nil {
 		return nil, err
 	}
 	attributes := &syscall.SysProcAttr{Setsid: true, Credential: as.Credential}
 	if env, err = process.AddVariables(append(env, as.Env...), spec.Env); err != nil {
-		return nil, invalidf("envs: %v", err)
+		return nil, invalid.Errorf("envs: %v", err)
 	}
 	argv := m.shell(env, spec.Command)
 	return &exec.Cmd{Path: argv[0], Args: argv, Dir: dir, Env: env, SysProcAttr: attributes}, nil
@@ -185,13 +186,13 @@ func (m *Manager) prepare(spec Spec) (*exec.Cmd, error) {
 func startError(spec Spec, shell string, err error) error {
 	switch {
 	case errors.Is(err, syscall.EPERM):
-		return invalidf("uid and gid: the daemon may not run commands as another user")
+		return invalid.Errorf("uid and gid: the daemon may not run commands as another user")
 	case errors.Is(err, syscall.EINVAL) && (spec.UID != nil || spec.GID != nil):
-		return invalidf("uid and gid: the sandbox's user namespace has no such user or group")
+		return invalid.Errorf("uid and gid: the sandbox's user namespace has no such user or group")
 	case errors.Is(err, syscall.EACCES):
-		return invalidf("cwd: the command's user may not enter it, or may not run %s", shell)
+		return invalid.Errorf("cwd: the command's user may not enter it, or may not run %s", shell)
 	case errors.Is(err, syscall.E2BIG):
-		return invalidf("command and envs: too long for the kernel")
+		return invalid.Errorf("command and envs: too long for the kernel")
 	}
 	return fmt.Errorf("start %s: %w", shell, err)
 }

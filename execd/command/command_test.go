@@ -16,6 +16,7 @@ import (
 
 	"sandbox.internal/execd/command"
 	"sandbox.internal/execd/eventlog"
+	"sandbox.internal/execd/invalid"
 )
 
 func TestStreamTellsInitOutputAndEnd(t *testing.T) {
@@ -387,8 +388,8 @@ func TestRefusals(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, err := m.Start(test.spec)
-			if !errors.Is(err, command.ErrInvalid) || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("error = %v, want ErrInvalid that names %s", err, test.want)
+			if !invalid.Is(err) || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("error = %v, want an invalid.Error that names %s", err, test.want)
 			}
 		})
 	}

@@ -1,7 +1,6 @@
 package command_test
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,6 +11,7 @@ import (
 
 	"sandbox.internal/execd/command"
 	"sandbox.internal/execd/eventlog"
+	"sandbox.internal/execd/invalid"
 )
 
 // elsewhere reports whether the test already runs in the process that it needs. Where it does not, elsewhere runs it there: the test's own
@@ -110,7 +110,7 @@ func TestUserBringsItsGroups(t *testing.T) {
 		fmt.Fprintf(&many, "g%d:x:%d:ada\n", i, 5000+i)
 	}
 	put(t, "/etc/group", many.String())
-	if _, err := m.Start(command.Spec{Command: "true", UID: new(uint32(1815))}); !errors.Is(err, command.ErrInvalid) || !strings.Contains(err.Error(), "1024 groups") {
+	if _, err := m.Start(command.Spec{Command: "true", UID: new(uint32(1815))}); !invalid.Is(err) || !strings.Contains(err.Error(), "1024 groups") {
 		t.Errorf("a user of 2000 groups: %v", err)
 	}
 }
@@ -132,7 +132,7 @@ func TestDaemonThatIsNotRoot(t *testing.T) {
 	}
 	for name, spec := range map[string]command.Spec{"another user": {UID: new(uint32(0))}, "another group": {GID: new(uint32(0))}} {
 		spec.Command = "true"
-		if _, err := m.Start(spec); !errors.Is(err, command.ErrInvalid) || !strings.Contains(err.Error(), "uid and gid:") {
+		if _, err := m.Start(spec); !invalid.Is(err) || !strings.Contains(err.Error(), "uid and gid:") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -20,22 +20,11 @@ import (
 
 // Sentinels that this package's errors wrap.
 var (
-	// ErrInvalid: the request breaks a rule; the message names the field and the rule.
-	ErrInvalid = errors.New("invalid request")
 	// ErrNotFound: there is no such command, or it ended so long ago that it has been forgotten.
 	ErrNotFound = errors.New("no such command")
 	// ErrClosed: the manager no longer starts commands.
 	ErrClosed = errors.New("the daemon is shutting down")
 )
-
-// invalidf returns an error that is ErrInvalid and says nothing but its message.
-func invalidf(format string, args ...any) error { return invalidError(fmt.Sprintf(format, args...)) }
-
-type invalidError string
-
-func (e invalidError) Error() string { return string(e) }
-
-func (e invalidError) Is(target error) bool { return target == ErrInvalid }
 
 // Options configures a Manager.
 type Options struct {
@@ -75,7 +64,7 @@ func New(options Options) *Manager {
 }
 
 // Start starts a command and returns without waiting for it. The command's life is bound to nothing but its timeout, Interrupt and Stop.
-// It returns ErrInvalid when the spec cannot be run, and ErrClosed.
+// It returns an [invalid.Error] when the spec cannot be run, and ErrClosed.
 func (m *Manager) Start(spec Spec) (*Command, error) {
 	m.mu.Lock()
 	if m.closed {

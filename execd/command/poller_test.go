@@ -1,7 +1,6 @@
 package command_test
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,6 +13,7 @@ import (
 
 	"sandbox.internal/execd/command"
 	"sandbox.internal/execd/eventlog"
+	"sandbox.internal/execd/invalid"
 )
 
 // gate is a FIFO from which commands read a line before they go on.
@@ -163,7 +163,7 @@ func TestNoDescriptorIsLeft(t *testing.T) {
 	wait(t, start(t, m, command.Spec{Command: "true"}))
 	before := descriptors(t)
 	for range 100 {
-		if _, err := m.Start(command.Spec{Command: "true " + strings.Repeat("x", 1<<20)}); !errors.Is(err, command.ErrInvalid) {
+		if _, err := m.Start(command.Spec{Command: "true " + strings.Repeat("x", 1<<20)}); !invalid.Is(err) {
 			t.Fatal(err)
 		}
 		wait(t, start(t, m, command.Spec{Command: "echo out; echo err >&2"}))

@@ -19,22 +19,11 @@ import (
 
 // Sentinels that this package's errors wrap.
 var (
-	// ErrInvalid: the request breaks a rule; the message names the field and the rule.
-	ErrInvalid = errors.New("invalid request")
 	// ErrNotFound: there is no such terminal, or it ended so long ago that it has been forgotten.
 	ErrNotFound = errors.New("no such terminal")
 	// ErrClosed: the manager no longer starts terminals.
 	ErrClosed = errors.New("the daemon is shutting down")
 )
-
-// invalidf returns an error that is ErrInvalid and says nothing but its message.
-func invalidf(format string, args ...any) error { return invalidError(fmt.Sprintf(format, args...)) }
-
-type invalidError string
-
-func (e invalidError) Error() string { return string(e) }
-
-func (e invalidError) Is(target error) bool { return target == ErrInvalid }
 
 // How many terminals that have ended can still be read, and how many bytes of arguments they may have together; with their histories they
 // hold at most 16 MiB.
@@ -72,7 +61,7 @@ func New(options Options) *Manager {
 }
 
 // Start starts a terminal. Its life is bound to nothing but its program, Kill and Stop: viewers come and go.
-// It returns ErrInvalid when the spec cannot be run, and ErrClosed.
+// It returns an [invalid.Error] when the spec cannot be run, and ErrClosed.
 func (m *Manager) Start(spec Spec) (*Terminal, error) {
 	m.mu.Lock()
 	if m.closed {

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/execd/identity"
+	"sandbox.internal/execd/invalid"
 	"sandbox.internal/execd/process"
 )
 
@@ -118,22 +119,22 @@ func pollable(master *os.File) (*os.File, error) {
 func (m *Manager) prepare(spec Spec) (*exec.Cmd, error) {
 	dir := process.WorkingDirectory(spec.Dir, m.options.Dir, m.env)
 	if err := process.IsDirectory(dir); err != nil {
-		return nil, invalidf("cwd: %v", err)
+		return nil, invalid.Errorf("cwd: %v", err)
 	}
 	as, err := identity.Of(spec.UID, spec.GID)
 	if errors.Is(err, identity.ErrTooManyGroups) {
-		return nil, invalidf("uid: %v", err)
+		return nil, invalid.Errorf("uid: %v", err)
 	}
 	if err != nil {
 		return nil, err
 	}
 	env, err := process.AddVariables(slices.Concat(m.env, []string{termType, "PWD=" + dir}, as.Env), spec.Env)
 	if err != nil {
-		return nil, invalidf("envs: %v", err)
+		return nil, invalid.Errorf("envs: %v", err)
 	}
 	for i, arg := range spec.Args {
 		if strings.ContainsRune(arg, 0) {
-			return nil, invalidf("args/%d: must not contain a NUL byte", i)
+			return nil, invalid.Errorf("args/%d: must not contain a NUL byte", i)
 		}
 	}
 	path, name := "", spec.Command
@@ -141,7 +142,7 @@ func (m *Manager) prepare(spec Spec) (*exec.Cmd, error) {
 	case name != "":
 		path = process.Find(name, dir, env)
 	case len(spec.Args) > 0:
-		return nil, invalidf("args: need a command")
+		return nil, invalid.Errorf("args: need a command")
 	default:
 		// Not a login shell: its profile would replace the PATH that the image sets.
 		path, name = process.Shell(env), "sh"
@@ -150,7 +151,7 @@ func (m *Manager) prepare(spec Spec) (*exec.Cmd, error) {
 		}
 	}
 	if path == "" {
-		return nil, invalidf("command: %q is not an executable file or the name of one", name)
+		return nil, invalid.Errorf("command: %q is not an executable file or the name of one", name)
 	}
 	return &exec.Cmd{
 		Path: path, Args: append([]string{name}, spec.Args...), Dir: dir, Env: env,
@@ -162,15 +163,15 @@ func startError(spec Spec, path string, err error) error {
 	other := spec.UID != nil || spec.GID != nil
 	switch {
 	case errors.Is(err, syscall.EPERM) && other:
-		return invalidf("uid and gid: the daemon may not run programs as another user")
+		return invalid.Errorf("uid and gid: the daemon may not run programs as another user")
 	case errors.Is(err, syscall.EINVAL) && other:
-		return invalidf("uid and gid: the sandbox's user namespace has no such user or group")
+		return invalid.Errorf("uid and gid: the sandbox's user namespace has no such user or group")
 	case errors.Is(err, syscall.EACCES) && other:
-		return invalidf("command: the program's user may not run %s, or may not enter cwd", path)
+		return invalid.Errorf("command: the program's user may not run %s, or may not enter cwd", path)
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.ENOEXEC), errors.Is(err, syscall.ENOENT):
-		return invalidf("command: %s cannot be run: %v", path, err)
+		return invalid.Errorf("command: %s cannot be run: %v", path, err)
 	case errors.Is(err, syscall.E2BIG):
-		return invalidf("args and envs: too long for the kernel")
+		return invalid.Errorf("args and envs: too long for the kernel")
 	}
 	return fmt.Errorf("start %s in a terminal: %w", path, err)
 }

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sandbox.internal/execd/invalid"
 	"sandbox.internal/execd/process"
 )
 
@@ -84,10 +85,10 @@ func (t *Terminal) Status() Status {
 }
 
 // Resize changes the terminal's size; the kernel signals its programs. A terminal that has ended is left as it is.
-// It returns ErrInvalid for a size of nothing.
+// It returns an [invalid.Error] for a size of nothing.
 func (t *Terminal) Resize(rows, cols uint16) error {
 	if rows == 0 || cols == 0 {
-		return invalidf("rows and cols: must be at least 1")
+		return invalid.Errorf("rows and cols: must be at least 1")
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

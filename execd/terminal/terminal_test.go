@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"sandbox.internal/execd/invalid"
 	"sandbox.internal/execd/terminal"
 )
 
@@ -83,8 +84,8 @@ func TestRefusedSpecs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := m.Start(tc.spec)
-			if !errors.Is(err, terminal.ErrInvalid) || !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("got %v, want ErrInvalid that says %q", err, tc.says)
+			if !invalid.Is(err) || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("got %v, want an invalid.Error that says %q", err, tc.says)
 			}
 		})
 	}
@@ -116,7 +117,7 @@ func TestResize(t *testing.T) {
 	if status := shell.Status(); status.Rows != 41 || status.Cols != 123 {
 		t.Errorf("the status is %+v", status)
 	}
-	if err := shell.Resize(0, 1); !errors.Is(err, terminal.ErrInvalid) {
+	if err := shell.Resize(0, 1); !invalid.Is(err) {
 		t.Errorf("a size of nothing gives %v", err)
 	}
 }
@@ -431,7 +432,7 @@ func TestAnotherUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = m.Start(terminal.Spec{Dir: private, UID: id(65534)})
-	if !errors.Is(err, terminal.ErrInvalid) || !strings.Contains(err.Error(), "cwd") {
+	if !invalid.Is(err) || !strings.Contains(err.Error(), "cwd") {
 		t.Errorf("a folder that the user may not enter: %v", err)
 	}
 }
