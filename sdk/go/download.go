@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"time"
 
 	"sandbox.internal/gen/execd"
 )
@@ -39,7 +38,8 @@ type ReadOptions struct {
 // Open returns the bytes of a file as a stream, which is to be closed. It resumes when its
 // connection is cut, and fails when the file has changed meanwhile.
 func (f Files) Open(ctx context.Context, path string, o *ReadOptions) (io.ReadCloser, error) {
-	d := &download{ctx: ctx, box: f.box, path: path, left: -1}
+	d := &download{ctx: ctx, box: f.box, path: path, left: -1,
+		retry: resumption{what: "download of " + clean(path, 256), limit: f.box.client.resumeLimit}}
 	if o != nil {
 		d.offset = o.Offset
 		if o.Length > 0 {
@@ -68,7 +68,7 @@ type download struct {
 	left   int64 // how many bytes are wanted; -1 before it is known
 	tag    string
 	body   io.ReadCloser
-	since  time.Time // of the first failure without a byte since
+	retry  resumption // a byte is progress
 }
 
 // request requests what is missing.
@@ -117,10 +117,8 @@ func (d *download) reconnect() error {
 			return context.Cause(d.ctx)
 		case !mayRepeat(err, repeatable):
 			return err
-		case time.Since(d.since) > d.box.client.resumeLimit:
-			return &StreamError{What: "download of " + clean(d.path, 256), Err: err}
 		}
-		if err := sleep(d.ctx, maxPause); err != nil {
+		if err := d.retry.waitLong(d.ctx, err); err != nil {
 			return err
 		}
 	}
@@ -148,20 +146,16 @@ func (d *download) Read(p []byte) (int, error) {
 		n, err := d.body.Read(p[:min(int64(len(p)), d.left)])
 		d.offset, d.left = d.offset+int64(n), d.left-int64(n)
 		if n > 0 || err == nil {
-			d.since = time.Time{}
+			d.retry.progressed()
 			return n, nil
 		}
 		if d.ctx.Err() != nil {
 			return 0, context.Cause(d.ctx)
 		}
 		if d.tag == "" {
-			return 0, &StreamError{What: "download of " + clean(d.path, 256), Err: err}
+			return 0, &StreamError{What: d.retry.what, Err: err}
 		}
-		if d.since.IsZero() {
-			d.since = time.Now()
-		} else if time.Since(d.since) > d.box.client.resumeLimit {
-			return 0, &StreamError{What: "download of " + clean(d.path, 256), Err: err}
-		} else if err := sleep(d.ctx, firstPause); err != nil {
+		if err := d.retry.wait(d.ctx, err); err != nil {
 			return 0, err
 		}
 		_ = d.body.Close()

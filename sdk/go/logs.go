@@ -39,7 +39,8 @@ func (s *Sandbox) Logs(ctx context.Context, o *LogOptions) (io.ReadCloser, error
 	if o == nil {
 		o = &LogOptions{}
 	}
-	l := &logReader{ctx: ctx, box: s, options: *o}
+	l := &logReader{ctx: ctx, box: s, options: *o,
+		retry: resumption{what: "log of sandbox " + s.id, limit: s.client.resumeLimit}}
 	if err := l.connect(); err != nil {
 		return nil, err
 	}
@@ -52,11 +53,11 @@ type logReader struct {
 	box     *Sandbox
 	options LogOptions
 	body    io.ReadCloser
-	read    int64     // bytes that were delivered
-	skip    int64     // bytes of this connection that were delivered before
-	tail    []byte    // the last of them, at least maxKeptLog if there were so many
-	since   time.Time // of the first failure without a byte since
-	ended   bool      // the sandbox has ended, and body is all that is missing
+	read    int64      // bytes that were delivered
+	skip    int64      // bytes of this connection that were delivered before
+	tail    []byte     // the last of them, at least maxKeptLog if there were so many
+	retry   resumption // a byte is progress
+	ended   bool       // the sandbox has ended, and body is all that is missing
 }
 
 // connect requests the log from its beginning.
@@ -91,7 +92,8 @@ func (l *logReader) Read(p []byte) (int, error) {
 		}
 		n, err := l.body.Read(p)
 		if n > 0 {
-			l.read, l.since = l.read+int64(n), time.Time{}
+			l.read += int64(n)
+			l.retry.progressed()
 			if l.tail = append(l.tail, p[:n]...); len(l.tail) > 4*maxKeptLog {
 				l.tail = append(l.tail[:0], l.tail[len(l.tail)-maxKeptLog:]...)
 			}
@@ -126,14 +128,10 @@ func (l *logReader) again(failure error) error {
 		}
 	}
 	if !l.isWhole() || l.read > maxResumedLog {
-		return &StreamError{What: l.what(), Err: errors.Join(errNoPosition, failure)}
+		return &StreamError{What: l.retry.what, Err: errors.Join(errNoPosition, failure)}
 	}
-	for pause := firstPause; ; pause = min(2*pause, maxPause) {
-		if l.since.IsZero() {
-			l.since = time.Now()
-		} else if time.Since(l.since) > l.box.client.resumeLimit {
-			return &StreamError{What: l.what(), Err: failure}
-		} else if err := sleep(l.ctx, pause); err != nil {
+	for {
+		if err := l.retry.wait(l.ctx, failure); err != nil {
 			return err
 		}
 		_ = l.body.Close()
@@ -187,7 +185,7 @@ func (l *logReader) finish() error {
 	case !l.isWhole() && bytes.HasSuffix(kept, l.tail):
 		return io.EOF // as far as can be known of one that began with the last lines
 	}
-	return &StreamError{What: l.what(), Err: errNoPosition}
+	return &StreamError{What: l.retry.what, Err: errNoPosition}
 }
 
 // readEnd reads to the end and returns the last bytes, limit at most.
@@ -210,8 +208,6 @@ func readEnd(from io.Reader, limit int) ([]byte, error) {
 
 // isWhole reports whether reading began at the beginning.
 func (l *logReader) isWhole() bool { return l.options.Tail == nil && l.options.Since.IsZero() }
-
-func (l *logReader) what() string { return "log of sandbox " + l.box.id }
 
 // errNoPosition is a log of which it is not known how much was read before a part of it.
 var errNoPosition = errors.New("its position is not known")

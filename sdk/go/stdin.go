@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"time"
 
 	"sandbox.internal/gen/execd"
 )
@@ -92,15 +91,16 @@ func (s *Stdin) send(data []byte, end bool) (taken int, err error) {
 func (s *Stdin) request(data []byte, end bool) (state execd.CommandStdin, err error) {
 	client := s.command.box.client
 	params := &execd.WriteCommandStdinParams{Offset: s.offset, End: optional(end)}
-	for deadline := time.Now().Add(client.resumeLimit); ; {
+	retry := resumption{what: "standard input of command " + s.command.ID, limit: client.resumeLimit}
+	for {
 		err = client.call(s.ctx, repeatable, &state, func(ctx context.Context) (*http.Response, error) {
 			return s.command.box.daemon.WriteCommandStdinWithBody(ctx, s.command.ID, params,
 				"application/octet-stream", bytes.NewReader(data))
 		})
-		if err == nil || s.ctx.Err() != nil || !mayRepeat(err, repeatable) || time.Now().After(deadline) {
+		if err == nil || s.ctx.Err() != nil || !mayRepeat(err, repeatable) {
 			return state, err
 		}
-		if err := sleep(s.ctx, maxPause); err != nil {
+		if err := retry.waitLong(s.ctx, err); err != nil {
 			return state, err
 		}
 	}

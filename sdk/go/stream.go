@@ -39,15 +39,15 @@ type follower struct {
 	// onOpen is called for each connection; it may be nil.
 	onOpen func()
 
-	connected bool // at least once
+	connected bool       // at least once
+	retry     resumption // an event is progress
 }
 
 // follow calls handle with the data of each event until handle reports that it was the last one or
 // returns an error, and until the stream ends by itself.
 func (f *follower) follow(ctx context.Context,
 	handle func(data []byte) (done bool, err error)) error {
-	var since time.Time // of the first failure after the last event
-	pause := time.Duration(0)
+	f.retry = resumption{what: f.what, limit: f.client.resumeLimit}
 	for {
 		if f.answer == nil {
 			response, err := f.connect(ctx)
@@ -77,18 +77,11 @@ func (f *follower) follow(ctx context.Context,
 			err = io.EOF
 		}
 		if delivered || f.last != before {
-			since, pause = time.Time{}, 0
+			f.retry.progressed()
 		}
-		if since.IsZero() {
-			since = time.Now()
-		}
-		if time.Since(since) > f.client.resumeLimit {
-			return &StreamError{What: f.what, Err: err}
-		}
-		if err := sleep(ctx, pause); err != nil {
+		if err := f.retry.wait(ctx, err); err != nil {
 			return err
 		}
-		pause = min(max(2*pause, firstPause), maxPause)
 	}
 }
 
@@ -97,7 +90,6 @@ var errNotResumable = errors.New("it has no ids to resume it with")
 
 // connect opens the stream after the last event, for as long as that may be tried.
 func (f *follower) connect(ctx context.Context) (*http.Response, error) {
-	deadline := time.Now().Add(f.client.resumeLimit)
 	for {
 		response, err := f.client.send(ctx, repeatable,
 			func(ctx context.Context) (*http.Response, error) { return f.open(ctx, f.last) })
@@ -109,10 +101,10 @@ func (f *follower) connect(ctx context.Context) (*http.Response, error) {
 			return response, nil
 		case !f.connected || ctx.Err() != nil:
 			return nil, err
-		case !mayRepeat(err, repeatable), errors.Is(err, errNoStream), time.Now().After(deadline):
+		case !mayRepeat(err, repeatable), errors.Is(err, errNoStream):
 			return nil, &StreamError{What: f.what, Err: err}
 		}
-		if err := sleep(ctx, maxPause); err != nil {
+		if err := f.retry.waitLong(ctx, err); err != nil {
 			return nil, err
 		}
 	}

@@ -133,8 +133,8 @@ func (t *Terminal) dial(ctx context.Context) (*websocket.Conn, error) {
 // Next returns what comes next and waits for it. After the event with Exited it returns io.EOF. It
 // connects again when the connection is cut.
 func (t *Terminal) Next(ctx context.Context) (TerminalEvent, error) {
-	var since time.Time // of the first failure
-	for pause := time.Duration(0); ; pause = min(max(2*pause, firstPause), maxPause) {
+	retry := resumption{what: "terminal " + t.ID, limit: t.box.client.resumeLimit}
+	for {
 		conn, closed := t.connection()
 		if closed {
 			return TerminalEvent{}, io.EOF
@@ -149,13 +149,7 @@ func (t *Terminal) Next(ctx context.Context) (TerminalEvent, error) {
 		if _, closed := t.connection(); closed || errors.Is(err, errProtocol) {
 			return TerminalEvent{}, err
 		}
-		if since.IsZero() {
-			since = time.Now()
-		}
-		if time.Since(since) > t.box.client.resumeLimit {
-			return TerminalEvent{}, &StreamError{What: "terminal " + t.ID, Err: err}
-		}
-		if err := sleep(ctx, pause); err != nil {
+		if err := retry.wait(ctx, err); err != nil {
 			return TerminalEvent{}, err
 		}
 		if err := t.reattach(ctx); err != nil && !mayRepeat(err, repeatable) {
