@@ -109,9 +109,9 @@ func (c Code) Run(ctx context.Context, code string, o *CodeOptions) (Execution, 
 			request.Context.Language = &o.Language
 		}
 	}
-	m := newCreation()
-	response, err := c.box.client.send(ctx, repeatable, m.attempt(func(ctx context.Context) (*http.Response, error) {
-		return c.box.daemon.RunCode(ctx, nil, request, m.headers)
+	response, err := c.box.client.send(ctx, repeatable, makeOnce(func(ctx context.Context,
+		headers execd.RequestEditorFn) (*http.Response, error) {
+		return c.box.daemon.RunCode(ctx, nil, request, headers)
 	}))
 	if err != nil {
 		return Execution{}, err
@@ -197,9 +197,9 @@ func (c Code) Interrupt(ctx context.Context, id string) error {
 // CreateContext starts a kernel that keeps its variables.
 func (c Code) CreateContext(ctx context.Context, language string) (CodeContext, error) {
 	var created CodeContext
-	m := newCreation()
-	err := c.box.client.call(ctx, repeatable, &created, m.attempt(func(ctx context.Context) (*http.Response, error) {
-		return c.box.daemon.CreateContext(ctx, nil, execd.ContextRequest{Language: language}, m.headers)
+	err := c.box.client.call(ctx, repeatable, &created, makeOnce(func(ctx context.Context,
+		headers execd.RequestEditorFn) (*http.Response, error) {
+		return c.box.daemon.CreateContext(ctx, nil, execd.ContextRequest{Language: language}, headers)
 	}))
 	return created, err
 }

@@ -96,9 +96,9 @@ func (r Result) Err() error {
 // is interrupted.
 func (c Commands) Run(ctx context.Context, command string, o *RunOptions) (Result, error) {
 	request := o.request(command, false)
-	m := newCreation()
-	response, err := c.box.client.send(ctx, repeatable, m.attempt(func(ctx context.Context) (*http.Response, error) {
-		return c.box.daemon.RunCommand(ctx, nil, request, m.headers)
+	response, err := c.box.client.send(ctx, repeatable, makeOnce(func(ctx context.Context,
+		headers execd.RequestEditorFn) (*http.Response, error) {
+		return c.box.daemon.RunCommand(ctx, nil, request, headers)
 	}))
 	if err != nil {
 		return Result{}, err
@@ -132,9 +132,9 @@ func (c Commands) Run(ctx context.Context, command string, o *RunOptions) (Resul
 func (c Commands) Start(ctx context.Context, command string, o *RunOptions) (*Command, error) {
 	var accepted execd.CommandAccepted
 	request := o.request(command, true)
-	m := newCreation()
-	err := c.box.client.call(ctx, repeatable, &accepted, m.attempt(func(ctx context.Context) (*http.Response, error) {
-		return c.box.daemon.RunCommand(ctx, nil, request, asJSON, m.headers)
+	err := c.box.client.call(ctx, repeatable, &accepted, makeOnce(func(ctx context.Context,
+		headers execd.RequestEditorFn) (*http.Response, error) {
+		return c.box.daemon.RunCommand(ctx, nil, request, asJSON, headers)
 	}))
 	if err != nil {
 		return nil, err

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"strconv"
 	"time"
+
+	"sandbox.internal/gen/execd"
 )
 
 // creation is a request that makes something in a sandbox, and makes it once however often it is sent.
@@ -16,7 +18,20 @@ type creation struct {
 	since time.Time // when it was first sent, of the times that it may have arrived; zero before
 }
 
-func newCreation() *creation { return &creation{key: rand.Text()} }
+// makeOnce returns a request for send or call that makes something once. request sends it with the
+// headers that it is given.
+func makeOnce(request func(context.Context, execd.RequestEditorFn) (*http.Response, error)) func(
+	context.Context) (*http.Response, error) {
+	m := &creation{key: rand.Text()}
+	return func(ctx context.Context) (*http.Response, error) {
+		begin := time.Now()
+		response, err := request(ctx, m.headers)
+		if m.since.IsZero() && mayHaveArrived(response, err) {
+			m.since = begin
+		}
+		return response, err
+	}
+}
 
 // headers gives the request its key and, once it may have arrived, its age. The daemon does not know the
 // keys of the daemon before it, which may have been killed.
@@ -29,19 +44,6 @@ func (m *creation) headers(_ context.Context, request *http.Request) error {
 	// With it, net/http itself would repeat a request that has a key, and not give it its age.
 	request.GetBody = nil
 	return nil
-}
-
-// attempt is send, which records when the request may have arrived.
-func (m *creation) attempt(send func(context.Context) (*http.Response, error)) func(context.Context) (*http.Response,
-	error) {
-	return func(ctx context.Context) (*http.Response, error) {
-		begin := time.Now()
-		response, err := send(ctx)
-		if m.since.IsZero() && mayHaveArrived(response, err) {
-			m.since = begin
-		}
-		return response, err
-	}
 }
 
 // mayHaveArrived reports whether what was asked for may have been done. It was not when there was no

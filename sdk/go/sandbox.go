@@ -37,8 +37,8 @@ type Sandbox struct {
 
 // box is a sandbox that the service has.
 func (c *Client) box(info Info) (*Sandbox, error) {
-	s := &Sandbox{client: c, id: info.ID, info: info,
-		base: fmt.Sprintf("%s/v1/sandboxes/%s/proxy/%d", c.base, url.PathEscape(info.ID), daemonPort)}
+	s := &Sandbox{client: c, id: info.ID, info: info}
+	s.base = s.ProxyURL(daemonPort)
 	var err error
 	s.daemon, err = execd.NewClient(s.base, execd.WithHTTPClient(c.http),
 		execd.WithRequestEditorFn(c.authorize))

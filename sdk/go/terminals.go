@@ -48,9 +48,9 @@ func (t Terminals) Create(ctx context.Context, o *TerminalOptions) (id string, e
 		}
 	}
 	var accepted execd.TerminalAccepted
-	m := newCreation()
-	err = t.box.client.call(ctx, repeatable, &accepted, m.attempt(func(ctx context.Context) (*http.Response, error) {
-		return t.box.daemon.StartTerminal(ctx, nil, request, m.headers)
+	err = t.box.client.call(ctx, repeatable, &accepted, makeOnce(func(ctx context.Context,
+		headers execd.RequestEditorFn) (*http.Response, error) {
+		return t.box.daemon.StartTerminal(ctx, nil, request, headers)
 	}))
 	return accepted.ID, err
 }
