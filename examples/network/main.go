@@ -41,7 +41,7 @@ func main() {
 }
 
 func run(ctx context.Context, image, command, other string) error {
-	client, err := sandbox.New(sandbox.Options{})
+	client, err := sandbox.New(nil)
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func run(ctx context.Context, image, command, other string) error {
 // learn returns the smallest policy with which the command reaches what it reaches without one.
 func learn(ctx context.Context, client *sandbox.Client, image, command string) (
 	policy sandbox.NetworkPolicy, err error) {
-	box, err := client.Create(ctx, sandbox.CreateOptions{Image: image, Memory: "256Mi"})
+	box, err := client.Create(ctx, &sandbox.CreateOptions{Image: image, Memory: "256Mi"})
 	if box != nil {
 		defer func() { _ = box.Delete(context.WithoutCancel(ctx)) }()
 	}
@@ -76,7 +76,7 @@ func learn(ctx context.Context, client *sandbox.Client, image, command string) (
 // enforce runs the commands under the policy, and prints what it allowed and denied.
 func enforce(ctx context.Context, client *sandbox.Client, image string,
 	policy sandbox.NetworkPolicy, commands ...string) error {
-	box, err := client.Create(ctx, sandbox.CreateOptions{Image: image, Memory: "256Mi",
+	box, err := client.Create(ctx, &sandbox.CreateOptions{Image: image, Memory: "256Mi",
 		NetworkPolicy: &policy})
 	if box != nil {
 		defer func() { _ = box.Delete(context.WithoutCancel(ctx)) }()

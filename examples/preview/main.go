@@ -57,12 +57,12 @@ func main() {
 }
 
 func run(ctx context.Context, image string, app fs.FS) error {
-	client, err := sandbox.New(sandbox.Options{})
+	client, err := sandbox.New(nil)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	box, err := client.Create(ctx, sandbox.CreateOptions{Image: image, Timeout: life,
+	box, err := client.Create(ctx, &sandbox.CreateOptions{Image: image, Timeout: life,
 		Memory: "256Mi", Metadata: map[string]string{"name": "preview"}})
 	if box != nil {
 		defer func() { _ = box.Delete(context.WithoutCancel(ctx)) }()

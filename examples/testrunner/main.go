@@ -85,7 +85,7 @@ func run(ctx context.Context, out io.Writer, image string, sandboxes int, projec
 	if err != nil {
 		return 0, err
 	}
-	client, err := sandbox.New(sandbox.Options{})
+	client, err := sandbox.New(nil)
 	if err != nil {
 		return 0, err
 	}
@@ -124,7 +124,7 @@ func run(ctx context.Context, out io.Writer, image string, sandboxes int, projec
 
 // work runs tests in a sandbox of its own until none is left. One of the sandboxes lists them, too.
 func (r *runner) work(ctx context.Context, group *errgroup.Group, lists bool) error {
-	box, err := r.client.Create(ctx, sandbox.CreateOptions{Image: r.image, CPU: "1", Memory: "256Mi",
+	box, err := r.client.Create(ctx, &sandbox.CreateOptions{Image: r.image, CPU: "1", Memory: "256Mi",
 		Metadata: map[string]string{"name": "testrunner"}})
 	if box != nil {
 		defer func() { _ = box.Delete(context.WithoutCancel(ctx)) }()

@@ -18,9 +18,12 @@ const (
 	// DefaultURL is where a service on this machine listens.
 	DefaultURL = "http://127.0.0.1:8080"
 
-	urlVariable = "SANDBOX_URL"
-	keyVariable = "SERVICE_API_KEY"
-	keyHeader   = "SERVICE-API-KEY"
+	// URLVariable and KeyVariable are the environment variables that have the URL of the service and the
+	// API key; the lifecycle document names the latter.
+	URLVariable = "SANDBOX_URL"
+	KeyVariable = "SERVICE_API_KEY"
+	// KeyHeader is the header of a request that has the API key. What is sent to a ProxyURL needs it.
+	KeyHeader = "SERVICE-API-KEY"
 
 	// defaultResumeLimit is how long a stream is tried to be resumed without a new event.
 	defaultResumeLimit = time.Minute
@@ -33,7 +36,7 @@ const (
 	idleConnections = 16
 )
 
-// Options are what a client is made of. The zero value uses the environment.
+// Options are what a client is made of. Nil means what is in the environment, and the defaults.
 type Options struct {
 	// URL is the service's, without a path unless a proxy adds one. Empty means $SANDBOX_URL, or
 	// DefaultURL without that.
@@ -53,6 +56,8 @@ type Options struct {
 
 // Client is a connection to one service with one key.
 type Client struct {
+	Images Images
+
 	base        string // without a slash at the end
 	http        *http.Client
 	service     *lifecycle.Client
@@ -62,8 +67,11 @@ type Client struct {
 }
 
 // New returns a client. Nothing is sent yet.
-func New(o Options) (*Client, error) {
-	base := strings.TrimRight(cmp.Or(o.URL, os.Getenv(urlVariable), DefaultURL), "/")
+func New(o *Options) (*Client, error) {
+	if o == nil {
+		o = &Options{}
+	}
+	base := strings.TrimRight(cmp.Or(o.URL, os.Getenv(URLVariable), DefaultURL), "/")
 	parsed, err := url.Parse(base)
 	if err != nil || parsed.Host == "" || parsed.Scheme != "http" && parsed.Scheme != "https" {
 		return nil, fmt.Errorf("sandbox: URL must look like %s, not %q", DefaultURL, base)
@@ -75,8 +83,9 @@ func New(o Options) (*Client, error) {
 		resumeLimit: cmp.Or(o.ResumeLimit, defaultResumeLimit),
 		maxAnswer:   cmp.Or(o.MaxAnswer, defaultMaxAnswer),
 	}
-	if key := cmp.Or(o.Key, os.Getenv(keyVariable)); key != "" {
-		c.headers.Set(keyHeader, key)
+	c.Images = Images{c}
+	if key := cmp.Or(o.Key, os.Getenv(KeyVariable)); key != "" {
+		c.headers.Set(KeyHeader, key)
 	}
 	if c.http == nil {
 		c.http = sandboxhttp.NewClient(sandboxhttp.Options{

@@ -167,7 +167,7 @@ func testFiles(t *testing.T, box *sandbox.Sandbox) {
 	if data, err := files.Read(ctx, "/w/b/c.txt"); err != nil || len(data) != 0 {
 		t.Errorf("%q, %v", data, err)
 	}
-	check(t, files.MakeDirectory(ctx, "/w/d/e", 700))
+	check(t, files.MakeDirectory(ctx, "/w/d/e", &sandbox.WriteOptions{Mode: sandbox.Ptr(700)}))
 	check(t, files.Move(ctx, sandbox.Move{Src: "/w/a.txt", Dest: "/w/d/e/a.txt"}))
 	check(t, files.SetPermissions(ctx,
 		map[string]sandbox.Permission{"/w/stream": {Mode: sandbox.Ptr(600)}}))
@@ -224,13 +224,13 @@ func testDownload(t *testing.T, box *sandbox.Sandbox) {
 
 func testWatch(t *testing.T, box *sandbox.Sandbox) {
 	ctx := limited(t)
-	check(t, box.Files.MakeDirectory(ctx, "/watched", 0))
+	check(t, box.Files.MakeDirectory(ctx, "/watched", nil))
 	for event, err := range box.Files.Watch(ctx, "/watched", true) {
 		check(t, err)
-		if event.Type == "ready" {
+		if event.Type == sandbox.FileEventReady {
 			check(t, box.Files.WriteText(ctx, "/watched/new", "x", nil))
 		}
-		if event.Type == "create" && strings.HasSuffix(*event.Path, "/new") {
+		if event.Type == sandbox.FileEventCreate && strings.HasSuffix(*event.Path, "/new") {
 			return
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"net/http"
 	"strconv"
 	"time"
@@ -128,7 +129,8 @@ func (c Commands) Run(ctx context.Context, command string, o *RunOptions) (Resul
 	return result, err
 }
 
-// Start starts a command in the background. It goes on whatever becomes of ctx and of the client.
+// Start starts a command in the background. It goes on whatever becomes of ctx and of the client. Of o,
+// Stdin, OnStdout, OnStderr and MaxOutput do not count.
 func (c Commands) Start(ctx context.Context, command string, o *RunOptions) (*Command, error) {
 	var accepted execd.CommandAccepted
 	request := o.request(command, true)
@@ -246,7 +248,7 @@ type Output struct {
 }
 
 // Outputs yields all output of the command from its beginning, and ends with the command.
-func (c *Command) Outputs(ctx context.Context) func(yield func(Output, error) bool) {
+func (c *Command) Outputs(ctx context.Context) iter.Seq2[Output, error] {
 	return func(yield func(Output, error) bool) {
 		stopped := false
 		var result Result

@@ -25,7 +25,7 @@ const (
 	acceptPatience = 5 * time.Second
 )
 
-// CreateOptions describe a sandbox. Image is required.
+// CreateOptions describe a sandbox. Image is required; what else is empty has a default.
 type CreateOptions struct {
 	// Image is the reference of a container image; Username and Password are for a private registry.
 	Image, Username, Password string
@@ -60,7 +60,7 @@ type CreateOptions struct {
 }
 
 // request is what the contract calls the options.
-func (o CreateOptions) request() lifecycle.CreateSandboxRequest {
+func (o *CreateOptions) request() lifecycle.CreateSandboxRequest {
 	request := lifecycle.CreateSandboxRequest{
 		Image:      lifecycle.Image{URI: o.Image},
 		Entrypoint: o.Entrypoint,
@@ -83,9 +83,12 @@ func (o CreateOptions) request() lifecycle.CreateSandboxRequest {
 // Create makes a sandbox and waits until it is Running. It never makes two: all attempts carry one
 // Idempotency-Key. A sandbox that fails is a [*StateError] with the reason. When waiting fails,
 // because of ctx for example, the sandbox is returned with the error, so that it can be deleted.
-func (c *Client) Create(ctx context.Context, o CreateOptions) (*Sandbox, error) {
+func (c *Client) Create(ctx context.Context, o *CreateOptions) (*Sandbox, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
+	}
+	if o == nil {
+		o = &CreateOptions{} // the service says what is wrong with it
 	}
 	key := cmp.Or(o.IdempotencyKey, rand.Text())
 	request := o.request()

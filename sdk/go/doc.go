@@ -1,8 +1,8 @@
 // Package sandbox is the Go client of the sandbox service: it creates sandboxes, runs commands and
 // code in them, moves files, and follows what happens.
 //
-//	client, err := sandbox.New(sandbox.Options{}) // $SANDBOX_URL, $SERVICE_API_KEY
-//	box, err := client.Create(ctx, sandbox.CreateOptions{Image: "python:3.12"})
+//	client, err := sandbox.New(nil) // $SANDBOX_URL, $SERVICE_API_KEY
+//	box, err := client.Create(ctx, &sandbox.CreateOptions{Image: "python:3.12"})
 //	defer box.Delete(context.WithoutCancel(ctx))
 //	result, err := box.Commands.Run(ctx, "python3 --version", nil)
 //

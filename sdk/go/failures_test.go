@@ -71,7 +71,7 @@ func TestCreateIsRepeatedWithItsKey(t *testing.T) {
 			_, _ = fmt.Fprint(w, scriptedBox)
 		}
 	})
-	box, err := scripted(t, mux).Create(t.Context(), sandbox.CreateOptions{Image: "x"})
+	box, err := scripted(t, mux).Create(t.Context(), &sandbox.CreateOptions{Image: "x"})
 	check(t, err)
 	mu.Lock()
 	defer mu.Unlock()
@@ -345,11 +345,11 @@ func TestCreateThatIsBrokenOff(t *testing.T) {
 		<-arrived
 		cancel(cause)
 	}()
-	box, err := client.Create(ctx, sandbox.CreateOptions{Image: "x"})
+	box, err := client.Create(ctx, &sandbox.CreateOptions{Image: "x"})
 	if !errors.Is(err, cause) || box == nil || box.ID() != "box" {
 		t.Errorf("%v, %v", box, err)
 	}
-	if _, err := client.Create(ctx, sandbox.CreateOptions{Image: "x"}); !errors.Is(err, context.Canceled) {
+	if _, err := client.Create(ctx, &sandbox.CreateOptions{Image: "x"}); !errors.Is(err, context.Canceled) {
 		t.Errorf("a create whose context has ended: %v", err)
 	}
 }
@@ -370,7 +370,7 @@ func TestLogThatIsNotKept(t *testing.T) {
 		})
 		box, err := scriptedIn(t, "Terminated", mux, sandbox.Options{}).Connect(t.Context(), "box")
 		check(t, err)
-		log, err := box.Logs(t.Context(), &sandbox.LogOptions{Follow: true})
+		log, err := box.OpenLogs(t.Context(), &sandbox.LogOptions{Follow: true})
 		check(t, err)
 		got, err := io.ReadAll(log)
 		check(t, log.Close())
@@ -398,7 +398,7 @@ func TestEndOfALongLog(t *testing.T) {
 	})
 	box, err := scriptedIn(t, "Terminated", mux, sandbox.Options{}).Connect(t.Context(), "box")
 	check(t, err)
-	log, err := box.Logs(t.Context(), &sandbox.LogOptions{Follow: true})
+	log, err := box.OpenLogs(t.Context(), &sandbox.LogOptions{Follow: true})
 	check(t, err)
 	got, err := io.ReadAll(log)
 	check(t, log.Close())

@@ -66,10 +66,12 @@ func (f Files) Delete(ctx context.Context, paths ...string) error {
 	})
 }
 
-// MakeDirectory creates a directory and its missing parents. A mode of 0 means the usual one; else
-// it is octal digits, such as 755.
-func (f Files) MakeDirectory(ctx context.Context, path string, mode int) error {
-	permissions := execd.PermissionByPath{path: {Mode: optional(mode)}}
+// MakeDirectory creates a directory and its missing parents. One that exists only gets what o says.
+func (f Files) MakeDirectory(ctx context.Context, path string, o *WriteOptions) error {
+	options := deref(o)
+	permissions := execd.PermissionByPath{path: {
+		Owner: optional(options.Owner), Group: optional(options.Group), Mode: options.Mode,
+	}}
 	return f.box.client.call(ctx, repeatable, nil, func(ctx context.Context) (*http.Response, error) {
 		return f.box.daemon.MakeDirectories(ctx, permissions)
 	})
@@ -90,9 +92,9 @@ func (f Files) SetPermissions(ctx context.Context, permissions map[string]Permis
 }
 
 // Watch yields what happens to a file or directory, and with recursive to everything below it. The
-// first event is "ready". It ends when the path is removed or renamed, which is the last event, or
-// with an "error" event. A watch cannot be resumed: a cut connection, or the end of the daemon, is a
-// [*StreamError], after which the files are to be read again.
+// first event is FileEventReady. It ends when the path is removed or renamed, which is the last
+// event, or with FileEventError. A watch cannot be resumed: a cut connection, or the end of the
+// daemon, is a [*StreamError], after which the files are to be read again.
 func (f Files) Watch(ctx context.Context, path string, recursive bool) iter.Seq2[FileEvent, error] {
 	stream := events(ctx, &follower{
 		client: f.box.client, what: "watch of " + path, once: true, endless: true,
@@ -104,13 +106,13 @@ func (f Files) Watch(ctx context.Context, path string, recursive bool) iter.Seq2
 	return func(yield func(FileEvent, error) bool) {
 		watched := "" // as the daemon names it
 		for event, err := range stream {
-			if !yield(event, err) || event.Type == execd.FileEventTypeError {
+			if !yield(event, err) || event.Type == FileEventError {
 				return
 			}
 			switch event.Type {
-			case execd.FileEventTypeReady:
+			case FileEventReady:
 				watched = deref(event.Path)
-			case execd.FileEventTypeRemove, execd.FileEventTypeRename:
+			case FileEventRemove, FileEventRename:
 				if deref(event.Path) == watched {
 					return
 				}

@@ -8,12 +8,9 @@ import (
 	"sandbox.internal/gen/lifecycle"
 )
 
-// Images are the images that the service's engine has. They take a key with the role admin, and a
+// Images manages the images that the service's engine has. That takes a key with the role admin, and a
 // service that manages images: other services answer 501.
 type Images struct{ client *Client }
-
-// Images returns what manages the engine's images.
-func (c *Client) Images() Images { return Images{c} }
 
 // List returns the images that the engine has.
 func (i Images) List(ctx context.Context) ([]StoredImage, error) {
@@ -24,12 +21,16 @@ func (i Images) List(ctx context.Context) ([]StoredImage, error) {
 	return list.Items, err
 }
 
+// PullOptions are for a private registry. Nil, and what is empty, means a public one.
+type PullOptions struct {
+	Username, Password string
+}
+
 // Pull returns the image with that reference, after a download when the engine does not have it.
-// Username and password are for a private registry, and may be empty.
-func (i Images) Pull(ctx context.Context, ref, username, password string) (StoredImage, error) {
+func (i Images) Pull(ctx context.Context, ref string, o *PullOptions) (StoredImage, error) {
 	request := lifecycle.PullImageRequest{Image: lifecycle.Image{URI: ref}}
-	if username != "" || password != "" {
-		request.Image.Auth = &lifecycle.ImageAuth{Username: username, Password: password}
+	if o != nil && *o != (PullOptions{}) {
+		request.Image.Auth = &lifecycle.ImageAuth{Username: o.Username, Password: o.Password}
 	}
 	var image StoredImage
 	err := i.client.call(ctx, once, &image, func(ctx context.Context) (*http.Response, error) {

@@ -48,7 +48,7 @@ func testLife(t *testing.T, client *sandbox.Client, box *sandbox.Sandbox) {
 		t.Errorf("%v", metadata)
 	}
 	var ids []string
-	for info, err := range client.List(ctx, sandbox.ListOptions{States: []string{sandbox.Running},
+	for info, err := range client.List(ctx, &sandbox.ListOptions{States: []string{sandbox.Running},
 		Metadata: map[string]string{"team": "red"}}) {
 		check(t, err)
 		ids = append(ids, info.ID)
@@ -67,9 +67,9 @@ func testLife(t *testing.T, client *sandbox.Client, box *sandbox.Sandbox) {
 		t.Errorf("%v", err)
 	}
 	var states []string
-	for event, err := range client.Events(ctx, sandbox.EventOptions{FromStart: true}) {
+	for event, err := range client.Events(ctx, &sandbox.EventOptions{FromStart: true}) {
 		check(t, err)
-		if event.SandboxID == nil || *event.SandboxID != box.ID() || event.Type != "state" {
+		if event.SandboxID == nil || *event.SandboxID != box.ID() || event.Type != sandbox.EventState {
 			continue
 		}
 		if states = append(states, *event.To); *event.To == sandbox.Terminated {
@@ -132,13 +132,13 @@ func testRestart(t *testing.T, service *lives.Service) {
 	client := dial(t, sandbox.Options{URL: proxy.url(), HTTPClient: oneConnectionEach(t)})
 	const script = "for i in $(seq 100); do echo line $i; sleep 0.03; done; echo end"
 	box, err := dial(t, sandbox.Options{URL: service.URL}).Create(ctx,
-		sandbox.CreateOptions{Image: busybox, Entrypoint: []string{"sh", "-c", script}})
+		&sandbox.CreateOptions{Image: busybox, Entrypoint: []string{"sh", "-c", script}})
 	check(t, err)
 	box = connect(t, proxy, client, box.ID())
 	followed := make(chan []string, 1)
 	go func() {
 		var types []string
-		for event, err := range box.Events(ctx, sandbox.EventOptions{FromStart: true}) {
+		for event, err := range box.Events(ctx, &sandbox.EventOptions{FromStart: true}) {
 			if err != nil {
 				t.Error(err)
 				break
@@ -149,7 +149,7 @@ func testRestart(t *testing.T, service *lives.Service) {
 		}
 		followed <- types
 	}()
-	log, err := box.Logs(ctx, &sandbox.LogOptions{Follow: true})
+	log, err := box.OpenLogs(ctx, &sandbox.LogOptions{Follow: true})
 	check(t, err)
 	defer log.Close()
 	first := make([]byte, 10)
@@ -167,7 +167,7 @@ func testRestart(t *testing.T, service *lives.Service) {
 	if got := string(first) + string(rest); got != want.String()+"end\n" {
 		t.Errorf("the log is %q", got)
 	}
-	if types := <-followed; strings.Count(strings.Join(types, " "), "state") != 4 {
+	if types := <-followed; strings.Count(strings.Join(types, " "), sandbox.EventState) != 4 {
 		t.Errorf("events %v", types)
 	}
 }
@@ -181,12 +181,12 @@ func testErrors(t *testing.T, client *sandbox.Client, url string) {
 	if _, err := stranger.Get(ctx, "none"); !errors.Is(err, sandbox.ErrUnauthorized) {
 		t.Errorf("%v", err)
 	}
-	brief := sandbox.CreateOptions{Image: busybox, Timeout: time.Second}
+	brief := &sandbox.CreateOptions{Image: busybox, Timeout: time.Second}
 	if _, err := client.Create(ctx, brief); !errors.Is(err, sandbox.ErrBadRequest) {
 		t.Errorf("%v", err)
 	}
 	// One that ends by itself: the cause is in the error, and its log can be read.
-	box, err := client.Create(ctx, sandbox.CreateOptions{Image: busybox,
+	box, err := client.Create(ctx, &sandbox.CreateOptions{Image: busybox,
 		Entrypoint: []string{"sh", "-c", "echo the cause; exit 3"}})
 	var state *sandbox.StateError
 	if err == nil { // it was Running for a moment
@@ -195,14 +195,14 @@ func testErrors(t *testing.T, client *sandbox.Client, url string) {
 	if !errors.As(err, &state) || state.Reason != "ENTRYPOINT_EXITED" {
 		t.Fatalf("%v", err)
 	}
-	log, err := box.Logs(ctx, &sandbox.LogOptions{Follow: true})
+	log, err := box.OpenLogs(ctx, &sandbox.LogOptions{Follow: true})
 	check(t, err)
 	defer log.Close()
 	if text, err := io.ReadAll(log); err != nil || string(text) != "the cause\n" {
 		t.Errorf("%q, %v", text, err)
 	}
 	for _, bad := range []string{"ftp://x", "://", "no url"} {
-		if _, err := sandbox.New(sandbox.Options{URL: bad}); err == nil {
+		if _, err := sandbox.New(&sandbox.Options{URL: bad}); err == nil {
 			t.Errorf("%q is accepted", bad)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 // pageSize is how many sandboxes one request lists.
 const pageSize = 100
 
-// ListOptions choose sandboxes. The zero value chooses all.
+// ListOptions choose sandboxes. Nil chooses all.
 type ListOptions struct {
 	// States keeps sandboxes in one of these.
 	States []string
@@ -22,12 +22,13 @@ type ListOptions struct {
 
 // List yields sandboxes, newest first, over all pages. What is created meanwhile can make one be
 // yielded again; it is left out then.
-func (c *Client) List(ctx context.Context, o ListOptions) iter.Seq2[Info, error] {
+func (c *Client) List(ctx context.Context, o *ListOptions) iter.Seq2[Info, error] {
+	options := deref(o)
 	return func(yield func(Info, error) bool) {
-		params := &lifecycle.ListSandboxesParams{State: o.States, PageSize: Ptr(pageSize)}
-		if len(o.Metadata) > 0 {
+		params := &lifecycle.ListSandboxesParams{State: options.States, PageSize: Ptr(pageSize)}
+		if len(options.Metadata) > 0 {
 			pairs := url.Values{}
-			for key, value := range o.Metadata {
+			for key, value := range options.Metadata {
 				pairs.Set(key, value)
 			}
 			params.Metadata = Ptr(pairs.Encode())
@@ -60,7 +61,7 @@ func (c *Client) List(ctx context.Context, o ListOptions) iter.Seq2[Info, error]
 	}
 }
 
-// EventOptions say where a stream of events begins.
+// EventOptions say where a stream of events begins. Nil means where the stream itself says.
 type EventOptions struct {
 	// After is the id of the last event that the caller has.
 	After int64
@@ -80,17 +81,18 @@ func (o EventOptions) after() *int64 {
 }
 
 // Events yields what happens to all sandboxes that the key may read, from now on unless o says
-// otherwise. It ends with ctx, with an error, or when the caller stops. An event of type "reset"
+// otherwise. It ends with ctx, with an error, or when the caller stops. An event of type EventReset
 // says that events are missing: read the sandboxes again.
-func (c *Client) Events(ctx context.Context, o EventOptions) iter.Seq2[Event, error] {
+func (c *Client) Events(ctx context.Context, o *EventOptions) iter.Seq2[Event, error] {
+	options := deref(o)
 	return events(ctx, &follower{
-		client: c, what: "events", endless: true, onOpen: o.OnOpen,
+		client: c, what: "events", endless: true, onOpen: options.OnOpen,
 		open: func(ctx context.Context, last string) (*http.Response, error) {
 			return c.service.StreamEvents(ctx, &lifecycle.StreamEventsParams{
-				After: o.after(), LastEventID: optional(last),
+				After: options.after(), LastEventID: optional(last),
 			})
 		},
 	}, isPing)
 }
 
-func isPing(e Event) bool { return e.Type == "ping" }
+func isPing(e Event) bool { return e.Type == eventPing }

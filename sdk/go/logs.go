@@ -30,12 +30,12 @@ type LogOptions struct {
 	Since time.Time
 }
 
-// Logs returns what the entrypoint printed, as a stream which is to be closed. It resumes when its
+// OpenLogs returns what the entrypoint printed, as a stream which is to be closed. It resumes when its
 // connection is cut and when the service restarts. Reading ends with a [*StreamError] where the
 // position is not known then: when it began with Tail or Since, when more than 16 MiB were read,
 // and when the sandbox ended meanwhile and what the service keeps of its log, the last 64 KiB or
 // 1000 lines, does not reach back far enough.
-func (s *Sandbox) Logs(ctx context.Context, o *LogOptions) (io.ReadCloser, error) {
+func (s *Sandbox) OpenLogs(ctx context.Context, o *LogOptions) (io.ReadCloser, error) {
 	if o == nil {
 		o = &LogOptions{}
 	}
@@ -161,7 +161,7 @@ func (l *logReader) isOver() (bool, error) {
 // finish reads what is missing of the log of an ended sandbox.
 func (l *logReader) finish() error {
 	lines := maxKeptLines // a cluster keeps all of it
-	log, err := l.box.Logs(l.ctx, &LogOptions{Tail: &lines})
+	log, err := l.box.OpenLogs(l.ctx, &LogOptions{Tail: &lines})
 	if errors.Is(err, ErrConflict) || errors.Is(err, ErrNotFound) {
 		return io.EOF // nothing of it is kept
 	}

@@ -77,7 +77,7 @@ func dial(t *testing.T, options sandbox.Options) *sandbox.Client {
 	if options.Key == "" {
 		options.Key = lives.AdminKey
 	}
-	client, err := sandbox.New(options)
+	client, err := sandbox.New(&options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func dial(t *testing.T, options sandbox.Options) *sandbox.Client {
 // create returns a sandbox that is Running and is deleted with the service.
 func create(t *testing.T, client *sandbox.Client, image string) *sandbox.Sandbox {
 	t.Helper()
-	box, err := client.Create(limited(t), sandbox.CreateOptions{Image: image, Memory: "512Mi",
+	box, err := client.Create(limited(t), &sandbox.CreateOptions{Image: image, Memory: "512Mi",
 		Metadata: map[string]string{"name": t.Name()}, Env: map[string]string{"GREETING": "hello"}})
 	if err != nil {
 		t.Fatal(err)

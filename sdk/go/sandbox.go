@@ -111,12 +111,12 @@ func (s *Sandbox) waitFrom(ctx context.Context, info Info, want string) (Info, e
 
 // nextState waits until the state is another one than in info, or was.
 func (s *Sandbox) nextState(ctx context.Context, info Info) error {
-	for event, err := range s.Events(ctx, EventOptions{FromStart: true}) {
+	for event, err := range s.Events(ctx, &EventOptions{FromStart: true}) {
 		if err != nil {
 			return err
 		}
-		if event.Type == "forgotten" || event.Type == "reset" ||
-			event.Type == "state" && event.Timestamp.After(info.Status.LastTransitionAt) {
+		if event.Type == EventForgotten || event.Type == EventReset ||
+			event.Type == EventState && event.Timestamp.After(info.Status.LastTransitionAt) {
 			return nil
 		}
 	}
@@ -234,28 +234,29 @@ func (s *Sandbox) endpoint(ctx context.Context, port int, expires *string) (Endp
 	return endpoint, err
 }
 
-// ProxyURL returns the URL of a port on the service itself. It needs the service's key, and works
-// wherever the service can be reached. Nothing is sent.
+// ProxyURL returns the URL of a port on the service itself. It needs the service's key, in the
+// header KeyHeader, and works wherever the service can be reached. Nothing is sent.
 func (s *Sandbox) ProxyURL(port int) string {
 	return fmt.Sprintf("%s/v1/sandboxes/%s/proxy/%d", s.client.base, url.PathEscape(s.id), port)
 }
 
 // Events yields what happens to the sandbox: from its first event that is kept, or after the one
-// that o names. It ends after "forgotten".
-func (s *Sandbox) Events(ctx context.Context, o EventOptions) iter.Seq2[Event, error] {
+// that o names. It ends after EventForgotten.
+func (s *Sandbox) Events(ctx context.Context, o *EventOptions) iter.Seq2[Event, error] {
+	options := deref(o)
 	return func(yield func(Event, error) bool) {
 		stream := events(ctx, &follower{
 			client: s.client, what: "events of sandbox " + s.id, endless: true,
-			onOpen: o.OnOpen,
+			onOpen: options.OnOpen,
 			open: func(ctx context.Context, last string) (*http.Response, error) {
 				return s.client.service.StreamSandboxEvents(ctx, s.id,
 					&lifecycle.StreamSandboxEventsParams{
-						After: o.after(), LastEventID: optional(last),
+						After: options.after(), LastEventID: optional(last),
 					})
 			},
 		}, isPing)
 		for event, err := range stream {
-			if !yield(event, err) || event.Type == "forgotten" {
+			if !yield(event, err) || event.Type == EventForgotten {
 				return
 			}
 		}

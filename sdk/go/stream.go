@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"mime"
 	"net/http"
 	"strconv"
@@ -224,8 +225,7 @@ func decodeEvent[T any](data []byte) (T, error) {
 }
 
 // events yields the events of a stream that has no event for its end. skip leaves events out.
-func events[T any](ctx context.Context, f *follower,
-	skip func(T) bool) func(yield func(T, error) bool) {
+func events[T any](ctx context.Context, f *follower, skip func(T) bool) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		stopped := false
 		err := f.follow(ctx, func(data []byte) (bool, error) {

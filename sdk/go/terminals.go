@@ -23,15 +23,18 @@ type Terminals struct{ box *Sandbox }
 
 // TerminalOptions are what runs on a terminal. Nil means the image's shell.
 type TerminalOptions struct {
+	// Command is the program; empty means the image's shell.
 	Command string
 	Args    []string
-	Cwd     string
-	Envs    map[string]string
+	// Cwd is the directory; empty means the sandbox's working directory.
+	Cwd string
+	// Envs are environment variables on top of the sandbox's own.
+	Envs map[string]string
 	// UID and GID are who runs it; nil means the daemon's own user.
 	UID, GID *int64
 	// Timeout is after how long it is hung up; 0 means never.
 	Timeout time.Duration
-	// Rows and Cols are the size; 0 means the usual one.
+	// Rows and Cols are the size, in characters; 0 means the usual one.
 	Rows, Cols int
 }
 

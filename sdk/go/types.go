@@ -17,6 +17,33 @@ const (
 	Failed     = "Failed"
 )
 
+// The types of an [Event]. Services may add more.
+const (
+	EventState         = "state"         // the sandbox went From one state To another
+	EventStage         = "stage"         // provisioning reached a Stage
+	EventProgress      = "progress"      // how provisioning goes on: Message
+	EventRenewed       = "renewed"       // the expiry is now ExpiresAt
+	EventMetadata      = "metadata"      // Metadata was set and MetadataRemoved removed
+	EventNetworkPolicy = "networkPolicy" // the policy is now NetworkPolicy
+	EventForgotten     = "forgotten"     // the record of the ended sandbox is gone; its last event
+	EventReset         = "reset"         // events are missing: read the sandboxes again
+
+	// eventPing is never yielded.
+	eventPing = "ping"
+)
+
+// The types of a [FileEvent].
+const (
+	FileEventReady    = execd.FileEventTypeReady    // the watch has begun; the first event
+	FileEventCreate   = execd.FileEventTypeCreate   // something appeared
+	FileEventWrite    = execd.FileEventTypeWrite    // content was written
+	FileEventRemove   = execd.FileEventTypeRemove   // something was removed
+	FileEventRename   = execd.FileEventTypeRename   // something got another name
+	FileEventChmod    = execd.FileEventTypeChmod    // its mode or owner was changed
+	FileEventOverflow = execd.FileEventTypeOverflow // events are missing: read the files again
+	FileEventError    = execd.FileEventTypeError    // the watch cannot go on; the last event
+)
+
 // What the contracts define is used as it is.
 type (
 	// Info has a sandbox's details.
@@ -33,7 +60,7 @@ type (
 	Endpoint = lifecycle.Endpoint
 	// Volume is a mount with one source, Host or Pvc.
 	Volume = lifecycle.Volume
-	// HostSource and ClaimSource are the sources of volumes.
+	// HostSource is a volume that is a path of the host.
 	HostSource = lifecycle.HostSource
 	// ClaimSource is a volume that the runtime manages.
 	ClaimSource = lifecycle.ClaimSource

@@ -11,11 +11,11 @@ import (
 	"sandbox.internal/gen/execd"
 )
 
-// WriteOptions are who owns a file and who may use it. Nil, and what is empty, means as the file
-// that is replaced, or as the daemon makes new ones.
+// WriteOptions are who owns a file or directory and who may use it. Nil, and what is empty, means as
+// what was there before, or as the daemon makes new ones.
 type WriteOptions struct {
 	Owner, Group string // a name or a number
-	Mode         *int   // octal digits: 644
+	Mode         *int   // octal digits: Ptr(644)
 }
 
 // FileContent is a file to write.

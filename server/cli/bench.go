@@ -184,7 +184,7 @@ func (t *tool) firstOutput(ctx context.Context, client *sandbox.Client,
 	defer cancel()
 	options.Wait = f.limit
 	start := time.Now()
-	box, err := client.Create(limited, options)
+	box, err := client.Create(limited, &options)
 	if box != nil {
 		defer t.discard(ctx, box)
 	}

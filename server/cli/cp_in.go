@@ -60,7 +60,7 @@ func (c *copier) upload(ctx context.Context, from, to string) error {
 		}
 		switch {
 		case entry.IsDir():
-			return c.box.Files.MakeDirectory(ctx, target, *digits(uint32(info.Mode())))
+			return c.makeDirectory(ctx, target, uint32(info.Mode()))
 		case info.Mode().IsRegular():
 			return c.uploadFile(ctx, name, target, info)
 		case info.Mode()&fs.ModeSymlink != 0:
@@ -90,10 +90,14 @@ func (c *copier) send(ctx context.Context, content io.Reader, to string, size in
 		&sandbox.WriteOptions{Mode: digits(mode)})
 }
 
+func (c *copier) makeDirectory(ctx context.Context, to string, mode uint32) error {
+	return c.box.Files.MakeDirectory(ctx, to, &sandbox.WriteOptions{Mode: digits(mode)})
+}
+
 // unpack writes what a tar stream on the standard input holds below a directory of the sandbox.
 func (c *copier) unpack(ctx context.Context, to string) error {
 	archive := tar.NewReader(c.t.Stdin)
-	if err := c.box.Files.MakeDirectory(ctx, to, 0); err != nil {
+	if err := c.box.Files.MakeDirectory(ctx, to, nil); err != nil {
 		return err
 	}
 	for {
@@ -112,7 +116,7 @@ func (c *copier) unpack(ctx context.Context, to string) error {
 		switch header.Typeflag {
 		case tar.TypeDir:
 			if name != "." {
-				err = c.box.Files.MakeDirectory(ctx, target, *digits(uint32(header.Mode)))
+				err = c.makeDirectory(ctx, target, uint32(header.Mode))
 			}
 		case tar.TypeReg:
 			err = c.send(ctx, archive, target, header.Size, uint32(header.Mode))

@@ -68,7 +68,7 @@ func (t *tool) newSandbox(ctx context.Context, options sandbox.CreateOptions,
 	// Not cut short by an interrupt: an accepted sandbox whose id was not read could not be
 	// deleted.
 	asked, cancel := context.WithTimeout(context.WithoutCancel(ctx), quick)
-	box, err := c.client.Create(asked, options)
+	box, err := c.client.Create(asked, &options)
 	cancel()
 	if err != nil || !wait {
 		return box, err
@@ -110,16 +110,16 @@ func (t *tool) showStart(ctx context.Context, box *sandbox.Sandbox) {
 	}
 	defer line.clear()
 	line.show("starting " + label(box.Info()))
-	for event, err := range box.Events(ctx, sandbox.EventOptions{FromStart: true}) {
+	for event, err := range box.Events(ctx, &sandbox.EventOptions{FromStart: true}) {
 		if err != nil {
 			return // waiting reports what is wrong
 		}
 		switch event.Type {
-		case "progress":
+		case sandbox.EventProgress:
 			if event.Message != nil {
 				line.show(*event.Message)
 			}
-		case "stage":
+		case sandbox.EventStage:
 			if event.Stage != nil {
 				line.show(*event.Stage)
 			}

@@ -23,7 +23,7 @@ func (l *demoSandbox) create(ctx context.Context) (string, error) {
 	// not be deleted. The answer takes milliseconds.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), quick)
 	defer cancel()
-	box, err := l.client.Create(ctx, l.options)
+	box, err := l.client.Create(ctx, &l.options)
 	if err != nil {
 		return "", refused(err)
 	}
@@ -46,11 +46,11 @@ func (l *demoSandbox) awaitRunning(ctx context.Context) (string, error) {
 	shown := make(chan struct{})
 	go func() {
 		defer close(shown)
-		for event, err := range l.box.Events(follow, sandbox.EventOptions{FromStart: true}) {
+		for event, err := range l.box.Events(follow, &sandbox.EventOptions{FromStart: true}) {
 			if err != nil {
 				return // the wait reports what is wrong
 			}
-			if event.Type == "progress" && event.Message != nil {
+			if event.Type == sandbox.EventProgress && event.Message != nil {
 				l.report.note(*event.Message)
 			}
 		}

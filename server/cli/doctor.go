@@ -150,7 +150,7 @@ func checkClock(response *http.Response, now time.Time) check {
 
 func checkKey(ctx context.Context, c *connection) check {
 	count := 0
-	for _, err := range c.client.List(ctx, sandbox.ListOptions{}) {
+	for _, err := range c.client.List(ctx, nil) {
 		switch {
 		case errors.Is(err, sandbox.ErrUnauthorized):
 			return check{"key", checkFail, err.Error(), "set $" + keyVar + ", or run sandbox login"}
@@ -179,7 +179,7 @@ func checkStreams(ctx context.Context, c *connection) check {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	opened, failure := false, errors.New("the stream ended before it began")
-	for _, err := range c.client.Events(ctx, sandbox.EventOptions{OnOpen: func() {
+	for _, err := range c.client.Events(ctx, &sandbox.EventOptions{OnOpen: func() {
 		opened = true
 		cancel()
 	}}) {

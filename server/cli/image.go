@@ -68,15 +68,15 @@ func imagePullCommand(t *tool) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			password := ""
+			var options sandbox.PullOptions
 			if user != "" {
-				password = t.Env("SANDBOX_REGISTRY_PASSWORD")
+				options.Username, options.Password = user, t.Env("SANDBOX_REGISTRY_PASSWORD")
 			}
 			if line := t.newProgress(); line != nil {
 				line.show("pulling " + args[0])
 				defer line.clear()
 			}
-			image, err := images.Pull(c.Context(), args[0], user, password)
+			image, err := images.Pull(c.Context(), args[0], &options)
 			if err != nil {
 				return err
 			}
@@ -185,7 +185,7 @@ func (t *tool) images() (sandbox.Images, error) {
 	if err != nil {
 		return sandbox.Images{}, err
 	}
-	return c.client.Images(), nil
+	return c.client.Images, nil
 }
 
 func (t *tool) imageView() view[sandbox.StoredImage] {

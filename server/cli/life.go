@@ -207,7 +207,7 @@ func (t *tool) removeListed(ctx context.Context, options sandbox.ListOptions) er
 	}
 	// Listed as a whole first: deleting changes the pages.
 	var ids []string
-	for info, err := range c.client.List(ctx, options) {
+	for info, err := range c.client.List(ctx, &options) {
 		if err != nil {
 			return err
 		}

@@ -82,7 +82,7 @@ func (t *tool) list(ctx context.Context, options sandbox.ListOptions,
 		return nil, err
 	}
 	var list []sandbox.Info
-	for info, err := range c.client.List(ctx, options) {
+	for info, err := range c.client.List(ctx, &options) {
 		if err != nil {
 			return nil, err
 		}
@@ -132,7 +132,7 @@ func getCommand(t *tool) *cobra.Command {
 // changes reports whether an event changes what a list shows.
 func changes(e sandbox.Event) bool {
 	switch e.Type {
-	case "state", "renewed", "metadata", "networkPolicy":
+	case sandbox.EventState, sandbox.EventRenewed, sandbox.EventMetadata, sandbox.EventNetworkPolicy:
 		return true
 	}
 	return false
@@ -145,7 +145,7 @@ func (t *tool) watchOne(ctx context.Context, box *sandbox.Sandbox) error {
 	if err := rows.print(last); err != nil || ended(last) {
 		return err
 	}
-	for event, err := range box.Events(ctx, sandbox.EventOptions{FromStart: true}) {
+	for event, err := range box.Events(ctx, &sandbox.EventOptions{FromStart: true}) {
 		if err != nil {
 			return err
 		}

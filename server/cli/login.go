@@ -64,7 +64,7 @@ func (t *tool) login(ctx context.Context, name string, to service) error {
 		return err
 	}
 	defer connection.close()
-	for _, err := range connection.client.List(ctx, sandbox.ListOptions{}) {
+	for _, err := range connection.client.List(ctx, nil) {
 		if err != nil {
 			return fmt.Errorf("nothing is saved: %w", err)
 		}

@@ -78,7 +78,7 @@ func (t *tool) logs(ctx context.Context, box *sandbox.Sandbox, options sandbox.L
 		}
 		options.Tail = nil
 	}
-	log, err := box.Logs(ctx, &options)
+	log, err := box.OpenLogs(ctx, &options)
 	if err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func (t *tool) logs(ctx context.Context, box *sandbox.Sandbox, options sandbox.L
 
 // printTail prints the last lines of the log and returns how many bytes it had.
 func (t *tool) printTail(ctx context.Context, box *sandbox.Sandbox, lines int) (int64, error) {
-	log, err := box.Logs(ctx, nil)
+	log, err := box.OpenLogs(ctx, nil)
 	if err != nil {
 		return 0, err
 	}
@@ -176,20 +176,20 @@ func optional[T any](pointer *T) (value T) {
 // describeEvent is an event in a few words.
 func describeEvent(e sandbox.Event) string {
 	switch e.Type {
-	case "state":
+	case sandbox.EventState:
 		text := optional(e.To)
 		if e.From != nil {
 			text = *e.From + " -> " + text
 		}
 		return fmt.Sprintf("%s (%s)", text, sentence(optional(e.Message), optional(e.Reason)))
-	case "stage":
+	case sandbox.EventStage:
 		return fmt.Sprintf("%s after %s", optional(e.Stage),
 			duration(time.Duration(optional(e.ElapsedMs)*float64(time.Millisecond))))
-	case "renewed":
+	case sandbox.EventRenewed:
 		return "expires at " + optional(e.ExpiresAt).Local().Format(time.RFC3339)
-	case "metadata":
+	case sandbox.EventMetadata:
 		return fmt.Sprintf("set %v, removed %v", e.Metadata, e.MetadataRemoved)
-	case "networkPolicy":
+	case sandbox.EventNetworkPolicy:
 		policy := optional(e.NetworkPolicy)
 		return fmt.Sprintf("%s by default, %d rules", optional(policy.DefaultAction), len(policy.Egress))
 	}
@@ -203,7 +203,7 @@ var errDone = errors.New("done")
 func (t *tool) eventsOf(ctx context.Context, box *sandbox.Sandbox, follow bool) error {
 	return t.printEvents(ctx, follow, func(ctx context.Context, o sandbox.EventOptions,
 		yield func(sandbox.Event, error) bool) {
-		box.Events(ctx, o)(yield)
+		box.Events(ctx, &o)(yield)
 	})
 }
 
@@ -215,7 +215,7 @@ func (t *tool) allEvents(ctx context.Context, follow bool) error {
 	return t.printEvents(ctx, follow, func(ctx context.Context, o sandbox.EventOptions,
 		yield func(sandbox.Event, error) bool) {
 		o.FromStart = !follow
-		c.client.Events(ctx, o)(yield)
+		c.client.Events(ctx, &o)(yield)
 	})
 }
 

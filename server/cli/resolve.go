@@ -40,7 +40,7 @@ func (t *tool) lookUp(ctx context.Context, name string) (string, error) {
 		return "", err
 	}
 	var named, begun []sandbox.Info
-	for info, err := range c.client.List(ctx, sandbox.ListOptions{}) {
+	for info, err := range c.client.List(ctx, nil) {
 		if err != nil {
 			return "", err
 		}
@@ -112,7 +112,7 @@ func (t *tool) completeNames(most int) cobra.CompletionFunc {
 		ctx, cancel := context.WithTimeout(c.Context(), versionTimeout)
 		defer cancel()
 		var names []string
-		for info, err := range connection.client.List(ctx, sandbox.ListOptions{}) {
+		for info, err := range connection.client.List(ctx, nil) {
 			if err != nil {
 				return names, cobra.ShellCompDirectiveError
 			}

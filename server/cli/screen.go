@@ -40,13 +40,14 @@ func (s *screen) run(ctx context.Context) error {
 	defer stop(nil)
 	s.streams.Go(func() {
 		err := error(nil)
-		options := sandbox.EventOptions{OnOpen: func() {
+		options := &sandbox.EventOptions{OnOpen: func() {
 			if err := s.refresh(ctx); err != nil {
 				stop(err)
 			}
 		}}
 		for event, failure := range c.client.Events(ctx, options) {
-			if err = failure; err == nil && (event.Type == "state" || event.Type == "reset") {
+			err = failure
+			if err == nil && (event.Type == sandbox.EventState || event.Type == sandbox.EventReset) {
 				err = s.refresh(ctx)
 			}
 			if err != nil {

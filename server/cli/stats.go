@@ -168,7 +168,7 @@ func (t *tool) running(ctx context.Context) ([]*sandbox.Sandbox, error) {
 		return nil, err
 	}
 	var boxes []*sandbox.Sandbox
-	for info, err := range c.client.List(ctx, sandbox.ListOptions{States: []string{sandbox.Running}}) {
+	for info, err := range c.client.List(ctx, &sandbox.ListOptions{States: []string{sandbox.Running}}) {
 		if err != nil {
 			return nil, err
 		}

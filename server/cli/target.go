@@ -133,7 +133,7 @@ func newConnection(to service) (*connection, error) {
 	if err != nil {
 		return nil, fmt.Errorf("prepare the client of %s: %w", to.URL, err)
 	}
-	c.client, err = sandbox.New(sandbox.Options{URL: to.URL, Key: to.APIKey, HTTPClient: c.http})
+	c.client, err = sandbox.New(&sandbox.Options{URL: to.URL, Key: to.APIKey, HTTPClient: c.http})
 	return c, err
 }
 

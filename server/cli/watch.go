@@ -42,7 +42,7 @@ func (t *tool) watchList(ctx context.Context, options sandbox.ListOptions,
 	var failed error
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	follow := sandbox.EventOptions{OnOpen: func() {
+	follow := &sandbox.EventOptions{OnOpen: func() {
 		if failed = w.list(ctx); failed != nil {
 			cancel()
 		}
@@ -53,7 +53,7 @@ func (t *tool) watchList(ctx context.Context, options sandbox.ListOptions,
 			return failed
 		case err != nil:
 			return err
-		case event.Type == "reset":
+		case event.Type == sandbox.EventReset:
 			err = w.list(ctx)
 		case changes(event) && event.SandboxID != nil:
 			err = w.changed(ctx, *event.SandboxID)

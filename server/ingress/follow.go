@@ -30,6 +30,8 @@ const (
 	longestEvent = 16 << 20
 	// clockSlack is how long the first event may have been on its way.
 	clockSlack = time.Second
+	// eventReset is the type of an event that only streams have: what was asked for is forgotten.
+	eventReset = "reset"
 )
 
 // follower applies the service's events to the table. It is used by one goroutine.
@@ -129,7 +131,7 @@ func (f *follower) apply(ctx context.Context, id string, data []byte) error {
 	}
 	// The list is read when the stream has begun, so that what changes from then on is in the
 	// stream.
-	if f.cursor == "" || event.Type == "reset" {
+	if f.cursor == "" || event.Type == eventReset {
 		f.cursor = ""
 		began := time.Now()
 		all, err := f.service.list(ctx)

@@ -84,7 +84,7 @@ func (t *tools) create(ctx context.Context, request call,
 	if in.Life < 60 || in.Life > maxLife {
 		return nil, fmt.Errorf("life_seconds must be 60 to %d, not %d", maxLife, in.Life)
 	}
-	options := sandbox.CreateOptions{
+	options := &sandbox.CreateOptions{
 		Image: in.Image, Timeout: time.Duration(in.Life) * time.Second, Env: in.Env,
 		CPU: cmp.Or(in.CPU, "1"), Memory: cmp.Or(in.Memory, "1Gi"),
 		Metadata: map[string]string{"created-by": "mcp"}, RuntimeClass: in.Class, Wait: -1,
@@ -131,7 +131,7 @@ func (t *tools) suggest(ctx context.Context, client *sandbox.Client, err error) 
 	if !errors.As(err, &failed) || failed.Reason != "IMAGE_PULL_ERROR" {
 		return err
 	}
-	images, listing := client.Images().List(ctx)
+	images, listing := client.Images.List(ctx)
 	if listing != nil {
 		return err
 	}
@@ -151,18 +151,18 @@ func (t *tools) suggest(ctx context.Context, client *sandbox.Client, err error) 
 func started(ctx context.Context, request call, box *sandbox.Sandbox) (sandbox.Info, error) {
 	progress := newProgress(ctx, request)
 	defer progress.stop()
-	for event, err := range box.Events(ctx, sandbox.EventOptions{FromStart: true}) {
+	for event, err := range box.Events(ctx, &sandbox.EventOptions{FromStart: true}) {
 		if err != nil {
 			return sandbox.Info{}, err
 		}
 		switch {
 		case event.Stage != nil:
 			progress.say(*event.Stage)
-		case event.Type == "progress" && event.Message != nil:
+		case event.Type == sandbox.EventProgress && event.Message != nil:
 			progress.say(*event.Message)
 		}
 		pending := event.To != nil && *event.To == sandbox.Pending
-		if event.Type != "stage" && event.Type != "progress" && !pending {
+		if event.Type != sandbox.EventStage && event.Type != sandbox.EventProgress && !pending {
 			break
 		}
 	}
@@ -179,7 +179,7 @@ func (t *tools) list(ctx context.Context, _ call,
 	if err != nil {
 		return nil, err
 	}
-	var options sandbox.ListOptions
+	options := &sandbox.ListOptions{}
 	if in.State != "" {
 		options.States = []string{in.State}
 	}

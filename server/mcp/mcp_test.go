@@ -25,7 +25,7 @@ const (
 // TestTools: what an agent pays for before its first call. A token is counted as four bytes of the
 // JSON that tools/list answers, which is more than tokenizers make of it.
 func TestTools(t *testing.T) {
-	client, err := sandbox.New(sandbox.Options{URL: "http://127.0.0.1:1", Key: "none"})
+	client, err := sandbox.New(&sandbox.Options{URL: "http://127.0.0.1:1", Key: "none"})
 	if err != nil {
 		t.Fatal(err)
 	}

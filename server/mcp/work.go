@@ -273,7 +273,7 @@ func boxLogs(ctx context.Context, box *sandbox.Sandbox, tail int) (content, erro
 	if tail <= 0 {
 		tail = defaultTail
 	}
-	log, err := box.Logs(ctx, &sandbox.LogOptions{Tail: &tail})
+	log, err := box.OpenLogs(ctx, &sandbox.LogOptions{Tail: &tail})
 	if err != nil {
 		return nil, err
 	}

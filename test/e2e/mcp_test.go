@@ -188,7 +188,7 @@ func TestMCPOverStdio(t *testing.T) {
 	if got := ping(t, s.URL, lives.AdminKey); got.Status != http.StatusNotFound {
 		t.Errorf("%s", got)
 	}
-	client, err := sandbox.New(sandbox.Options{URL: s.URL, Key: lives.AdminKey})
+	client, err := sandbox.New(&sandbox.Options{URL: s.URL, Key: lives.AdminKey})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -386,7 +386,7 @@ func testLeave(t *testing.T, s *service, a *agent, id, marker string, gone bool)
 // awaitProcess waits until a process with that command line runs in a sandbox, or does not.
 func awaitProcess(t *testing.T, s *service, id, line string, want bool) {
 	t.Helper()
-	client, err := sandbox.New(sandbox.Options{URL: s.URL, Key: lives.AdminKey})
+	client, err := sandbox.New(&sandbox.Options{URL: s.URL, Key: lives.AdminKey})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -188,7 +188,7 @@ func (h *handler) client(ctx context.Context) (*sandbox.Client, error) {
 	if request.TLS != nil {
 		scheme = "https"
 	}
-	return sandbox.New(sandbox.Options{
+	return sandbox.New(&sandbox.Options{
 		URL: scheme + "://" + request.Host,
 		// What sandboxes send is held in the memory of the service.
 		MaxAnswer: maxHeld,

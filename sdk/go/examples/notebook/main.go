@@ -31,12 +31,12 @@ func main() {
 }
 
 func run(ctx context.Context, image string) error {
-	client, err := sandbox.New(sandbox.Options{})
+	client, err := sandbox.New(nil)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	box, err := client.Create(ctx, sandbox.CreateOptions{Image: image})
+	box, err := client.Create(ctx, &sandbox.CreateOptions{Image: image})
 	if box != nil {
 		defer func() { _ = box.Delete(context.WithoutCancel(ctx)) }()
 	}

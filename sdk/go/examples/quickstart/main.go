@@ -23,12 +23,12 @@ func main() {
 }
 
 func run(ctx context.Context, image string) error {
-	client, err := sandbox.New(sandbox.Options{})
+	client, err := sandbox.New(nil)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	box, err := client.Create(ctx, sandbox.CreateOptions{
+	box, err := client.Create(ctx, &sandbox.CreateOptions{
 		Image:    image,
 		Memory:   "512Mi",
 		Timeout:  5 * time.Minute,
