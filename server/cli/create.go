@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -66,23 +67,14 @@ func (t *tool) newSandbox(ctx context.Context, options sandbox.CreateOptions,
 	}
 	options.Wait = -1
 	// Not cut short by an interrupt: an accepted sandbox whose id was not read could not be
-	// deleted.
+	// deleted. The answer takes milliseconds.
 	asked, cancel := context.WithTimeout(context.WithoutCancel(ctx), quick)
 	box, err := c.client.Create(asked, &options)
 	cancel()
 	if err != nil || !wait {
 		return box, err
 	}
-	follow, stop := context.WithCancel(ctx)
-	shown := make(chan struct{})
-	go func() {
-		defer close(shown)
-		t.showStart(follow, box)
-	}()
-	_, err = box.Wait(ctx, sandbox.Running)
-	stop()
-	<-shown
-	if err != nil {
+	if err := t.showStart(ctx, box); err != nil {
 		t.discard(ctx, box)
 		return nil, err
 	}
@@ -94,26 +86,33 @@ const cleanup = 15 * time.Second
 
 // discard deletes a sandbox even though the command was interrupted. When that fails it says so.
 func (t *tool) discard(ctx context.Context, box *sandbox.Sandbox) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
-	defer cancel()
-	if err := box.Delete(ctx); err != nil {
-		t.warn("sandbox %s could not be deleted and ends by itself at %s: %v", box.ID(),
-			box.Info().ExpiresAt.Local().Format(time.TimeOnly), err)
+	if err := deleteUninterrupted(ctx, box); err != nil {
+		t.warn("%v", err)
 	}
 }
 
-// showStart shows the progress of a sandbox that starts, on a terminal.
-func (t *tool) showStart(ctx context.Context, box *sandbox.Sandbox) {
+// deleteUninterrupted deletes a sandbox even though ctx has ended. Its error says when the sandbox
+// ends by itself.
+func deleteUninterrupted(ctx context.Context, box *sandbox.Sandbox) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
+	defer cancel()
+	if err := box.Delete(ctx); err != nil {
+		return fmt.Errorf("sandbox %s could not be deleted and ends by itself at %s: %w", box.ID(),
+			box.Info().ExpiresAt.Local().Format(time.TimeOnly), err)
+	}
+	return nil
+}
+
+// showStart waits until a sandbox runs, and shows its progress on a terminal.
+func (t *tool) showStart(ctx context.Context, box *sandbox.Sandbox) error {
 	line := t.newProgress()
 	if line == nil {
-		return
+		_, err := box.Wait(ctx, sandbox.Running)
+		return err
 	}
 	defer line.clear()
 	line.show("starting " + label(box.Info()))
-	for event, err := range box.Events(ctx, &sandbox.EventOptions{FromStart: true}) {
-		if err != nil {
-			return // waiting reports what is wrong
-		}
+	_, err := awaitRunning(ctx, box, func(event sandbox.Event) {
 		switch event.Type {
 		case sandbox.EventProgress:
 			if event.Message != nil {
@@ -124,5 +123,26 @@ func (t *tool) showStart(ctx context.Context, box *sandbox.Sandbox) {
 				line.show(*event.Stage)
 			}
 		}
-	}
+	})
+	return err
+}
+
+// awaitRunning waits until a sandbox runs, and calls show with its events meanwhile.
+func awaitRunning(ctx context.Context, box *sandbox.Sandbox,
+	show func(sandbox.Event)) (sandbox.Info, error) {
+	follow, stop := context.WithCancel(ctx)
+	shown := make(chan struct{})
+	go func() {
+		defer close(shown)
+		for event, err := range box.Events(follow, &sandbox.EventOptions{FromStart: true}) {
+			if err != nil {
+				return // waiting reports what is wrong
+			}
+			show(event)
+		}
+	}()
+	info, err := box.Wait(ctx, sandbox.Running)
+	stop()
+	<-shown
+	return info, err
 }

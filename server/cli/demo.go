@@ -43,10 +43,9 @@ func (t *tool) demo(ctx context.Context, image string) error {
 	if err != nil {
 		return err
 	}
-	l := &demoSandbox{client: c.client, report: t.newReport(), options: sandbox.CreateOptions{
+	l := &demoSandbox{t: t, report: t.newReport(), options: sandbox.CreateOptions{
 		Image: image, Timeout: 10 * time.Minute, CPU: "1", Memory: "512Mi",
 		Entrypoint: []string{"sleep", "infinity"}, Metadata: map[string]string{nameKey: "demo"},
-		Wait: -1,
 	}}
 	l.report.line(fmt.Sprintf("The life of a sandbox: image %s, service %s\n", image, c.url))
 
@@ -112,23 +111,18 @@ func (l *demoSandbox) take(ctx context.Context, s step) error {
 	return fmt.Errorf("%s: %w", s.name, err)
 }
 
-// abandon deletes the sandbox of a demo that went wrong. An interrupt is the usual
-// reason to be here, so it must not stop the delete.
+// abandon deletes the sandbox of a demo that went wrong.
 func (l *demoSandbox) abandon(ctx context.Context) {
 	if l.box == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
-	defer cancel()
-	err := l.box.Delete(ctx)
-	switch {
+	switch err := deleteUninterrupted(ctx, l.box); {
 	case err == nil:
 		l.report.note("sandbox " + l.box.ID() + " is deleted")
 	case errors.Is(err, sandbox.ErrNotFound):
 		l.report.note("sandbox " + l.box.ID() + " has ended already")
 	default:
-		l.report.note(fmt.Sprintf("sandbox %s could not be deleted: %v\nit ends by itself at %s",
-			l.box.ID(), err, l.box.Info().ExpiresAt.Local().Format(time.TimeOnly)))
+		l.report.note(err.Error())
 	}
 }
 
@@ -144,7 +138,7 @@ func (l *demoSandbox) hint(c *connection) string {
 	body, _ := json.Marshal(request) // of strings and a number
 	key := ""
 	if c.secured {
-		key = fmt.Sprintf(` -H "%s: $%s"`, keyHeader, keyVar)
+		key = fmt.Sprintf(` -H "%s: $%s"`, sandbox.KeyHeader, sandbox.KeyVariable)
 	}
 	return fmt.Sprintf("A sandbox of your own, with this tool:\n"+
 		"  sandbox run %[5]s -- echo hello\n"+

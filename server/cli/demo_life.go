@@ -11,7 +11,7 @@ import (
 
 // demoSandbox is the sandbox of a demo, and what is known about it so far.
 type demoSandbox struct {
-	client  *sandbox.Client
+	t       *tool
 	report  *report
 	options sandbox.CreateOptions
 
@@ -19,11 +19,7 @@ type demoSandbox struct {
 }
 
 func (l *demoSandbox) create(ctx context.Context) (string, error) {
-	// Not cut short by an interrupt: an accepted sandbox whose id was not read could
-	// not be deleted. The answer takes milliseconds.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), quick)
-	defer cancel()
-	box, err := l.client.Create(ctx, &l.options)
+	box, err := l.t.newSandbox(ctx, l.options, false)
 	if err != nil {
 		return "", refused(err)
 	}
@@ -42,22 +38,11 @@ func refused(err error) error {
 
 // awaitRunning shows how provisioning goes on.
 func (l *demoSandbox) awaitRunning(ctx context.Context) (string, error) {
-	follow, stop := context.WithCancel(ctx)
-	shown := make(chan struct{})
-	go func() {
-		defer close(shown)
-		for event, err := range l.box.Events(follow, &sandbox.EventOptions{FromStart: true}) {
-			if err != nil {
-				return // the wait reports what is wrong
-			}
-			if event.Type == sandbox.EventProgress && event.Message != nil {
-				l.report.note(*event.Message)
-			}
+	info, err := awaitRunning(ctx, l.box, func(event sandbox.Event) {
+		if event.Type == sandbox.EventProgress && event.Message != nil {
+			l.report.note(*event.Message)
 		}
-	}()
-	info, err := l.box.Wait(ctx, sandbox.Running)
-	stop()
-	<-shown
+	})
 	if err != nil {
 		return "", err
 	}

@@ -121,7 +121,7 @@ func (t *tool) checkService(ctx context.Context, c *connection) ([]check, *sandb
 	took := time.Since(start)
 	if err != nil {
 		return []check{{"service", checkFail, c.url + ": " + err.Error(),
-			"start it (make run), or name it: --url, $" + urlVar + " or sandbox login"}}, nil
+			"start it (make run), or name it: --url, $" + sandbox.URLVariable + " or sandbox login"}}, nil
 	}
 	checks := []check{{"service", checkOK, fmt.Sprintf("%s answers in %s", c.url, duration(took)), ""}}
 	checks = append(checks, checkClock(response, start.Add(took/2)), checkKey(ctx, c))
@@ -153,7 +153,7 @@ func checkKey(ctx context.Context, c *connection) check {
 	for _, err := range c.client.List(ctx, nil) {
 		switch {
 		case errors.Is(err, sandbox.ErrUnauthorized):
-			return check{"key", checkFail, err.Error(), "set $" + keyVar + ", or run sandbox login"}
+			return check{"key", checkFail, err.Error(), "set $" + sandbox.KeyVariable + ", or run sandbox login"}
 		case err != nil:
 			return check{"key", checkFail, err.Error(), "look at the log of the service"}
 		}

@@ -28,15 +28,16 @@ func loginCommand(t *tool) *cobra.Command {
 		Short: "Save the URL and the key of a service",
 		Long: "Save the URL and the key of a service as a context, and make it the current one.\n\n" +
 			"The key is asked for on a terminal and read from the standard input elsewhere.\n" +
-			"It is tried before it is saved, in a file that only you can read. $" + urlVar + "\n" +
-			"and $" + keyVar + " win over what is saved.",
+			"It is tried before it is saved, in a file that only you can read. $" + sandbox.URLVariable + "\n" +
+			"and $" + sandbox.KeyVariable + " win over what is saved.",
 		Example: "  echo \"$SERVICE_API_KEY\" | sandbox login \"$SANDBOX_URL\" --name work",
 		Args:    arguments(0, 1, "a URL"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if c.Flags().Changed("context") {
 				return usageErrorf("context: use --name for the name of the new context")
 			}
-			to := service{URL: cmp.Or(append(args, t.target.url, t.Env(urlVar), defaultURL)...)}
+			to := service{URL: cmp.Or(append(args, t.target.url, t.Env(sandbox.URLVariable),
+				sandbox.DefaultURL)...)}
 			return t.login(c.Context(), name, to)
 		},
 	}

@@ -7,6 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	sandbox "sandbox.internal/sdk/go"
 )
 
 // runsPrograms is an annotation of commands that exit as docker run does.
@@ -29,8 +31,8 @@ func newRoot(t *tool) *cobra.Command {
 		Long: "Create, use and watch sandboxes.\n\n" +
 			"A SANDBOX is named by its id, by the first characters of its id, or by its\n" +
 			"metadata.name.\n\n" +
-			"The service is that of --url, --context, $" + urlVar + ", or the context that login\n" +
-			"made the current one, or else " + defaultURL + ".",
+			"The service is that of --url, --context, $" + sandbox.URLVariable + ", or the context that login\n" +
+			"made the current one, or else " + sandbox.DefaultURL + ".",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.ArbitraryArgs, // groupOf names the first of them

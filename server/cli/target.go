@@ -15,13 +15,8 @@ import (
 	sandbox "sandbox.internal/sdk/go"
 )
 
-const (
-	defaultURL = "http://127.0.0.1:8080"
-	urlVar     = "SANDBOX_URL"
-	keyVar     = "SERVICE_API_KEY" // the name that the lifecycle document gives to clients
-	contextVar = "SANDBOX_CONTEXT"
-	keyHeader  = "SERVICE-API-KEY"
-)
+// contextVar is the environment variable that names a context.
+const contextVar = "SANDBOX_CONTEXT"
 
 // target is which service to talk to, and with which key.
 type target struct {
@@ -35,9 +30,9 @@ type target struct {
 // register declares the flags. The environment is applied later, so that help never
 // shows a key as the default of its flag.
 func (t *target) register(flags *pflag.FlagSet) {
-	flags.StringVar(&t.url, "url", "", "the service's `URL`; else of --context, else $"+urlVar)
+	flags.StringVar(&t.url, "url", "", "the service's `URL`; else of --context, else $"+sandbox.URLVariable)
 	flags.StringVar(&t.apiKey, "api-key", "",
-		"its API `KEY`; better set $"+keyVar+", which ps does not show")
+		"its API `KEY`; better set $"+sandbox.KeyVariable+", which ps does not show")
 	flags.StringVar(&t.context, "context", "", "`NAME` of a service that login has saved; else $"+contextVar)
 }
 
@@ -64,14 +59,14 @@ func (t *target) resolve(env func(string) string) (service, error) {
 	if name := cmp.Or(env(contextVar), saved.Current); name != "" {
 		// One that is gone matters only when nothing else says where to go.
 		found, err := saved.get(name)
-		if err != nil && t.url == "" && chosen.URL == "" && env(urlVar) == "" {
+		if err != nil && t.url == "" && chosen.URL == "" && env(sandbox.URLVariable) == "" {
 			return service{}, err
 		}
 		current = found
 	}
-	result := service{URL: cmp.Or(t.url, chosen.URL, env(urlVar), current.URL, defaultURL)}
+	result := service{URL: cmp.Or(t.url, chosen.URL, env(sandbox.URLVariable), current.URL, sandbox.DefaultURL)}
 	for _, from := range []service{
-		{result.URL, t.apiKey}, chosen, {result.URL, env(keyVar)}, current,
+		{result.URL, t.apiKey}, chosen, {result.URL, env(sandbox.KeyVariable)}, current,
 	} {
 		if from.URL == result.URL && from.APIKey != "" {
 			result.APIKey = from.APIKey
@@ -84,7 +79,7 @@ func (t *target) resolve(env func(string) string) (service, error) {
 func checkURL(text string) error {
 	parsed, err := url.Parse(text)
 	if err != nil || parsed.Host == "" || (parsed.Scheme != "http" && parsed.Scheme != "https") {
-		return usageErrorf("url: must look like %s, not %q", defaultURL, text)
+		return usageErrorf("url: must look like %s, not %q", sandbox.DefaultURL, text)
 	}
 	return nil
 }
@@ -125,7 +120,7 @@ func newConnection(to service) (*connection, error) {
 			MaxAnswer: sandboxhttp.Unbounded}),
 	}
 	if c.secured {
-		c.header.Set(keyHeader, to.APIKey)
+		c.header.Set(sandbox.KeyHeader, to.APIKey)
 	}
 	var err error
 	c.service, err = lifecycle.NewClient(to.URL, lifecycle.WithHTTPClient(c.http),

@@ -317,7 +317,7 @@ func (t *tools) waitForPort(ctx context.Context, _ call,
 	endpoint, err := box.SignedEndpoint(ctx, in.Port, life)
 	if errors.Is(err, sandbox.ErrBadRequest) || errors.Is(err, sandbox.ErrConflict) {
 		// A service without a signing key has no such URLs.
-		return text("url: %s/\nIt needs the header SERVICE-API-KEY: %v", box.ProxyURL(in.Port),
+		return text("url: %s/\nIt needs the header %s: %v", box.ProxyURL(in.Port), sandbox.KeyHeader,
 			err), nil
 	}
 	if err != nil {
