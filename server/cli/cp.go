@@ -12,8 +12,8 @@ import (
 	sandbox "sandbox.internal/sdk/go"
 )
 
-// place is one end of a copy.
-type place struct {
+// location is one end of a copy.
+type location struct {
 	sandbox string // empty for this machine
 	path    string
 }
@@ -21,15 +21,15 @@ type place struct {
 // stream is the path of a tar stream on the standard input or output.
 const stream = "-"
 
-// parsePlace reads SANDBOX:PATH or a path of this machine: one without a colon, or with a separator
+// parseLocation reads SANDBOX:PATH or a path of this machine: one without a colon, or with a separator
 // or a drive before it.
-func parsePlace(text string) place {
+func parseLocation(text string) location {
 	name, path, remote := strings.Cut(text, ":")
 	if !remote || name == "" || strings.ContainsAny(name, `/\`) || filepath.VolumeName(text) != "" ||
 		(runtime.GOOS == "windows" && len(name) == 1) {
-		return place{path: text}
+		return location{path: text}
 	}
-	return place{name, path}
+	return location{name, path}
 }
 
 func copyCommand(t *tool) *cobra.Command {
@@ -48,7 +48,7 @@ func copyCommand(t *tool) *cobra.Command {
 			"  sandbox cp - box:/srv <apt.tar",
 		Args: arguments(2, 2, "a SOURCE and a DESTINATION"),
 		RunE: func(c *cobra.Command, args []string) error {
-			from, to := parsePlace(args[0]), parsePlace(args[1])
+			from, to := parseLocation(args[0]), parseLocation(args[1])
 			switch {
 			case (from.sandbox == "") == (to.sandbox == ""):
 				return usageErrorf("one of SOURCE and DESTINATION must be SANDBOX:PATH")
@@ -64,7 +64,7 @@ func copyCommand(t *tool) *cobra.Command {
 	return command
 }
 
-func (t *tool) copyIn(ctx context.Context, from string, to place) error {
+func (t *tool) copyIn(ctx context.Context, from string, to location) error {
 	box, err := t.find(ctx, to.sandbox)
 	if err != nil {
 		return err
@@ -76,7 +76,7 @@ func (t *tool) copyIn(ctx context.Context, from string, to place) error {
 	return in.upload(ctx, from, to.path)
 }
 
-func (t *tool) copyOut(ctx context.Context, from place, to string) error {
+func (t *tool) copyOut(ctx context.Context, from location, to string) error {
 	box, err := t.find(ctx, from.sandbox)
 	if err != nil {
 		return err
@@ -97,7 +97,7 @@ type copier struct {
 	box *sandbox.Sandbox
 }
 
-// stat returns the facts of a path of the sandbox, and false when there is none.
+// stat returns the facts of a path of the sandbox. Its error is ErrNotFound when there is none.
 func (c *copier) stat(ctx context.Context, path string) (sandbox.FileInfo, error) {
 	infos, err := c.box.Files.Info(ctx, path)
 	if err != nil {

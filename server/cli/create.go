@@ -10,8 +10,8 @@ import (
 	sandbox "sandbox.internal/sdk/go"
 )
 
-// lifetime is how long a sandbox of `create` lives that is given no --timeout.
-const lifetime = time.Hour
+// defaultLifetime is how long a sandbox of `create` lives that is given no --timeout.
+const defaultLifetime = time.Hour
 
 func createCommand(t *tool) *cobra.Command {
 	spec := &specFlags{}
@@ -37,7 +37,7 @@ func createCommand(t *tool) *cobra.Command {
 			return t.create(c.Context(), options, !noWait)
 		},
 	}
-	spec.register(command, lifetime)
+	spec.register(command, defaultLifetime)
 	command.Flags().BoolVar(&noWait, "no-wait", false, "return while it is still Pending")
 	t.registerOutput(command, "ids")
 	return command
@@ -68,7 +68,7 @@ func (t *tool) newSandbox(ctx context.Context, options sandbox.CreateOptions,
 	options.Wait = -1
 	// Not cut short by an interrupt: an accepted sandbox whose id was not read could not be
 	// deleted. The answer takes milliseconds.
-	asked, cancel := context.WithTimeout(context.WithoutCancel(ctx), quick)
+	asked, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout)
 	box, err := c.client.Create(asked, &options)
 	cancel()
 	if err != nil || !wait {
@@ -81,8 +81,8 @@ func (t *tool) newSandbox(ctx context.Context, options sandbox.CreateOptions,
 	return box, nil
 }
 
-// cleanup bounds the delete of a sandbox that is not wanted any more.
-const cleanup = 15 * time.Second
+// cleanupTimeout bounds the delete of a sandbox that is not wanted any more.
+const cleanupTimeout = 15 * time.Second
 
 // discard deletes a sandbox even though the command was interrupted. When that fails it says so.
 func (t *tool) discard(ctx context.Context, box *sandbox.Sandbox) {
@@ -94,7 +94,7 @@ func (t *tool) discard(ctx context.Context, box *sandbox.Sandbox) {
 // deleteUninterrupted deletes a sandbox even though ctx has ended. Its error says when the sandbox
 // ends by itself.
 func deleteUninterrupted(ctx context.Context, box *sandbox.Sandbox) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
 	if err := box.Delete(ctx); err != nil {
 		return fmt.Errorf("sandbox %s could not be deleted and ends by itself at %s: %w", box.ID(),

@@ -17,10 +17,10 @@ const (
 	defaultDemoImage = "sandbox/base:dev"
 	execdPort        = 44772 // the execution document's default port
 
-	// quick bounds a step that only has to be answered, generously.
-	quick = 30 * time.Second
-	// provisioning bounds the way to Running, which may include the image's pull.
-	provisioning = 120 * time.Second
+	// answerTimeout bounds a step that only has to be answered, generously.
+	answerTimeout = 30 * time.Second
+	// provisionTimeout bounds the way to Running, which may include the image's pull.
+	provisionTimeout = 120 * time.Second
 )
 
 func demoCommand(t *tool) *cobra.Command {
@@ -43,11 +43,11 @@ func (t *tool) demo(ctx context.Context, image string) error {
 	if err != nil {
 		return err
 	}
-	l := &demoSandbox{t: t, report: t.newReport(), options: sandbox.CreateOptions{
+	l := &demoSandbox{t: t, table: t.newStepTable(), options: sandbox.CreateOptions{
 		Image: image, Timeout: 10 * time.Minute, CPU: "1", Memory: "512Mi",
 		Entrypoint: []string{"sleep", "infinity"}, Metadata: map[string]string{nameKey: "demo"},
 	}}
-	l.report.line(fmt.Sprintf("The life of a sandbox: image %s, service %s\n", image, c.url))
+	l.table.line(fmt.Sprintf("The life of a sandbox: image %s, service %s\n", image, c.url))
 
 	start := time.Now()
 	for _, s := range l.steps() {
@@ -56,7 +56,7 @@ func (t *tool) demo(ctx context.Context, image string) error {
 			return err
 		}
 	}
-	l.report.line(fmt.Sprintf("\nAll of it worked and took %s.\n\n%s", duration(time.Since(start)),
+	l.table.line(fmt.Sprintf("\nAll of it worked and took %s.\n\n%s", duration(time.Since(start)),
 		l.hint(c)))
 	return nil
 }
@@ -72,20 +72,20 @@ type step struct {
 // steps is the life, in order; each step builds on those before.
 func (l *demoSandbox) steps() []step {
 	return []step{
-		{"create", quick, l.create},
-		{"running", provisioning, l.awaitRunning},
-		{"endpoint", quick, l.findEndpoint},
-		{"command", quick, l.stream},
-		{"upload", quick, l.upload},
-		{"search", quick, l.search},
-		{"replace", quick, l.replace},
-		{"download", quick, l.download},
-		{"range", quick, l.downloadRange},
-		{"metrics", quick, l.metrics},
-		{"pause", quick, l.pause},
-		{"resume", quick, l.resume},
-		{"renew", quick, l.renew},
-		{"delete", quick, l.delete},
+		{"create", answerTimeout, l.create},
+		{"running", provisionTimeout, l.awaitRunning},
+		{"endpoint", answerTimeout, l.findEndpoint},
+		{"command", answerTimeout, l.stream},
+		{"upload", answerTimeout, l.upload},
+		{"search", answerTimeout, l.search},
+		{"replace", answerTimeout, l.replace},
+		{"download", answerTimeout, l.download},
+		{"range", answerTimeout, l.downloadRange},
+		{"metrics", answerTimeout, l.metrics},
+		{"pause", answerTimeout, l.pause},
+		{"resume", answerTimeout, l.resume},
+		{"renew", answerTimeout, l.renew},
+		{"delete", answerTimeout, l.delete},
 	}
 }
 
@@ -98,10 +98,10 @@ func (l *demoSandbox) take(ctx context.Context, s step) error {
 	detail, err := s.do(limited)
 	took := time.Since(start)
 	if err == nil {
-		l.report.passed(s.name, took, detail)
+		l.table.passed(s.name, took, detail)
 		return nil
 	}
-	l.report.failed(s.name, took)
+	l.table.failed(s.name, took)
 	switch {
 	case ctx.Err() != nil:
 		err = errors.New("interrupted")
@@ -118,11 +118,11 @@ func (l *demoSandbox) abandon(ctx context.Context) {
 	}
 	switch err := deleteUninterrupted(ctx, l.box); {
 	case err == nil:
-		l.report.note("sandbox " + l.box.ID() + " is deleted")
+		l.table.note("sandbox " + l.box.ID() + " is deleted")
 	case errors.Is(err, sandbox.ErrNotFound):
-		l.report.note("sandbox " + l.box.ID() + " has ended already")
+		l.table.note("sandbox " + l.box.ID() + " has ended already")
 	default:
-		l.report.note(err.Error())
+		l.table.note(err.Error())
 	}
 }
 

@@ -42,7 +42,7 @@ func fileContent() string {
 func changedContent() string { return strings.ReplaceAll(fileContent(), oldText, newText) }
 
 func (l *demoSandbox) stream(ctx context.Context) (string, error) {
-	l.report.note("$ " + streamCommand)
+	l.table.note("$ " + streamCommand)
 	start := time.Now()
 	var first, last time.Duration
 	result, err := l.box.Commands.Run(ctx, streamCommand, &sandbox.RunOptions{
@@ -51,7 +51,7 @@ func (l *demoSandbox) stream(ctx context.Context) (string, error) {
 			if first == 0 {
 				first = last
 			}
-			l.report.note(fmt.Sprintf("%6.3f s  %s", last.Seconds(), bytes.TrimRight(output, "\n")))
+			l.table.note(fmt.Sprintf("%6.3f s  %s", last.Seconds(), bytes.TrimRight(output, "\n")))
 		}})
 	if err = errors.Join(err, result.Err()); err != nil {
 		return "", err

@@ -12,7 +12,7 @@ import (
 // demoSandbox is the sandbox of a demo, and what is known about it so far.
 type demoSandbox struct {
 	t       *tool
-	report  *report
+	table   *stepTable
 	options sandbox.CreateOptions
 
 	box *sandbox.Sandbox // nil until the create is accepted
@@ -40,7 +40,7 @@ func refused(err error) error {
 func (l *demoSandbox) awaitRunning(ctx context.Context) (string, error) {
 	info, err := awaitRunning(ctx, l.box, func(event sandbox.Event) {
 		if event.Type == sandbox.EventProgress && event.Message != nil {
-			l.report.note(*event.Message)
+			l.table.note(*event.Message)
 		}
 	})
 	if err != nil {

@@ -61,9 +61,9 @@ func OutcomeOnTerminal(code *int, timeout *time.Duration) (exit int, printed str
 	return exit, out.String()
 }
 
-// ParsePlace is parsePlace.
-func ParsePlace(text string) (sandbox, path string) {
-	p := parsePlace(text)
+// ParseLocation is parseLocation.
+func ParseLocation(text string) (sandbox, path string) {
+	p := parseLocation(text)
 	return p.sandbox, p.path
 }
 
@@ -97,10 +97,10 @@ func Summarize(ms ...float64) (p50, p95, p99, score, success float64) {
 	return r.P50, r.P95, r.P99, r.Score, r.SuccessRate
 }
 
-// Table prints two rows and a note as a report does.
+// Table prints two rows and a note as a stepTable does.
 func Table(colour, ascii bool) string {
 	var out bytes.Buffer
-	r := &report{t: &tool{ascii: ascii}, out: &out, colour: colour}
+	r := &stepTable{t: &tool{ascii: ascii}, out: &out, colour: colour}
 	r.note("a note\nof two lines\n")
 	r.passed("create", 3*time.Millisecond, "done")
 	r.failed("download", 12*time.Second)

@@ -106,7 +106,7 @@ func renewCommand(t *tool) *cobra.Command {
 			}
 			return t.report(box, "expires at "+expires.Local().Format(time.RFC3339))
 		})
-	command.Flags().DurationVar(&d, "for", lifetime, "how long from now it lives, at most 24h")
+	command.Flags().DurationVar(&d, "for", defaultLifetime, "how long from now it lives, at most 24h")
 	return command
 }
 

@@ -39,7 +39,7 @@ func runCommand(t *tool) *cobra.Command {
 			return t.runInNew(c.Context(), options, f.program, rules, remove)
 		},
 	}
-	spec.register(command, lifetime)
+	spec.register(command, defaultLifetime)
 	f.register(command)
 	flags := command.Flags()
 	flags.StringArrayVarP(&ports, "publish", "p", nil,

@@ -123,7 +123,7 @@ func TestOutcomeOnTerminal(t *testing.T) {
 	}
 }
 
-func TestPlaces(t *testing.T) {
+func TestLocations(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string][2]string{
 		"box:/tmp/a":   {"box", "/tmp/a"},
@@ -135,7 +135,7 @@ func TestPlaces(t *testing.T) {
 		":/tmp":        {"", ":/tmp"},
 		"0a1b2c3d:/x ": {"0a1b2c3d", "/x "},
 	} {
-		if name, path := cli.ParsePlace(text); name != want[0] || path != want[1] {
+		if name, path := cli.ParseLocation(text); name != want[0] || path != want[1] {
 			t.Errorf("%q is %q and %q, want %q", text, name, path, want)
 		}
 	}

@@ -7,19 +7,19 @@ import (
 	"time"
 )
 
-// report prints the steps of a long command as an aligned table, one row when a step
+// stepTable prints the steps of a long command as an aligned table, one row when a step
 // is over, with notes in between.
-type report struct {
+type stepTable struct {
 	t      *tool
 	out    io.Writer
 	colour bool
 }
 
-// newReport colours only what a person reads on a terminal, and not when the person
+// newStepTable colours only what a person reads on a terminal, and not when the person
 // set NO_COLOR (no-color.org).
-func (t *tool) newReport() *report {
+func (t *tool) newStepTable() *stepTable {
 	colour := isTerminal(t.Stdout) && t.Env("NO_COLOR") == "" && t.Env("TERM") != "dumb"
-	return &report{t: t, out: t.Stdout, colour: colour}
+	return &stepTable{t: t, out: t.Stdout, colour: colour}
 }
 
 // The colours in use, as numbers of SGR sequences.
@@ -29,34 +29,34 @@ const (
 	faint = 2
 )
 
-func (r *report) paint(sgr int, text string) string {
-	if !r.colour {
+func (s *stepTable) paint(sgr int, text string) string {
+	if !s.colour {
 		return text
 	}
 	return fmt.Sprintf("\x1b[%dm%s\x1b[0m", sgr, text)
 }
 
-func (r *report) line(text string) { _, _ = fmt.Fprintln(r.out, text) }
+func (s *stepTable) line(text string) { _, _ = fmt.Fprintln(s.out, text) }
 
 // note prints something that happens within a step, before the step's own row.
-func (r *report) note(text string) {
+func (s *stepTable) note(text string) {
 	for line := range strings.Lines(text) {
-		r.line(r.paint(faint, "      "+r.t.clean(strings.TrimRight(line, "\n"))))
+		s.line(s.paint(faint, "      "+s.t.clean(strings.TrimRight(line, "\n"))))
 	}
 }
 
-func (r *report) passed(name string, took time.Duration, detail string) {
-	r.row(r.paint(green, r.t.symbol("✓", "ok")), name, took, detail)
+func (s *stepTable) passed(name string, took time.Duration, detail string) {
+	s.row(s.paint(green, s.t.symbol("✓", "ok")), name, took, detail)
 }
 
-func (r *report) failed(name string, took time.Duration) {
-	r.row(r.paint(red, r.t.symbol("✗", "!!")), name, took, "")
+func (s *stepTable) failed(name string, took time.Duration) {
+	s.row(s.paint(red, s.t.symbol("✗", "!!")), name, took, "")
 }
 
-func (r *report) row(mark, name string, took time.Duration, detail string) {
+func (s *stepTable) row(mark, name string, took time.Duration, detail string) {
 	row := fmt.Sprintf("  %s %-9s %s  %s", mark, name,
-		r.paint(faint, fmt.Sprintf("%8s", duration(took))), detail)
-	r.line(strings.TrimRight(row, " "))
+		s.paint(faint, fmt.Sprintf("%8s", duration(took))), detail)
+	s.line(strings.TrimRight(row, " "))
 }
 
 // duration writes a time with about three digits, so that a column of them can be
