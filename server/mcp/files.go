@@ -60,8 +60,8 @@ func (t *tools) readFile(ctx context.Context, _ call,
 		return nil, err
 	}
 	if kind := http.DetectContentType(data); in.Offset == 0 && slices.Contains(imageTypes, kind) {
-		held := placeOf(ctx)
-		if err := held.take(ctx, maxImageBytes); err != nil {
+		held := reservationOf(ctx)
+		if err := held.acquire(ctx, maxImageBytes); err != nil {
 			return nil, err
 		}
 		rest, err := io.ReadAll(io.LimitReader(file, maxImageBytes+1-int64(len(data))))
@@ -71,7 +71,7 @@ func (t *tools) readFile(ctx context.Context, _ call,
 		if len(data)+len(rest) > maxImageBytes {
 			return nil, fmt.Errorf("the image has more than %d bytes: make it smaller", maxImageBytes)
 		}
-		held.give(maxImageBytes - int64(len(data)+len(rest)))
+		held.release(maxImageBytes - int64(len(data)+len(rest)))
 		return content{&mcp.ImageContent{Data: append(data, rest...), MIMEType: kind}}, nil
 	}
 	more := len(data) > maxText

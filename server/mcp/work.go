@@ -152,7 +152,7 @@ func (t *tools) runCode(ctx context.Context, request call,
 		output.add(p)
 		progress.output(p)
 	}
-	shown := &results{output: output, room: placeOf(ctx)}
+	shown := &results{output: output, reserved: reservationOf(ctx)}
 	ran, err := box.Code.Run(timed, in.Code, &sandbox.CodeOptions{
 		Language: in.Language, Context: in.Context,
 		OnStdout: collect, OnStderr: collect, OnResult: shown.add, MaxOutput: 1,
@@ -176,10 +176,10 @@ func (t *tools) runCode(ctx context.Context, request call,
 
 // results are what a cell shows: its images, and everything else in the output.
 type results struct {
-	output *excerpt
-	room   *place
-	images content
-	size   int // of the images
+	output   *excerpt
+	reserved *reservation
+	images   content
+	size     int // of the images
 }
 
 // add shows one more.
@@ -192,7 +192,7 @@ func (r *results) add(result sandbox.CodeResult) {
 	case n == 0:
 		words := cmp.Or(result.Text(), result.Markdown(), result.HTML(), result.SVG())
 		r.output.add([]byte(strings.TrimSuffix(words, "\n") + "\n"))
-	case len(r.images) == maxImages || r.size+n > maxImageBytes || !r.room.try(int64(n)):
+	case len(r.images) == maxImages || r.size+n > maxImageBytes || !r.reserved.tryAcquire(int64(n)):
 		r.output.add(fmt.Appendf(nil,
 			"[an image of %d bytes is left out; save it to a file and read_file it]\n", n))
 	default:

@@ -43,12 +43,12 @@ const (
 // Clients of the protocol before 2026-07-28 get a name for their session all the same, with which
 // they can cancel a call that runs on the same replica.
 func Register(server *serve.Server, version string, classes []string) {
-	register(server, version, classes, tools.NewRoom(maxImages))
+	register(server, version, classes, tools.NewImageQuota(maxImages))
 }
 
-func register(server *serve.Server, version string, classes []string, room *tools.Room) {
+func register(server *serve.Server, version string, classes []string, images *tools.ImageQuota) {
 	h := &handler{
-		service: server, room: room, running: make(map[callName]context.CancelFunc),
+		service: server, images: images, running: make(map[callName]context.CancelFunc),
 	}
 	h.protocol = mcp.NewStreamableHTTPHandler(
 		func() func(*http.Request) *mcp.Server {
@@ -83,7 +83,7 @@ func refuseBrowsers(next echo.HandlerFunc) echo.HandlerFunc {
 type handler struct {
 	service  http.Handler
 	protocol http.Handler
-	room     *tools.Room
+	images   *tools.ImageQuota
 
 	mu      sync.Mutex
 	running map[callName]context.CancelFunc
@@ -132,8 +132,8 @@ func (h *handler) serve(c echo.Context) error {
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	ctx, leave := h.room.Enter(ctx)
-	defer leave()
+	ctx, release := h.images.Limit(ctx)
+	defer release()
 	var m message
 	_ = json.Unmarshal(body, &m) // the protocol's own answer says what is wrong with it
 	session := r.Header.Get(sessionHeader)

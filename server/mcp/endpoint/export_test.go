@@ -7,5 +7,5 @@ import (
 
 // RegisterWithin is Register with another bound on what calls hold of images, in bytes.
 func RegisterWithin(server *serve.Server, bytes int64) {
-	register(server, "test", nil, tools.NewRoom(bytes))
+	register(server, "test", nil, tools.NewImageQuota(bytes))
 }
