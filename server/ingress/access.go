@@ -11,7 +11,7 @@ import (
 
 // admit authorises a request by the sandbox's token or by a signature for the port.
 func (h *handler) admit(
-	r *http.Request, found reach.Signatures, to Destination, place *Place,
+	r *http.Request, found reach.Signatures, to Destination, endpoint *Endpoint,
 ) (reach.Pass, error) {
 	// Only in this mode has each port a host of its own, so that a cookie of one is not sent to
 	// another.
@@ -21,7 +21,7 @@ func (h *handler) admit(
 	return h.signing.Admit(reach.Visit{
 		ID:         to.Sandbox,
 		Port:       to.Port,
-		Token:      place.Token,
+		Token:      endpoint.Token,
 		Sent:       r.Header.Get(tokenHeader),
 		Signatures: found,
 	}, h.clock())

@@ -337,9 +337,9 @@ func TestTableIsBounded(t *testing.T) {
 	})
 }
 
-// TestPlaceIsAskedAgain: a sandbox whose daemon is found at another place, because the engine was
+// TestEndpointIsAskedAgain: a sandbox whose daemon is found at another address, because the engine was
 // restarted, is found there.
-func TestPlaceIsAskedAgain(t *testing.T) {
+func TestEndpointIsAskedAgain(t *testing.T) {
 	c := newControl(t, http.HandlerFunc(showRequest))
 	right := c.daemon
 	c.daemon = unused(t)
@@ -347,5 +347,5 @@ func TestPlaceIsAskedAgain(t *testing.T) {
 	in := c.ingress(t, nil)
 	eventually(t, "a daemon that is not there", func() bool { return in.status(t, "box") == 502 })
 	c.look(func() { c.daemon = right })
-	eventually(t, "the daemon at its new place", func() bool { return in.status(t, "box") == 200 })
+	eventually(t, "the daemon at its new address", func() bool { return in.status(t, "box") == 200 })
 }

@@ -34,9 +34,9 @@ const (
 	operation = "reachPort"
 	// retryAfter is the Retry-After of answers that a change of state is about to make out of date.
 	retryAfter = time.Second
-	// placeLifetime is how long the place of a sandbox is used before a failure makes the ingress
-	// look it up again.
-	placeLifetime = time.Second
+	// endpointLifetime is how long the endpoint of a sandbox is used before a failure makes the
+	// ingress look it up again.
+	endpointLifetime = time.Second
 )
 
 // Codes of errors that only the ingress has.
@@ -46,12 +46,12 @@ const (
 	codeIncomplete  = "ROUTES_INCOMPLETE"    // 503: the table lacks sandboxes
 	codeConnections = "TOO_MANY_CONNECTIONS" // 429: the sandbox is at its limit
 	// 503: the lifecycle service did not say where the sandbox is
-	codeNoPlace = "SANDBOX_NOT_LOCATED"
+	codeNoEndpoint = "SANDBOX_NOT_LOCATED"
 )
 
-// locator looks places of sandboxes up; nil when the table has them.
+// locator looks endpoints of sandboxes up; nil when the table has them.
 type locator interface {
-	place(ctx context.Context, id string) (*Place, error)
+	endpoint(ctx context.Context, id string) (*Endpoint, error)
 }
 
 // handler forwards requests to sandboxes.
@@ -105,12 +105,12 @@ func (h *handler) serve(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	place, err := h.locate(ctx, found)
+	endpoint, err := h.locate(ctx, found)
 	if err != nil {
 		return err
 	}
 	r, signatures := reach.TakeSignatures(c.Request())
-	pass, err := h.admit(r, signatures, to, place)
+	pass, err := h.admit(r, signatures, to, endpoint)
 	if err != nil {
 		h.metrics.refused("access")
 		return err
@@ -123,7 +123,7 @@ func (h *handler) serve(c echo.Context) error {
 			h.connections)
 	}
 	defer found.inFlight.Add(-1)
-	return h.forward(c, r, to, found, place, pass)
+	return h.forward(c, r, to, found, endpoint, pass)
 }
 
 // destination reads the sandbox and the port that a request is for.
@@ -187,16 +187,16 @@ func (h *handler) refuse(
 	}
 }
 
-// locate returns the place of a sandbox. It is looked up once per sandbox.
-func (h *handler) locate(ctx context.Context, s *sandbox) (*Place, error) {
-	if place := s.place.Load(); place != nil {
-		return place, nil
+// locate returns the endpoint of a sandbox. It is looked up once per sandbox.
+func (h *handler) locate(ctx context.Context, s *sandbox) (*Endpoint, error) {
+	if endpoint := s.endpoint.Load(); endpoint != nil {
+		return endpoint, nil
 	}
 	if h.locator == nil {
-		return nil, h.refuse("not_located", http.StatusServiceUnavailable, codeNoPlace, 0,
+		return nil, h.refuse("not_located", http.StatusServiceUnavailable, codeNoEndpoint, 0,
 			"there is no route to sandbox %s", s.id)
 	}
-	place, err := h.locator.place(ctx, s.id)
+	endpoint, err := h.locator.endpoint(ctx, s.id)
 	switch {
 	case errors.Is(err, errNotKnown):
 		h.metrics.refused("unknown")
@@ -205,26 +205,26 @@ func (h *handler) locate(ctx context.Context, s *sandbox) (*Place, error) {
 			Code:    "SANDBOX_NOT_FOUND",
 			Message: lifecycle.NotFound(s.id).Message,
 		}
-	case errors.Is(err, errNoPlace):
+	case errors.Is(err, errNoEndpoint):
 		zerolog.Ctx(ctx).
 			Warn().
 			Err(err).
 			Str("sandbox_id", s.id).
-			Msg("the place of a sandbox is unknown")
+			Msg("the endpoint of a sandbox is unknown")
 		// It may have ended meanwhile; its event has not arrived yet.
-		return nil, h.refuse("not_located", http.StatusServiceUnavailable, codeNoPlace, retryAfter,
+		return nil, h.refuse("not_located", http.StatusServiceUnavailable, codeNoEndpoint, retryAfter,
 			"the lifecycle service does not say where sandbox %s is", s.id)
 	case err != nil:
 		return nil, err
 	}
-	s.place.Store(place)
+	s.endpoint.Store(endpoint)
 	s.located.Store(h.clock().UnixNano())
-	return place, nil
+	return endpoint, nil
 }
 
 // forward forwards the request to the sandbox and the response to the client.
 func (h *handler) forward(
-	c echo.Context, r *http.Request, to Destination, s *sandbox, place *Place, pass reach.Pass,
+	c echo.Context, r *http.Request, to Destination, s *sandbox, endpoint *Endpoint, pass reach.Pass,
 ) error {
 	port := strconv.Itoa(to.Port)
 	serve.WithoutDeadline(r)
@@ -239,14 +239,14 @@ func (h *handler) forward(
 		SharedOrigin: h.mode != ModeWildcard,
 		SiblingHosts: h.mode == ModeWildcard,
 	}
-	if place.Path == "" {
-		target.Address = net.JoinHostPort(place.Address, port)
+	if endpoint.Path == "" {
+		target.Address = net.JoinHostPort(endpoint.Address, port)
 	} else {
-		target.Address, target.Path = place.Address, place.Path+port
-		target.Set = map[string]string{tokenHeader: place.Token}
+		target.Address, target.Path = endpoint.Address, endpoint.Path+port
+		target.Set = map[string]string{tokenHeader: endpoint.Token}
 	}
 	target.Inspect = func(response *http.Response) error {
-		if place.Path != "" {
+		if endpoint.Path != "" {
 			if err := reach.Inspect(response); err != nil {
 				return err
 			}
@@ -263,21 +263,21 @@ func (h *handler) forward(
 		c.Response().Status = http.StatusSwitchingProtocols
 	case errors.Is(err, proxy.ErrRequestBody):
 		return serve.Invalid("body: ended before its announced end, or is malformed")
-	case errors.Is(err, proxy.ErrNotConnected) && place.Path == "":
+	case errors.Is(err, proxy.ErrNotConnected) && endpoint.Path == "":
 		return h.refuse("unanswered", http.StatusBadGateway, "PORT_NOT_LISTENING", 0,
 			"nothing listens on port %d of sandbox %s", to.Port, to.Sandbox)
 	case errors.Is(err, proxy.ErrNotConnected),
 		errors.Is(err, proxy.ErrNoAnswer),
 		errors.Is(err, reach.ErrTokenRefused):
-		return h.unanswered(r.Context(), to, s, place, err)
+		return h.unanswered(r.Context(), to, s, endpoint, err)
 	}
 	return err
 }
 
-// unanswered returns the error for a sandbox that should have answered, and has its place looked up
-// again.
+// unanswered returns the error for a sandbox that should have answered, and has its endpoint looked
+// up again.
 func (h *handler) unanswered(
-	ctx context.Context, to Destination, s *sandbox, place *Place, err error,
+	ctx context.Context, to Destination, s *sandbox, endpoint *Endpoint, err error,
 ) error {
 	zerolog.Ctx(ctx).
 		Warn().
@@ -285,8 +285,8 @@ func (h *handler) unanswered(
 		Str("sandbox_id", to.Sandbox).
 		Int("port", to.Port).
 		Msg("the sandbox did not answer")
-	if h.locator != nil && h.clock().UnixNano()-s.located.Load() > int64(placeLifetime) {
-		s.place.CompareAndSwap(place, nil)
+	if h.locator != nil && h.clock().UnixNano()-s.located.Load() > int64(endpointLifetime) {
+		s.endpoint.CompareAndSwap(endpoint, nil)
 	}
 	if now, _ := h.table.find(to.Sandbox); now.sandbox != nil &&
 		now.state != lifecycle.StateRunning {

@@ -117,15 +117,15 @@ func (s *service) pages(ctx context.Context) (all []observation, stable bool, er
 	}
 }
 
-// errNotKnown: the service has no such sandbox. errNoPlace: it does not say where the sandbox is.
+// errNotKnown: the service has no such sandbox. errNoEndpoint: it does not say where the sandbox is.
 var (
-	errNotKnown = errors.New("the service has no such sandbox")
-	errNoPlace  = errors.New("the service does not say where the sandbox is")
+	errNotKnown   = errors.New("the service has no such sandbox")
+	errNoEndpoint = errors.New("the service does not say where the sandbox is")
 )
 
-// place looks up where a sandbox is. Requests for one sandbox share one look-up, which outlives
+// endpoint looks up where a sandbox is. Requests for one sandbox share one look-up, which outlives
 // them.
-func (s *service) place(ctx context.Context, id string) (*Place, error) {
+func (s *service) endpoint(ctx context.Context, id string) (*Endpoint, error) {
 	result := s.lookups.DoChan(id, func() (any, error) {
 		call, cancel := context.WithTimeout(s.life, callTimeout)
 		defer cancel()
@@ -136,32 +136,32 @@ func (s *service) place(ctx context.Context, id string) (*Place, error) {
 		if answer.Err != nil {
 			return nil, answer.Err
 		}
-		return answer.Val.(*Place), nil
+		return answer.Val.(*Endpoint), nil
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
 }
 
-func (s *service) lookUp(ctx context.Context, id string) (*Place, error) {
+func (s *service) lookUp(ctx context.Context, id string) (*Endpoint, error) {
 	direct := true
 	response, err := s.client.GetEndpointWithResponse(ctx, id, lifecycle.DaemonPort,
 		&gen.GetEndpointParams{Direct: &direct})
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("%w: %w", errNoPlace, err)
+		return nil, fmt.Errorf("%w: %w", errNoEndpoint, err)
 	case response.StatusCode() == http.StatusNotFound:
 		return nil, errNotKnown
 	case response.JSON200 == nil:
-		return nil, fmt.Errorf("%w: %s", errNoPlace, response.Status())
+		return nil, fmt.Errorf("%w: %s", errNoEndpoint, response.Status())
 	}
 	address, path, _ := strings.Cut(response.JSON200.Endpoint, "/")
 	// The paths of other ports follow from this one: /proxy/44772, or /{id}/44772 on the host's
 	// network.
 	before, ok := strings.CutSuffix("/"+path, fmt.Sprint(lifecycle.DaemonPort))
 	if u, err := url.Parse("http://" + address); err != nil || u.Port() == "" || !ok {
-		return nil, fmt.Errorf("%w: its endpoint is %q", errNoPlace, response.JSON200.Endpoint)
+		return nil, fmt.Errorf("%w: its endpoint is %q", errNoEndpoint, response.JSON200.Endpoint)
 	}
-	return &Place{
+	return &Endpoint{
 		Address: address,
 		Path:    before,
 		Token:   response.JSON200.Headers[lifecycle.TokenHeader],

@@ -13,9 +13,9 @@ type Source func(ctx context.Context, routes *Routes) error
 
 // Route is a sandbox as a Source reports it.
 type Route struct {
-	ID    string
-	State lifecycle.State
-	Place *Place // nil while there is none
+	ID       string
+	State    lifecycle.State
+	Endpoint *Endpoint // nil while there is none
 }
 
 // Routes is the table of routes, as a Source changes it. It takes one call at a time.
@@ -30,7 +30,7 @@ func (r *Routes) Replace(all []Route) {
 	sandboxes := make([]observation, 0, len(all))
 	for _, route := range all {
 		sandboxes = append(sandboxes,
-			observation{id: route.ID, state: route.State, place: route.Place})
+			observation{id: route.ID, state: route.State, endpoint: route.Endpoint})
 	}
 	r.table.replace(sandboxes, time.Time{}, time.Time{})
 }
@@ -38,7 +38,7 @@ func (r *Routes) Replace(all []Route) {
 // Update adds or changes a sandbox.
 func (r *Routes) Update(route Route) {
 	r.metrics.events.Inc()
-	r.table.update(observation{id: route.ID, state: route.State, place: route.Place})
+	r.table.update(observation{id: route.ID, state: route.State, endpoint: route.Endpoint})
 }
 
 // Forget removes a sandbox.

@@ -20,7 +20,7 @@ func TestSource(t *testing.T) {
 	t.Parallel()
 	daemon := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.URL.Path) }))
 	t.Cleanup(daemon.Close)
-	place := &ingress.Place{Address: strings.TrimPrefix(daemon.URL, "http://"), Path: "/proxy/", Token: token}
+	endpoint := &ingress.Endpoint{Address: strings.TrimPrefix(daemon.URL, "http://"), Path: "/proxy/", Token: token}
 	steps, done := make(chan func(*ingress.Routes)), make(chan struct{})
 	in := start(t, ingress.ModeHeader, func(s *ingress.Settings) {
 		s.Source = func(ctx context.Context, routes *ingress.Routes) error {
@@ -44,7 +44,7 @@ func TestSource(t *testing.T) {
 	step(func(r *ingress.Routes) { r.Update(ingress.Route{ID: box, State: lifecycle.StateRunning}) })
 	in.get(t, "/x").wantProblem(t, http.StatusServiceUnavailable, "SANDBOX_NOT_LOCATED")
 	step(func(r *ingress.Routes) {
-		r.Update(ingress.Route{ID: box, State: lifecycle.StateRunning, Place: place})
+		r.Update(ingress.Route{ID: box, State: lifecycle.StateRunning, Endpoint: endpoint})
 	})
 	if got := in.get(t, "/x"); got.StatusCode != http.StatusOK || got.body != "/proxy/8000/x" {
 		t.Errorf("%d %s", got.StatusCode, got.body)
@@ -52,7 +52,7 @@ func TestSource(t *testing.T) {
 	step(func(r *ingress.Routes) { r.Forget(box) })
 	in.get(t, "/x").wantProblem(t, http.StatusNotFound, "SANDBOX_NOT_FOUND")
 	step(func(r *ingress.Routes) {
-		r.Replace([]ingress.Route{{ID: box, State: lifecycle.StateRunning, Place: place}})
+		r.Replace([]ingress.Route{{ID: box, State: lifecycle.StateRunning, Endpoint: endpoint}})
 	})
 	if got := in.get(t, "/y"); got.StatusCode != http.StatusOK {
 		t.Errorf("%d %s", got.StatusCode, got.body)

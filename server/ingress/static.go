@@ -44,9 +44,9 @@ func parseRoutes(text []byte) ([]observation, error) {
 	for i, route := range file.Routes {
 		key := fmt.Sprintf("routes[%d]", i)
 		one := observation{
-			id:    route.Sandbox,
-			state: lifecycle.StateRunning,
-			place: &Place{Address: route.Address, Path: "/proxy/", Token: route.Token},
+			id:       route.Sandbox,
+			state:    lifecycle.StateRunning,
+			endpoint: &Endpoint{Address: route.Address, Path: "/proxy/", Token: route.Token},
 		}
 		_, _, addressErr := net.SplitHostPort(route.Address)
 		switch {
@@ -70,7 +70,7 @@ func parseRoutes(text []byte) ([]observation, error) {
 		}
 		known[route.Sandbox] = true
 		if route.Host != "" {
-			one.place.Address, one.place.Path = route.Host, ""
+			one.endpoint.Address, one.endpoint.Path = route.Host, ""
 		}
 		if route.State != "" {
 			state, err := lifecycle.ParseState(route.State)

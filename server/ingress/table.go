@@ -8,8 +8,8 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// Place is where the ports of a sandbox are reached.
-type Place struct {
+// Endpoint is where the ports of a sandbox are reached.
+type Endpoint struct {
 	// Address is the host and port of the sandbox's daemon, and Path what comes before the port in
 	// a path there: /proxy/. With an empty Path, Address is a host alone, whose ports are the
 	// sandbox's own.
@@ -28,9 +28,9 @@ type sandbox struct {
 	// the events that led to it, too, and older ones would undo it for a moment. Zero otherwise.
 	caughtUp time.Time
 
-	place    atomic.Pointer[Place] // nil until it was looked up
-	located  atomic.Int64          // when it was looked up, in nanoseconds since 1970
-	inFlight atomic.Int64          // requests and connections
+	endpoint atomic.Pointer[Endpoint] // nil until it was looked up
+	located  atomic.Int64             // when it was looked up, in nanoseconds since 1970
+	inFlight atomic.Int64             // requests and connections
 }
 
 // table holds the sandboxes that have not ended. It is bounded.
@@ -67,12 +67,12 @@ type observation struct {
 	id    string
 	state lifecycle.State
 	// since is when it came into the state, zero if that does not matter.
-	since time.Time
-	place *Place // nil if it has to be looked up
+	since    time.Time
+	endpoint *Endpoint // nil if it has to be looked up
 }
 
-// replace replaces the table by these sandboxes. One that stays keeps its place. From and until are
-// when the reading of the list began and ended.
+// replace replaces the table by these sandboxes. One that stays keeps its endpoint. From and until
+// are when the reading of the list began and ended.
 func (t *table) replace(all []observation, from, until time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -115,8 +115,8 @@ func (t *table) put(one observation) *sandbox {
 		t.sandboxes[one.id] = s
 	}
 	s.state, s.caughtUp = one.state, time.Time{}
-	if one.place != nil {
-		s.place.Store(one.place)
+	if one.endpoint != nil {
+		s.endpoint.Store(one.endpoint)
 	}
 	return s
 }

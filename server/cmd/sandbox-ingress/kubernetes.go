@@ -42,7 +42,7 @@ func (a adapter) Forget(id string)        { a.routes.Forget(id) }
 func convert(route view.Route) ingress.Route {
 	converted := ingress.Route{ID: route.ID, State: route.State}
 	if route.Address != "" {
-		converted.Place = &ingress.Place{
+		converted.Endpoint = &ingress.Endpoint{
 			Address: route.Address,
 			Path:    "/proxy/",
 			Token:   route.Token,
