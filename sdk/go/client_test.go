@@ -74,7 +74,7 @@ func testCommands(t *testing.T, box *sandbox.Sandbox) {
 		t.Errorf("bounded: %+v", result)
 	}
 	result, err = box.Commands.Run(ctx, "id -u; id -g",
-		&sandbox.RunOptions{UID: sandbox.Ptr[int64](1000), GID: sandbox.Ptr[int64](1001)})
+		&sandbox.RunOptions{UID: new(int64(1000)), GID: new(int64(1001))})
 	check(t, err)
 	if result.Stdout != "1000\n1001\n" {
 		t.Errorf("as another user: %+v", result)
@@ -152,7 +152,7 @@ func testFiles(t *testing.T, box *sandbox.Sandbox) {
 	ctx, files := limited(t), box.Files
 	check(t, files.WriteAll(ctx,
 		sandbox.FileContent{Path: "/w/a.txt", Data: []byte("alpha"),
-			Options: &sandbox.WriteOptions{Mode: sandbox.Ptr(640)}},
+			Options: &sandbox.WriteOptions{Mode: new(640)}},
 		sandbox.FileContent{Path: "/w/b/c.txt", Data: nil}))
 	check(t, files.WriteFrom(ctx, "/w/stream", strings.NewReader("from a stream"), nil))
 	infos, err := files.Info(ctx, "/w/a.txt", "/w/b")
@@ -167,10 +167,10 @@ func testFiles(t *testing.T, box *sandbox.Sandbox) {
 	if data, err := files.Read(ctx, "/w/b/c.txt"); err != nil || len(data) != 0 {
 		t.Errorf("%q, %v", data, err)
 	}
-	check(t, files.MakeDirectory(ctx, "/w/d/e", &sandbox.WriteOptions{Mode: sandbox.Ptr(700)}))
+	check(t, files.MakeDirectory(ctx, "/w/d/e", &sandbox.WriteOptions{Mode: new(700)}))
 	check(t, files.Move(ctx, sandbox.Move{Src: "/w/a.txt", Dest: "/w/d/e/a.txt"}))
 	check(t, files.SetPermissions(ctx,
-		map[string]sandbox.Permission{"/w/stream": {Mode: sandbox.Ptr(600)}}))
+		map[string]sandbox.Permission{"/w/stream": {Mode: new(600)}}))
 	found, err := files.Search(ctx, "/w", "*.txt")
 	check(t, err)
 	if len(found) != 2 || found[1].Path != "/w/d/e/a.txt" {
@@ -281,7 +281,7 @@ func testTerminal(t *testing.T, box *sandbox.Sandbox) {
 		t.Errorf("after the end: %v", err)
 	}
 	short, err := box.Terminals.Create(ctx, &sandbox.TerminalOptions{Command: "sh",
-		Args: []string{"-c", "id -u; sleep 1000"}, UID: sandbox.Ptr[int64](1000),
+		Args: []string{"-c", "id -u; sleep 1000"}, UID: new(int64(1000)),
 		Timeout: 500 * time.Millisecond})
 	check(t, err)
 	viewer, err := box.Terminals.Attach(ctx, short)
@@ -310,7 +310,7 @@ func testTerminal(t *testing.T, box *sandbox.Sandbox) {
 func testNetwork(t *testing.T, box *sandbox.Sandbox) {
 	ctx := limited(t)
 	policy, err := box.Network.SetPolicy(ctx,
-		sandbox.NetworkPolicy{DefaultAction: sandbox.Ptr(sandbox.Deny)})
+		sandbox.NetworkPolicy{DefaultAction: new(sandbox.Deny)})
 	check(t, err)
 	if *policy.DefaultAction != sandbox.Deny {
 		t.Errorf("%+v", policy)

@@ -57,7 +57,7 @@ func (o *RunOptions) request(command string, background bool) execd.CommandReque
 	request.UID, request.GID = o.UID, o.GID
 	request.Stdin = optional(background && o.OpenStdin || !background && o.Stdin != nil)
 	if o.Timeout > 0 {
-		request.Timeout = Ptr(max(1, o.Timeout.Milliseconds()))
+		request.Timeout = new(max(1, o.Timeout.Milliseconds()))
 	}
 	return request
 }

@@ -128,11 +128,11 @@ func (d *download) reconnect() error {
 func (d *download) byteRange() *string {
 	switch {
 	case d.offset < 0:
-		return Ptr(fmt.Sprintf("bytes=%d", d.offset))
+		return new(fmt.Sprintf("bytes=%d", d.offset))
 	case d.left > 0:
-		return Ptr(fmt.Sprintf("bytes=%d-%d", d.offset, d.offset+d.left-1))
+		return new(fmt.Sprintf("bytes=%d-%d", d.offset, d.offset+d.left-1))
 	case d.offset > 0:
-		return Ptr(fmt.Sprintf("bytes=%d-", d.offset))
+		return new(fmt.Sprintf("bytes=%d-", d.offset))
 	}
 	return nil
 }

@@ -42,7 +42,7 @@ func testLife(t *testing.T, client *sandbox.Client, box *sandbox.Sandbox) {
 		t.Errorf("it ends in %v", left)
 	}
 	metadata, err := box.UpdateMetadata(ctx,
-		map[string]*string{"team": sandbox.Ptr("red"), "name": nil})
+		map[string]*string{"team": new("red"), "name": nil})
 	check(t, err)
 	if len(metadata) != 1 || metadata["team"] != "red" {
 		t.Errorf("%v", metadata)

@@ -25,13 +25,13 @@ type ListOptions struct {
 func (c *Client) List(ctx context.Context, o *ListOptions) iter.Seq2[Info, error] {
 	options := deref(o)
 	return func(yield func(Info, error) bool) {
-		params := &lifecycle.ListSandboxesParams{State: options.States, PageSize: Ptr(pageSize)}
+		params := &lifecycle.ListSandboxesParams{State: options.States, PageSize: new(pageSize)}
 		if len(options.Metadata) > 0 {
 			pairs := url.Values{}
 			for key, value := range options.Metadata {
 				pairs.Set(key, value)
 			}
-			params.Metadata = Ptr(pairs.Encode())
+			params.Metadata = new(pairs.Encode())
 		}
 		seen := make(map[string]bool)
 		for page := 1; ; page++ {
@@ -75,7 +75,7 @@ type EventOptions struct {
 // after is the parameter of the contract.
 func (o EventOptions) after() *int64 {
 	if o.FromStart {
-		return Ptr(int64(0))
+		return new(int64(0))
 	}
 	return optional(o.After)
 }

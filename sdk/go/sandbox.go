@@ -221,7 +221,7 @@ func (s *Sandbox) Endpoint(ctx context.Context, port int) (Endpoint, error) {
 // SignedEndpoint returns a URL of a port that needs no key for so long. Whoever has it can use the
 // port.
 func (s *Sandbox) SignedEndpoint(ctx context.Context, port int, d time.Duration) (Endpoint, error) {
-	return s.endpoint(ctx, port, Ptr(strconv.Itoa(max(1, int(d/time.Second)))))
+	return s.endpoint(ctx, port, new(strconv.Itoa(max(1, int(d/time.Second)))))
 }
 
 func (s *Sandbox) endpoint(ctx context.Context, port int, expires *string) (Endpoint, error) {
@@ -268,7 +268,7 @@ func (s *Sandbox) Metrics(ctx context.Context) (Metrics, error) {
 	var metrics Metrics
 	err := s.client.call(ctx, repeatable, &metrics,
 		func(ctx context.Context) (*http.Response, error) {
-			return s.daemon.GetMetrics(ctx, &execd.GetMetricsParams{Format: Ptr(execd.MetricsFormatJSON)})
+			return s.daemon.GetMetrics(ctx, &execd.GetMetricsParams{Format: new(execd.MetricsFormatJSON)})
 		})
 	return metrics, err
 }

@@ -47,7 +47,7 @@ func (t Terminals) Create(ctx context.Context, o *TerminalOptions) (id string, e
 			Cwd: optional(o.Cwd), Envs: o.Envs, UID: o.UID, GID: o.GID, Rows: optional(o.Rows),
 			Cols: optional(o.Cols)}
 		if o.Timeout > 0 {
-			request.Timeout = Ptr(max(1, o.Timeout.Milliseconds()))
+			request.Timeout = new(max(1, o.Timeout.Milliseconds()))
 		}
 	}
 	var accepted execd.TerminalAccepted

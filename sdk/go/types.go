@@ -98,9 +98,6 @@ const (
 	Deny  = lifecycle.NetworkActionDeny
 )
 
-// Ptr returns a pointer to a value, for optional fields.
-func Ptr[T any](value T) *T { return &value }
-
 // optional is a pointer to a value, or nil for the zero value.
 func optional[T comparable](value T) *T {
 	var zero T

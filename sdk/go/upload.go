@@ -15,7 +15,7 @@ import (
 // what was there before, or as the daemon makes new ones.
 type WriteOptions struct {
 	Owner, Group string // a name or a number
-	Mode         *int   // octal digits: Ptr(644)
+	Mode         *int   // octal digits: new(644)
 }
 
 // FileContent is a file to write.

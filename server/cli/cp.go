@@ -118,7 +118,7 @@ func (c *copier) skip(path, kind string) {
 // digits writes the permissions of a mode as the contract does: 0644 is 644.
 func digits(mode uint32) *int {
 	mode &= 0o777
-	return sandbox.Ptr(int(mode>>6*100 + mode>>3&7*10 + mode&7))
+	return new(int(mode>>6*100 + mode>>3&7*10 + mode&7))
 }
 
 // permissions is what digits writes.

@@ -68,7 +68,7 @@ func (l *demoSandbox) stream(ctx context.Context) (string, error) {
 
 func (l *demoSandbox) upload(ctx context.Context) (string, error) {
 	err := l.box.Files.WriteText(ctx, filePath, fileContent(),
-		&sandbox.WriteOptions{Mode: sandbox.Ptr(fileMode)})
+		&sandbox.WriteOptions{Mode: new(fileMode)})
 	if err != nil {
 		return "", err
 	}

@@ -104,12 +104,12 @@ func (p program) ids() (uid, gid *int64, err error) {
 	if err != nil {
 		return nil, nil, usageErrorf("user: must be UID or UID:GID in numbers, not %q", p.user)
 	}
-	uid = sandbox.Ptr(int64(id))
+	uid = new(int64(id))
 	if both {
 		if id, err = strconv.ParseUint(group, 10, 32); err != nil {
 			return nil, nil, usageErrorf("user: must be UID or UID:GID in numbers, not %q", p.user)
 		}
-		gid = sandbox.Ptr(int64(id))
+		gid = new(int64(id))
 	}
 	return uid, gid, nil
 }

@@ -148,7 +148,7 @@ func parseVolume(text string, index int) (sandbox.Volume, error) {
 	}
 	volume := sandbox.Volume{Name: fmt.Sprintf("volume-%d", index+1), MountPath: target}
 	if strings.HasSuffix(text, ":ro") {
-		volume.ReadOnly = sandbox.Ptr(true)
+		volume.ReadOnly = new(true)
 	}
 	if path.IsAbs(source) {
 		volume.Host = &sandbox.HostSource{Path: source}

@@ -93,7 +93,7 @@ func (t *tools) create(ctx context.Context, request call,
 		options.Metadata["name"] = in.Name
 	}
 	if in.AllowHosts != nil {
-		policy := sandbox.NetworkPolicy{DefaultAction: sandbox.Ptr(sandbox.Deny)}
+		policy := sandbox.NetworkPolicy{DefaultAction: new(sandbox.Deny)}
 		for _, host := range in.AllowHosts {
 			policy.Egress = append(policy.Egress,
 				sandbox.EgressRule{Action: sandbox.Allow, Target: host})
