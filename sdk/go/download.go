@@ -32,7 +32,7 @@ func (f Files) ReadText(ctx context.Context, path string) (string, error) {
 // ReadOptions are a range of a file. Nil means the whole file.
 type ReadOptions struct {
 	Offset int64 // of the first byte; a negative one counts from the end
-	Length int64 // 0 means up to the end
+	Length int64 // in bytes; 0 means up to the end
 }
 
 // Open returns the bytes of a file as a stream, which is to be closed. It resumes when its

@@ -218,8 +218,8 @@ func (s *Sandbox) Endpoint(ctx context.Context, port int) (Endpoint, error) {
 	return s.endpoint(ctx, port, nil)
 }
 
-// SignedEndpoint returns a URL of a port that needs no key for so long. Whoever has it can use the
-// port.
+// SignedEndpoint returns a URL of a port that needs no key for so long, in whole seconds and at least
+// one. Whoever has it can use the port.
 func (s *Sandbox) SignedEndpoint(ctx context.Context, port int, d time.Duration) (Endpoint, error) {
 	return s.endpoint(ctx, port, new(strconv.Itoa(max(1, int(d/time.Second)))))
 }

@@ -18,7 +18,8 @@ const stdinPiece = 256 << 10
 // to one goroutine.
 //
 // Write returns when the command's pipe has taken the bytes, so a slow command slows its writer down. A
-// request whose connection was cut is sent again, and its bytes arrive once.
+// request whose connection was cut is sent again, and its bytes arrive once. One that fails for
+// [Options].ResumeLimit is a [*StreamError].
 type Stdin struct {
 	ctx     context.Context
 	command *Command
