@@ -3,7 +3,6 @@ package box
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"slices"
 
@@ -33,7 +32,7 @@ func (c *Containers) List(ctx context.Context) ([]lifecycle.BoxListing, error) {
 		i, known := at[id]
 		if !known || id == "" {
 			i = len(boxes)
-			boxes = append(boxes, lifecycle.BoxListing{ID: id})
+			boxes = append(boxes, lifecycle.BoxListing{ID: id, Rebuild: func() *lifecycle.Record { return nil }})
 			at[id] = i
 		}
 		box := &boxes[i]
@@ -42,7 +41,7 @@ func (c *Containers) List(ctx context.Context) ([]lifecycle.BoxListing, error) {
 			box.Network = statusOf(container)
 			continue
 		}
-		box.Status, box.Record = statusOf(container), recordOf(container)
+		box.Status, box.Rebuild = statusOf(container), func() *lifecycle.Record { return recordOf(container) }
 	}
 	return boxes, nil
 }
@@ -54,8 +53,8 @@ func boxOf(container engine.Container) string {
 
 // recordOf rebuilds the record of a container that is alive; nil when that is not possible.
 func recordOf(container engine.Container) *lifecycle.Record {
-	var record lifecycle.Record
-	if json.Unmarshal([]byte(container.Labels[labelRecord]), &record) != nil || record.Sandbox.ID != container.Labels[labelID] {
+	record, err := decodeRecord(container.Labels[labelRecord])
+	if err != nil || record.Sandbox.ID != container.Labels[labelID] {
 		return nil
 	}
 	status := &record.Sandbox.Status

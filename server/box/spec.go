@@ -1,7 +1,6 @@
 package box
 
 import (
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -57,7 +56,7 @@ func (c *Containers) containerSpec(record lifecycle.Record, imageID, folder stri
 	if err != nil {
 		return engine.ContainerSpec{}, err
 	}
-	encoded, err := json.Marshal(record)
+	encoded, err := encodeRecord(record)
 	if err != nil {
 		return engine.ContainerSpec{}, fmt.Errorf("encode the record: %w", err)
 	}
@@ -85,7 +84,7 @@ func (c *Containers) containerSpec(record lifecycle.Record, imageID, folder stri
 			labelBox:       record.Box,
 			labelInstance:  c.options.Instance,
 			labelExpiresAt: record.Sandbox.ExpiresAt.Format(time.RFC3339),
-			labelRecord:    string(encoded),
+			labelRecord:    encoded,
 		},
 		Env:    env,
 		Mounts: mounts,
@@ -102,7 +101,7 @@ func (c *Containers) containerSpec(record lifecycle.Record, imageID, folder stri
 		return engine.ContainerSpec{}, err
 	}
 	command := []string{filepath.Join(lifecycle.DaemonPath, "execd-init")}
-	spec.Entrypoint = slices.Concat(command, record.Spec.DaemonFlags(), flags, []string{"--"}, record.Spec.Entrypoint)
+	spec.Entrypoint = slices.Concat(command, record.Spec.DaemonFlags(), flags, []string{"--"}, record.Sandbox.Entrypoint)
 	return spec, nil
 }
 

@@ -17,9 +17,11 @@ func TestDaemonWithALogOfItsOwn(t *testing.T) {
 		"":               {"/opt/sandbox/execd-init", "--log-level=4", "--", "sleep", "60"},
 		"/tmp/execd.log": {"/opt/sandbox/execd-init", "--", "sleep", "60"},
 	} {
-		record := lifecycle.Record{Box: "id", Spec: lifecycle.Spec{
-			Entrypoint: []string{"sleep", "60"}, Env: map[string]string{"EXECD_LOG_FILE": file},
-		}}
+		record := lifecycle.Record{
+			Box:     "id",
+			Sandbox: lifecycle.Sandbox{Entrypoint: []string{"sleep", "60"}},
+			Spec:    lifecycle.Spec{Env: map[string]string{"EXECD_LOG_FILE": file}},
+		}
 		spec, err := box.ContainerSpec(box.Unopened(box.Options{}), record, "image", "folder")
 		if err != nil {
 			t.Fatal(err)

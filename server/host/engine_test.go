@@ -50,6 +50,7 @@ type memoryEngine struct {
 	mounts     map[string][]engine.Mount    // by the name of the container
 	joins      map[string]string            // what the container joins, by its name
 	volumes    map[string]map[string]string // labels, by name
+	tokens     map[string]string            // of the daemons, by the name of the container that was created
 	logs       string
 	before     map[string]fault // a call that fails here does nothing
 	after      map[string]fault // a call that fails here has been carried out all the same
@@ -67,6 +68,7 @@ func newMemoryEngine(t testing.TB) *memoryEngine {
 		mounts:     map[string][]engine.Mount{},
 		joins:      map[string]string{},
 		volumes:    map[string]map[string]string{},
+		tokens:     map[string]string{},
 		before:     map[string]fault{},
 		after:      map[string]fault{},
 		counts:     map[string]int{},
@@ -85,14 +87,17 @@ func (e *memoryEngine) published(c *engine.Container) map[int]int {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			e.mu.Lock()
 			ping := e.ping
-			var record lifecycle.Record
 			// The owner of a network publishes the port of its sandbox's daemon.
-			if c := e.containers[strings.TrimSuffix(strings.TrimSuffix(name, "-egress"), "-network")]; c != nil {
+			sandbox := strings.TrimSuffix(strings.TrimSuffix(name, "-egress"), "-network")
+			token, created := e.tokens[sandbox]
+			if c := e.containers[sandbox]; c != nil && !created {
+				var record lifecycle.Record
 				// some tests have others
 				_ = json.Unmarshal([]byte(c.Labels[lifecycle.LabelPrefix+"record"]), &record)
+				token = record.Token
 			}
 			e.mu.Unlock()
-			w.Header().Set(sandboxhttp.ProofHeader, sandboxhttp.Proof(record.Token, r.Header.Get(sandboxhttp.ChallengeHeader)))
+			w.Header().Set(sandboxhttp.ProofHeader, sandboxhttp.Proof(token, r.Header.Get(sandboxhttp.ChallengeHeader)))
 			if ping != nil {
 				ping(w, r)
 			}
@@ -295,6 +300,7 @@ func (e *memoryEngine) Create(ctx context.Context, spec engine.ContainerSpec) (s
 		}
 		e.mounts[spec.Name] = slices.Clone(spec.Mounts)
 		e.joins[spec.Name] = spec.Join
+		e.tokens[spec.Name] = spec.Env["EXECD_ACCESS_TOKEN"]
 		e.containers[spec.Name] = &engine.Container{
 			ID: "id-of-" + spec.Name, Name: spec.Name, Labels: maps.Clone(spec.Labels), Status: engine.StatusCreated,
 		}

@@ -17,6 +17,7 @@ func (h *Host) spawn(record lifecycle.Record, auth *lifecycle.ImageAuth, isNew b
 	if record.Removed { // a version before kept its spec
 		record.Spec = lifecycle.Spec{}
 	}
+	record.Spec = withoutCopies(record.Spec) // a version before kept them
 	a := &actor{
 		host:      h,
 		id:        record.Sandbox.ID,

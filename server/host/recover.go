@@ -32,11 +32,12 @@ func (h *Host) recover(ctx context.Context) error {
 			continue
 		}
 		// no sandbox, one with another box, or one whose box was removed
-		if box.Record == nil || h.registry.has(box.Record.Sandbox.ID) {
+		rebuilt := box.Rebuild()
+		if rebuilt == nil || h.registry.has(rebuilt.Sandbox.ID) {
 			discards.Go(func() { h.discard(ctx, box) })
 			continue
 		}
-		record := *box.Record
+		record := *rebuilt
 		if err := h.options.Store.Insert(
 			ctx, record, nil, stateEvent("", record.Sandbox),
 		); err != nil {

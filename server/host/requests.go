@@ -122,8 +122,6 @@ func (h *Host) createdBefore(
 
 func (h *Host) newRecord(spec lifecycle.Spec, options lifecycle.CreateOptions) lifecycle.Record {
 	now := h.options.Clock().UTC()
-	extensions := spec.Extensions
-	spec.Extensions = nil // they are in the sandbox
 	needsAuth := spec.Auth != nil
 	spec.Auth = nil // the actor has them, for the pull alone
 	record := lifecycle.Record{
@@ -135,7 +133,7 @@ func (h *Host) newRecord(spec lifecycle.Spec, options lifecycle.CreateOptions) l
 			CreatedAt:  now,
 			ExpiresAt:  wall(now.Add(spec.Timeout)),
 			Owner:      options.Owner,
-			Extensions: extensions,
+			Extensions: spec.Extensions,
 
 			RuntimeClass: spec.RuntimeClass,
 			Status: lifecycle.Status{
@@ -145,13 +143,20 @@ func (h *Host) newRecord(spec lifecycle.Spec, options lifecycle.CreateOptions) l
 				LastTransitionAt: now,
 			},
 		},
-		Spec:      spec,
+		Spec:      withoutCopies(spec),
 		ByAdmin:   options.Role == lifecycle.RoleAdmin,
 		NeedsAuth: needsAuth,
 		Token:     lifecycle.NewToken(),
 	}.Clone()
 	h.options.Boxes.Assign(&record)
 	return record
+}
+
+// withoutCopies returns the spec without what its sandbox has, too. That may have a MiB, and a
+// record is written as a whole at each change.
+func withoutCopies(spec lifecycle.Spec) lifecycle.Spec {
+	spec.Image, spec.Metadata, spec.Entrypoint, spec.Extensions = "", nil, nil, nil
+	return spec
 }
 
 // Delete implements lifecycle.Backend.

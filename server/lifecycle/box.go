@@ -75,8 +75,8 @@ type BoxListing struct {
 	ID      string
 	Status  BoxStatus // BoxEnded also for one that has not been started; empty when only the owner of its network is left
 	Network BoxStatus // of the container that owns its network, such as the egress sidecar; empty where that is its own
-	// Record is rebuilt from what the box carries, for a box that is alive; nil otherwise. Its expiry is the one at creation.
-	Record *Record
+	// Rebuild returns the record from what the box carries, for a box that is alive; nil otherwise. Its expiry is the one at creation.
+	Rebuild func() *Record
 	// Parts are the engine's names of what belongs to it.
 	Parts []string
 }

@@ -64,7 +64,8 @@ type ImageAuth struct {
 // Record is a sandbox with everything the service needs after a crash.
 type Record struct {
 	Sandbox Sandbox
-	Spec    Spec
+	// Spec is what was asked for, without what the Sandbox has: image, metadata, entrypoint and extensions. It is empty once Removed.
+	Spec Spec
 	// ByAdmin reports that an administrator's key created it.
 	ByAdmin bool `json:",omitempty"`
 	// NeedsAuth is true when the image was asked for with credentials, which are not stored.

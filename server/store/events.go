@@ -133,7 +133,7 @@ type encodedEvent struct {
 func encodeEvents(events []lifecycle.Event) ([]encodedEvent, error) {
 	encoded := make([]encodedEvent, len(events))
 	for i, event := range events {
-		data, err := json.Marshal(event)
+		data, err := lifecycle.EncodeJSON(event)
 		if err != nil {
 			return nil, fmt.Errorf("store: encode an event of sandbox %q: %w", event.SandboxID, err)
 		}

@@ -51,6 +51,28 @@ func wantGapless(t testing.TB, s *store.Store, count int) lifecycle.EventPage {
 	return all
 }
 
+// TestStoredSize: what is stored follows what a client sent, in characters that JSON in HTML has in
+// six bytes, too.
+func TestStoredSize(t *testing.T) {
+	const sent = 1 << 20
+	dir := t.TempDir()
+	s := open(t, dir)
+	r, e := record("a"), event("a", birth)
+	r.Sandbox.Metadata = map[string]string{"key": strings.Repeat("<", sent)}
+	e.Metadata = r.Sandbox.Metadata
+	if err := s.Insert(t.Context(), r, nil, e); err != nil {
+		t.Fatal(err)
+	}
+	var ofRecord, ofEvent int
+	if err := rawDB(t, dir).QueryRow(`SELECT length(record), length(event) FROM sandboxes, events`).
+		Scan(&ofRecord, &ofEvent); err != nil {
+		t.Fatal(err)
+	}
+	if ofRecord > sent+4096 || ofEvent > sent+4096 {
+		t.Errorf("the record has %d bytes, the event %d", ofRecord, ofEvent)
+	}
+}
+
 func TestEventRoundTrip(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)

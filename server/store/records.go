@@ -134,7 +134,7 @@ func (s *Store) Forget(ctx context.Context, id string, events ...lifecycle.Event
 // encode returns a record as JSON. Fields that a newer release wrote are ignored by decode, and
 // fields that an older one did not have are zero.
 func encode(record lifecycle.Record) ([]byte, error) {
-	data, err := json.Marshal(record)
+	data, err := lifecycle.EncodeJSON(record)
 	if err != nil {
 		return nil, fmt.Errorf("store: encode sandbox %q: %w", record.Sandbox.ID, err)
 	}
