@@ -57,7 +57,8 @@ func (c *Containers) ownVolumes(ctx context.Context, record lifecycle.Record) er
 		}
 		labels, err := c.volumeOf(ctx, v, record.Sandbox.Owner)
 		switch {
-		case errors.Is(err, engine.ErrNotFound): // a folder in a volume that is not there: the engine refuses that
+		case errors.Is(err, engine.ErrNotFound): // another key could make it until the container is made
+			return lifecycle.BoxFailuref(lifecycle.ReasonContainerError, "volumes[%d].pvc.claimName: volume %q does not exist, which a sub path needs", i, v.ClaimName)
 		case err != nil:
 			return err
 		case !record.ByAdmin && !c.mayMount(labels, record.Sandbox.Owner):

@@ -335,6 +335,34 @@ func TestFirstOfTwoOwners(t *testing.T) {
 	}
 }
 
+// TestVolumeMadeMeanwhile: another key's sandbox makes the volume after it was looked for, and before
+// the container is made.
+func TestVolumeMadeMeanwhile(t *testing.T) {
+	m := newMachine(t).start()
+	m.engine.failAfter(callMakeVolume, func(context.Context, string) error {
+		m.engine.mu.Lock()
+		defer m.engine.mu.Unlock()
+		m.engine.volumes["theirs"] = map[string]string{lifecycle.LabelPrefix + "owner": "bob", lifecycle.LabelPrefix + "instance": instance}
+		return nil
+	})
+	wanted := spec()
+	wanted.Volumes = []lifecycle.Volume{
+		{Name: "theirs", MountPath: "/theirs", ClaimName: "theirs", SubPath: "folder"},
+		{Name: "mine", MountPath: "/mine", ClaimName: "mine"},
+	}
+	sandbox, err := m.host.Create(t.Context(), wanted, lifecycle.CreateOptions{Owner: "alice", Role: lifecycle.RoleUser})
+	if err != nil {
+		t.Fatal(err)
+	}
+	settled, err := m.host.AwaitStable(t.Context(), sandbox.ID, deadline)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if settled.Status.State != lifecycle.StateFailed || !strings.Contains(settled.Status.Message, "volumes[0].pvc.claimName") {
+		t.Errorf("%+v", settled.Status)
+	}
+}
+
 func realTempDir(t *testing.T) string {
 	t.Helper()
 	root, err := filepath.EvalSymlinks(t.TempDir())
