@@ -17,7 +17,7 @@ const (
 	labelOwner = lifecycle.LabelPrefix + "owner"
 	// labelShared with the value "true" is on named volumes that every key may mount. The operator sets it at the engine.
 	labelShared = lifecycle.LabelPrefix + "shared"
-	// labelsTimeout is how long a create waits for the engine's answer whose a named volume is.
+	// labelsTimeout is how long a create waits for the engine's answers whose its named volumes are.
 	labelsTimeout = 5 * time.Second
 )
 
@@ -27,6 +27,8 @@ func (c *Containers) checkVolumes(ctx context.Context, volumes []lifecycle.Volum
 	if err := c.hostPaths.CheckVolumes(volumes, role); err != nil {
 		return err
 	}
+	soon, cancel := context.WithTimeout(ctx, labelsTimeout)
+	defer cancel()
 	for i, v := range volumes {
 		if _, err := c.mount(i, v); err != nil {
 			return err
@@ -34,9 +36,7 @@ func (c *Containers) checkVolumes(ctx context.Context, volumes []lifecycle.Volum
 		if v.ClaimName == "" || role == lifecycle.RoleAdmin {
 			continue
 		}
-		soon, cancel := context.WithTimeout(ctx, labelsTimeout)
 		labels, err := c.options.Engine.VolumeLabels(soon, v.ClaimName)
-		cancel()
 		switch {
 		case errors.Is(err, engine.ErrNotFound), errors.Is(err, engine.ErrUnavailable), ctx.Err() == nil && soon.Err() == context.DeadlineExceeded:
 		case err != nil:
