@@ -46,7 +46,7 @@ func (c *Containers) inspect(ctx context.Context, record *lifecycle.Record) (lif
 		box.Exit = &lifecycle.BoxExit{Code: container.ExitCode, OOMKilled: container.OOMKilled, Log: c.lastLines(ctx, name)}
 		return box, nil
 	}
-	box.Place.Port = portOf(container)
+	box.Place.Port = portOf(container, record.HostNetwork)
 	if owner, _ := networkOwner(*record); owner == "" {
 		return box, nil
 	}

@@ -26,7 +26,7 @@ func (c *Containers) List(ctx context.Context) ([]lifecycle.BoxListing, error) {
 	at := map[string]int{} // index in boxes, by identity
 	for _, container := range containers {
 		id := boxOf(container)
-		if slices.Contains(spares, id) {
+		if slices.Contains(spares, id) || !isPart(container.Name, id) {
 			continue
 		}
 		i, known := at[id]
@@ -37,7 +37,7 @@ func (c *Containers) List(ctx context.Context) ([]lifecycle.BoxListing, error) {
 		}
 		box := &boxes[i]
 		box.Parts = append(box.Parts, container.Name)
-		if ownsNetwork(container) {
+		if id != "" && container.Name != containerName(id) {
 			box.Network = statusOf(container)
 			continue
 		}
@@ -49,6 +49,12 @@ func (c *Containers) List(ctx context.Context) ([]lifecycle.BoxListing, error) {
 // boxOf returns the identity of the box that a container belongs to. Containers of a service before identities have their sandbox's id.
 func boxOf(container engine.Container) string {
 	return cmp.Or(container.Labels[labelBox], container.Labels[labelID])
+}
+
+// isPart reports whether a container of that name can belong to the box. The labels do not say so: an image passes them on, so that what
+// another program makes of a sandbox's image has them, too.
+func isPart(name, box string) bool {
+	return box == "" || name == containerName(box) || name == sidecarName(box) || name == holderName(box)
 }
 
 // recordOf rebuilds the record of a container that is alive; nil when that is not possible.
@@ -68,7 +74,7 @@ func recordOf(container engine.Container) *lifecycle.Record {
 	}
 	status.Reason, status.Message = lifecycle.ReasonProvisioning, "rebuilt from its container: the record was lost"
 	record.Box = boxOf(container)
-	record.Port = portOf(container)
+	record.Port = portOf(container, record.HostNetwork)
 	record.Sandbox.Stages = nil // the label has only those before the container was made
 	return &record
 }

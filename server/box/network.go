@@ -24,8 +24,6 @@ const (
 
 func holderName(box string) string { return containerName(box) + "-network" }
 
-func ownsNetwork(container engine.Container) bool { return container.Labels[labelNetwork] != "" }
-
 // networkOwner returns the name of the container that owns the network of a record's sandbox, and what messages call it; empty when that
 // is the sandbox's own, or the host.
 func networkOwner(record lifecycle.Record) (name, title string) {

@@ -141,12 +141,12 @@ func freePort() (int, error) {
 	return 0, fmt.Errorf("no free port on %s: %w", loopback, err)
 }
 
-// portOf returns the port at which the container's execd is reached, 0 while it has none. It goes by what the container is, and not
-// by the configuration, which may have changed since.
-func portOf(container engine.Container) int {
-	if text, ok := container.Labels[labelPort]; ok {
-		port, _ := strconv.Atoi(text) // the label is ours
-		return port
+// portOf returns the port at which the container's execd is reached, 0 while it has none. Whether the sandbox shares the host's network
+// is from its record: the configuration may have changed since, and the label may be one of its image's.
+func portOf(container engine.Container, hostNetwork bool) int {
+	if !hostNetwork {
+		return container.Ports[lifecycle.DaemonPort]
 	}
-	return container.Ports[lifecycle.DaemonPort]
+	port, _ := strconv.Atoi(container.Labels[labelPort]) // the label is ours
+	return port
 }

@@ -128,6 +128,52 @@ func TestRestartGoesOn(t *testing.T) {
 	}
 }
 
+// TestLabelsOfAnImage: an image that was made of a sandbox's container passes the labels on, and an
+// image of a client's may have any.
+func TestLabelsOfAnImage(t *testing.T) {
+	m := newMachine(t)
+	bridged := m.record("bridged", lifecycle.StateRunning)
+	labelled := m.containerOf(bridged, engine.StatusRunning)
+	labelled.Labels[lifecycle.LabelPrefix+"execd-port"] = "1"
+	labelled.Labels[lifecycle.LabelPrefix+"sidecar"] = "egress"
+	if err := m.store.Insert(t.Context(), bridged, nil); err != nil {
+		t.Fatal(err)
+	}
+	m.engine.put(labelled)
+	lost := m.containerOf(m.record("lost", lifecycle.StateRunning), engine.StatusRunning)
+	lost.Labels[lifecycle.LabelPrefix+"execd-port"] = "1"
+	lost.Labels[lifecycle.LabelPrefix+"sidecar"] = "egress"
+	m.engine.put(lost)
+	foreign := m.containerOf(bridged, engine.StatusRunning)
+	foreign.Name = "of-another-program"
+	m.engine.put(foreign)
+	without := m.containerOf(m.record("without", lifecycle.StateRunning), engine.StatusRunning)
+	without.Name = "of-a-third-program"
+	m.engine.put(without)
+	m.start()
+	for _, id := range []string{"bridged", "lost"} {
+		m.await(id, lifecycle.StateRunning)
+		port := func() int { return m.host.RecordOf(id).Port }
+		eventually(t, func() bool { return port() != 0 }, func() any { return "no port" })
+		if want := m.engine.port(container(id)); port() != want {
+			t.Errorf("%s: execd is reached at port %d, want %d", id, port(), want)
+		}
+	}
+	if _, err := m.host.Get(t.Context(), "without"); kindOf(err) != lifecycle.KindNotFound {
+		t.Errorf("the container of another program became a sandbox: %v", err)
+	}
+	if err := m.host.Delete(t.Context(), "bridged"); err != nil {
+		t.Fatal(err)
+	}
+	m.await("bridged", lifecycle.StateTerminated)
+	m.host.Sweep()
+	for _, name := range []string{foreign.Name, without.Name} {
+		if m.engine.status(name) != engine.StatusRunning {
+			t.Errorf("the container %s was removed", name)
+		}
+	}
+}
+
 // A restart during a pull with credentials cannot continue it, and the message says why.
 func TestRestartForgetsCredentials(t *testing.T) {
 	m := newMachine(t)
@@ -167,6 +213,7 @@ func TestLostDatabase(t *testing.T) {
 	m.engine.put(broken)
 	stolen := m.containerOf(m.record("stolen", lifecycle.StatePending), engine.StatusRunning)
 	stolen.Labels[lifecycle.LabelPrefix+"id"] = "another-id"
+	stolen.Name = container("another-id")
 	m.engine.put(stolen)
 	foreign := m.containerOf(m.record("foreign", lifecycle.StatePending), engine.StatusRunning)
 	foreign.Labels[lifecycle.LabelPrefix+"instance"] = "another"
