@@ -103,13 +103,13 @@ func (h *Host) Close() {
 	h.tasks.Wait()
 }
 
-// Ready returns an error of KindUnavailable when the engine or the store does not answer.
+// Ready returns an error of KindUnavailable when the engine does not answer, or the store cannot be
+// written to.
 func (h *Host) Ready(ctx context.Context) error {
 	if err := h.options.Boxes.Ready(ctx); err != nil {
 		return notReady("the container engine", err)
 	}
-	// A write without an effect, which proves that the store is writable.
-	if err := h.options.Store.PurgeKeys(ctx, time.Unix(0, 0)); err != nil {
+	if err := h.options.Store.CheckWritable(ctx); err != nil {
 		return notReady("the store", err)
 	}
 	return nil

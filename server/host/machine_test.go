@@ -224,7 +224,7 @@ const (
 	callSave   = "Save"
 	callForget = "Forget"
 
-	callPurgeKeys = "PurgeKeys"
+	callCheckWritable = "CheckWritable"
 )
 
 var errDisk = errors.New("the disk is gone")
@@ -308,14 +308,14 @@ func (s *watchedStore) Forget(ctx context.Context, id string, events ...lifecycl
 	return s.Store.Forget(ctx, id, events...)
 }
 
-func (s *watchedStore) PurgeKeys(ctx context.Context, notBefore time.Time) error {
+func (s *watchedStore) CheckWritable(ctx context.Context) error {
 	s.mu.Lock()
-	err := s.faults[callPurgeKeys]
+	err := s.faults[callCheckWritable]
 	s.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	return s.Store.PurgeKeys(ctx, notBefore)
+	return s.Store.CheckWritable(ctx)
 }
 
 func kindOf(err error) lifecycle.Kind {

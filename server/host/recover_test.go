@@ -2,15 +2,22 @@ package host_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/server/store"
 )
 
 // found is what a restarted service finds of a sandbox at the engine.
@@ -323,13 +330,50 @@ func TestReady(t *testing.T) {
 	if err := m.host.Ready(t.Context()); err != nil {
 		t.Errorf("both answer: %v", err)
 	}
-	m.store.fail(callPurgeKeys, errDisk)
+	m.store.fail(callCheckWritable, errDisk)
 	if err := m.host.Ready(t.Context()); kindOf(err) != lifecycle.KindUnavailable || !strings.Contains(err.Error(), "the store") {
 		t.Errorf("without a store: %v", err)
 	}
-	m.store.fail(callPurgeKeys, nil)
+	m.store.fail(callCheckWritable, nil)
 	m.engine.failBefore(callInfo, func(context.Context, string) error { return engine.ErrUnavailable })
 	if err := m.host.Ready(t.Context()); kindOf(err) != lifecycle.KindUnavailable || !strings.Contains(err.Error(), "engine") {
 		t.Errorf("without an engine: %v", err)
+	}
+}
+
+// TestReadyOnAFullDisk: a store that cannot be written to is not ready until there is room.
+func TestReadyOnAFullDisk(t *testing.T) {
+	disk := t.TempDir()
+	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=1m"); err != nil {
+		t.Fatalf("this test mounts a small file system, and so needs root: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(disk, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	records, err := store.Open(filepath.Join(disk, "store"), zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = records.Close() })
+	m := newMachine(t)
+	m.store.Store = records
+	m.start()
+	if err := m.host.Ready(t.Context()); err != nil {
+		t.Errorf("with room: %v", err)
+	}
+	rest := filepath.Join(disk, "rest")
+	if err := os.WriteFile(rest, make([]byte, 1<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("the disk is not full: %v", err)
+	}
+	if err := m.host.Ready(t.Context()); kindOf(err) != lifecycle.KindUnavailable || !strings.Contains(err.Error(), "the store") {
+		t.Errorf("on a full disk: %v", err)
+	}
+	if err := os.Remove(rest); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.host.Ready(t.Context()); err != nil {
+		t.Errorf("with room again: %v", err)
 	}
 }

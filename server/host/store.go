@@ -33,4 +33,7 @@ type Store interface {
 	FindKey(ctx context.Context, owner, key string,
 		notBefore time.Time) (lifecycle.IdempotencyKey, bool, error)
 	PurgeKeys(ctx context.Context, notBefore time.Time) error
+
+	// CheckWritable returns an error when a change cannot be made durable, as on a full disk.
+	CheckWritable(ctx context.Context) error
 }

@@ -38,6 +38,17 @@ func (s *Store) PurgeKeys(ctx context.Context, notBefore time.Time) error {
 	})
 }
 
+// CheckWritable makes a change of its own durable, and returns an error when that is not possible:
+// the disk is full, say, or was mounted read-only after an error.
+func (s *Store) CheckWritable(ctx context.Context) error {
+	return s.writer.do(ctx, func(stmts *statements) error {
+		if err := execute(stmts.checkWritable); err != nil {
+			return fmt.Errorf("store: try a write: %w", err)
+		}
+		return nil
+	})
+}
+
 func insertKey(stmts *statements, key lifecycle.IdempotencyKey) error {
 	outdated := key.CreatedAt.Add(-lifecycle.IdempotencyWindow)
 	result, err := stmts.insertKey.ExecContext(context.Background(),

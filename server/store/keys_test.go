@@ -2,6 +2,8 @@ package store_test
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -82,4 +84,37 @@ func TestKeyInUse(t *testing.T) {
 	later := keyOf("one", "b", birth.Add(lifecycle.IdempotencyWindow+1))
 	insertWithKey(t, s, "b", later)
 	expectKey(t, s, "one", birth, later)
+}
+
+// TestCheckWritable: each check is a write of its own, which leaves nothing that a client could find
+// or that stays.
+func TestCheckWritable(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir)
+	log := filepath.Join(dir, "sandbox.db-wal")
+	size := func() int64 {
+		t.Helper()
+		info, err := os.Stat(log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Size()
+	}
+	for range 3 {
+		before := size()
+		if err := s.CheckWritable(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if size() == before {
+			t.Error("nothing was written")
+		}
+	}
+	expectKey(t, s, "", birth.Add(-lifecycle.IdempotencyWindow), nil)
+	if err := s.PurgeKeys(t.Context(), birth); err != nil {
+		t.Fatal(err)
+	}
+	var left int
+	if err := rawDB(t, dir).QueryRow("SELECT count(*) FROM idempotency_keys").Scan(&left); err != nil || left != 0 {
+		t.Errorf("%d keys are left, %v", left, err)
+	}
 }

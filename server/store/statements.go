@@ -15,6 +15,7 @@ type statements struct {
 	savepoint, release, undo *sql.Stmt
 	insert, save, forget     *sql.Stmt
 	insertKey, purgeKeys     *sql.Stmt
+	checkWritable            *sql.Stmt
 	insertEvent, boundEvents *sql.Stmt
 	newest, oldestSince      *sql.Stmt
 	trimEvents               *sql.Stmt
@@ -43,6 +44,11 @@ func prepareStatements(ctx context.Context, conn *sql.Conn) (*statements, error)
 			ON CONFLICT DO UPDATE SET digest = excluded.digest, sandbox_id = excluded.sandbox_id, created_at = excluded.created_at
 			WHERE created_at < ?`},
 		{&s.purgeKeys, `DELETE FROM idempotency_keys WHERE created_at < ?`},
+		// Each time another value: SQLite writes nothing for one that is there already, and a
+		// transaction without a change does not touch the disk. The empty key is no client's, and is
+		// purged with the others.
+		{&s.checkWritable, `INSERT INTO idempotency_keys (owner, key, digest, sandbox_id, created_at) VALUES ('', '', '', '', 0)
+			ON CONFLICT DO UPDATE SET created_at = created_at + 1`},
 		{&s.insertEvent, `INSERT INTO events (sandbox_id, owner, time, event, total)
 			VALUES (?1, ?2, ?3, ?4, length(?4) + coalesce((SELECT total FROM events ORDER BY sequence DESC LIMIT 1), 0))`},
 		{&s.boundEvents, `DELETE FROM events WHERE sequence < (SELECT sequence FROM events
