@@ -1,6 +1,7 @@
 package api
 
 import (
+	"slices"
 	"time"
 
 	gen "sandbox.internal/gen/lifecycle"
@@ -63,7 +64,9 @@ func fromListParams(p gen.ListSandboxesParams) (lifecycle.Filter, lifecycle.Page
 		if err != nil {
 			return filter, page, err
 		}
-		filter.States = append(filter.States, state)
+		if !slices.Contains(filter.States, state) { // each is compared with the state of each sandbox
+			filter.States = append(filter.States, state)
+		}
 	}
 	var err error
 	if filter.Metadata, err = lifecycle.ParseMetadataFilter(value(p.Metadata)); err != nil {

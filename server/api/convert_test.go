@@ -170,6 +170,7 @@ func TestListQuery(t *testing.T) {
 		{"defaults", "", lifecycle.Filter{}, first},
 		{"page", "page=3&pageSize=7", lifecycle.Filter{}, lifecycle.Page{Number: 3, Size: 7}},
 		{"states in any case", "state=RUNNING&state=paused", lifecycle.Filter{States: []lifecycle.State{"Running", "Paused"}}, first},
+		{"a state a thousand times", strings.Repeat("state=running&", 999) + "state=Running", lifecycle.Filter{States: []lifecycle.State{"Running"}}, first},
 		{"metadata", "metadata=" + "name%3Dnightly%26team%3Dresearch", lifecycle.Filter{Metadata: map[string]string{"name": "nightly", "team": "research"}}, first},
 		{"metadata, encoded twice", "metadata=" + "a%2526b%3D%253D%2Bc%2520d", lifecycle.Filter{Metadata: map[string]string{"a&b": "= c d"}}, first},
 		{"metadata with an empty value", "metadata=a%3D", lifecycle.Filter{Metadata: map[string]string{"a": ""}}, first},
