@@ -153,6 +153,7 @@ func (l *Log) append(next line) error {
 			l.failed = fmt.Errorf(
 				"audit log: %s ends in an incomplete line: %w; it is taken up again at SIGHUP",
 				l.path, errors.Join(err, cut))
+			l.announce() // the lines before are not synced any more
 		}
 		return fmt.Errorf("audit log: %w", err)
 	}
