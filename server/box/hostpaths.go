@@ -55,7 +55,7 @@ func (c *Containers) mount(i int, v lifecycle.Volume) (engine.Mount, error) {
 		return mount, nil
 	}
 	refuse := func(rule string) (engine.Mount, error) {
-		return engine.Mount{}, lifecycle.Invalidf("volumes[%d].host.path: %q %s", i, v.HostPath, rule)
+		return engine.Mount{}, lifecycle.Invalidf("volumes[%d].host.path: %.128q %s", i, v.HostPath, rule)
 	}
 	if rule := c.hostPaths.Broken(filepath.Join(v.HostPath, v.SubPath)); rule != "" {
 		return refuse(rule)
@@ -78,9 +78,9 @@ func (c *Containers) mount(i int, v lifecycle.Volume) (engine.Mount, error) {
 	case errors.As(err, &broken):
 		return refuse(string(broken))
 	case errors.Is(err, errLeadsOut), err == nil && !lifecycle.PathWithin(resolved, base):
-		return engine.Mount{}, lifecycle.Invalidf("volumes[%d].subPath: %q leads out of %q", i, v.SubPath, v.HostPath)
+		return engine.Mount{}, lifecycle.Invalidf("volumes[%d].subPath: %.128q leads out of %.128q", i, v.SubPath, v.HostPath)
 	case err != nil:
-		return engine.Mount{}, lifecycle.Invalidf("volumes[%d].subPath: %q does not exist below %q, or cannot be read", i, v.SubPath, v.HostPath)
+		return engine.Mount{}, lifecycle.Invalidf("volumes[%d].subPath: %.128q does not exist below %.128q, or cannot be read", i, v.SubPath, v.HostPath)
 	}
 	if rule := c.hostPaths.Broken(resolved); rule != "" {
 		return refuse(rule)

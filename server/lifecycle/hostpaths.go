@@ -103,7 +103,7 @@ func (p HostPaths) CheckVolumes(volumes []Volume, role Role) error {
 			return Forbiddenf("volumes[%d].host: storage.allowed_host_paths is empty, so that only keys with the role %s may mount paths of the host", i, RoleAdmin)
 		}
 		if rule := p.Broken(path.Join(v.HostPath, v.SubPath)); rule != "" {
-			return Invalidf("volumes[%d].host.path: %q %s", i, v.HostPath, rule)
+			return Invalidf("volumes[%d].host.path: %.128q %s", i, v.HostPath, rule)
 		}
 	}
 	return nil

@@ -56,10 +56,10 @@ func ParseMetadataFilter(text string) (map[string]string, error) {
 		key, keyErr := url.QueryUnescape(rawKey)
 		value, valueErr := url.QueryUnescape(rawValue)
 		if !ok || key == "" || keyErr != nil || valueErr != nil {
-			return nil, Invalidf("metadata: %q is not a key=value pair with both sides percent-encoded", pair)
+			return nil, Invalidf("metadata: %.128q is not a key=value pair with both sides percent-encoded", pair)
 		}
 		if old, twice := filter[key]; twice && old != value {
-			return nil, Invalidf("metadata: key %q is asked for with two different values", key)
+			return nil, Invalidf("metadata: key %.128q is asked for with two different values", key)
 		}
 		filter[key] = value
 	}

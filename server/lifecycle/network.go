@@ -47,7 +47,7 @@ func (p *NetworkPolicy) Validate() error {
 		return nil
 	}
 	if p.DefaultAction != "" && !isAction(p.DefaultAction) {
-		return Invalidf("networkPolicy.defaultAction: must be allow or deny, got %q", p.DefaultAction)
+		return Invalidf("networkPolicy.defaultAction: must be allow or deny, got %.128q", p.DefaultAction)
 	}
 	if len(p.Egress) > MaxEgressRules {
 		return Invalidf("networkPolicy.egress: must have at most %d rules, has %d", MaxEgressRules, len(p.Egress))
@@ -55,7 +55,7 @@ func (p *NetworkPolicy) Validate() error {
 	for i, rule := range p.Egress {
 		switch {
 		case !isAction(rule.Action):
-			return Invalidf("networkPolicy.egress[%d].action: must be allow or deny, got %q", i, rule.Action)
+			return Invalidf("networkPolicy.egress[%d].action: must be allow or deny, got %.128q", i, rule.Action)
 		case !isTarget(rule.Target):
 			return Invalidf("networkPolicy.egress[%d].target: must be a domain name, a wildcard domain such as *.example.com, an IPv4 address or a CIDR range of them, got %.300q",
 				i, rule.Target)

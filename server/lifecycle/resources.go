@@ -51,7 +51,7 @@ func (r ResourceLimits) Parse() (Limits, error) {
 		case "gpu":
 			limits.GPUs, err = parseGPU(r[key])
 		default:
-			err = Invalidf("resourceLimits: unknown key %q; the keys are cpu, memory and gpu", key)
+			err = Invalidf("resourceLimits: unknown key %.128q; the keys are cpu, memory and gpu", key)
 		}
 		if err != nil {
 			return Limits{}, err
@@ -63,7 +63,7 @@ func (r ResourceLimits) Parse() (Limits, error) {
 func parseCPU(text string) (int64, error) {
 	match := findQuantity(cpuFormat, text)
 	if match == nil {
-		return 0, Invalidf("resourceLimits.cpu: %q is not a quantity of cores; write 500m, 0.5 or 1", text)
+		return 0, Invalidf("resourceLimits.cpu: %.128q is not a quantity of cores; write 500m, 0.5 or 1", text)
 	}
 	value, _ := new(big.Rat).SetString(match[1])
 	if match[2] == "" {
@@ -85,7 +85,7 @@ func parseCPU(text string) (int64, error) {
 func parseMemory(text string) (int64, error) {
 	match := findQuantity(memoryFormat, text)
 	if match == nil {
-		return 0, Invalidf("resourceLimits.memory: %q is not a quantity with a unit; write 512Mi or 1Gi", text)
+		return 0, Invalidf("resourceLimits.memory: %.128q is not a quantity with a unit; write 512Mi or 1Gi", text)
 	}
 	value, _ := new(big.Rat).SetString(match[1])
 	bytes, ok := toInt64(value.Mul(value, new(big.Rat).SetInt64(memoryUnits[match[2]])))
@@ -101,7 +101,7 @@ func parseMemory(text string) (int64, error) {
 func parseGPU(text string) (int, error) {
 	count, err := strconv.Atoi(text)
 	if err != nil || count < 1 || strings.HasPrefix(text, "+") {
-		return 0, Invalidf("resourceLimits.gpu: %q is not a count; write 1", text)
+		return 0, Invalidf("resourceLimits.gpu: %.128q is not a count; write 1", text)
 	}
 	return count, nil
 }

@@ -27,9 +27,9 @@ func (c RuntimeClasses) Find(name string) (RuntimeClass, error) {
 		}
 	}
 	if len(c) == 0 {
-		return RuntimeClass{}, Invalidf("runtimeClass: %q is not a runtime class: this service has none", name)
+		return RuntimeClass{}, Invalidf("runtimeClass: %.128q is not a runtime class: this service has none", name)
 	}
-	return RuntimeClass{}, Invalidf("runtimeClass: %q is not a runtime class; the classes are %s", name, strings.Join(c.Names(), ", "))
+	return RuntimeClass{}, Invalidf("runtimeClass: %.128q is not a runtime class; the classes are %s", name, strings.Join(c.Names(), ", "))
 }
 
 // Names returns the names of the classes in their order. It is never nil.

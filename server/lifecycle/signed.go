@@ -16,7 +16,7 @@ func SignedUntil(text string, now, expiresAt time.Time) (time.Time, error) {
 	if err != nil {
 		seconds, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
-			return time.Time{}, Invalidf("query parameter expires: %q is neither an RFC 3339 time nor a number of seconds", text)
+			return time.Time{}, Invalidf("query parameter expires: %.128q is neither an RFC 3339 time nor a number of seconds", text)
 		}
 		if seconds < 1 || seconds > latest {
 			return time.Time{}, Invalidf("query parameter expires: must be between 1 and %d seconds", latest)

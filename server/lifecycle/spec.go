@@ -67,12 +67,12 @@ func validateEnv(env map[string]string) error {
 	for _, name := range sortedKeys(env) {
 		switch {
 		case name == "" || strings.ContainsAny(name, "=\x00"):
-			return Invalidf("env: %q is not a variable name: it must be non-empty and contain neither '=' nor a NUL byte", name)
+			return Invalidf("env: %.128q is not a variable name: it must be non-empty and contain neither '=' nor a NUL byte", name)
 		case strings.HasPrefix(name, daemonPrefix) && name != envGrace && name != envLogFile:
-			return Invalidf("env.%s: names that begin with %s are reserved for the sandbox's daemon, but for its settings %s and %s",
+			return Invalidf("env.%.128s: names that begin with %s are reserved for the sandbox's daemon, but for its settings %s and %s",
 				name, daemonPrefix, envGrace, envLogFile)
 		case strings.ContainsRune(env[name], 0):
-			return Invalidf("env.%s: must not contain a NUL byte", name)
+			return Invalidf("env.%.128s: must not contain a NUL byte", name)
 		}
 		if d, err := time.ParseDuration(env[name]); name == envGrace && env[name] != "" && (err != nil || d < 0) {
 			return Invalidf("env.%s: must be a duration such as 500ms, 2s or 1m (0s disables), not %.40q", name, env[name])
@@ -117,7 +117,7 @@ func validateMetadata(metadata map[string]string) error {
 		case total > MaxMetadata:
 			return Invalidf("metadata: all keys and values together must have at most %d bytes", MaxMetadata)
 		case key == "" || len(key) > MaxMetadataKey || !utf8.ValidString(key):
-			return Invalidf("metadata: key %q must be 1 to %d bytes of UTF-8", key, MaxMetadataKey)
+			return Invalidf("metadata: key %.128q must be 1 to %d bytes of UTF-8", key, MaxMetadataKey)
 		case strings.HasPrefix(key, LabelPrefix):
 			return Invalidf("metadata: key %q: keys that begin with %s are reserved", key, LabelPrefix)
 		case len(metadata[key]) > MaxMetadataValue || !utf8.ValidString(metadata[key]):
@@ -168,7 +168,7 @@ func ParseState(name string) (State, error) {
 			return state, nil
 		}
 	}
-	return "", Invalidf("state: %q is not a state; the states are %s", name, fmt.Sprint(States()))
+	return "", Invalidf("state: %.128q is not a state; the states are %s", name, fmt.Sprint(States()))
 }
 
 func sortedKeys[V any](m map[string]V) []string {

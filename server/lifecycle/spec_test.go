@@ -181,3 +181,55 @@ func TestCheckPort(t *testing.T) {
 		}
 	}
 }
+
+// TestMessagesAreShort: a message repeats the beginning of what a client sent, and not all of it.
+func TestMessagesAreShort(t *testing.T) {
+	long := strings.Repeat("x", 1<<20)
+	volume := func(v lifecycle.Volume) func(*lifecycle.Spec) {
+		return func(s *lifecycle.Spec) { s.Volumes = []lifecycle.Volume{v} }
+	}
+	for name, change := range map[string]func(*lifecycle.Spec){
+		"metadata key":      func(s *lifecycle.Spec) { s.Metadata = map[string]string{long: ""} },
+		"variable":          func(s *lifecycle.Spec) { s.Env = map[string]string{long + "=": ""} },
+		"reserved variable": func(s *lifecycle.Spec) { s.Env = map[string]string{"EXECD_" + long: ""} },
+		"variable's value":  func(s *lifecycle.Spec) { s.Env = map[string]string{long: "\x00"} },
+		"limit":             func(s *lifecycle.Spec) { s.Resources = lifecycle.ResourceLimits{long: "1"} },
+		"cpu":               func(s *lifecycle.Spec) { s.Resources = lifecycle.ResourceLimits{"cpu": long} },
+		"memory":            func(s *lifecycle.Spec) { s.Resources = lifecycle.ResourceLimits{"memory": long} },
+		"gpu":               func(s *lifecycle.Spec) { s.Resources = lifecycle.ResourceLimits{"gpu": long} },
+		"default action":    func(s *lifecycle.Spec) { s.NetworkPolicy = &lifecycle.NetworkPolicy{DefaultAction: long} },
+		"action": func(s *lifecycle.Spec) {
+			s.NetworkPolicy = &lifecycle.NetworkPolicy{Egress: []lifecycle.EgressRule{{Action: long, Target: "x.com"}}}
+		},
+		"target": func(s *lifecycle.Spec) {
+			s.NetworkPolicy = &lifecycle.NetworkPolicy{Egress: []lifecycle.EgressRule{{Action: "allow", Target: long}}}
+		},
+		"volume name":   volume(lifecycle.Volume{Name: long, MountPath: "/a", ClaimName: "claim"}),
+		"host path":     volume(lifecycle.Volume{Name: "a", MountPath: "/a", HostPath: long}),
+		"claim":         volume(lifecycle.Volume{Name: "a", MountPath: "/a", ClaimName: long}),
+		"mount path":    volume(lifecycle.Volume{Name: "a", MountPath: long, ClaimName: "claim"}),
+		"daemon's path": volume(lifecycle.Volume{Name: "a", MountPath: lifecycle.DaemonPath + "/" + long, ClaimName: "claim"}),
+		"kernel's path": volume(lifecycle.Volume{Name: "a", MountPath: "/proc/" + long, ClaimName: "claim"}),
+		"sub path":      volume(lifecycle.Volume{Name: "a", MountPath: "/a", ClaimName: "claim", SubPath: "/" + long}),
+		"overlap": func(s *lifecycle.Spec) {
+			s.Volumes = []lifecycle.Volume{
+				{Name: "a", MountPath: "/" + long, ClaimName: "claim"}, {Name: "b", MountPath: "/" + long + "/b", ClaimName: "claim"},
+			}
+		},
+	} {
+		s := validSpec()
+		change(&s)
+		if err := s.Validate(); err == nil || len(err.Error()) > 512 {
+			t.Errorf("%s: %.600v", name, err)
+		}
+	}
+	_, noClass := lifecycle.RuntimeClasses{}.Find(long)
+	_, noState := lifecycle.ParseState(long)
+	_, noFilter := lifecycle.ParseMetadataFilter(long)
+	forbidden := lifecycle.HostPaths{None: true}.CheckVolumes([]lifecycle.Volume{{HostPath: "/" + long}}, lifecycle.RoleAdmin)
+	for _, err := range []error{noClass, noState, noFilter, forbidden} {
+		if err == nil || len(err.Error()) > 512 {
+			t.Errorf("%.600v", err)
+		}
+	}
+}

@@ -50,7 +50,7 @@ func validateVolumes(volumes []Volume) error {
 		names[v.Name] = true
 		for j, other := range volumes[:i] {
 			if PathWithin(v.MountPath, other.MountPath) || PathWithin(other.MountPath, v.MountPath) {
-				return Invalidf("volumes[%d].mountPath: %q overlaps volumes[%d].mountPath %q", i, v.MountPath, j, other.MountPath)
+				return Invalidf("volumes[%d].mountPath: %.128q overlaps volumes[%d].mountPath %.128q", i, v.MountPath, j, other.MountPath)
 			}
 		}
 	}
@@ -60,25 +60,25 @@ func validateVolumes(volumes []Volume) error {
 func (v Volume) validate(i int) error {
 	switch {
 	case !volumeName.MatchString(v.Name):
-		return Invalidf("volumes[%d].name: %q must be 1 to 63 lower-case letters, digits and dashes", i, v.Name)
+		return Invalidf("volumes[%d].name: %.128q must be 1 to 63 lower-case letters, digits and dashes", i, v.Name)
 	case (v.HostPath == "") == (v.ClaimName == ""):
 		return Invalidf("volumes[%d]: exactly one of host and pvc must be set", i)
 	case v.HostPath != "" && !cleanAbsolute(v.HostPath) || v.HostPath == "/":
-		return Invalidf("volumes[%d].host.path: %q must be an absolute path without . or .. parts and without needless slashes, and not /", i, v.HostPath)
+		return Invalidf("volumes[%d].host.path: %.128q must be an absolute path without . or .. parts and without needless slashes, and not /", i, v.HostPath)
 	case v.ClaimName != "" && !claimName.MatchString(v.ClaimName):
-		return Invalidf("volumes[%d].pvc.claimName: %q must be 2 to 253 letters, digits, and _ . - inside", i, v.ClaimName)
+		return Invalidf("volumes[%d].pvc.claimName: %.128q must be 2 to 253 letters, digits, and _ . - inside", i, v.ClaimName)
 	case strings.HasPrefix(v.ClaimName, DaemonVolumePrefix):
 		return Invalidf("volumes[%d].pvc.claimName: %q: names that begin with %s are reserved for the sandboxes' daemon", i, v.ClaimName, DaemonVolumePrefix)
 	case !cleanAbsolute(v.MountPath) || v.MountPath == "/":
-		return Invalidf("volumes[%d].mountPath: %q must be an absolute path without . or .. parts and without needless slashes, and not /", i, v.MountPath)
+		return Invalidf("volumes[%d].mountPath: %.128q must be an absolute path without . or .. parts and without needless slashes, and not /", i, v.MountPath)
 	case PathWithin(v.MountPath, DaemonPath) || PathWithin(DaemonPath, v.MountPath):
-		return Invalidf("volumes[%d].mountPath: %q overlaps %s, which holds the sandbox's daemon", i, v.MountPath, DaemonPath)
+		return Invalidf("volumes[%d].mountPath: %.128q overlaps %s, which holds the sandbox's daemon", i, v.MountPath, DaemonPath)
 	case v.SubPath != "" && !cleanRelative(v.SubPath):
-		return Invalidf("volumes[%d].subPath: %q must be a relative path without . or .. parts and without needless slashes", i, v.SubPath)
+		return Invalidf("volumes[%d].subPath: %.128q must be a relative path without . or .. parts and without needless slashes", i, v.SubPath)
 	}
 	for _, taken := range kernelPaths {
 		if PathWithin(v.MountPath, taken) {
-			return Invalidf("volumes[%d].mountPath: %q overlaps %s, which belongs to the kernel", i, v.MountPath, taken)
+			return Invalidf("volumes[%d].mountPath: %.128q overlaps %s, which belongs to the kernel", i, v.MountPath, taken)
 		}
 	}
 	return nil
