@@ -44,12 +44,11 @@ type Command struct {
 	clock     func() time.Time
 	run       atomic.Pointer[run] // nil once the command has ended
 
-	mu     sync.Mutex
-	exited bool
-	exit   Exit          // valid once exited
-	code   int           // what exit.Code points to
-	ended  bool          // the terminal event is in the log
-	done   chan struct{} // closed then; nil until Done is called
+	mu    sync.Mutex
+	ended bool          // the terminal event is in the log
+	exit  Exit          // valid then
+	code  int           // what exit.Code points to
+	done  chan struct{} // closed then; nil until Done is called
 }
 
 // Status is what is known of a command (execd document, "Command status").
@@ -84,7 +83,7 @@ func (c *Command) Done() <-chan struct{} {
 func (c *Command) Status() Status {
 	status := Status{ID: c.id, Content: c.content, Running: true, StartedAt: c.startedAt}
 	c.mu.Lock()
-	if c.exited {
+	if c.ended {
 		status.Running = false
 		status.ExitCode = c.exit.Code
 		status.Error = c.exit.Reason
@@ -202,17 +201,17 @@ func (c *Command) end(exit Exit) {
 	if c.input != nil {
 		c.input.close()
 	}
+	// The status and the log end at once: who sees that the command has ended finds all of its output, and who has read the terminal
+	// event finds the exit code.
 	c.mu.Lock()
-	c.exit, c.exited = exit, true
+	defer c.mu.Unlock()
+	c.exit = exit
 	if exit.Code != nil {
 		c.code = *exit.Code
 		c.exit.Code = &c.code
 	}
-	c.mu.Unlock()
 	c.log.Finish(exit.Type(), exit.detail())
 	c.run.Store(nil)
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.ended = true
 	if c.done != nil {
 		close(c.done)
