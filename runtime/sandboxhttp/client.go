@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -99,10 +100,10 @@ type transport struct {
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	response, err := t.Transport.RoundTrip(r)
 	if err != nil {
-		if r.Context().Err() != nil || ours(err) {
+		if r.Context().Err() != nil {
 			return nil, err
 		}
-		return nil, ErrNotHTTP // the text of net/http quotes what it could not read
+		return nil, Cause(err)
 	}
 	if response.StatusCode/100 == 3 {
 		response.Header.Del("Location")
@@ -115,6 +116,21 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		response.Body = &bounded{ReadCloser: response.Body, left: t.maxAnswer}
 	}
 	return response, nil
+}
+
+// tooLarge is what net/http says about a header beyond its limit, which has no type.
+var tooLarge = regexp.MustCompile(`server response headers exceeded \d{1,19} bytes; aborted$`)
+
+// Cause returns an error of net/http if it comes from this machine's network or from a limit, and ErrNotHTTP in place of any other: the
+// text of net/http quotes what it could not understand of an answer.
+func Cause(err error) error {
+	if ours(err) {
+		return err
+	}
+	if text := tooLarge.FindString(err.Error()); text != "" {
+		return errors.New(text)
+	}
+	return ErrNotHTTP
 }
 
 // ours reports whether an error comes from this machine's network, and not from what it could not understand of an answer.

@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"sandbox.internal/runtime/sandboxhttp"
 )
 
 const (
@@ -37,7 +39,7 @@ const (
 var (
 	// ErrNotConnected: nothing accepted the connection.
 	ErrNotConnected = errors.New("no connection")
-	// ErrNoAnswer: the connection brought no HTTP answer.
+	// ErrNoAnswer: the connection brought no HTTP answer. The error quotes nothing of what came.
 	ErrNoAnswer = errors.New("no HTTP answer")
 	// ErrRequestBody: the client's body broke off or was malformed.
 	ErrRequestBody = errors.New("the request's body cannot be read")
@@ -179,7 +181,7 @@ func (p *Proxy) Forward(w http.ResponseWriter, r *http.Request, target Target) e
 	}
 	if to.taken {
 		// The connection is no longer net/http's: nothing can be answered on it.
-		p.logger.Warn().Err(failure).Msg("a switch of protocols broke off")
+		p.logger.Warn().Err(sandboxhttp.Cause(failure)).Msg("a switch of protocols broke off")
 		panic(http.ErrAbortHandler)
 	}
 	to.restore(nil)
@@ -208,6 +210,9 @@ func explain(r *http.Request, body *requestBody, failure error) error {
 		return failure
 	case body.failed():
 		return fmt.Errorf("%w: %w", ErrRequestBody, failure)
+	}
+	if !errors.Is(failure, errUnasked) {
+		failure = sandboxhttp.Cause(failure)
 	}
 	return fmt.Errorf("%w: %w", ErrNoAnswer, failure)
 }

@@ -206,9 +206,12 @@ func TestNothingListens(t *testing.T) {
 	}
 }
 
+// TestServerThatSpeaksNoHTTP: the error, which is logged, has nothing of what the server said.
 func TestServerThatSpeaksNoHTTP(t *testing.T) {
 	for name, said := range map[string]string{
 		"another protocol":   "220 mail.example ESMTP\r\n",
+		"a long line":        strings.Repeat("x", 200<<10) + "\r\n",
+		"a long upgrade":     "HTTP/1.1 101 Switching Protocols\r\nUpgrade: \"" + strings.Repeat("x", 9<<10) + "\r\n\r\n",
 		"nothing":            "",
 		"an endless header":  "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 300<<10) + "\r\n\r\n",
 		"an unasked upgrade": "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: own\r\n\r\n",
@@ -232,6 +235,9 @@ func TestServerThatSpeaksNoHTTP(t *testing.T) {
 			response, body := get(t, forwarder(t, to(listener.Addr().String())), prefix+"/")
 			if response.StatusCode != http.StatusBadGateway {
 				t.Fatalf("%d %s", response.StatusCode, body)
+			}
+			if strings.Contains(body, "mail.example") || len(body) > 1<<10 {
+				t.Errorf("the error is %.500s", body)
 			}
 		})
 	}

@@ -112,7 +112,7 @@ var projectRules = importRules{
 			packages: []string{"server/metrics"},
 			ours:     []string{"openapi/serve", "runtime/engine", "server/host", "server/lifecycle"},
 		},
-		{packages: []string{"server/proxy"}, ours: []string{}, libraries: []string{zerolog}},
+		{packages: []string{"server/proxy"}, ours: []string{"runtime/sandboxhttp"}, libraries: []string{zerolog}},
 		{
 			packages:  []string{"server/reach"},
 			ours:      []string{"openapi/serve", "server/lifecycle", "server/proxy"},
