@@ -1,15 +1,19 @@
 package oci_test
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"sandbox.internal/runtime/engine"
 )
 
-// TestRemoveWithoutKeeper: a container can be removed when the keeper was killed and its program is gone.
-func TestRemoveWithoutKeeper(t *testing.T) {
+// TestWithoutKeeper: when the keeper was killed and its program is gone, a container can be removed, and the engine says that it is not
+// available.
+func TestWithoutKeeper(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "crun")
 	program, err := os.ReadFile(s.Keeper)
@@ -29,6 +33,17 @@ func TestRemoveWithoutKeeper(t *testing.T) {
 		t.Fatal(err)
 	}
 	killKeeper(t, s)
+	for deadline := time.Now().Add(patience); ; { // the engine has to notice that it is gone
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		_, err := e.Info(ctx)
+		cancel()
+		if errors.Is(err, engine.ErrUnavailable) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("Info: %v, want ErrUnavailable", err)
+		}
+	}
 	if err := e.Remove(t.Context(), id); err != nil {
 		t.Errorf("Remove: %v", err)
 	}

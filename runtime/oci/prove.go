@@ -115,9 +115,12 @@ func (e *Engine) runtime(name string) (bundle.Runtime, error) {
 }
 
 // Info implements [engine.Engine].
-func (e *Engine) Info(context.Context) (engine.Info, error) {
+func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
 	if e.closing.Err() != nil {
 		return engine.Info{}, closedError("info")
+	}
+	if err := e.keeper.Ready(ctx); err != nil { // without it no container can be started
+		return engine.Info{}, fmt.Errorf("info: %w", err)
 	}
 	memory, err := hostMemory()
 	if err != nil {

@@ -107,12 +107,24 @@ func (h *held) keep(files []int) {
 	}
 }
 
+// Ready returns nil when the client is connected to a keeper, for which it waits until ctx ends and no longer than a start of the program
+// may take. The error wraps [engine.ErrUnavailable].
+func (c *Client) Ready(ctx context.Context) error {
+	_, err := c.connectedSoon(ctx)
+	return err
+}
+
+// connectedSoon is connected, for as long as a start of the program may take.
+func (c *Client) connectedSoon(ctx context.Context) (*link, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("no keeper runs"))
+	defer cancel()
+	return c.connected(ctx)
+}
+
 // Enter moves the calling thread, which shares its root and working folder with no other, to the keeper's mount namespace. It returns the
 // keeper's process id.
 func (c *Client) Enter() (pid int, err error) {
-	ctx, cancel := context.WithTimeout(c.ctx, startTimeout)
-	defer cancel()
-	via, err := c.connected(ctx)
+	via, err := c.connectedSoon(c.ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -134,7 +146,7 @@ func (c *Client) Launch(ctx context.Context, l Launch) (Process, error) {
 	case <-ctx.Done():
 		return Process{}, unavailable(ctx.Err())
 	}
-	via, err := c.connected(ctx)
+	via, err := c.connectedSoon(ctx)
 	if err != nil {
 		return Process{}, err
 	}

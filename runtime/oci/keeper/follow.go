@@ -69,7 +69,7 @@ func (c *Client) connected(ctx context.Context) (*link, error) {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return nil, unavailable(ctx.Err())
+			return nil, unavailable(context.Cause(ctx))
 		case <-c.ctx.Done():
 			return nil, unavailable(errors.New("the client is closed"))
 		}
