@@ -141,8 +141,9 @@ func (n *Network) repair() {
 			return
 		}
 	}
-	if err := addAccepts(n.bridge.name); err != nil && n.problem == "" {
-		n.problem = fmt.Sprintf("the rules that let containers pass could not be added to %s: %v",
+	n.unadded = ""
+	if err := addAccepts(n.bridge.name); err != nil {
+		n.unadded = fmt.Sprintf("the rules that let containers pass could not be added to %s: %v",
 			dockerChain, err)
 	}
 }

@@ -2,6 +2,7 @@ package network
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -214,7 +215,7 @@ func isReturn(rule *nftables.Rule) bool {
 // be wrong.
 func (n *Network) Problem() string {
 	n.mu.Lock()
-	problem := n.problem
+	problem := cmp.Or(n.unwritten, n.unadded)
 	n.mu.Unlock()
 	if problem != "" {
 		return problem

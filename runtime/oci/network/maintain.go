@@ -193,9 +193,9 @@ func (n *Network) rewrite() error {
 			n.filter.counts = true
 		}
 	}
-	n.problem = ""
+	n.unwritten = ""
 	if err != nil {
-		n.problem = fmt.Sprintf("the nftables table %s could not be written: %v", n.filter.name, err)
+		n.unwritten = fmt.Sprintf("the nftables table %s could not be written: %v", n.filter.name, err)
 	}
 	return err
 }
