@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"iter"
 	"net/http"
 	"net/url"
 	"os"
@@ -118,6 +119,17 @@ func (c *Client) Version(ctx context.Context) (Version, error) {
 		return c.service.GetVersion(ctx)
 	})
 	return version, err
+}
+
+// WatchHostLoad yields every two seconds how busy the machine of the service is. It needs a key with the
+// role admin or viewer.
+func (c *Client) WatchHostLoad(ctx context.Context) iter.Seq2[HostLoad, error] {
+	return events(ctx, &follower{
+		client: c, what: "load of the host", endless: true,
+		open: func(ctx context.Context, _ string) (*http.Response, error) {
+			return c.service.StreamHostLoad(ctx)
+		},
+	}, func(HostLoad) bool { return false })
 }
 
 // Close closes the connections that are kept for later requests.

@@ -56,6 +56,8 @@ type (
 	StoredImage = lifecycle.StoredImage
 	// Event is something that happened to a sandbox; which fields it has depends on its Type.
 	Event = lifecycle.SandboxEvent
+	// HostLoad is how busy the machine of the service is.
+	HostLoad = lifecycle.HostLoad
 	// Endpoint is how to reach a port: a URL, and the headers that every request to it needs.
 	Endpoint = lifecycle.Endpoint
 	// Volume is a mount with one source, Host or Pvc.

@@ -2,7 +2,10 @@ package cli_test
 
 import (
 	"context"
+	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -158,6 +161,22 @@ func TestHelpNeverShowsTheKey(t *testing.T) {
 		"secret-two", "help", "demo")
 	if got.code != cli.ExitOK || strings.Contains(got.stdout+got.stderr, "secret") {
 		t.Errorf("the help shows a key:\n%s%s", got.stdout, got.stderr)
+	}
+}
+
+// TestDoctorAsksWhetherTheServiceIsReady: a service that answers may still be unable to make sandboxes.
+func TestDoctorAsksWhetherTheServiceIsReady(t *testing.T) {
+	t.Parallel()
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/readyz" {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			fmt.Fprint(w, `{"code": "SERVICE_UNAVAILABLE", "message": "the container engine does not answer"}`)
+		}
+	}))
+	t.Cleanup(service.Close)
+	got := run(t.Context(), map[string]string{"SANDBOX_URL": service.URL}, "doctor")
+	if got.code != cli.ExitFailed || !strings.Contains(got.stdout, "fail  ready     the container engine does not answer\n") {
+		t.Errorf("code %d, stdout %q", got.code, got.stdout)
 	}
 }
 

@@ -2,11 +2,14 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -34,6 +37,8 @@ const (
 	checkTimeout = 10 * time.Second
 	// maxSkew is how far apart the clocks may be: expiries and signatures are absolute times.
 	maxSkew = 5 * time.Second
+	// maxCheckAnswer bounds an answer of the service or an engine, in bytes.
+	maxCheckAnswer = 1 << 20
 )
 
 func doctorCommand(t *tool) *cobra.Command {
@@ -58,7 +63,7 @@ func (t *tool) doctor(ctx context.Context) error {
 	}
 	checks, version := t.checkService(ctx, c)
 	if onThisMachine(c.url) {
-		checks = append(checks, t.checkMachine(ctx, version)...)
+		checks = append(checks, t.checkMachine(ctx, c, version)...)
 	}
 	if err := t.showChecks(checks); err != nil {
 		return err
@@ -124,6 +129,7 @@ func (t *tool) checkService(ctx context.Context, c *connection) ([]check, *sandb
 			"start it (make run), or name it: --url, $" + sandbox.URLVariable + " or sandbox login"}}, nil
 	}
 	checks := []check{{"service", checkOK, fmt.Sprintf("%s answers in %s", c.url, duration(took)), ""}}
+	checks = append(checks, checkReady(ctx, c)...)
 	checks = append(checks, checkClock(response, start.Add(took/2)), checkKey(ctx, c))
 	version, err := c.client.Version(ctx)
 	if err != nil {
@@ -132,6 +138,31 @@ func (t *tool) checkService(ctx context.Context, c *connection) ([]check, *sandb
 	checks = append(checks, compareVersions(ownBuild(), version))
 	checks = append(checks, checkStreams(ctx, c))
 	return checks, &version
+}
+
+// checkReady asks whether the service can make sandboxes. That it answers says only that it runs.
+func checkReady(ctx context.Context, c *connection) []check {
+	const next = "look at the log of the service, and at docs/runbook.md, Engine gone and Disk full"
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(c.url, "/")+"/readyz", nil)
+	if err != nil {
+		return []check{{"ready", checkFail, err.Error(), ""}}
+	}
+	response, err := c.http.Do(request)
+	if err != nil {
+		return []check{{"ready", checkFail, err.Error(), next}}
+	}
+	defer func() { _ = response.Body.Close() }()
+	var answer struct{ Message string }
+	err = json.NewDecoder(io.LimitReader(response.Body, maxCheckAnswer)).Decode(&answer)
+	switch {
+	case response.StatusCode == http.StatusNotFound: // a proxy passes the API alone
+		return nil
+	case response.StatusCode == http.StatusOK:
+		return []check{{"ready", checkOK, "sandboxes can be made", ""}}
+	case err != nil || answer.Message == "":
+		answer.Message = response.Status
+	}
+	return []check{{"ready", checkFail, answer.Message, next}}
 }
 
 func checkClock(response *http.Response, now time.Time) check {

@@ -25,16 +25,11 @@ const (
 	localEngine = "local"
 	// leastFree is how much space images and sandboxes need to get along, in bytes.
 	leastFree = 5 << 30
-	// maxEngineAnswer bounds an answer of the engine, in bytes.
-	maxEngineAnswer = 1 << 20
 )
-
-// localData is where a service that root starts keeps what the local engine makes.
-const localData = "/var/lib/sandbox-server"
 
 // checkMachine checks what a service on this machine needs. version is what it says about itself, nil
 // when it does not.
-func (t *tool) checkMachine(ctx context.Context, version *sandbox.Version) []check {
+func (t *tool) checkMachine(ctx context.Context, c *connection, version *sandbox.Version) []check {
 	switch {
 	case version == nil:
 		return append(t.checkEngines(ctx), checkKernel(4, 18), checkGroups())
@@ -42,10 +37,7 @@ func (t *tool) checkMachine(ctx context.Context, version *sandbox.Version) []che
 		return nil // its sandboxes are on a cluster
 	case version.Engine.Name == localEngine:
 		checks := append(checkLocal(*version.Engine), checkKernel(5, 12), checkGroups())
-		if _, err := os.Stat(localData); err == nil { // otherwise server.data_dir is another folder
-			checks = append(checks, checkDisk(localData, "sandbox image prune, or a larger disk"))
-		}
-		return checks
+		return append(checks, checkServiceDisk(ctx, c)...)
 	}
 	engine, folder := t.checkDocker(ctx)
 	checks := []check{engine, checkKernel(4, 18), checkGroups()}
@@ -65,7 +57,7 @@ func checkLocal(engine sandbox.Engine) []check {
 		checks = append(checks, check{"network", checkOK, "nothing is known to keep sandboxes from it", ""})
 	default:
 		checks = append(checks, check{"network", checkWarn, *engine.Problem,
-			"type what the line above ends with, as root"})
+			"type, as root, what the line above ends with; docs/local.md, Network, has more"})
 	}
 	switch {
 	case engine.HostUsers == nil:
@@ -182,7 +174,7 @@ func askEngine(ctx context.Context, path string, result any) error {
 	if response.StatusCode != http.StatusOK {
 		return fmt.Errorf("%s answers %d", path, response.StatusCode)
 	}
-	return json.NewDecoder(io.LimitReader(response.Body, maxEngineAnswer)).Decode(result)
+	return json.NewDecoder(io.LimitReader(response.Body, maxCheckAnswer)).Decode(result)
 }
 
 // checkKernel looks for Linux of this version or newer.
@@ -235,7 +227,25 @@ func checkDisk(folder, next string) check {
 	if err := unix.Statfs(folder, &stat); err != nil {
 		return check{"disk", checkWarn, folder + ": " + err.Error(), ""}
 	}
-	free := int64(stat.Bavail) * stat.Bsize
+	return checkFree(int64(stat.Bavail)*stat.Bsize, folder, next)
+}
+
+// checkServiceDisk asks the service, which knows its folders, for the space where its data and the local engine's are.
+func checkServiceDisk(ctx context.Context, c *connection) []check {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	for load, err := range c.client.WatchHostLoad(ctx) {
+		if err != nil {
+			break // the role of the key may be another than admin or viewer
+		}
+		return []check{checkFree(load.DiskTotalBytes-load.DiskUsedBytes, "the data folder of the local engine",
+			"sandbox image prune, or a larger disk")}
+	}
+	return nil
+}
+
+// checkFree judges how many bytes are free in a folder.
+func checkFree(free int64, folder, next string) check {
 	detail := fmt.Sprintf("%s free in %s", bytesOf(free), folder)
 	if free < leastFree {
 		return check{"disk", checkWarn, detail, next}

@@ -9,4 +9,4 @@ import (
 )
 
 // checkMachine has nothing to check: services run on Linux.
-func (t *tool) checkMachine(context.Context, *sandbox.Version) []check { return nil }
+func (t *tool) checkMachine(context.Context, *connection, *sandbox.Version) []check { return nil }
