@@ -200,10 +200,20 @@ func act[T any](t *testing.T, b *tab, what string, action chromedp.Action[T]) T 
 	defer cancel()
 	result, err := chromedp.Run(ctx, action)
 	if err != nil {
-		b.picture(t, "failed")
-		t.Fatalf("%s: %v\ntroubles: %q", what, err, b.take())
+		t.Fatalf("%s: %v\n%s", what, err, b.failed(t))
 	}
 	return result
+}
+
+// failed describes the page of a test that fails, and keeps a picture of it.
+func (b *tab) failed(t *testing.T) string {
+	t.Helper()
+	b.picture(t, "failed")
+	ctx, cancel := context.WithTimeout(b.ctx, time.Second)
+	defer cancel()
+	const shown = "document.body.innerText + '\\nfocus: ' + document.activeElement.outerHTML.slice(0, 200)"
+	text, err := chromedp.Run(ctx, chromedp.Evaluate[string](shown))
+	return fmt.Sprintf("troubles: %q\npage (%v):\n%.2000s", b.take(), err, text)
 }
 
 // command is a command of the DevTools protocol as an action.
@@ -247,8 +257,7 @@ func (b *tab) shows(t *testing.T, expression string) bool {
 		case b.interrupted():
 			return false
 		case time.Now().After(end):
-			b.picture(t, "failed")
-			t.Fatalf("not within %v: %s\ntroubles: %q", rendering, expression, b.take())
+			t.Fatalf("not within %v: %s\n%s", rendering, expression, b.failed(t))
 		}
 	}
 }
