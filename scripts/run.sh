@@ -35,6 +35,7 @@ healthy() {
 }
 
 engine=${ENGINE:-}
+image=sandbox/base:dev
 if [[ -z $engine ]]; then
 	engine=local
 	if [[ $EUID -ne 0 ]]; then
@@ -50,7 +51,12 @@ docker)
 	;;
 local)
 	scripts/crun.sh
-	scripts/images.sh --archives execd base
+	if command -v apt-get >/dev/null; then
+		scripts/images.sh --archives execd base
+	else # of which base is made
+		scripts/images.sh --archives execd
+		image=docker.io/library/debian:bookworm-slim
+	fi
 	;;
 *)
 	say "ENGINE must be local or docker (got \"$engine\")" >&2
@@ -82,7 +88,9 @@ execd_image = "sandbox/execd:dev"
 host_volumes = false
 TOML
 if [[ $engine == local ]]; then
-	printf '\n[local]\nbridge = "sandbox-run"\narchives = ["%s", "%s"]\n' "$archives/execd.tar" "$archives/base.tar" >>"$state/sandbox.toml"
+	list="\"$archives/execd.tar\""
+	[[ $image != sandbox/base:dev ]] || list+=", \"$archives/base.tar\""
+	printf '\n[local]\nbridge = "sandbox-run"\narchives = [%s]\n' "$list" >>"$state/sandbox.toml"
 else
 	printf '\n[docker]\nspare_networks = 2\n' >>"$state/sandbox.toml"
 fi
@@ -99,7 +107,7 @@ until healthy; do
 	if ! kill -0 "$server" 2>/dev/null; then
 		say "the service did not start:" >&2
 		tail -n 5 "$log" >&2
-		say "is port $port taken? PORT=8081 make run uses another one" >&2
+		if grep -q 'address already in use' "$log"; then say "PORT=8081 make run uses another port" >&2; fi
 		exit 1
 	fi
 	if ((SECONDS >= deadline)); then
@@ -110,13 +118,13 @@ until healthy; do
 done
 
 result=0
-bin/sandbox --url "$url" demo || result=$?
+bin/sandbox --url "$url" demo --image "$image" || result=$?
 if [[ ! -t 0 || ! -t 1 ]]; then
 	exit "$result"
 fi
 say "the API is at $url (log: $log); Ctrl-C stops the service"
 say "it demands the key in $key; in another terminal:"
 say "  export SERVICE_API_KEY=\$(cat $key)"
-say "  bin/sandbox --url $url run sandbox/base:dev -- echo hello"
+say "  bin/sandbox --url $url run $image -- echo hello"
 trap 'exit 0' INT TERM
 wait "$server"

@@ -22,7 +22,7 @@ func Load(path string, env func(string) string) (Config, error) {
 	doc, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Config{},
-			fmt.Errorf("%s: %w; write one with: sandbox-server config init", path, fs.ErrNotExist)
+			fmt.Errorf("%s: %w; write one with: sandbox-server --config %[1]s config init", path, fs.ErrNotExist)
 	}
 	if err != nil {
 		return Config{}, fmt.Errorf("read configuration: %w", err)

@@ -427,7 +427,7 @@ func TestLoadRefusesWhatIsNotTOML(t *testing.T) {
 func TestLoadMissingFile(t *testing.T) {
 	t.Chdir(t.TempDir())
 	_, err := config.Load("absent.toml", home)
-	want := "absent.toml: file does not exist; write one with: sandbox-server config init"
+	want := "absent.toml: file does not exist; write one with: sandbox-server --config absent.toml config init"
 	if !errors.Is(err, fs.ErrNotExist) || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
