@@ -1,16 +1,23 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"iter"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 
 	"sandbox.internal/gen/lifecycle"
 )
 
-// pageSize is how many sandboxes one request lists.
-const pageSize = 100
+const (
+	// pageSize is how many sandboxes one request lists.
+	pageSize = 100
+	// listAttempts bounds how often a list is read because it changed meanwhile.
+	listAttempts = 5
+)
 
 // ListOptions choose sandboxes. Nil chooses all.
 type ListOptions struct {
@@ -20,8 +27,9 @@ type ListOptions struct {
 	Metadata map[string]string
 }
 
-// List yields sandboxes, newest first, over all pages. What is created meanwhile can make one be
-// yielded again; it is left out then.
+// List yields sandboxes, newest first, each once. All pages are read before the first is yielded, so
+// that it may be deleted, and read again when the list changed meanwhile. What is yielded may have
+// another state since.
 func (c *Client) List(ctx context.Context, o *ListOptions) iter.Seq2[Info, error] {
 	options := deref(o)
 	return func(yield func(Info, error) bool) {
@@ -33,32 +41,52 @@ func (c *Client) List(ctx context.Context, o *ListOptions) iter.Seq2[Info, error
 			}
 			params.Metadata = new(pairs.Encode())
 		}
-		seen := make(map[string]bool)
-		for page := 1; ; page++ {
-			params.Page = &page
-			var list lifecycle.SandboxList
-			err := c.call(ctx, repeatable, &list,
-				func(ctx context.Context) (*http.Response, error) {
-					return c.service.ListSandboxes(ctx, params)
-				})
+		found := make(map[string]Info)
+		for range listAttempts {
+			stable, err := c.readPages(ctx, params, found)
 			if err != nil {
 				yield(Info{}, err)
 				return
 			}
-			for _, info := range list.Items {
-				if seen[info.ID] {
-					continue
-				}
-				seen[info.ID] = true
-				if !yield(info, nil) {
-					return
-				}
+			if stable {
+				break
 			}
-			if !list.Pagination.HasNextPage || len(list.Items) == 0 {
+		}
+		for _, info := range slices.SortedFunc(maps.Values(found), newestFirst) {
+			if !yield(info, nil) {
 				return
 			}
 		}
 	}
+}
+
+// readPages adds a list to what is found, by id. It is not stable when the list changed between its
+// pages: when a sandbox leaves one page, another moves to a page that was read already.
+func (c *Client) readPages(ctx context.Context, params *lifecycle.ListSandboxesParams,
+	found map[string]Info) (stable bool, err error) {
+	totals := make(map[int]bool)
+	for page := 1; ; page++ {
+		params.Page = &page
+		var list lifecycle.SandboxList
+		err := c.call(ctx, repeatable, &list, func(ctx context.Context) (*http.Response, error) {
+			return c.service.ListSandboxes(ctx, params)
+		})
+		if err != nil {
+			return false, err
+		}
+		for _, info := range list.Items {
+			found[info.ID] = info
+		}
+		totals[list.Pagination.TotalItems] = true
+		if !list.Pagination.HasNextPage || len(list.Items) == 0 {
+			return len(totals) == 1, nil
+		}
+	}
+}
+
+// newestFirst is the order of the contract.
+func newestFirst(a, b Info) int {
+	return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(a.ID, b.ID))
 }
 
 // EventOptions say where a stream of events begins. Nil means where the stream itself says.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from unittest.mock import patch
+from urllib.parse import parse_qs, urlsplit
 
 from sandboxes import AsyncClient, AsyncSandbox, StreamError
 
@@ -134,6 +135,30 @@ class AsyncFailures(AsyncCase):
                 self.assertEqual(requests[-1], "DELETE /v1/sandboxes/box")
                 requests = await self.created(answered=answered, key="mine")  # which finds it again
                 self.assertNotIn("DELETE /v1/sandboxes/box", requests)
+
+    async def test_lists_that_change(self) -> None:
+        ids = [f"box-{number}" for number in range(6)]
+        want, others = ids[:], ids[:2]
+
+        def script(exchange: Exchange) -> None:
+            query = parse_qs(urlsplit(exchange.path).query)
+            page, size = int(query["page"][0]), int(query["pageSize"][0])
+            if page > 1 and others:
+                ids.remove(others.pop())  # one of a page that was read ends
+            exchange.answer(200, {
+                "items": [{**described("Running"), "id": id, "createdAt": f"2026-01-02T15:04:0{9 - want.index(id)}Z"}
+                          for id in ids[(page - 1) * size : page * size]],
+                "pagination": {"page": page, "pageSize": size, "totalItems": len(ids),
+                               "totalPages": -(-len(ids) // size), "hasNextPage": page * size < len(ids)}})
+
+        came = list[str]()
+        with ScriptedService(script) as service:
+            async with AsyncClient(service.url) as client:
+                async for sandbox in client.list(state=["Running"], page_size=2):
+                    came.append(sandbox.id)
+                    if sandbox.id in ids:
+                        ids.remove(sandbox.id)  # as when it is deleted
+        self.assertEqual(came, want)
 
     async def watched(self, *events: tuple[str, str]) -> list[str]:
         """The events of a watch of the home directory whose stream ends after them."""

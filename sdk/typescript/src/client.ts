@@ -55,6 +55,10 @@ export interface ListOptions extends CallOptions {
 
 /** How many sandboxes are asked for at a time. */
 const pageSize = 100;
+/** How often a list is read at most that changes meanwhile. */
+const listAttempts = 5;
+
+type ListQuery = NonNullable<paths["/v1/sandboxes"]["get"]["parameters"]["query"]>;
 
 /** A client of the sandbox service. It holds no connection and needs no end. */
 export class Client {
@@ -123,23 +127,37 @@ export class Client {
     return this.api.json("get", "/v1/sandboxes/{sandboxId}", { path: { sandboxId: id } }, options);
   }
 
-  /** All sandboxes that match, newest first. Those that are created meanwhile may be left out. */
+  /**
+   * All sandboxes that match, newest first, each once. All pages are read before the first sandbox
+   * comes, so that it may be deleted, and read again when the list changed meanwhile. What comes may
+   * have another state since.
+   */
   async *list(options: ListOptions = {}): AsyncGenerator<SandboxInfo, void, undefined> {
     const { state, metadata, signal } = options;
-    const query = {
+    const query: ListQuery = {
       pageSize,
       ...(state === undefined ? {} : { state: typeof state === "string" ? [state] : state }),
       ...(metadata ? { metadata: new URLSearchParams(metadata).toString() } : {}),
     };
-    const seen = new Set<string>(); // a new sandbox moves others to the next page
+    const found = new Map<string, SandboxInfo>();
+    for (let attempt = 1; attempt <= listAttempts; attempt++) {
+      if (await this.#readPages(found, query, signal ? { signal } : {})) break;
+    }
+    yield* [...found.values()].sort((a, b) => Date.parse(b.createdAt) - Date.parse(a.createdAt));
+  }
+
+  /**
+   * Adds a list to what is found, by id. Returns whether it stayed the same from page to page: when a
+   * sandbox leaves one page, another moves to a page that was read already.
+   */
+  async #readPages(found: Map<string, SandboxInfo>, query: ListQuery, options: CallOptions): Promise<boolean> {
+    const totals = new Set<number>();
     for (let page = 1; ; page++) {
       const input = { query: { ...query, page } };
-      const { items, pagination } = await this.api.json("get", "/v1/sandboxes", input, signal ? { signal } : {});
-      for (const item of items) {
-        if (!seen.has(item.id)) yield item;
-        seen.add(item.id);
-      }
-      if (!pagination.hasNextPage) return;
+      const { items, pagination } = await this.api.json("get", "/v1/sandboxes", input, options);
+      for (const item of items) found.set(item.id, item);
+      totals.add(pagination.totalItems);
+      if (!pagination.hasNextPage) return totals.size === 1;
     }
   }
 

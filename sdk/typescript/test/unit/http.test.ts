@@ -314,6 +314,27 @@ test("an event without an end is an error of the protocol, and nothing is resume
   assert.equal(asked.length, 1);
 });
 
+test("a list has each sandbox once, whatever leaves it between its pages", async () => {
+  let there = Array.from({ length: 250 }, (_, at) => `box-${at}`);
+  const [all, others] = [there, there.slice(0, 2)];
+  const end = (id: string | undefined) => (there = there.filter((other) => other !== id));
+  const { client } = await clientOf((request, response) => {
+    const query = new URL(request.url ?? "", "http://service").searchParams;
+    const [page, pageSize] = [Number(query.get("page")), Number(query.get("pageSize"))];
+    if (page > 1) end(others.shift()); // one of a page that was read
+    const items = there.slice((page - 1) * pageSize, page * pageSize);
+    const pagination = { totalItems: there.length, hasNextPage: page * pageSize < there.length };
+    const createdAt = (id: string) => new Date(-1_000 * all.indexOf(id)).toISOString();
+    response.end(JSON.stringify({ items: items.map((id) => ({ id, createdAt: createdAt(id) })), pagination }));
+  });
+  const seen: string[] = [];
+  for await (const { id } of client.list({ state: "Running" })) {
+    seen.push(id);
+    end(id); // as when it is deleted
+  }
+  assert.deepEqual(seen, all);
+});
+
 test("a terminal whose WebSocket is refused is not attached to for ever", async () => {
   const answer = { id: "a", signature: "1.x" }; // to everything, handshakes too
   const { client, asked } = await clientOf((_, response) => response.end(JSON.stringify(answer)), { webSocket: WebSocket });

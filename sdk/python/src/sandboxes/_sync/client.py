@@ -22,6 +22,9 @@ from .streams import Events
 
 T = TypeVar("T")
 
+LIST_ATTEMPTS = 5
+"""How often a list is read at most that changes meanwhile."""
+
 
 class Client:
     """A service that sandboxes are made with. As a context manager it closes its connections at the end."""
@@ -115,17 +118,32 @@ class Client:
 
     def list(self, *, state: Sequence[str] | None = None, metadata: Mapping[str, str] | None = None,
                    page_size: int = 100) -> Iterator[Sandbox]:
-        """The sandboxes in one of the states and with all of the metadata, newest first, from all pages."""
-        seen, page = set[str](), 1  # a sandbox that is made meanwhile moves others to the next page
+        """The sandboxes in one of the states and with all of the metadata, newest first, each once.
+
+        All pages are read before the first sandbox comes, so that it may be deleted, and read again when the list
+        changed meanwhile. What comes may have another state since.
+        """
+        found = dict[str, SandboxInfo]()
+        for _ in range(LIST_ATTEMPTS):
+            if self._read_pages(found, state, metadata, page_size):
+                break
+        for info in sorted(found.values(), key=lambda info: info.created_at, reverse=True):
+            yield Sandbox(self._http, info)
+
+    def _read_pages(self, found: dict[str, SandboxInfo], state: Sequence[str] | None,
+                          metadata: Mapping[str, str] | None, page_size: int) -> bool:
+        """Adds a list to what is found, by id. Returns whether it stayed the same from page to page.
+
+        When a sandbox leaves one page, another moves to a page that was read already.
+        """
+        page, totals = 1, set[int]()
         while True:
-            found = self._http.call(lifecycle.list_sandboxes(
+            listed = self._http.call(lifecycle.list_sandboxes(
                 state=state, metadata=metadata_filter(metadata), page=page, page_size=page_size))
-            for info in found.items:
-                if info.id not in seen:
-                    seen.add(info.id)
-                    yield Sandbox(self._http, info)
-            if not found.pagination.has_next_page:
-                return
+            found.update((info.id, info) for info in listed.items)
+            totals.add(listed.pagination.total_items)
+            if not listed.pagination.has_next_page:
+                return len(totals) == 1
             page += 1
 
     def events(self, after: int | None = None) -> Events[SandboxEvent]:
