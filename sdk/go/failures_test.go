@@ -354,6 +354,40 @@ func TestCreateThatIsBrokenOff(t *testing.T) {
 	}
 }
 
+// TestDeleteWhoseAnswerIsLost: that the sandbox is gone afterwards is what was asked for, but a proxy's
+// page does not say so.
+func TestDeleteWhoseAnswerIsLost(t *testing.T) {
+	t.Parallel()
+	const gone = `{"code":"SANDBOX_NOT_FOUND","message":"gone"}`
+	for name, test := range map[string]struct {
+		lost   int32
+		answer string
+		want   error
+	}{
+		"gone since":       {1, gone, nil},
+		"gone before":      {0, gone, sandbox.ErrNotFound},
+		"a page of errors": {1, "<p>", sandbox.ErrNotFound},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var asked atomic.Int32
+			mux := http.NewServeMux()
+			mux.HandleFunc("DELETE /v1/sandboxes/box", func(w http.ResponseWriter, _ *http.Request) {
+				if asked.Add(1) <= test.lost {
+					cut(w)
+				}
+				w.WriteHeader(http.StatusNotFound)
+				_, _ = fmt.Fprint(w, test.answer)
+			})
+			box, err := scripted(t, mux).Connect(t.Context(), "box")
+			check(t, err)
+			if err := box.Delete(t.Context()); !errors.Is(err, test.want) {
+				t.Errorf("%v, want %v", err, test.want)
+			}
+		})
+	}
+}
+
 // TestLogThatIsNotKept: the connection ended with the service, and what the sandbox printed until its own
 // end is more than is kept. That is a loss, whatever its last lines look like.
 func TestLogThatIsNotKept(t *testing.T) {

@@ -184,10 +184,16 @@ func (s *Sandbox) Renew(ctx context.Context, d time.Duration) (time.Time, error)
 // Delete ends the sandbox and waits for a while until nothing is left of it. It is no error when
 // the sandbox is ending or has ended already.
 func (s *Sandbox) Delete(ctx context.Context) error {
+	sent := 0
 	err := s.client.call(ctx, repeatable, nil, func(ctx context.Context) (*http.Response, error) {
+		sent++
 		return s.client.service.DeleteSandbox(ctx, s.id,
 			&lifecycle.DeleteSandboxParams{Prefer: prefer(waitStep)})
 	})
+	var refused *Error
+	if sent > 1 && errors.As(err, &refused) && refused.Code == "SANDBOX_NOT_FOUND" {
+		return nil // an attempt before ended it, and only its answer was lost
+	}
 	if errors.Is(err, ErrConflict) {
 		if info, failure := s.Refresh(ctx); failure == nil && isOver(info.Status.State) {
 			return nil

@@ -6,7 +6,7 @@ import threading
 from unittest.mock import patch
 from urllib.parse import parse_qs, urlsplit
 
-from sandboxes import AsyncClient, AsyncSandbox, StreamError
+from sandboxes import AsyncClient, AsyncSandbox, ConflictError, NotFoundError, StreamError
 
 from .async_support import AsyncCase, interrupt, together
 from .support import PATIENCE, CuttingProxy, Exchange, ScriptedService, described, image
@@ -159,6 +159,48 @@ class AsyncFailures(AsyncCase):
                     if sandbox.id in ids:
                         ids.remove(sandbox.id)  # as when it is deleted
         self.assertEqual(came, want)
+
+    async def deleted(self, *answers: tuple[int, str], state: str = "Terminated") -> None:
+        """Deletes a sandbox whose service answers like this, and not at all where a status is 0."""
+        left = list(answers)
+
+        def script(exchange: Exchange) -> None:
+            status, code = (200, "") if exchange.command == "GET" else left.pop(0)
+            if status == 0:
+                exchange.close_connection = True
+            elif status == 200:
+                exchange.answer(200, described(state))
+            else:
+                exchange.answer(status, {"code": code, "message": "no"})
+
+        with ScriptedService(script) as service:
+            await (await self.scripted(service)).delete()
+        self.assertEqual(left, [])
+
+    async def test_deletes_whose_answer_is_lost(self) -> None:
+        lost, over, gone = (0, ""), (409, "CONFLICT"), (404, "SANDBOX_NOT_FOUND")
+        await self.deleted(lost, over)
+        await self.deleted(lost, over, state="Failed")
+        await self.deleted(over)
+        await self.deleted(lost, gone)
+        with self.assertRaises(ConflictError):
+            await self.deleted(lost, over, state="Running")
+        with self.assertRaises(NotFoundError):
+            await self.deleted(gone)
+
+    async def test_the_404_of_a_proxy_is_no_success(self) -> None:
+        with self.assertRaises(NotFoundError):
+            await self.deleted((0, ""), (404, ""))
+
+        def script(exchange: Exchange) -> None:
+            if exchange.command == "GET":
+                exchange.answer(200, described("Running"))
+            else:
+                exchange.stream(404, "text/html", b"<p>")
+
+        with ScriptedService(script) as service, self.assertRaises(NotFoundError):
+            async with await self.scripted(service):
+                pass
 
     async def watched(self, *events: tuple[str, str]) -> list[str]:
         """The events of a watch of the home directory whose stream ends after them."""

@@ -93,7 +93,7 @@ export class Files {
       await this.info(path, options);
       return true;
     } catch (error) {
-      if (isKind(error, "not_found")) return false;
+      if (isKind(error, "not_found") && error.code === "FILE_NOT_FOUND") return false;
       throw error;
     }
   }

@@ -149,7 +149,7 @@ export class Sandbox implements AsyncDisposable {
     try {
       await this.#api.json("delete", path, this.#input, options);
     } catch (error) {
-      if (isKind(error, "not_found")) return;
+      if (isKind(error, "not_found") && error.code === "SANDBOX_NOT_FOUND") return;
       if (!isKind(error, "conflict") || !isFinal((await this.refresh(options)).status.state)) throw error;
     }
   }

@@ -335,6 +335,23 @@ test("a list has each sandbox once, whatever leaves it between its pages", async
   assert.deepEqual(seen, all);
 });
 
+test("only what the service itself says about it is missing", async () => {
+  let code = "SANDBOX_NOT_FOUND";
+  const { client } = await clientOf((request, response) => {
+    if (request.url === "/v1/sandboxes/a" && request.method === "GET") return void response.end(JSON.stringify({ id: "a" }));
+    if (code !== "") return refuse(response, 404, code);
+    response.writeHead(404).end("<html>"); // a proxy on the way
+  });
+  const sandbox = await client.connect("a");
+  assert.equal((await errorOf(sandbox.files.exists("x"))).code, "SANDBOX_NOT_FOUND");
+  await sandbox.delete();
+  code = "FILE_NOT_FOUND";
+  assert.equal(await sandbox.files.exists("x"), false);
+  code = "";
+  assert.equal((await errorOf(sandbox.files.exists("x"))).kind, "not_found");
+  assert.equal((await errorOf(sandbox.delete())).kind, "not_found");
+});
+
 test("a terminal whose WebSocket is refused is not attached to for ever", async () => {
   const answer = { id: "a", signature: "1.x" }; // to everything, handshakes too
   const { client, asked } = await clientOf((_, response) => response.end(JSON.stringify(answer)), { webSocket: WebSocket });

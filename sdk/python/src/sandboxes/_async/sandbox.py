@@ -64,8 +64,9 @@ class AsyncSandbox:
                         trace: TracebackType | None) -> None:
         try:
             await self.delete()
-        except (NotFoundError, ConflictError):
-            pass  # it has ended by itself
+        except NotFoundError as error:
+            if error.code != "SANDBOX_NOT_FOUND":
+                raise
 
     @property
     def state(self) -> str:
@@ -124,9 +125,17 @@ class AsyncSandbox:
         return (await self._http.call(lifecycle.renew_expiration(self.id, request))).expires_at
 
     async def delete(self, *, wait: bool = False) -> None:
-        """Ends the sandbox. With `wait`, returns when nothing of it is left, or after a minute."""
+        """Ends the sandbox; one that has ended already is no error.
+
+        With `wait`, returns when nothing of it is left, or after a minute.
+        """
         prefer, held = prefer_wait(60) if wait else (None, 0)
-        await self._http.call(lifecycle.delete_sandbox(self.id, prefer=prefer), wait=held)
+        try:
+            await self._http.call(lifecycle.delete_sandbox(self.id, prefer=prefer), wait=held)
+        except ConflictError:
+            await self.refresh()
+            if self.state not in ENDED:
+                raise
 
     async def update_metadata(self, changes: Mapping[str, str | None]) -> Mapping[str, str]:
         """Sets keys, removes those whose value is None, and returns all that there are now."""

@@ -65,8 +65,9 @@ class Sandbox:
                         trace: TracebackType | None) -> None:
         try:
             self.delete()
-        except (NotFoundError, ConflictError):
-            pass  # it has ended by itself
+        except NotFoundError as error:
+            if error.code != "SANDBOX_NOT_FOUND":
+                raise
 
     @property
     def state(self) -> str:
@@ -125,9 +126,17 @@ class Sandbox:
         return (self._http.call(lifecycle.renew_expiration(self.id, request))).expires_at
 
     def delete(self, *, wait: bool = False) -> None:
-        """Ends the sandbox. With `wait`, returns when nothing of it is left, or after a minute."""
+        """Ends the sandbox; one that has ended already is no error.
+
+        With `wait`, returns when nothing of it is left, or after a minute.
+        """
         prefer, held = prefer_wait(60) if wait else (None, 0)
-        self._http.call(lifecycle.delete_sandbox(self.id, prefer=prefer), wait=held)
+        try:
+            self._http.call(lifecycle.delete_sandbox(self.id, prefer=prefer), wait=held)
+        except ConflictError:
+            self.refresh()
+            if self.state not in ENDED:
+                raise
 
     def update_metadata(self, changes: Mapping[str, str | None]) -> Mapping[str, str]:
         """Sets keys, removes those whose value is None, and returns all that there are now."""
