@@ -147,7 +147,8 @@ type ClientInterface interface {
 	// MergePolicyRulesWithBody Add or replace rules
 	//
 	// A rule whose target the policy has already takes the place of that rule. The other rules
-	// are put before all rules of the policy, in the order in which they come.
+	// are put before all rules of the policy, in the order in which they come. Of several for
+	// one target the first counts.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -157,7 +158,8 @@ type ClientInterface interface {
 	// MergePolicyRules Add or replace rules
 	//
 	// A rule whose target the policy has already takes the place of that rule. The other rules
-	// are put before all rules of the policy, in the order in which they come.
+	// are put before all rules of the policy, in the order in which they come. Of several for
+	// one target the first counts.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -300,7 +302,8 @@ func (c *Client) GetPolicy(ctx context.Context, reqEditors ...RequestEditorFn) (
 // MergePolicyRulesWithBody Add or replace rules
 //
 // A rule whose target the policy has already takes the place of that rule. The other rules
-// are put before all rules of the policy, in the order in which they come.
+// are put before all rules of the policy, in the order in which they come. Of several for
+// one target the first counts.
 //
 // Takes any type of body and a specified content type.
 //
@@ -320,7 +323,8 @@ func (c *Client) MergePolicyRulesWithBody(ctx context.Context, contentType strin
 // MergePolicyRules Add or replace rules
 //
 // A rule whose target the policy has already takes the place of that rule. The other rules
-// are put before all rules of the policy, in the order in which they come.
+// are put before all rules of the policy, in the order in which they come. Of several for
+// one target the first counts.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -727,7 +731,8 @@ type ClientWithResponsesInterface interface {
 	// MergePolicyRulesWithBodyWithResponse Add or replace rules
 	//
 	// A rule whose target the policy has already takes the place of that rule. The other rules
-	// are put before all rules of the policy, in the order in which they come.
+	// are put before all rules of the policy, in the order in which they come. Of several for
+	// one target the first counts.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -737,7 +742,8 @@ type ClientWithResponsesInterface interface {
 	// MergePolicyRulesWithResponse Add or replace rules
 	//
 	// A rule whose target the policy has already takes the place of that rule. The other rules
-	// are put before all rules of the policy, in the order in which they come.
+	// are put before all rules of the policy, in the order in which they come. Of several for
+	// one target the first counts.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -1305,7 +1311,8 @@ func (c *ClientWithResponses) GetPolicyWithResponse(ctx context.Context, reqEdit
 // MergePolicyRulesWithBodyWithResponse Add or replace rules
 //
 // A rule whose target the policy has already takes the place of that rule. The other rules
-// are put before all rules of the policy, in the order in which they come.
+// are put before all rules of the policy, in the order in which they come. Of several for
+// one target the first counts.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -1321,7 +1328,8 @@ func (c *ClientWithResponses) MergePolicyRulesWithBodyWithResponse(ctx context.C
 // MergePolicyRulesWithResponse Add or replace rules
 //
 // A rule whose target the policy has already takes the place of that rule. The other rules
-// are put before all rules of the policy, in the order in which they come.
+// are put before all rules of the policy, in the order in which they come. Of several for
+// one target the first counts.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //

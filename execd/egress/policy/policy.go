@@ -73,20 +73,23 @@ func Parse(data []byte) (Policy, error) {
 }
 
 // Merge returns p with the rules: one whose target p has already takes its place, the others come first, in their order. Of several
-// for one target the last counts. A rule that breaks the rules is an error.
+// for one target the first counts, as in [Compile]. A rule that breaks the rules is an error.
 func (p Policy) Merge(rules []Rule) (Policy, error) {
 	kept := slices.Clone(p.Egress)
 	var added []Rule
+	seen := make(map[string]bool)
 	for i, rule := range rules {
 		t, err := check(rule)
 		if err != nil {
 			return Policy{}, invalidf("[%d].%v", i, err)
 		}
+		if seen[t.String()] {
+			continue
+		}
+		seen[t.String()] = true
 		same := func(other Rule) bool { return normal(other.Target) == t.String() }
 		if at := slices.IndexFunc(kept, same); at >= 0 {
 			kept[at] = rule
-		} else if at := slices.IndexFunc(added, same); at >= 0 {
-			added[at] = rule
 		} else {
 			added = append(added, rule)
 		}

@@ -222,6 +222,20 @@ func TestMergeAndWithout(t *testing.T) {
 	})
 }
 
+// TestMergeOfOneTargetTwice: the first rule counts, as in a policy that is replaced.
+func TestMergeOfOneTargetTwice(t *testing.T) {
+	rules := []policy.Rule{{Action: policy.Deny, Target: "a.test"}, {Action: policy.Allow, Target: "A.test."}}
+	for _, before := range [][]policy.Rule{nil, {{Action: policy.Allow, Target: "a.test"}}} {
+		merged, err := (policy.Policy{Egress: before}).Merge(rules)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := rules[:1]; !slices.Equal(merged.Egress, want) {
+			t.Errorf("onto %v: got %v, want %v", before, merged.Egress, want)
+		}
+	}
+}
+
 func TestAnEmptyPolicyAllowsEverything(t *testing.T) {
 	p, err := policy.Parse([]byte(`{}`))
 	if err != nil {
