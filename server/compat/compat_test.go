@@ -102,6 +102,19 @@ func TestLargePage(t *testing.T) {
 	}
 }
 
+// TestEndpointBehindTLS: a reverse proxy reports that the client came with TLS, and the key must not go without.
+func TestEndpointBehindTLS(t *testing.T) {
+	path := "/v1/sandboxes/" + id
+	for proto, want := range map[string]string{"": "http", "http": "http", "https": "https", "HTTPS": "https"} {
+		s := &service{t: t, answers: map[string]string{"GET " + path + "/endpoints/8000": `200 {"endpoint":"e","url":"http://e","headers":{}}`}}
+		var endpoint struct{ URL string }
+		body := s.ask("GET "+path+"/endpoints/8000?use_server_proxy=true", "", "X-Forwarded-Proto: "+proto).Body
+		if err := json.NewDecoder(body).Decode(&endpoint); err != nil || endpoint.URL != want+"://api.test"+path+"/proxy/8000" {
+			t.Errorf("of a client of %q: %q, %v", proto, endpoint.URL, err)
+		}
+	}
+}
+
 func TestTranslation(t *testing.T) {
 	const (
 		path = "/v1/sandboxes/" + id

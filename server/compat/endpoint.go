@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -37,7 +38,8 @@ func (x *exchange) endpoint(id, port string) {
 	if own {
 		address := x.r.Host + sandboxesPath + "/" + id + "/proxy/" + port
 		scheme := "http"
-		if x.r.TLS != nil {
+		// The service itself never has TLS: a reverse proxy before it reports the scheme of the client.
+		if strings.EqualFold(x.r.Header.Get("X-Forwarded-Proto"), "https") {
 			scheme = "https"
 		}
 		endpoint["endpoint"], endpoint["url"] = quoted(address), quoted(scheme+"://"+address)
