@@ -210,9 +210,16 @@ func (x *exchange) renew() {
 	var sandbox struct {
 		ExpiresAt time.Time         `json:"expiresAt"`
 		Metadata  map[string]string `json:"metadata"`
+		Status    struct {
+			State lifecycle.State `json:"state"`
+		} `json:"status"`
 	}
 	if !found.ok() || json.Unmarshal(found.body.Bytes(), &sandbox) != nil {
 		found.send(x.w)
+		return
+	}
+	if sandbox.Status.State.CheckRenewable() != nil {
+		asked().send(x.w) // the service says why
 		return
 	}
 	promise := map[string]*string{expiryKey: nil}
