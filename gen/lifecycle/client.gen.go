@@ -176,7 +176,9 @@ type ClientInterface interface {
 	// ListSandboxes List sandboxes, newest first
 	//
 	// Shows every sandbox that can be read by its id, newest first and ties by id.
-	// Values of one filter are OR-ed; different filters combine with AND.
+	// Values of one filter are OR-ed; different filters combine with AND. A sandbox that
+	// leaves the list moves those behind it, perhaps to a page that was read already: when
+	// `totalItems` is not the same on all pages, read them again.
 	//
 	// Corresponds with GET /v1/sandboxes (the `ListSandboxes` operationId).
 	ListSandboxes(ctx context.Context, params *ListSandboxesParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -321,8 +323,9 @@ type ClientInterface interface {
 	// ProposeNetworkPolicy Propose the smallest allow-list for what was seen
 	//
 	// A policy that denies by default and allows exactly what was seen: the names that
-	// resolved, and the addresses that no such name explains. What a rule of the policy denies
-	// is not proposed. It is most useful after a time in `dryRun`.
+	// resolved, and the addresses that no such name explains. Rules of the policy that deny
+	// come first and stay as they are; what they deny is not proposed. It is most useful after
+	// a time in `dryRun`.
 	//
 	// Corresponds with GET /v1/sandboxes/{sandboxId}/network-decisions/proposal (the `ProposeNetworkPolicy` operationId).
 	ProposeNetworkPolicy(ctx context.Context, sandboxID SandboxID, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -356,7 +359,8 @@ type ClientInterface interface {
 	// MergeNetworkPolicyRulesWithBody Add or replace rules of the network policy
 	//
 	// A rule whose target the policy has already takes the place of that rule. The other rules
-	// are put before all rules of the policy, in the order in which they come.
+	// are put before all rules of the policy, in the order in which they come. Of several for
+	// one target the first counts.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -366,7 +370,8 @@ type ClientInterface interface {
 	// MergeNetworkPolicyRules Add or replace rules of the network policy
 	//
 	// A rule whose target the policy has already takes the place of that rule. The other rules
-	// are put before all rules of the policy, in the order in which they come.
+	// are put before all rules of the policy, in the order in which they come. Of several for
+	// one target the first counts.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -615,7 +620,9 @@ func (c *Client) RemoveImage(ctx context.Context, imageName string, reqEditors .
 // ListSandboxes List sandboxes, newest first
 //
 // Shows every sandbox that can be read by its id, newest first and ties by id.
-// Values of one filter are OR-ed; different filters combine with AND.
+// Values of one filter are OR-ed; different filters combine with AND. A sandbox that
+// leaves the list moves those behind it, perhaps to a page that was read already: when
+// `totalItems` is not the same on all pages, read them again.
 //
 // Corresponds with GET /v1/sandboxes (the `ListSandboxes` operationId).
 func (c *Client) ListSandboxes(ctx context.Context, params *ListSandboxesParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -880,8 +887,9 @@ func (c *Client) ListNetworkDecisions(ctx context.Context, sandboxID SandboxID, 
 // ProposeNetworkPolicy Propose the smallest allow-list for what was seen
 //
 // A policy that denies by default and allows exactly what was seen: the names that
-// resolved, and the addresses that no such name explains. What a rule of the policy denies
-// is not proposed. It is most useful after a time in `dryRun`.
+// resolved, and the addresses that no such name explains. Rules of the policy that deny
+// come first and stay as they are; what they deny is not proposed. It is most useful after
+// a time in `dryRun`.
 //
 // Corresponds with GET /v1/sandboxes/{sandboxId}/network-decisions/proposal (the `ProposeNetworkPolicy` operationId).
 func (c *Client) ProposeNetworkPolicy(ctx context.Context, sandboxID SandboxID, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -955,7 +963,8 @@ func (c *Client) GetNetworkPolicy(ctx context.Context, sandboxID SandboxID, reqE
 // MergeNetworkPolicyRulesWithBody Add or replace rules of the network policy
 //
 // A rule whose target the policy has already takes the place of that rule. The other rules
-// are put before all rules of the policy, in the order in which they come.
+// are put before all rules of the policy, in the order in which they come. Of several for
+// one target the first counts.
 //
 // Takes any type of body and a specified content type.
 //
@@ -975,7 +984,8 @@ func (c *Client) MergeNetworkPolicyRulesWithBody(ctx context.Context, sandboxID 
 // MergeNetworkPolicyRules Add or replace rules of the network policy
 //
 // A rule whose target the policy has already takes the place of that rule. The other rules
-// are put before all rules of the policy, in the order in which they come.
+// are put before all rules of the policy, in the order in which they come. Of several for
+// one target the first counts.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -2559,7 +2569,9 @@ type ClientWithResponsesInterface interface {
 	// ListSandboxesWithResponse List sandboxes, newest first
 	//
 	// Shows every sandbox that can be read by its id, newest first and ties by id.
-	// Values of one filter are OR-ed; different filters combine with AND.
+	// Values of one filter are OR-ed; different filters combine with AND. A sandbox that
+	// leaves the list moves those behind it, perhaps to a page that was read already: when
+	// `totalItems` is not the same on all pages, read them again.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -2718,8 +2730,9 @@ type ClientWithResponsesInterface interface {
 	// ProposeNetworkPolicyWithResponse Propose the smallest allow-list for what was seen
 	//
 	// A policy that denies by default and allows exactly what was seen: the names that
-	// resolved, and the addresses that no such name explains. What a rule of the policy denies
-	// is not proposed. It is most useful after a time in `dryRun`.
+	// resolved, and the addresses that no such name explains. Rules of the policy that deny
+	// come first and stay as they are; what they deny is not proposed. It is most useful after
+	// a time in `dryRun`.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -2757,7 +2770,8 @@ type ClientWithResponsesInterface interface {
 	// MergeNetworkPolicyRulesWithBodyWithResponse Add or replace rules of the network policy
 	//
 	// A rule whose target the policy has already takes the place of that rule. The other rules
-	// are put before all rules of the policy, in the order in which they come.
+	// are put before all rules of the policy, in the order in which they come. Of several for
+	// one target the first counts.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -2767,7 +2781,8 @@ type ClientWithResponsesInterface interface {
 	// MergeNetworkPolicyRulesWithResponse Add or replace rules of the network policy
 	//
 	// A rule whose target the policy has already takes the place of that rule. The other rules
-	// are put before all rules of the policy, in the order in which they come.
+	// are put before all rules of the policy, in the order in which they come. Of several for
+	// one target the first counts.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -2936,6 +2951,7 @@ type StreamEventsResponse500Headers struct {
 
 // StreamEventsResponse503Headers the declared response headers of an HTTP 503 response for StreamEvents
 type StreamEventsResponse503Headers struct {
+	RetryAfter *int
 	XRequestID *RequestID
 }
 
@@ -3058,6 +3074,7 @@ type StreamHostLoadResponse501Headers struct {
 
 // StreamHostLoadResponse503Headers the declared response headers of an HTTP 503 response for StreamHostLoad
 type StreamHostLoadResponse503Headers struct {
+	RetryAfter *int
 	XRequestID *RequestID
 }
 
@@ -3198,6 +3215,7 @@ type ListImagesResponse501Headers struct {
 
 // ListImagesResponse503Headers the declared response headers of an HTTP 503 response for ListImages
 type ListImagesResponse503Headers struct {
+	RetryAfter *int
 	XRequestID *RequestID
 }
 
@@ -3345,6 +3363,7 @@ type LoadImagesResponse501Headers struct {
 
 // LoadImagesResponse503Headers the declared response headers of an HTTP 503 response for LoadImages
 type LoadImagesResponse503Headers struct {
+	RetryAfter *int
 	XRequestID *RequestID
 }
 
@@ -3492,6 +3511,7 @@ type PruneImagesResponse501Headers struct {
 
 // PruneImagesResponse503Headers the declared response headers of an HTTP 503 response for PruneImages
 type PruneImagesResponse503Headers struct {
+	RetryAfter *int
 	XRequestID *RequestID
 }
 
@@ -3649,6 +3669,7 @@ type PullImageResponse501Headers struct {
 
 // PullImageResponse503Headers the declared response headers of an HTTP 503 response for PullImage
 type PullImageResponse503Headers struct {
+	RetryAfter *int
 	XRequestID *RequestID
 }
 
@@ -3824,6 +3845,7 @@ type RemoveImageResponse501Headers struct {
 
 // RemoveImageResponse503Headers the declared response headers of an HTTP 503 response for RemoveImage
 type RemoveImageResponse503Headers struct {
+	RetryAfter *int
 	XRequestID *RequestID
 }
 
@@ -3972,6 +3994,7 @@ type ListSandboxesResponse500Headers struct {
 
 // ListSandboxesResponse503Headers the declared response headers of an HTTP 503 response for ListSandboxes
 type ListSandboxesResponse503Headers struct {
+	RetryAfter *int
 	XRequestID *RequestID
 }
 
@@ -4109,6 +4132,7 @@ type CreateSandboxResponse500Headers struct {
 
 // CreateSandboxResponse503Headers the declared response headers of an HTTP 503 response for CreateSandbox
 type CreateSandboxResponse503Headers struct {
+	RetryAfter *int
 	XRequestID *RequestID
 }
 
@@ -4271,6 +4295,7 @@ type DeleteSandboxResponse500Headers struct {
 
 // DeleteSandboxResponse503Headers the declared response headers of an HTTP 503 response for DeleteSandbox
 type DeleteSandboxResponse503Headers struct {
+	RetryAfter *int
 	XRequestID *RequestID
 }
 
@@ -4421,6 +4446,7 @@ type GetSandboxResponse500Headers struct {
 
 // GetSandboxResponse503Headers the declared response headers of an HTTP 503 response for GetSandbox
 type GetSandboxResponse503Headers struct {
+	RetryAfter *int
 	XRequestID *RequestID
 }
 
@@ -4574,6 +4600,7 @@ type GetEndpointResponse500Headers struct {
 
 // GetEndpointResponse503Headers the declared response headers of an HTTP 503 response for GetEndpoint
 type GetEndpointResponse503Headers struct {
+	RetryAfter *int
 	XRequestID *RequestID
 }
 
@@ -4730,6 +4757,7 @@ type StreamSandboxEventsResponse500Headers struct {
 
 // StreamSandboxEventsResponse503Headers the declared response headers of an HTTP 503 response for StreamSandboxEvents
 type StreamSandboxEventsResponse503Headers struct {
+	RetryAfter *int
 	XRequestID *RequestID
 }
 
@@ -4875,6 +4903,7 @@ type GetLogsResponse500Headers struct {
 
 // GetLogsResponse503Headers the declared response headers of an HTTP 503 response for GetLogs
 type GetLogsResponse503Headers struct {
+	RetryAfter *int
 	XRequestID *RequestID
 }
 
@@ -5034,6 +5063,7 @@ type UpdateMetadataResponse500Headers struct {
 
 // UpdateMetadataResponse503Headers the declared response headers of an HTTP 503 response for UpdateMetadata
 type UpdateMetadataResponse503Headers struct {
+	RetryAfter *int
 	XRequestID *RequestID
 }
 
@@ -5205,6 +5235,7 @@ type ListNetworkDecisionsResponse500Headers struct {
 
 // ListNetworkDecisionsResponse503Headers the declared response headers of an HTTP 503 response for ListNetworkDecisions
 type ListNetworkDecisionsResponse503Headers struct {
+	RetryAfter *int
 	XRequestID *RequestID
 }
 
@@ -5367,6 +5398,7 @@ type ProposeNetworkPolicyResponse500Headers struct {
 
 // ProposeNetworkPolicyResponse503Headers the declared response headers of an HTTP 503 response for ProposeNetworkPolicy
 type ProposeNetworkPolicyResponse503Headers struct {
+	RetryAfter *int
 	XRequestID *RequestID
 }
 
@@ -5534,6 +5566,7 @@ type DeleteNetworkPolicyRulesResponse500Headers struct {
 
 // DeleteNetworkPolicyRulesResponse503Headers the declared response headers of an HTTP 503 response for DeleteNetworkPolicyRules
 type DeleteNetworkPolicyRulesResponse503Headers struct {
+	RetryAfter *int
 	XRequestID *RequestID
 }
 
@@ -5705,6 +5738,7 @@ type GetNetworkPolicyResponse500Headers struct {
 
 // GetNetworkPolicyResponse503Headers the declared response headers of an HTTP 503 response for GetNetworkPolicy
 type GetNetworkPolicyResponse503Headers struct {
+	RetryAfter *int
 	XRequestID *RequestID
 }
 
@@ -5872,6 +5906,7 @@ type MergeNetworkPolicyRulesResponse500Headers struct {
 
 // MergeNetworkPolicyRulesResponse503Headers the declared response headers of an HTTP 503 response for MergeNetworkPolicyRules
 type MergeNetworkPolicyRulesResponse503Headers struct {
+	RetryAfter *int
 	XRequestID *RequestID
 }
 
@@ -6048,6 +6083,7 @@ type ReplaceNetworkPolicyResponse500Headers struct {
 
 // ReplaceNetworkPolicyResponse503Headers the declared response headers of an HTTP 503 response for ReplaceNetworkPolicy
 type ReplaceNetworkPolicyResponse503Headers struct {
+	RetryAfter *int
 	XRequestID *RequestID
 }
 
@@ -6219,6 +6255,7 @@ type PauseSandboxResponse500Headers struct {
 
 // PauseSandboxResponse503Headers the declared response headers of an HTTP 503 response for PauseSandbox
 type PauseSandboxResponse503Headers struct {
+	RetryAfter *int
 	XRequestID *RequestID
 }
 
@@ -6378,6 +6415,7 @@ type RenewExpirationResponse500Headers struct {
 
 // RenewExpirationResponse503Headers the declared response headers of an HTTP 503 response for RenewExpiration
 type RenewExpirationResponse503Headers struct {
+	RetryAfter *int
 	XRequestID *RequestID
 }
 
@@ -6549,6 +6587,7 @@ type ResumeSandboxResponse500Headers struct {
 
 // ResumeSandboxResponse503Headers the declared response headers of an HTTP 503 response for ResumeSandbox
 type ResumeSandboxResponse503Headers struct {
+	RetryAfter *int
 	XRequestID *RequestID
 }
 
@@ -6917,7 +6956,9 @@ func (c *ClientWithResponses) RemoveImageWithResponse(ctx context.Context, image
 // ListSandboxesWithResponse List sandboxes, newest first
 //
 // Shows every sandbox that can be read by its id, newest first and ties by id.
-// Values of one filter are OR-ed; different filters combine with AND.
+// Values of one filter are OR-ed; different filters combine with AND. A sandbox that
+// leaves the list moves those behind it, perhaps to a page that was read already: when
+// `totalItems` is not the same on all pages, read them again.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -7148,8 +7189,9 @@ func (c *ClientWithResponses) ListNetworkDecisionsWithResponse(ctx context.Conte
 // ProposeNetworkPolicyWithResponse Propose the smallest allow-list for what was seen
 //
 // A policy that denies by default and allows exactly what was seen: the names that
-// resolved, and the addresses that no such name explains. What a rule of the policy denies
-// is not proposed. It is most useful after a time in `dryRun`.
+// resolved, and the addresses that no such name explains. Rules of the policy that deny
+// come first and stay as they are; what they deny is not proposed. It is most useful after
+// a time in `dryRun`.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -7211,7 +7253,8 @@ func (c *ClientWithResponses) GetNetworkPolicyWithResponse(ctx context.Context, 
 // MergeNetworkPolicyRulesWithBodyWithResponse Add or replace rules of the network policy
 //
 // A rule whose target the policy has already takes the place of that rule. The other rules
-// are put before all rules of the policy, in the order in which they come.
+// are put before all rules of the policy, in the order in which they come. Of several for
+// one target the first counts.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -7227,7 +7270,8 @@ func (c *ClientWithResponses) MergeNetworkPolicyRulesWithBodyWithResponse(ctx co
 // MergeNetworkPolicyRulesWithResponse Add or replace rules of the network policy
 //
 // A rule whose target the policy has already takes the place of that rule. The other rules
-// are put before all rules of the policy, in the order in which they come.
+// are put before all rules of the policy, in the order in which they come. Of several for
+// one target the first counts.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -7520,6 +7564,13 @@ func ParseStreamEventsResponse(rsp *http.Response) (*StreamEventsResponse, error
 		response.Headers500 = &headers
 	case rsp.StatusCode == 503:
 		var headers StreamEventsResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
 			var value RequestID
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
@@ -7678,6 +7729,13 @@ func ParseStreamHostLoadResponse(rsp *http.Response) (*StreamHostLoadResponse, e
 		response.Headers501 = &headers
 	case rsp.StatusCode == 503:
 		var headers StreamHostLoadResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
 			var value RequestID
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
@@ -7843,6 +7901,13 @@ func ParseListImagesResponse(rsp *http.Response) (*ListImagesResponse, error) {
 		response.Headers501 = &headers
 	case rsp.StatusCode == 503:
 		var headers ListImagesResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
 			var value RequestID
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
@@ -8008,6 +8073,13 @@ func ParseLoadImagesResponse(rsp *http.Response) (*LoadImagesResponse, error) {
 		response.Headers501 = &headers
 	case rsp.StatusCode == 503:
 		var headers LoadImagesResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
 			var value RequestID
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
@@ -8173,6 +8245,13 @@ func ParsePruneImagesResponse(rsp *http.Response) (*PruneImagesResponse, error) 
 		response.Headers501 = &headers
 	case rsp.StatusCode == 503:
 		var headers PruneImagesResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
 			var value RequestID
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
@@ -8372,6 +8451,13 @@ func ParsePullImageResponse(rsp *http.Response) (*PullImageResponse, error) {
 		response.Headers501 = &headers
 	case rsp.StatusCode == 503:
 		var headers PullImageResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
 			var value RequestID
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
@@ -8567,6 +8653,13 @@ func ParseRemoveImageResponse(rsp *http.Response) (*RemoveImageResponse, error) 
 		response.Headers501 = &headers
 	case rsp.StatusCode == 503:
 		var headers RemoveImageResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
 			var value RequestID
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
@@ -8698,6 +8791,13 @@ func ParseListSandboxesResponse(rsp *http.Response) (*ListSandboxesResponse, err
 		response.Headers500 = &headers
 	case rsp.StatusCode == 503:
 		var headers ListSandboxesResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
 			var value RequestID
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
@@ -8901,6 +9001,13 @@ func ParseCreateSandboxResponse(rsp *http.Response) (*CreateSandboxResponse, err
 		response.Headers500 = &headers
 	case rsp.StatusCode == 503:
 		var headers CreateSandboxResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
 			var value RequestID
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
@@ -9086,6 +9193,13 @@ func ParseDeleteSandboxResponse(rsp *http.Response) (*DeleteSandboxResponse, err
 		response.Headers500 = &headers
 	case rsp.StatusCode == 503:
 		var headers DeleteSandboxResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
 			var value RequestID
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
@@ -9258,6 +9372,13 @@ func ParseGetSandboxResponse(rsp *http.Response) (*GetSandboxResponse, error) {
 		response.Headers500 = &headers
 	case rsp.StatusCode == 503:
 		var headers GetSandboxResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
 			var value RequestID
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
@@ -9447,6 +9568,13 @@ func ParseGetEndpointResponse(rsp *http.Response) (*GetEndpointResponse, error) 
 		response.Headers500 = &headers
 	case rsp.StatusCode == 503:
 		var headers GetEndpointResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
 			var value RequestID
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
@@ -9605,6 +9733,13 @@ func ParseStreamSandboxEventsResponse(rsp *http.Response) (*StreamSandboxEventsR
 		response.Headers500 = &headers
 	case rsp.StatusCode == 503:
 		var headers StreamSandboxEventsResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
 			var value RequestID
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
@@ -9780,6 +9915,13 @@ func ParseGetLogsResponse(rsp *http.Response) (*GetLogsResponse, error) {
 		response.Headers500 = &headers
 	case rsp.StatusCode == 503:
 		var headers GetLogsResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
 			var value RequestID
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
@@ -9979,6 +10121,13 @@ func ParseUpdateMetadataResponse(rsp *http.Response) (*UpdateMetadataResponse, e
 		response.Headers500 = &headers
 	case rsp.StatusCode == 503:
 		var headers UpdateMetadataResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
 			var value RequestID
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
@@ -10171,6 +10320,13 @@ func ParseListNetworkDecisionsResponse(rsp *http.Response) (*ListNetworkDecision
 		response.Headers500 = &headers
 	case rsp.StatusCode == 503:
 		var headers ListNetworkDecisionsResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
 			var value RequestID
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
@@ -10360,6 +10516,13 @@ func ParseProposeNetworkPolicyResponse(rsp *http.Response) (*ProposeNetworkPolic
 		response.Headers500 = &headers
 	case rsp.StatusCode == 503:
 		var headers ProposeNetworkPolicyResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
 			var value RequestID
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
@@ -10566,6 +10729,13 @@ func ParseDeleteNetworkPolicyRulesResponse(rsp *http.Response) (*DeleteNetworkPo
 		response.Headers500 = &headers
 	case rsp.StatusCode == 503:
 		var headers DeleteNetworkPolicyRulesResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
 			var value RequestID
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
@@ -10755,6 +10925,13 @@ func ParseGetNetworkPolicyResponse(rsp *http.Response) (*GetNetworkPolicyRespons
 		response.Headers500 = &headers
 	case rsp.StatusCode == 503:
 		var headers GetNetworkPolicyResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
 			var value RequestID
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
@@ -10961,6 +11138,13 @@ func ParseMergeNetworkPolicyRulesResponse(rsp *http.Response) (*MergeNetworkPoli
 		response.Headers500 = &headers
 	case rsp.StatusCode == 503:
 		var headers MergeNetworkPolicyRulesResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
 			var value RequestID
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
@@ -11167,6 +11351,13 @@ func ParseReplaceNetworkPolicyResponse(rsp *http.Response) (*ReplaceNetworkPolic
 		response.Headers500 = &headers
 	case rsp.StatusCode == 503:
 		var headers ReplaceNetworkPolicyResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
 			var value RequestID
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
@@ -11352,6 +11543,13 @@ func ParsePauseSandboxResponse(rsp *http.Response) (*PauseSandboxResponse, error
 		response.Headers500 = &headers
 	case rsp.StatusCode == 503:
 		var headers PauseSandboxResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
 			var value RequestID
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
@@ -11551,6 +11749,13 @@ func ParseRenewExpirationResponse(rsp *http.Response) (*RenewExpirationResponse,
 		response.Headers500 = &headers
 	case rsp.StatusCode == 503:
 		var headers RenewExpirationResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
 			var value RequestID
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
@@ -11736,6 +11941,13 @@ func ParseResumeSandboxResponse(rsp *http.Response) (*ResumeSandboxResponse, err
 		response.Headers500 = &headers
 	case rsp.StatusCode == 503:
 		var headers ResumeSandboxResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
 			var value RequestID
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {

@@ -993,9 +993,9 @@ type ListSandboxesParams struct {
 // CreateSandboxParams defines parameters for CreateSandbox.
 type CreateSandboxParams struct {
 	// IdempotencyKey A value of the client's choice that makes the create safe to repeat. For 24
-	// hours, and for as long as the sandbox's record can be read, the same key with the
-	// same body gives the same sandbox; the same key with another body is 409. Once the
-	// record is gone, the key is 409 too; on Kubernetes it makes a new sandbox then.
+	// hours the same key with the same body gives the same sandbox; with another body, or
+	// once the record of that sandbox is gone, it is 409. After that the key is free
+	// again. On Kubernetes it is taken for as long as the record can be read instead.
 	IdempotencyKey *string `json:"Idempotency-Key,omitempty"`
 
 	// Prefer `wait=SECONDS` (RFC 7240) holds the answer until the state is none of `Pending`,

@@ -965,6 +965,7 @@ type UnauthorizedJSONResponse struct {
 }
 
 type UnavailableResponseHeaders struct {
+	RetryAfter *int
 	XRequestID *RequestID
 }
 type UnavailableJSONResponse struct {
@@ -1169,6 +1170,9 @@ func (response StreamEvents503JSONResponse) VisitStreamEventsResponse(w http.Res
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
 	if response.Headers.XRequestID != nil {
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
@@ -1349,6 +1353,9 @@ func (response StreamHostLoad503JSONResponse) VisitStreamHostLoadResponse(w http
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
 	if response.Headers.XRequestID != nil {
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
@@ -1495,6 +1502,9 @@ func (response ListImages503JSONResponse) VisitListImagesResponse(w http.Respons
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
 	if response.Headers.XRequestID != nil {
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
@@ -1642,6 +1652,9 @@ func (response LoadImages503JSONResponse) VisitLoadImagesResponse(w http.Respons
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
 	if response.Headers.XRequestID != nil {
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
@@ -1796,6 +1809,9 @@ func (response PruneImages503JSONResponse) VisitPruneImagesResponse(w http.Respo
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
 	if response.Headers.XRequestID != nil {
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
@@ -1984,6 +2000,9 @@ func (response PullImage503JSONResponse) VisitPullImageResponse(w http.ResponseW
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
 	if response.Headers.XRequestID != nil {
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
@@ -2164,6 +2183,9 @@ func (response RemoveImage503JSONResponse) VisitRemoveImageResponse(w http.Respo
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
 	if response.Headers.XRequestID != nil {
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
@@ -2284,6 +2306,9 @@ func (response ListSandboxes503JSONResponse) VisitListSandboxesResponse(w http.R
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
 	if response.Headers.XRequestID != nil {
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
@@ -2466,6 +2491,9 @@ func (response CreateSandbox503JSONResponse) VisitCreateSandboxResponse(w http.R
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
 	if response.Headers.XRequestID != nil {
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
@@ -2634,6 +2662,9 @@ func (response DeleteSandbox503JSONResponse) VisitDeleteSandboxResponse(w http.R
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
 	if response.Headers.XRequestID != nil {
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
@@ -2793,6 +2824,9 @@ func (response GetSandbox503JSONResponse) VisitGetSandboxResponse(w http.Respons
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
 	if response.Headers.XRequestID != nil {
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
@@ -2969,6 +3003,9 @@ func (response GetEndpoint503JSONResponse) VisitGetEndpointResponse(w http.Respo
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
 	if response.Headers.XRequestID != nil {
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
@@ -3151,6 +3188,9 @@ func (response StreamSandboxEvents503JSONResponse) VisitStreamSandboxEventsRespo
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
 	if response.Headers.XRequestID != nil {
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
@@ -3320,6 +3360,9 @@ func (response GetLogs503JSONResponse) VisitGetLogsResponse(w http.ResponseWrite
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
 	if response.Headers.XRequestID != nil {
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
@@ -3510,6 +3553,9 @@ func (response UpdateMetadata503JSONResponse) VisitUpdateMetadataResponse(w http
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
 	if response.Headers.XRequestID != nil {
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
@@ -3732,6 +3778,9 @@ func (response ListNetworkDecisions503JSONResponse) VisitListNetworkDecisionsRes
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
 	if response.Headers.XRequestID != nil {
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
@@ -3899,6 +3948,9 @@ func (response ProposeNetworkPolicy503JSONResponse) VisitProposeNetworkPolicyRes
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
 	if response.Headers.XRequestID != nil {
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
@@ -4084,6 +4136,9 @@ func (response DeleteNetworkPolicyRules503JSONResponse) VisitDeleteNetworkPolicy
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
 	if response.Headers.XRequestID != nil {
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
@@ -4251,6 +4306,9 @@ func (response GetNetworkPolicy503JSONResponse) VisitGetNetworkPolicyResponse(w 
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
 	if response.Headers.XRequestID != nil {
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
@@ -4436,6 +4494,9 @@ func (response MergeNetworkPolicyRules503JSONResponse) VisitMergeNetworkPolicyRu
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
 	if response.Headers.XRequestID != nil {
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
@@ -4621,6 +4682,9 @@ func (response ReplaceNetworkPolicy503JSONResponse) VisitReplaceNetworkPolicyRes
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
 	if response.Headers.XRequestID != nil {
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
@@ -4789,6 +4853,9 @@ func (response PauseSandbox503JSONResponse) VisitPauseSandboxResponse(w http.Res
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
 	if response.Headers.XRequestID != nil {
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
@@ -4978,6 +5045,9 @@ func (response RenewExpiration503JSONResponse) VisitRenewExpirationResponse(w ht
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
 	if response.Headers.XRequestID != nil {
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
@@ -5146,6 +5216,9 @@ func (response ResumeSandbox503JSONResponse) VisitResumeSandboxResponse(w http.R
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
 	if response.Headers.XRequestID != nil {
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}

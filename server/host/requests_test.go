@@ -71,6 +71,10 @@ func TestIdempotencyKeyOfAForgottenSandbox(t *testing.T) {
 	if _, err := m.host.Create(t.Context(), spec(), options); kindOf(err) != lifecycle.KindConflict {
 		t.Errorf("error: %v", err)
 	}
+	m.clock.advance(lifecycle.IdempotencyWindow)
+	if later, err := m.host.Create(t.Context(), spec(), options); err != nil || later.ID == sandbox.ID {
+		t.Errorf("a day later: %v, %v", later.ID, err)
+	}
 }
 
 func TestCreateThatCannotBeMadeDurable(t *testing.T) {

@@ -51,7 +51,9 @@ export interface paths {
         /**
          * List sandboxes, newest first
          * @description Shows every sandbox that can be read by its id, newest first and ties by id.
-         *     Values of one filter are OR-ed; different filters combine with AND.
+         *     Values of one filter are OR-ed; different filters combine with AND. A sandbox that
+         *     leaves the list moves those behind it, perhaps to a page that was read already: when
+         *     `totalItems` is not the same on all pages, read them again.
          */
         get: operations["listSandboxes"];
         put?: never;
@@ -268,7 +270,8 @@ export interface paths {
         /**
          * Add or replace rules of the network policy
          * @description A rule whose target the policy has already takes the place of that rule. The other rules
-         *     are put before all rules of the policy, in the order in which they come.
+         *     are put before all rules of the policy, in the order in which they come. Of several for
+         *     one target the first counts.
          */
         patch: operations["mergeNetworkPolicyRules"];
         trace?: never;
@@ -315,8 +318,9 @@ export interface paths {
         /**
          * Propose the smallest allow-list for what was seen
          * @description A policy that denies by default and allows exactly what was seen: the names that
-         *     resolved, and the addresses that no such name explains. What a rule of the policy denies
-         *     is not proposed. It is most useful after a time in `dryRun`.
+         *     resolved, and the addresses that no such name explains. Rules of the policy that deny
+         *     come first and stay as they are; what they deny is not proposed. It is most useful after
+         *     a time in `dryRun`.
          */
         get: operations["proposeNetworkPolicy"];
         put?: never;
@@ -1351,7 +1355,11 @@ export interface components {
                 "application/json": components["schemas"]["Error"];
             };
         };
-        /** @description The API key is valid, but does not allow creating sandboxes. */
+        /**
+         * @description The API key is valid, but does not allow creating sandboxes, or not with these volumes:
+         *     paths of the host where the service has no list of allowed ones, or a volume or claim
+         *     that is not the key's. The message says which.
+         */
         MayNotCreate: {
             headers: {
                 "X-Request-ID": components["headers"]["RequestID"];
@@ -1605,6 +1613,7 @@ export interface components {
         Unavailable: {
             headers: {
                 "X-Request-ID": components["headers"]["RequestID"];
+                "Retry-After": components["headers"]["RetryAfter"];
                 [name: string]: unknown;
             };
             content: {
@@ -1753,9 +1762,9 @@ export interface operations {
             header?: {
                 /**
                  * @description A value of the client's choice that makes the create safe to repeat. For 24
-                 *     hours, and for as long as the sandbox's record can be read, the same key with the
-                 *     same body gives the same sandbox; the same key with another body is 409. Once the
-                 *     record is gone, the key is 409 too; on Kubernetes it makes a new sandbox then.
+                 *     hours the same key with the same body gives the same sandbox; with another body, or
+                 *     once the record of that sandbox is gone, it is 409. After that the key is free
+                 *     again. On Kubernetes it is taken for as long as the record can be read instead.
                  */
                 "Idempotency-Key"?: string;
                 /**
@@ -1778,7 +1787,8 @@ export interface operations {
         responses: {
             /**
              * @description Accepted. The sandbox is `Pending` and provisioning has begun. With
-             *     `Prefer: wait` it shows the state at the time of the answer.
+             *     `Prefer: wait`, and when an `Idempotency-Key` is repeated, it shows the state at the
+             *     time of the answer.
              */
             202: {
                 headers: {

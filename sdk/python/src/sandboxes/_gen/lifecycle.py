@@ -901,7 +901,9 @@ def list_sandboxes(
     """List sandboxes, newest first.
 
     Shows every sandbox that can be read by its id, newest first and ties by id.
-    Values of one filter are OR-ed; different filters combine with AND.
+    Values of one filter are OR-ed; different filters combine with AND. A sandbox that
+    leaves the list moves those behind it, perhaps to a page that was read already: when
+    `totalItems` is not the same on all pages, read them again.
     """
     return Call(
         method="GET",
@@ -941,7 +943,8 @@ def merge_network_policy_rules(
     """Add or replace rules of the network policy.
 
     A rule whose target the policy has already takes the place of that rule. The other rules
-    are put before all rules of the policy, in the order in which they come.
+    are put before all rules of the policy, in the order in which they come. Of several for
+    one target the first counts.
     """
     return Call(
         method="PATCH",
@@ -978,8 +981,9 @@ def propose_network_policy(
     """Propose the smallest allow-list for what was seen.
 
     A policy that denies by default and allows exactly what was seen: the names that
-    resolved, and the addresses that no such name explains. What a rule of the policy denies
-    is not proposed. It is most useful after a time in `dryRun`.
+    resolved, and the addresses that no such name explains. Rules of the policy that deny
+    come first and stay as they are; what they deny is not proposed. It is most useful after
+    a time in `dryRun`.
     """
     return Call(
         method="GET",
