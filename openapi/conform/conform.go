@@ -27,8 +27,13 @@ import (
 	"github.com/getkin/kin-openapi/routers/gorillamux"
 )
 
-// jsonType is the one media type whose bodies are read and checked.
-const jsonType = "application/json"
+const (
+	// jsonType is the one media type whose bodies are read and checked.
+	jsonType = "application/json"
+	// retryAfter is a header that clients act on, so that a contract must declare it. Others may be any
+	// server's.
+	retryAfter = "Retry-After"
+)
 
 // TB is the part of testing.TB that a Transport reports to.
 type TB interface {
@@ -181,6 +186,9 @@ func check(ctx context.Context, answer *openapi3filter.ResponseValidationInput, 
 	declared := answer.RequestValidationInput.Route.Operation.Responses.Status(answer.Status)
 	if declared == nil {
 		return errors.New("the contract does not declare this status")
+	}
+	if answer.Header.Get(retryAfter) != "" && declared.Value.Headers[retryAfter] == nil {
+		return fmt.Errorf("the contract declares no header %s", retryAfter)
 	}
 	content := find(declared.Value.Content, mediaType)
 	switch {

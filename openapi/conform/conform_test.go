@@ -73,6 +73,7 @@ const (
 )
 
 func TestTransport(t *testing.T) {
+	retrying := map[string]string{"Content-Type": "application/json", "Retry-After": "1"}
 	located := map[string]string{"Content-Type": "application/json; charset=utf-8", "Location": "/v1/sandboxes/1"}
 	octets := func(header ...string) map[string]string {
 		all := map[string]string{"Content-Type": "application/octet-stream", "Content-Disposition": "attachment"}
@@ -93,6 +94,8 @@ func TestTransport(t *testing.T) {
 			answer{202, located, "{" + sandboxFields + "}"}, ""},
 		{"a good error", document.LoadLifecycle, "GET", "/v1/sandboxes/1",
 			answer{404, asJSON, `{"code": "SANDBOX_NOT_FOUND", "message": "no", "detail": "no"}`}, ""},
+		{"a good time to try again", document.LoadLifecycle, "GET", "/v1/sandboxes/1", answer{503, retrying,
+			`{"code": "SERVICE_UNAVAILABLE", "message": "no", "detail": "no"}`}, ""},
 		{"no body", document.LoadLifecycle, "DELETE", "/v1/sandboxes/1", answer{status: 204}, ""},
 		{"a good download", document.LoadExecd, "GET", "/files/download?path=a",
 			answer{206, octets("Content-Range", "bytes 0-2/9"), "abc"}, ""},
@@ -112,6 +115,8 @@ func TestTransport(t *testing.T) {
 			answer{200, asJSON, "{}"}, `property "status" is missing`},
 		{"a missing header", document.LoadLifecycle, "POST", "/v1/sandboxes",
 			answer{202, asJSON, "{" + sandboxFields + "}"}, `response header "Location" missing`},
+		{"an undeclared time to try again", document.LoadLifecycle, "GET", "/v1/sandboxes/1", answer{404, retrying,
+			`{"code": "SANDBOX_NOT_FOUND", "message": "no", "detail": "no"}`}, "declares no header Retry-After"},
 		{"null for an array", document.LoadLifecycle, "GET", "/v1/sandboxes",
 			answer{200, asJSON, `{"items": null, ` + pagination + `}`}, "Value is not nullable"},
 		{"an undeclared field", document.LoadLifecycle, "GET", "/v1/sandboxes",

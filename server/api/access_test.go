@@ -231,7 +231,7 @@ func TestErrorsOfTheBackend(t *testing.T) {
 			b := newBackend()
 			b.err = tt.err
 			s := serve(t, b)
-			response, err := s.client.CreateSandboxWithResponse(t.Context(), nil, createRequest())
+			response, err := s.client.GetEndpointWithResponse(t.Context(), b.sandbox.ID, 80, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
