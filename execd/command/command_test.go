@@ -336,6 +336,51 @@ func TestInterruptReachesTheWholeGroup(t *testing.T) {
 	}
 }
 
+// A shell ends at the signal; the program that it waits for may have something to finish, and its output belongs to the command.
+func TestInterruptLetsTheGroupEnd(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	const program = `sh -c 'trap "sleep 0.2; echo saved; exit" TERM; echo ready; while :; do sleep 0.01; done'`
+	for _, line := range []string{program + " & wait", program + "; echo $?"} {
+		c := start(t, m, command.Spec{Command: line})
+		follow(t, c, 0, func(e event) bool { return e.Type == eventlog.TypeStdout })
+		if err := m.Interrupt(c.ID()); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		events := all(t, c)
+		if got := rebuild(events, eventlog.TypeStdout); got != "ready\nsaved\n" {
+			t.Errorf("%s: stdout = %q", line, got)
+		}
+		if took := time.Since(began); took > 1900*time.Millisecond {
+			t.Errorf("%s: the end came %v after the interrupt, though no process was left", line, took)
+		}
+		if status := c.Status(); status.Error != "the command was interrupted" || *status.ExitCode != 143 {
+			t.Errorf("%s: status = %+v, exit code %d", line, status, *status.ExitCode)
+		}
+	}
+}
+
+// TestStopKillsWhatIsLeftOfAGroup: the shell has ended when the time is over.
+func TestStopKillsWhatIsLeftOfAGroup(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	c := start(t, m, command.Spec{Command: `sh -c 'trap "" TERM; echo $$; while :; do sleep 0.05; done' & wait`})
+	var pid int
+	events := follow(t, c, 0, func(e event) bool { return e.Type == eventlog.TypeStdout })
+	if _, err := fmt.Sscan(last(events).text, &pid); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	m.Stop(ctx)
+	if took := time.Since(began); took > 1900*time.Millisecond {
+		t.Errorf("stopped after %v", took)
+	}
+	eventually(t, "a child that ignores SIGTERM is gone", func() bool { return gone(pid) })
+}
+
 // A command that ends itself well when it is interrupted has succeeded, in its stream and in its status.
 func TestInterruptedCommandThatSucceeds(t *testing.T) {
 	m := newManager(t)

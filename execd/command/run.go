@@ -25,6 +25,9 @@ import (
 // ended, what is in the pipes at that moment, which is all that the process itself wrote, is recorded, and the command is over. After
 // that the pipes are read on, slowly (see leftovers), and what comes is thrown away, because a grandchild that writes to a closed pipe
 // would be killed.
+//
+// Only a command that was interrupted, or whose timeout has elapsed, ends with its whole process group: a shell ends at the signal, and
+// the program that it waited for may have something to finish, for as long as killDelay.
 type run struct {
 	poller *poller
 	number int32 // by which the poller names it
@@ -36,12 +39,14 @@ type run struct {
 	served   bool        // a goroutine handles the events
 	reaped   bool        // the process has been waited for, and its number may be another process's
 	stopping reason      // why the process has been signalled to end
+	killed   bool        // its group has been sent SIGKILL
 	timer    *time.Timer // the timeout, or what follows a signal that did not help
 
 	// What follows belongs to whoever serves.
 	command *Command // nil once the command has ended: a run that lasts longer must not hold its log
 	process *os.Process
 	outputs [2]output
+	pause   time.Duration // before the process group is looked at once more
 }
 
 // events is a set of what can happen to a run.
@@ -66,6 +71,12 @@ const (
 
 // killDelay is how long a process group has to end after SIGTERM before it is killed.
 const killDelay = 2 * time.Second
+
+// A process group whose leader has ended is looked at after the first pause, and then after pauses that double up to the last.
+const (
+	firstPause = 5 * time.Millisecond
+	lastPause  = 160 * time.Millisecond
+)
 
 // startRun starts the process of a command, and has ended called at its end. Events are not handled before release.
 func startRun(c *Command, p *poller, prepared *exec.Cmd, ended func(*Command)) (*run, error) {
@@ -198,9 +209,15 @@ func (r *run) handle(e events, onPoller bool) (again events) {
 			r.discard(i)
 		}
 	}
+	if r.command == nil {
+		e &^= exited // the group was looked at again, or killed, when the command was over
+	}
 	if e&exited != 0 && !process.HasExited(r.process.Pid) {
 		// Another process traces it, and only that one can wait for it until it lets go.
 		r.deliverExit(r.process.Pid)
+		e &^= exited
+	}
+	if e&exited != 0 && r.lingers() {
 		e &^= exited
 	}
 	if e&exited != 0 {
@@ -258,6 +275,20 @@ func (r *run) discard(i int) {
 	}
 }
 
+// lingers reports whether what is left of a signalled group, whose leader has ended, still has time to end, and has that looked at again.
+// Until then the leader is not waited for, which keeps the group's number from being used again.
+func (r *run) lingers() bool {
+	r.mu.Lock()
+	ending := r.stopping != notStopped && !r.killed
+	r.mu.Unlock()
+	if !ending || !process.GroupRuns(r.pid) {
+		return false
+	}
+	r.pause = min(max(2*r.pause, firstPause), lastPause)
+	time.AfterFunc(r.pause, func() { r.deliver(exited, false) })
+	return true
+}
+
 // finish sees the command to its end, after the process's.
 func (r *run) finish() {
 	r.mu.Lock()
@@ -301,17 +332,23 @@ func (r *run) stop(why reason) {
 	r.timer = time.AfterFunc(killDelay, r.kill)
 }
 
-// kill ends the process at once.
+// kill ends the process group at once.
 func (r *run) kill() {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.over() {
+	over := r.over()
+	if r.reaped || over && r.stopping == notStopped {
+		r.mu.Unlock()
 		return
 	}
 	if r.stopping == notStopped {
 		r.stopping = interrupted
 	}
+	r.killed = true
 	r.signal(syscall.SIGKILL)
+	r.mu.Unlock()
+	if over { // what was left of the group has delayed the end
+		r.deliver(exited, false)
+	}
 }
 
 // over reports whether the process has ended. The caller holds mu.

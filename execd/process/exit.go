@@ -39,6 +39,21 @@ func StartFailure(err error) int {
 // number may be another group's. The error is ESRCH when no process of the group is left.
 func SignalGroup(leader int, signal syscall.Signal) error { return unix.Kill(-leader, signal) }
 
+// GroupRuns reports whether a process of a group runs besides the group's leader, which has ended
+// and has not been waited for. Without /proc it finds none.
+func GroupRuns(leader int) bool {
+	all, _ := List()
+	for _, pid := range all {
+		if group, err := unix.Getpgid(pid); err != nil || group != leader || pid == leader {
+			continue
+		}
+		if stat, err := ReadStat(Folder(pid)); err == nil && !stat.Ended() {
+			return true
+		}
+	}
+	return false
+}
+
 // Reap waits for every child that has ended already, orphans that this process has adopted
 // included, and calls ended for each.
 func Reap(ended func(pid int, status syscall.WaitStatus)) {

@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"syscall"
 	"testing"
+	"time"
 
 	"sandbox.internal/execd/process"
 )
@@ -44,6 +45,33 @@ func TestEndOfAChild(t *testing.T) {
 	status := command.ProcessState.Sys().(syscall.WaitStatus)
 	if code := process.ExitCode(status); code != 143 {
 		t.Errorf("exit code is %d, want 143", code)
+	}
+}
+
+func TestGroupRuns(t *testing.T) {
+	t.Parallel()
+	leader := exec.Command("sh", "-c", "sleep 3600 & exec true")
+	leader.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := leader.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid := leader.Process.Pid
+	process.AwaitExit(pid)
+	if !process.GroupRuns(pid) {
+		t.Error("the process that the leader left is not found")
+	}
+	if err := process.SignalGroup(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	poll := time.NewTicker(time.Millisecond)
+	defer poll.Stop()
+	for end := time.Now().Add(time.Minute); process.GroupRuns(pid); <-poll.C {
+		if time.Now().After(end) {
+			t.Fatal("a group without a process that runs is not empty")
+		}
+	}
+	if err := leader.Wait(); err != nil {
+		t.Error(err)
 	}
 }
 

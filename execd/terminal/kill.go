@@ -45,11 +45,25 @@ func (t *Terminal) hangUp() bool {
 func (t *Terminal) killNow() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.killed = true
 	if !t.reaped {
 		t.signalGroup(syscall.SIGKILL)
 	}
 	for _, pid := range t.remaining() {
 		syscall.Kill(pid, syscall.SIGKILL)
+	}
+}
+
+// awaitGroup gives what is left of the group of a program that was hung up, and has ended, its time to end as well. The program has not been
+// waited for, which keeps the group's number from being used again.
+func (t *Terminal) awaitGroup() {
+	ending := func() bool {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		return t.killing != nil && !t.killed
+	}
+	for pause := firstPause; ending() && process.GroupRuns(t.process.Process.Pid); pause = min(2*pause, lastPause) {
+		time.Sleep(pause)
 	}
 }
 

@@ -23,6 +23,9 @@ const (
 	// drainTime bounds the wait for the last output once the program has ended. Only a process that outlives it and keeps the terminal
 	// open makes us wait that long; else the kernel reports the end.
 	drainTime = 100 * time.Millisecond
+	// A process group whose leader has ended is looked at after the first pause, and then after pauses that double up to the last.
+	firstPause = 5 * time.Millisecond
+	lastPause  = 160 * time.Millisecond
 )
 
 // Terminal is a program on a pseudo-terminal, or what is left of one that has ended.
@@ -44,6 +47,7 @@ type Terminal struct {
 	cols     uint16
 	reaped   bool        // the program is no more: its process id must not be signalled
 	killing  *time.Timer // set once the terminal was asked to end
+	killed   bool        // what had not ended was sent SIGKILL
 	hungUp   int         // the group that was in the foreground then
 	timedOut bool        // the timeout ended it
 	ended    bool
@@ -157,6 +161,7 @@ func (t *Terminal) run() {
 		defer time.AfterFunc(t.timeout, t.expire).Stop()
 	}
 	process.AwaitExit(t.process.Process.Pid)
+	t.awaitGroup()
 	t.mu.Lock()
 	t.reaped = true
 	if t.killing != nil {

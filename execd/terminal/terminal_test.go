@@ -249,6 +249,25 @@ func TestKill(t *testing.T) {
 	}
 }
 
+// A shell ends at the signal; the program that it waits for may have something to finish.
+func TestKillLetsTheGroupEnd(t *testing.T) {
+	t.Parallel()
+	saved := filepath.Join(t.TempDir(), "saved")
+	m := newManager(t)
+	// The kernel sends a second SIGHUP when the shell has ended.
+	shell := start(t, m, sh(`sh -c 'trap "trap \"\" HUP; sleep 0.2; touch `+saved+`; exit" HUP; echo ready; while :; do sleep 0.01; done' & wait`))
+	attach(t, shell).until("ready")
+	if err := m.Kill(shell.ID()); err != nil {
+		t.Fatal(err)
+	}
+	if code := exitCode(t, shell); code != 129 {
+		t.Errorf("exit code %d, want 129", code)
+	}
+	if _, err := os.Stat(saved); err != nil {
+		t.Errorf("the program was killed before it had its time: %v", err)
+	}
+}
+
 // A shell's foreground job is in a group of its own, and may outlive the shell.
 func TestKillReachesTheForeground(t *testing.T) {
 	t.Parallel()

@@ -202,7 +202,7 @@ type ClientInterface interface {
 	// A command does not end when its client goes away: resume its stream with
 	// `GET /command/{id}/stream`, or end it with `DELETE /command`. When its timeout
 	// elapses, or it is interrupted, its process group gets a termination signal and,
-	// two seconds later, a kill.
+	// two seconds later, a kill; it has ended when no process of the group is left.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -219,7 +219,7 @@ type ClientInterface interface {
 	// A command does not end when its client goes away: resume its stream with
 	// `GET /command/{id}/stream`, or end it with `DELETE /command`. When its timeout
 	// elapses, or it is interrupted, its process group gets a termination signal and,
-	// two seconds later, a kill.
+	// two seconds later, a kill; it has ended when no process of the group is left.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -739,7 +739,7 @@ func (c *Client) InterruptCommand(ctx context.Context, params *InterruptCommandP
 // A command does not end when its client goes away: resume its stream with
 // `GET /command/{id}/stream`, or end it with `DELETE /command`. When its timeout
 // elapses, or it is interrupted, its process group gets a termination signal and,
-// two seconds later, a kill.
+// two seconds later, a kill; it has ended when no process of the group is left.
 //
 // Takes any type of body and a specified content type.
 //
@@ -766,7 +766,7 @@ func (c *Client) RunCommandWithBody(ctx context.Context, params *RunCommandParam
 // A command does not end when its client goes away: resume its stream with
 // `GET /command/{id}/stream`, or end it with `DELETE /command`. When its timeout
 // elapses, or it is interrupted, its process group gets a termination signal and,
-// two seconds later, a kill.
+// two seconds later, a kill; it has ended when no process of the group is left.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -3283,7 +3283,7 @@ type ClientWithResponsesInterface interface {
 	// A command does not end when its client goes away: resume its stream with
 	// `GET /command/{id}/stream`, or end it with `DELETE /command`. When its timeout
 	// elapses, or it is interrupted, its process group gets a termination signal and,
-	// two seconds later, a kill.
+	// two seconds later, a kill; it has ended when no process of the group is left.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -3300,7 +3300,7 @@ type ClientWithResponsesInterface interface {
 	// A command does not end when its client goes away: resume its stream with
 	// `GET /command/{id}/stream`, or end it with `DELETE /command`. When its timeout
 	// elapses, or it is interrupted, its process group gets a termination signal and,
-	// two seconds later, a kill.
+	// two seconds later, a kill; it has ended when no process of the group is left.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -6765,7 +6765,7 @@ func (c *ClientWithResponses) InterruptCommandWithResponse(ctx context.Context, 
 // A command does not end when its client goes away: resume its stream with
 // `GET /command/{id}/stream`, or end it with `DELETE /command`. When its timeout
 // elapses, or it is interrupted, its process group gets a termination signal and,
-// two seconds later, a kill.
+// two seconds later, a kill; it has ended when no process of the group is left.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -6788,7 +6788,7 @@ func (c *ClientWithResponses) RunCommandWithBodyWithResponse(ctx context.Context
 // A command does not end when its client goes away: resume its stream with
 // `GET /command/{id}/stream`, or end it with `DELETE /command`. When its timeout
 // elapses, or it is interrupted, its process group gets a termination signal and,
-// two seconds later, a kill.
+// two seconds later, a kill; it has ended when no process of the group is left.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //

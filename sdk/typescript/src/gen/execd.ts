@@ -212,7 +212,7 @@ export interface paths {
          *     A command does not end when its client goes away: resume its stream with
          *     `GET /command/{id}/stream`, or end it with `DELETE /command`. When its timeout
          *     elapses, or it is interrupted, its process group gets a termination signal and,
-         *     two seconds later, a kill.
+         *     two seconds later, a kill; it has ended when no process of the group is left.
          */
         post: operations["runCommand"];
         /**

@@ -934,7 +934,7 @@ def run_command(
     A command does not end when its client goes away: resume its stream with
     `GET /command/{id}/stream`, or end it with `DELETE /command`. When its timeout
     elapses, or it is interrupted, its process group gets a termination signal and,
-    two seconds later, a kill.
+    two seconds later, a kill; it has ended when no process of the group is left.
     """
     return Call(
         method="POST",
@@ -964,7 +964,7 @@ def run_command_stream(
     A command does not end when its client goes away: resume its stream with
     `GET /command/{id}/stream`, or end it with `DELETE /command`. When its timeout
     elapses, or it is interrupted, its process group gets a termination signal and,
-    two seconds later, a kill.
+    two seconds later, a kill; it has ended when no process of the group is left.
     """
     return EventStream(
         method="POST",
