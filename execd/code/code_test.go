@@ -129,6 +129,7 @@ func TestEventsOfACellAreInOrder(t *testing.T) {
 		{"say a\nb\nc", "init execution_count:1 stdout:a stdout:b stdout:c execution_complete", ""},
 		{"raise", "init execution_count:2 error", "ValueError"},
 		{"", "init execution_count:3 execution_complete", ""},
+		{"lose a picture", "init execution_count:4 status:output is missing here: a picture error", "ValueError"},
 	} {
 		got, outcome := outcomeOf(t, execute(t, m, code.Spec{Code: test.code, ContextID: id}))
 		if got != test.want {

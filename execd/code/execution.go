@@ -151,6 +151,8 @@ func (e *Execution) record(output kernel.Output) {
 		e.log.Event(eventlog.TypeCount, strconv.AppendInt(nil, int64(output.Count), 10))
 	case kernel.OutputError:
 		e.raised = output.Error
+	case kernel.OutputLost:
+		e.log.Event(eventlog.TypeStatus, []byte("output is missing here: "+output.Text))
 	}
 }
 

@@ -61,7 +61,7 @@ type fakeKernel struct {
 	interrupted chan struct{}
 }
 
-// Execute understands: "say TEXT", "number" (the kernel's own), "wait" (until an interrupt), "raise", "die [ERROR]" (after it has shown an error), "show".
+// Execute understands: "say TEXT", "lose WHAT" (and raise), "number" (the kernel's own), "wait" (until an interrupt), "raise", "die [ERROR]" (after it has shown an error), "show".
 func (k *fakeKernel) Execute(ctx context.Context, code string, handle func(kernel.Output)) (kernel.Reply, error) {
 	k.count++
 	handle(kernel.Output{Type: kernel.OutputCount, Count: k.count})
@@ -69,6 +69,9 @@ func (k *fakeKernel) Execute(ctx context.Context, code string, handle func(kerne
 	switch word {
 	case "say":
 		handle(kernel.Output{Type: kernel.OutputStdout, Text: rest})
+	case "lose":
+		handle(kernel.Output{Type: kernel.OutputLost, Text: rest})
+		return k.raise(handle, "ValueError", "bad")
 	case "number":
 		handle(kernel.Output{Type: kernel.OutputStdout, Text: fmt.Sprintln(k.number)})
 	case "raise":

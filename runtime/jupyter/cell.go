@@ -68,8 +68,16 @@ func (c *cell) conclude() {
 func (c *cell) done() bool { return c.replied && c.idle }
 
 func (c *cell) takeLost(m message) {
-	c.lost = &kernel.Error{Name: "OutputLost"}
-	_ = json.Unmarshal(m.Content, &c.lost.Value) // our own
+	var text string
+	_ = json.Unmarshal(m.Content, &text) // our own
+	c.loseOutput(text)
+}
+
+// loseOutput reports that output is missing: at this place, whatever else becomes of the cell, and
+// as its error, unless it has one.
+func (c *cell) loseOutput(text string) {
+	c.lost = &kernel.Error{Name: "OutputLost", Value: text}
+	c.handle(kernel.Output{Type: kernel.OutputLost, Text: text})
 }
 
 func (c *cell) takeReply(content json.RawMessage) {

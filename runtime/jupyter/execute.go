@@ -131,8 +131,8 @@ func (l *line) await(ctx context.Context, cell *cell, q *request) (kernel.Reply,
 			default:
 				// The kernel dropped what it published. To wait on would hang, and to call it
 				// complete would be wrong.
-				cell.reply.Error = &kernel.Error{Name: "OutputLost",
-					Value: "the kernel replied, but the end of its output was lost"}
+				cell.loseOutput("the kernel replied, but the end of its output was lost")
+				cell.reply.Error = cell.lost
 				return cell.reply, nil
 			}
 		case <-ctx.Done():

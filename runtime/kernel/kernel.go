@@ -77,12 +77,13 @@ const (
 	OutputDisplay OutputType = "display" // display_data and update_display_data: something to show
 	OutputError   OutputType = "error"   // error: the cell raised
 	OutputCount   OutputType = "count"   // execute_input: the cell has begun and has this number
+	OutputLost    OutputType = "lost"    // not said by the kernel: output is missing here
 )
 
 // Output is something that a cell said.
 type Output struct {
 	Type OutputType
-	// Text is what a stream brought.
+	// Text is what a stream brought, or says what was lost.
 	Text string
 	// Data maps MIME types to content, for results and displays: a JSON string for text and for base64-encoded binary content,
 	// any JSON value for JSON types.
