@@ -153,6 +153,9 @@ type commandLogs struct{ lines *eventlog.Lines }
 func (l commandLogs) VisitGetCommandLogsResponse(w http.ResponseWriter) error {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("EXECD-COMMANDS-TAIL-CURSOR", strconv.FormatInt(l.lines.Last, 10))
+	if l.lines.Dropped > 0 {
+		w.Header().Set("EXECD-COMMANDS-DROPPED-BYTES", strconv.FormatInt(l.lines.Dropped, 10))
+	}
 	w.WriteHeader(http.StatusOK)
 	_, err := l.lines.WriteTo(serve.BoundedWriter(w, 0))
 	return err

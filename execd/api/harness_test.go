@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
@@ -66,7 +67,7 @@ func start(t *testing.T) *daemon {
 
 func startWith(t *testing.T, settings config.Settings) *daemon {
 	t.Helper()
-	settings.Host, settings.CommandLogLimit = "127.0.0.1", 1<<30
+	settings.Host, settings.CommandLogLimit = "127.0.0.1", cmp.Or(settings.CommandLogLimit, 1<<30)
 	execd, err := app.New(settings, zerolog.Nop())
 	must(t, err)
 	ctx, stop := context.WithCancel(context.Background())

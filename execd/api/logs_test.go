@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"sandbox.internal/execd/config"
 	gen "sandbox.internal/gen/execd"
 )
 
@@ -61,6 +62,23 @@ func TestLogsAfterACursor(t *testing.T) {
 				t.Errorf("got %q and %d, want %q and %d", text, next, test.want, test.next)
 			}
 		})
+	}
+}
+
+// TestLogsReportWhatWasCut: a client that reads the logs alone must not take a part of the output for all of it.
+func TestLogsReportWhatWasCut(t *testing.T) {
+	t.Parallel()
+	d := startWith(t, config.Settings{CommandLogLimit: 5})
+	for line, want := range map[string]struct{ text, dropped string }{"echo fits": {"fits\n", ""}, "echo 'does not fit'": {"", "13"}} {
+		id := d.background(t, line)
+		d.ended(t, id)
+		response, err := d.client.GetCommandLogs(t.Context(), id, nil)
+		if text := string(body(t, response, err)); text != want.text {
+			t.Errorf("%s: %q is kept, want %q", line, text, want.text)
+		}
+		if got := response.Header.Get("EXECD-COMMANDS-DROPPED-BYTES"); got != want.dropped {
+			t.Errorf("%s: %q bytes were cut, want %q", line, got, want.dropped)
+		}
 	}
 }
 

@@ -9,7 +9,10 @@ import (
 type Lines struct {
 	// Last is the 0-based index of the last line that is complete; -1 when there is none. A last line without a newline is complete
 	// when the log has ended.
-	Last   int64
+	Last int64
+	// Dropped is how many bytes of output were cut, which are those behind all lines.
+	Dropped int64
+
 	log    *Log
 	from   int64 // index of the first line
 	finish position
@@ -20,7 +23,7 @@ type Lines struct {
 func (l *Log) Lines(after int64) *Lines {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	lines := &Lines{log: l, from: min(after, l.end.lines) + 1, finish: l.end, Last: l.end.lines - 1}
+	lines := &Lines{log: l, from: min(after, l.end.lines) + 1, finish: l.end, Last: l.end.lines - 1, Dropped: l.dropped}
 	if l.ended && l.open {
 		lines.Last++
 	}

@@ -4516,7 +4516,8 @@ func (r GetCommandStatusResponse) ContentType() string {
 
 // GetCommandLogsResponse200Headers the declared response headers of an HTTP 200 response for GetCommandLogs
 type GetCommandLogsResponse200Headers struct {
-	EXECDCOMMANDSTAILCURSOR int64
+	EXECDCOMMANDSDROPPEDBYTES *int64
+	EXECDCOMMANDSTAILCURSOR   int64
 }
 
 type GetCommandLogsResponse struct {
@@ -8097,6 +8098,13 @@ func ParseGetCommandLogsResponse(rsp *http.Response) (*GetCommandLogsResponse, e
 	switch {
 	case rsp.StatusCode == 200:
 		var headers GetCommandLogsResponse200Headers
+		if values := rsp.Header.Values("EXECD-COMMANDS-DROPPED-BYTES"); len(values) > 0 {
+			var value int64
+			if err := runtime.BindStyledParameterWithOptions("simple", "EXECD-COMMANDS-DROPPED-BYTES", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			}
+			headers.EXECDCOMMANDSDROPPEDBYTES = &value
+		}
 		if values := rsp.Header.Values("EXECD-COMMANDS-TAIL-CURSOR"); len(values) > 0 {
 			var value int64
 			if err := runtime.BindStyledParameterWithOptions("simple", "EXECD-COMMANDS-TAIL-CURSOR", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int64"}); err != nil {

@@ -2279,7 +2279,8 @@ type GetCommandLogsResponseObject interface {
 }
 
 type GetCommandLogs200ResponseHeaders struct {
-	EXECDCOMMANDSTAILCURSOR int64
+	EXECDCOMMANDSDROPPEDBYTES *int64
+	EXECDCOMMANDSTAILCURSOR   int64
 }
 
 type GetCommandLogs200TextResponse struct {
@@ -2290,6 +2291,9 @@ type GetCommandLogs200TextResponse struct {
 func (response GetCommandLogs200TextResponse) VisitGetCommandLogsResponse(w http.ResponseWriter) error {
 
 	w.Header().Set("Content-Type", "text/plain")
+	if response.Headers.EXECDCOMMANDSDROPPEDBYTES != nil {
+		w.Header().Set("EXECD-COMMANDS-DROPPED-BYTES", fmt.Sprint(*response.Headers.EXECDCOMMANDSDROPPEDBYTES))
+	}
 	w.Header().Set("EXECD-COMMANDS-TAIL-CURSOR", fmt.Sprint(response.Headers.EXECDCOMMANDSTAILCURSOR))
 	w.WriteHeader(200)
 

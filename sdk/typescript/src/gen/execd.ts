@@ -1590,6 +1590,11 @@ export interface components {
          *     cursor; -1 when there is no line yet.
          */
         TailCursor: number;
+        /**
+         * @description How many bytes of output were cut by now, because of the limit or because they could
+         *     not be stored: those after the last line. Absent when there are none.
+         */
+        DroppedBytes: number;
         /** @description The digest of the file that was written (RFC 9530), when the request held one file. */
         ReprDigest: components["schemas"]["ReprDigest"];
         /** @description Names this state of the file; it changes when the file does. */
@@ -2143,6 +2148,7 @@ export interface operations {
             200: {
                 headers: {
                     "EXECD-COMMANDS-TAIL-CURSOR": components["headers"]["TailCursor"];
+                    "EXECD-COMMANDS-DROPPED-BYTES": components["headers"]["DroppedBytes"];
                     [name: string]: unknown;
                 };
                 content: {
