@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// DefaultWriteTimeout is how long one write to a client may take before the
-	// client counts as stuck and is dropped.
+	// DefaultWriteTimeout is how long a client may take for 256 KiB, or for the rest of
+	// what is written, before it counts as stuck and is dropped.
 	DefaultWriteTimeout = 30 * time.Second
 
 	// PingInterval is how long a stream may be silent before it shows that it is alive. Clients
@@ -35,7 +35,7 @@ var streamBuffers = sync.Pool{New: func() any {
 
 // EventStreamOptions configures an [EventStream].
 type EventStreamOptions struct {
-	// WriteTimeout limits one Flush; 0 means [DefaultWriteTimeout].
+	// WriteTimeout limits each 256 KiB of a Flush; 0 means [DefaultWriteTimeout].
 	WriteTimeout time.Duration
 }
 

@@ -2,6 +2,7 @@ package serve_test
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -185,6 +187,63 @@ func TestStuckClientIsDropped(t *testing.T) {
 	case <-time.After(30 * time.Second):
 		t.Fatal("a client that reads nothing holds its stream")
 	}
+}
+
+// pipeListener accepts what is put into it.
+type pipeListener chan net.Conn
+
+func (l pipeListener) Accept() (net.Conn, error) {
+	if conn, open := <-l; open {
+		return conn, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (l pipeListener) Close() error   { close(l); return nil }
+func (l pipeListener) Addr() net.Addr { return &net.UnixAddr{} }
+
+// slowReader reads 16 KiB a second.
+type slowReader struct{ net.Conn }
+
+func (r slowReader) Read(p []byte) (int, error) {
+	time.Sleep(time.Second)
+	return r.Conn.Read(p[:min(len(p), 16<<10)])
+}
+
+// An event may be long. A client that takes longer for it than the write timeout is not
+// stuck: dropped, it would ask for the same event again, for ever.
+func TestSlowClientGetsALongEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size = 1 << 20 // takes twice the write timeout
+		ended := make(chan error, 1)
+		handler := func(w http.ResponseWriter, r *http.Request) {
+			s := serve.NewEventStream(r.Context(), w, serve.EventStreamOptions{})
+			s.Data(bytes.Repeat([]byte("x"), size))
+			ended <- s.Flush()
+		}
+		server := &http.Server{Handler: http.HandlerFunc(handler)}
+		listener := make(pipeListener, 1)
+		near, far := net.Pipe()
+		listener <- far
+		go server.Serve(listener)
+		defer server.Close()
+		defer near.Close()
+		if _, err := io.WriteString(near,
+			"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.ReadResponse(bufio.NewReaderSize(slowReader{near}, 16<<10), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := io.Copy(io.Discard, response.Body)
+		if err != nil || n < size {
+			t.Errorf("%d bytes, %v", n, err)
+		}
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // The deadline of a stream's last write must not hit later requests on the same
