@@ -59,10 +59,10 @@ func (f *Files) ReplaceAndCount(wanted map[string]Replacement) (map[string]int, 
 		targets, seen[target] = append(targets, target), true
 	}
 
-	var edits []edit
+	var edits []*staged
 	defer func() {
 		for _, e := range edits {
-			e.staged.discard()
+			e.discard()
 		}
 	}()
 	counts := make(map[string]int, len(keys))
@@ -76,38 +76,32 @@ func (f *Files) ReplaceAndCount(wanted map[string]Replacement) (map[string]int, 
 		}
 	}
 	for _, e := range edits { // commit looks again, when it is too late for those before
-		if err := e.staged.unchanged(); err != nil {
+		if err := e.unchanged(); err != nil {
 			return nil, err
 		}
 	}
 	for _, e := range edits {
-		if err := e.staged.commit(unasked, e.attributes); err != nil {
+		if err := e.commit(unasked); err != nil {
 			return nil, err
 		}
 	}
 	return counts, nil
 }
 
-// edit is the new content of a file and the attributes of the old one.
-type edit struct {
-	staged     *staged
-	attributes attributes
-}
-
-// prepareEdit writes the new content of target beside it. There is no edit when count, the number of occurrences, is 0.
-func (f *Files) prepareEdit(target string, r Replacement) (e edit, count int, err error) {
+// prepareEdit writes the new content of target beside it. There is none when count, the number of occurrences, is 0.
+func (f *Files) prepareEdit(target string, r Replacement) (out *staged, count int, err error) {
 	in, err := os.OpenFile(target, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return edit{}, 0, err
+		return nil, 0, err
 	}
 	defer in.Close()
 	var st unix.Stat_t
 	if err := unix.Fstat(int(in.Fd()), &st); err != nil {
-		return edit{}, 0, err
+		return nil, 0, err
 	}
-	out, err := f.stage(target, filepath.Dir(target), "replace")
+	out, err = f.stage(target, filepath.Dir(target), "replace")
 	if err != nil {
-		return edit{}, 0, err
+		return nil, 0, err
 	}
 	out.read = &st
 	buffered := bufio.NewWriterSize(out.file, 256<<10)
@@ -120,9 +114,9 @@ func (f *Files) prepareEdit(target string, r Replacement) (e edit, count int, er
 	}
 	if err != nil || count == 0 {
 		out.discard()
-		return edit{}, 0, err
+		return nil, 0, err
 	}
-	return edit{out, attributesOf(&st)}, count, nil
+	return out, count, nil
 }
 
 // replaceStream copies in to out with every old replaced, in memory bounded by the length of old. It

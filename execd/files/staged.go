@@ -79,6 +79,38 @@ func (s *staged) compare(now *unix.Stat_t) error {
 	return nil
 }
 
+// version tells whether a file is still the same with the same attributes; the zero version is that of none.
+type version struct {
+	dev, ino       uint64
+	mode, uid, gid uint32        // may change twice within what the kernel's clock resolves
+	changed        unix.Timespec // also for an ACL
+}
+
+// version returns the target's now.
+func (s *staged) version() version {
+	var st unix.Stat_t
+	if unix.Lstat(s.target, &st) != nil {
+		return version{}
+	}
+	return version{st.Dev, st.Ino, st.Mode, st.Uid, st.Gid, st.Ctim}
+}
+
+// takeOver gives the staged file the attributes that are asked for, and for the rest those that the target has now. Where this process may not,
+// the target is to be written to.
+func (s *staged) takeOver(asked attributes) error {
+	attrs, err := keepAttributes(asked, s.target)
+	if err != nil {
+		return err
+	}
+	err = s.apply(attrs)
+	// EINVAL is what the kernel says of a user that the user namespace does not have.
+	s.inPlace = (refused(err) || errors.Is(err, unix.EINVAL)) && writable(s.target)
+	if s.inPlace {
+		return nil
+	}
+	return classify(s.target, err)
+}
+
 // apply gives the staged file its attributes, and the ACL of the target. In between it permits nothing that is forbidden before and after.
 func (s *staged) apply(attrs attributes) error {
 	if err := attrs.chown(s.file); err != nil {
@@ -90,17 +122,15 @@ func (s *staged) apply(attrs attributes) error {
 	return attrs.chmod(s.file)
 }
 
-// commit gives the content its attributes and puts it at the target, durably. attrs has all of them: those that are asked for, and those that the
-// target has, which it keeps by itself where it is written to. It makes the target's folder where that is missing, and removes it again when the
+// commit puts the content at the target, durably, with the attributes that are asked for, and otherwise those that the target has when it is
+// replaced, which it keeps by itself where it is written to. It makes the target's folder where that is missing, and removes it again when the
 // rest fails.
-func (s *staged) commit(asked, attrs attributes) error {
+func (s *staged) commit(asked attributes) error {
 	defer s.discard()
+	before := s.version()
 	if !s.inPlace {
-		err := s.apply(attrs)
-		// EINVAL is what the kernel says of a user that the user namespace does not have.
-		s.inPlace = (refused(err) || errors.Is(err, unix.EINVAL)) && writable(s.target)
-		if err != nil && !s.inPlace {
-			return classify(s.target, err)
+		if err := s.takeOver(asked); err != nil {
+			return err
 		}
 	}
 	if err := s.file.Sync(); err != nil {
@@ -120,7 +150,12 @@ func (s *staged) commit(asked, attrs attributes) error {
 		removeMade(made)
 		return err
 	}
-	if !s.inPlace {
+	if !s.inPlace && s.version() != before { // while the content went to disk
+		if err = s.takeOver(asked); err == nil {
+			err = s.file.Sync()
+		}
+	}
+	if err == nil && !s.inPlace {
 		err = os.Rename(s.file.Name(), s.target)
 		s.inPlace = errors.Is(err, unix.EBUSY)
 	}

@@ -43,9 +43,8 @@ type Uploaded struct {
 // and hashing happen beside the caller, which meanwhile reads the next bytes from the network.
 type Upload struct {
 	path   string
-	asked  attributes // that the caller asks for
-	attrs  attributes // with those that are kept from the file that is replaced
-	want   []byte     // the expected sum, or nil
+	asked  attributes
+	want   []byte // the expected sum, or nil
 	staged *staged
 	files  *Files
 
@@ -88,8 +87,7 @@ func (f *Files) Begin(meta UploadMeta) (*Upload, error) {
 	if err != nil {
 		return nil, err
 	}
-	attrs := asked
-	if err := keepAttributes(&attrs, target); err != nil {
+	if _, err := keepAttributes(asked, target); err != nil { // Commit would be too late for a folder
 		return nil, err
 	}
 	folder, err := checkDirectory(filepath.Dir(target))
@@ -101,7 +99,7 @@ func (f *Files) Begin(meta UploadMeta) (*Upload, error) {
 		return nil, err
 	}
 	u := &Upload{
-		path: path, asked: asked, attrs: attrs, want: want, staged: staged, files: f,
+		path: path, asked: asked, want: want, staged: staged, files: f,
 		full: make(chan *[]byte, 2), free: make(chan *[]byte, 2),
 		failed: make(chan struct{}), done: make(chan struct{}),
 		hash: sha256.New(),
@@ -136,22 +134,22 @@ func followLinks(path string) (string, error) {
 	return "", classify(start, unix.ELOOP)
 }
 
-// keepAttributes fills what the caller left open: from the file at target, or with the defaults of a new one.
-func keepAttributes(attrs *attributes, target string) error {
+// keepAttributes returns what was asked for, and for the rest what the file at target has now, or the defaults of a new one.
+func keepAttributes(attrs attributes, target string) (attributes, error) {
 	var st unix.Stat_t
 	err := unix.Stat(target, &st)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
 		st.Mode, st.Uid, st.Gid = 0o644|unix.S_IFREG, uint32(os.Geteuid()), uint32(os.Getegid())
 	case err != nil:
-		return classify(target, err)
+		return attrs, classify(target, err)
 	}
 	switch typeOf(st.Mode) {
 	case TypeFile:
 	case TypeDirectory:
-		return invalid(target, "is a directory; an upload needs the path of a file")
+		return attrs, invalid(target, "is a directory; an upload needs the path of a file")
 	default:
-		return invalid(target, "is not a regular file")
+		return attrs, invalid(target, "is not a regular file")
 	}
 	if attrs.uid == -1 {
 		attrs.uid = int(st.Uid)
@@ -162,7 +160,7 @@ func keepAttributes(attrs *attributes, target string) error {
 	if !attrs.setMode {
 		attrs.mode, attrs.setMode = st.Mode&0o7777, true
 	}
-	return nil
+	return attrs, nil
 }
 
 // Write takes content. An error (KindNoSpace, say) may belong to earlier bytes; the upload is then to be aborted.
@@ -245,7 +243,7 @@ func (u *Upload) Commit() (Uploaded, error) {
 	if u.want != nil && !bytes.Equal(u.want, sum) {
 		return Uploaded{}, invalid(u.path, "digest: expected %s, got %s", formatDigest(u.want), formatDigest(sum))
 	}
-	if err := u.staged.commit(u.asked, u.attrs); err != nil {
+	if err := u.staged.commit(u.asked); err != nil {
 		return Uploaded{}, err
 	}
 	return Uploaded{Path: u.path, Size: u.size, Digest: formatDigest(sum)}, nil

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -84,6 +85,45 @@ func TestUploadPermissions(t *testing.T) {
 			wantEqual(t, "permission", describe(t, f, "file"), test.want)
 		})
 	}
+}
+
+// TestUploadKeepsWhatTheTargetHasAtTheEnd: what others give the target while an upload arrives, or waits for its turn, is not undone.
+func TestUploadKeepsWhatTheTargetHasAtTheEnd(t *testing.T) {
+	f, root := newFiles(t)
+	path := filepath.Join(root, "file")
+	write(t, path, "old")
+	give := func(permission files.Permission) {
+		must(t, f.SetPermissions(map[string]files.Permission{"file": permission}))
+	}
+
+	up, err := f.Begin(files.UploadMeta{Path: "file"})
+	must(t, err)
+	give(files.Permission{Owner: "4242", Group: "4243", Mode: new(751)})
+	_, err = up.Commit()
+	must(t, err)
+	wantEqual(t, "changed while it arrived", describe(t, f, "file"), facts{"4242", "4243", 751})
+
+	unlock, waiting, err := files.LockPlace(f, path)
+	must(t, err)
+	up, err = f.Begin(files.UploadMeta{Path: "file", Permission: files.Permission{Group: "77"}})
+	must(t, err)
+	ended := make(chan error)
+	go func() {
+		_, err := up.Commit()
+		ended <- err
+	}()
+	poll := time.NewTicker(time.Millisecond)
+	defer poll.Stop()
+	for end := time.Now().Add(time.Minute); waiting() == 0; <-poll.C {
+		if time.Now().After(end) {
+			t.Fatal("the upload does not wait for its turn")
+		}
+	}
+	give(files.Permission{Owner: "4244", Mode: new(600)})
+	unlock()
+	must(t, <-ended)
+	wantEqual(t, "changed while it waited", describe(t, f, "file"), facts{"4244", "77", 600})
+	wantNoTemporary(t, root)
 }
 
 func TestUploadFollowsLinks(t *testing.T) {
