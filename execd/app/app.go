@@ -84,7 +84,7 @@ func New(settings config.Settings, logger zerolog.Logger) (*App, error) {
 	cells := code.New(code.Options{
 		Host: kernels, Dir: dir, LogLimit: settings.CommandLogLimit, Logger: logger, Clock: time.Now, Frozen: freezer.Frozen,
 	})
-	terminals := terminal.New(terminal.Options{Dir: dir, Env: environ(), Clock: time.Now})
+	terminals := terminal.New(terminal.Options{Dir: dir, Env: environ(), Clock: time.Now, Enter: freezer.Enter})
 	stored := files.New(files.Options{Root: dir})
 	port := listener.Addr().(*net.TCPAddr).Port
 	server, err := api.New(api.Options{

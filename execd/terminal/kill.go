@@ -14,25 +14,37 @@ import (
 func (t *Terminal) kill() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.hangUp()
+	t.hangUp(hangingUp...)
 }
 
-// expire hangs the terminal up because its timeout has elapsed. A program that has ended by itself keeps its exit code.
+// hangingUp is what asks programs to end: who is stopped would not notice the first signal alone.
+var hangingUp = []syscall.Signal{syscall.SIGHUP, syscall.SIGCONT}
+
+// expire hangs the terminal up because its timeout has elapsed. In a frozen sandbox, where no process may run, it kills at once. A program that
+// has ended by itself keeps its exit code.
 func (t *Terminal) expire() {
+	signals := hangingUp
+	if t.enter != nil {
+		if leave, err := t.enter(); err == nil {
+			defer leave()
+		} else {
+			signals = []syscall.Signal{syscall.SIGKILL}
+		}
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.reaped && !process.HasExited(t.process.Process.Pid) {
-		t.timedOut = t.hangUp()
+		t.timedOut = t.hangUp(signals...)
 	}
 }
 
-// hangUp is kill for a caller that holds the lock. It reports whether there was something to hang up.
-func (t *Terminal) hangUp() bool {
+// hangUp signals what kill is for. The caller holds the lock. It reports whether there was something to signal.
+func (t *Terminal) hangUp(signals ...syscall.Signal) bool {
 	if t.reaped || t.killing != nil {
 		return false
 	}
 	t.hungUp = t.foreground()
-	for _, signal := range []syscall.Signal{syscall.SIGHUP, syscall.SIGCONT} { // who is stopped would not notice
+	for _, signal := range signals {
 		if t.hungUp > 0 {
 			_ = process.SignalGroup(t.hungUp, signal) // ESRCH: it has just ended
 		}

@@ -40,6 +40,8 @@ type Options struct {
 	// not passed on.
 	Env   []string
 	Clock func() time.Time
+	// Enter, if not nil, keeps the sandbox from being frozen until leave is called; it returns an error while it is frozen.
+	Enter func() (leave func(), err error)
 }
 
 // Manager starts terminals and keeps those that have ended.

@@ -68,6 +68,7 @@ func (m *Manager) start(spec Spec) (*Terminal, error) {
 		command:   program.Args,
 		createdAt: createdAt,
 		timeout:   spec.Timeout,
+		enter:     m.options.Enter,
 		process:   program,
 		master:    master,
 		typing:    make(chan struct{}, 1),

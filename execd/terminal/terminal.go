@@ -34,6 +34,7 @@ type Terminal struct {
 	command   []string
 	createdAt time.Time
 	timeout   time.Duration // 0 is none
+	enter     func() (leave func(), err error)
 	process   *exec.Cmd
 	master    *os.File
 	typing    chan struct{} // held by whoever writes input

@@ -485,3 +485,31 @@ func TestTimeout(t *testing.T) {
 		t.Errorf("a program that ends in time: %v", code)
 	}
 }
+
+// TestTimeoutInAFrozenSandbox: a program that was stopped must not run, not even to notice its end.
+func TestTimeoutInAFrozenSandbox(t *testing.T) {
+	t.Parallel()
+	noticed := filepath.Join(t.TempDir(), "noticed")
+	m := terminal.New(terminal.Options{
+		Dir: t.TempDir(), Env: os.Environ(), Clock: time.Now,
+		Enter: func() (func(), error) { return nil, errors.New("frozen") },
+	})
+	spec := sh("trap 'touch " + noticed + "' HUP; kill -STOP $$; sleep 1000")
+	spec.Timeout = 300 * time.Millisecond
+	began := time.Now()
+	stopped := start(t, m, spec)
+	select {
+	case <-stopped.Done():
+	case <-time.After(patience):
+		t.Fatal("the terminal does not end")
+	}
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("it ended after %v", took)
+	}
+	if code := stopped.Status().ExitCode; code != nil {
+		t.Errorf("exit code %d", *code)
+	}
+	if _, err := os.Stat(noticed); err == nil {
+		t.Error("the program ran")
+	}
+}
