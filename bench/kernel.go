@@ -86,7 +86,7 @@ func workAsKernel(ctx context.Context, dir string, in io.Reader, out io.Writer) 
 					err)
 			}
 			began := time.Now()
-			if err := bare.Interrupt(ctx); err != nil {
+			if _, err := bare.Interrupt(ctx); err != nil {
 				return nil, err
 			}
 			if err := <-ended; err != nil {

@@ -85,6 +85,35 @@ func TestAnInterruptReachesNoOtherCell(t *testing.T) {
 	}
 }
 
+// An interrupt that comes before the kernel has the cell is not lost, and the kernel is not ended for it.
+func TestAnInterruptThatComesBeforeTheKernelHasTheCell(t *testing.T) {
+	host := &fakeHost{}
+	host.early.Store(2)
+	bubble(t, code.Options{Host: host}, func(t *testing.T, m *code.Manager) {
+		id := newContext(t, m, "python")
+		running := execute(t, m, code.Spec{Code: "wait", ContextID: id})
+		started(t, running)
+		if err := m.Interrupt(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		select {
+		case <-running.Done():
+		default:
+			t.Fatal("the cell still runs")
+		}
+		if text, outcome := outcomeOf(t, running); outcome.Error == nil || outcome.Error.Name != "KeyboardInterrupt" {
+			t.Errorf("the cell: %s, %+v", text, outcome.Error)
+		}
+		next := execute(t, m, code.Spec{Code: "wait", ContextID: id})
+		started(t, next)
+		time.Sleep(2 * code.InterruptPatience)
+		if _, err := m.Context(id); err != nil {
+			t.Errorf("the context: %v", err)
+		}
+	})
+}
+
 // bubble runs a test with a clock that jumps, and a manager with those options.
 func bubble(t *testing.T, options code.Options, test func(t *testing.T, m *code.Manager)) {
 	synctest.Test(t, func(t *testing.T) {

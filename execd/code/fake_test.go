@@ -19,6 +19,7 @@ type fakeHost struct {
 	living          atomic.Int64
 	refuse          atomic.Bool
 	uninterruptible bool          // its kernels do not react to an interrupt
+	early           atomic.Int64  // so many interrupts find no cell yet
 	hold            chan struct{} // when not nil, starts wait until it is closed
 }
 
@@ -102,14 +103,17 @@ func (k *fakeKernel) raise(handle func(kernel.Output), name, value string) (kern
 	return kernel.Reply{Count: k.count, Error: &kernel.Error{Name: name, Value: value}}, nil
 }
 
-func (k *fakeKernel) Interrupt(context.Context) error {
+func (k *fakeKernel) Interrupt(context.Context) (running bool, err error) {
+	if k.host.early.Add(-1) >= 0 {
+		return false, nil
+	}
 	if !k.host.uninterruptible {
 		select {
 		case k.interrupted <- struct{}{}:
 		default:
 		}
 	}
-	return nil
+	return true, nil
 }
 
 func (k *fakeKernel) Done() <-chan struct{} { return k.ended }

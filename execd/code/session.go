@@ -15,6 +15,9 @@ import (
 // kernel is ended. Time in which the sandbox is frozen does not count.
 const InterruptPatience = 5 * time.Second
 
+// interruptInterval is how soon an interrupt is tried again that came before the kernel had the cell.
+const interruptInterval = 20 * time.Millisecond
+
 // session is a kernel and the cells that wait for it, in order. One goroutine executes.
 type session struct {
 	manager   *Manager
@@ -216,15 +219,29 @@ func (s *session) interrupt(ctx context.Context, e *Execution) error {
 	case waiting >= 0:
 		e.begin()
 		e.finish(0, &kernel.Error{Name: "KeyboardInterrupt", Value: "the cell was interrupted before it began"})
+		if s.throwaway {
+			s.end("its only cell was interrupted before it began")
+		}
 		return nil
 	case running == nil, e != nil && running != e:
 		return nil
 	}
 	// It is bounded by itself. Broken off because its client left, it could come to the next cell.
-	if err := s.kernel.Interrupt(context.WithoutCancel(ctx)); err != nil && !errors.Is(err, kernel.ErrEnded) {
+	ctx = context.WithoutCancel(ctx)
+	reached, err := s.kernel.Interrupt(ctx)
+	switch {
+	case errors.Is(err, kernel.ErrEnded):
+	case err != nil:
 		return fmt.Errorf("%w: interrupt: %w", ErrUnavailable, err)
+	case reached:
+		go s.awaitInterrupted(running)
+	default: // the kernel does not have the cell yet, or is just done with it
+		time.AfterFunc(interruptInterval, func() {
+			if err := s.interrupt(ctx, running); err != nil {
+				s.manager.options.Logger.Error().Err(err).Str("context_id", s.info.ID).Msg("a cell could not be interrupted")
+			}
+		})
 	}
-	go s.awaitInterrupted(running)
 	return nil
 }
 

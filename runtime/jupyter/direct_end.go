@@ -10,16 +10,16 @@ import (
 const acknowledgeTime = time.Second
 
 // Interrupt implements [kernel.Kernel].
-func (k *directKernel) Interrupt(ctx context.Context) error {
-	running, err := k.awaitBegun(ctx)
-	if running == nil || err != nil {
-		return err
+func (k *directKernel) Interrupt(ctx context.Context) (running bool, err error) {
+	q, err := k.awaitBegun(ctx)
+	if q == nil || err != nil {
+		return false, err
 	}
 	if k.spec.InterruptMode == interruptByMessage {
-		return k.interruptByMessage(ctx)
+		return true, k.interruptByMessage(ctx)
 	}
 	k.process.signal(syscall.SIGINT)
-	return nil
+	return true, nil
 }
 
 // interruptByMessage returns when the kernel has acknowledged the interrupt, as far as it does: a

@@ -139,7 +139,7 @@ func TestDirectInterruptReachesACellThatHasJustBegun(t *testing.T) {
 		reply, err := k.Execute(ctx, "import time\nwhile True: time.sleep(1)",
 			func(o kernel.Output) {
 				if o.Type == kernel.OutputCount {
-					if err := k.Interrupt(ctx); err != nil {
+					if _, err := k.Interrupt(ctx); err != nil {
 						t.Error(err)
 					}
 				}
@@ -148,7 +148,7 @@ func TestDirectInterruptReachesACellThatHasJustBegun(t *testing.T) {
 			t.Fatalf("cell %d: %+v, %v", i, reply.Error, err)
 		}
 	}
-	if err := k.Interrupt(t.Context()); err != nil { // nothing runs
+	if _, err := k.Interrupt(t.Context()); err != nil { // nothing runs
 		t.Error(err)
 	}
 	if got := run(t, k, "print(1)"); got != "1\n" {
@@ -197,7 +197,7 @@ func TestDirectAbandonedCellCanBeInterrupted(t *testing.T) {
 	if !errors.Is(err, context.Canceled) {
 		t.Fatalf("got %v", err)
 	}
-	if err := k.Interrupt(t.Context()); err != nil {
+	if _, err := k.Interrupt(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if got := run(t, k, "print(2)"); got != "2\n" {
@@ -231,7 +231,7 @@ func TestDirectKernelKilledMidCell(t *testing.T) {
 		kernel.ErrEnded) {
 		t.Errorf("execute: %v", err)
 	}
-	if err := k.Interrupt(t.Context()); !errors.Is(err, kernel.ErrEnded) {
+	if _, err := k.Interrupt(t.Context()); !errors.Is(err, kernel.ErrEnded) {
 		t.Errorf("interrupt: %v", err)
 	}
 	if err := k.Stop(t.Context()); err != nil {

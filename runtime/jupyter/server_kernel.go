@@ -148,19 +148,19 @@ func (k *serverKernel) post(_ context.Context, m message) error {
 }
 
 // Interrupt implements [kernel.Kernel].
-func (k *serverKernel) Interrupt(ctx context.Context) error {
-	running, err := k.awaitBegun(ctx)
-	if running == nil || err != nil {
-		return err
+func (k *serverKernel) Interrupt(ctx context.Context) (running bool, err error) {
+	q, err := k.awaitBegun(ctx)
+	if q == nil || err != nil {
+		return false, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, interruptTime)
 	defer cancel()
 	err = k.server.call(ctx, http.MethodPost, "api/kernels/"+k.id+"/interrupt", nil, nil)
 	switch {
 	case isStatus(err, http.StatusNotFound):
-		return k.fail("the Jupyter Server has no such kernel any more")
+		return true, k.fail("the Jupyter Server has no such kernel any more")
 	case err != nil:
-		return fmt.Errorf("interrupting a kernel: %w", unavailable(err))
+		return true, fmt.Errorf("interrupting a kernel: %w", unavailable(err))
 	}
-	return nil
+	return true, nil
 }

@@ -56,8 +56,9 @@ type Kernel interface {
 	// When ctx ends, Execute returns its error at once; the kernel goes on unless it is interrupted.
 	Execute(ctx context.Context, code string, handle func(Output)) (Reply, error)
 
-	// Interrupt makes the running cell stop, as far as the kernel can. Without a running cell it does nothing. It returns ErrEnded.
-	Interrupt(ctx context.Context) error
+	// Interrupt makes the running cell stop, as far as the kernel can, and reports whether there was one: without, it does nothing. A cell
+	// runs from some time after the call of Execute on. It returns ErrEnded.
+	Interrupt(ctx context.Context) (running bool, err error)
 
 	// Done returns a channel that is closed when the kernel has ended, whatever the reason.
 	Done() <-chan struct{}

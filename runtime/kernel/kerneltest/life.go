@@ -94,17 +94,17 @@ func (s suite) testInterrupt(t *testing.T) {
 		return
 	}
 	k := s.start(t)
-	if err := k.Interrupt(within(t, patience)); err != nil {
-		t.Errorf("interrupting an idle kernel: %v", err)
+	if running, err := k.Interrupt(within(t, patience)); running || err != nil {
+		t.Errorf("interrupting an idle kernel: a cell runs: %t, %v", running, err)
 	}
 	run(t, k, s.language.SetX)
-	if err := k.Interrupt(within(t, patience)); err != nil {
+	if _, err := k.Interrupt(within(t, patience)); err != nil {
 		t.Errorf("interrupting after a cell: %v", err)
 	}
 	for range 2 {
 		end := s.endless(t, t.Context(), k)
-		if err := k.Interrupt(within(t, patience)); err != nil {
-			t.Fatal(err)
+		if running, err := k.Interrupt(within(t, patience)); !running || err != nil {
+			t.Fatalf("interrupting a cell: it runs: %t, %v", running, err)
 		}
 		s.checkInterrupted(t, await(t, end, patience))
 		if text := run(t, k, s.language.PrintX).text(kernel.OutputStdout); text != "41" {
@@ -129,7 +129,7 @@ func (s suite) testInterruptAtOnce(t *testing.T) {
 	<-called
 	// An Interrupt before Execute finds nothing to do; so it is repeated until it has.
 	for {
-		if err := k.Interrupt(within(t, patience)); err != nil {
+		if _, err := k.Interrupt(within(t, patience)); err != nil {
 			t.Fatal(err)
 		}
 		select {
@@ -170,7 +170,7 @@ func (s suite) testCancelledExecute(t *testing.T) {
 	if s.language.NoInterrupt {
 		return
 	}
-	if err := k.Interrupt(within(t, patience)); err != nil {
+	if _, err := k.Interrupt(within(t, patience)); err != nil {
 		t.Fatal(err)
 	}
 	if text := run(t, k, s.language.PrintX).text(kernel.OutputStdout); text != "41" {
@@ -211,7 +211,7 @@ func (s suite) checkEnded(t *testing.T, k kernel.Kernel) {
 	if _, err := k.Execute(within(t, patience), s.language.SetX, func(kernel.Output) {}); !errors.Is(err, kernel.ErrEnded) {
 		t.Errorf("Execute of an ended kernel: %v, want ErrEnded", err)
 	}
-	if err := k.Interrupt(within(t, patience)); !errors.Is(err, kernel.ErrEnded) {
+	if _, err := k.Interrupt(within(t, patience)); !errors.Is(err, kernel.ErrEnded) {
 		t.Errorf("Interrupt of an ended kernel: %v, want ErrEnded", err)
 	}
 	if err := k.Stop(within(t, patience)); err != nil {
