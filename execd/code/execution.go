@@ -68,7 +68,9 @@ func (m *Manager) Execute(ctx context.Context, spec Spec) (*Execution, error) {
 	e := &Execution{
 		id: id, code: spec.Code, session: s, clock: m.options.Clock, done: make(chan struct{}),
 	}
-	e.log.Start(id, eventlog.Options{Limit: m.options.LogLimit, SpoolDir: m.options.SpoolDir, Clock: m.options.Clock})
+	e.log.Start(id, eventlog.Options{
+		Limit: m.options.LogLimit, SpoolDir: m.options.SpoolDir, Memory: &m.memory, Clock: m.options.Clock,
+	})
 	e.finally = func() {
 		m.mu.Lock()
 		e.session = nil // its kernel has buffers

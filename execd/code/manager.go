@@ -66,6 +66,7 @@ type Manager struct {
 	executions map[string]*Execution
 	closed     bool
 	running    sync.WaitGroup
+	memory     eventlog.Memory // of the logs of those executions that have not ended
 	retention  *eventlog.Retention[*Execution]
 
 	ctx    context.Context

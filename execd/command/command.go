@@ -125,7 +125,8 @@ func (m *Manager) start(spec Spec) (*Command, error) {
 		clock:     m.options.Clock,
 	}
 	c.log.Start(id, eventlog.Options{
-		Limit: m.options.LogLimit, SpoolDir: m.options.SpoolDir, Beside: int64(len(spec.Command)), Clock: m.options.Clock,
+		Limit: m.options.LogLimit, SpoolDir: m.options.SpoolDir, Memory: &m.memory, Beside: int64(len(spec.Command)),
+		Clock: m.options.Clock,
 	})
 	if spec.Input {
 		reader, err := c.openInput(prepared.SysProcAttr.Credential)

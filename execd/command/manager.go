@@ -52,6 +52,7 @@ type Manager struct {
 	poller    *poller // nil before the first command
 	closed    bool
 	running   sync.WaitGroup
+	memory    eventlog.Memory // of the logs of those that run
 	retention *eventlog.Retention[*Command]
 	noHandles bool // for tests, see poller
 }

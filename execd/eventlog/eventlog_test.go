@@ -76,6 +76,54 @@ func TestLargeDetailsSurviveTheSpool(t *testing.T) {
 	}
 }
 
+// Many commands may run that have printed much. What has ended is bounded by the retention instead.
+func TestLogsThatHaveNotEndedShareMemory(t *testing.T) {
+	var memory eventlog.Memory
+	folder := t.TempDir()
+	start := func() *eventlog.Log {
+		log := eventlog.New("id", eventlog.Options{Limit: 1 << 30, SpoolDir: folder, Memory: &memory, Clock: time.Now})
+		t.Cleanup(log.Close)
+		return log
+	}
+	line := []byte(strings.Repeat("x", 31<<10) + "\n") // of which two fill a segment
+	say := func(log *eventlog.Log) (inMemory, onDisk int64) {
+		for range 30 {
+			log.Output(eventlog.TypeStdout, line, false)
+		}
+		return log.Held()
+	}
+	var logs []*eventlog.Log
+	var held int64
+	for range 80 {
+		log := start()
+		inMemory, _ := say(log)
+		held += inMemory
+		logs = append(logs, log)
+	}
+	if held > eventlog.MaxMemory+1<<20 || held < eventlog.MaxMemory/2 {
+		t.Errorf("80 logs hold %d bytes in memory", held)
+	}
+	late := start()
+	late.Event(eventlog.TypeStatus, []byte(strings.Repeat("s", 300))) // the daemon's own is little
+	if _, disk := late.Held(); disk > 0 {
+		t.Error("an event that is no output went to the file")
+	}
+	if inMemory, disk := say(late); inMemory > 1<<10 || disk < int64(30*len(line)) || !late.MayBlock() {
+		t.Errorf("when others have the memory, a log holds %d bytes in memory and %d on disk", inMemory, disk)
+	}
+	for _, log := range append(logs, late) {
+		log.Finish(eventlog.TypeComplete, nil)
+	}
+	for _, log := range []*eventlog.Log{logs[0], logs[79], late} {
+		if events := all(t, log, 0); len(events) < 32 {
+			t.Errorf("%d events", len(events))
+		}
+	}
+	if _, disk := say(start()); disk > 0 {
+		t.Error("what has ended counts still")
+	}
+}
+
 // TestTheFileHasNoName: by a name, even one for a moment, another process in the sandbox could open it
 // and change what was recorded.
 func TestTheFileHasNoName(t *testing.T) {

@@ -65,6 +65,8 @@ type Options struct {
 	Limit int64
 	// SpoolDir is where output goes that does not fit into memory; empty means wherever a temporary file can be made.
 	SpoolDir string
+	// Memory bounds what the log and others hold in memory until they end; nil means that only the log's own bound counts.
+	Memory *Memory
 	// Beside is how many bytes its owner holds in memory for as long as the log is kept: they count as the log's.
 	Beside int64
 	Clock  func() time.Time
@@ -80,7 +82,7 @@ func New(id string, options Options) *Log {
 // Start begins the zero Log with an init event, which carries the id.
 func (l *Log) Start(id string, options Options) {
 	l.limit, l.beside, l.clock = options.Limit, options.Beside, options.Clock
-	l.spool.dir = options.SpoolDir
+	l.spool.dir, l.spool.shared = options.SpoolDir, options.Memory
 	l.appendOwn(frame{kind: TypeInit, payload: []byte(id)})
 }
 
@@ -145,6 +147,7 @@ func (l *Log) Finish(kind Type, detail []byte) {
 	}
 	l.ended = true
 	l.appendOwn(frame{kind: kind, payload: detail})
+	l.spool.leave()
 }
 
 // appendOwn records an event of the daemon itself. The spool keeps such frames in memory when nothing else takes them, so it cannot fail.
@@ -230,7 +233,7 @@ func (l *Log) Held() (memory, disk int64) {
 func (l *Log) MayBlock() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.spool.file != nil || l.spool.memory > memoryLimit/2
+	return l.spool.file != nil || l.spool.memory > memoryLimit/2 || l.spool.shared.exceeds(MaxMemory/2)
 }
 
 // mark returns the last known place for which before holds; before must be true up to some place and false from there on.

@@ -15,12 +15,13 @@ const (
 	regularSegment = headerSize + maxPayload
 )
 
-// spool stores frames: the first memoryLimit bytes in memory, what follows in a file that has no name, so that it cannot outlive
-// the daemon. The caller guards it with a lock; bytes that were stored never move and never change.
+// spool stores frames: the first memoryLimit bytes in memory, as long as there is some for all logs, and what follows in a file that has no
+// name, so that it cannot outlive the daemon. The caller guards it with a lock; bytes that were stored never move and never change.
 type spool struct {
 	dir      string // where the file is made; empty means wherever it can be
 	segments []segment
 	memory   int64 // capacity of all memory segments
+	shared   *Memory
 	file     *os.File
 	fileEnd  int64
 	closed   bool
@@ -44,7 +45,7 @@ var errClosed = errors.New("the log has been discarded")
 // the few frames that are not output then go to memory all the same.
 func (s *spool) append(header, payload []byte, output bool) error {
 	size := int64(len(header) + len(payload))
-	if s.fits(size) {
+	if s.fits(size, output) {
 		s.appendMemory(header, payload, !output) // little follows a frame that is not output, or nothing
 		return nil
 	}
@@ -56,9 +57,12 @@ func (s *spool) append(header, payload []byte, output bool) error {
 	return err
 }
 
-// fits reports whether a frame stays in memory: nothing has gone to the file yet and the limit holds.
-func (s *spool) fits(size int64) bool {
-	return s.file == nil && (s.memory+size <= memoryLimit || s.room(size))
+// fits reports whether a frame stays in memory: nothing has gone to the file yet and the limits hold, that of all logs for output alone.
+func (s *spool) fits(size int64, output bool) bool {
+	if s.file != nil {
+		return false
+	}
+	return s.room(size) || s.memory+size <= memoryLimit && !(output && s.shared.exceeds(MaxMemory-size))
 }
 
 func (s *spool) room(size int64) bool {
@@ -85,7 +89,7 @@ func (s *spool) appendMemory(header, payload []byte, exact bool) {
 	if len(s.segments) == 0 && size <= firstSegment {
 		s.firstSegments[0].data = s.firstBytes[:0]
 		s.segments = s.firstSegments[:]
-		s.memory = firstSegment
+		s.hold(firstSegment)
 	}
 	if !s.room(size) {
 		capacity := size
@@ -93,11 +97,23 @@ func (s *spool) appendMemory(header, payload []byte, exact bool) {
 			capacity = max(size, min(regularSegment, max(firstSegment, 2*s.memory), memoryLimit-s.memory))
 		}
 		s.segments = append(s.segments, segment{offset: s.end(), data: make([]byte, 0, capacity)})
-		s.memory += capacity
+		s.hold(capacity)
 	}
 	last := s.last()
 	last.data = append(append(last.data, header...), payload...)
 	last.size = int64(len(last.data))
+}
+
+// hold counts a segment.
+func (s *spool) hold(bytes int64) {
+	s.memory += bytes
+	s.shared.add(bytes)
+}
+
+// leave takes what the spool holds out of what is shared: the log has ended.
+func (s *spool) leave() {
+	s.shared.add(-s.memory)
+	s.shared = nil
 }
 
 func (s *spool) appendFile(header, payload []byte) error {
@@ -142,6 +158,7 @@ func (s *spool) at(offset int64) (data []byte, file *os.File, fileOffset, size i
 }
 
 func (s *spool) close() {
+	s.leave()
 	s.closed = true
 	if s.file != nil {
 		s.file.Close() // it has no reader any more
