@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"path/filepath"
+	"unicode/utf8"
 
 	"sandbox.internal/execd/files"
 	gen "sandbox.internal/gen/execd"
@@ -158,6 +159,7 @@ func fromPermissions(in map[string]gen.Permission) map[string]files.Permission {
 func toFileInfo(info files.Info) gen.FileInfo {
 	return gen.FileInfo{
 		Path:       info.Path,
+		RawPath:    rawPath(info.Path),
 		Size:       info.Size,
 		ModifiedAt: info.Modified.UTC(),
 		CreatedAt:  info.Created.UTC(),
@@ -166,4 +168,12 @@ func toFileInfo(info files.Info) gen.FileInfo {
 		Mode:       info.Mode,
 		Type:       gen.FileType(info.Type),
 	}
+}
+
+// rawPath returns the bytes of a path that JSON cannot hold as they are, nil for any other.
+func rawPath(path string) *gen.RawPath {
+	if utf8.ValidString(path) {
+		return nil
+	}
+	return new(gen.RawPath(path))
 }

@@ -1,6 +1,8 @@
 package api_test
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -8,10 +10,13 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	gen "sandbox.internal/gen/execd"
 )
 
 // pathRequest is a request about one path.
@@ -131,6 +136,45 @@ func oddThings(t *testing.T, dir string) []string {
 		paths = append(paths, path(entry.Name()))
 	}
 	return paths
+}
+
+// TestNamesThatAreNotUTF8: JSON has one text for both files, and a client must not take one for the other.
+func TestNamesThatAreNotUTF8(t *testing.T) {
+	t.Parallel()
+	d := start(t)
+	dir := t.TempDir()
+	one, other := write(t, filepath.Join(dir, "a\xfe"), "1"), filepath.Join(dir, "a\xff")
+	plain := write(t, filepath.Join(dir, "b"), "3")
+	ctx, leave := context.WithTimeout(t.Context(), deadline)
+	defer leave()
+	watched := d.watch(ctx, t, dir, false)
+	watched.file()
+	write(t, other, "2")
+	if event := watched.file(); event.Type != gen.FileEventTypeCreate || event.RawPath == nil || string(*event.RawPath) != other {
+		t.Errorf("the event is %+v", event)
+	}
+	raw := func() (paths []string) {
+		response, err := d.client.ListDirectory(t.Context(), &gen.ListDirectoryParams{Path: dir})
+		var infos []gen.FileInfo
+		must(t, json.Unmarshal(body(t, response, err), &infos))
+		for _, info := range infos {
+			if info.RawPath == nil {
+				paths = append(paths, info.Path)
+			} else {
+				paths = append(paths, string(*info.RawPath))
+			}
+		}
+		slices.Sort(paths)
+		return paths
+	}
+	if got := raw(); !slices.Equal(got, []string{one, other, plain}) {
+		t.Errorf("listed are %q", got)
+	}
+	response, err := d.client.DeleteFiles(t.Context(), &gen.DeleteFilesParams{Path: []string{one}})
+	body(t, response, err)
+	if got := raw(); !slices.Equal(got, []string{other, plain}) {
+		t.Errorf("after one was deleted, listed are %q", got)
+	}
 }
 
 // TestPathsOfTheKernel asks the same of what the kernel makes up, as a user who can do no harm.

@@ -40,7 +40,7 @@ func (s fileStream) VisitWatchFilesResponse(w http.ResponseWriter) error {
 	ctx, cancel := serve.UntilDraining(s.ctx)
 	defer cancel()
 	out := serve.NewEventStream(s.ctx, w, serve.EventStreamOptions{})
-	events := []gen.FileEvent{{Type: gen.FileEventTypeReady, Path: &s.path, Timestamp: time.Now().UnixMilli()}}
+	events := []gen.FileEvent{{Type: gen.FileEventTypeReady, Path: &s.path, RawPath: rawPath(s.path), Timestamp: time.Now().UnixMilli()}}
 	for {
 		for _, event := range events {
 			data, err := json.Marshal(event)
@@ -75,7 +75,9 @@ func (s fileStream) next(ctx context.Context) ([]gen.FileEvent, error) {
 	}
 	out := make([]gen.FileEvent, len(events))
 	for i, event := range events {
-		out[i] = gen.FileEvent{Type: gen.FileEventType(event.Type), Path: &events[i].Path, Timestamp: event.Time.UnixMilli()}
+		out[i] = gen.FileEvent{
+			Type: gen.FileEventType(event.Type), Path: &events[i].Path, RawPath: rawPath(event.Path), Timestamp: event.Time.UnixMilli(),
+		}
 		if event.Message != "" {
 			out[i].Message = &events[i].Message
 		}

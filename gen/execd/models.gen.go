@@ -391,6 +391,12 @@ type FileEvent struct {
 	// Example: /srv/app/main.py
 	Path *string `json:"path,omitempty"`
 
+	// RawPath The exact bytes of `path` in base64, when they are not valid UTF-8 and `path`
+	// therefore only resembles them. Escaped byte by byte (`%FF`) they are a path of a query.
+	//
+	// Example: L3RtcC//
+	RawPath *RawPath `json:"raw_path,omitempty"`
+
 	// Timestamp When it was noticed, in Unix milliseconds.
 	//
 	// Example: 1767366246120
@@ -464,6 +470,12 @@ type FileInfo struct {
 	//
 	// Example: /tmp/a.txt
 	Path Path `json:"path"`
+
+	// RawPath The exact bytes of `path` in base64, when they are not valid UTF-8 and `path`
+	// therefore only resembles them. Escaped byte by byte (`%FF`) they are a path of a query.
+	//
+	// Example: L3RtcC//
+	RawPath *RawPath `json:"raw_path,omitempty"`
 
 	// Size The size in bytes.
 	//
@@ -588,6 +600,12 @@ type Permission struct {
 //
 // Example: {"/srv/data":{"group":"root","mode":755,"owner":"root"}}
 type PermissionByPath map[string]Permission
+
+// RawPath The exact bytes of `path` in base64, when they are not valid UTF-8 and `path`
+// therefore only resembles them. Escaped byte by byte (`%FF`) they are a path of a query.
+//
+// Example: L3RtcC//
+type RawPath = []byte
 
 // Replacement A text to look for and the text to put in its place.
 type Replacement struct {

@@ -1035,6 +1035,7 @@ export interface components {
         /** @description The facts of a file or directory. */
         FileInfo: {
             path: components["schemas"]["Path"];
+            raw_path?: components["schemas"]["RawPath"];
             type: components["schemas"]["FileType"];
             /**
              * Format: int64
@@ -1067,6 +1068,13 @@ export interface components {
             group: string;
             mode: components["schemas"]["FileMode"];
         };
+        /**
+         * Format: byte
+         * @description The exact bytes of `path` in base64, when they are not valid UTF-8 and `path`
+         *     therefore only resembles them. Escaped byte by byte (`%FF`) they are a path of a query.
+         * @example L3RtcC//
+         */
+        RawPath: string;
         /** @description The facts of several files and directories. */
         FileInfos: components["schemas"]["FileInfo"][];
         /** @description The facts of files and directories, by the path that was asked for. */
@@ -1213,6 +1221,7 @@ export interface components {
              * @example /srv/app/main.py
              */
             path?: string;
+            raw_path?: components["schemas"]["RawPath"];
             /**
              * @description Why the watch ends; in an `error` only.
              * @example the kernel allows no more watches

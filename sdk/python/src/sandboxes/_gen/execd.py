@@ -195,6 +195,10 @@ class FileEvent:
     """Why the watch ends; in an `error` only."""
     path: str | None = None
     """The absolute path that it happened to; absent in a `ping`."""
+    raw_path: bytes | None = None
+    """The exact bytes of `path` in base64, when they are not valid UTF-8 and `path`
+    therefore only resembles them. Escaped byte by byte (`%FF`) they are a path of a query.
+    """
     timestamp: int
     """When it was noticed, in Unix milliseconds."""
     type: FileEventType
@@ -235,6 +239,10 @@ class FileInfo:
     """The owner's name, or number when it has no name."""
     path: str
     """A path in the sandbox, absolute or relative to its working directory."""
+    raw_path: bytes | None = None
+    """The exact bytes of `path` in base64, when they are not valid UTF-8 and `path`
+    therefore only resembles them. Escaped byte by byte (`%FF`) they are a path of a query.
+    """
     size: int
     """The size in bytes."""
     type: FileType
