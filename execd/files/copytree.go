@@ -2,6 +2,7 @@ package files
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -86,6 +87,9 @@ func copyFile(src, dest string) error {
 	return out.Sync()
 }
 
+// nameBatch is how many names of a folder are held at once: it may have more than fit into memory.
+const nameBatch = 256
+
 func copyDirectory(ctx context.Context, src, dest string) error {
 	if err := os.Mkdir(dest, 0o700); err != nil {
 		return err
@@ -94,14 +98,19 @@ func copyDirectory(ctx context.Context, src, dest string) error {
 	if err != nil {
 		return err
 	}
-	names, err := dir.Readdirnames(-1)
-	dir.Close() // only read from; a deep tree needs no file per level
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		if err := copyTree(ctx, filepath.Join(src, name), filepath.Join(dest, name)); err != nil {
+	defer dir.Close() // only read from
+	for more := true; more; {
+		names, err := dir.Readdirnames(nameBatch)
+		if err != nil && !errors.Is(err, io.EOF) {
 			return err
+		}
+		if more = len(names) == nameBatch; !more {
+			dir.Close() // a deep tree of small folders needs no file per level
+		}
+		for _, name := range names {
+			if err := copyTree(ctx, filepath.Join(src, name), filepath.Join(dest, name)); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -3,8 +3,10 @@ package files_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -124,6 +126,46 @@ func TestMoveBetweenFileSystems(t *testing.T) {
 	wantEqual(t, "link", link, "../away")
 	wantEqual(t, "source exists", exists(t, root+"/tree"), false)
 	wantNoTemporary(t, disk)
+}
+
+// countingContext calls a function when it is asked for its error, with how often it was asked before.
+type countingContext struct {
+	context.Context
+	asked int
+	call  func(asked int)
+}
+
+func (c *countingContext) Err() error {
+	c.call(c.asked)
+	c.asked++
+	return c.Context.Err()
+}
+
+// TestMoveOfAFolderWithManyNames: they may be more than fit into memory. A move asks before each whether it is to go on.
+func TestMoveOfAFolderWithManyNames(t *testing.T) {
+	f, _ := newFiles(t)
+	disk, root := mountTmpfs(t, ""), mountTmpfs(t, "")
+	const count = 3_000
+	long := strings.Repeat("n", 240)
+	mkdir(t, disk+"/tree/sub")
+	for i := range count {
+		must(t, unix.Mkfifo(fmt.Sprintf("%s/tree/%05d%s", disk, i, long), 0o600))
+	}
+	write(t, disk+"/tree/sub/file", "content")
+	before := liveHeap()
+	ctx := &countingContext{Context: t.Context(), call: func(asked int) {
+		if asked == count/2 {
+			if now := liveHeap(); now > before+256<<10 {
+				t.Errorf("the move holds %d KiB", (now-before)>>10)
+			}
+		}
+	}}
+	must(t, f.Move(ctx, []files.MoveEntry{{Src: disk + "/tree", Dest: root + "/tree"}}))
+	moved, err := os.ReadDir(root + "/tree")
+	must(t, err)
+	wantEqual(t, "moved", len(moved), count+1)
+	wantEqual(t, "content", read(t, root+"/tree/sub/file"), "content")
+	wantEqual(t, "asked", ctx.asked > count, true)
 }
 
 func TestMoveToAFullFileSystemChangesNothing(t *testing.T) {
