@@ -102,7 +102,7 @@ func send(ctx, left context.Context, connection *websocket.Conn, t *terminal.Ter
 		}
 		switch {
 		case errors.Is(err, io.EOF):
-			if sendNews(ctx, connection, gen.TerminalNews{Type: gen.TerminalNewsTypeExit, ExitCode: t.Status().ExitCode}) == nil {
+			if sendNews(ctx, connection, exitNews{gen.TerminalNewsTypeExit, t.Status().ExitCode}) == nil {
 				connection.Close(websocket.StatusNormalClosure, "")
 			}
 			return
@@ -124,7 +124,14 @@ func send(ctx, left context.Context, connection *websocket.Conn, t *terminal.Ter
 	}
 }
 
-func sendNews(ctx context.Context, connection *websocket.Conn, news gen.TerminalNews) error {
+// exitNews is the gen.TerminalNews of the end: the exit code is there when it is null, too.
+type exitNews struct {
+	Type     gen.TerminalNewsType `json:"type"`
+	ExitCode *int                 `json:"exit_code"`
+}
+
+// sendNews sends a gen.TerminalNews or an exitNews.
+func sendNews(ctx context.Context, connection *websocket.Conn, news any) error {
 	data, err := json.Marshal(news)
 	if err != nil {
 		return err

@@ -48,6 +48,7 @@ type viewer struct {
 	contract   *conform.Transport
 	text       []byte // since the last replay began
 	exit       *int
+	last       string // the last text message as it was sent
 }
 
 // attach attaches to a terminal; its messages are held to the contract.
@@ -85,7 +86,7 @@ func (v *viewer) next() error {
 	if news.Type == gen.TerminalNewsTypeReplay {
 		v.text = nil
 	}
-	v.exit = news.ExitCode
+	v.exit, v.last = news.ExitCode, string(data)
 	return nil
 }
 
@@ -329,6 +330,9 @@ func TestTerminalOfAnotherUserWithATimeout(t *testing.T) {
 	v.until("65534\r\n7\r\n")
 	if code := v.end(); code != websocket.StatusNormalClosure || v.exit != nil {
 		t.Errorf("closed with %d, exit code %v", code, v.exit)
+	}
+	if v.last != `{"type":"exit","exit_code":null}` {
+		t.Errorf("the last message is %s", v.last)
 	}
 	if status := d.terminalStatus(t, id); status.Running || status.ExitCode != nil {
 		t.Errorf("%+v", status)
