@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"sandbox.internal/execd/code"
 	"sandbox.internal/execd/eventlog"
@@ -147,7 +148,7 @@ func fromCodeRequest(r gen.CodeRequest) (code.Spec, error) {
 	}
 	spec.ContextID = value(r.Context.ID)
 	if language := value(r.Context.Language); language != "" {
-		if spec.Language != "" && spec.Language != language {
+		if spec.Language != "" && !strings.EqualFold(spec.Language, language) {
 			return spec, serve.Invalid("body/language: %q differs from body/context/language %q; one of them is enough", spec.Language, language)
 		}
 		spec.Language = language
