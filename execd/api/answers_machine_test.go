@@ -130,8 +130,10 @@ func usersOfNoNamespace(t *testing.T, transport *conform.Transport) []answer {
 
 // fullDisk are requests that need more than a very small disk holds.
 func fullDisk(t *testing.T, transport *conform.Transport) []answer {
-	small, crowded := t.TempDir(), t.TempDir()
-	execd := &child{Tmpfs: map[string]string{small: "size=16k", crowded: "nr_inodes=4"}}
+	small, crowded, below := t.TempDir(), t.TempDir(), t.TempDir()
+	file, folder := write(t, filepath.Join(below, "file"), "x"), filepath.Join(below, "folder")
+	must(t, os.Mkdir(folder, 0o755))
+	execd := &child{Tmpfs: map[string]string{small: "size=16k", crowded: "nr_inodes=4"}, Full: map[string]string{below: t.TempDir()}}
 	d := execd.start(t, transport)
 	t.Cleanup(func() { // nothing partial is left, as the daemon sees it
 		for dir, want := range map[string]string{small: "a", crowded: "first"} {
@@ -157,6 +159,9 @@ func fullDisk(t *testing.T, transport *conform.Transport) []answer {
 		sent,
 		full("replaceInFiles", "POST /files/replace", fmt.Sprintf(`{%q:{"old":"a","new":%q}}`, inside, large), inside),
 		full("moveFiles", "POST /files/mv", fmt.Sprintf(`[{"src":%q,"dest":%q}]`, outside, small+"/c"), small+"/c"),
+		full("setPermissions", "POST /files/permissions", fmt.Sprintf(`{%q:{"mode":600}}`, file), file),
+		full("deleteFiles", "DELETE /files"+query(file), "", file),
+		full("deleteDirectories", "DELETE /directories"+query(folder), "", folder),
 		full("makeDirectories", "POST /directories", fmt.Sprintf(`{%q:{}}`, crowded+"/second/third/fourth"), crowded+"/second"),
 	}
 }

@@ -5,12 +5,14 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"os/signal"
 	"runtime"
+	"strconv"
 	"sync"
 	"syscall"
 	"testing"
@@ -104,6 +106,7 @@ type child struct {
 	Env          []string          // added to the test's
 	Tmpfs        map[string]string // folders that become file systems of their own, with their mount options
 	Bind         []string          // files that become mount points
+	Full         map[string]string // folders that become overlays whose upper layer, a file system in the other folder, is full
 	Unprivileged bool              // run without any rights
 	// Users is how many users and groups its user namespace has, from 0 on; 0 leaves it in the test's.
 	Users int
@@ -130,7 +133,7 @@ func (c *child) start(t *testing.T, transport *conform.Transport) *daemon {
 		process.SysProcAttr.Credential = &syscall.Credential{Uid: 65534, Gid: 65534}
 		process.Dir = "/" // others may not be able to enter this one
 	}
-	if len(c.Tmpfs)+len(c.Bind) > 0 {
+	if c.mounts() {
 		process.SysProcAttr.Cloneflags = syscall.CLONE_NEWNS
 	}
 	if users := c.Users; users > 0 || process.SysProcAttr.Cloneflags != 0 && !root {
@@ -212,8 +215,10 @@ func awaitThreads() {
 	}
 }
 
+func (c *child) mounts() bool { return len(c.Tmpfs)+len(c.Bind)+len(c.Full) > 0 }
+
 func (c *child) mount() error {
-	if len(c.Tmpfs)+len(c.Bind) > 0 {
+	if c.mounts() {
 		if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
 			return err
 		}
@@ -228,7 +233,31 @@ func (c *child) mount() error {
 			return err
 		}
 	}
+	for dir, room := range c.Full {
+		if err := mountFull(dir, room); err != nil {
+			return err
+		}
+	}
 	return nil
+}
+
+func mountFull(dir, room string) error {
+	err := syscall.Mount("tmpfs", room, "tmpfs", 0, "nr_inodes=16")
+	for _, name := range []string{"/upper", "/work"} {
+		if err == nil {
+			err = os.Mkdir(room+name, 0o755)
+		}
+	}
+	if err == nil {
+		err = syscall.Mount("overlay", dir, "overlay", 0, "lowerdir="+dir+",upperdir="+room+"/upper,workdir="+room+"/work")
+	}
+	for i := 0; err == nil; i++ {
+		err = os.WriteFile(room+"/"+strconv.Itoa(i), nil, 0o600)
+	}
+	if errors.Is(err, syscall.ENOSPC) {
+		return nil
+	}
+	return err
 }
 
 func serveChild(args []string) error {

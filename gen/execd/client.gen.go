@@ -4762,6 +4762,8 @@ type DeleteDirectoriesResponse struct {
 	JSON500 *RuntimeError
 	// JSON503 the response for an HTTP 503 `application/json` response
 	JSON503 *Unavailable
+	// JSON507 the response for an HTTP 507 `application/json` response
+	JSON507 *InsufficientStorage
 }
 
 // GetJSON200 returns the response for an HTTP 200 `application/json` response
@@ -4802,6 +4804,11 @@ func (r DeleteDirectoriesResponse) GetJSON500() *RuntimeError {
 // GetJSON503 returns the response for an HTTP 503 `application/json` response
 func (r DeleteDirectoriesResponse) GetJSON503() *Unavailable {
 	return r.JSON503
+}
+
+// GetJSON507 returns the response for an HTTP 507 `application/json` response
+func (r DeleteDirectoriesResponse) GetJSON507() *InsufficientStorage {
+	return r.JSON507
 }
 
 // GetBody returns the raw response body bytes
@@ -5032,6 +5039,8 @@ type DeleteFilesResponse struct {
 	JSON500 *RuntimeError
 	// JSON503 the response for an HTTP 503 `application/json` response
 	JSON503 *Unavailable
+	// JSON507 the response for an HTTP 507 `application/json` response
+	JSON507 *InsufficientStorage
 }
 
 // GetJSON200 returns the response for an HTTP 200 `application/json` response
@@ -5072,6 +5081,11 @@ func (r DeleteFilesResponse) GetJSON500() *RuntimeError {
 // GetJSON503 returns the response for an HTTP 503 `application/json` response
 func (r DeleteFilesResponse) GetJSON503() *Unavailable {
 	return r.JSON503
+}
+
+// GetJSON507 returns the response for an HTTP 507 `application/json` response
+func (r DeleteFilesResponse) GetJSON507() *InsufficientStorage {
+	return r.JSON507
 }
 
 // GetBody returns the raw response body bytes
@@ -5420,6 +5434,8 @@ type SetPermissionsResponse struct {
 	JSON500 *RuntimeError
 	// JSON503 the response for an HTTP 503 `application/json` response
 	JSON503 *Unavailable
+	// JSON507 the response for an HTTP 507 `application/json` response
+	JSON507 *InsufficientStorage
 }
 
 // GetJSON200 returns the response for an HTTP 200 `application/json` response
@@ -5465,6 +5481,11 @@ func (r SetPermissionsResponse) GetJSON500() *RuntimeError {
 // GetJSON503 returns the response for an HTTP 503 `application/json` response
 func (r SetPermissionsResponse) GetJSON503() *Unavailable {
 	return r.JSON503
+}
+
+// GetJSON507 returns the response for an HTTP 507 `application/json` response
+func (r SetPermissionsResponse) GetJSON507() *InsufficientStorage {
+	return r.JSON507
 }
 
 // GetBody returns the raw response body bytes
@@ -8310,6 +8331,13 @@ func ParseDeleteDirectoriesResponse(rsp *http.Response) (*DeleteDirectoriesRespo
 		}
 		response.JSON503 = &dest
 
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 507:
+		var dest InsufficientStorage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON507 = &dest
+
 	}
 
 	return response, nil
@@ -8534,6 +8562,13 @@ func ParseDeleteFilesResponse(rsp *http.Response) (*DeleteFilesResponse, error) 
 			return nil, err
 		}
 		response.JSON503 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 507:
+		var dest InsufficientStorage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON507 = &dest
 
 	}
 
@@ -8909,6 +8944,13 @@ func ParseSetPermissionsResponse(rsp *http.Response) (*SetPermissionsResponse, e
 			return nil, err
 		}
 		response.JSON503 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 507:
+		var dest InsufficientStorage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON507 = &dest
 
 	}
 

@@ -170,8 +170,8 @@ type CodeContext struct {
 	ID ContextID `json:"id"`
 
 	// Language A language whose kernel the sandbox's image has: `python`, `java`, `javascript`,
-	// `typescript`, `go` or `bash`. Letter case does not matter. One that is not
-	// installed is 400, and the message lists those that are.
+	// `typescript`, `go` or `bash`. Letter case does not matter. To start a cell or a
+	// context in one that is not installed is 400, and the message lists those that are.
 	//
 	// Example: python
 	Language Language `json:"language"`
@@ -316,8 +316,8 @@ type ContextChoice struct {
 	ID *ContextID `json:"id,omitempty"`
 
 	// Language A language whose kernel the sandbox's image has: `python`, `java`, `javascript`,
-	// `typescript`, `go` or `bash`. Letter case does not matter. One that is not
-	// installed is 400, and the message lists those that are.
+	// `typescript`, `go` or `bash`. Letter case does not matter. To start a cell or a
+	// context in one that is not installed is 400, and the message lists those that are.
 	//
 	// Example: python
 	Language *Language `json:"language,omitempty"`
@@ -331,8 +331,8 @@ type ContextID = string
 // ContextRequest What a new context is for.
 type ContextRequest struct {
 	// Language A language whose kernel the sandbox's image has: `python`, `java`, `javascript`,
-	// `typescript`, `go` or `bash`. Letter case does not matter. One that is not
-	// installed is 400, and the message lists those that are.
+	// `typescript`, `go` or `bash`. Letter case does not matter. To start a cell or a
+	// context in one that is not installed is 400, and the message lists those that are.
 	//
 	// Example: python
 	Language Language `json:"language"`
@@ -515,8 +515,8 @@ type FileType string
 type GID = int64
 
 // Language A language whose kernel the sandbox's image has: `python`, `java`, `javascript`,
-// `typescript`, `go` or `bash`. Letter case does not matter. One that is not
-// installed is 400, and the message lists those that are.
+// `typescript`, `go` or `bash`. Letter case does not matter. To start a cell or a
+// context in one that is not installed is 400, and the message lists those that are.
 //
 // Example: python
 type Language = string
@@ -958,8 +958,8 @@ type UploadMetadata struct {
 }
 
 // ContextLanguage A language whose kernel the sandbox's image has: `python`, `java`, `javascript`,
-// `typescript`, `go` or `bash`. Letter case does not matter. One that is not
-// installed is 400, and the message lists those that are.
+// `typescript`, `go` or `bash`. Letter case does not matter. To start a cell or a
+// context in one that is not installed is 400, and the message lists those that are.
 //
 // Example: python
 type ContextLanguage = Language

@@ -2721,6 +2721,22 @@ func (response DeleteDirectories503JSONResponse) VisitDeleteDirectoriesResponse(
 	return err
 }
 
+type DeleteDirectories507JSONResponse struct {
+	InsufficientStorageJSONResponse
+}
+
+func (response DeleteDirectories507JSONResponse) VisitDeleteDirectoriesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(507)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type MakeDirectoriesRequestObject struct {
 	Body *MakeDirectoriesJSONRequestBody
 }
@@ -3079,6 +3095,22 @@ func (response DeleteFiles503JSONResponse) VisitDeleteFilesResponse(w http.Respo
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteFiles507JSONResponse struct {
+	InsufficientStorageJSONResponse
+}
+
+func (response DeleteFiles507JSONResponse) VisitDeleteFilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(507)
 	_, err := buf.WriteTo(w)
 	return err
 }
@@ -3646,6 +3678,22 @@ func (response SetPermissions503JSONResponse) VisitSetPermissionsResponse(w http
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type SetPermissions507JSONResponse struct {
+	InsufficientStorageJSONResponse
+}
+
+func (response SetPermissions507JSONResponse) VisitSetPermissionsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(507)
 	_, err := buf.WriteTo(w)
 	return err
 }

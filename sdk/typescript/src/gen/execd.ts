@@ -866,8 +866,8 @@ export interface components {
         };
         /**
          * @description A language whose kernel the sandbox's image has: `python`, `java`, `javascript`,
-         *     `typescript`, `go` or `bash`. Letter case does not matter. One that is not
-         *     installed is 400, and the message lists those that are.
+         *     `typescript`, `go` or `bash`. Letter case does not matter. To start a cell or a
+         *     context in one that is not installed is 400, and the message lists those that are.
          * @example python
          */
         Language: string;
@@ -2291,6 +2291,7 @@ export interface operations {
             409: components["responses"]["Conflict"];
             500: components["responses"]["RuntimeError"];
             503: components["responses"]["Unavailable"];
+            507: components["responses"]["InsufficientStorage"];
         };
     };
     getFilesInfo: {
@@ -2353,6 +2354,7 @@ export interface operations {
             413: components["responses"]["ContentTooLarge"];
             500: components["responses"]["RuntimeError"];
             503: components["responses"]["Unavailable"];
+            507: components["responses"]["InsufficientStorage"];
         };
     };
     moveFiles: {
@@ -2670,6 +2672,7 @@ export interface operations {
             409: components["responses"]["Conflict"];
             500: components["responses"]["RuntimeError"];
             503: components["responses"]["Unavailable"];
+            507: components["responses"]["InsufficientStorage"];
         };
     };
     listDirectory: {

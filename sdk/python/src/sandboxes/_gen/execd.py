@@ -58,8 +58,8 @@ class CodeContext:
     """The id of a context (the session identifier)."""
     language: str
     """A language whose kernel the sandbox's image has: `python`, `java`, `javascript`,
-    `typescript`, `go` or `bash`. Letter case does not matter. One that is not
-    installed is 400, and the message lists those that are.
+    `typescript`, `go` or `bash`. Letter case does not matter. To start a cell or a
+    context in one that is not installed is 400, and the message lists those that are.
     """
 
 
@@ -156,8 +156,8 @@ class ContextChoice:
     """The id of a context (the session identifier)."""
     language: str | None = None
     """A language whose kernel the sandbox's image has: `python`, `java`, `javascript`,
-    `typescript`, `go` or `bash`. Letter case does not matter. One that is not
-    installed is 400, and the message lists those that are.
+    `typescript`, `go` or `bash`. Letter case does not matter. To start a cell or a
+    context in one that is not installed is 400, and the message lists those that are.
     """
 
 
@@ -167,8 +167,8 @@ class ContextRequest:
 
     language: str
     """A language whose kernel the sandbox's image has: `python`, `java`, `javascript`,
-    `typescript`, `go` or `bash`. Letter case does not matter. One that is not
-    installed is 400, and the message lists those that are.
+    `typescript`, `go` or `bash`. Letter case does not matter. To start a cell or a
+    context in one that is not installed is 400, and the message lists those that are.
     """
 
 
