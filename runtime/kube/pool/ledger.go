@@ -432,8 +432,8 @@ func podsOf(batch *v1alpha1.BatchSandbox) []string {
 // lack is how many pods a batch may still get.
 func lack(batch *v1alpha1.BatchSandbox) int {
 	allocation, err := batch.Allocation()
-	_, stopped := batch.Annotations[v1alpha1.AnnotationStop]
-	if err != nil || stopped || batch.DeletionTimestamp != nil ||
+	if err != nil || batch.Annotations[v1alpha1.AnnotationStop] != "" ||
+		batch.DeletionTimestamp != nil ||
 		batch.Status.Phase == v1alpha1.PhaseStopping || batch.Status.Phase.Finished() {
 		return 0
 	}

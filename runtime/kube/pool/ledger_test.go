@@ -383,6 +383,7 @@ func TestLack(t *testing.T) {
 		outcomes  string
 		addresses []string
 		phase     v1alpha1.Phase
+		stop      string // the annotation, which is there
 		want      string // the numbers' pods then; those that are given are new
 	}{
 		"none yet":              {want: "new new new new"},
@@ -394,9 +395,11 @@ func TestLack(t *testing.T) {
 		"one was in the record": {addresses: []string{"", "10.1.2.3"}, want: "new  new new"},
 		"stops":                 {pods: []string{"a"}, phase: v1alpha1.PhaseStopping, want: "a"},
 		"has ended":             {pods: []string{"a"}, phase: v1alpha1.PhaseFailed, want: "a"},
+		"is to stop":            {pods: []string{"a"}, stop: v1alpha1.ReasonUserDelete, want: "a"},
 	} {
 		b := batchOf("b", 1, 4)
 		b.SetAllocation(v1alpha1.Allocation{Pods: test.pods})
+		b.Annotations[v1alpha1.AnnotationStop] = test.stop // empty, it stops nothing
 		b.Status.Outcomes, b.Status.Addresses = test.outcomes, test.addresses
 		b.Status.Phase = test.phase
 		n := lack(b)

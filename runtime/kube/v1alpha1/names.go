@@ -32,9 +32,9 @@ const (
 	// given to a BatchSandbox that was created without Finalizer.
 	AnnotationHandover = "handover.sandbox.internal/"
 
-	// AnnotationStop, on a BatchSandbox, ends it; the value is the reason in its record, such as
-	// USER_DELETE. It cannot be taken back. The record stays for ttlSecondsAfterFinished, unlike
-	// with a DELETE of the BatchSandbox.
+	// AnnotationStop, on a BatchSandbox, ends it, unless it is empty; the value is the reason in its
+	// record, such as USER_DELETE. It cannot be taken back. The record stays for
+	// ttlSecondsAfterFinished, unlike with a DELETE of the BatchSandbox.
 	AnnotationStop = "sandbox.internal/stop"
 
 	// Finalizer keeps a BatchSandbox until its pods are released. Who creates one for a Pool should

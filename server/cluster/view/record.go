@@ -102,13 +102,13 @@ func status(b *v1alpha1.BatchSandbox, created time.Time) lifecycle.Status {
 	if at, err := time.Parse(time.RFC3339Nano, b.Annotations[AnnotationAsked]); err == nil && at.After(asked) {
 		asked = at.UTC()
 	}
-	stop, stopped := b.Annotations[v1alpha1.AnnotationStop]
+	stop := b.Annotations[v1alpha1.AnnotationStop]
 	switch {
 	case s.State == lifecycle.StateStopping:
 	case b.DeletionTimestamp != nil:
 		return lifecycle.Status{State: lifecycle.StateStopping, Reason: lifecycle.ReasonUserDelete,
 			Message: "the BatchSandbox is being deleted", LastTransitionAt: b.DeletionTimestamp.UTC()}
-	case stopped:
+	case stop != "":
 		return lifecycle.Status{State: lifecycle.StateStopping, Reason: lifecycle.Reason(stop), Message: messageDeleted, LastTransitionAt: asked}
 	case b.Spec.Pause && s.State == lifecycle.StateRunning:
 		return lifecycle.Status{State: lifecycle.StatePausing, Reason: lifecycle.ReasonUserPause, Message: messagePaused, LastTransitionAt: asked}

@@ -8,6 +8,20 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
+// TestStopAnnotation: it ends a sandbox whose phase does not say so yet, unless it is empty: then the controller ends nothing either.
+func TestStopAnnotation(t *testing.T) {
+	for stop, want := range map[string]lifecycle.State{
+		"": lifecycle.StateRunning, v1alpha1.ReasonUserDelete: lifecycle.StateStopping,
+	} {
+		b := new(v1alpha1.BatchSandbox)
+		b.Status.Phase = v1alpha1.PhaseRunning
+		b.Annotations = map[string]string{v1alpha1.AnnotationStop: stop}
+		if got := status(b, time.Now()); got.State != want {
+			t.Errorf("with the annotation %q it is %+v, not %s", stop, got, want)
+		}
+	}
+}
+
 // TestMessages: every state has a message, also where the controller writes none.
 func TestMessages(t *testing.T) {
 	for _, test := range []struct {
