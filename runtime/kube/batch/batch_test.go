@@ -515,7 +515,7 @@ func (e *execd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no token", http.StatusUnauthorized)
 	case e.fails > 0:
 		e.fails--
-		http.Error(w, `{"code": "RUNTIME_ERROR", "message": "not now"}`,
+		http.Error(w, `{"code": "RUNTIME_ERROR", "message": "not now\u001b[31m"}`,
 			http.StatusInternalServerError)
 	default:
 		e.frozen = r.URL.Path == "/freeze"
@@ -589,7 +589,7 @@ func TestPauseRefused(t *testing.T) {
 	p.later(time.Minute, "none", "one", "two")
 	b := p.reaches("one", v1alpha1.PhaseFailed)
 	if b.Status.Reason != v1alpha1.ReasonContainerError ||
-		!strings.Contains(b.Status.Message, "not now") || len(p.pods("one")) > 0 {
+		!strings.Contains(b.Status.Message, "not now?[31m") || len(p.pods("one")) > 0 {
 		t.Errorf("%+v, pods %q", b.Status, p.pods("one"))
 	}
 	b = p.reaches("two", v1alpha1.PhasePaused)

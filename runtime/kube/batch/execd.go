@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/runtime/sandboxhttp"
 )
 
 // maxParallel is how many requests are under way at once for one batch.
@@ -69,12 +70,13 @@ func callExecd(ctx context.Context, caller *http.Client, at daemon, operation st
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		var problem struct{ Message string }
+		status := sandboxhttp.Quote(response.Status)
 		text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 		if err != nil || json.Unmarshal(text, &problem) != nil || problem.Message == "" {
-			return fmt.Errorf("%w to %s: %s", errRefused, operation, response.Status)
+			return fmt.Errorf("%w to %s: %s", errRefused, operation, status)
 		}
-		return fmt.Errorf("%w to %s: %s: %s", errRefused, operation, response.Status,
-			problem.Message)
+		return fmt.Errorf("%w to %s: %s: %s", errRefused, operation, status,
+			sandboxhttp.Quote(problem.Message))
 	}
 	return nil
 }
