@@ -229,11 +229,11 @@ func TestEnds(t *testing.T) {
 				}}}
 		}
 	}
-	for _, name := range []string{"well", "badly", "oom", "removed"} {
+	for _, name := range []string{"well", "badly", "oom", "removed", "timed"} {
 		p.must(p.Create(t.Context(), p.batch(name, 1)))
 	}
 	p.must(p.Create(t.Context(), p.batch("many", 2)))
-	for _, name := range []string{"well", "badly", "oom", "removed"} {
+	for _, name := range []string{"well", "badly", "oom", "removed", "timed"} {
 		p.has(name, "running", running(1))
 	}
 	p.has("many", "running", running(2))
@@ -242,8 +242,15 @@ func TestEnds(t *testing.T) {
 	ends("oom-0", exits(137, "OOMKilled", ""))
 	ends("many-1", exits(3, "Error", ""))
 	p.must(p.Delete(t.Context(), p.pod("removed-0")))
+	ends("timed-0", func(pod *corev1.Pod) {
+		pod.Status.Phase, pod.Status.Reason = corev1.PodFailed, "DeadlineExceeded"
+	})
 
-	b := p.reaches("well", v1alpha1.PhaseTerminated)
+	b := p.reaches("timed", v1alpha1.PhaseFailed)
+	if b.Status.Reason != v1alpha1.ReasonExpired {
+		t.Errorf("%+v", b.Status)
+	}
+	b = p.reaches("well", v1alpha1.PhaseTerminated)
 	if b.Status.Reason != v1alpha1.ReasonEntrypointExited ||
 		history(b) != "Pending Running Stopping Terminated" {
 		t.Errorf("history %q, status %+v", history(b), b.Status)
@@ -290,6 +297,9 @@ func TestEnds(t *testing.T) {
 		"sandbox 1: container main ended with exit code 3") {
 		t.Errorf("%+v", b.Status)
 	}
+	// The time of its pod was up, and not its own: its record stays like others.
+	p.has("timed", "kept",
+		func(b *v1alpha1.BatchSandbox) bool { return b.DeletionTimestamp == nil })
 }
 
 // TestNotUsable: a batch that does not become usable says why, and fails where waiting cannot help

@@ -326,13 +326,12 @@ func (r *reconciler) retain(ctx context.Context,
 		client.IgnoreNotFound(r.client.Delete(ctx, b, client.Preconditions{UID: &b.UID}))
 }
 
-// expired reports whether the time of a batch was up, however its end went then.
+// expired reports whether the time of a batch was up, however its end went then. The reason of a
+// failure does not say that: it may be a pod's, or the word of what ran in it.
 func expired(status *v1alpha1.BatchSandboxStatus) bool {
-	return status.Reason == v1alpha1.ReasonExpired ||
-		slices.ContainsFunc(status.History, func(change v1alpha1.PhaseChange) bool {
-			return change.Phase == v1alpha1.PhaseStopping &&
-				change.Reason == v1alpha1.ReasonExpired
-		})
+	return slices.ContainsFunc(status.History, func(change v1alpha1.PhaseChange) bool {
+		return change.Phase == v1alpha1.PhaseStopping && change.Reason == v1alpha1.ReasonExpired
+	})
 }
 
 func hasFinalizer(b *v1alpha1.BatchSandbox) bool {
