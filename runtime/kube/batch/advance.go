@@ -74,8 +74,16 @@ func (r *reconciler) advance(ctx context.Context,
 		}
 	}
 	for _, pod := range v.pods {
-		if pod != nil && pod.DeletionTimestamp != nil && !abandoned(pod, now) {
-			due.at(abandonedAt(pod))
+		switch {
+		case pod == nil:
+		case pod.DeletionTimestamp != nil:
+			if !abandoned(pod, now) {
+				due.at(abandonedAt(pod))
+			}
+		case !terminal(pod):
+			if until, asked := keptUntil(pod); asked && until.After(now) {
+				due.at(until)
+			}
 		}
 	}
 	if deadline, ok := provisionDeadline(b); ok && deadline.After(now) {

@@ -1046,9 +1046,12 @@ func TestLostNode(t *testing.T) {
 	p := newPlace(t)
 	p.later(10 * time.Minute) // no node takes that long to end a pod
 	p.control(nil, nil)
-	for _, name := range []string{"lost", "stopped", "ending", "expired"} {
+	for _, name := range []string{"lost", "stopped", "ending", "kept", "expired"} {
 		b := p.batch(name, 1)
 		b.Spec.Template.Annotations[annotationPlay] = "lost"
+		if name == "kept" {
+			b.Spec.TTLSecondsAfterFinished = ptr.To[int32](3600)
+		}
 		p.must(p.Create(t.Context(), b))
 		p.has(name, "running", running(1))
 		pod := p.pod(name + "-0")
@@ -1070,19 +1073,33 @@ func TestLostNode(t *testing.T) {
 		t.Errorf("%+v", b.Status)
 	}
 	// Nobody knows whether the end of a batch that is asked for has come.
-	p.change("ending", func(b *v1alpha1.BatchSandbox) {
-		b.Annotations = map[string]string{v1alpha1.AnnotationStop: v1alpha1.ReasonUserDelete}
-	})
-	b = p.reaches("ending", v1alpha1.PhaseFailed)
-	if b.Status.Reason != v1alpha1.ReasonRemovedExternally ||
-		!strings.Contains(b.Status.Message, "node played does not answer") ||
-		history(b) != "Pending Running Stopping Failed" {
-		t.Errorf("history %q, status %+v", history(b), b.Status)
+	for _, name := range []string{"ending", "kept"} {
+		p.change(name, func(b *v1alpha1.BatchSandbox) {
+			b.Annotations = map[string]string{v1alpha1.AnnotationStop: v1alpha1.ReasonUserDelete}
+		})
+		if name == "kept" { // with its log, for as long as its node may be about to end it
+			p.eventually(func() error {
+				if p.pod("kept-0").Spec.ActiveDeadlineSeconds == nil {
+					return errors.New("the kubelet is not asked to end the pod")
+				}
+				return nil
+			})
+			if pod := p.pod("kept-0"); pod.DeletionTimestamp != nil {
+				t.Error("the pod is deleted before its node had time to end it")
+			}
+			p.later(20*time.Minute, "kept")
+		}
+		b = p.reaches(name, v1alpha1.PhaseFailed)
+		if b.Status.Reason != v1alpha1.ReasonRemovedExternally ||
+			!strings.Contains(b.Status.Message, "node played does not answer") ||
+			history(b) != "Pending Running Stopping Failed" {
+			t.Errorf("%s: history %q, status %+v", name, history(b), b.Status)
+		}
 	}
 	p.change("expired", func(b *v1alpha1.BatchSandbox) {
 		b.Spec.ExpireTime = ptr.To(metav1.NewTime(time.Now()))
 	})
-	for _, name := range []string{"lost", "stopped", "ending", "expired"} {
+	for _, name := range []string{"lost", "stopped", "ending", "kept", "expired"} {
 		if name != "expired" { // which is deleted like others that have expired
 			p.must(p.Delete(t.Context(),
 				p.has(name, "there", func(*v1alpha1.BatchSandbox) bool { return true })))

@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
@@ -202,23 +203,46 @@ func classify(err error) (why *refusal, again error) {
 	return &refusal{v1alpha1.ReasonProvisioning, "the pod is not made: " + err.Error(), false}, err
 }
 
+// annotationEnding, on a pod that is to end and stay as an object, is when its kubelet was asked for
+// that (RFC 3339).
+const annotationEnding = "sandbox.internal/ending-since"
+
 // end makes sure that nothing of a pod that was made from the batch's template runs any more, soon.
 // With keep, a pod whose containers have run stays as an object, so that its log can be read: the
-// kubelet ends its containers because its time is up.
+// kubelet ends its containers because its time is up. A pod that the kubelet has not ended in time is
+// deleted: its node may be lost, and only of pods that are being deleted that is known some time.
 func (r *reconciler) end(ctx context.Context, pod *corev1.Pod, keep bool) error {
-	if keep && pod.DeletionTimestamp == nil && hasRun(pod) {
-		if pod.Spec.ActiveDeadlineSeconds != nil && *pod.Spec.ActiveDeadlineSeconds == 1 {
-			return nil
-		}
-		changed := pod.DeepCopy()
-		second := int64(1)
-		changed.Spec.ActiveDeadlineSeconds = &second
-		return client.IgnoreNotFound(r.client.Patch(ctx, changed, client.MergeFrom(pod)))
-	}
 	if pod.DeletionTimestamp != nil {
 		return nil
 	}
-	return client.IgnoreNotFound(r.client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}))
+	until, asked := keptUntil(pod)
+	switch {
+	case !keep || !hasRun(pod) || asked && !r.Now().Before(until):
+		return client.IgnoreNotFound(r.client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}))
+	case asked:
+		return nil
+	}
+	changed := pod.DeepCopy()
+	second := int64(1)
+	changed.Spec.ActiveDeadlineSeconds = &second
+	if changed.Annotations == nil {
+		changed.Annotations = make(map[string]string)
+	}
+	changed.Annotations[annotationEnding] = r.Now().UTC().Format(time.RFC3339)
+	return client.IgnoreNotFound(r.client.Patch(ctx, changed, client.MergeFrom(pod)))
+}
+
+// keptUntil returns until when a pod that is to end and stay is left to its kubelet. asked is false
+// before the kubelet was asked.
+func keptUntil(pod *corev1.Pod) (until time.Time, asked bool) {
+	since, err := time.Parse(time.RFC3339, pod.Annotations[annotationEnding])
+	deadline := pod.Spec.ActiveDeadlineSeconds
+	if err != nil || deadline == nil || *deadline != 1 {
+		return time.Time{}, false
+	}
+	grace := ptr.Deref(pod.Spec.TerminationGracePeriodSeconds,
+		corev1.DefaultTerminationGracePeriodSeconds)
+	return since.Add(time.Duration(grace)*time.Second + silentNode), true
 }
 
 // hasRun reports whether there may be a log.
