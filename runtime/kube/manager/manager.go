@@ -149,7 +149,7 @@ func New(options Options) (*Manager, error) {
 	}
 	enqueuer := new(batch.Enqueuer)
 	keys := executor.NewKeys(mgr.GetAPIReader(), mgr.GetClient())
-	tasks, err := m.tasks(enqueuer, keys)
+	tasks, err := m.tasks(lock, enqueuer, keys)
 	if err != nil {
 		return nil, err
 	}

@@ -1,11 +1,13 @@
 package manager
 
 import (
+	"context"
 	"errors"
 	"os"
 	"time"
 
 	"github.com/google/uuid"
+	"k8s.io/apimachinery/pkg/types"
 	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
@@ -17,18 +19,36 @@ import (
 	"sandbox.internal/runtime/kube/task"
 )
 
+// signer makes proofs only while this controller certainly leads (pool.ErrNotLeading). One that was
+// suspended, and has not read yet that another one leads, must not reset a pod that the other one has
+// given to a batch, nor send a task there: the proofs that it has do not open an executor that was
+// reset since.
+func signer(keys *executor.Keys, lease *pool.Lease) task.Sign {
+	return func(namespace string,
+		pod types.UID) func(ctx context.Context, challenge string) (string, error) {
+		sign := keys.Signer(namespace, pod)
+		return func(ctx context.Context, challenge string) (string, error) {
+			if !lease.Held() {
+				return "", pool.ErrNotLeading
+			}
+			return sign(ctx, challenge)
+		}
+	}
+}
+
 // pools adds the controllers of Pools.
 func (m *Manager) pools(options Options, lease *pool.Lease, enqueuer *batch.Enqueuer,
 	keys *executor.Keys) (batch.Pools, error) {
 	return pool.Setup(m.Manager, pool.Options{
 		Enqueue: enqueuer.Enqueue, Namespace: options.Namespace, Lease: lease, Metrics: m.metrics,
-		Equip: keys.Equip, Reset: &pool.Executor{Sign: keys.Signer},
+		Equip: keys.Equip, Reset: &pool.Executor{Sign: signer(keys, lease)},
 	})
 }
 
 // tasks makes the part that runs tasks, which ends with the manager.
-func (m *Manager) tasks(enqueuer *batch.Enqueuer, keys *executor.Keys) (batch.Tasks, error) {
-	t := task.New(enqueuer.Enqueue, keys.Signer, m.GetAPIReader())
+func (m *Manager) tasks(lease *pool.Lease, enqueuer *batch.Enqueuer,
+	keys *executor.Keys) (batch.Tasks, error) {
+	t := task.New(enqueuer.Enqueue, signer(keys, lease), m.GetAPIReader())
 	return t, m.Add(t)
 }
 
