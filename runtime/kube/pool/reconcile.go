@@ -181,7 +181,6 @@ func (p *Pools) terminate(ctx context.Context, pool *v1alpha1.Pool,
 	pods []*corev1.Pod) (reconcile.Result, error) {
 	key := client.ObjectKeyFromObject(pool)
 	p.enqueueAll(key)
-	v := p.ledger.view(key, "", pods, time.Now())
 	var waiting []*corev1.Pod
 	for _, pod := range pods {
 		if p.ledger.idle(pod) {
@@ -191,6 +190,8 @@ func (p *Pools) terminate(ctx context.Context, pool *v1alpha1.Pool,
 	if _, err := p.removePods(ctx, waiting); err != nil {
 		return reconcile.Result{}, fmt.Errorf("remove pods of pool %s: %w", pool.Name, err)
 	}
+	// An Allocate that has read the Pool before it was deleted may have taken one of them until then.
+	v := p.ledger.view(key, "", pods, time.Now())
 	p.metrics.counted(key, v.podCounts)
 	if v.given {
 		return reconcile.Result{RequeueAfter: resyncInterval}, nil
