@@ -197,19 +197,19 @@ func (r *recycler) Reconcile(ctx context.Context,
 		}
 	}
 	if !r.done(pod.UID) {
-		judge := now
-		if mark.By != r.epoch {
-			// An earlier run of the controller may have reset it as well, and the kubelet not have
-			// said so yet.
-			judge = now.Add(adoptionPause)
-		}
-		if changed == 0 {
-			if err := r.try(ctx, &pod); err != nil {
-				if now.Sub(mark.At) > r.options.RecycleTimeout/resetShare {
-					return r.fail(ctx, &pod, "its task-executor does not reset it: "+err.Error())
-				}
-				return reconcile.Result{RequeueAfter: time.Second}, nil
+		// Also where the container has ended by itself: what a sandbox left in the other one, its
+		// tasks above all, goes with a reset only.
+		if err := r.try(ctx, &pod); err != nil {
+			if now.Sub(mark.At) > r.options.RecycleTimeout/resetShare {
+				return r.fail(ctx, &pod, "its task-executor does not reset it: "+err.Error())
 			}
+			return reconcile.Result{RequeueAfter: time.Second}, nil
+		}
+		judge := now
+		if changed > 0 || mark.By != r.epoch {
+			// The container that runs, or one that an earlier run of the controller has reset, is
+			// about to be another one, and the kubelet may not have said so yet.
+			judge = time.Now().Add(adoptionPause)
 		}
 		r.remember(pod.UID, judge)
 	}

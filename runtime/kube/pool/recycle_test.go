@@ -106,6 +106,53 @@ func TestRestart(t *testing.T) {
 	}
 }
 
+// TestRestartOfAContainerThatEnded: a pod whose container is another one already, because it ended by
+// itself, is given only after a reset as well: its tasks go on until then.
+func TestRestartOfAContainerThatEnded(t *testing.T) {
+	ns := namespace(t)
+	asked, ended := make(chan struct{}, 1), make(chan struct{})
+	var tries, resets atomic.Int32
+	start(t, ns, pool.Options{Reset: executor(t, func(w http.ResponseWriter, r *http.Request) {
+		if tries.Add(1) == 1 {
+			asked <- struct{}{}
+			select {
+			case <-ended:
+			case <-r.Context().Done():
+			}
+			http.Error(w, "not now", http.StatusInternalServerError)
+			return
+		}
+		resets.Add(1)
+		fmt.Fprint(w, "{}")
+	}), RecycleTimeout: time.Hour})
+	p := makePool(t, ns, v1alpha1.CapacitySpec{BufferMin: 1, BufferMax: 1, PoolMin: 1, PoolMax: 1},
+		restarting)
+	settled(t, p, 1, 0, 1)
+	first := makeBatch(t, ns, "first", 1)
+	used := served(t, first, 1)
+	remove(t, first)
+	second := makeBatch(t, ns, "second", 1)
+	select {
+	case <-asked:
+	case <-time.After(patience):
+		t.Fatal("the pod is not reset")
+	}
+	if err := report(t.Context(), podsIn(t, ns)[used[0]], 2); err != nil {
+		t.Fatal(err)
+	}
+	close(ended)
+	eventually(t, func() string {
+		names := podsOf(t, second)
+		switch {
+		case resets.Load() > 0:
+			return ""
+		case len(names) > 0:
+			t.Fatalf("%q was given, and not reset", names)
+		}
+		return "the pod is not reset"
+	})
+}
+
 // TestRestartSurvivesACrash: the controller exits after the pod was marked; the next one resets it,
 // and gives it to no batch before.
 func TestRestartSurvivesACrash(t *testing.T) {
