@@ -289,12 +289,8 @@ func holdsAll(batch *v1alpha1.BatchSandbox, names []string) bool {
 	if err != nil {
 		return false
 	}
-	for _, name := range names {
-		if !slices.Contains(allocation.Pods, name) {
-			return false
-		}
-	}
-	return true
+	held := setOf(allocation.Pods)
+	return !slices.ContainsFunc(names, func(name string) bool { return !held[name] })
 }
 
 // settle finds out the outcome of an uncertain write, if there is one. A batch that still has the

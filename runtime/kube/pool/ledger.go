@@ -106,7 +106,7 @@ func (l *ledger) note(batch *v1alpha1.BatchSandbox) bool {
 	}
 	r.version = batch.ResourceVersion
 	pods := podsOf(batch)
-	changed := false
+	changed, kept := false, setOf(pods)
 	for _, name := range pods {
 		key := types.NamespacedName{Namespace: r.key.Namespace, Name: name}
 		if name != "" && l.takes(r, key) {
@@ -116,7 +116,7 @@ func (l *ledger) note(batch *v1alpha1.BatchSandbox) bool {
 		}
 	}
 	for _, name := range r.pods {
-		if name != "" && !slices.Contains(pods, name) {
+		if name != "" && !kept[name] {
 			l.free(r, name, !r.returned[name])
 			changed = true
 		}
@@ -161,7 +161,7 @@ func (l *ledger) add(batch *v1alpha1.BatchSandbox) *record {
 // resolveWrite takes the known outcome of a write that was uncertain: pods that the batch did not
 // get are free, unless another one may still get them.
 func (l *ledger) resolveWrite(r *record) {
-	write := r.uncertain
+	write, pods := r.uncertain, setOf(r.pods)
 	r.uncertain = nil
 	var next *record
 	if write.foreign {
@@ -170,7 +170,7 @@ func (l *ledger) resolveWrite(r *record) {
 	for _, name := range write.pods {
 		key := types.NamespacedName{Namespace: r.key.Namespace, Name: name}
 		switch {
-		case l.holders[key] != r.uid || slices.Contains(r.pods, name):
+		case l.holders[key] != r.uid || pods[name]:
 		case next != nil:
 			l.holders[key] = next.uid
 			next.uncertain.pods = append(next.uncertain.pods, name)
@@ -427,6 +427,14 @@ func podsOf(batch *v1alpha1.BatchSandbox) []string {
 		return names.FindAllString(batch.Annotations[v1alpha1.AnnotationAllocation], -1)
 	}
 	return allocation.Pods
+}
+
+func setOf(names []string) map[string]bool {
+	set := make(map[string]bool, len(names))
+	for _, name := range names {
+		set[name] = true
+	}
+	return set
 }
 
 // lack is how many pods a batch may still get.

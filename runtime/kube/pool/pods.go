@@ -45,10 +45,7 @@ func podReady(pod *corev1.Pod) bool {
 // container that is then started again, and the runtime of the node gives both that start and the
 // lines of a log their times. A container that was never started again was never reset.
 func cleanSince(pods []*corev1.Pod, names []string) *metav1.Time {
-	given := make(map[string]bool, len(names))
-	for _, name := range names {
-		given[name] = true
-	}
+	given := setOf(names)
 	since := new(metav1.Time)
 	for _, pod := range pods {
 		if !given[pod.Name] {
