@@ -13,7 +13,7 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// view is what the cache has of a batch's pods.
+// view is what the cache has of a batch's pods: these are the cache's own, and must not be changed.
 type view struct {
 	// by number, nil where there is none; from a template they may reach beyond spec.replicas
 	pods  []*corev1.Pod
@@ -44,7 +44,7 @@ func (r *reconciler) load(ctx context.Context, b *v1alpha1.BatchSandbox) (*view,
 	}
 	var list corev1.PodList
 	if err := r.client.List(ctx, &list, client.InNamespace(b.Namespace),
-		client.MatchingFields{indexOwner: string(b.UID)}); err != nil {
+		client.MatchingFields{indexOwner: string(b.UID)}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, err
 	}
 	for i := range list.Items {
@@ -74,7 +74,8 @@ func (r *reconciler) loadAllocation(ctx context.Context, b *v1alpha1.BatchSandbo
 			continue
 		}
 		pod := new(corev1.Pod)
-		err = r.client.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: name}, pod)
+		err = r.client.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: name}, pod,
+			client.UnsafeDisableDeepCopy)
 		switch {
 		case err == nil && pod.Labels[v1alpha1.LabelPool] != b.Spec.PoolRef:
 			v.foreign[number] = true
