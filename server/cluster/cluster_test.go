@@ -262,6 +262,9 @@ func TestPool(t *testing.T) {
 		task.Readiness.Port != 44772 || task.Readiness.Path != "/ping" || b.Spec.TaskResourcePolicyWhenCompleted != v1alpha1.TaskRelease {
 		t.Fatalf("the spec is %+v, the task %+v", b.Spec, task)
 	}
+	if got, want := b.Annotations[v1alpha1.AnnotationRequires], v1alpha1.Provides(pool.Spec.Template); got != want {
+		t.Errorf("the sandbox requires a pod that provides %q, and %q was compared", got, want)
+	}
 	s.play(t, sandbox.ID, v1alpha1.PhaseRunning, v1alpha1.ReasonContainerRunning, "execd answers")
 	location, err := c.Locate(t.Context(), sandbox.ID, 8000)
 	must(t, err)

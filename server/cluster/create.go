@@ -231,6 +231,8 @@ func (c *Cluster) fromPool(ctx context.Context, b *v1alpha1.BatchSandbox, name s
 		return err
 	}
 	b.Spec.PoolRef = name
+	// The Pool may change before the sandbox has its pod, and while it does there are pods of two templates.
+	b.Annotations[v1alpha1.AnnotationRequires] = v1alpha1.Provides(pool.Spec.Template)
 	b.Spec.TaskTemplate = &v1alpha1.TaskTemplate{
 		Command:   daemonCommand(&spec),
 		Args:      spec.Entrypoint,

@@ -71,10 +71,11 @@ func (p *Pools) Allocate(ctx context.Context,
 		return missing, err
 	}
 	var pods []*corev1.Pod
-	names, current, err := p.ledger.reserve(batch, func() (_ []*corev1.Pod, err error) {
-		pods, err = p.preferred(ctx, pool)
-		return pods, err
-	})
+	names, current, err := p.ledger.reserve(batch, revisionOf(pool),
+		func() (_ []*corev1.Pod, err error) {
+			pods, err = p.podsOf(ctx, client.ObjectKeyFromObject(pool))
+			return pods, err
+		})
 	if err != nil {
 		return missing, err
 	}
@@ -83,7 +84,7 @@ func (p *Pools) Allocate(ctx context.Context,
 	}
 	defer p.enqueue(batch.Namespace, batch.Spec.PoolRef)
 	if len(names) == 0 {
-		return missing, nil
+		return missing, p.checkRequired(ctx, batch, pool)
 	}
 	if err := p.give(ctx, batch, names, cleanSince(pods, names)); err != nil {
 		return missing, err
@@ -92,25 +93,27 @@ func (p *Pools) Allocate(ctx context.Context,
 	return lack(batch), nil
 }
 
-// preferred returns the pods of a pool as the cache has them, those of its present revision first,
-// and older ones before younger.
-func (p *Pools) preferred(ctx context.Context, pool *v1alpha1.Pool) ([]*corev1.Pod, error) {
-	pods, err := p.podsOf(ctx, client.ObjectKeyFromObject(pool))
-	if err != nil {
-		return nil, err
+// checkRequired returns [v1alpha1.ErrInvalidPool] for a batch that requires pods which its pool does
+// not make any more: its template was changed.
+func (p *Pools) checkRequired(ctx context.Context, batch *v1alpha1.BatchSandbox,
+	pool *v1alpha1.Pool) error {
+	required := batch.Annotations[v1alpha1.AnnotationRequires]
+	if required == "" || required == v1alpha1.Provides(pool.Spec.Template) {
+		return nil
 	}
-	revision := revisionOf(pool)
-	slices.SortStableFunc(pods, func(a, b *corev1.Pod) int {
-		if x, y := a.Labels[v1alpha1.LabelRevision] == revision,
-			b.Labels[v1alpha1.LabelRevision] == revision; x != y {
-			if x {
-				return -1
-			}
-			return 1
-		}
-		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
-	})
-	return pods, nil
+	ctx, cancel := context.WithTimeout(ctx, writeLimit)
+	defer cancel()
+	var live v1alpha1.Pool // the cache may be behind what the batch's creator has read
+	err := p.live.Get(ctx, client.ObjectKeyFromObject(pool), &live)
+	switch {
+	case apierrors.IsNotFound(err), err == nil && required == v1alpha1.Provides(live.Spec.Template):
+		return nil // the watch will deliver that
+	case err != nil:
+		return fmt.Errorf("pool %s: %w", pool.Name, err)
+	}
+	p.ledger.passOver(batch.UID)
+	return fmt.Errorf("%w: image, limits or RuntimeClass in the template of Pool %s were changed after the batch was made",
+		v1alpha1.ErrInvalidPool, pool.Name)
 }
 
 func stale(batch *v1alpha1.BatchSandbox) error {

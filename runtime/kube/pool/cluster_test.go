@@ -344,6 +344,9 @@ func namespace(t *testing.T) string {
 	return name
 }
 
+// annotationIdle on a pod makes the kubelet report nothing of it.
+const annotationIdle = "idle"
+
 // kubelet reports every pod of a namespace as ready, and removes those that are deleted: usually
 // the API server does, but not when the request was cut in between.
 func kubelet(ctx context.Context, namespace string) {
@@ -366,7 +369,7 @@ func kubelet(ctx context.Context, namespace string) {
 			case pod.DeletionTimestamp != nil:
 				_ = admin.Delete(ctx, pod, client.GracePeriodSeconds(0),
 					client.Preconditions{UID: &pod.UID})
-			case pod.Status.Phase == corev1.PodPending:
+			case pod.Status.Phase == corev1.PodPending && pod.Annotations[annotationIdle] == "":
 				_ = report(ctx, pod, 1)
 			}
 		}

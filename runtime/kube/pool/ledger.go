@@ -40,6 +40,7 @@ type record struct {
 	key       types.NamespacedName
 	uid       types.UID
 	pool      string
+	requires  string // what its pods must provide (AnnotationRequires); empty: anything
 	created   time.Time
 	version   string
 	pods      []string // as written
@@ -105,6 +106,7 @@ func (l *ledger) note(batch *v1alpha1.BatchSandbox) bool {
 		return false
 	}
 	r.version = batch.ResourceVersion
+	r.requires = batch.Annotations[v1alpha1.AnnotationRequires]
 	pods := podsOf(batch)
 	changed, kept := false, setOf(pods)
 	for _, name := range pods {
@@ -246,13 +248,13 @@ func (l *ledger) removed(uid types.UID) {
 }
 
 // reserve picks pods for a batch that asks for them, and holds them until writeSucceeded, refused
-// or markUncertain is called. It returns none while an older batch lacks what there is. Pods come
-// in the order of preference. current is false when the batch is not the latest.
+// or markUncertain is called. It returns none while an older batch lacks what there is. Those of the
+// revision come first. current is false when the batch is not the latest.
 //
 // The pods are listed while the ledger is locked. It forgets a pod when the watch delivers its
 // deletion, which the cache has seen before: a list from before that could still have the pod, which
 // by then looks as if it were of no batch.
-func (l *ledger) reserve(batch *v1alpha1.BatchSandbox,
+func (l *ledger) reserve(batch *v1alpha1.BatchSandbox, revision string,
 	list func() ([]*corev1.Pod, error)) (names []string, current bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -268,40 +270,66 @@ func (l *ledger) reserve(batch *v1alpha1.BatchSandbox,
 	if err != nil {
 		return nil, true, err
 	}
-	ready := 0
+	var suitable []*corev1.Pod
+	idle := make(map[string]int) // by what they provide
 	for _, pod := range pods {
-		if l.fit(pod) {
-			ready++
+		if !l.fit(pod) {
+			continue
+		}
+		provides := pod.Labels[v1alpha1.LabelProvides]
+		idle[provides]++
+		if r.requires == "" || r.requires == provides {
+			suitable = append(suitable, pod)
 		}
 	}
-	ready -= l.before(r)
-	n := min(r.lacks, ready)
+	n := min(r.lacks, len(suitable)-l.before(r, idle))
 	r.asked = r.lacks > 0
 	if n <= 0 {
 		return nil, true, nil
 	}
-	for _, pod := range pods {
-		if len(names) == n {
-			break
-		}
-		if l.fit(pod) {
-			l.holders[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}] = r.uid
-			names = append(names, pod.Name)
-		}
+	slices.SortStableFunc(suitable, preferred(revision))
+	for _, pod := range suitable[:n] {
+		l.holders[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}] = r.uid
+		names = append(names, pod.Name)
 	}
 	r.uncertain = &uncertainWrite{base: batch.ResourceVersion, pods: names}
 	r.inFlight = true
 	return names, true, nil
 }
 
-// before is how many pods are lacked by those that wait longer.
-func (l *ledger) before(r *record) int {
-	n := 0
+// preferred orders pods: those of the revision first, and older ones before younger.
+func preferred(revision string) func(a, b *corev1.Pod) int {
+	return func(a, b *corev1.Pod) int {
+		if x, y := a.Labels[v1alpha1.LabelRevision] == revision,
+			b.Labels[v1alpha1.LabelRevision] == revision; x != y {
+			if x {
+				return -1
+			}
+			return 1
+		}
+		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
+	}
+}
+
+// before is how many of the pods that a batch could have are lacked by those that wait longer. idle
+// is how many pods can be given, by what they provide.
+func (l *ledger) before(r *record, idle map[string]int) int {
+	lacked := make(map[string]int)
 	for _, other := range l.batches {
 		if other.asked && other != r && other.pool == r.pool &&
 			other.key.Namespace == r.key.Namespace && earlier(other, r) < 0 {
-			n += other.shortfall()
+			lacked[other.requires] += other.shortfall()
 		}
+	}
+	if r.requires != "" {
+		return lacked[""] + lacked[r.requires]
+	}
+	n := 0
+	for requires, missing := range lacked {
+		if requires != "" { // there may be none that those can have
+			missing = min(missing, idle[requires])
+		}
+		n += missing
 	}
 	return n
 }

@@ -311,7 +311,8 @@ func TestOlderBatchesComeFirst(t *testing.T) {
 	}
 	now := time.Now()
 	pool := types.NamespacedName{Namespace: "n", Name: "p"}
-	if due, _ := l.due(pool, 3, now, time.Second); len(due) != 1 || due[0].Name != "old" {
+	if due, _ := l.due(pool, map[string]int{"": 3}, now,
+		time.Second); len(due) != 1 || due[0].Name != "old" {
 		t.Fatalf("due: %v", due)
 	}
 	pods = append(pods, readyPod("d", "4"))
@@ -323,6 +324,44 @@ func TestOlderBatchesComeFirst(t *testing.T) {
 	}
 }
 
+// TestRequiredPods: a batch gets none but the pods that provide what it requires, and one that there is
+// nothing for holds up no younger ones that other pods suit.
+func TestRequiredPods(t *testing.T) {
+	providing := func(name, provides string) *corev1.Pod {
+		pod := readyPod(name, "1")
+		pod.Labels[v1alpha1.LabelProvides] = provides
+		return pod
+	}
+	requiring := func(name string, second int64, requires string) *v1alpha1.BatchSandbox {
+		b := batchOf(name, second, 1)
+		b.Annotations = map[string]string{v1alpha1.AnnotationRequires: requires}
+		return b
+	}
+	l := newLedger()
+	pods := []*corev1.Pod{readyPod("of an earlier controller", "1"), providing("old", "a"),
+		providing("new", "b")}
+	for _, test := range []struct {
+		batch *v1alpha1.BatchSandbox
+		want  string
+	}{
+		{requiring("none", 1, "c"), ""},
+		{requiring("two", 2, "b"), "new"},
+		{requiring("three", 3, "b"), ""},
+		{requiring("four", 4, "a"), "old"},
+		{requiring("any", 5, ""), "of an earlier controller"},
+	} {
+		names, _ := reserve(l, test.batch, pods)
+		if got := strings.Join(names, " "); got != test.want {
+			t.Errorf("batch %s got %q, not %q", test.batch.Name, got, test.want)
+		}
+	}
+	due, _ := l.due(types.NamespacedName{Namespace: "n", Name: "p"},
+		map[string]int{"a": 5, "b": 1}, time.Now(), time.Second)
+	if len(due) != 1 || due[0].Name != "three" {
+		t.Errorf("due: %v", due)
+	}
+}
+
 // TestPartsWait: a batch that could have a part of what it lacks is woken a little later, and one
 // that could have all at once.
 func TestPartsWait(t *testing.T) {
@@ -330,13 +369,14 @@ func TestPartsWait(t *testing.T) {
 	l.ask(batchOf("b", 1, 3))
 	now := time.Now()
 	pool := types.NamespacedName{Namespace: "n", Name: "p"}
-	if due, again := l.due(pool, 2, now, time.Second); len(due) != 0 || again != time.Second {
+	if due, again := l.due(pool, map[string]int{"": 2}, now,
+		time.Second); len(due) != 0 || again != time.Second {
 		t.Fatalf("due %v, again after %s", due, again)
 	}
-	if due, _ := l.due(pool, 3, now, time.Second); len(due) != 1 {
+	if due, _ := l.due(pool, map[string]int{"": 3}, now, time.Second); len(due) != 1 {
 		t.Fatal("all are there, and it is not woken")
 	}
-	if due, _ := l.due(pool, 2, now.Add(time.Second), time.Second); len(due) != 1 {
+	if due, _ := l.due(pool, map[string]int{"": 2}, now.Add(time.Second), time.Second); len(due) != 1 {
 		t.Fatal("it waits for ever")
 	}
 }
@@ -425,7 +465,7 @@ func TestCheckRoom(t *testing.T) {
 
 // reserve reserves among the given pods.
 func reserve(l *ledger, batch *v1alpha1.BatchSandbox, pods []*corev1.Pod) ([]string, bool) {
-	names, current, err := l.reserve(batch, func() ([]*corev1.Pod, error) { return pods, nil })
+	names, current, err := l.reserve(batch, "", func() ([]*corev1.Pod, error) { return pods, nil })
 	if err != nil {
 		panic(err) // the list has none
 	}
@@ -436,7 +476,7 @@ func reserve(l *ledger, batch *v1alpha1.BatchSandbox, pods []*corev1.Pod) ([]str
 // deletion of a pod of another batch, after which that pod cannot be distinguished from a waiting one.
 func TestPodsAreListedWhileTheLedgerIsLocked(t *testing.T) {
 	l := newLedger()
-	_, _, err := l.reserve(batchOf("b", 1, 1), func() ([]*corev1.Pod, error) {
+	_, _, err := l.reserve(batchOf("b", 1, 1), "", func() ([]*corev1.Pod, error) {
 		if l.mu.TryLock() {
 			l.mu.Unlock()
 			t.Error("the watch can change the ledger while pods are listed")

@@ -82,7 +82,7 @@ func later(a, b *metav1.Time) *metav1.Time {
 
 // podsVersion stands for what newPod and Options.Equip add to a template: a controller that adds
 // something else replaces the pods that wait.
-const podsVersion = 2
+const podsVersion = 3
 
 // revisionOf is the hash of a pool's template, and of how pods are made from it.
 func revisionOf(pool *v1alpha1.Pool) string {
@@ -135,6 +135,7 @@ func newPod(pool *v1alpha1.Pool, revision string) *corev1.Pod {
 	pod.Labels[v1alpha1.LabelManagedBy] = v1alpha1.ManagedBy
 	pod.Labels[v1alpha1.LabelPool] = pool.Name
 	pod.Labels[v1alpha1.LabelRevision] = revision
+	pod.Labels[v1alpha1.LabelProvides] = v1alpha1.Provides(pool.Spec.Template)
 	v1alpha1.Confine(&pod.Spec)
 	return pod
 }

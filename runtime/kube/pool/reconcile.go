@@ -85,7 +85,7 @@ func (p *Pools) Reconcile(ctx context.Context,
 	if !v.expires.IsZero() {
 		soon(v.expires.Sub(now))
 	}
-	due, later := p.ledger.due(key, v.ready, now, patience)
+	due, later := p.ledger.due(key, v.idle, now, patience)
 	soon(later)
 	for _, batch := range due {
 		p.options.Enqueue(batch.Namespace, batch.Name)

@@ -14,7 +14,8 @@ import (
 // view is a pool at one moment.
 type view struct {
 	podCounts
-	updated  int // of all: made from the present template
+	updated  int            // of all: made from the present template
+	idle     map[string]int // of the ready ones: by what they provide
 	unwanted []*corev1.Pod
 	old      []*corev1.Pod // not ready, and from an older template
 	surplus  []*corev1.Pod // what may be removed, in that order
@@ -28,7 +29,7 @@ func (l *ledger) view(pool types.NamespacedName, revision string, pods []*corev1
 	now time.Time) view {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var v view
+	v := view{idle: make(map[string]int)}
 	var starting, ready []*corev1.Pod
 	for _, pod := range pods {
 		delete(l.made, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})
@@ -56,6 +57,7 @@ func (l *ledger) view(pool types.NamespacedName, revision string, pods []*corev1
 			starting = append(starting, pod)
 		case classIdle:
 			v.ready++
+			v.idle[pod.Labels[v1alpha1.LabelProvides]]++
 			if !current {
 				v.podCounts.stale++
 				v.stale = append(v.stale, pod)
@@ -101,18 +103,31 @@ func (l *ledger) view(pool types.NamespacedName, revision string, pods []*corev1
 
 // due returns the batches for which there are pods now, in the order of their creation, and how
 // long until there is one more. A batch that lacks more than there are waits a little longer, so
-// that its pods do not come in a write each.
-func (l *ledger) due(pool types.NamespacedName, ready int, now time.Time,
+// that its pods do not come in a write each. idle is how many pods are ready, by what they
+// provide.
+func (l *ledger) due(pool types.NamespacedName, idle map[string]int, now time.Time,
 	patience time.Duration) (batches []types.NamespacedName, again time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	idle = maps.Clone(idle)
+	all := 0
+	for _, n := range idle {
+		all += n
+	}
 	for _, r := range slices.SortedFunc(maps.Values(l.batches), earlier) {
 		if !r.asked || r.inFlight || r.lacks <= 0 || r.pool != pool.Name ||
 			r.key.Namespace != pool.Namespace {
 			continue
 		}
-		if ready <= 0 {
+		if all <= 0 {
 			break
+		}
+		ready := all
+		if r.requires != "" {
+			ready = min(all, idle[r.requires])
+		}
+		if ready <= 0 {
+			continue
 		}
 		if r.since.IsZero() {
 			r.since = now
@@ -122,7 +137,9 @@ func (l *ledger) due(pool types.NamespacedName, ready int, now time.Time,
 			break
 		}
 		batches = append(batches, r.key)
-		ready -= r.lacks
+		given := min(ready, r.lacks)
+		all -= given
+		idle[r.requires] -= given
 	}
 	return batches, again
 }

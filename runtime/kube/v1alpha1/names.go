@@ -16,6 +16,8 @@ const (
 	LabelPool  = "sandbox.internal/pool"  // on a pod of a pool: the pool's name
 	// on a pod of a pool: the hash of the template that it was made from
 	LabelRevision = "sandbox.internal/revision"
+	// LabelProvides, on a pod of a pool, is what Provides says of the template that it was made from.
+	LabelProvides = "sandbox.internal/provides"
 	// LabelManagedBy, with the value ManagedBy, is on every pod that the controller makes, from a
 	// batch's template and for a pool alike: the controller sees no other pods.
 	LabelManagedBy = "app.kubernetes.io/managed-by"
@@ -27,6 +29,10 @@ const (
 	// AnnotationAllocation, on a BatchSandbox, is its Allocation as JSON: the only record of which
 	// pods are whose.
 	AnnotationAllocation = "sandbox.internal/allocation"
+
+	// AnnotationRequires, on a BatchSandbox with a Pool, is a value of LabelProvides: the batch gets no
+	// pods but those. It fails when none is ready and the Pool's template provides something else.
+	AnnotationRequires = "sandbox.internal/requires"
 
 	// AnnotationHandover begins the names of annotations of a Pool that say which pods are about to be
 	// given to a BatchSandbox that was created without Finalizer.

@@ -1,6 +1,9 @@
 package v1alpha1
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -53,4 +56,31 @@ func TaskExecutor(spec *corev1.PodSpec) *corev1.Container {
 		}
 	}
 	return nil
+}
+
+// Provides returns the hash of what the lifecycle service compares of a Pool's template with a request
+// for a sandbox: image and limits of the sandbox's container, which is the first one that is not the
+// task-executor's, the limits of that one, and the RuntimeClass.
+func Provides(template *corev1.PodTemplateSpec) string {
+	var compared struct {
+		Image              string
+		Limits, TaskLimits corev1.ResourceList
+		RuntimeClass       *string
+	}
+	compared.RuntimeClass = template.Spec.RuntimeClassName
+	main := slices.IndexFunc(template.Spec.Containers,
+		func(c corev1.Container) bool { return c.Name != ContainerTaskExecutor })
+	if main >= 0 {
+		compared.Image = template.Spec.Containers[main].Image
+		compared.Limits = template.Spec.Containers[main].Resources.Limits
+	}
+	if executor := TaskExecutor(&template.Spec); executor != nil {
+		compared.TaskLimits = executor.Resources.Limits
+	}
+	text, err := json.Marshal(compared)
+	if err != nil {
+		panic(err) // it came as JSON
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:16])
 }
