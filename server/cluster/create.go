@@ -35,11 +35,18 @@ func (c *Cluster) Create(ctx context.Context, spec lifecycle.Spec, options lifec
 	if err := c.hostPaths().CheckVolumes(spec.Volumes, options.Role); err != nil {
 		return lifecycle.Sandbox{}, err
 	}
-	b, secret, err := c.newBatch(ctx, spec, options)
-	if err != nil {
-		return lifecycle.Sandbox{}, err
+	id := newID(options)
+	b, secret, err := c.newBatch(ctx, id, spec, options)
+	if err == nil {
+		err = c.checkClaims(ctx, spec.Volumes, options)
 	}
-	if err := c.checkClaims(ctx, spec.Volumes, options); err != nil {
+	if err != nil && options.IdempotencyKey != "" {
+		// What the request names, such as a Pool, may have changed since the sandbox was created.
+		if sandbox, before := c.createdBefore(ctx, id, spec, options); !isNotFound(before) {
+			return sandbox, before
+		}
+	}
+	if err != nil {
 		return lifecycle.Sandbox{}, err
 	}
 	validated := c.Clock()
@@ -47,7 +54,11 @@ func (c *Cluster) Create(ctx context.Context, spec lifecycle.Spec, options lifec
 
 	e, err := c.insert(ctx, b, secret)
 	if apierrors.IsAlreadyExists(err) && options.IdempotencyKey != "" {
-		return c.createdBefore(ctx, b.Name, spec, options)
+		sandbox, err := c.createdBefore(ctx, id, spec, options)
+		if isNotFound(err) {
+			err = lifecycle.Conflictf("Idempotency-Key: the sandbox %s that %q created is gone", id, options.IdempotencyKey)
+		}
+		return sandbox, err
 	}
 	if err != nil {
 		return lifecycle.Sandbox{}, err
@@ -124,13 +135,23 @@ func refused(err error) error {
 	return view.Explain(err)
 }
 
-// createdBefore returns the sandbox that an earlier request with the same key created.
+// newID is the id of a new sandbox.
+func newID(options lifecycle.CreateOptions) string {
+	if options.IdempotencyKey == "" {
+		return uuid.NewString()
+	}
+	return uuid.NewSHA1(keySpace, []byte(options.Owner+"\x00"+options.IdempotencyKey)).String()
+}
+
+func isNotFound(err error) bool {
+	var known *lifecycle.Error
+	return errors.As(err, &known) && known.Kind == lifecycle.KindNotFound
+}
+
+// createdBefore returns the sandbox that an earlier request with the same key created, or an error of KindNotFound.
 func (c *Cluster) createdBefore(ctx context.Context, id string, spec lifecycle.Spec, options lifecycle.CreateOptions) (lifecycle.Sandbox, error) {
 	e, err := c.view.Fetch(ctx, id)
-	var known *lifecycle.Error
 	switch {
-	case errors.As(err, &known) && known.Kind == lifecycle.KindNotFound:
-		return lifecycle.Sandbox{}, lifecycle.Conflictf("Idempotency-Key: the sandbox %s that %q created is gone", id, options.IdempotencyKey)
 	case err != nil:
 		return lifecycle.Sandbox{}, err
 	case e.Record.Digest != spec.Digest() || e.Record.Owner != options.Owner:
@@ -140,11 +161,9 @@ func (c *Cluster) createdBefore(ctx context.Context, id string, spec lifecycle.S
 }
 
 // newBatch is the resource of a new sandbox, and its Secret. It returns an error of KindInvalid for what this cluster does not offer.
-func (c *Cluster) newBatch(ctx context.Context, spec lifecycle.Spec, options lifecycle.CreateOptions) (*v1alpha1.BatchSandbox, *secret, error) {
-	id := uuid.NewString()
+func (c *Cluster) newBatch(ctx context.Context, id string, spec lifecycle.Spec, options lifecycle.CreateOptions) (*v1alpha1.BatchSandbox, *secret, error) {
 	digest := ""
 	if options.IdempotencyKey != "" {
-		id = uuid.NewSHA1(keySpace, []byte(options.Owner+"\x00"+options.IdempotencyKey)).String()
 		digest = spec.Digest()
 	}
 	class, err := c.RuntimeClasses.Find(spec.RuntimeClass)

@@ -5,11 +5,14 @@ import (
 	"net/http/httptest"
 	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"sandbox.internal/runtime/kube/v1alpha1"
 	"sandbox.internal/server/cluster/view"
 	"sandbox.internal/server/lifecycle"
 )
@@ -46,4 +49,38 @@ func TestCreateIsRepeated(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRepeatedAfterAChange: a create with the Idempotency-Key of an earlier one returns that one's sandbox, also where it would be refused today.
+func TestRepeatedAfterAChange(t *testing.T) {
+	t.Parallel()
+	s := newSpace(t)
+	c := s.replica(t)
+	s.fromPool(t, c, nil)
+	spec := sampleSpec()
+	spec.Resources, spec.Extensions = nil, []byte(`{"poolRef": "warm"}`)
+	created, err := c.Create(t.Context(), spec, lifecycle.CreateOptions{Owner: "alice", IdempotencyKey: "k"})
+	must(t, err)
+	s.claim(t, "mine", func(c *corev1.PersistentVolumeClaim) { c.Labels = map[string]string{"sandbox.internal/owner": "alice"} })
+	mounting := sampleSpec()
+	mounting.Volumes = []lifecycle.Volume{{Name: "x", ClaimName: "mine", MountPath: "/x"}}
+	mounted, err := c.Create(t.Context(), mounting, lifecycle.CreateOptions{Owner: "alice", IdempotencyKey: "l"})
+	must(t, err)
+	must(t, s.api.Delete(t.Context(), &v1alpha1.Pool{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "warm"}}))
+	must(t, s.api.Patch(t.Context(), &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "mine"}},
+		client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":null}}`))))
+	for key, tc := range map[string]struct {
+		spec lifecycle.Spec
+		want lifecycle.Sandbox
+	}{"k": {spec, created}, "l": {mounting, mounted}} {
+		again, err := c.Create(t.Context(), tc.spec, lifecycle.CreateOptions{Owner: "alice", IdempotencyKey: key})
+		if err != nil || again.ID != tc.want.ID {
+			t.Errorf("key %s: the repetition returns %s (%v), not %s", key, again.ID, err, tc.want.ID)
+		}
+	}
+	_, err = c.Create(t.Context(), spec, lifecycle.CreateOptions{Owner: "alice", IdempotencyKey: "another"})
+	refuses(t, err, lifecycle.KindInvalid, "extensions.poolRef", "warm")
+	spec.Timeout += time.Second
+	_, err = c.Create(t.Context(), spec, lifecycle.CreateOptions{Owner: "alice", IdempotencyKey: "k"})
+	refuses(t, err, lifecycle.KindConflict, "Idempotency-Key", "another request body")
 }
