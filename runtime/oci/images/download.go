@@ -50,7 +50,7 @@ type download struct {
 	url    string
 	size   int64
 	pace   pace
-	wanted func() bool // others wait for the turn
+	yield  func() bool // hands the turn to another that waits for one; false when none does
 
 	offset int64         // of the next byte
 	body   io.ReadCloser // nil: to be asked for
@@ -66,11 +66,11 @@ type download struct {
 }
 
 // openBlob returns a reader of the blob's size bytes. Whether they are the right ones is for the caller to check.
-func (e *endpoint) openBlob(ctx context.Context, digest string, size int64) io.ReadCloser {
+func (e *endpoint) openBlob(ctx context.Context, yield func() bool, digest string, size int64) io.ReadCloser {
 	repository := e.ref.Context()
 	path := fmt.Sprintf("/v2/%s/blobs/%s", repository.RepositoryStr(), digest)
 	ctx, cancel := context.WithCancel(withLayer(ctx, path))
-	return &download{ctx: ctx, cancel: cancel, client: e.client, size: size, pace: e.pace, wanted: e.wanted,
+	return &download{ctx: ctx, cancel: cancel, client: e.client, size: size, pace: e.pace, yield: yield,
 		url: fmt.Sprintf("%s://%s%s", repository.Scheme(), repository.RegistryStr(), path)}
 }
 
@@ -161,7 +161,7 @@ func (b *pacedBody) Read(p []byte) (int, error) {
 	d.idle.Stop()
 	d.waited += time.Since(began)
 	d.arrived += int64(n)
-	if total := d.before + d.waited; d.pace.yields(d.offset+int64(n), total) && d.wanted() {
+	if total := d.before + d.waited; d.pace.yields(d.offset+int64(n), total) && d.yield() {
 		return 0, fmt.Errorf("%w: it sent %d bytes in %s, and other images wait", errSlow, d.offset+int64(n), total.Round(time.Millisecond))
 	}
 	if d.waited < d.pace.window {

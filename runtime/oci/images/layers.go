@@ -46,7 +46,8 @@ type blob struct {
 	digest v1.Hash // zero when it is not known: then the diff id alone is checked
 	size   int64   // bytes
 	host   string  // of the registry that it comes from, perhaps with a port; empty for a file of this machine
-	open   func(ctx context.Context) (io.ReadCloser, error)
+	// open reads it. A registry that is slow calls yield, which hands the turn to another layer that waits for one, and fails if it does.
+	open func(ctx context.Context, yield func() bool) (io.ReadCloser, error)
 }
 
 // newParts checks that configuration and layers belong together.
@@ -170,11 +171,11 @@ func (s *Store) unpin(diffID string) {
 
 // makeLayer unpacks a layer while it is read, and pins it.
 func (s *Store) makeLayer(ctx context.Context, diffID string, b blob, limits *unpack.Limits, progress *layerMeter) (err error) {
-	release, err := s.turns.take(ctx, b.host)
+	turn, err := s.turns.take(ctx, b.host)
 	if err != nil {
 		return err
 	}
-	defer release()
+	defer turn.release()
 	folder := s.temporary(makingFolder)
 	tree := filepath.Join(folder, treeFolder)
 	if err := os.MkdirAll(tree, 0o700); err != nil {
@@ -192,7 +193,7 @@ func (s *Store) makeLayer(ctx context.Context, diffID string, b blob, limits *un
 			s.unpin(diffID)
 		}
 	}()
-	result, err := unpackBlob(ctx, diffID, b, progress, func(archive io.Reader) (unpack.Result, error) {
+	result, err := unpackBlob(ctx, diffID, b, turn.yield, progress, func(archive io.Reader) (unpack.Result, error) {
 		return unpack.Layer(ctx, tree, archive, limits, func(n int64) error {
 			err := s.reserve(ctx, n)
 			if err == nil {
@@ -227,9 +228,9 @@ func (s *Store) complete(diffID, folder string, file layerFile) (renamed, pinned
 }
 
 // unpackBlob decompresses in a goroutine of its own, beside the writing of files, and checks size, digest and diff id.
-func unpackBlob(ctx context.Context, diffID string, b blob, progress *layerMeter,
+func unpackBlob(ctx context.Context, diffID string, b blob, yield func() bool, progress *layerMeter,
 	write func(archive io.Reader) (unpack.Result, error)) (unpack.Result, error) {
-	body, err := b.open(ctx)
+	body, err := b.open(ctx, yield)
 	if err != nil {
 		return unpack.Result{}, err
 	}

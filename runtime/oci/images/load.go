@@ -204,7 +204,7 @@ func (s *spooled) blob(name string, digest v1.Hash) (blob, error) {
 	if err != nil {
 		return blob{}, err
 	}
-	return blob{digest: digest, size: file.size, open: func(context.Context) (io.ReadCloser, error) { return os.Open(file.path) }}, nil
+	return blob{digest: digest, size: file.size, open: func(context.Context, func() bool) (io.ReadCloser, error) { return os.Open(file.path) }}, nil
 }
 
 // images reads what the archive says about its images. An archive of newer Docker engines has both forms; the older one has the full names.

@@ -64,11 +64,11 @@ func (s *Store) pullFrom(ctx context.Context, ref name.Reference, auth engine.Re
 
 // resolve logs in and asks what the image is made of. A registry that takes too long fails this, and does not end ctx.
 func (s *Store) resolve(ctx context.Context, ref name.Reference, auth engine.RegistryAuth) (*parts, error) {
-	release, err := s.asks.take(ctx, ref.Context().RegistryStr()) // given back before layers wait for theirs
+	turn, err := s.asks.take(ctx, ref.Context().RegistryStr()) // given back before layers wait for theirs
 	if err != nil {
 		return nil, err
 	}
-	defer release()
+	defer turn.release()
 	limited, cancel := context.WithTimeout(ctx, s.pace.answers)
 	defer cancel()
 	p, err := s.resolveWithin(limited, ref, auth)
@@ -116,8 +116,8 @@ func (e *endpoint) parts(ctx context.Context) (*parts, error) {
 			return nil, errors.New("the manifest has a layer without size or SHA-256")
 		}
 		digest, size := layer.Digest, layer.Size // the rest of the manifest is not kept
-		blobs = append(blobs, blob{digest: digest, size: size, host: e.ref.Context().RegistryStr(), open: func(ctx context.Context) (io.ReadCloser, error) {
-			return e.openBlob(ctx, digest.String(), size), nil
+		blobs = append(blobs, blob{digest: digest, size: size, host: e.ref.Context().RegistryStr(), open: func(ctx context.Context, yield func() bool) (io.ReadCloser, error) {
+			return e.openBlob(ctx, yield, digest.String(), size), nil
 		}})
 	}
 	return newParts(raw, blobs)

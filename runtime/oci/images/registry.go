@@ -48,7 +48,6 @@ type endpoint struct {
 	ref    name.Reference
 	client *http.Client // with the credentials for the registry
 	pace   pace
-	wanted func() bool // others wait for the turn of a layer
 }
 
 // endpoints returns the names of the image at the registry's mirrors, and at the registry itself.
@@ -110,7 +109,7 @@ func (s *Store) connect(ctx context.Context, ref name.Reference, auth engine.Reg
 	if err != nil {
 		return nil, err
 	}
-	return &endpoint{ref: ref, client: &http.Client{Transport: logged}, pace: s.pace, wanted: s.turns.wanted}, nil
+	return &endpoint{ref: ref, client: &http.Client{Transport: logged}, pace: s.pace}, nil
 }
 
 // internalRanges are of no public host, beside those that package netip has names for: this network, and what providers share.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 	"sync"
-	"sync/atomic"
 )
 
 // turns bound how many layers are made at once, and how many of them come from one host, so that a slow registry cannot stop all others. One
@@ -12,7 +11,7 @@ import (
 type turns struct {
 	all     chan struct{}
 	perHost int
-	waiting atomic.Int64 // callers that all turns are taken for
+	handed  chan struct{} // has no buffer: a turn passes from a caller that yields to one that waits because all are taken
 
 	mu    sync.Mutex
 	hosts map[string]*hostTurns
@@ -24,49 +23,70 @@ type hostTurns struct {
 }
 
 func newTurns(all, perHost int) *turns {
-	return &turns{all: make(chan struct{}, all), perHost: perHost, hosts: map[string]*hostTurns{}}
+	return &turns{all: make(chan struct{}, all), perHost: perHost, handed: make(chan struct{}), hosts: map[string]*hostTurns{}}
 }
 
 // take waits for a turn. The host of the registry may have a port; it is empty for what comes from this machine.
-func (t *turns) take(ctx context.Context, host string) (release func(), err error) {
+func (t *turns) take(ctx context.Context, host string) (*turn, error) {
 	if host == "" {
-		return t.enterAll(ctx)
+		return t.enterAll(ctx, func() {})
 	}
 	if bare, _, err := net.SplitHostPort(host); err == nil {
 		host = bare
 	}
 	h := t.join(host)
-	releaseHost, err := enter(ctx, h.taken)
-	if err != nil {
+	select {
+	case h.taken <- struct{}{}:
+	case <-ctx.Done():
 		t.leave(host, h)
-		return nil, err
+		return nil, ctx.Err()
 	}
-	releaseAll, err := t.enterAll(ctx)
-	if err != nil {
-		releaseHost()
+	return t.enterAll(ctx, func() {
+		<-h.taken
 		t.leave(host, h)
-		return nil, err
-	}
-	return func() {
-		releaseAll()
-		releaseHost()
-		t.leave(host, h)
-	}, nil
+	})
 }
 
-func (t *turns) enterAll(ctx context.Context) (leave func(), err error) {
+// enterAll waits for a turn, and calls leaveHost when there is none or it is released.
+func (t *turns) enterAll(ctx context.Context, leaveHost func()) (*turn, error) {
 	select {
 	case t.all <- struct{}{}:
-		return func() { <-t.all }, nil
-	default:
+	case <-t.handed:
+	case <-ctx.Done():
+		leaveHost()
+		return nil, ctx.Err()
 	}
-	t.waiting.Add(1)
-	defer t.waiting.Add(-1)
-	return enter(ctx, t.all)
+	return &turn{turns: t, leaveHost: leaveHost}, nil
 }
 
-// wanted reports whether a caller waits because all turns are taken. It does not count one that waits for others of its own host.
-func (t *turns) wanted() bool { return t.waiting.Load() > 0 }
+// turn is one that a caller has. Its methods are not called at the same time.
+type turn struct {
+	turns     *turns
+	leaveHost func()
+	handedOn  bool
+}
+
+// yield hands the turn to a caller that waits because all are taken, and reports whether there was one: so one caller that waits ends one
+// download. One that waits for others of its own host gets none.
+func (t *turn) yield() bool {
+	if t.handedOn {
+		return true
+	}
+	select {
+	case t.turns.handed <- struct{}{}:
+		t.handedOn = true
+	default:
+	}
+	return t.handedOn
+}
+
+// release is called once, also for a turn that was handed on.
+func (t *turn) release() {
+	if !t.handedOn {
+		<-t.turns.all
+	}
+	t.leaveHost()
+}
 
 func (t *turns) join(host string) *hostTurns {
 	t.mu.Lock()
@@ -85,14 +105,5 @@ func (t *turns) leave(host string, h *hostTurns) {
 	defer t.mu.Unlock()
 	if h.users--; h.users == 0 {
 		delete(t.hosts, host)
-	}
-}
-
-func enter(ctx context.Context, taken chan struct{}) (leave func(), err error) {
-	select {
-	case taken <- struct{}{}:
-		return func() { <-taken }, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
 	}
 }
