@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from unittest.mock import patch
 from urllib.parse import parse_qs, urlsplit
 
@@ -201,6 +202,29 @@ class AsyncFailures(AsyncCase):
         with ScriptedService(script) as service, self.assertRaises(NotFoundError):
             async with await self.scripted(service):
                 pass
+
+    async def test_interrupted_creates_return_soon(self) -> None:
+        """The service hangs: with the first create, with the one that takes it back, or with the delete."""
+        for answered in (0, 1):
+            waits, requests = threading.Event(), list[str]()
+
+            def script(exchange: Exchange, answered: int = answered) -> None:
+                requests.append(exchange.command)
+                if 1 < len(requests) <= 1 + answered:
+                    return exchange.answer(202, described("Pending"))
+                if len(requests) == 1:
+                    waits.set()
+                over.wait(PATIENCE)
+
+            over = threading.Event()
+            with self.subTest(answered=answered), ScriptedService(script) as service, \
+                    patch("sandboxes._retry.TAKE_BACK", 0.2):
+                async with AsyncClient(service.url, timeout=10) as client:
+                    begun = time.monotonic()
+                    await interrupt(lambda: client.create("x"), waits)
+                    self.assertLess(time.monotonic() - begun, 10)
+                over.set()
+            self.assertEqual(requests, ["POST", "POST", "DELETE"][: 2 + answered])
 
     async def watched(self, *events: tuple[str, str]) -> list[str]:
         """The events of a watch of the home directory whose stream ends after them."""

@@ -15,6 +15,8 @@ R = TypeVar("R", bound=Operation)
 LONGEST_PAUSE = 2.0
 LONGEST_RETRY_AFTER = 30.0
 REPETITIONS = 4
+TAKE_BACK = 5.0
+"""For how many seconds at most a create that was interrupted goes on, to delete what it made."""
 
 
 def _pause(seconds: float, error: SandboxesError) -> float:
@@ -25,8 +27,9 @@ def _pause(seconds: float, error: SandboxesError) -> float:
 class Repetitions:
     """The repetitions of one request: a few, and only of one that has had no effect or may have it twice."""
 
-    def __init__(self, operation: Operation) -> None:
+    def __init__(self, operation: Operation, deadline: float = math.inf) -> None:
         self._repeatable = operation.repeatable
+        self._deadline = deadline
         self._count = 0
         self._begun = 0.0
         self._since: float | None = None  # when it was first sent, of the times that it may have arrived
@@ -40,13 +43,14 @@ class Repetitions:
 
     def pause(self, error: SandboxesError) -> float:
         """How many seconds to wait after an error. Raises the error when the request is not to be repeated."""
-        if self._count >= REPETITIONS or not self._may(error):
+        pause = _pause(0.1 * 2**self._count, error)
+        if self._count >= REPETITIONS or not self._may(error) or time.monotonic() + pause > self._deadline:
             raise error
         self._count += 1
         self.cut = self.cut or isinstance(error, TransportError) and error.sent
         if self._since is None and (self.cut or isinstance(error, UnavailableError)):
             self._since = self._begun
-        return _pause(0.1 * 2 ** (self._count - 1), error)
+        return pause
 
     def _may(self, error: SandboxesError) -> bool:
         match error:

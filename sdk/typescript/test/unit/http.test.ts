@@ -149,6 +149,36 @@ test("an answer that does not come is a timeout, and an aborted call throws its 
   await assert.rejects(asked, reason);
 });
 
+test("an aborted create returns soon when the service hangs, and deletes what it made when it does not", async (t) => {
+  const timeout = AbortSignal.timeout.bind(AbortSignal);
+  t.mock.method(AbortSignal, "timeout", (milliseconds: number) => {
+    assert.ok(milliseconds <= 5_000);
+    return timeout(milliseconds / 25);
+  });
+  const moment = "2026-01-02T15:04:05Z";
+  const status = { state: "Pending", reason: "", message: "", lastTransitionAt: moment };
+  const created = { id: "box", status, metadata: {}, entrypoint: ["x"], expiresAt: moment, createdAt: moment };
+  // How many requests are answered, and the first that is not is when the caller gives up.
+  for (const [before, after] of [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1]] as const) {
+    const abort = new AbortController();
+    let answers: number = before;
+    const { client, asked } = await clientOf((request, response) => {
+      if (answers-- > 0) {
+        if (request.method === "POST") return void response.writeHead(202).end(JSON.stringify(created));
+        return void response.writeHead(204).end();
+      }
+      if (abort.signal.aborted) return;
+      answers = after;
+      abort.abort(new Error("enough"));
+    }, { timeout: 10_000 });
+    const begin = performance.now();
+    await assert.rejects(client.create("x", { signal: abort.signal }), /enough/);
+    assert.ok(performance.now() - begin < 9_000);
+    const taken = before === 0 ? ["POST", "POST", "DELETE"].slice(0, after + 2) : ["POST", "GET", "DELETE"];
+    assert.deepEqual(asked.map(({ method }) => method), taken);
+  }
+});
+
 test("an answer that is no JSON, and one without an end, are errors of the protocol", async () => {
   const { client } = await clientOf((_, response) => response.end("<html>"));
   assert.equal((await errorOf(client.get("a"))).kind, "protocol");

@@ -9,6 +9,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Mapping, Sequence, TypeVar
 
+from .. import _retry
 from .._errors import SandboxesError, SandboxFailed, WaitTimeout
 from .._gen import lifecycle
 from .._gen.lifecycle import ImageAuth, NetworkPolicy, SandboxEvent, Version, Volume
@@ -66,7 +67,7 @@ class AsyncClient:
         The request has an idempotency key, so repetitions after a cut connection make one sandbox. One that
         fails is a SandboxFailed. One that is not Running after `ready_timeout` seconds is a WaitTimeout; it
         exists, and with `ready_timeout=0` it is returned as it is. When anything else ends the
-        wait, such as a cancellation, the sandbox is deleted, unless the caller gave an
+        wait, such as a cancellation, the sandbox is deleted, within 5 seconds or not at all, unless the caller gave an
         `idempotency_key`: a create with the same key and the same arguments finds it again.
         """
         limit = seconds(ready_timeout)
@@ -99,10 +100,14 @@ class AsyncClient:
         return sandbox
 
     async def _take_back(self, create: Call[lifecycle.CreatedSandbox]) -> None:
-        """Deletes the sandbox of a create, which the same key finds."""
-        with suppress(SandboxesError):  # the first error counts
-            created = await self._http.call(create)
-            await self._http.call(lifecycle.delete_sandbox(created.id))
+        """Deletes the sandbox of a create, which the same key finds. It holds the caller for a short time only."""
+        http = self._http.within(_retry.TAKE_BACK)
+        try:
+            with suppress(SandboxesError):  # the first error counts
+                created = await http.call(create)
+                await http.call(lifecycle.delete_sandbox(created.id))
+        finally:
+            http.close()
 
     async def get(self, id: str) -> AsyncSandbox:
         """A sandbox in any state."""

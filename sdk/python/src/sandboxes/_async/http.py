@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import ssl
 import time
 from collections.abc import AsyncIterable
+from copy import copy
 from typing import TypeVar, cast
 
 from .._decode import decode
@@ -78,11 +80,23 @@ class AsyncHTTP:
 
     def __init__(self, url: str, key: str | None, timeout: float, tls: ssl.SSLContext | None) -> None:
         self.origin = Origin(url)
-        self.timeout = timeout
+        self._timeout = timeout
+        self._deadline = math.inf
         self._headers = list(common_headers(self.origin, key).items())
         self._tls = (tls or ssl.create_default_context()) if self.origin.tls else None
         self._kept: list[tuple[AsyncConnection, float]] = []
         self._closed = False
+
+    def within(self, limit: float) -> AsyncHTTP:
+        """The same service, for requests that are over, successful or not, within so many seconds together."""
+        hurried = copy(self)
+        hurried._kept, hurried._deadline = [], time.monotonic() + limit
+        return hurried
+
+    @property
+    def timeout(self) -> float:
+        """How many seconds the service may take to answer a request that is sent now."""
+        return min(self._timeout, max(0.001, self._deadline - time.monotonic()))
 
     def close(self) -> None:
         """Closes the connections that are kept."""
@@ -109,7 +123,7 @@ class AsyncHTTP:
     async def call(self, operation: Call[T], prefix: str = "", *, wait: float = 0,
                    content: list[bytes | AsyncIterable[bytes]] | None = None) -> T:
         """Sends a request and reads its answer. `wait` is how much longer than others the answer may take."""
-        repetitions = Repetitions(operation)
+        repetitions = Repetitions(operation, self._deadline)
         whole = content is None or all(isinstance(part, bytes) for part in content)
         while True:
             try:
@@ -132,7 +146,7 @@ class AsyncHTTP:
 
     async def open(self, operation: Operation, prefix: str = "") -> AsyncResponse:
         """Sends a request whose answer is read as it comes."""
-        repetitions = Repetitions(operation)
+        repetitions = Repetitions(operation, self._deadline)
         while True:
             try:
                 return await self._exchange(repetitions.next(operation), prefix, self.timeout, None)

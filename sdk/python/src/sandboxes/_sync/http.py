@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import math
 import ssl
 import time
 from collections.abc import Iterable
+from copy import copy
 from typing import TypeVar, cast
 
 from .._decode import decode
@@ -79,11 +81,23 @@ class HTTP:
 
     def __init__(self, url: str, key: str | None, timeout: float, tls: ssl.SSLContext | None) -> None:
         self.origin = Origin(url)
-        self.timeout = timeout
+        self._timeout = timeout
+        self._deadline = math.inf
         self._headers = list(common_headers(self.origin, key).items())
         self._tls = (tls or ssl.create_default_context()) if self.origin.tls else None
         self._kept: list[tuple[Connection, float]] = []
         self._closed = False
+
+    def within(self, limit: float) -> HTTP:
+        """The same service, for requests that are over, successful or not, within so many seconds together."""
+        hurried = copy(self)
+        hurried._kept, hurried._deadline = [], time.monotonic() + limit
+        return hurried
+
+    @property
+    def timeout(self) -> float:
+        """How many seconds the service may take to answer a request that is sent now."""
+        return min(self._timeout, max(0.001, self._deadline - time.monotonic()))
 
     def close(self) -> None:
         """Closes the connections that are kept."""
@@ -110,7 +124,7 @@ class HTTP:
     def call(self, operation: Call[T], prefix: str = "", *, wait: float = 0,
                    content: list[bytes | Iterable[bytes]] | None = None) -> T:
         """Sends a request and reads its answer. `wait` is how much longer than others the answer may take."""
-        repetitions = Repetitions(operation)
+        repetitions = Repetitions(operation, self._deadline)
         whole = content is None or all(isinstance(part, bytes) for part in content)
         while True:
             try:
@@ -133,7 +147,7 @@ class HTTP:
 
     def open(self, operation: Operation, prefix: str = "") -> Response:
         """Sends a request whose answer is read as it comes."""
-        repetitions = Repetitions(operation)
+        repetitions = Repetitions(operation, self._deadline)
         while True:
             try:
                 return self._exchange(repetitions.next(operation), prefix, self.timeout, None)
