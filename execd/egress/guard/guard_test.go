@@ -182,7 +182,7 @@ func TestWhatMadeRoomIsLearnedAgain(t *testing.T) {
 }
 
 func TestAFailedLessonIsLearnedAgain(t *testing.T) {
-	g, k, _, _ := start(t, `{"defaultAction":"deny","egress":[{"action":"allow","target":"a.test"}]}`)
+	g, k, c, _ := start(t, `{"defaultAction":"deny","egress":[{"action":"allow","target":"a.test"}]}`)
 	k.failure = errors.New("the kernel says no")
 	if err := learn(t, g, "a.test", "192.0.2.1", time.Hour); !errors.Is(err, k.failure) {
 		t.Errorf("got %v", err)
@@ -190,6 +190,17 @@ func TestAFailedLessonIsLearnedAgain(t *testing.T) {
 	k.failure = nil
 	if err := learn(t, g, "a.test", "192.0.2.1", time.Hour); err != nil || k.learned != 1 {
 		t.Errorf("got %v, learned %d times", err, k.learned)
+	}
+	c.advance(time.Hour) // the wall has it for the grace yet
+	k.failure = errors.New("the kernel says no")
+	for range 2 {
+		if err := learn(t, g, "a.test", "192.0.2.1", time.Minute); !errors.Is(err, k.failure) {
+			t.Errorf("got %v", err)
+		}
+	}
+	k.failure = nil
+	if err := learn(t, g, "a.test", "192.0.2.1", time.Hour); err != nil || k.learned != 2 || len(k.stale) > 0 || k.vain > 0 {
+		t.Errorf("got %v, learned %d times; %v will be refused before its time, %d taken for known", err, k.learned, k.stale, k.vain)
 	}
 }
 

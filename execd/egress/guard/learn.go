@@ -111,6 +111,9 @@ func (g *Guard) learn(batch []request) {
 	if len(fresh) > 0 {
 		if err := g.options.Wall.Learn(fresh); err != nil {
 			for _, address := range fresh {
+				if address.Known {
+					g.known.leave(address.Addr, now.Add(address.For))
+				}
 				g.known.forget(address.Addr)
 			}
 			for i := range results {
@@ -129,18 +132,21 @@ func (g *Guard) learn(batch []request) {
 type addressTable struct {
 	entries map[netip.Addr]*entry
 	bytes   int // of the names
-	// left is until when the wall may have each address that made room here; of more than maxLeft, until when it may have any.
+	// left is until when the wall may have each address that made room here, or that it did not learn again; of more than maxLeft, until when it may have any.
 	left    map[netip.Addr]time.Time
 	leftAny time.Time
 }
 
-// maxLeft bounds the addresses that made room and are remembered one by one: 3 MiB.
+// maxLeft bounds the addresses of left that are remembered one by one: 3 MiB.
 const maxLeft = 1 << 15
 
 // leave notes that the wall has the address until then, although the table has not.
 func (t *addressTable) leave(addr netip.Addr, until time.Time) {
 	if t.left == nil {
 		t.left = map[netip.Addr]time.Time{}
+	}
+	if until.Before(t.left[addr]) {
+		return
 	}
 	if len(t.left) < maxLeft {
 		t.left[addr] = until
