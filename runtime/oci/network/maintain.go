@@ -68,7 +68,8 @@ func (n *Network) wakeFiller() {
 // cleanUpDetached removes what detached containers left, until ctx ends. To look through the table of
 // connections takes tens of milliseconds, however few there are. So it begins when the removal of the
 // container that it follows is over, and takes at most a twentieth of one CPU: containers that are
-// detached meanwhile are cleaned up after together.
+// detached meanwhile are cleaned up after together. To remove ports is waiting for the kernel, and
+// does not count.
 func (n *Network) cleanUpDetached(ctx context.Context) {
 	const (
 		share = 20
@@ -95,7 +96,8 @@ func (n *Network) cleanUpDetached(ctx context.Context) {
 		}
 		begin := time.Now()
 		gone, err := n.removeDetachedEntries()
-		staying, unfreed := n.freeAddresses(append(ports, gone...))
+		cleaning := time.Since(begin)
+		staying, unfreed := n.freeAddresses(ctx, append(ports, gone...))
 		ports, err = staying, errors.Join(err, unfreed)
 		switch {
 		case err == nil:
@@ -107,7 +109,7 @@ func (n *Network) cleanUpDetached(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After((share - 1) * time.Since(begin)):
+		case <-time.After((share - 1) * cleaning):
 		}
 	}
 }
@@ -156,10 +158,14 @@ func (n *Network) removeDetachedEntries() ([]detachedAddress, error) {
 // freeAddresses begins the quarantine of the addresses whose ports are gone, and returns the others.
 // The kernel removes a port with its namespace, many at a time; but it keeps a namespace for as long as
 // it sends again what a closed connection has left, which may be minutes. Such a port is removed here.
-func (n *Network) freeAddresses(ended []detachedAddress) (staying []detachedAddress, err error) {
+// When ctx ends the rest stays.
+func (n *Network) freeAddresses(ctx context.Context, ended []detachedAddress) (staying []detachedAddress, err error) {
 	const patience = 3 * time.Second
 	var all []error
-	for _, d := range ended {
+	for i, d := range ended {
+		if ctx.Err() != nil {
+			return append(staying, ended[i:]...), errors.Join(all...)
+		}
 		link, err := n.bridge.port(d.address)
 		if link != nil && time.Since(d.at) > patience {
 			err = removeLink(link)

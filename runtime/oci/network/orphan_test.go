@@ -59,6 +59,50 @@ func TestOrphanedConnections(t *testing.T) {
 	wantAnswer(t, next.ns, at(outsideAddress, outsidePort), "outside "+hostAddress)
 }
 
+// TestManyOrphanedPorts: while many ports are removed one by one, and after it, the addresses of others do not stay taken
+// for many times as long.
+func TestManyOrphanedPorts(t *testing.T) {
+	o := options(t, "orphan2")
+	o.Ready, o.Quarantine = 0, 0
+	n := openNetwork(t, o)
+	var all []*namespace
+	for range 60 {
+		ns, err := n.makeNamespace()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ns.close() // the kernel keeps it until then
+		all = append(all, ns)
+	}
+	n.mu.Lock()
+	for _, ns := range all {
+		n.noteDetached(ns.address)
+	}
+	for i := range n.detached {
+		n.detached[i].at = time.Now().Add(-time.Minute)
+	}
+	n.mu.Unlock()
+	eventually(t, "the first port is removed", func() bool { return len(ports(t, n)) < len(all) })
+	began := time.Now()
+	eventually(t, "all ports are removed", func() bool { return len(ports(t, n)) == 0 })
+	removing := time.Since(began)
+	ns, err := n.makeNamespace()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns.close()
+	began = time.Now()
+	n.returnAddress(ns.address)
+	eventually(t, "the address of another is free", func() bool {
+		n.addresses.mu.Lock()
+		defer n.addresses.mu.Unlock()
+		return !n.addresses.taken[ns.address]
+	})
+	if took, most := time.Since(began), max(5*time.Second, 10*removing); took > most { // 19 times otherwise
+		t.Errorf("the ports were removed within %v, and the next address is free after %v", removing, took)
+	}
+}
+
 // TestOrphanedConnectionsAtClose: the same when the service is stopped at once.
 func TestOrphanedConnectionsAtClose(t *testing.T) {
 	o := options(t, "orphan1")
