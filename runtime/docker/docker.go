@@ -50,6 +50,9 @@ type Engine struct {
 	negotiated  atomic.Bool
 	negotiation chan struct{} // holds one token: see negotiate
 
+	// connected is what the default network permits, once it was asked: nothing needs it anew.
+	connected atomic.Pointer[bool]
+
 	// volumeTurn holds one token: volumes are filled one at a time, which is rare and quick.
 	volumeTurn chan struct{}
 	filledMu   sync.Mutex
@@ -105,7 +108,7 @@ func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
 	if err != nil {
 		return engine.Info{}, err
 	}
-	connected, err := e.connected(ctx)
+	connected, err := e.askConnected(ctx)
 	if err != nil {
 		return engine.Info{}, err
 	}
@@ -126,17 +129,27 @@ func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
 	}, nil
 }
 
-// connected reports whether containers on the engine's default network reach one another. An engine without that network has none on it.
-func (e *Engine) connected(ctx context.Context) (bool, error) {
+// askConnected reports whether containers on the engine's default network reach one another. An engine without that network has none on it.
+// What stands before an engine may refuse the question: then it is not known, and an engine that answers is none that is down.
+func (e *Engine) askConnected(ctx context.Context) (bool, error) {
+	if known := e.connected.Load(); known != nil {
+		return *known, nil
+	}
 	var found network.Inspect
 	err := e.call(ctx, "ask the engine for its default network", forContainer, func(ctx context.Context) (err error) {
 		found, err = e.api.NetworkInspect(ctx, defaultNetwork, network.InspectOptions{})
 		return err
 	})
-	if errors.Is(err, engine.ErrNotFound) {
-		return false, nil
+	switch {
+	case err == nil || errors.Is(err, engine.ErrNotFound):
+	case errors.Is(err, engine.ErrUnavailable) || ctx.Err() != nil:
+		return false, err
+	default:
+		e.log.Warn().Err(err).Msg("it is not known whether sandboxes can connect to one another's ports")
 	}
-	return err == nil && found.Options["com.docker.network.bridge.enable_icc"] != "false", err
+	connected := err == nil && found.Options["com.docker.network.bridge.enable_icc"] != "false"
+	e.connected.Store(&connected)
+	return connected, nil
 }
 
 // ownPaths are the sockets and folders of the engine and of what it is made of, as they lie by

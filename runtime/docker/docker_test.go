@@ -6,8 +6,12 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -127,6 +131,43 @@ func TestEngineDown(t *testing.T) {
 				t.Errorf("got %v, want ErrUnavailable", err)
 			}
 		})
+	}
+}
+
+// TestEngineBehindAProxy: what stands before an engine and lets only some requests through may refuse those for networks.
+func TestEngineBehindAProxy(t *testing.T) {
+	var networks atomic.Int64
+	var down atomic.Bool
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Api-Version", "1.41")
+		switch {
+		case strings.HasSuffix(r.URL.Path, "/networks/bridge"):
+			networks.Add(1)
+			w.WriteHeader(http.StatusForbidden)
+		case strings.HasSuffix(r.URL.Path, "/info") && down.Load():
+			w.WriteHeader(http.StatusServiceUnavailable)
+		case strings.HasSuffix(r.URL.Path, "/info"):
+			_, _ = io.WriteString(w, `{"ServerVersion": "20.10.0"}`)
+		}
+	}))
+	defer server.Close()
+	e, err := docker.New(docker.Options{Host: "tcp://" + server.Listener.Addr().String(), Logger: zerolog.Nop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = e.Close() }()
+	for range 2 {
+		if info, err := e.Info(t.Context()); err != nil || info.Version != "20.10.0" || info.Connected {
+			t.Errorf("got %+v, %v", info, err)
+		}
+	}
+	if n := networks.Load(); n != 1 {
+		t.Errorf("the default network was asked for %d times, want once", n)
+	}
+	down.Store(true)
+	if _, err := e.Info(t.Context()); !errors.Is(err, engine.ErrUnavailable) {
+		t.Errorf("an engine that is down: %v", err)
 	}
 }
 
