@@ -44,3 +44,37 @@ func TestConsoleQueuesCells(t *testing.T) {
 	}
 	b.unexpected(t)
 }
+
+// TestConsoleCellsGoOnWhenHidden: a tab that is hidden closes its other streams, and goes on to the
+// next cell.
+func TestConsoleCellsGoOnWhenHidden(t *testing.T) {
+	t.Parallel()
+	s := start(t, lives.Plan{})
+	id := s.Running(t, lives.Request(pythonImage, "sleep", "1000"))
+	box := s.Enter(t, id)
+	b := console(t, s, s.URL, lives.AdminKey)
+	b.visit(t, "#/sandboxes/"+id+"/notebook", there("article textarea"))
+	b.run(t, "document.querySelector('.panel > p > button').click()")
+	for i, code := range []string{
+		"import os, time\nwhile not os.path.exists('/tmp/go'): time.sleep(0.05)",
+		"open('/tmp/second', 'w').write('ran')",
+	} {
+		cell := fmt.Sprintf("article:nth-of-type(%d)", i+1)
+		b.enter(t, cell+" textarea", code)
+		b.click(t, cell+" .tools button")
+	}
+	b.until(t, "document.querySelector('article')?.dataset.status === 'running'")
+	b.run(t, `{
+		const later = setTimeout;
+		window.released = 0; // what is done once the page was hidden for 15 s
+		window.setTimeout = (action, delay, ...rest) => delay !== 15000 ? later(action, delay, ...rest) :
+			later(() => { action(); window.released++; }, 0);
+		Object.defineProperty(document, 'hidden', {get: () => true});
+		document.dispatchEvent(new Event('visibilitychange'));
+	}`)
+	b.until(t, "window.released > 0")
+	box.Upload(t, "/tmp/go", "")
+	b.until(t, "document.querySelectorAll('article')[1]?.dataset.status === 'done'")
+	box.Want(t, "cat /tmp/second", "ran")
+	b.unexpected(t)
+}

@@ -214,16 +214,17 @@ const transient = (error) => error.status === undefined || error.status === 0 ||
  *
  * @param {string} path of the stream
  * @param {{signal: AbortSignal, onEvent: (data: object, id?: string) => boolean|void, onLive?: (live: boolean, error?: Error) => void,
- *   first?: {method: string, body: object}, resume?: () => string, after?: string}} options first is a request that begins the
- *   stream, which resume then gives the path to go on with.
+ *   first?: {method: string, body: object}, resume?: () => string, after?: string, whenHidden?: boolean}} options first is a request
+ *   that begins the stream, which resume then gives the path to go on with; whenHidden keeps the stream of a page that is hidden.
  */
-export async function follow(path, { signal, onEvent, onLive = () => {}, first, resume, after }) {
+export async function follow(path, { signal, onEvent, onLive = () => {}, first, resume, after, whenHidden = false }) {
+  const during = whenHidden ? (own, action) => action(own) : whileVisible;
   let last = after;
   let wait = 500;
   let begin = first;
   for (;;) {
     try {
-      const done = await whileVisible(signal, async (both) => {
+      const done = await during(signal, async (both) => {
         const at = begin ? path : resume?.() ?? path;
         const response = await request(at, { ...(begin ?? {}), signal: both, headers: { Accept: 'text/event-stream', ...(last && !begin ? { 'Last-Event-ID': last } : {}) } });
         begin = undefined;

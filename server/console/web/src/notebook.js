@@ -86,6 +86,7 @@ export function Notebook({ sandbox }) {
     try {
       await follow(daemon(id, '/code'), {
         signal: control.signal, onEvent,
+        whenHidden: true, // the end of a cell begins the next
         first: { method: 'POST', body: { code: cell.code, context: { id: book.context } } },
         resume: () => daemon(id, `/code/executions/${cell.execution}/stream`),
       });
