@@ -11,7 +11,7 @@ source ./lib.sh
 # missing prints the packages of what is not installed.
 missing() {
 	local need
-	for need in openssl:openssl gcc:gcc ip:iproute2 iptables:iptables conntrack:conntrack socat:socat containerd:containerd ctr:containerd runc:runc; do
+	for need in curl:curl openssl:openssl gcc:gcc ip:iproute2 iptables:iptables conntrack:conntrack socat:socat containerd:containerd ctr:containerd runc:runc; do
 		command -v "${need%:*}" >/dev/null || printf '%s\n' "${need#*:}"
 	done
 	[[ -e /usr/include/stdlib.h ]] || printf 'libc6-dev\n'
@@ -24,7 +24,7 @@ install_missing() {
 	((${#packages[@]} > 0)) || return 0
 	if [[ $EUID -ne 0 ]] || ! command -v apt-get >/dev/null; then
 		say "missing for a cluster with a node: ${packages[*]}" \
-			"(install them, or run this as root on Debian, which does; an API server alone needs openssl only)"
+			"(install them, or run this as root on Debian, which does; an API server alone needs curl and openssl only)"
 		return
 	fi
 	say "installing ${packages[*]}"

@@ -259,8 +259,8 @@ import() { ctr --address "$dir/containerd.sock" --namespace k8s.io images import
 
 # --- everything comes up ---
 
-node_ready() { [[ $(kubectl get nodes --output 'jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}' 2>/dev/null) == True ]]; }
-account_ready() { kubectl get serviceaccount default >/dev/null 2>&1; }
+node_ready() { [[ $(get /api/v1/nodes | tr -d '[:space:]') == *'"type":"Ready","status":"True"'* ]]; }
+account_ready() { get /api/v1/namespaces/default/serviceaccounts/default >/dev/null; }
 
 if [[ -n $owner ]]; then
 	component owner "$scripts/owner.sh" "$owner" "$dir/"
