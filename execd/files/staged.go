@@ -79,7 +79,7 @@ func (s *staged) compare(now *unix.Stat_t) error {
 	return nil
 }
 
-// version tells whether a file is still the same with the same attributes; the zero version is that of none.
+// version shows whether a file is still the same with the same attributes; the zero version is that of none.
 type version struct {
 	dev, ino       uint64
 	mode, uid, gid uint32        // may change twice within what the kernel's clock resolves

@@ -9,7 +9,7 @@ import (
 )
 
 // writeBlock is how many bytes are written at most before the client gets its time
-// anew, so that how long an answer takes does not matter while the client takes it.
+// again, so that how long an answer takes does not matter while the client takes it.
 const writeBlock = 256 << 10
 
 // BoundedWriter returns a writer of a response's body that gives up on a client

@@ -50,7 +50,7 @@ type Engine struct {
 	negotiated  atomic.Bool
 	negotiation chan struct{} // holds one token: see negotiate
 
-	// connected is what the default network permits, once it was asked: nothing needs it anew.
+	// connected is what the default network permits, once it was asked: nothing needs it again.
 	connected atomic.Pointer[bool]
 
 	// volumeTurn holds one token: volumes are filled one at a time, which is rare and quick.

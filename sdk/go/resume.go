@@ -36,5 +36,5 @@ func (r *resumption) waitLong(ctx context.Context, failure error) error {
 	return r.wait(ctx, failure)
 }
 
-// progressed begins the limit and the pauses anew.
+// progressed begins limit and pauses again.
 func (r *resumption) progressed() { r.since, r.pause = time.Time{}, 0 }

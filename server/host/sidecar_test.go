@@ -118,11 +118,11 @@ func TestSidecarThatEnds(t *testing.T) {
 func TestSidecarWithoutSandboxIsRemoved(t *testing.T) {
 	m, _ := guarded(t)
 	id := m.running()
-	m.engine.put(engine.Container{Name: sidecar("nobody"), Status: engine.StatusRunning, Labels: map[string]string{
+	m.engine.put(engine.Container{Name: sidecar("absent"), Status: engine.StatusRunning, Labels: map[string]string{
 		"sandbox.internal/id": "nobody", "sandbox.internal/instance": instance, "sandbox.internal/sidecar": "egress",
 	}})
 	m.host.Sweep()
-	if m.engine.status(sidecar("nobody")) != "" || m.engine.status(sidecar(id)) != engine.StatusRunning || m.engine.status(container(id)) != engine.StatusRunning {
+	if m.engine.status(sidecar("absent")) != "" || m.engine.status(sidecar(id)) != engine.StatusRunning || m.engine.status(container(id)) != engine.StatusRunning {
 		t.Errorf("containers: %v", m.engine.names())
 	}
 }
