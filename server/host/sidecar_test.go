@@ -119,7 +119,7 @@ func TestSidecarWithoutSandboxIsRemoved(t *testing.T) {
 	m, _ := guarded(t)
 	id := m.running()
 	m.engine.put(engine.Container{Name: sidecar("absent"), Status: engine.StatusRunning, Labels: map[string]string{
-		"sandbox.internal/id": "nobody", "sandbox.internal/instance": instance, "sandbox.internal/sidecar": "egress",
+		"sandbox.internal/id": "absent", "sandbox.internal/instance": instance, "sandbox.internal/sidecar": "egress",
 	}})
 	m.host.Sweep()
 	if m.engine.status(sidecar("absent")) != "" || m.engine.status(sidecar(id)) != engine.StatusRunning || m.engine.status(container(id)) != engine.StatusRunning {
