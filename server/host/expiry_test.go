@@ -294,7 +294,8 @@ func TestEndedSandboxKeepsNoSpec(t *testing.T) {
 			}
 		}
 		m.await(created.ID, want)
-		eventually(t, func() bool { return !m.retained()[created.ID].IsZero() }, func() any { return "it is not removed" })
+		// The record is published when it is stored.
+		eventually(t, func() bool { return m.host.RecordOf(created.ID).Removed }, func() any { return "it is not removed" })
 		records, err := m.store.Load(t.Context())
 		if err != nil {
 			t.Fatal(err)
