@@ -205,19 +205,15 @@ func (t *tool) removeListed(ctx context.Context, options sandbox.ListOptions) er
 	if err != nil {
 		return err
 	}
-	// Listed as a whole first: deleting changes the pages.
-	var ids []string
+	var boxes []*sandbox.Sandbox
 	for info, err := range c.client.List(ctx, &options) {
 		if err != nil {
 			return err
 		}
-		if !ended(info) {
-			ids = append(ids, info.ID)
+		if ended(info) {
+			continue
 		}
-	}
-	var boxes []*sandbox.Sandbox
-	for _, id := range ids {
-		box, err := c.client.Connect(ctx, id)
+		box, err := c.client.Connect(ctx, info.ID)
 		if errors.Is(err, sandbox.ErrNotFound) {
 			continue // it has ended meanwhile
 		}

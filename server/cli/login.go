@@ -65,11 +65,8 @@ func (t *tool) login(ctx context.Context, name string, to service) error {
 		return err
 	}
 	defer connection.close()
-	for _, err := range connection.client.List(ctx, nil) {
-		if err != nil {
-			return fmt.Errorf("nothing is saved: %w", err)
-		}
-		break // the key is good
+	if _, err := connection.client.Version(ctx); err != nil { // it demands the key, too
+		return fmt.Errorf("nothing is saved: %w", err)
 	}
 	saved.Contexts[name], saved.Current = to, name
 	if err := saved.save(); err != nil {
