@@ -2,22 +2,26 @@ package cgroup
 
 import (
 	"context"
-	"crypto/rand"
+	crand "crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/oci/thread"
 )
 
 // TestMain is also what the tests run in groups.
@@ -39,12 +43,25 @@ func inGroup(what string) {
 			}
 			held = append(held, block)
 		}
+	case "exec": // a program of several threads, again and again
+		var locked sync.WaitGroup
+		for range 8 {
+			locked.Add(1)
+			go func() {
+				runtime.LockOSThread()
+				locked.Done()
+				for {
+				}
+			}()
+		}
+		locked.Wait()
+		fmt.Println("exec", unix.Exec("/proc/self/exe", os.Args, os.Environ()))
 	case "open": // a node of a disk, of /dev/mem and of /dev/null
 		for _, node := range []struct {
 			kind         uint32
 			major, minor uint32
 		}{{unix.S_IFBLK, 7, 0}, {unix.S_IFCHR, 1, 1}, {unix.S_IFCHR, 10, 229}, {unix.S_IFCHR, 1, 3}, {unix.S_IFCHR, 1, 9}} {
-			path := filepath.Join(os.Args[3], rand.Text())
+			path := filepath.Join(os.Args[3], crand.Text())
 			err := unix.Mknod(path, node.kind|0o600, int(unix.Mkdev(node.major, node.minor)))
 			if err == nil {
 				_, err = unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK, 0)
@@ -57,7 +74,7 @@ func inGroup(what string) {
 // newTree opens a tree of its own.
 func newTree(t *testing.T) *Tree {
 	t.Helper()
-	tree, err := Open("cgroup-test-" + strings.ToLower(rand.Text()))
+	tree, err := Open("cgroup-test-" + strings.ToLower(crand.Text()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +117,7 @@ func trees(t *testing.T) map[string]*Tree {
 		if !ok || !m.version2 || all["of the host"].version == "2" {
 			continue
 		}
-		folder := filepath.Join(m.point, "cgroup-test-"+strings.ToLower(rand.Text()))
+		folder := filepath.Join(m.point, "cgroup-test-"+strings.ToLower(crand.Text()))
 		if err := os.Mkdir(folder, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -114,7 +131,7 @@ func trees(t *testing.T) map[string]*Tree {
 // newGroup makes a group without limits.
 func newGroup(t *testing.T, tree *Tree) Group {
 	t.Helper()
-	g := tree.Group(strings.ToLower(rand.Text()))
+	g := tree.Group(strings.ToLower(crand.Text()))
 	for _, h := range tree.hierarchies {
 		if err := os.Mkdir(g.folder(h), 0o755); err != nil {
 			t.Fatal(err)
@@ -293,11 +310,22 @@ func TestFreeze(t *testing.T) {
 
 // TestFreezeForks: processes that are made while the group freezes are frozen, too.
 func TestFreezeForks(t *testing.T) {
+	testFreezes(t, "sh", "-c", "while :; do (:) & (:) & wait; done")
+}
+
+// TestFreezeExecs: a program of several threads is frozen while it executes another. On version 1 that can stop the
+// threads of the old one, whose end execve waits for, so that neither is frozen.
+func TestFreezeExecs(t *testing.T) {
+	testFreezes(t, os.Args[0], "in-group", "exec")
+}
+
+// testFreezes freezes what runs, at random moments.
+func testFreezes(t *testing.T, arguments ...string) {
 	for name, tree := range trees(t) {
 		t.Run(name, func(t *testing.T) {
 			g := newGroup(t, tree)
-			start(t, g, "sh", "-c", "while :; do (:) & (:) & wait; done")
-			for range 50 {
+			command := start(t, g, arguments...)
+			for range 300 {
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 				if err := g.Freeze(ctx); err != nil {
 					t.Fatal(err)
@@ -306,6 +334,10 @@ func TestFreezeForks(t *testing.T) {
 					t.Fatal(err)
 				}
 				cancel()
+				thread.Sleep(time.Duration(rand.IntN(5000)) * time.Microsecond)
+			}
+			if text := output(t, command); text != "" {
+				t.Errorf("it prints %q", text)
 			}
 		})
 	}
