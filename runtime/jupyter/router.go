@@ -62,6 +62,9 @@ func (r *router) route(m message) {
 	if m.Channel == channelIOPub && state == "" {
 		closeOnce(q.begun) // under the lock, because only one may at a time
 	}
+	if state == "idle" {
+		closeOnce(q.idle) // before its reader knows: what comes next is not about it. A kernel may say it twice
+	}
 	r.mu.Unlock()
 
 	select {
@@ -69,9 +72,6 @@ func (r *router) route(m message) {
 	case <-q.left:
 	}
 	if state == "idle" {
-		r.mu.Lock()
-		closeOnce(q.idle) // a kernel may say it twice
-		r.mu.Unlock()
 		r.retire(q)
 	}
 }

@@ -3,6 +3,7 @@ package jupyter
 import (
 	"encoding/json"
 	"testing"
+	"testing/synctest"
 )
 
 func TestRouterKeepsACellUntilTheKernelIsDone(t *testing.T) {
@@ -49,4 +50,25 @@ func TestRouterTakesIdleTwice(t *testing.T) {
 	if len(r.requests) != 0 {
 		t.Error("the request is kept")
 	}
+}
+
+// TestRouterEndsACellBeforeItsReaderKnows: when the reader has the end, an interrupt finds the cell no more.
+func TestRouterEndsACellBeforeItsReaderKnows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r router
+		m := executeRequest("session", "")
+		q := r.add(m)
+		go func() {
+			for range inbox { // of which the reader takes none
+				r.route(message{Channel: channelIOPub, Header: header{Type: typeStream}, Parent: m.Header})
+			}
+			r.route(message{Channel: channelIOPub, Header: header{Type: typeStatus}, Parent: m.Header,
+				Content: json.RawMessage(`{"execution_state":"idle"}`)})
+		}()
+		synctest.Wait()
+		if r.current() != nil {
+			t.Error("the cell is taken for the one that runs")
+		}
+		r.leave(q)
+	})
 }

@@ -52,10 +52,13 @@ func (s site) openMode(t testing.TB, mode oci.UserNamespaces, log io.Writer) *oc
 	return e
 }
 
-// processOf returns a container's first process.
+// processOf returns a container's process.
 func (s site) processOf(t *testing.T, id string) int {
 	t.Helper()
-	for pid := range processes(t) {
+	for pid, command := range processes(t) {
+		if command == "" { // one that has ended, as the process of the runtime that was the container's parent
+			continue
+		}
 		groups, err := os.ReadFile(filepath.Join("/proc", pid, "cgroup"))
 		if err != nil || !bytes.Contains(groups, []byte(id)) {
 			continue
