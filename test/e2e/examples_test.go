@@ -254,7 +254,7 @@ func testPreview(t *testing.T, s *service) {
 		t.Errorf("it prints %q\n%s", lines.Text(), stderr.String())
 	}
 	for _, box := range s.Everything(t) {
-		if box.Metadata["name"] == "preview" && box.Status.State != "Terminated" {
+		if strings.Contains(link, box.ID) && box.Status.State != "Terminated" {
 			t.Errorf("it leaves the sandbox %s behind, which is %s", box.ID, box.Status.State)
 		}
 	}
