@@ -107,12 +107,13 @@ def keep_what_children_print():
     OutStream.__init__, OutStream.write, OutStream.flush, OutStream._watch_pipe_fd = __init__, draining_write, draining_flush, watch
 
 
-def without_line_0(traceback):
-    """Since Python 3.11 the first instruction of a cell is in line 0. IPython cannot format the traceback of an interrupt that comes there."""
+def with_lines(traceback):
+    """Since Python 3.11 the first instruction of a cell is in line 0, and others are in none: -1, later None. IPython cannot format the
+    traceback of an interrupt that comes there."""
     before, entry = None, traceback
     while entry is not None:
-        if entry.tb_lineno == 0:
-            entry = types.TracebackType(entry.tb_next, entry.tb_frame, entry.tb_lasti, entry.tb_frame.f_code.co_firstlineno)
+        if (entry.tb_lineno or 0) < 1:
+            entry = types.TracebackType(entry.tb_next, entry.tb_frame, entry.tb_lasti, max(entry.tb_frame.f_code.co_firstlineno, 1))
             if before is None:
                 traceback = entry
             else:
@@ -170,9 +171,11 @@ def interrupt_only_cells():
     def whole_showtraceback(self, *args, **kwargs):
         before, cell.interruptible = cell.interruptible, False
         try:
-            error = sys.exc_info()[1]
-            if error is not None:
-                error.__traceback__ = without_line_0(error.__traceback__)
+            error, seen = sys.exc_info()[1], set()
+            while error is not None and id(error) not in seen:  # and what it was raised from, which is shown with it
+                seen.add(id(error))
+                error.__traceback__ = with_lines(error.__traceback__)
+                error = error.__cause__ or error.__context__
             return showtraceback(self, *args, **kwargs)
         finally:
             cell.interruptible = before

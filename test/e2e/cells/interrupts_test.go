@@ -129,3 +129,17 @@ func (d *daemon) runs(t *testing.T, id string) bool {
 	}
 	return response.JSON200.Running
 }
+
+// TestErrorInNoLine: an instruction that belongs to no line, as some in which an interrupt may come, has a traceback.
+func TestErrorInNoLine(t *testing.T) {
+	d := localDirect(t)
+	id := d.newContext(t, "python")
+	d.run(t, id, `def f(): return 1 / 0
+f.__code__ = f.__code__.replace(co_linetable=b"\xff" * 16)`).good(t)
+	for _, code := range []string{"f()", "try: f()\nexcept ZeroDivisionError as e: raise ZeroDivisionError('again')"} {
+		events := d.run(t, id, code)
+		if out, end := events.text("stdout")+events.text("stderr"), events.end(); out != "" || end.Error.Ename != "ZeroDivisionError" || len(end.Error.Traceback) == 0 {
+			t.Errorf("%s: it prints %q, and ends with %s", code, out, end.data)
+		}
+	}
+}
