@@ -10,7 +10,7 @@
 # An image that is up to date is left alone; what took long to make is kept in $SANDBOX_CACHE.
 #
 # --archives needs no Docker Engine: it makes the files $SANDBOX_CACHE/archives/NAME.tar, of execd, egress, busybox and base, which the local
-# engine and `docker load` read. code-interpreter is saved there from a Docker Engine that has it.
+# engine and `docker load` read. python and code-interpreter are saved there from a Docker Engine that has them.
 set -euo pipefail
 shopt -s inherit_errexit # a failure inside $(...) counts too
 cd "$(dirname "$0")/.."
@@ -249,8 +249,8 @@ if [[ ${1:-} == --archives ]]; then
 	for name; do
 		case $name in
 		execd | egress | busybox | base) ;;
-		code-interpreter) save_built "$name" ;;
-		*) die "no archive of $name: execd, egress, busybox, base and code-interpreter are there" ;;
+		python | code-interpreter) save_built "$name" ;;
+		*) die "no archive of $name: execd, egress, busybox, base, python and code-interpreter are there" ;;
 		esac
 	done
 else
@@ -258,7 +258,7 @@ else
 	[[ $# -gt 0 ]] || set -- execd egress task-executor busybox base
 fi
 for name; do
-	[[ -z $archives || $name != code-interpreter ]] || continue # saved already
+	[[ -z $archives || $name != python && $name != code-interpreter ]] || continue # saved already
 	case $name in
 	execd) build execd bin/execd bin/execd-init <(declare -f build_execd pack import) ;;
 	egress) build egress bin/egress bin/egress-init <(declare -f build_egress pack import) ;;

@@ -47,7 +47,7 @@ wait "$installing"
 make --no-print-directory images
 # The one mostly waits for packages, while the other compiles.
 xargs -d '\n' -P 2 -I {} bash -ec '{}' <<-JOBS
-	scripts/images.sh server controller ingress python code-interpreter && scripts/images.sh --archives execd egress busybox base code-interpreter
+	scripts/images.sh server controller ingress python code-interpreter && scripts/images.sh --archives execd egress busybox base python code-interpreter
 	test/cluster/build.sh
 JOBS
 

@@ -372,15 +372,19 @@ var projectRules = importRules{
 		// End-to-end tests: execd is a program in a sandbox.
 		{packages: []string{"test/e2e"}, tests: true, ours: []string{
 			"test/e2e/lives", "gen/...", "openapi/conform", "openapi/sse", "runtime/engine", "runtime/docker",
-			"sdk/go", "server/api", "server/app", "server/cli", "server/config", "server/mcp",
-			"server/mcp/endpoint",
+			"server/api", "server/app", "server/config",
 		}},
 		// Tests for every backend: no adapter, and of the server its configuration and its start.
 		{packages: []string{"test/e2e/lives"}, tests: true, ours: []string{
 			"gen/...", "openapi/conform", "openapi/document", "openapi/serve/servetest", "openapi/sse",
 			"server/api", "server/app", "server/config", "server/lifecycle", "test/program",
 		}},
-		{packages: []string{"test/e2e/local"}, tests: true, ours: []string{"test/e2e/lives", "gen/...", "runtime/oci"}},
+		// The backend of tests on the service's own engine, whose store it makes.
+		{packages: []string{"test/e2e/lives/onlocal"}, tests: true, ours: []string{"test/e2e/lives", "runtime/oci"}},
+		{packages: []string{"test/e2e/local"}, tests: true, ours: []string{"test/e2e/lives/...", "gen/..."}},
+		{packages: []string{"test/e2e/clients"}, tests: true, ours: []string{
+			"test/e2e/lives/...", "gen/...", "sdk/go", "server/config", "server/mcp", "server/mcp/endpoint",
+		}},
 		// The same on a cluster, with the access of its administrators.
 		{packages: []string{"test/e2e/kube"}, tests: true, ours: []string{
 			"test/e2e/lives", "gen/...", "runtime/kube/manager", "runtime/kube/v1alpha1", "test/cluster",
@@ -488,9 +492,9 @@ var projectRules = importRules{
 		{libraries: []string{sqlite}, packages: []string{"server/store"}},
 		{libraries: []string{prometheus}, packages: []string{"server/metrics", "server/ingress", "runtime/kube/...", "test/e2e", "deploy/monitoring"}},
 		{libraries: netfilter, packages: []string{"execd/egress/wall", "runtime/oci/network"}},
-		{libraries: routing, packages: []string{"runtime/oci/network", "execd/egress/app"}},
-		{libraries: []string{dns}, packages: []string{"execd/egress/dnsproxy", "bench"}},
-		{libraries: []string{mcpLibrary}, packages: []string{"server/mcp/...", "test/e2e"}},
+		{libraries: routing, packages: []string{"runtime/oci/network", "execd/egress/app", "test/e2e/lives/onlocal"}},
+		{libraries: []string{dns}, packages: []string{"execd/egress/dnsproxy", "bench", "test/e2e/lives/onlocal"}},
+		{libraries: []string{mcpLibrary}, packages: []string{"server/mcp/...", "test/e2e/clients"}},
 		{libraries: []string{jsonSchema}, packages: []string{"server/mcp"}},
 	},
 

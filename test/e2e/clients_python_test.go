@@ -35,8 +35,8 @@ func TestPythonClient(t *testing.T) {
 			{Name: "slow", SHA256: lives.Digest(lives.SlowKey), Role: config.RoleViewer, RateLimit: slow},
 		},
 	})
-	python, folder := pythonHere(t), copyOf(t, pythonClient)
-	environment := append(s.variables(), "SANDBOX_URL="+s.URL, "SANDBOX_IMAGE="+busyboxImage,
+	python, folder := pythonHere(t), lives.CopyOf(t, pythonClient)
+	environment := append(s.Variables(), "SANDBOX_URL="+s.URL, "SANDBOX_IMAGE="+busyboxImage,
 		"SANDBOX_CODE_IMAGE="+codeImage, "PYTHONPATH="+filepath.Join(folder, "src"))
 	environment = append(environment, overTLS(t, s.URL)...)
 
@@ -44,7 +44,7 @@ func TestPythonClient(t *testing.T) {
 		return func(t *testing.T) {
 			t.Parallel()
 			variables := append(slices.Clone(environment), "SANDBOX_VIEWER_KEY="+viewer)
-			t.Log(tool(t, folder, variables, python,
+			t.Log(lives.Tool(t, folder, variables, python,
 				append([]string{"-m", "unittest", "--verbose"}, modules...)...))
 		}
 	}
@@ -63,7 +63,7 @@ func TestPythonClient(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			script := filepath.Join(folder, "examples", name)
-			out := tool(t, t.TempDir(), environment, python, script, example.image)
+			out := lives.Tool(t, t.TempDir(), environment, python, script, example.image)
 			if !strings.Contains(out, example.prints) {
 				t.Errorf("it prints %q and not %q", out, example.prints)
 			}
@@ -72,7 +72,7 @@ func TestPythonClient(t *testing.T) {
 	t.Run("README", func(t *testing.T) {
 		t.Parallel()
 		for _, block := range pythonBlocks(t) {
-			t.Log(tool(t, folder, environment, python, "-c", block))
+			t.Log(lives.Tool(t, folder, environment, python, "-c", block))
 		}
 	})
 }
@@ -127,24 +127,24 @@ func pythonBlocks(t *testing.T) (blocks []string) {
 // what is Python in examples/.
 func TestPythonClientTypes(t *testing.T) {
 	t.Parallel()
-	folder := copyOf(t, pythonClient)
+	folder := lives.CopyOf(t, pythonClient)
 	if err := os.CopyFS(filepath.Join(folder, "examples/whole"), os.DirFS(exampleFolder)); err != nil {
 		t.Fatal(err)
 	}
-	packages := lastLine(tool(t, "../..", nil, "scripts/node.sh", "test/e2e/clients/python"))
+	packages := lives.Script(t, "node.sh", "test/e2e/clients/python")
 	checker := filepath.Join(packages, "node_modules", "pyright", "index.js")
-	t.Log(tool(t, folder, nil, "node", checker, "--pythonpath", pythonHere(t)))
+	t.Log(lives.Tool(t, folder, nil, "node", checker, "--pythonpath", pythonHere(t)))
 }
 
 // TestPythonClientPackage builds the package of the Python client without a network, and imports
 // it.
 func TestPythonClientPackage(t *testing.T) {
 	t.Parallel()
-	python, folder := pythonHere(t), copyOf(t, pythonClient)
-	wheel := lastLine(tool(t, folder, nil, python, "-c",
+	python, folder := pythonHere(t), lives.CopyOf(t, pythonClient)
+	wheel := lastLine(lives.Tool(t, folder, nil, python, "-c",
 		"from setuptools import build_meta; print(build_meta.build_wheel('.'))"))
 	environment := []string{"PYTHONPATH=" + filepath.Join(folder, wheel)}
-	t.Log(tool(t, t.TempDir(), environment, python, "-c", `
+	t.Log(lives.Tool(t, t.TempDir(), environment, python, "-c", `
 import importlib.resources, sandboxes
 assert ".whl" in sandboxes.__file__, sandboxes.__file__
 assert (importlib.resources.files(sandboxes) / "py.typed").is_file()
@@ -156,7 +156,7 @@ for name in sandboxes.__all__:
 // pythonHere is a Python that the client supports.
 func pythonHere(t *testing.T) string {
 	t.Helper()
-	return lastLine(tool(t, "../..", nil, "scripts/python.sh"))
+	return lives.Script(t, "python.sh")
 }
 
 // lastLine is what a script of ours answers.

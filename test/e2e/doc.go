@@ -4,8 +4,8 @@
 //
 // What a client may rely on whatever runs the sandboxes is in package lives, which TestLives runs
 // on Docker. The tests here are about the engine, about what the service promises beyond that when
-// it has one, and about what needs no backend twice: generated clients, pages in a browser, the
-// audit log.
+// it has one, and about what needs no backend twice, such as the audit log. What people use (the
+// command line, clients, the console) is in package clients, on the service's own engine.
 //
 // The engine and the images must be there (make images). Every test has a service with an instance
 // name of its own, and fails when it leaves a container behind. Some need more of the machine: they

@@ -51,7 +51,7 @@ func TestExamplesPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	page := readPage(t, "examples/README.md")
+	page := lives.ReadPage(t, "examples/README.md")
 	for _, folder := range folders {
 		if !folder.IsDir() {
 			continue
@@ -80,12 +80,12 @@ func pythonExample(t *testing.T, s *service, variables []string, name, program s
 	arguments ...string) (output, folder string, err error) {
 	t.Helper()
 	folder = t.TempDir()
-	script := filepath.Join(copyOf(t, filepath.Join(exampleFolder, name)), program)
+	script := filepath.Join(lives.CopyOf(t, filepath.Join(exampleFolder, name)), program)
 	command := exec.CommandContext(t.Context(), pythonHere(t), append([]string{script},
 		arguments...)...)
 	command.Dir, command.WaitDelay = folder, time.Minute
-	command.Env = append(append(os.Environ(), s.variables()...),
-		"PYTHONPATH="+filepath.Join(copyOf(t, pythonClient), "src"), "NO_PROXY=127.0.0.1")
+	command.Env = append(append(os.Environ(), s.Variables()...),
+		"PYTHONPATH="+filepath.Join(lives.CopyOf(t, pythonClient), "src"), "NO_PROXY=127.0.0.1")
 	command.Env = append(command.Env, variables...)
 	out, err := command.CombinedOutput()
 	return string(out), folder, err
@@ -96,7 +96,7 @@ func goExample(t *testing.T, s *service, name string, arguments ...string) *exec
 	t.Helper()
 	command := exec.CommandContext(t.Context(), lives.Build(t, "sandbox.internal/examples/"+name),
 		arguments...)
-	command.Dir, command.Env = t.TempDir(), append(os.Environ(), s.variables()...)
+	command.Dir, command.Env = t.TempDir(), append(os.Environ(), s.Variables()...)
 	command.WaitDelay = time.Minute
 	return command
 }
@@ -184,7 +184,7 @@ func testAgentWithModel(t *testing.T, s *service) {
 
 func testAnalysis(t *testing.T, s *service) {
 	out, folder, err := pythonExample(t, s, nil, "analysis", "analysis.py",
-		filepath.Join(copyOf(t, filepath.Join(exampleFolder, "analysis")), "sales.csv"), codeImage)
+		filepath.Join(lives.CopyOf(t, filepath.Join(exampleFolder, "analysis")), "sales.csv"), codeImage)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -199,7 +199,7 @@ func testAnalysis(t *testing.T, s *service) {
 
 // testPreview uses the web app at its link, changes the app, and ends the program as Ctrl-C does.
 func testPreview(t *testing.T, s *service) {
-	app := copyOf(t, filepath.Join(exampleFolder, "preview", "app"))
+	app := lives.CopyOf(t, filepath.Join(exampleFolder, "preview", "app"))
 	command := goExample(t, s, "preview", "-image", baseImage, app)
 	input, err := command.StdinPipe()
 	if err != nil {
@@ -236,7 +236,7 @@ func testPreview(t *testing.T, s *service) {
 	}
 	lives.Contains(t, string(page), "<li>Ada &amp; co</li>")
 
-	write(t, app, "page.html", "another page")
+	lives.Write(t, app, "page.html", "another page")
 	if _, err := io.WriteString(input, "\n"); err != nil {
 		t.Fatal(err)
 	}
@@ -263,7 +263,7 @@ func testPreview(t *testing.T, s *service) {
 // testPreviewFails previews an app that ends at once.
 func testPreviewFails(t *testing.T, s *service) {
 	app := t.TempDir()
-	write(t, app, "server.py", "raise SystemExit('no \\x1b[31m')\n")
+	lives.Write(t, app, "server.py", "raise SystemExit('no \\x1b[31m')\n")
 	out, err := goExample(t, s, "preview", "-image", baseImage, app).CombinedOutput()
 	if err == nil {
 		t.Errorf("it succeeds\n%s", out)
@@ -291,7 +291,7 @@ func testTestRunnerFails(t *testing.T, s *service) {
 		{"missing()\n", "name 'missing' is not defined", 2},
 	} {
 		folder := t.TempDir()
-		write(t, folder, "test_it.py", "import unittest\n"+project.content)
+		lives.Write(t, folder, "test_it.py", "import unittest\n"+project.content)
 		command := goExample(t, s, "testrunner", "-image", baseImage, "-sandboxes", "2", folder)
 		out, err := command.CombinedOutput()
 		if err == nil || command.ProcessState.ExitCode() != project.code {

@@ -73,6 +73,7 @@ func TestImagesOfTheEngine(t *testing.T) {
 	if err != nil || pulled.JSON200 == nil || pulled.JSON200.ID != loaded.Items[0].ID {
 		t.Errorf("the pull gave %s, %v", pulled.Body, err)
 	}
+	lives.WantProblem(t, s.Send(t, http.MethodPost, "/v1/images/prune", "{}"), 501, "NOT_IMPLEMENTED", "docker image prune")
 	// Docker's own tool would take it for the id.
 	short := strings.TrimPrefix(loaded.Items[0].ID, "sha256:")[:16]
 	lives.WantProblem(t, s.Send(t, http.MethodDelete, "/v1/images/"+short, ""), 404, "IMAGE_NOT_FOUND")

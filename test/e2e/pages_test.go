@@ -141,11 +141,11 @@ func TestPages(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			write(t, folder, "signing.key", string(key))
-			write(t, folder, "ingress.key", lives.AdminKey)
-			_, after, _ := strings.Cut(readPage(t, "docs/ingress.md"), "\n```toml\n")
+			lives.Write(t, folder, "signing.key", string(key))
+			lives.Write(t, folder, "ingress.key", lives.AdminKey)
+			_, after, _ := strings.Cut(lives.ReadPage(t, "docs/ingress.md"), "\n```toml\n")
 			routes, _, _ := strings.Cut(after, "\n```")
-			write(t, folder, "routes.toml", routes)
+			lives.Write(t, folder, "routes.toml", routes)
 		}},
 		{file: "docs/network.md", plan: lives.Plan{Settings: egress}, image: busyboxImage,
 			expects: `"defaultAction"`, changes: []change{
@@ -180,7 +180,7 @@ func TestPages(t *testing.T) {
 			expects: "goroutine 1 [", changes: []change{
 				{"127.0.0.1:6060", debug, elsewhere},
 			}},
-		{file: "docs/clients.md", patience: building, changes: []change{
+		{file: "docs/clients.md", patience: lives.Building, changes: []change{
 			{clientPackages, "",
 				"scripts/node.sh has installed them, from the lock file of the client that the page names"},
 		}, prepare: prepareClients, prove: proveClients},
@@ -201,7 +201,7 @@ func (p page) run(t *testing.T) {
 	p.plan.Server = strings.ReplaceAll(p.plan.Server, "AUDIT", filepath.Join(folder, "audit.log"))
 	s := start(t, p.plan)
 	var blocks strings.Builder
-	for _, rest := range strings.Split(readPage(t, p.file), "\n```sh\n")[1:] {
+	for _, rest := range strings.Split(lives.ReadPage(t, p.file), "\n```sh\n")[1:] {
 		block, _, _ := strings.Cut(rest, "\n```")
 		blocks.WriteString(block + "\n")
 	}
@@ -227,9 +227,9 @@ func (p page) run(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write(t, folder, "create.json", `{"image":{"uri":"`+baseImage+`"},"timeout":600,"resourceLimits":{"cpu":"500m","memory":"512Mi"},
+	lives.Write(t, folder, "create.json", `{"image":{"uri":"`+baseImage+`"},"timeout":600,"resourceLimits":{"cpu":"500m","memory":"512Mi"},
 		"entrypoint":["python3","-m","http.server","8000"],"metadata":{"name":"demo"}}`)
-	write(t, folder, "a.csv", strings.Repeat("hello;there\n", 50))
+	lives.Write(t, folder, "a.csv", strings.Repeat("hello;there\n", 50))
 	environment := append(os.Environ(),
 		"PATH="+strings.Join(append(programs, os.Getenv("PATH")), ":"),
 		"GOFLAGS=", "GOWORK=off", // the test's own are not for modules of others
@@ -249,7 +249,7 @@ func (p page) run(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	write(t, folder, "page.sh", preamble+script)
+	lives.Write(t, folder, "page.sh", preamble+script)
 	shell := exec.CommandContext(ctx, "bash", "page.sh")
 	shell.Dir, shell.Env, shell.WaitDelay = folder, environment, time.Second
 	output, err := shell.CombinedOutput()
@@ -268,14 +268,14 @@ func prepareClients(t *testing.T, _ *service, folder string) {
 		t.Fatal(err)
 	}
 	for name, target := range map[string]string{
-		"node_modules": nodePackages(t),
+		"node_modules": lives.NodePackages(t),
 		"openapi":      filepath.Join(root, "openapi"),
 	} {
 		if err := os.Symlink(target, filepath.Join(folder, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	packages := readPage(t, "sdk/typescript/package.json")
+	packages := lives.ReadPage(t, "sdk/typescript/package.json")
 	for _, match := range regexp.MustCompile(`([a-z-]+)@([0-9.]+)`).FindAllStringSubmatch(
 		clientPackages, -1) {
 		if !strings.Contains(packages, fmt.Sprintf("%q: %q", match[1], match[2])) {
@@ -283,14 +283,14 @@ func prepareClients(t *testing.T, _ *service, folder string) {
 				match[0])
 		}
 	}
-	write(t, folder, "go.mod", "module client\n\ngo 1.26.0\n")
+	lives.Write(t, folder, "go.mod", "module client\n\ngo 1.26.0\n")
 }
 
 // proveClients compiles what ogen made, and looks for an operation in what the others made. Their
 // clients are compiled with this repository.
 func proveClients(t *testing.T, folder string) {
 	// of packages it only compiles
-	tool(t, folder, nil, "go", "install", "-trimpath", "./lifecycle", "./execd")
+	lives.Tool(t, folder, nil, "go", "install", "-trimpath", "./lifecycle", "./execd")
 	for file, operation := range map[string]string{
 		"lifecycle.ts": "listSandboxes", "execd.ts": "runCommand", "lifecycle.go": "ListSandboxes(",
 		"execd.go": "RunCommand(",
@@ -314,23 +314,6 @@ func rotateAudit(t *testing.T, s *service, folder string) {
 	lives.Eventually(t, "there is another audit log",
 		func() bool { _, err := os.Stat(file); return err == nil })
 	s.Running(t, idle())
-}
-
-// readPage returns a page of the repository.
-func readPage(t *testing.T, file string) string {
-	t.Helper()
-	content, err := os.ReadFile(filepath.Join("../..", file))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(content)
-}
-
-func write(t *testing.T, folder, file, content string) {
-	t.Helper()
-	if err := os.WriteFile(filepath.Join(folder, file), []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // freeAddress returns an address of loopback that nothing listens on.

@@ -25,13 +25,13 @@ func TestQuickstart(t *testing.T) {
 	s := start(t, lives.Plan{})
 	program := lives.Build(t, "sandbox.internal/server/cmd/sandbox")
 	folder := t.TempDir()
-	write(t, folder, "api.key", lives.AdminKey+"\n")
+	lives.Write(t, folder, "api.key", lives.AdminKey+"\n")
 	if err := os.Symlink(filepath.Dir(program), filepath.Join(folder, "bin")); err != nil {
 		t.Fatal(err)
 	}
 	elsewhere := strings.NewReplacer(pageServer, s.URL, "~/.local/state/sandbox-run/", "")
 	var commands, outputs []string
-	for _, rest := range strings.Split(readPage(t, "docs/quickstart.md"), "\n```console\n")[1:] {
+	for _, rest := range strings.Split(lives.ReadPage(t, "docs/quickstart.md"), "\n```console\n")[1:] {
 		block, _, _ := strings.Cut(rest, "\n```")
 		for line := range strings.Lines(block + "\n") {
 			if command, ok := strings.CutPrefix(line, "$ "); ok {

@@ -187,6 +187,11 @@ func (s *Service) variable(name string) string {
 	return os.Getenv(name)
 }
 
+// Variables are environment variables with the service's address and a key of it, for a client.
+func (s *Service) Variables() []string {
+	return []string{"SANDBOX_URL=" + s.URL, "SERVICE_API_KEY=" + AdminKey}
+}
+
 // Halt stops the service gracefully.
 func (s *Service) Halt(t *testing.T) {
 	t.Helper()

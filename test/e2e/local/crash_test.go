@@ -1,19 +1,12 @@
 package local_test
 
 import (
-	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
-	"errors"
 	"flag"
 	"fmt"
-	"io/fs"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,6 +17,7 @@ import (
 
 	"sandbox.internal/gen/lifecycle"
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/lives/onlocal"
 )
 
 var crashTime = flag.Duration("crash", 40*time.Second, "how long TestCrash kills, at least")
@@ -95,7 +89,7 @@ func TestCrash(t *testing.T) {
 	}
 	on.of(s.Instance).awaitEmptyTrash(t) // an engine that closes leaves the rest to the next one
 	s.Halt(t)
-	on.of(s.Instance).checkNothingLeft(t)
+	on.of(s.Instance).CheckNothingLeft(t)
 }
 
 // crashRun is what a service that is killed was asked to do, and what it answered.
@@ -192,17 +186,11 @@ func (st *crashRun) check(t *testing.T) {
 	}
 }
 
-// key is what the engine calls its control group and its folder below /run after.
-func (m machine) key() string {
-	sum := sha256.Sum256([]byte(m.folder))
-	return hex.EncodeToString(sum[:4])
-}
-
 // killKeeper kills the process that starts the engine's containers, if there is one at this moment, and returns how many it has killed.
 func (m machine) killKeeper(t *testing.T) (killed int) {
 	t.Helper()
-	for pid, line := range commandLines() {
-		if !strings.Contains(line, "sandbox-keeper\x00--folder\x00/run/sandbox-local/"+m.key()+"\x00") {
+	for pid, line := range onlocal.CommandLines() {
+		if !strings.Contains(line, "sandbox-keeper\x00--folder\x00/run/sandbox-local/"+m.Key()+"\x00") {
 			continue
 		}
 		switch err := unix.Kill(pid, unix.SIGKILL); err {
@@ -216,97 +204,10 @@ func (m machine) killKeeper(t *testing.T) (killed int) {
 	return killed
 }
 
-func commandLines() map[int]string {
-	lines := map[int]string{}
-	files, _ := filepath.Glob("/proc/[0-9]*/cmdline") // its only error is a bad pattern
-	for _, file := range files {
-		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-		content, readErr := os.ReadFile(file)
-		if err == nil && readErr == nil && len(content) > 0 && pid != os.Getpid() {
-			lines[pid] = string(content)
-		}
-	}
-	return lines
-}
-
 func (m machine) awaitEmptyTrash(t *testing.T) {
 	t.Helper()
 	lives.Eventually(t, "what was removed is gone from the disk", func() bool {
-		trash, err := os.ReadDir(filepath.Join(m.folder, "trash"))
+		trash, err := os.ReadDir(filepath.Join(m.Folder, "trash"))
 		return err == nil && len(trash) == 0
 	})
-}
-
-// checkNothingLeft looks for what the engine has made, once its service has ended without a sandbox.
-func (m machine) checkNothingLeft(t *testing.T) {
-	t.Helper()
-	m.checkEmpty(t, emptyFolders)
-}
-
-// checkEnded looks for the same but in the trash, which an engine that closes leaves to the next one. A service that was refused has made none
-// of the folders.
-func (m machine) checkEnded(t *testing.T) {
-	t.Helper()
-	m.checkEmpty(t, slices.DeleteFunc([]string{"containers", "images/making"}, func(name string) bool {
-		_, err := os.Stat(filepath.Join(m.folder, name))
-		return errors.Is(err, fs.ErrNotExist)
-	}))
-}
-
-// checkEmpty waits until there is nothing in these folders, and in the kernel.
-func (m machine) checkEmpty(t *testing.T, folders []string) {
-	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) { // between two looks
-		left := m.left(t, folders) // the kernel removes what a namespace had some time after its last process
-		if len(left) == 0 {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Errorf("left behind: %s", strings.Join(left, ", "))
-			return
-		}
-	}
-}
-
-// emptyFolders are the folders of the engine, below its own, that have no entry once there is no sandbox and nothing is pulled or removed.
-var emptyFolders = []string{"containers", "trash", "images/making", "images/trash"}
-
-func (m machine) left(t *testing.T, folders []string) []string {
-	t.Helper()
-	var left []string
-	for _, name := range folders {
-		entries, err := os.ReadDir(filepath.Join(m.folder, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, entry := range entries {
-			left = append(left, filepath.Join(name, entry.Name()))
-		}
-	}
-	for pid, line := range commandLines() {
-		if strings.Contains(line, m.folder) || strings.Contains(line, "/run/sandbox-local/"+m.key()) {
-			left = append(left, fmt.Sprintf("process %d (%q)", pid, line))
-		}
-		if mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid)); err == nil && bytes.Contains(mounts, []byte(m.folder+"/")) {
-			left = append(left, fmt.Sprintf("mounts in process %d", pid))
-		}
-	}
-	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, entry fs.DirEntry, _ error) error { // groups come and go meanwhile
-		if entry != nil && entry.Name() == "sandbox-"+m.key() {
-			left = append(left, path)
-		}
-		return nil
-	})
-	sum := sha256.Sum256([]byte(m.bridge))
-	ports := "v" + hex.EncodeToString(sum[:3])
-	links, err := net.Interfaces()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, link := range links {
-		if link.Name == m.bridge || strings.HasPrefix(link.Name, ports) {
-			left = append(left, "interface "+link.Name)
-		}
-	}
-	return left
 }

@@ -13,7 +13,7 @@ import (
 func TestDiskLimit(t *testing.T) {
 	t.Parallel()
 	limited := newMachines()
-	limited.local = "disk_mib = 64\n"
+	limited.Local = "disk_mib = 64\n"
 	s := lives.Start(t, onLocal(limited), lives.Plan{Program: true})
 	one, two := s.Running(t, s.Idle()), s.Running(t, s.Idle())
 	full, other := s.Enter(t, one), s.Enter(t, two)

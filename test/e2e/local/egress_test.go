@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/lives/onlocal"
 )
 
 // sidecars are those of the services on these machines.
@@ -55,7 +56,7 @@ func kill(t *testing.T, pid int) {
 // sidecar returns the first process of a sandbox's sidecar.
 func (m machine) sidecar(t *testing.T, id string) int {
 	t.Helper()
-	for _, r := range m.records(t, id) {
+	for _, r := range m.Records(t, id) {
 		if r.Spec.Labels["sandbox.internal/sidecar"] != "" {
 			return r.Run.Process.PID
 		}
@@ -68,7 +69,7 @@ func (m machine) sidecar(t *testing.T, id string) int {
 func TestEgress(t *testing.T) {
 	t.Parallel()
 	on := newMachines()
-	o := newOutside(t)
+	o := onlocal.NewOutside(t)
 	s := lives.Start(t, onLocal(on), lives.Plan{Settings: "[docker]\ndrop_capabilities = []\n" + o.EgressSettings(egressImage)})
 	id := s.Running(t, s.Confined("allowed.test"))
 	inside := s.Enter(t, id)
@@ -99,7 +100,7 @@ func TestEgress(t *testing.T) {
 // TestEgressSurvivesTheService: a service that is killed, and one that loses its database, find sidecars and policies again.
 func TestEgressSurvivesTheService(t *testing.T) {
 	t.Parallel()
-	o := newOutside(t)
+	o := onlocal.NewOutside(t)
 	s := lives.Start(t, onLocal(newMachines()), lives.Plan{Program: true, Settings: o.EgressSettings(egressImage)})
 	lives.EgressSurvivesTheService(t, s)
 }
@@ -108,7 +109,7 @@ func TestEgressSurvivesTheService(t *testing.T) {
 // sandbox's too.
 func TestEgressWithoutUpstream(t *testing.T) {
 	t.Parallel()
-	on, o := newMachines(), newOutside(t)
+	on, o := newMachines(), onlocal.NewOutside(t)
 	file := filepath.Join(t.TempDir(), "resolv.conf")
 	if err := os.WriteFile(file, []byte("nameserver "+o.NameServer+"\n"), 0o644); err != nil {
 		t.Fatal(err)
@@ -119,7 +120,7 @@ func TestEgressWithoutUpstream(t *testing.T) {
 	})
 	id := s.Running(t, s.Confined("allowed.test"))
 	var files []string
-	for _, r := range on.of(s.Instance).records(t, id) {
+	for _, r := range on.of(s.Instance).Records(t, id) {
 		content, err := os.ReadFile(fmt.Sprintf("/proc/%d/root/etc/resolv.conf", r.Run.Process.PID))
 		if err != nil {
 			t.Error(err)

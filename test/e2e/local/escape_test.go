@@ -16,6 +16,7 @@ import (
 
 	"sandbox.internal/gen/lifecycle"
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/lives/onlocal"
 )
 
 const escapeProgram = "sandbox.internal/test/e2e/local/testdata/escape"
@@ -38,7 +39,7 @@ func TestEscape(t *testing.T) {
 			before := hostState(t)
 			attempts := escape(t, s, "tried", outsideOf(t, on.of(s.Instance), neighbour))
 			for _, line := range attempts {
-				if !strings.HasPrefix(line, "refused ") && (!ownKernel(runtime) || ofHost.MatchString(line)) {
+				if !strings.HasPrefix(line, "refused ") && (!onlocal.OwnKernel(runtime) || ofHost.MatchString(line)) {
 					t.Error(line)
 				}
 			}
@@ -61,7 +62,7 @@ var ofHost = regexp.MustCompile(`of the host|the host's file|connect to|/opt/san
 func TestEscapeIsNoticed(t *testing.T) {
 	t.Parallel()
 	on := newMachines()
-	on.local = "user_namespaces = \"off\"\n" // or the network is not the sandbox's to send anything from
+	on.Local = "user_namespaces = \"off\"\n" // or the network is not the sandbox's to send anything from
 	s := lives.Start(t, onLocal(on), lives.Plan{Settings: "[docker]\ndrop_capabilities = []\nseccomp_profile = \"unconfined\"\n"})
 	neighbour := s.Running(t, s.Idle())
 	target := outsideOf(t, on.of(s.Instance), neighbour)
@@ -92,7 +93,7 @@ func (m machine) hostAddresses(t *testing.T) []net.IP {
 	}
 	var found []net.IP
 	for _, link := range links {
-		if link.Name != m.bridge && strings.HasPrefix(link.Name, bridgePrefix()) {
+		if link.Name != m.Bridge && strings.HasPrefix(link.Name, onlocal.BridgePrefix()) {
 			continue
 		}
 		addresses, err := link.Addrs()
@@ -131,7 +132,7 @@ func outsideOf(t *testing.T, m machine, neighbour string) target {
 	for _, address := range addresses {
 		out.Addresses = append(out.Addresses, fmt.Sprintf("%s:%d", address, port))
 	}
-	for _, r := range m.records(t, neighbour) {
+	for _, r := range m.Records(t, neighbour) {
 		out.Addresses = append(out.Addresses, fmt.Sprintf("%s:%d", r.Run.Network.Address, lives.DaemonPort))
 		for _, published := range r.Run.Network.Ports {
 			for _, address := range addresses {
@@ -218,8 +219,8 @@ func TestFilesOfTheHostAreBounded(t *testing.T) {
 	if got := inside.Run(t, "dd if=/dev/zero of=/dev/shm/full bs=1M count=100; df -m /dev/shm | tail -1 | awk '{print $2}'"); got.Stdout != "64\n" {
 		t.Errorf("/dev/shm: %+v", got)
 	}
-	for _, r := range on.of(s.Instance).records(t, id) {
-		folder := filepath.Join(on.of(s.Instance).folder, "containers", r.ID)
+	for _, r := range on.of(s.Instance).Records(t, id) {
+		folder := filepath.Join(on.of(s.Instance).Folder, "containers", r.ID)
 		_ = filepath.WalkDir(folder, func(path string, entry os.DirEntry, err error) error {
 			if err != nil {
 				t.Error(err)

@@ -3,9 +3,7 @@ package local_test
 import (
 	"fmt"
 	"net/http"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -58,7 +56,7 @@ func testKilledByAnotherProgram(t *testing.T, b lives.Backend, on *machines) {
 	s.Act(t, http.MethodPost, paused+"/pause", http.StatusAccepted)
 	s.Await(t, paused, "Paused")
 	for _, id := range []string{running, paused} {
-		for _, r := range on.of(s.Instance).records(t, id) {
+		for _, r := range on.of(s.Instance).Records(t, id) {
 			if err := unix.Kill(r.Run.Process.PID, unix.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
@@ -74,69 +72,43 @@ func testKilledByAnotherProgram(t *testing.T, b lives.Backend, on *machines) {
 
 const sameStore = "the records are kept as on Docker, where the tests take them away"
 
-// onLocal is the host backend with the service's own engine.
+// onLocal is the host backend with the service's own engine, for the table of lives.
 func onLocal(on *machines) lives.Backend {
-	return lives.Backend{
-		Images: lives.Images{Busybox: busyboxImage, Base: baseImage},
-		Settings: func(t *testing.T, instance string, _ lives.Plan) string {
-			return on.settings(t, instance, "")
+	b := on.Backend()
+	b.Instead = map[string]lives.Replacement{
+		"RemovedByAnotherProgram": {
+			Because: "no other program has a way to remove a container of this engine; it can kill its processes",
+			Test:    func(t *testing.T, b lives.Backend) { testKilledByAnotherProgram(t, b, on) },
 		},
-		Leftovers: func(t *testing.T, instance, id string) []string {
-			var names []string
-			for _, r := range on.of(instance).records(t, id) {
-				names = append(names, "container "+r.Spec.Name)
-			}
-			return names
-		},
-		// The engine and its keeper belong to the service, which has ended.
-		Clear: func(*testing.T, string) {},
-		// A volume that is not there is made when a sandbox first names it.
-		Claim: func(t *testing.T, s *lives.Service) string {
-			claim := s.Instance + "-claim"
-			t.Cleanup(func() {
-				s.DeleteAll(t)
-				if err := os.RemoveAll(filepath.Join(on.of(s.Instance).folder, "volumes", claim)); err != nil {
-					t.Error(err)
-				}
-			})
-			return claim
-		},
-		OwnKernel:      ownKernel(*usual),
-		RuntimeHandler: func(*testing.T) string { return *usual },
-		Instead: map[string]lives.Replacement{
-			"RemovedByAnotherProgram": {
-				Because: "no other program has a way to remove a container of this engine; it can kill its processes",
-				Test:    func(t *testing.T, b lives.Backend) { testKilledByAnotherProgram(t, b, on) },
+		"EventsSurviveKills": {
+			Because: "here the ids of events have no gaps",
+			Test: func(t *testing.T, b lives.Backend) {
+				lives.EventsSurviveKills(t, b, func(last, next int64) bool { return next == last+1 })
 			},
-			"EventsSurviveKills": {
-				Because: "here the ids of events have no gaps",
-				Test: func(t *testing.T, b lives.Backend) {
-					lives.EventsSurviveKills(t, b, func(last, next int64) bool { return next == last+1 })
-				},
-			},
-		},
-		Unprovoked: map[string]string{
-			"getSandbox 500":    "it reads memory alone",
-			"listSandboxes 500": "it reads memory alone",
-			"getEndpoint 500":   "it reads memory alone",
-			"getLogs 503":       "the engine is part of the service",
-			"getLogs 409":       "no other program has a way to remove a container of this engine",
-
-			"streamHostLoad 501": "the engine is on the service's machine",
-
-			"createSandbox 500":       sameStore,
-			"deleteSandbox 500":       sameStore,
-			"pauseSandbox 500":        sameStore,
-			"resumeSandbox 500":       sameStore,
-			"renewExpiration 500":     sameStore,
-			"updateMetadata 500":      sameStore,
-			"getLogs 500":             sameStore,
-			"streamEvents 500":        sameStore,
-			"streamSandboxEvents 500": sameStore,
-
-			"getNetworkPolicy 500":     "the sidecar would have to answer nonsense",
-			"listNetworkDecisions 500": "the sidecar would have to answer nonsense",
-			"proposeNetworkPolicy 500": "the sidecar would have to answer nonsense",
 		},
 	}
+	b.Unprovoked = map[string]string{
+		"getSandbox 500":    "it reads memory alone",
+		"listSandboxes 500": "it reads memory alone",
+		"getEndpoint 500":   "it reads memory alone",
+		"getLogs 503":       "the engine is part of the service",
+		"getLogs 409":       "no other program has a way to remove a container of this engine",
+
+		"streamHostLoad 501": "the engine is on the service's machine",
+
+		"createSandbox 500":       sameStore,
+		"deleteSandbox 500":       sameStore,
+		"pauseSandbox 500":        sameStore,
+		"resumeSandbox 500":       sameStore,
+		"renewExpiration 500":     sameStore,
+		"updateMetadata 500":      sameStore,
+		"getLogs 500":             sameStore,
+		"streamEvents 500":        sameStore,
+		"streamSandboxEvents 500": sameStore,
+
+		"getNetworkPolicy 500":     "the sidecar would have to answer nonsense",
+		"listNetworkDecisions 500": "the sidecar would have to answer nonsense",
+		"proposeNetworkPolicy 500": "the sidecar would have to answer nonsense",
+	}
+	return b
 }

@@ -10,13 +10,11 @@ import (
 	"go.uber.org/goleak"
 
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/lives/onlocal"
 )
 
 // usual is the OCI runtime of sandboxes that do not choose another one.
 var usual = flag.String("runtime", "crun", "the OCI runtime of sandboxes: crun, runc or runsc")
-
-// ownKernel returns whether containers of an OCI runtime have a kernel of its own.
-func ownKernel(runtime string) bool { return runtime == "runsc" }
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -25,7 +23,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		images.remove()
+		onlocal.Remove()
 		lives.RemoveBuilt()
 		os.Exit(code)
 	}))

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/lives/onlocal"
 )
 
 // TestPage types what docs/local.md has for looking at a sandbox by hand, and then, once the service was killed, for removing everything.
@@ -25,7 +26,7 @@ func TestPage(t *testing.T) {
 	m := on.of(s.Instance)
 	variables, look, remove := pageBlock(t, `K=$(printf`), pageBlock(t, `nft list table`), pageBlock(t, `ip link delete`)
 	for _, change := range [][2]string{
-		{"/var/lib/sandbox-server/local", m.folder}, {"B=sandbox0", "B=" + m.bridge}, {"5f0c1e0e-2f0b-4a53-9b0e-0a4a3c1c7d11", id},
+		{"/var/lib/sandbox-server/local", m.Folder}, {"B=sandbox0", "B=" + m.Bridge}, {"5f0c1e0e-2f0b-4a53-9b0e-0a4a3c1c7d11", id},
 	} {
 		if !strings.Contains(variables+look, change[0]) {
 			t.Errorf("docs/local.md has no %q any more", change[0])
@@ -36,23 +37,23 @@ func TestPage(t *testing.T) {
 	if err != nil {
 		t.Errorf("%v, after\n%s", err, shown)
 	}
-	for _, want := range []string{":44772 ", "hello\n", "sandbox-keeper", "table inet " + m.bridge, "master " + m.bridge, m.folder + "/containers/"} {
+	for _, want := range []string{":44772 ", "hello\n", "sandbox-keeper", "table inet " + m.Bridge, "master " + m.Bridge, m.Folder + "/containers/"} {
 		if !strings.Contains(shown, want) {
 			t.Errorf("there is no %q in\n%s", want, shown)
 		}
 	}
 
 	s.Kill()
-	if running := m.records(t, ""); len(running) != 2 {
+	if running := m.Records(t, ""); len(running) != 2 {
 		t.Fatalf("%d containers are left, want 2", len(running))
 	}
-	removed, _ := shell(t, variables+remove) // a process may have ended before it is killed, or there is no DOCKER-USER: what is left counts
-	for _, name := range emptyFolders {      // left fails where one is missing
-		if err := os.MkdirAll(m.folder+"/"+name, 0o700); err != nil {
+	removed, _ := shell(t, variables+remove)    // a process may have ended before it is killed, or there is no DOCKER-USER: what is left counts
+	for _, name := range onlocal.EmptyFolders { // left fails where one is missing
+		if err := os.MkdirAll(m.Folder+"/"+name, 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
-	m.checkNothingLeft(t)
+	m.CheckNothingLeft(t)
 	if t.Failed() {
 		t.Logf("what was typed to remove everything printed\n%s", removed)
 	}

@@ -19,6 +19,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"sandbox.internal/test/e2e/lives/onlocal"
 )
 
 const (
@@ -36,7 +38,7 @@ type slowRegistry struct {
 
 func newSlowRegistry(t *testing.T) *slowRegistry {
 	t.Helper()
-	base, err := tarball.ImageFromPath(filepath.Join(archives(), "busybox.tar"), nil)
+	base, err := tarball.ImageFromPath(filepath.Join(onlocal.Archives(), "busybox.tar"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/lives/onlocal"
 )
 
 var soakTime = flag.Duration("soak", 30*time.Second, "how long TestSoak creates, uses and deletes sandboxes, at least")
@@ -96,8 +97,8 @@ func (m machine) measure(t *testing.T, s *lives.Service) held {
 	t.Helper()
 	var h held
 	pids := []int{s.PID}
-	for pid, line := range commandLines() {
-		if strings.Contains(line, "/run/sandbox-local/"+m.key()+"\x00") {
+	for pid, line := range onlocal.CommandLines() {
+		if strings.Contains(line, "/run/sandbox-local/"+m.Key()+"\x00") {
 			pids = append(pids, pid)
 		}
 	}
@@ -116,7 +117,7 @@ func (m machine) measure(t *testing.T, s *lives.Service) held {
 			t.Fatal(err)
 		}
 		for line := range strings.Lines(string(mounts)) { // others mount, too
-			if strings.Contains(line, m.folder) || strings.Contains(line, "/run/sandbox-local/"+m.key()) {
+			if strings.Contains(line, m.Folder) || strings.Contains(line, "/run/sandbox-local/"+m.Key()) {
 				h.mounts++
 			}
 		}
@@ -131,12 +132,12 @@ func (m machine) measure(t *testing.T, s *lives.Service) held {
 		}
 		h.memory += kib << 10
 	}
-	rules, err := exec.CommandContext(t.Context(), "nft", "list", "table", "inet", m.bridge).Output()
+	rules, err := exec.CommandContext(t.Context(), "nft", "list", "table", "inet", m.Bridge).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
 	h.rules = len(bytes.Fields(rules)) // with the elements of sets and maps
-	if err := filepath.WalkDir(m.folder, func(path string, entry fs.DirEntry, err error) error {
+	if err := filepath.WalkDir(m.Folder, func(path string, entry fs.DirEntry, err error) error {
 		if strings.HasSuffix(path, "/images") { // they are not made here
 			return fs.SkipDir
 		}

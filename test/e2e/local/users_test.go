@@ -23,7 +23,7 @@ func TestUserNamespaces(t *testing.T) {
 		t.Run(runtime, func(t *testing.T) {
 			t.Parallel()
 			on := newMachines()
-			on.runtime, on.local = runtime, "user_namespaces = \"on\"\n"
+			on.Runtime, on.Local = runtime, "user_namespaces = \"on\"\n"
 			s := lives.Start(t, onLocal(on), lives.Plan{Program: true})
 			folder := t.TempDir()
 			request := s.Idle()
@@ -38,8 +38,8 @@ func TestUserNamespaces(t *testing.T) {
 				}
 			}
 			m := on.of(s.Instance)
-			for _, r := range m.records(t, one) {
-				if got := ownerOf(t, filepath.Join(m.folder, "containers", r.ID, "disk/upper/root-file")); got != 0 {
+			for _, r := range m.Records(t, one) {
+				if got := ownerOf(t, filepath.Join(m.Folder, "containers", r.ID, "disk/upper/root-file")); got != 0 {
 					t.Errorf("a file of the sandbox belongs to %d on the disk", got)
 				}
 			}
@@ -64,7 +64,7 @@ func TestUserNamespaces(t *testing.T) {
 // checkEscaped looks what a process can do that has everything that a sandbox's root is, and is in the machine's mount namespace.
 func (m machine) checkEscaped(t *testing.T, id string) {
 	t.Helper()
-	secret := filepath.Join(m.folder, "..", "secret")
+	secret := filepath.Join(m.Folder, "..", "secret")
 	for path := filepath.Dir(secret); len(path) > len(os.TempDir()); path = filepath.Dir(path) {
 		if err := os.Chmod(path, 0o755); err != nil {
 			t.Fatal(err)
@@ -73,7 +73,7 @@ func (m machine) checkEscaped(t *testing.T, id string) {
 	if err := os.WriteFile(secret, []byte("of the machine"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	process := strconv.Itoa(m.records(t, id)[0].Run.Process.PID)
+	process := strconv.Itoa(m.Records(t, id)[0].Run.Process.PID)
 	escaped := func(command ...string) (string, error) {
 		output, err := exec.CommandContext(t.Context(), "nsenter", append([]string{"--user", "--target", process, "--"}, command...)...).CombinedOutput()
 		return string(output), err
@@ -84,7 +84,7 @@ func (m machine) checkEscaped(t *testing.T, id string) {
 	for name, command := range map[string][]string{
 		"read a file of root":      {"cat", secret},
 		"write to a folder":        {"touch", filepath.Join(filepath.Dir(secret), "new")},
-		"read the sandboxes' data": {"ls", m.folder},
+		"read the sandboxes' data": {"ls", m.Folder},
 		"set a kernel parameter":   {"sh", "-c", "echo x > /proc/sys/kernel/core_pattern"},
 		"kill the service":         {"kill", "-0", strconv.Itoa(os.Getpid())},
 	} {
@@ -97,7 +97,7 @@ func (m machine) checkEscaped(t *testing.T, id string) {
 // rootOf returns the machine's user that a sandbox's root is.
 func (m machine) rootOf(t *testing.T, id string) string {
 	t.Helper()
-	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/uid_map", m.records(t, id)[0].Run.Process.PID))
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/uid_map", m.Records(t, id)[0].Run.Process.PID))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package e2e_test
+package clients_test
 
 import (
 	"testing"
@@ -29,7 +29,7 @@ func TestConsoleFormNamesFields(t *testing.T) {
 func TestConsoleList(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{})
-	request := idle()
+	request := s.Idle()
 	request.Metadata = map[string]string{"name": " \u200b"}
 	id := s.Running(t, request)
 	b := console(t, s, s.URL, lives.AdminKey)

@@ -1,4 +1,4 @@
-package e2e_test
+package clients_test
 
 import (
 	"encoding/json"
@@ -81,7 +81,7 @@ func (b *tab) open(t *testing.T, path string) {
 func TestTryItOut(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{})
-	id := s.Running(t, idle())
+	id := s.Running(t, s.Idle())
 	b := browse(t, s.URL)
 
 	const list = "#operations-Sandboxes-listSandboxes"
@@ -120,7 +120,7 @@ func TestTryItOut(t *testing.T) {
 func TestTryExecd(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{})
-	id := s.Running(t, idle())
+	id := s.Running(t, s.Idle())
 	b := browse(t, s.URL)
 
 	const metrics = "#operations-Metrics-getMetrics"

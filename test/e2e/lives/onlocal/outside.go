@@ -1,4 +1,4 @@
-package local_test
+package onlocal
 
 import (
 	"context"
@@ -23,9 +23,9 @@ import (
 // outsides counts the ranges of addresses that were taken.
 var outsides atomic.Int32
 
-// newOutside makes a network namespace that the host reaches by way of a gateway, as sandboxes reach nothing that is behind a veth pair
+// NewOutside makes a network namespace that the host reaches by way of a gateway, as sandboxes reach nothing that is behind a veth pair
 // otherwise, with the servers of the tests. It ends with the test.
-func newOutside(t *testing.T) lives.Outside {
+func NewOutside(t *testing.T) lives.Outside {
 	t.Helper()
 	n, run := int(outsides.Add(1)), byte(os.Getpid()%250)
 	if n > 30 {
@@ -42,7 +42,7 @@ func newOutside(t *testing.T) lives.Outside {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = namespace.Close() })                   // the veth pair goes with it
-	outer, inner := fmt.Sprintf("%so%d", bridgePrefix(), n), "up" // see hostAddresses
+	outer, inner := fmt.Sprintf("%so%d", BridgePrefix(), n), "up" // see hostAddresses
 	pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: outer}, PeerName: inner, PeerNamespace: netlink.NsFd(int(namespace.Fd()))}
 	if err := netlink.LinkAdd(pair); err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
-package e2e_test
+package clients_test
 
 import (
 	"crypto/sha256"
@@ -20,8 +20,6 @@ import (
 	"sandbox.internal/server/config"
 	"sandbox.internal/test/e2e/lives"
 )
-
-const pythonImage = "sandbox/python:dev"
 
 // console opens the console and signs in.
 func console(t *testing.T, s *service, home, key string) *tab {
@@ -103,7 +101,7 @@ func (b *tab) show(t *testing.T, l look) {
 // axe is the accessibility checker, of the console's own packages.
 func axe(t *testing.T) string {
 	t.Helper()
-	packages := lastLine(tool(t, "../..", nil, "scripts/node.sh", "server/console/web"))
+	packages := lives.Script(t, "node.sh", "server/console/web")
 	source, err := os.ReadFile(filepath.Join(packages, "node_modules/axe-core/axe.min.js"))
 	if err != nil {
 		t.Fatal(err)
@@ -145,8 +143,8 @@ func (b *tab) accessible(t *testing.T, checker, name string) {
 func TestConsolePages(t *testing.T) {
 	t.Parallel()
 	checker := axe(t)
-	s := start(t, lives.Plan{
-		Settings: classSettings(otherRuntime, "") + fmt.Sprintf("[egress]\nimage = %q\n", egressImage),
+	s := startWithPython(t, lives.Plan{
+		Settings: classSettings + fmt.Sprintf("[egress]\nimage = %q\n", egressImage),
 	})
 	b := browse(t, s.URL)
 	looks := []look{
@@ -197,7 +195,7 @@ func TestConsolePages(t *testing.T) {
 	check("overview")
 	b.visit(t, "#/new", there("form.create #f-runtimeClass"))
 	for _, image := range []string{pythonImage, busyboxImage} {
-		b.until(t, there(fmt.Sprintf("#images option[value=%q]", image)))
+		b.until(t, there(fmt.Sprintf("#images option[value$=%q]", image)))
 	}
 	b.run(t, "document.querySelectorAll('details').forEach((d) => { d.open = true; })")
 	check("new")
@@ -351,7 +349,7 @@ func TestConsoleRoles(t *testing.T) {
 		}
 	}
 	s := start(t, lives.Plan{Keys: []config.Key{key("watcher", "viewer"), key("alice", "user")}})
-	id := s.Running(t, idle())
+	id := s.Running(t, s.Idle())
 
 	b := console(t, s, s.URL, "watcher-key-0123456789")
 	b.until(t, there("tbody tr"))

@@ -1,4 +1,4 @@
-package e2e_test
+package clients_test
 
 import (
 	"fmt"
@@ -11,7 +11,7 @@ import (
 // that the running one can be interrupted.
 func TestConsoleQueuesCells(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
+	s := startWithPython(t, lives.Plan{})
 	id := s.Running(t, lives.Request(pythonImage, "sleep", "1000"))
 	b := console(t, s, s.URL, lives.AdminKey)
 	b.visit(t, "#/sandboxes/"+id+"/notebook", there("article textarea"))
@@ -49,7 +49,7 @@ func TestConsoleQueuesCells(t *testing.T) {
 // next cell.
 func TestConsoleCellsGoOnWhenHidden(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
+	s := startWithPython(t, lives.Plan{})
 	id := s.Running(t, lives.Request(pythonImage, "sleep", "1000"))
 	box := s.Enter(t, id)
 	b := console(t, s, s.URL, lives.AdminKey)

@@ -1,4 +1,4 @@
-package e2e_test
+package clients_test
 
 import (
 	"fmt"
@@ -16,12 +16,12 @@ func TestOpenSandboxClient(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{Server: `compatibility = ["opensandbox"]`,
 		Settings: fmt.Sprintf("[egress]\nimage = %q\n", egressImage)})
-	folder := copyOf(t, "clients/opensandbox")
-	packages := lastLine(tool(t, "../..", nil, "scripts/node.sh", "test/e2e/clients/opensandbox"))
+	folder := lives.CopyOf(t, "opensandbox")
+	packages := lives.Script(t, "node.sh", "test/e2e/clients/opensandbox")
 	if err := os.Symlink(filepath.Join(packages, "node_modules"), filepath.Join(folder, "node_modules")); err != nil {
 		t.Fatal(err)
 	}
-	t.Log(tool(t, folder, []string{
+	t.Log(lives.Tool(t, folder, []string{
 		"OPEN_SANDBOX_DOMAIN=" + strings.TrimPrefix(s.URL, "http://"), "OPEN_SANDBOX_API_KEY=" + lives.AdminKey,
 	}, "node", "main.mjs", busyboxImage))
 }

@@ -1,4 +1,4 @@
-package e2e_test
+package clients_test
 
 import (
 	"context"
@@ -42,7 +42,7 @@ func TestMCP(t *testing.T) {
 		bob    = "the-key-of-bob-of-these-tests-xxx"
 		viewer = "the-key-of-a-viewer-of-these-tests"
 	)
-	s := start(t, lives.Plan{Keys: []config.Key{
+	s := startWithPython(t, lives.Plan{Keys: []config.Key{
 		{Name: "alice", SHA256: digest(alice), Role: config.RoleUser},
 		{Name: "bob", SHA256: digest(bob), Role: config.RoleUser},
 		{Name: "viewer", SHA256: digest(viewer), Role: config.RoleViewer},

@@ -1,4 +1,4 @@
-package e2e_test
+package clients_test
 
 import (
 	"bytes"
@@ -371,5 +371,35 @@ func testTerminal(t *testing.T, c *commandLine) {
 	timed.end(t, 124)
 	if !strings.Contains(timed.text(), "ended by its timeout") {
 		t.Errorf("after a timeout the tool says\n%s", timed.text())
+	}
+}
+
+// classSettings are settings with one runtime class.
+const classSettings = "[[runtime.classes]]\nname = \"chosen\"\nhandler = \"runc\"\n"
+
+// TestRuntimeClassOnTheCommandLine creates and lists by class.
+func TestRuntimeClassOnTheCommandLine(t *testing.T) {
+	t.Parallel()
+	s := start(t, lives.Plan{Settings: classSettings})
+	c := newCommandLine(t, s.URL)
+	if got := c.must(t, "run", "-q", "--runtime-class", "chosen", busyboxImage, "--", "echo", "hello"); got != "hello\n" {
+		t.Errorf("run printed %q", got)
+	}
+	c.must(t, "create", "--runtime-class", "chosen", "--name", "with", busyboxImage)
+	c.must(t, "create", "--name", "without", busyboxImage)
+	for line := range strings.Lines(c.must(t, "ls", "-o", "wide")) {
+		if strings.Contains(line, " chosen ") != strings.Contains(line, " with ") {
+			t.Errorf("the list shows %s", line)
+		}
+	}
+	if got := c.must(t, "get", "with", "-o", "yaml"); !strings.Contains(got, "runtimeClass: chosen\n") {
+		t.Errorf("get shows\n%s", got)
+	}
+	if got := c.must(t, "version", "-o", "json"); !strings.Contains(got, `"chosen"`) {
+		t.Errorf("the version has no classes: %s", got)
+	}
+	got := c.run(t, "", "create", "--runtime-class", "other", busyboxImage)
+	if got.code != 1 || !strings.Contains(got.stderr, "the classes are chosen") {
+		t.Errorf("an unknown class: %v", got)
 	}
 }

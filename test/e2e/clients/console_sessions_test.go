@@ -1,4 +1,4 @@
-package e2e_test
+package clients_test
 
 import (
 	"context"
@@ -65,7 +65,7 @@ func TestConsoleTabsShareTheSession(t *testing.T) {
 		SHA256: fmt.Sprintf("%x", sha256.Sum256([]byte(otherKey))),
 		Role:   "admin",
 	}}})
-	id := s.Running(t, idle())
+	id := s.Running(t, s.Idle())
 	b := console(t, s, s.URL, lives.AdminKey)
 	b.visit(t, "#/sandboxes/"+id+"/ports", there("#port"))
 	b.enter(t, "#port", "8000")
@@ -196,7 +196,7 @@ func TestConsoleOfAnOpenService(t *testing.T) {
 func TestConsoleSessionOutlivesDaemons(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{})
-	id := s.Running(t, idle())
+	id := s.Running(t, s.Idle())
 	service, err := url.Parse(s.URL)
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,112 @@
+package onlocal
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Key is what the engine calls its control group and its folder below /run after.
+func (m Machine) Key() string {
+	sum := sha256.Sum256([]byte(m.Folder))
+	return hex.EncodeToString(sum[:4])
+}
+
+// CommandLines returns those of the processes other than this one, by their ids; their words end with a zero byte.
+func CommandLines() map[int]string {
+	lines := map[int]string{}
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline") // its only error is a bad pattern
+	for _, file := range files {
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		content, readErr := os.ReadFile(file)
+		if err == nil && readErr == nil && len(content) > 0 && pid != os.Getpid() {
+			lines[pid] = string(content)
+		}
+	}
+	return lines
+}
+
+// CheckNothingLeft looks for what the engine has made, once its service has ended without a sandbox.
+func (m Machine) CheckNothingLeft(t *testing.T) {
+	t.Helper()
+	m.checkEmpty(t, EmptyFolders)
+}
+
+// checkEnded looks for the same but in the trash, which an engine that closes leaves to the next one. A service that was refused has made none
+// of the folders.
+func (m Machine) checkEnded(t *testing.T) {
+	t.Helper()
+	m.checkEmpty(t, slices.DeleteFunc([]string{"containers", "images/making"}, func(name string) bool {
+		_, err := os.Stat(filepath.Join(m.Folder, name))
+		return errors.Is(err, fs.ErrNotExist)
+	}))
+}
+
+// checkEmpty waits until there is nothing in these folders, and in the kernel.
+func (m Machine) checkEmpty(t *testing.T, folders []string) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) { // between two looks
+		left := m.left(t, folders) // the kernel removes what a namespace had some time after its last process
+		if len(left) == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Errorf("left behind: %s", strings.Join(left, ", "))
+			return
+		}
+	}
+}
+
+// EmptyFolders are the folders of the engine, below its own, that have no entry once there is no sandbox and nothing is pulled or removed.
+var EmptyFolders = []string{"containers", "trash", "images/making", "images/trash"}
+
+func (m Machine) left(t *testing.T, folders []string) []string {
+	t.Helper()
+	var left []string
+	for _, name := range folders {
+		entries, err := os.ReadDir(filepath.Join(m.Folder, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, entry := range entries {
+			left = append(left, filepath.Join(name, entry.Name()))
+		}
+	}
+	for pid, line := range CommandLines() {
+		if strings.Contains(line, m.Folder) || strings.Contains(line, "/run/sandbox-local/"+m.Key()) {
+			left = append(left, fmt.Sprintf("process %d (%q)", pid, line))
+		}
+		if mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid)); err == nil && bytes.Contains(mounts, []byte(m.Folder+"/")) {
+			left = append(left, fmt.Sprintf("mounts in process %d", pid))
+		}
+	}
+	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, entry fs.DirEntry, _ error) error { // groups come and go meanwhile
+		if entry != nil && entry.Name() == "sandbox-"+m.Key() {
+			left = append(left, path)
+		}
+		return nil
+	})
+	sum := sha256.Sum256([]byte(m.Bridge))
+	ports := "v" + hex.EncodeToString(sum[:3])
+	links, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, link := range links {
+		if link.Name == m.Bridge || strings.HasPrefix(link.Name, ports) {
+			left = append(left, "interface "+link.Name)
+		}
+	}
+	return left
+}

@@ -1,0 +1,95 @@
+package lives
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Building is how long a generator or a compiler may take that has nothing in its caches, on a busy machine.
+const Building = 10 * time.Minute
+
+// Root returns the folder of the repository, in which the test's package is.
+func Root(t *testing.T) string {
+	t.Helper()
+	folder, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for ; ; folder = filepath.Dir(folder) {
+		if _, err := os.Stat(filepath.Join(folder, "go.mod")); err == nil {
+			return folder
+		}
+		if folder == filepath.Dir(folder) {
+			t.Fatal("the test's folder is in no module")
+		}
+	}
+}
+
+// ReadPage returns a page of the repository.
+func ReadPage(t *testing.T, file string) string {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(Root(t), file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
+// Write writes a file that only its owner reads.
+func Write(t *testing.T, folder, file, content string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(folder, file), []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Tool runs a program in a folder and returns what it prints; it must succeed.
+func Tool(t *testing.T, folder string, environment []string, name string, args ...string) string {
+	t.Helper()
+	ctx, stop := context.WithTimeout(t.Context(), Building)
+	defer stop()
+	if strings.Contains(name, "/") && !filepath.IsAbs(name) { // relative to the folder, and not to where the test is
+		var err error
+		if name, err = filepath.Abs(filepath.Join(folder, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	command := exec.CommandContext(ctx, name, args...)
+	// The test's own flags are not for modules of others.
+	command.Dir, command.Env = folder,
+		append(append(os.Environ(), "GOFLAGS=", "GOWORK=off"), environment...)
+	command.WaitDelay = time.Minute
+	out, err := command.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", command, err, out)
+	}
+	return string(out)
+}
+
+// Script runs a script of scripts/ and returns the last line that it prints.
+func Script(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	lines := strings.Split(strings.TrimSpace(Tool(t, Root(t), nil, "scripts/"+name, args...)), "\n")
+	return lines[len(lines)-1]
+}
+
+// NodePackages returns the folder with the packages of sdk/typescript/package-lock.json.
+func NodePackages(t *testing.T) string {
+	t.Helper()
+	return filepath.Join(Script(t, "node.sh", "sdk/typescript"), "node_modules")
+}
+
+// CopyOf copies a folder into a temporary one, where what is generated may be added.
+func CopyOf(t *testing.T, folder string) string {
+	t.Helper()
+	to := t.TempDir()
+	if err := os.CopyFS(to, os.DirFS(folder)); err != nil {
+		t.Fatal(err)
+	}
+	return to
+}
