@@ -50,8 +50,7 @@ func inGroup(what string) {
 			go func() {
 				runtime.LockOSThread()
 				locked.Done()
-				for {
-				}
+				_ = unix.Pause()
 			}()
 		}
 		locked.Wait()
