@@ -167,6 +167,7 @@ func TestConsoleTerminal(t *testing.T) {
 	}
 	b.until(t, shows("line 300."))
 	b.settled(t, ".panel button", "document.querySelectorAll('.panel [role=tab]').length > 1")
+	b.until(t, "document.activeElement.matches('[role=tabpanel]:not([hidden]) textarea')")
 	keys("exit\r")
 	b.until(t, says("The program ended with exit code 0"))
 	for _, line := range s.Log.With("pty") {
