@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -32,7 +31,6 @@ type tab struct {
 
 	mu       sync.Mutex
 	troubles []string // errors of the console and uncaught exceptions
-	broken   bool     // a request was broken off, see interrupted
 	requests []*network.Request
 }
 
@@ -41,7 +39,7 @@ type tab struct {
 func browse(t *testing.T, home string) *tab {
 	t.Helper()
 	flags := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(browserPath(t)), chromedp.NoSandbox, chromedp.DisableGPU,
+		chromedp.ExecPath(os.Args[0]), chromedp.Env(browserVariable+"="+browserPath(t)), chromedp.NoSandbox, chromedp.DisableGPU,
 		chromedp.UserDataDir(t.TempDir()),
 		chromedp.Env("TMPDIR="+t.TempDir()), // one that is killed leaves folders there
 		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true),
@@ -68,17 +66,6 @@ func browse(t *testing.T, home string) *tab {
 	return b
 }
 
-func browserPath(t *testing.T) string {
-	t.Helper()
-	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
-		if path, err := exec.LookPath(name); err == nil {
-			return path
-		}
-	}
-	t.Fatal("no Chromium or Chrome in PATH: scripts/browser.sh installs one")
-	return ""
-}
-
 func (b *tab) notice(event any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -103,9 +90,7 @@ func (b *tab) notice(event any) {
 			}
 		}
 	case *log.EventEntryAdded:
-		if strings.Contains(event.Entry.Text, "ERR_NETWORK_CHANGED") {
-			b.broken = true
-		} else if event.Entry.Level == log.EntryLevelError {
+		if event.Entry.Level == log.EntryLevelError {
 			trouble("log: %s %s", event.Entry.Text, event.Entry.URL)
 		}
 	}
@@ -133,52 +118,6 @@ func without(troubles, words []string) []string {
 	return slices.DeleteFunc(troubles, func(trouble string) bool {
 		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(trouble, w) })
 	})
-}
-
-// brokenOff are the words of what a page says of a request that the browser has broken off, or of a
-// script that did not come for that reason.
-func brokenOff() []string {
-	return []string{"Failed to fetch", "TypeError: network error", "is not defined"}
-}
-
-// interrupted reports whether the browser has broken requests off since the last call, and clears
-// the errors of that. It does so whenever a network interface comes or goes, and every container of
-// every other test has one.
-func (b *tab) interrupted() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.broken {
-		return false
-	}
-	b.broken, b.troubles = false, without(b.troubles, brokenOff())
-	return true
-}
-
-// TestTroublesOfATab: what a page does wrong is reported at the end, also when a network of the machine
-// has changed meanwhile.
-func TestTroublesOfATab(t *testing.T) {
-	t.Parallel()
-	b := &tab{home: "http://127.0.0.1:1"}
-	b.notice(&runtime.EventExceptionThrown{ExceptionDetails: &runtime.ExceptionDetails{
-		Text: "Uncaught TypeError: x is undefined"}})
-	b.notice(&network.EventRequestWillBeSent{Request: &network.Request{URL: "http://elsewhere/"}})
-	b.notice(&log.EventEntryAdded{Entry: &log.Entry{Level: log.EntryLevelError,
-		Text: "a status of 401 (Unauthorized)", URL: b.home + "/x"}})
-	b.notice(&runtime.EventExceptionThrown{ExceptionDetails: &runtime.ExceptionDetails{
-		Text: "Uncaught (in promise) TypeError: Failed to fetch"}})
-	if b.interrupted() {
-		t.Error("interrupted before the network has changed")
-	}
-	b.notice(&log.EventEntryAdded{Entry: &log.Entry{Level: log.EntryLevelError,
-		Text: "net::ERR_NETWORK_CHANGED"}})
-	if !b.interrupted() || b.interrupted() {
-		t.Error("not interrupted once, when the network has changed")
-	}
-	want := []string{"an exception: Uncaught TypeError: x is undefined",
-		"a request to another origin: http://elsewhere/"}
-	if got := without(b.take(), []string{"401 (Unauthorized) " + b.home}); !slices.Equal(got, want) {
-		t.Errorf("the troubles are %q, want %q", got, want)
-	}
 }
 
 // sent returns the last request to a URL that contains the words.
@@ -243,23 +182,6 @@ func (b *tab) until(t *testing.T, expression string) {
 	act(t, b, "until "+expression,
 		chromedp.Poll[bool](expression, chromedp.WithPollingTimeout(rendering),
 			chromedp.WithPollingInterval(100*time.Millisecond)))
-}
-
-// shows waits until an expression is true in the page, or returns false when what leads there was
-// interrupted.
-func (b *tab) shows(t *testing.T, expression string) bool {
-	t.Helper()
-	for end := time.Now().Add(rendering); ; time.Sleep(100 * time.Millisecond) {
-		// between two looks
-		switch {
-		case evaluate[bool](t, b, expression):
-			return true
-		case b.interrupted():
-			return false
-		case time.Now().After(end):
-			t.Fatalf("not within %v: %s\n%s", rendering, expression, b.failed(t))
-		}
-	}
 }
 
 // click clicks the one element of a CSS selector, as soon as it is visible.

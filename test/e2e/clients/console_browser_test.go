@@ -25,14 +25,10 @@ import (
 func console(t *testing.T, s *service, home, key string) *tab {
 	t.Helper()
 	b := browse(t, home)
-	for shown := false; !shown; {
-		b.do(t, "open the console", chromedp.Navigate(home+"/console"))
-		shown = b.shows(t, "document.querySelector('#key, .bar') !== null")
-	}
-	for in := false; !in; {
-		b.enter(t, "#key", key+"\r")
-		in = b.shows(t, "document.querySelector('.bar') !== null")
-	}
+	b.do(t, "open the console", chromedp.Navigate(home+"/console"))
+	b.until(t, "document.querySelector('#key, .bar') !== null")
+	b.enter(t, "#key", key+"\r")
+	b.until(t, "document.querySelector('.bar') !== null")
 	return b
 }
 
@@ -57,14 +53,11 @@ func there(selector string) string {
 // says is true once the page shows a text.
 func says(text string) string { return fmt.Sprintf("document.body.innerText.includes(%q)", text) }
 
-// settled waits for what a click leads to, and clicks again where the browser has broken the
-// request off.
+// settled clicks, and waits for what that leads to.
 func (b *tab) settled(t *testing.T, selector, expression string) {
 	t.Helper()
-	for done := false; !done; {
-		b.click(t, selector)
-		done = b.shows(t, expression)
-	}
+	b.click(t, selector)
+	b.until(t, expression)
 }
 
 func parse[T any](t *testing.T, text string) (value T) {
@@ -162,19 +155,13 @@ func TestConsolePages(t *testing.T) {
 		b.show(t, looks[0])
 	}
 
-	for shown := false; !shown; {
-		b.do(t, "open the console", chromedp.Navigate(s.URL+"/console"))
-		shown = b.shows(t, there("#key"))
-	}
+	b.do(t, "open the console", chromedp.Navigate(s.URL+"/console"))
+	b.until(t, there("#key"))
 	check("signin")
-	for refused := false; !refused; {
-		b.enter(t, "#key", "wrong\r")
-		refused = b.shows(t, says("UNAUTHORIZED"))
-	}
-	for in := false; !in; {
-		b.enter(t, "#key", lives.AdminKey+"\r")
-		in = b.shows(t, there(".bar"))
-	}
+	b.enter(t, "#key", "wrong\r")
+	b.until(t, says("UNAUTHORIZED"))
+	b.enter(t, "#key", lives.AdminKey+"\r")
+	b.until(t, there(".bar"))
 	b.until(t, says("There is no sandbox"))
 	b.until(t, says("Live"))
 	kept := b.stored(t)
@@ -321,10 +308,8 @@ display(HTML('<script>window.hurt = 1</script><table><tr><td onclick="x" style="
 	check("delete")
 	b.settled(t, "dialog .danger",
 		there(".head :is([data-state=Stopping], [data-state=Terminated])"))
-	for signedOut := false; !signedOut; {
-		b.run(t, "[...document.querySelectorAll('.bar button')].at(-1).click()")
-		signedOut = b.shows(t, there("#key"))
-	}
+	b.run(t, "[...document.querySelectorAll('.bar button')].at(-1).click()")
+	b.until(t, there("#key"))
 	if kept = b.stored(t); kept != `[{},{},""]` {
 		t.Errorf("after signing out the page has stored %s", kept)
 	}

@@ -79,10 +79,8 @@ func TestPagesOfSandboxesCannotUseTheConsole(t *testing.T) {
 		"another port of the host": neighbour.URL + "/console/x",
 	} {
 		t.Run(name, func(t *testing.T) {
-			for shown := false; !shown; {
-				b.do(t, "open the page", chromedp.Navigate(page))
-				shown = b.shows(t, "document.readyState === 'complete'")
-			}
+			b.do(t, "open the page", chromedp.Navigate(page))
+			b.until(t, "document.readyState === 'complete'")
 			b.take()
 			results := parse[map[string]string](t, act(t, b, "attack", chromedp.Evaluate[string](
 				fmt.Sprintf(hostile, s.URL, id), chromedp.EvalAwaitPromise)))
@@ -124,8 +122,6 @@ func TestPagesOfSandboxesCannotUseTheConsole(t *testing.T) {
 	if state := s.Get(t, id).Status.State; state != "Running" {
 		t.Errorf("the sandbox is %s", state)
 	}
-	for shown := false; !shown; {
-		b.do(t, "open the console", chromedp.Navigate(s.URL+"/console"))
-		shown = b.shows(t, there("tbody tr")) // still signed in
-	}
+	b.do(t, "open the console", chromedp.Navigate(s.URL+"/console"))
+	b.until(t, there("tbody tr")) // still signed in
 }

@@ -170,10 +170,8 @@ func TestConsoleOfAnOpenService(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{Open: true})
 	b := browse(t, s.URL)
-	for shown := false; !shown; {
-		b.do(t, "open the console", chromedp.Navigate(s.URL+"/console"))
-		shown = b.shows(t, there(".bar"))
-	}
+	b.do(t, "open the console", chromedp.Navigate(s.URL+"/console"))
+	b.until(t, there(".bar"))
 	b.visit(t, "#/new", there("form.create"))
 	b.enter(t, "#f-uri", "typed")
 	b.until(t, says("Live"))

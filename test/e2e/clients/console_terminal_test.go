@@ -161,10 +161,8 @@ func TestConsoleTerminal(t *testing.T) {
 	keys("stty size\r")
 	b.until(t, fmt.Sprintf("/^\\d+ [1-5]\\d *$/m.test(%s)", screen))
 	b.show(t, look{"high", 1280, 6000, "light"})
-	for shown := false; !shown; {
-		b.do(t, "load the page again", chromedp.Reload())
-		shown = b.shows(t, there(".screen[data-live=true]"))
-	}
+	b.do(t, "load the page again", chromedp.Reload())
+	b.until(t, there(".screen[data-live=true]"))
 	b.until(t, shows("line 300."))
 	b.settled(t, ".panel button", "document.querySelectorAll('.panel [role=tab]').length > 1")
 	b.until(t, "document.activeElement.matches('[role=tabpanel]:not([hidden]) textarea')")

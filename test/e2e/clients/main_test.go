@@ -22,6 +22,10 @@ const (
 )
 
 func TestMain(m *testing.M) {
+	if path := os.Getenv(browserVariable); path != "" {
+		fmt.Fprintln(os.Stderr, becomeBrowser(path))
+		os.Exit(1)
+	}
 	flag.Parse()
 	if err := flag.Set("test.parallel", "4"); err != nil { // most of the time tests wait
 		fmt.Fprintln(os.Stderr, err)
