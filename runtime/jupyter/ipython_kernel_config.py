@@ -174,8 +174,8 @@ def interrupt_only_cells():
             error, seen = sys.exc_info()[1], set()
             while error is not None and id(error) not in seen:  # and what it was raised from, which is shown with it
                 seen.add(id(error))
-                error.__traceback__ = with_lines(error.__traceback__)
-                error = error.__cause__ or error.__context__
+                BaseException.with_traceback(error, with_lines(error.__traceback__))  # its attributes may be read-only, as a frozen data class's
+                error = error.__context__ if error.__cause__ is None else error.__cause__
             return showtraceback(self, *args, **kwargs)
         finally:
             cell.interruptible = before

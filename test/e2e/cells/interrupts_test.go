@@ -143,3 +143,16 @@ f.__code__ = f.__code__.replace(co_linetable=b"\xff" * 16)`).good(t)
 		}
 	}
 }
+
+// TestErrorThatCannotChange: an exception whose attributes cannot be set, as those of a frozen data class, has its traceback.
+func TestErrorThatCannotChange(t *testing.T) {
+	d := localDirect(t)
+	id := d.newContext(t, "python")
+	events := d.run(t, id, `from dataclasses import dataclass
+@dataclass(frozen=True)
+class Fixed(Exception): code: int
+raise Fixed(7)`)
+	if out, end := events.text("stdout")+events.text("stderr"), events.end(); out != "" || end.Error.Ename != "Fixed" || len(end.Error.Traceback) == 0 {
+		t.Errorf("it prints %q, and ends with %s", out, end.data)
+	}
+}
