@@ -15,8 +15,9 @@ import (
 // an uninterruptible wait.
 const freezeTime = 10 * time.Second
 
-// deadlockTries is how often version 1 is asked before the processes run for a moment. The first so many take 25 ms.
-const deadlockTries = 12
+// deadlockTime is how long a freeze on version 1 may take before the processes run for a moment, and twice as long each time after: that many
+// processes stop takes its time, too.
+const deadlockTime = 25 * time.Millisecond
 
 // Freeze stops the group's processes and returns when all have stopped. If they do not before ctx
 // ends, or within 10 s, it thaws them.
@@ -63,14 +64,15 @@ func (g Group) await(ctx context.Context, want bool) error {
 	case want:
 		value = "FROZEN"
 	}
-	pause := 20 * time.Microsecond
-	for try := 1; ; try++ {
+	began, patience := time.Now(), deadlockTime
+	for pause := 20 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
 		// Version 1 may stop threads whose end an execve waits for, and that thread cannot stop while it waits.
-		if want && !h.version2 && try%deadlockTries == 0 {
+		if want && !h.version2 && time.Since(began) > patience {
 			if err := write(folder, name, "THAWED"); err != nil {
 				return err
 			}
 			thread.Sleep(time.Millisecond)
+			began, patience = time.Now(), 2*patience
 		}
 		// Version 1 misses processes that were being made: it is asked again.
 		if err := write(folder, name, value); err != nil {
@@ -83,7 +85,6 @@ func (g Group) await(ctx context.Context, want bool) error {
 		if err := sleep(ctx, pause); err != nil {
 			return err
 		}
-		pause = min(2*pause, 5*time.Millisecond)
 	}
 }
 
