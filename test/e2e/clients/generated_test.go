@@ -78,7 +78,7 @@ func restartUnder(t *testing.T, s *service, folder string, environment []string)
 func TestTypeScriptTypesAreCurrent(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	lives.Tool(t, "../../..", nil, "scripts/typescript.sh", folder)
+	lives.Script(t, "typescript.sh", folder)
 	for _, name := range []string{"lifecycle", "execd"} {
 		// The go command repeats its cached result until a file that the test read changes.
 		if _, err := os.Stat(filepath.Join(lives.Root(t), "openapi", name+".yaml")); err != nil {
