@@ -98,7 +98,7 @@ var values = map[string][]string{
 	"everything": {
 		"--set", "sandboxes.egressImage=sandbox/egress:dev", "--set", "sandboxes.allowedHostPaths={/data,/srv/x}",
 		"--set", "gateway.mode=wildcard", "--set", "gateway.address=*.sandboxes.example.com",
-		"--set", "server.keys[0].name=ci", "--set", "server.keys[0].role=user", "--set", "server.keys[0].sha256=" + strings.Repeat("ab", 32),
+		"--set", "server.keys[0].name=ci", "--set", "server.keys[0].role=user", "--set", "server.keys[0].sha256=" + strings.Repeat("ab", 32), "--set", "server.keys[0].maxSandboxes=20",
 		"--set-string", "server.extraConfig=[server.rate_limit]\nrequests_per_second = 20",
 		"--set", "imagePullSecrets[0].name=registry", "--set", "server.nodeSelector.disk=fast", "--set", "controller.podAnnotations.a=b",
 		"--set", "sandboxes.runtimeClass=gvisor", "--set", "sandboxes.priorityClass=low", "--set", "sandboxes.ephemeralStorage=10Gi",

@@ -190,7 +190,8 @@ type ClientInterface interface {
 	// behind the answer: poll the sandbox named by `Location` until its state is
 	// `Running` or `Failed`. Pull progress shows in `status.message`.
 	// With `docker.network_mode` `host` there is one sandbox at a time: while it is not
-	// `Terminated` or `Failed`, another create is 409.
+	// `Terminated` or `Failed`, another create is 409. So is one beyond `max_sandboxes`
+	// of the service or of the key (extension).
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -204,7 +205,8 @@ type ClientInterface interface {
 	// behind the answer: poll the sandbox named by `Location` until its state is
 	// `Running` or `Failed`. Pull progress shows in `status.message`.
 	// With `docker.network_mode` `host` there is one sandbox at a time: while it is not
-	// `Terminated` or `Failed`, another create is 409.
+	// `Terminated` or `Failed`, another create is 409. So is one beyond `max_sandboxes`
+	// of the service or of the key (extension).
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -644,7 +646,8 @@ func (c *Client) ListSandboxes(ctx context.Context, params *ListSandboxesParams,
 // behind the answer: poll the sandbox named by `Location` until its state is
 // `Running` or `Failed`. Pull progress shows in `status.message`.
 // With `docker.network_mode` `host` there is one sandbox at a time: while it is not
-// `Terminated` or `Failed`, another create is 409.
+// `Terminated` or `Failed`, another create is 409. So is one beyond `max_sandboxes`
+// of the service or of the key (extension).
 //
 // Takes any type of body and a specified content type.
 //
@@ -668,7 +671,8 @@ func (c *Client) CreateSandboxWithBody(ctx context.Context, params *CreateSandbo
 // behind the answer: poll the sandbox named by `Location` until its state is
 // `Running` or `Failed`. Pull progress shows in `status.message`.
 // With `docker.network_mode` `host` there is one sandbox at a time: while it is not
-// `Terminated` or `Failed`, another create is 409.
+// `Terminated` or `Failed`, another create is 409. So is one beyond `max_sandboxes`
+// of the service or of the key (extension).
 //
 // Takes a body of the `application/json` content type.
 //
@@ -2585,7 +2589,8 @@ type ClientWithResponsesInterface interface {
 	// behind the answer: poll the sandbox named by `Location` until its state is
 	// `Running` or `Failed`. Pull progress shows in `status.message`.
 	// With `docker.network_mode` `host` there is one sandbox at a time: while it is not
-	// `Terminated` or `Failed`, another create is 409.
+	// `Terminated` or `Failed`, another create is 409. So is one beyond `max_sandboxes`
+	// of the service or of the key (extension).
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -2599,7 +2604,8 @@ type ClientWithResponsesInterface interface {
 	// behind the answer: poll the sandbox named by `Location` until its state is
 	// `Running` or `Failed`. Pull progress shows in `status.message`.
 	// With `docker.network_mode` `host` there is one sandbox at a time: while it is not
-	// `Terminated` or `Failed`, another create is 409.
+	// `Terminated` or `Failed`, another create is 409. So is one beyond `max_sandboxes`
+	// of the service or of the key (extension).
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -6978,7 +6984,8 @@ func (c *ClientWithResponses) ListSandboxesWithResponse(ctx context.Context, par
 // behind the answer: poll the sandbox named by `Location` until its state is
 // `Running` or `Failed`. Pull progress shows in `status.message`.
 // With `docker.network_mode` `host` there is one sandbox at a time: while it is not
-// `Terminated` or `Failed`, another create is 409.
+// `Terminated` or `Failed`, another create is 409. So is one beyond `max_sandboxes`
+// of the service or of the key (extension).
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -6998,7 +7005,8 @@ func (c *ClientWithResponses) CreateSandboxWithBodyWithResponse(ctx context.Cont
 // behind the answer: poll the sandbox named by `Location` until its state is
 // `Running` or `Failed`. Pull progress shows in `status.message`.
 // With `docker.network_mode` `host` there is one sandbox at a time: while it is not
-// `Terminated` or `Failed`, another create is 409.
+// `Terminated` or `Failed`, another create is 409. So is one beyond `max_sandboxes`
+// of the service or of the key (extension).
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //

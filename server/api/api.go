@@ -109,6 +109,8 @@ func New(options Options) (*serve.Server, error) {
 		ingress:  options.Ingress,
 		signing:  options.Signing,
 		clock:    clock,
+
+		maxSandboxes: maxSandboxes(options.Keys),
 	}
 	gen.RegisterHandlersWithOptions(
 		server.Echo(),
@@ -143,6 +145,8 @@ type handlers struct {
 	ingress Ingress
 	signing reach.Keys
 	clock   func() time.Time
+
+	maxSandboxes map[string]int // of API keys, by name
 
 	hostLoad func() (LoadSampler, error) // nil where sandboxes run on other machines
 }

@@ -20,6 +20,8 @@ type Key struct {
 	Digest [sha256.Size]byte // SHA-256 of the key
 	Role   lifecycle.Role
 	Rate   serve.Rate // of its requests; the zero value means no bound
+
+	MaxSandboxes int // that have not ended; 0 means no bound
 }
 
 // find returns the key with the value presented, nil when there is none. Every key is compared, so

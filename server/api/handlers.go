@@ -61,6 +61,8 @@ func (h *handlers) CreateSandbox(
 		Owner: principal.Name,
 		Role:  principal.Role,
 		Took:  timing.add,
+
+		MaxSandboxes: h.maxSandboxes[principal.Name],
 	}
 	if key := request.Params.IdempotencyKey; key != nil {
 		options.IdempotencyKey = *key

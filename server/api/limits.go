@@ -16,6 +16,15 @@ type Limits struct {
 	Refused serve.Rate
 }
 
+// maxSandboxes returns how many sandboxes that have not ended each key may have, by its name.
+func maxSandboxes(keys []Key) map[string]int {
+	limits := make(map[string]int, len(keys))
+	for _, key := range keys {
+		limits[key.Name] = key.MaxSandboxes
+	}
+	return limits
+}
+
 // rateLimits counts the requests of each key, or of each remote address while no key is configured.
 func rateLimits(keys []Key, limits Limits, clock func() time.Time) serve.RateLimits {
 	rates := make(map[string]serve.Rate, len(keys))

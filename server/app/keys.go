@@ -25,7 +25,7 @@ func apiKeys(cfg config.Server) ([]api.Key, error) {
 		keys = append(keys, api.Key{Name: "server.api_key", Digest: sha256.Sum256([]byte(cfg.APIKey)), Role: lifecycle.RoleAdmin, Rate: usual})
 	}
 	for _, entry := range cfg.Keys {
-		key := api.Key{Name: entry.Name, Role: lifecycle.Role(entry.Role), Rate: usual}
+		key := api.Key{Name: entry.Name, Role: lifecycle.Role(entry.Role), Rate: usual, MaxSandboxes: entry.MaxSandboxes}
 		if entry.RateLimit != nil {
 			key.Rate = rate(*entry.RateLimit)
 		}

@@ -30,6 +30,7 @@ func clusterOptions(cfg config.Config) cluster.Options {
 		Kubeconfig:     cfg.Kubernetes.KubeconfigPath,
 		Namespace:      cfg.Kubernetes.Namespace,
 		ExecdImage:     cfg.Runtime.ExecdImage,
+		MaxSandboxes:   cfg.Server.MaxSandboxes,
 		EgressImage:    cfg.Egress.Image,
 		EgressUpstream: strings.Join(cfg.Egress.Upstream, ","),
 		NewGuard:       func(host string) cluster.Guard { return egress.New(host) },

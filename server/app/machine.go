@@ -68,6 +68,7 @@ func (a *App) prepareMachine(cfg config.Config, measured *metrics.Metrics) (star
 		}
 		started, err := host.Start(ctx, host.Options{
 			Boxes: containers, Store: measured.Store(a.machine.store), Guards: guards, Logger: a.logger, Clock: time.Now, Observer: measured,
+			MaxSandboxes:           cfg.Server.MaxSandboxes,
 			EndpointHost:           cfg.Docker.HostIP,
 			TerminatedRetention:    cfg.Server.TerminatedRetention.Duration(),
 			FailedPendingRetention: cfg.Environment.PendingFailureTTL.Duration(),

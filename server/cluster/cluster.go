@@ -60,6 +60,8 @@ type Options struct {
 	// Namespace is where sandboxes live; empty means that of the kubeconfig's context, or that of the service's own pod.
 	Namespace  string
 	ExecdImage string
+	// MaxSandboxes is how many sandboxes that have not ended there may be; 0 is no limit. Replicas that create at the same time may go beyond it.
+	MaxSandboxes int
 	// EgressImage is the image of the sidecars; empty means that there are none. EgressUpstream are the name servers that they ask, with
 	// commas between; empty means the pod's own.
 	EgressImage, EgressUpstream string
@@ -95,6 +97,7 @@ type Security struct {
 // Cluster is a lifecycle.Backend over the BatchSandboxes of a namespace. What it answers comes from its view; it writes to the API server.
 type Cluster struct {
 	Options
+	quota      lifecycle.Quota
 	view       *view.View
 	connection *view.Connection
 	api        client.Client
@@ -139,7 +142,10 @@ func connect(options Options) (*Cluster, error) {
 	if options.Observer == nil {
 		options.Observer = noObserver{}
 	}
-	c := &Cluster{Options: options, connection: connection, api: connection.API, pods: pods}
+	c := &Cluster{
+		Options: options, quota: lifecycle.Quota{Total: options.MaxSandboxes},
+		connection: connection, api: connection.API, pods: pods,
+	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.view = view.New(view.Options{
 		API: connection.API, Namespace: c.Namespace, Changed: c.changed, Clock: c.Clock, Logger: c.Logger,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"iter"
 	"strconv"
 	"strings"
 	"time"
@@ -40,6 +41,12 @@ func (c *Cluster) Create(ctx context.Context, spec lifecycle.Spec, options lifec
 	if err == nil {
 		err = c.checkClaims(ctx, spec.Volumes, options)
 	}
+	if err == nil {
+		var done func()
+		if done, err = c.quota.Take(id, options.Owner, options.MaxSandboxes, c.sandboxes()); err == nil {
+			defer done()
+		}
+	}
 	if err != nil && options.IdempotencyKey != "" {
 		// What the request names, such as a Pool, may have changed since the sandbox was created.
 		if sandbox, before := c.createdBefore(ctx, id, spec, options); !isNotFound(before) {
@@ -68,6 +75,17 @@ func (c *Cluster) Create(ctx context.Context, spec lifecycle.Spec, options lifec
 	c.Observer.StageDone(lifecycle.StageAccepted, durable.Sub(began))
 	c.Logger.Info().Str("sandbox_id", b.Name).Str("image", spec.Image).Str("owner", options.Owner).Time("expires_at", e.Sandbox.ExpiresAt).Msg("sandbox accepted")
 	return e.Sandbox, nil
+}
+
+// sandboxes are those of the view, which has what other replicas create a moment later.
+func (c *Cluster) sandboxes() iter.Seq[*lifecycle.Sandbox] {
+	return func(yield func(*lifecycle.Sandbox) bool) {
+		for _, e := range c.view.All() {
+			if !yield(&e.Sandbox) {
+				return
+			}
+		}
+	}
 }
 
 // insert writes the resource, and its Secret before it, so that it exists before a pod needs it. A client that leaves meanwhile does not stop it:

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/server/cluster"
 	"sandbox.internal/server/cluster/view"
 	"sandbox.internal/server/lifecycle"
 )
@@ -49,6 +50,33 @@ func TestCreateIsRepeated(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestQuota: a sandbox beyond it is refused, and a repeated create returns the sandbox that it made.
+func TestQuota(t *testing.T) {
+	t.Parallel()
+	s := newSpace(t)
+	c := s.replica(t, func(o *cluster.Options) { o.MaxSandboxes = 2 })
+	create := func(owner, key string) (lifecycle.Sandbox, error) {
+		return c.Create(t.Context(), sampleSpec(), lifecycle.CreateOptions{Owner: owner, IdempotencyKey: key, MaxSandboxes: 1})
+	}
+	first, err := create("alice", "k")
+	must(t, err)
+	again, err := create("alice", "k")
+	if err != nil || again.ID != first.ID {
+		t.Errorf("the repetition returns %s (%v), not %s", again.ID, err, first.ID)
+	}
+	_, err = create("alice", "another")
+	refuses(t, err, lifecycle.KindConflict, `API key "alice" that have not ended: 1`, "server.keys.max_sandboxes is 1")
+	_, err = create("bob", "")
+	must(t, err)
+	_, err = create("carol", "")
+	refuses(t, err, lifecycle.KindConflict, "that have not ended: 2", "server.max_sandboxes is 2")
+	s.play(t, first.ID, v1alpha1.PhaseFailed, "CONTAINER_ERROR", "")
+	eventually(t, "there is room again", func() bool {
+		_, err := create("alice", "later")
+		return err == nil
+	})
 }
 
 // TestRepeatedAfterAChange: a create with the Idempotency-Key of an earlier one returns that one's sandbox, also where it would be refused today.

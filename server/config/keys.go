@@ -31,6 +31,9 @@ type Key struct {
 	SHA256 string `toml:"sha256"`
 	// Role is what the key may do: admin (everything), user (its own sandboxes) or viewer (read).
 	Role Role `toml:"role"`
+	// MaxSandboxes is how many sandboxes that have not ended the key may have, 0 to 1000000; 0 is no
+	// limit. A create beyond it is 409.
+	MaxSandboxes int `toml:"max_sandboxes"`
 	// RateLimit replaces [server.rate_limit] for this key; nil leaves it.
 	RateLimit *RateLimit `toml:"rate_limit"`
 }
@@ -82,6 +85,7 @@ func checkKeys(p *problems, keys []Key, apiKey string) {
 			checkOneOf(p, path+".role", k.Role, RoleAdmin, RoleUser, RoleViewer)
 		}
 
+		checkLimit(p, path+".max_sandboxes", k.MaxSandboxes)
 		if k.RateLimit != nil {
 			k.RateLimit.check(p, path+".rate_limit")
 		}

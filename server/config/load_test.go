@@ -30,6 +30,7 @@ data_dir = "~/records"
 instance = "blue-2"
 terminated_retention = 60
 max_connections = 500
+max_sandboxes = 40
 compatibility = ["opensandbox"]
 mcp = false
 console = false
@@ -37,6 +38,7 @@ console = false
 name = "ci"
 sha256 = "`+strings.ToUpper(digestA)+`"
 role = "viewer"
+max_sandboxes = 4
 [runtime]
 type = "docker"
 execd_image = "registry.example/execd@sha256:abc"
@@ -56,8 +58,8 @@ allowed_host_paths = ["/data/", "/"]
 	want.Server = config.Server{
 		Host: "::1", LogLevel: config.LogLevelWarning, APIKey: "0123456789abcdef0123456789abcdef",
 		DataDir: "/home/ada/records", Instance: "blue-2", TerminatedRetention: 60,
-		MaxConnections: 500, Compatibility: []string{"opensandbox"},
-		Keys: []config.Key{{Name: "ci", SHA256: digestA, Role: config.RoleViewer}},
+		MaxConnections: 500, MaxSandboxes: 40, Compatibility: []string{"opensandbox"},
+		Keys: []config.Key{{Name: "ci", SHA256: digestA, Role: config.RoleViewer, MaxSandboxes: 4}},
 	}
 	want.Runtime = config.Runtime{Type: config.RuntimeDocker,
 		ExecdImage: "registry.example/execd@sha256:abc", Classes: []config.RuntimeClass{}}
@@ -160,6 +162,10 @@ func TestLoadRefuses(t *testing.T) {
 			`server.instance: must be 1 to 63 lower-case letters, digits and inner hyphens (got "Blue_1")`},
 		"no connections": {`server.max_connections = 0`,
 			`server.max_connections: must be between 1 and 1000000 (got 0)`},
+		"negative quota": {`server.max_sandboxes = -1`,
+			`server.max_sandboxes: must be between 0 (no limit) and 1000000 (got -1)`},
+		"quota of a key": {`server.keys = [{sha256 = "` + digestA + `", name = "a", role = "user", max_sandboxes = 1000001}]`,
+			`server.keys[0].max_sandboxes: must be between 0 (no limit) and 1000000 (got 1000001)`},
 		"negative retention": {`server.terminated_retention = -1`,
 			`server.terminated_retention: must be between 0 and 315360000 seconds (got -1)`},
 		"retention overflow": {`server.terminated_retention = 9223372036854775807`,

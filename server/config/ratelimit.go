@@ -28,28 +28,19 @@ func (r RateLimits) Default() RateLimit {
 	return RateLimit{RequestsPerSecond: r.RequestsPerSecond, Burst: r.Burst}
 }
 
-// maxRate is far above what the service can answer: more is a slip.
-const maxRate = 1_000_000
-
 func (r RateLimits) check(p *problems) {
 	r.Default().check(p, "server.rate_limit")
-	checkRate(p, "server.rate_limit.failed_attempts_per_minute", r.FailedAttemptsPerMinute)
+	checkLimit(p, "server.rate_limit.failed_attempts_per_minute", r.FailedAttemptsPerMinute)
 }
 
 func (r RateLimit) check(p *problems, section string) {
-	checkRate(p, section+".requests_per_second", r.RequestsPerSecond)
-	if r.Burst < 0 || r.Burst > maxRate {
+	checkLimit(p, section+".requests_per_second", r.RequestsPerSecond)
+	if r.Burst < 0 || r.Burst > maxLimit {
 		p.add(section+".burst",
-			"must be between 0 (as many as requests_per_second) and %d (got %d)", maxRate, r.Burst)
+			"must be between 0 (as many as requests_per_second) and %d (got %d)", maxLimit, r.Burst)
 	}
 	if r.Burst > 0 && r.RequestsPerSecond == 0 {
 		p.add(section+".burst",
 			"needs requests_per_second in the same section: without it there is no limit")
-	}
-}
-
-func checkRate(p *problems, key string, got int) {
-	if got < 0 || got > maxRate {
-		p.add(key, "must be between 0 (no limit) and %d (got %d)", maxRate, got)
 	}
 }

@@ -28,6 +28,15 @@ func (s Seconds) check(p *problems, key string, lowest Seconds) {
 	}
 }
 
+// maxLimit is far above what one service can do: more is a slip.
+const maxLimit = 1_000_000
+
+func checkLimit(p *problems, key string, got int) {
+	if got < 0 || got > maxLimit {
+		p.add(key, "must be between 0 (no limit) and %d (got %d)", maxLimit, got)
+	}
+}
+
 // checkOneOf reports a value that is not one of the allowed ones.
 func checkOneOf[T ~string](p *problems, key string, got T, allowed ...T) {
 	if slices.Contains(allowed, got) {

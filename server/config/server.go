@@ -63,6 +63,9 @@ type Server struct {
 	// MaxConnections is the highest number of connections of clients, 1 to 1000000; more wait until
 	// one ends.
 	MaxConnections int `toml:"max_connections"`
+	// MaxSandboxes is how many sandboxes that have not ended there may be, of all keys together, 0 to
+	// 1000000; 0 is no limit. A create beyond it is 409.
+	MaxSandboxes int `toml:"max_sandboxes"`
 	// RateLimit bounds how often the service may be called.
 	RateLimit RateLimits `toml:"rate_limit"`
 	// AuditLog is the path of the file that records every request which changes something, see
@@ -159,6 +162,7 @@ func (s Server) check(p *problems) {
 	if s.MaxConnections < 1 || s.MaxConnections > 1_000_000 {
 		p.add("server.max_connections", "must be between 1 and 1000000 (got %d)", s.MaxConnections)
 	}
+	checkLimit(p, "server.max_sandboxes", s.MaxSandboxes)
 	for _, name := range s.Compatibility {
 		checkOneOf(p, "server.compatibility", name, CompatibilityOpenSandbox)
 	}

@@ -28,6 +28,8 @@ type Options struct {
 	// Observer measures; nil means that nothing is measured.
 	Observer Observer
 
+	// MaxSandboxes is how many sandboxes that have not ended there may be; 0 is no limit.
+	MaxSandboxes int
 	// EndpointHost is the host in endpoints; empty means the one that the client reached the
 	// service on.
 	EndpointHost string
@@ -63,6 +65,7 @@ type Host struct {
 	registry registry
 	notifier notifier
 	keys     keyLocks
+	quota    lifecycle.Quota
 	slot     sync.Mutex // serialises creates of sandboxes that share the host's network
 	creating sync.RWMutex
 
@@ -76,7 +79,7 @@ var _ lifecycle.Backend = (*Host)(nil)
 // Start continues every sandbox of the store and of the engine in its present state, and returns a
 // host that serves. ctx bounds the start only. The host closes its Boxes, also when the start fails.
 func Start(ctx context.Context, options Options) (*Host, error) {
-	h := &Host{options: options, registry: newRegistry()}
+	h := &Host{options: options, registry: newRegistry(), quota: lifecycle.Quota{Total: options.MaxSandboxes}}
 	if h.options.Observer == nil {
 		h.options.Observer = noObserver{}
 	}

@@ -150,6 +150,19 @@ func (r *registry) owner(box string) *actor {
 	return r.boxes[box]
 }
 
+// sandboxes are all sandboxes. They must not be changed.
+func (r *registry) sandboxes() iter.Seq[*lifecycle.Sandbox] {
+	return func(yield func(*lifecycle.Sandbox) bool) {
+		r.mu.RLock()
+		defer r.mu.RUnlock()
+		for _, a := range r.ordered {
+			if !yield(&a.snapshot().Sandbox) {
+				return
+			}
+		}
+	}
+}
+
 func (r *registry) all() []*actor {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

@@ -56,6 +56,11 @@ func (h *Host) create(
 		return lifecycle.Sandbox{}, err
 	}
 	record := h.newRecord(spec, options)
+	done, err := h.quota.Take(record.Sandbox.ID, options.Owner, options.MaxSandboxes, h.registry.sandboxes())
+	if err != nil {
+		return lifecycle.Sandbox{}, err
+	}
+	defer done()
 	if record.HostNetwork {
 		h.slot.Lock()
 		defer h.slot.Unlock()

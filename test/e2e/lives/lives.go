@@ -95,7 +95,7 @@ var table = []row{
 	{"Errors", testErrors},
 	{"RequestIDs", testRequestIDs},
 	{"ServiceWithoutAKeyIsOpen", testServiceWithoutAKeyIsOpen},
-	{"RateLimits", testRateLimits},
+	{"Limits", testLimits},
 	{"MetadataPatch", testMetadataPatch},
 	{"ExtensionsComeBackByteForByte", testExtensionsComeBackByteForByte},
 

@@ -173,11 +173,22 @@ func testAccessToPorts(t *testing.T, b Backend) {
 		"INVALID_REQUEST_BODY", "port")
 }
 
-func testRateLimits(t *testing.T, b Backend) {
+// testLimits tests those that the configuration sets for a key.
+func testLimits(t *testing.T, b Backend) {
 	s := Start(t, b, Plan{Keys: []config.Key{
+		{Name: "few", SHA256: Digest("few"), Role: config.RoleUser, MaxSandboxes: 1},
 		{Name: "slow", SHA256: Digest("slow"), Role: config.RoleUser,
 			RateLimit: &config.RateLimit{RequestsPerSecond: 1, Burst: 2}},
 	}})
+	few := s.As(t, "few")
+	first := few.Create(t, s.Idle())
+	WantProblem(t, few.Send(t, http.MethodPost, "/v1/sandboxes", Encode(t, s.Idle())), http.StatusConflict, "CONFLICT",
+		`"few"`, "server.keys.max_sandboxes is 1")
+	few.Delete(t, first)
+	Eventually(t, "the key may create again", func() bool {
+		return few.Send(t, http.MethodPost, "/v1/sandboxes", Encode(t, s.Idle())).Status == http.StatusAccepted
+	})
+
 	slow := s.As(t, "slow")
 	// at once, so that a slow machine does not keep them below the limit
 	answers := make(chan Answer, 100)

@@ -130,8 +130,8 @@ func Configuration(instance, folder, runtime string, p Plan) string {
 	}
 	text.WriteString(p.Server + "\n")
 	for _, key := range p.Keys {
-		fmt.Fprintf(&text, "[[server.keys]]\nname = %q\nsha256 = %q\nrole = %q\n", key.Name,
-			key.SHA256, key.Role)
+		fmt.Fprintf(&text, "[[server.keys]]\nname = %q\nsha256 = %q\nrole = %q\nmax_sandboxes = %d\n",
+			key.Name, key.SHA256, key.Role, key.MaxSandboxes)
 		if limit := key.RateLimit; limit != nil {
 			fmt.Fprintf(&text, "rate_limit = {requests_per_second = %d, burst = %d}\n",
 				limit.RequestsPerSecond, limit.Burst)

@@ -64,7 +64,8 @@ export interface paths {
          *     behind the answer: poll the sandbox named by `Location` until its state is
          *     `Running` or `Failed`. Pull progress shows in `status.message`.
          *     With `docker.network_mode` `host` there is one sandbox at a time: while it is not
-         *     `Terminated` or `Failed`, another create is 409.
+         *     `Terminated` or `Failed`, another create is 409. So is one beyond `max_sandboxes`
+         *     of the service or of the key (extension).
          */
         post: operations["createSandbox"];
         delete?: never;
