@@ -38,6 +38,7 @@ func exported(t *testing.T) metricLabels {
 	t.Helper()
 	service := metrics.New("v0", "", time.Now)
 	service.Sandboxes(func() map[lifecycle.State]int { return nil })
+	service.NetworkProblem(func() string { return "" })
 
 	routes := filepath.Join(t.TempDir(), "routes.toml")
 	if err := os.WriteFile(routes, nil, 0o600); err != nil {

@@ -32,6 +32,9 @@ type machine struct {
 	info    engine.Info
 }
 
+// networkChecker is an engine that says why sandboxes do not reach the network, "" when nothing is known to be wrong.
+type networkChecker interface{ Problem() string }
+
 // prepareMachine opens them.
 func (a *App) prepareMachine(cfg config.Config, measured *metrics.Metrics) (start func(context.Context) (backend, error), err error) {
 	if a.machine.store, err = store.Open(cfg.Server.DataDir, a.logger); err != nil {
@@ -63,6 +66,9 @@ func (a *App) prepareMachine(cfg config.Config, measured *metrics.Metrics) (star
 			return nil, err
 		}
 		a.machine.info = containers.Info()
+		if checked, ok := opened.(networkChecker); ok {
+			measured.NetworkProblem(checked.Problem)
+		}
 		if boxes.SpareNetworks > 0 {
 			measured.SpareNetworks(containers.SpareNetworkCounts)
 		}
@@ -86,7 +92,7 @@ func (m *machine) describe() *api.Engine {
 		return nil
 	}
 	described := &api.Engine{Name: m.info.Name, Version: m.info.Version}
-	if checked, ok := m.engine.(interface{ Problem() string }); ok {
+	if checked, ok := m.engine.(networkChecker); ok {
 		described.Problem = checked.Problem
 	}
 	if checked, ok := m.engine.(interface{ HostUsers() string }); ok {

@@ -160,6 +160,20 @@ func (m *Metrics) SpareNetworks(count func() (free, taken, missed int)) {
 	)
 }
 
+// NetworkProblem adds whether sandboxes are kept from the network, for which problem returns a reason,
+// "" otherwise, at every scrape.
+func (m *Metrics) NetworkProblem(problem func() string) {
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: namespace, Name: "network_problem",
+		Help: "1 while sandboxes do not reach the network for a reason that GET /v1/version gives.",
+	}, func() float64 {
+		if problem() == "" {
+			return 0
+		}
+		return 1
+	}))
+}
+
 // Handler answers scrapes, in the format that the scraper asks for.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Registry: nil})

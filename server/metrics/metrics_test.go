@@ -139,6 +139,15 @@ func TestSandboxes(t *testing.T) {
 	)
 }
 
+func TestNetworkProblem(t *testing.T) {
+	m := newMetrics()
+	problem := ""
+	m.NetworkProblem(func() string { return problem })
+	has(t, scrape(t, m), `sandbox_network_problem 0`)
+	problem = "a firewall drops what sandboxes send"
+	has(t, scrape(t, m), `sandbox_network_problem 1`)
+}
+
 // brokenEngine fails as the test's call says.
 type brokenEngine struct {
 	engine.Engine

@@ -23,6 +23,9 @@ func TestPage(t *testing.T) {
 	id, paused := s.Running(t, prints), s.Running(t, s.Idle())
 	s.Act(t, http.MethodPost, paused+"/pause", http.StatusAccepted)
 	s.Await(t, paused, "Paused")
+	if text := metrics(t, s); !strings.Contains(text, "\nsandbox_network_problem 0\n") {
+		t.Errorf("the firewall is not looked at, or drops what sandboxes send:\n%s", text)
+	}
 	m := on.of(s.Instance)
 	variables, look, remove := pageBlock(t, `K=$(printf`), pageBlock(t, `nft list table`), pageBlock(t, `ip link delete`)
 	for _, change := range [][2]string{
