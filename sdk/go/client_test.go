@@ -113,13 +113,13 @@ func testBackground(t *testing.T, box *sandbox.Sandbox) {
 	if stdout != "1\n2\n3\n" || stderr != "four\n" {
 		t.Errorf("stdout %q, stderr %q", stdout, stderr)
 	}
-	text, cursor, err := counted.Logs(ctx, -1)
+	text, end, err := counted.Logs(ctx, -1)
 	check(t, err)
-	if strings.Count(text, "\n") != 4 || cursor != 3 {
-		t.Errorf("log %q, cursor %d", text, cursor)
+	if strings.Count(text, "\n") != 4 || end.Cursor != 3 {
+		t.Errorf("log %q, end %+v", text, end)
 	}
-	if text, cursor, err = counted.Logs(ctx, cursor); err != nil || text != "" || cursor != 3 {
-		t.Errorf("after it: %q, %d, %v", text, cursor, err)
+	if text, end, err = counted.Logs(ctx, end.Cursor); err != nil || text != "" || end.Cursor != 3 {
+		t.Errorf("after it: %q, %+v, %v", text, end, err)
 	}
 	for output, err := range counted.Outputs(ctx) { // a reader that stops
 		check(t, err)

@@ -200,37 +200,51 @@ func (c *Command) abort(ctx context.Context) {
 	_ = c.Interrupt(ctx) // best effort: the sandbox ends the command at its expiry
 }
 
-// Logs returns what the command wrote after a line, both outputs combined, and the cursor for the
-// next call. It begins with -1. An unfinished last line is returned again by the next call.
-func (c *Command) Logs(ctx context.Context, cursor int64) (text string, next int64, err error) {
-	log, next, err := c.OpenLogs(ctx, cursor)
+// LogEnd is where a part of a command's log ends.
+type LogEnd struct {
+	// Cursor is for the next call. An unfinished last line does not count, and comes again.
+	Cursor int64
+	// Dropped is how many bytes of output are missing after it: those beyond the limit of the output,
+	// or that could not be stored.
+	Dropped int64
+}
+
+// Logs returns what the command wrote after a line, both outputs combined. The first cursor is -1.
+func (c *Command) Logs(ctx context.Context, cursor int64) (text string, end LogEnd, err error) {
+	log, end, err := c.OpenLogs(ctx, cursor)
 	if err != nil {
-		return "", cursor, err
+		return "", LogEnd{Cursor: cursor}, err
 	}
 	defer func() { _ = log.Close() }()
 	data, err := readBounded(log, c.box.client.maxAnswer)
 	if err != nil {
-		return "", cursor, err
+		return "", LogEnd{Cursor: cursor}, err
 	}
-	return string(data), next, nil
+	return string(data), end, nil
 }
 
 // OpenLogs is Logs for output of any size: a stream, which is to be closed.
-func (c *Command) OpenLogs(ctx context.Context,
-	cursor int64) (log io.ReadCloser, next int64, err error) {
+func (c *Command) OpenLogs(
+	ctx context.Context, cursor int64,
+) (log io.ReadCloser, end LogEnd, err error) {
 	response, err := c.box.client.send(ctx, repeatable,
 		func(ctx context.Context) (*http.Response, error) {
 			return c.box.daemon.GetCommandLogs(ctx, c.ID, &execd.GetCommandLogsParams{Cursor: &cursor})
 		})
 	if err != nil {
-		return nil, cursor, err
+		return nil, LogEnd{Cursor: cursor}, err
 	}
-	next, err = strconv.ParseInt(response.Header.Get("Execd-Commands-Tail-Cursor"), 10, 64)
+	end.Cursor, err = strconv.ParseInt(response.Header.Get("Execd-Commands-Tail-Cursor"), 10, 64)
+	if err == nil {
+		if dropped := response.Header.Get("Execd-Commands-Dropped-Bytes"); dropped != "" {
+			end.Dropped, err = strconv.ParseInt(dropped, 10, 64)
+		}
+	}
 	if err != nil {
 		_ = response.Body.Close()
-		return nil, cursor, errors.New("the answer has no EXECD-COMMANDS-TAIL-CURSOR")
+		return nil, LogEnd{Cursor: cursor}, fmt.Errorf("the headers of a command's log: %w", err)
 	}
-	return response.Body, next, nil
+	return response.Body, end, nil
 }
 
 // The streams of an [Output].

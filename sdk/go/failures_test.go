@@ -522,3 +522,35 @@ func TestTimeLimitsOfOthers(t *testing.T) {
 		t.Errorf("%v after %d connections", err, dials.Load())
 	}
 }
+
+// TestLogsSayWhatIsMissing: output beyond the limit is not in a log, which says so.
+func TestLogsSayWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	dropped := ""
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+commands+"/status/c", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprint(w, `{"id":"c","running":false}`)
+	})
+	mux.HandleFunc("GET "+commands+"/c/logs", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("EXECD-COMMANDS-TAIL-CURSOR", "1")
+		if dropped != "" {
+			w.Header().Set("EXECD-COMMANDS-DROPPED-BYTES", dropped)
+		}
+		_, _ = fmt.Fprint(w, "one\ntwo\n")
+	})
+	box, err := scripted(t, mux).Connect(t.Context(), "box")
+	check(t, err)
+	command, err := box.Commands.Connect(t.Context(), "c")
+	check(t, err)
+	for header, want := range map[string]int64{"": 0, "4096": 4096} {
+		dropped = header
+		text, end, err := command.Logs(t.Context(), -1)
+		if err != nil || text != "one\ntwo\n" || end != (sandbox.LogEnd{Cursor: 1, Dropped: want}) {
+			t.Errorf("%q: %q, %+v, %v", header, text, end, err)
+		}
+	}
+	dropped = "many"
+	if text, _, err := command.Logs(t.Context(), -1); err == nil || text != "" {
+		t.Errorf("without a number: %q, %v", text, err)
+	}
+}

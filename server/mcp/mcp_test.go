@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -25,20 +28,7 @@ const (
 // TestTools: what an agent pays for before its first call. A token is counted as four bytes of the
 // JSON that tools/list answers, which is more than tokenizers make of it.
 func TestTools(t *testing.T) {
-	client, err := sandbox.New(&sandbox.Options{URL: "http://127.0.0.1:1", Key: "none"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	in, toServer := io.Pipe()
-	fromServer, out := io.Pipe()
-	served := make(chan error, 1)
-	go func() { served <- server.ServeStdio(t.Context(), in, out, client, "test") }()
-	agent := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
-	session, err := agent.Connect(t.Context(),
-		&mcp.IOTransport{Reader: fromServer, Writer: toServer}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	session := connect(t, "http://127.0.0.1:1")
 	list, err := session.ListTools(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -64,12 +54,30 @@ func TestTools(t *testing.T) {
 	if err == nil && !result.IsError {
 		t.Error("an argument that does not exist is accepted")
 	}
-	if err := session.Close(); err != nil {
-		t.Error(err)
+}
+
+// connect returns an agent's session with the tools, for the service at the URL, until the test ends.
+func connect(t *testing.T, url string) *mcp.ClientSession {
+	t.Helper()
+	client, err := sandbox.New(&sandbox.Options{URL: url, Key: "none"})
+	if err != nil {
+		t.Fatal(err)
 	}
-	if err := <-served; err != nil {
-		t.Error(err)
+	in, toServer := io.Pipe()
+	fromServer, out := io.Pipe()
+	served := make(chan error, 1)
+	go func() { served <- server.ServeStdio(context.WithoutCancel(t.Context()), in, out, client, "test") }()
+	session, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).
+		Connect(t.Context(), &mcp.IOTransport{Reader: fromServer, Writer: toServer}, nil)
+	if err != nil {
+		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if err := errors.Join(session.Close(), <-served); err != nil {
+			t.Error(err)
+		}
+	})
+	return session
 }
 
 // TestRuntimeClasses: the tool that creates has the service's classes as its choices, and no field for
@@ -117,5 +125,33 @@ func TestRuntimeClasses(t *testing.T) {
 			t.Error(err)
 		}
 		_ = served.Wait()
+	}
+}
+
+// TestMissingOutput: what a command wrote beyond the limit of its log is not passed over in silence.
+func TestMissingOutput(t *testing.T) {
+	const inside = "/v1/sandboxes/box/proxy/44772/command"
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/sandboxes/box", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"id":"box","status":{"state":"Running"}}`)
+	})
+	mux.HandleFunc("GET "+inside+"/status/c", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"id":"c","running":true}`)
+	})
+	mux.HandleFunc("GET "+inside+"/c/logs", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("EXECD-COMMANDS-TAIL-CURSOR", "0")
+		w.Header().Set("EXECD-COMMANDS-DROPPED-BYTES", "4096")
+		_, _ = io.WriteString(w, "one\n")
+	})
+	service := httptest.NewServer(mux)
+	t.Cleanup(service.Close)
+	result, err := connect(t, service.URL).CallTool(t.Context(), &mcp.CallToolParams{Name: "read_logs",
+		Arguments: map[string]any{"sandbox": "box", "command": "c"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, ok := result.Content[0].(*mcp.TextContent)
+	if !ok || !strings.Contains(answer.Text, "4096 bytes") || !strings.Contains(answer.Text, "one\n") {
+		t.Errorf("the answer is %+v", result.Content[0])
 	}
 }

@@ -247,7 +247,7 @@ func (t *tools) readLogs(ctx context.Context, _ call,
 	if err != nil {
 		return nil, err
 	}
-	stream, next, err := command.OpenLogs(ctx, cursor)
+	stream, end, err := command.OpenLogs(ctx, cursor)
 	if err != nil {
 		return nil, err
 	}
@@ -262,10 +262,14 @@ func (t *tools) readLogs(ctx context.Context, _ call,
 	}
 	if len(log) > maxText {
 		part := cutLines(string(log))
-		next = cursor + int64(strings.Count(part, "\n"))
+		next := cursor + int64(strings.Count(part, "\n"))
 		return text("%s\n%s\n[cut; cursor %d reads on]", state, part, next), nil
 	}
-	return text("%s, cursor: %d\n%s", state, next, log), nil
+	missing := ""
+	if end.Dropped > 0 {
+		missing = fmt.Sprintf(", missing after this: %d bytes, which were not stored", end.Dropped)
+	}
+	return text("%s, cursor: %d%s\n%s", state, end.Cursor, missing, log), nil
 }
 
 // boxLogs is the end of what the sandbox's own program printed.

@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Any, Callable, cast
+from typing import Any, Callable, Mapping, cast
 from urllib.parse import urlsplit
 
 from sandboxes import Client
@@ -145,9 +145,11 @@ class Exchange(BaseHTTPRequestHandler):
         pieces = (b"data: %b\n\n" % json.dumps(event).encode() for event in events)
         self.stream(200, "text/event-stream", *pieces)
 
-    def stream(self, status: int, kind: str, *pieces: bytes) -> None:
+    def stream(self, status: int, kind: str, *pieces: bytes, headers: Mapping[str, str] = {}) -> None:
         """Answers with pieces."""
         self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
         self.send_header("Content-Type", kind)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()

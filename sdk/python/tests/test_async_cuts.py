@@ -7,7 +7,7 @@ import time
 from unittest.mock import patch
 from urllib.parse import parse_qs, urlsplit
 
-from sandboxes import AsyncClient, AsyncSandbox, ConflictError, NotFoundError, StreamError
+from sandboxes import AsyncClient, AsyncSandbox, ConflictError, NotFoundError, ProtocolError, StreamError
 
 from .async_support import AsyncCase, interrupt, together
 from .support import PATIENCE, CuttingProxy, Exchange, ScriptedService, described, image
@@ -70,6 +70,27 @@ class AsyncFailures(AsyncCase):
         with ScriptedService(script) as service:
             sandbox = await self.scripted(service)
             return b"".join([piece async for piece in sandbox.logs(follow=True, tail=tail)])
+
+    async def test_the_log_of_a_command_says_what_is_missing(self) -> None:
+        headers = {"EXECD-COMMANDS-TAIL-CURSOR": "0"}
+
+        def script(exchange: Exchange) -> None:
+            if exchange.path.endswith("/logs"):
+                exchange.stream(200, "text/plain", b"one\n", headers=headers)
+            elif "/command/" in exchange.path:
+                exchange.answer(200, {"id": "c", "content": "seq 2000000000", "running": True, "exit_code": None,
+                                      "started_at": "2026-01-02T15:04:05Z", "finished_at": None})
+            else:
+                exchange.answer(200, described("Running"))
+
+        with ScriptedService(script) as service:
+            command = await (await self.scripted(service)).commands.connect("c")
+            self.assertEqual(await command.logs(), ("one\n", 0, 0))
+            headers["EXECD-COMMANDS-DROPPED-BYTES"] = "4096"
+            self.assertEqual(await command.logs(), ("one\n", 0, 4096))
+            headers["EXECD-COMMANDS-DROPPED-BYTES"] = "many"
+            with self.assertRaises(ProtocolError):
+                await command.logs()
 
     async def test_followed_logs_end_with_their_service(self) -> None:
         many = b"".join(b"line %d\n" % i for i in range(1000))

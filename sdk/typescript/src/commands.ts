@@ -211,12 +211,20 @@ export class Command implements AsyncIterable<CommandEvent> {
   /**
    * Standard output and standard error so far, combined, after the line with the index `cursor`; the
    * answer's cursor is for the next call. An unfinished last line comes again with the next one.
+   * `dropped` is how many bytes of output are missing after it: those beyond the limit of the output,
+   * or that could not be stored.
    */
-  async logs(options: CallOptions & { cursor?: number } = {}): Promise<{ text: string; cursor: number }> {
+  async logs(
+    options: CallOptions & { cursor?: number } = {},
+  ): Promise<{ text: string; cursor: number; dropped: number }> {
     const { cursor, ...call } = options;
     const input = { path: { id: this.id }, ...(cursor === undefined ? {} : { query: { cursor } }) };
     const { response, text } = await this.inside.api.text("get", "/command/{id}/logs", input, call);
-    return { text, cursor: Number(response.headers.get("EXECD-COMMANDS-TAIL-CURSOR") ?? -1) };
+    return {
+      text,
+      cursor: Number(response.headers.get("EXECD-COMMANDS-TAIL-CURSOR") ?? -1),
+      dropped: Number(response.headers.get("EXECD-COMMANDS-DROPPED-BYTES") ?? 0),
+    };
   }
 
   /** The events of a stream that is open already. */

@@ -57,8 +57,8 @@ test("a background command: events, status, logs, connect, interrupt", async () 
   const result = await again.wait();
   assert.deepEqual([result.stdout, result.stderr, result.exitCode], ["one\n", "two\n", 3]);
   const all = await again.logs();
-  assert.deepEqual(all, { text: "one\ntwo\n", cursor: 1 });
-  assert.deepEqual(await again.logs({ cursor: 0 }), { text: "two\n", cursor: 1 });
+  assert.deepEqual(all, { text: "one\ntwo\n", cursor: 1, dropped: 0 });
+  assert.deepEqual(await again.logs({ cursor: 0 }), { text: "two\n", cursor: 1, dropped: 0 });
   await assert.rejects(sandbox.commands.connect("none"), (error) => isKind(error, "not_found"));
 
   const endless = await sandbox.commands.start("sleep 1000");

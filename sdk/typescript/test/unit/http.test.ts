@@ -212,6 +212,16 @@ test("a log that was cut is compared with what had arrived, and a gap is an erro
   assert.equal((await errorOf(follow({ tail: 1 }))).kind, "stream");
 });
 
+test("the log of a command says what is missing", async () => {
+  const { client } = await clientOf((request, response) => {
+    if (!request.url?.includes("/command/")) return void response.end(JSON.stringify({ id: "a", status: { state: "Running" } }));
+    if (!request.url.includes("/logs")) return void response.end(JSON.stringify({ id: "c", running: false }));
+    response.setHeader("EXECD-COMMANDS-TAIL-CURSOR", "0").setHeader("EXECD-COMMANDS-DROPPED-BYTES", "4096").end("one\n");
+  });
+  const command = await (await client.connect("a")).commands.connect("c");
+  assert.deepEqual(await command.logs(), { text: "one\n", cursor: 0, dropped: 4096 });
+});
+
 /** What a service answers to those who read the log of a sandbox. */
 interface LogServer {
   /** What each connection for a followed log brings; "cut" after it breaks the connection off. */

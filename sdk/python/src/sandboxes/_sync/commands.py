@@ -25,6 +25,8 @@ class CommandLogs(NamedTuple):
     text: str
     cursor: int
     """For the next request. A last line without a newline is not counted, and comes again."""
+    dropped: int
+    """How many bytes of output are missing after it: those beyond the limit of the output, or that could not be stored."""
 
 
 class Command:
@@ -95,9 +97,11 @@ class Command:
         finally:
             response.close()
         tail = response.head.get("EXECD-COMMANDS-TAIL-CURSOR")
-        if not tail.removeprefix("-").isdecimal() or len(tail) > 18:
-            raise ProtocolError("the answer has no cursor")
-        return CommandLogs(text.decode("utf-8", "replace"), int(tail))
+        dropped = response.head.get("EXECD-COMMANDS-DROPPED-BYTES") or "0"
+        for number in tail.removeprefix("-"), dropped:
+            if not number.isdecimal() or len(number) > 18:
+                raise ProtocolError("the headers of the answer have no cursor, or no number of missing bytes")
+        return CommandLogs(text.decode("utf-8", "replace"), int(tail), int(dropped))
 
 
 class Commands:
