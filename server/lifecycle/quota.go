@@ -10,7 +10,13 @@ type Quota struct {
 	Total int // of all API keys together; 0 is no limit
 
 	mu       sync.Mutex
-	creating map[string]string // owners, by the id of a sandbox that may be missing in what there is
+	creating map[string]*creation // by the id of a sandbox that may be missing in what there is
+}
+
+// creation is a sandbox that is being created, by one request or by several with the same Idempotency-Key.
+type creation struct {
+	owner    string
+	requests int
 }
 
 // Take makes room for a new sandbox among those that there are, in any state. perKey is how many sandboxes that have not ended its owner may
@@ -29,9 +35,9 @@ func (q *Quota) Take(id, owner string, perKey int, sandboxes iter.Seq[*Sandbox])
 			own++
 		}
 	}
-	for creating, by := range q.creating {
-		if creating != id { // of a request that was repeated
-			count(by)
+	for creating, c := range q.creating {
+		if creating != id {
+			count(c.owner)
 		}
 	}
 	for s := range sandboxes {
@@ -50,12 +56,17 @@ func (q *Quota) Take(id, owner string, perKey int, sandboxes iter.Seq[*Sandbox])
 			total, q.Total)
 	}
 	if q.creating == nil {
-		q.creating = make(map[string]string)
+		q.creating = make(map[string]*creation)
 	}
-	q.creating[id] = owner
+	if q.creating[id] == nil {
+		q.creating[id] = &creation{owner: owner}
+	}
+	q.creating[id].requests++
 	return func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		delete(q.creating, id)
+		if q.creating[id].requests--; q.creating[id].requests == 0 {
+			delete(q.creating, id)
+		}
 	}, nil
 }
