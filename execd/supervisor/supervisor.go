@@ -23,6 +23,9 @@ const (
 	exitUsage   = 2
 )
 
+// spareThreads are for signals, messages, and a margin: this process does one thing at a time (see process.ReserveThreads).
+const spareThreads = 3
+
 // What Options.Prefix is for our programs.
 const (
 	PrefixExecd        = "EXECD"
@@ -90,7 +93,7 @@ func Run(o Options) int {
 	}
 	sandbox := len(o.Entrypoint) > 0
 	terminal := sandbox && releaseTerminal(os.Stdin)
-	s := &supervisor{Options: o, signals: notify(sandbox)}
+	s := &supervisor{Options: o, signals: notify()}
 	defer s.signals.stop()
 	// Process 1 gets the orphans of its namespace anyway; under another first process they come here only by asking.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
@@ -102,6 +105,11 @@ func Run(o Options) int {
 	case !sandbox && !started:
 		return exitFailure
 	case sandbox:
+		// While the program starts, and before anything runs that could take every thread there is.
+		process.OnOneProcessor(func() {
+			process.ReserveThreads(1, spareThreads)
+			s.signals.notifyAll()
+		})
 		if o.AwaitReady && !(started && s.awaitReady()) {
 			return s.programFailed()
 		}

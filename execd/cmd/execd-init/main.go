@@ -32,8 +32,6 @@ const (
 const (
 	// name is what this program is called in its messages.
 	name = "execd-init"
-	// spareThreads are for signals, messages, and a margin: this program does one thing at a time (see process.ReserveThreads).
-	spareThreads = 3
 	// longestPause bounds the pause before execd is started again: the sandbox's own code may kill it as often as it likes.
 	longestPause = 5 * time.Second
 )
@@ -56,7 +54,6 @@ func run(args []string) int {
 	if err := process.Shield(); err != nil {
 		return fail(exitFailure, err)
 	}
-	process.ReserveThreads(1, spareThreads)
 	self, err := os.Executable()
 	if err != nil {
 		return fail(exitFailure, err)
