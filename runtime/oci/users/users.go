@@ -18,6 +18,9 @@ const (
 
 	// ready is how many namespaces are kept for the next containers: as many as are started at the same time.
 	ready = 8
+	// few is how many are left when others are made. Containers that come and go give theirs back, and need no new ones: to make one takes 2 ms of
+	// a processor, beside the start of the container.
+	few = ready / 2
 )
 
 // ErrNone is the error of a Pool whose ranges are all taken.
@@ -65,10 +68,10 @@ func (p *Pool) Prepare() {
 	p.refill()
 }
 
-// refill makes namespaces in the background until there are enough, as long as there are ranges for them beside those of containers. The lock is
-// held.
+// refill makes namespaces in the background, if few are left, until there are enough, as long as there are ranges for them beside those of
+// containers. The lock is held.
 func (p *Pool) refill() {
-	if !p.ahead || p.refilling || p.closed {
+	if !p.ahead || p.refilling || p.closed || len(p.idle) > few {
 		return
 	}
 	p.refilling = true

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"sandbox.internal/runtime/oci/users"
@@ -58,37 +59,47 @@ func TestTake(t *testing.T) {
 	pool.Release(kept) // as a removal that is repeated does
 }
 
-// TestTakesWhatWasMadeAhead: no container waits for its namespace, as long as they do not come faster than namespaces are made.
+// TestTakesWhatWasMadeAhead: no container waits for its namespace, as long as they do not come faster than namespaces are made; and none is made
+// for containers that come and go.
 func TestTakesWhatWasMadeAhead(t *testing.T) {
-	made := make(chan struct{}, 100)
-	pool, err := users.Open(t.TempDir(), t.TempDir(), func(ids []syscall.SysProcIDMap) (*os.File, error) {
-		namespace, err := makeNamespace(ids)
-		made <- struct{}{}
-		return namespace, err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	const ahead = 8
-	pool.Prepare()
-	for range ahead {
-		<-made
-	}
-	seen := map[int]bool{}
-	for range 20 { // each is replaced
-		first := take(t, pool).First
-		if seen[first] {
-			t.Errorf("the range at %d is given twice", first)
+	synctest.Test(t, func(t *testing.T) {
+		made := 0
+		pool, err := users.Open(t.TempDir(), t.TempDir(), func(ids []syscall.SysProcIDMap) (*os.File, error) {
+			made++
+			return makeNamespace(ids)
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
-		seen[first] = true
-		<-made
-	}
-	select {
-	case <-made:
-		t.Error("more are made than were taken")
-	default:
-	}
+		t.Cleanup(pool.Close)
+		const ahead, few = 8, 4
+		pool.Prepare()
+		synctest.Wait()
+		if made != ahead {
+			t.Fatalf("%d are made ahead, want %d", made, ahead)
+		}
+		seen := map[int]bool{}
+		for taken := 1; taken <= 5*few; taken++ {
+			first := take(t, pool).First
+			if seen[first] {
+				t.Errorf("the range at %d is given twice", first)
+			}
+			seen[first] = true
+			synctest.Wait()
+			if want := ahead + taken/few*few; made != want {
+				t.Errorf("%d are made when %d were taken, want %d", made, taken, want)
+			}
+		}
+		had := made
+		for range 5 * ahead {
+			first := take(t, pool).First
+			synctest.Wait()
+			pool.Release(first)
+		}
+		if made != had {
+			t.Errorf("%d are made for containers that came and went", made-had)
+		}
+	})
 }
 
 // TestGivenBackWhileOneIsMade: no more namespaces are kept than are needed.
