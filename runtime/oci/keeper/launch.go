@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
@@ -76,22 +77,32 @@ type start struct {
 func (s *start) run(ctx context.Context) *RuntimeError {
 	since, release := s.keeper.reaper.use()
 	defer release()
+	mounted := s.mount()
+	defer mounted()
 	output, exit, err := s.openOutput()
 	defer closeAll(exit)
 	if err != nil {
 		return &RuntimeError{Stage: StageOutput, Stderr: err.Error()}
 	}
-	if s.launch.Root != "" {
-		if err := s.launch.Overlay.Mount(s.launch.Root); err != nil {
-			return &RuntimeError{Stage: StageMount, Stderr: err.Error()}
-		}
-		s.mounted = true
-	}
-	if err := s.runtime(ctx, since, output, exit); err != nil {
+	if err := s.runtime(ctx, since, output, exit, mounted); err != nil {
 		return err
 	}
 	s.container.output.watch()
 	return nil
+}
+
+// mount mounts the container's root file system beside what else is made for it; wait waits for that, as often as it is called.
+func (s *start) mount() (wait func() error) {
+	if s.launch.Root == "" {
+		return func() error { return nil }
+	}
+	done := make(chan error, 1)
+	go func() { done <- s.launch.Overlay.Mount(s.launch.Root) }()
+	return sync.OnceValue(func() error {
+		err := <-done
+		s.mounted = err == nil
+		return err
+	})
 }
 
 // openOutput makes what the container gets as descriptors. The caller closes exit.
@@ -138,8 +149,9 @@ func (s *start) openOutput() (output, exit int, err error) {
 	return output, exit, nil
 }
 
-// runtime runs the runtime's command, whose output is the container's, and finds the container's first process.
-func (s *start) runtime(ctx context.Context, since uint64, output, exit int) *RuntimeError {
+// runtime runs the runtime's command, whose output is the container's, once the root file system is mounted, and finds the container's first
+// process.
+func (s *start) runtime(ctx context.Context, since uint64, output, exit int, mounted func() error) *RuntimeError {
 	input, err := endedInput()
 	if err != nil {
 		return failure(StageRun, 0, nil, err)
@@ -149,7 +161,10 @@ func (s *start) runtime(ctx context.Context, since uint64, output, exit int) *Ru
 	if exit >= 0 {
 		files = append(files, uintptr(exit))
 	}
-	status, err := s.keeper.command(ctx, s.launch.Run, s.launch.Sealed, files, s.launch.CgroupFolders)
+	status, err := s.keeper.command(ctx, s.launch.Run, s.launch.Sealed, files, s.launch.CgroupFolders, mounted)
+	if err := mounted(); err != nil {
+		return &RuntimeError{Stage: StageMount, Stderr: err.Error()}
+	}
 	if err == nil && status == 0 {
 		err = s.findProcess(since)
 	}
@@ -287,8 +302,11 @@ func (s *start) detach() {
 	}
 }
 
-// command runs a command of the runtime in cgroups, and returns how it ended. It is killed when ctx ends, and when this process does.
-func (k *keeper) command(ctx context.Context, argv []string, sealed bool, files []uintptr, folders []string) (status unix.WaitStatus, err error) {
+// command runs a command of the runtime in cgroups, once ready has returned nil, and returns how it ended. It is killed when ctx ends, and when
+// this process does.
+func (k *keeper) command(
+	ctx context.Context, argv []string, sealed bool, files []uintptr, folders []string, ready func() error,
+) (status unix.WaitStatus, err error) {
 	if len(argv) == 0 || !filepath.IsAbs(argv[0]) {
 		return 0, errors.New("the runtime's command line must begin with an absolute path")
 	}
@@ -296,14 +314,16 @@ func (k *keeper) command(ctx context.Context, argv []string, sealed bool, files 
 	if len(folders) == 0 {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		return k.commandHere(ctx, argv, sealed, files, nil)
+		return k.commandHere(ctx, argv, sealed, files, nil, ready)
 	}
 	// The thread may move to cgroups of the container.
-	thread.Run(func() { status, err = k.commandHere(ctx, argv, sealed, files, folders) })
+	thread.Run(func() { status, err = k.commandHere(ctx, argv, sealed, files, folders, ready) })
 	return status, err
 }
 
-func (k *keeper) commandHere(ctx context.Context, argv []string, sealed bool, files []uintptr, folders []string) (unix.WaitStatus, error) {
+func (k *keeper) commandHere(
+	ctx context.Context, argv []string, sealed bool, files []uintptr, folders []string, ready func() error,
+) (unix.WaitStatus, error) {
 	system := &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	for _, folder := range folders {
 		fd, err := k.cgroups.enter(folder)
@@ -323,6 +343,9 @@ func (k *keeper) commandHere(ctx context.Context, argv []string, sealed bool, fi
 		} else {
 			k.report(program + ": it is loaded twice at every start: " + err.Error())
 		}
+	}
+	if err := ready(); err != nil {
+		return 0, err
 	}
 	pid, ended, err := k.reaper.start(program, slices.Clone(argv), &syscall.ProcAttr{Dir: "/", Env: runtimeEnvironment, Files: files, Sys: system})
 	if err != nil {
