@@ -11,7 +11,6 @@ import (
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/bundle"
-	"sandbox.internal/runtime/oci/network"
 )
 
 // The files below /etc that an engine and not the image provides. The container can write to them, so they lie on its disk: what bounds that
@@ -30,9 +29,10 @@ ff02::1	ip6-allnodes
 ff02::2	ip6-allrouters
 `
 
-// writeEtc writes them for a container. joined is the one whose network it shares, or nil; own is its own network, or nil.
-func (e *Engine) writeEtc(c *container, joined *container, own *network.Namespace) error {
-	name := bundle.Hostname(c.id, c.record.Spec.Network)
+// writeEtc writes them for the container. It may run beside what changes the container's record.
+func (s *startOperation) writeEtc() error {
+	e, c, joined, own := s.engine, s.container, s.joined, s.own
+	name := bundle.Hostname(c.id, s.spec.Network)
 	hosts, resolv := localHosts, ""
 	switch {
 	case joined != nil:
@@ -53,7 +53,7 @@ func (e *Engine) writeEtc(c *container, joined *container, own *network.Namespac
 	case own != nil:
 		hosts += hostLine(own.Address, name)
 		resolv = resolvConf(own.Nameservers)
-	case c.record.Spec.Network == engine.NetworkHost:
+	case s.spec.Network == engine.NetworkHost:
 		for file, content := range map[string]*string{hostsFile: &hosts, resolvFile: &resolv} {
 			read, err := os.ReadFile(filepath.Join("/etc", file))
 			if err != nil && !errors.Is(err, os.ErrNotExist) {

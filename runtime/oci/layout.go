@@ -36,7 +36,11 @@ func newLayout(options Options) layout {
 	return layout{data: options.Folder, run: options.RunFolder}
 }
 
-func (l layout) images() string     { return filepath.Join(l.data, "images") }
+func (l layout) images() string { return filepath.Join(l.data, "images") }
+
+// targets has layers that are no image's; see targets.go. It is where those are, because a container reaches all of them by one mount.
+func (l layout) targets() string { return filepath.Join(l.images(), "targets") }
+
 func (l layout) volumes() string    { return filepath.Join(l.data, "volumes") }
 func (l layout) folders() string    { return filepath.Join(l.data, "folders") }
 func (l layout) containers() string { return filepath.Join(l.data, "containers") }

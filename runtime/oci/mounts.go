@@ -68,7 +68,7 @@ func openBeneath(volume *os.File, sub, name string) (*os.File, error) {
 // sources are the paths by which the keeper and the runtime reach what a container is made of.
 type sources struct {
 	mounts []bundle.Mount
-	layers []string // of its image, lowest first
+	layers []string // of its root file system, lowest first
 	writes string   // the folder for what it writes: upper, work and etc
 	sys    string   // see [bundle.Input]
 	keeper int      // the process in whose mount namespace they are; 0 when all are the host's paths
@@ -90,7 +90,11 @@ func (s *startOperation) makeSources() error {
 
 func (s *startOperation) attachSources() error {
 	e, c := s.engine, s.container
-	s.sources = sources{layers: s.image.Layers, writes: c.at.disk()}
+	layers, err := s.layers()
+	if err != nil {
+		return err
+	}
+	s.sources = sources{layers: layers, writes: c.at.disk()}
 	mounts := sourceMounts{folder: e.layout.mounts(c.id), users: s.users.Namespace}
 	defer mounts.close()
 	for i, m := range s.spec.Mounts {
@@ -117,7 +121,6 @@ func (s *startOperation) attachSources() error {
 			return err
 		}
 	}
-	var err error
 	s.sources.keeper, err = mounts.attach(e)
 	return err
 }
@@ -166,8 +169,7 @@ func (s *startOperation) addOwn(mounts *sourceMounts) error {
 	if err != nil {
 		return err
 	}
-	s.sources.layers = make([]string, len(s.image.Layers))
-	for i, layer := range s.image.Layers {
+	for i, layer := range s.sources.layers {
 		below, err := filepath.Rel(s.imagesIn, layer)
 		if err != nil {
 			return err

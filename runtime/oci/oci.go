@@ -111,6 +111,9 @@ type Engine struct {
 	// networkReady is set once the network can be asked to detach; before, ends of containers are noted only.
 	networkReady bool
 
+	targetsMu sync.Mutex
+	targets   map[string]bool // the layers that mountTargets has made
+
 	// folderTurn holds one token: making folders is rare.
 	folderTurn chan struct{}
 
@@ -137,6 +140,7 @@ func Open(ctx context.Context, options Options) (_ *Engine, err error) {
 		byID:     map[string]*container{}, byName: map[string]*container{}, hostUsers: map[string]string{},
 		watchers:   map[*watcher]struct{}{},
 		folderTurn: make(chan struct{}, 1),
+		targets:    map[string]bool{},
 	}
 	e.closing, e.close = context.WithCancel(context.Background())
 	defer func() {

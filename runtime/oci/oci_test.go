@@ -161,16 +161,17 @@ func loadProbe(t testing.TB, e *oci.Engine) string {
 	return loadProbeOf(t, e, "1")
 }
 
-// loadProbeOf does so with an image that has another id for each version.
-func loadProbeOf(t testing.TB, e *oci.Engine, version string) string {
+// loadProbeOf does so with an image that has another id for each version, and more layers on top.
+func loadProbeOf(t testing.TB, e *oci.Engine, version string, more ...v1.Layer) string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(programs, "probe"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	image, err := mutate.AppendLayers(empty.Image,
+	image, err := mutate.AppendLayers(empty.Image, append([]v1.Layer{
 		layerOf(t, tar.Header{Name: "probe", Mode: 0o755, Size: int64(len(content)), Typeflag: tar.TypeReg}, content),
-		layerOf(t, tar.Header{Name: "tmp/", Mode: 0o1777, Typeflag: tar.TypeDir}, nil))
+		layerOf(t, tar.Header{Name: "tmp/", Mode: 0o1777, Typeflag: tar.TypeDir}, nil),
+	}, more...)...)
 	if err != nil {
 		t.Fatal(err)
 	}

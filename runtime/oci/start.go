@@ -183,7 +183,10 @@ func (s *startOperation) begin() error {
 
 // launch has the keeper start the container.
 func (s *startOperation) launch(ctx context.Context) (keeper.Process, error) {
-	if err := s.makeSources(); err != nil {
+	var files errgroup.Group // they wait for the disk
+	files.Go(s.writeEtc)
+	err := s.makeSources()
+	if err := errors.Join(err, files.Wait()); err != nil {
 		return keeper.Process{}, err
 	}
 	if err := s.writeBundle(); err != nil {
@@ -296,11 +299,7 @@ func (s *startOperation) join() error {
 
 // writeBundle writes what the runtime reads.
 func (s *startOperation) writeBundle() error {
-	c := s.container
-	if err := s.engine.writeEtc(c, s.joined, s.own); err != nil {
-		return err
-	}
-	spec := s.spec
+	c, spec := s.container, s.spec
 	spec.Env = maps.Clone(spec.Env)
 	if spec.Env == nil {
 		spec.Env = map[string]string{}

@@ -1,0 +1,83 @@
+package oci
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// What the OCI runtime mounts something on has to be there, and it makes what the image lacks. On an overlay it does so on the disk, together
+// with the folder that it is in: 0.1 to 0.3 ms for each file at the start of a container, and as much at its end. What every container has
+// mounts on is therefore in a layer of its own below those of the image. Whatever the image has at such a path shows instead.
+
+// layers returns the layers of the container's root file system, lowest first.
+func (s *startOperation) layers() ([]string, error) {
+	if s.trial { // its image lies elsewhere
+		return slices.Clone(s.image.Layers), nil
+	}
+	targets, err := s.engine.mountTargets(s.folderTargets())
+	if err != nil {
+		return nil, err
+	}
+	return append([]string{targets}, s.image.Layers...), nil
+}
+
+// folderTargets returns where the container has folders of the service's, which are the same in many containers.
+func (s *startOperation) folderTargets() []string {
+	var targets []string
+	for _, m := range s.spec.Mounts {
+		if m.Folder != "" {
+			targets = append(targets, filepath.Clean(m.Target))
+		}
+	}
+	slices.Sort(targets)
+	return targets
+}
+
+// mountTargets returns the layer with what every container has mounts on, and with these folders. It is made when it is missing, and then kept.
+func (e *Engine) mountTargets(folders []string) (string, error) {
+	sum := sha256.Sum256([]byte(strings.Join(folders, "\x00")))
+	layer := filepath.Join(e.layout.targets(), hex.EncodeToString(sum[:8]))
+	e.targetsMu.Lock()
+	defer e.targetsMu.Unlock()
+	if e.targets[layer] {
+		return layer, nil
+	}
+	if err := os.MkdirAll(e.layout.targets(), folderMode); err != nil {
+		return "", err
+	}
+	if err := makeFolders(layer, append([]string{"/dev", "/proc", "/sys", "/etc"}, folders...)); err != nil {
+		return "", err
+	}
+	for _, file := range []string{hostsFile, hostnameFile, resolvFile} {
+		if err := writeShared(filepath.Join(layer, "etc", file), nil); err != nil {
+			return "", err
+		}
+	}
+	e.targets[layer] = true
+	return layer, nil
+}
+
+// makeFolders makes a layer with these folders, which every user of the container may enter. Those that are there stay.
+func makeFolders(layer string, folders []string) error {
+	made := []string{layer}
+	for _, folder := range folders {
+		path := layer
+		for _, name := range strings.Split(strings.Trim(folder, "/"), "/") {
+			path = filepath.Join(path, name)
+			made = append(made, path)
+		}
+	}
+	for _, path := range made {
+		if err := os.Mkdir(path, 0o755); err != nil && !os.IsExist(err) { //nolint:gosec // as in most images
+			return err
+		}
+		if err := os.Chmod(path, 0o755); err != nil { //nolint:gosec // whatever the service's umask is
+			return err
+		}
+	}
+	return nil
+}
