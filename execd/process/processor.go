@@ -1,7 +1,9 @@
 package process
 
 import (
+	"errors"
 	"os"
+	"runtime"
 	"strconv"
 	"unsafe"
 
@@ -22,10 +24,11 @@ func keepOnProcessor() (release func()) {
 	if err != nil {
 		return func() {}
 	}
-	var all, one unix.CPUSet
+	var one unix.CPUSet
 	var cpu uint32
+	had, err := ownProcessors()
 	_, _, errno := unix.RawSyscall(unix.SYS_GETCPU, uintptr(unsafe.Pointer(&cpu)), 0, 0)
-	if errno != 0 || unix.SchedGetaffinity(0, &all) != nil {
+	if err != nil || errno != 0 {
 		threads.Close()
 		return func() {}
 	}
@@ -35,9 +38,29 @@ func keepOnProcessor() (release func()) {
 		defer threads.Close()
 		// A thread that another one starts has that one's processors: those that came meanwhile are seen by the second look.
 		for range 2 {
-			keepThreads(threads, &all)
+			keepThreads(threads, &had)
 		}
 	}
+}
+
+// ownProcessors returns the set that gives this thread the processors that it has: every processor there can be, unless something else than its
+// control group has taken some from it. A thread that was given exactly those of its group would not get those that the group gets later.
+func ownProcessors() (had unix.CPUSet, err error) {
+	// Both are asked of the thread that runs this, in whose place another one may run the rest.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := unix.SchedGetaffinity(0, &had); err != nil {
+		return had, err
+	}
+	var every, now unix.CPUSet
+	every.Fill()
+	if err := unix.SchedSetaffinity(0, &every); err != nil {
+		return had, err
+	}
+	if err := unix.SchedGetaffinity(0, &now); err != nil || now != had {
+		return had, errors.Join(err, unix.SchedSetaffinity(0, &had))
+	}
+	return every, nil
 }
 
 // keepThreads sets the processors of each of these threads. An error is that of a thread that has ended.
