@@ -60,17 +60,17 @@ scripts/fuzz.sh
 run_tests() {
 	CGO_ENABLED=1 go test -race -vet=off -gcflags=all=-dwarf=false -ldflags=-w -timeout 45m "$@" | tee -a "$output"
 }
-# Many tests wait for clocks: three packages run at once on two processors. Of those of test/, test/e2e keeps two busy by itself; the
-# others wait for two fifths of their time. The longest begin first, so that none is alone at the end.
+# Many tests wait for clocks: three packages run at once on two processors. Those of test/e2e/kube wait for a node and begin first, so that
+# they are not alone at the end; test/e2e keeps two processors busy by itself, and others of test/ a half of one.
 module=$(go list -m)
 mapfile -t own < <(go list ./... | grep -v "^$module/test/")
-mapfile -t others < <(go list ./test/... | grep -vx "$module/test/e2e")
+mapfile -t others < <(go list ./test/... | grep -vx -e "$module/test/e2e" -e "$module/test/e2e/kube")
 output=$(mktemp)
 trap 'rm -f "$output"' EXIT
 failed=0
-run_tests -p "$(($(nproc) * 3 / 2))" "$@" "${own[@]}" || failed=1
+run_tests -p "$(($(nproc) * 3 / 2))" "$@" ./test/e2e/kube "${own[@]}" || failed=1
 run_tests "$@" ./test/e2e || failed=1
-run_tests -p "$(nproc)" "$@" ./test/e2e/{kube,cells,local} "${others[@]}" || failed=1
+run_tests -p "$(nproc)" "$@" ./test/e2e/{cells,local} "${others[@]}" || failed=1
 if ((failed)); then
 	say 'failed:' # once more, below what the tests said
 	grep -E '^(FAIL\s|panic:| *--- FAIL)' "$output"

@@ -72,30 +72,27 @@ module() {
 # The packages of the programs that are not Kubernetes' own.
 declare -A packages=([etcd]=go.etcd.io/etcd/server/v3 [helm]=helm.sh/helm/v3/cmd/helm)
 
-# compile LDFLAGS NAME=PACKAGE...: builds programs without symbols for a debugger, which take a tenth of the time.
-compile() {
-	local each
-	for each in "${@:2}"; do
-		complete "${each%%=*}" && continue
-		logged go build -trimpath -gcflags=all=-dwarf=false -ldflags "-s -w $1" -o "$work/${each%%=*}" "${each#*=}"
-		keep "${each%%=*}" "$work/${each%%=*}"
-	done
-}
-
+# build_programs compiles them at once, since a processor is idle while a program is linked, and without symbols for a debugger, which take a
+# tenth of the time.
 build_programs() {
-	local name minor=${kubernetes_version#v1.} flags variable=k8s.io/component-base/version
-	mkdir "$work/module"
+	local name flags minor=${kubernetes_version#v1.} variable=k8s.io/component-base/version names=() built=()
+	mkdir "$work/module" "$work/programs"
 	cd "$work/module"
 	module
-	flags="-X $variable.gitVersion=$kubernetes_version -X $variable.gitMajor=1 -X $variable.gitMinor=${minor%%.*} -X $variable.gitTreeState=clean"
-	for name in "${kubernetes_programs[@]}"; do compile "$flags" "$name=k8s.io/kubernetes/cmd/$name"; done
-	compile '' "etcd=${packages[etcd]}"
+	flags="-s -w -X $variable.gitVersion=$kubernetes_version -X $variable.gitMajor=1 -X $variable.gitMinor=${minor%%.*} -X $variable.gitTreeState=clean"
 	# A helm without a cluster takes the version of Kubernetes that it was built with.
-	flags="-X helm.sh/helm/v3/internal/version.version=$helm_version"
+	flags+=" -X helm.sh/helm/v3/internal/version.version=$helm_version"
 	for name in lint/rules chartutil; do
 		flags+=" -X helm.sh/helm/v3/pkg/$name.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/$name.k8sVersionMinor=${minor%%.*}"
 	done
-	compile "$flags" "helm=${packages[helm]}"
+	for name in "${kubernetes_programs[@]}" "${!packages[@]}"; do
+		complete "$name" && continue
+		names+=("$name")
+		built+=("${packages[$name]:-k8s.io/kubernetes/cmd/$name}")
+	done
+	logged go build -trimpath -gcflags=all=-dwarf=false -ldflags "$flags" -o "$work/programs/" "${built[@]}"
+	[[ ! -e $work/programs/server ]] || mv "$work/programs/server" "$work/programs/etcd" # named after its folder
+	for name in "${names[@]}"; do keep "$name" "$work/programs/$name"; done
 }
 
 build_pause() {
