@@ -150,22 +150,10 @@ func testRowsOfOperations(t *testing.T, b Backend) {
 func testRowsOfCodes(t *testing.T, b Backend) {
 	s := Start(t, b, Plan{})
 	t.Run("row lifecycle/codes/IMAGE_PULL_ERROR", func(t *testing.T) {
-		t.Parallel()
 		id := s.Create(t, Request("127.0.0.1:1/no/such:image", "sleep", "1"))
 		if got := s.Await(t, id, "Failed").Status; got.Reason != "IMAGE_PULL_ERROR" {
 			t.Errorf("the reason is %s", got.Reason)
 		}
-	})
-	t.Run("row lifecycle/codes/EXPIRED", func(t *testing.T) {
-		t.Parallel()
-		r := s.Idle()
-		r.Timeout = 60
-		id := s.Create(t, r)
-		if got := s.AwaitWithin(t, id, "Terminated",
-			time.Duration(r.Timeout)*time.Second+Patience).Status; got.Reason != "EXPIRED" {
-			t.Errorf("the reason is %s", got.Reason)
-		}
-		s.Gone(t, id)
 	})
 	t.Run("row lifecycle/codes/INVALID_REQUEST_BODY", func(t *testing.T) {
 		WantProblem(t, s.Send(t, http.MethodPost, "/v1/sandboxes", `{`), 400,
