@@ -61,7 +61,7 @@ run_tests() {
 	CGO_ENABLED=1 go test -race -vet=off -gcflags=all=-dwarf=false -ldflags=-w -timeout 45m "$@" | tee -a "$output"
 }
 # Many tests wait for clocks: three packages run at once on two processors. Those of test/e2e/kube wait for a node and begin first, so that
-# they are not alone at the end; test/e2e keeps two processors busy by itself, and others of test/ a half of one.
+# they are not alone at the end; test/e2e keeps two processors busy by itself.
 module=$(go list -m)
 mapfile -t own < <(go list ./... | grep -v "^$module/test/")
 mapfile -t others < <(go list ./test/... | grep -vx -e "$module/test/e2e" -e "$module/test/e2e/kube")
