@@ -35,6 +35,7 @@ func (p *ports) enter(c echo.Context, v visit) error {
 	case v.token:
 		return p.byToken(c, v, signatures)
 	case len(signatures) == 0 || c.Request().Header.Get(reach.KeyHeader) != "":
+		c.SetRequest(markToPort(c.Request()))
 		return p.server.AuthenticatedAndCounted(
 			func(c echo.Context) error { return p.byKey(c, v) })(
 			c,

@@ -43,10 +43,10 @@ type Options struct {
 	Backend lifecycle.Backend
 	// Images manages the images of the backend; nil when it has no such ability.
 	Images lifecycle.ImageStore
-	// Keys are the accepted API keys. Without any, every client is an administrator.
+	// Keys are the accepted API keys. Without any, every client is an administrator, but for pages of other hosts in a browser.
 	Keys []Key
-	// Local says that the service listens on a loopback address. Without keys it then refuses requests under names of other hosts,
-	// which the pages of browsers send.
+	// Local says that the service listens on a loopback address. Without keys it then refuses requests under names of other hosts, too,
+	// whose owners can have them lead to this machine.
 	Local bool
 	// Session returns who sends a request that carries a session in the place of a key, with ok, or
 	// why it is not let in; nil means that there are no sessions.

@@ -36,10 +36,11 @@ func find(keys []Key, presented string) (found *Key) {
 	return found
 }
 
-// Identify returns the holder of an API key. Without any keys, every client is an administrator.
-func Identify(keys []Key, presented string) (lifecycle.Principal, error) {
+// Identify returns the holder of the API key that a request presents in its body. Without any keys, every client is an administrator but the page
+// of another host, as in [Options].
+func Identify(r *http.Request, keys []Key, local bool, presented string) (lifecycle.Principal, error) {
 	if len(keys) == 0 {
-		return lifecycle.Principal{Role: lifecycle.RoleAdmin}, nil
+		return lifecycle.Principal{Role: lifecycle.RoleAdmin}, refusePages(r, local)
 	}
 	if key := find(keys, presented); key != nil {
 		return lifecycle.Principal{Name: key.Name, Role: key.Role}, nil
@@ -64,11 +65,16 @@ func Admits(server *serve.Server, keys []Key, local bool) func(*http.Request) bo
 	}
 }
 
-// authenticate returns who sends a request. A session decides alone where there is one.
+// authenticate returns who sends a request. A session decides alone where there is one, which without keys any page could have begun.
 func authenticate(
 	keys []Key, local bool, session func(context.Context) (lifecycle.Principal, bool, error),
 ) func(*http.Request) (any, error) {
 	return func(r *http.Request) (any, error) {
+		if len(keys) == 0 {
+			if err := refusePages(r, local); err != nil {
+				return nil, err
+			}
+		}
 		if session != nil {
 			if principal, ok, err := session(r.Context()); ok {
 				if err != nil {
@@ -78,9 +84,6 @@ func authenticate(
 				serve.LogField(r.Context(), "console", true)
 				return principal, nil
 			}
-		}
-		if len(keys) == 0 && local {
-			return lifecycle.Principal{Role: lifecycle.RoleAdmin}, refuseNames(r)
 		}
 		if len(keys) == 0 {
 			return lifecycle.Principal{Role: lifecycle.RoleAdmin}, nil
@@ -99,17 +102,35 @@ func authenticate(
 	}
 }
 
-// refuseNames refuses a request under the name of another host. The page of a browser sends it: whoever owns a name can have it lead
-// to this machine, and the browser then takes the service for the page's own.
-func refuseNames(r *http.Request) error {
+// refusePages refuses what a browser sends for the page of another host to a service without keys, where every request is an administrator's.
+// The Origin of such a page has that host, or is null, as for the pages that a sandbox serves; these may send requests to ports, where paths have
+// an ID that others do not have. Or its host has led the browser to this machine, as the owner of a name can do: a local service answers to no name
+// but localhost.
+func refusePages(r *http.Request, local bool) error {
 	host := (&url.URL{Host: r.Host}).Hostname()
-	if _, err := netip.ParseAddr(host); err == nil || strings.EqualFold(host, "localhost") {
+	if _, err := netip.ParseAddr(host); local && err != nil && !strings.EqualFold(host, "localhost") {
+		return serve.Unauthorized(
+			"header Host: must be localhost or an IP address, because the service is local and has no API keys (server.api_key); got %.100q",
+			r.Host)
+	}
+	origin := r.Header.Get("Origin")
+	if origin == "" || origin == "null" && isToPort(r) {
 		return nil
 	}
-	return serve.Unauthorized(
-		"header Host: must be localhost or an IP address, because the service is local and has no API keys (server.api_key); got %.100q",
-		r.Host)
+	if page, err := url.Parse(origin); err != nil || !strings.EqualFold(page.Hostname(), host) {
+		return serve.Unauthorized("header Origin: must be of this host, because the service has no API keys (server.api_key); got %.100q", origin)
+	}
+	return nil
 }
+
+type toPort struct{}
+
+// markToPort marks a request to a port of a sandbox.
+func markToPort(r *http.Request) *http.Request {
+	return r.WithContext(context.WithValue(r.Context(), toPort{}, true))
+}
+
+func isToPort(r *http.Request) bool { return r.Context().Value(toPort{}) != nil }
 
 // caller returns the caller of the request that ctx belongs to.
 func caller(ctx context.Context) lifecycle.Principal {

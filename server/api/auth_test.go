@@ -16,24 +16,34 @@ func TestNamesThatLeadHere(t *testing.T) {
 		serveWith(t, api.Options{Backend: newBackend(), Local: true, Keys: []api.Key{alice}})
 	everywhere := serve(t, newBackend())
 	for _, test := range []struct {
-		service *service
-		host    string
-		want    int
+		service      *service
+		host, origin string
+		want         int
 	}{
-		{open, "evil.example:8080", 401},
-		{open, "127.0.0.1.evil.example", 401},
-		{open, "127.0.0.1:9", 200},
-		{open, "LocalHost:9", 200},
-		{open, "[::1]:9", 200},
-		{open, "192.0.2.1", 200},
-		{everywhere, "sandboxes.example", 200},
-		{keyed, "sandboxes.example", 200},
+		{open, "evil.example:8080", "", 401},
+		{open, "127.0.0.1.evil.example", "", 401},
+		{open, "127.0.0.1:9", "", 200},
+		{open, "LocalHost:9", "", 200},
+		{open, "[::1]:9", "", 200},
+		{open, "192.0.2.1", "", 200},
+		{everywhere, "sandboxes.example", "", 200},
+		{keyed, "sandboxes.example", "", 200},
+		{open, "127.0.0.1:9", "http://evil.example", 401},
+		{open, "127.0.0.1:9", "null", 401},
+		{open, "127.0.0.1:9", "http://127.0.0.1:3000", 200},
+		{open, "[::1]:9", "http://[::1]:3000", 200},
+		{everywhere, "sandboxes.example", "https://evil.example", 401},
+		{everywhere, "sandboxes.example", "https://Sandboxes.example", 200},
+		{keyed, "sandboxes.example", "https://evil.example", 200}, // it has the key
 	} {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, test.service.url+"/v1/sandboxes", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		r.Host = test.host
+		if test.origin != "" {
+			r.Header.Set("Origin", test.origin)
+		}
 		r.Header.Set("SERVICE-API-KEY", aliceSecret)
 		response, err := test.service.http.Do(r)
 		if err != nil {
@@ -41,7 +51,7 @@ func TestNamesThatLeadHere(t *testing.T) {
 		}
 		response.Body.Close()
 		if response.StatusCode != test.want {
-			t.Errorf("%s: %d, want %d", test.host, response.StatusCode, test.want)
+			t.Errorf("%s, Origin %s: %d, want %d", test.host, test.origin, response.StatusCode, test.want)
 		}
 	}
 }

@@ -31,6 +31,9 @@ func rateLimits(keys []Key, limits Limits, clock func() time.Time) serve.RateLim
 	for _, key := range keys {
 		rates[key.Name] = key.Rate
 	}
+	if len(keys) == 0 {
+		limits.Refused = serve.Rate{} // there is no key to guess, and a page that is refused has the address of the user who looks at it
+	}
 	return serve.RateLimits{
 		Refused: limits.Refused,
 		Clock:   clock,

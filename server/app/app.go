@@ -137,8 +137,10 @@ func (a *App) addFrontEnds(cfg config.Server, options api.Options) error {
 	}
 	if cfg.Console {
 		pages, err := console.New(console.Options{
-			Identify: func(key string) (lifecycle.Principal, error) { return api.Identify(keys, key) },
-			Open:     len(keys) == 0,
+			Identify: func(r *http.Request, key string) (lifecycle.Principal, error) {
+				return api.Identify(r, keys, options.Local, key)
+			},
+			Open: len(keys) == 0,
 		})
 		if err != nil {
 			return err

@@ -59,8 +59,8 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'%s; " +
 
 // Options configures a [Console]. Identify is required.
 type Options struct {
-	// Identify returns the holder of an API key, or the error to answer with.
-	Identify func(key string) (lifecycle.Principal, error)
+	// Identify returns the holder of the API key that a request to sign in has, or the error to answer with.
+	Identify func(r *http.Request, key string) (lifecycle.Principal, error)
 	// Open says that the service has no keys and admits every request.
 	Open bool
 	// Lifetime is how long a session lasts; 0 means 12 hours.
@@ -178,7 +178,7 @@ func (c *Console) signIn(ctx echo.Context, server *serve.Server) error {
 	}
 	var principal lifecycle.Principal
 	err := server.Attempt(r, func() (err error) {
-		principal, err = c.options.Identify(body.Key)
+		principal, err = c.options.Identify(r, body.Key)
 		return err
 	})
 	if err != nil {

@@ -40,7 +40,7 @@ func start(t *testing.T, options console.Options) *service {
 func startAudited(t *testing.T, options console.Options, audit serve.AuditLog) *service {
 	t.Helper()
 	if options.Identify == nil {
-		options.Identify = func(key string) (lifecycle.Principal, error) {
+		options.Identify = func(_ *http.Request, key string) (lifecycle.Principal, error) {
 			if role, ok := strings.CutSuffix(key, "-key"); ok {
 				return lifecycle.Principal{
 					Name: "holder of " + key,
