@@ -411,9 +411,10 @@ func TestInterruptedCommandThatSucceeds(t *testing.T) {
 func TestStubbornCommandIsKilled(t *testing.T) {
 	m := newManager(t)
 	began := time.Now()
-	c := start(t, m, command.Spec{Command: "trap '' TERM; echo ready; while :; do sleep 0.05; done", Timeout: 200 * time.Millisecond})
+	const timeout = 2 * time.Second // in which the shell has to get as far as its trap
+	c := start(t, m, command.Spec{Command: "trap '' TERM; while :; do sleep 0.05; done", Timeout: timeout})
 	wait(t, c)
-	if took := time.Since(began); took < 2*time.Second {
+	if took := time.Since(began); took < timeout+2*time.Second {
 		t.Errorf("killed after %v, want SIGKILL 2 s after SIGTERM", took)
 	}
 }
