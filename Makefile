@@ -37,8 +37,8 @@ check: ## gofmt, vet, and the tests that need no engine, cluster, kernels or net
 	$(CHECKED) go vet ./...
 	@$(CHECKED) scripts/check.sh
 
-test: ## all tests, on real parts
-	@scripts/test.sh
+test: ## all tests, on real parts (FLAGS=-count=1 runs also those whose inputs have not changed)
+	@scripts/test.sh $(FLAGS)
 
 test-cluster: images ## the tests on a real Kubernetes, which is built the first time (about ten minutes)
 	@scripts/images.sh server controller ingress python

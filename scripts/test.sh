@@ -1,5 +1,9 @@
 #!/usr/bin/env bash
-# Installs what the tests need, looks at the code, and runs every test, with the race detector. Called by `make test`.
+# Installs what the tests need, looks at the code, and runs every test in a copy of the working tree, with the race detector. Usage: scripts/test.sh
+# [FLAG of go test...]. Called by `make test`.
+#
+# The copy is at the same path for every clone, so that the go command repeats results of packages whose inputs are the same, whoever has tested
+# them here; -count=1 repeats none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -44,37 +48,21 @@ install() {
 installing=$!
 make --no-print-directory lint || { wait "$installing" || true; exit 1; }
 wait "$installing"
-make --no-print-directory images
-# The one mostly waits for packages, while the other compiles.
-xargs -d '\n' -P 2 -I {} bash -ec '{}' <<-JOBS
-	scripts/images.sh server controller ingress python code-interpreter && scripts/images.sh --archives execd egress busybox base python code-interpreter
-	test/cluster/build.sh
-JOBS
+scripts/fuzz.sh # here, and not in the copy: an input that fails is to be committed
 
 if [[ $EUID -ne 0 ]]; then
 	say "some tests mount file systems and make namespaces: they need root"
 fi
-scripts/fuzz.sh
-# `make lint` has vetted the packages, and a test needs no symbols for a debugger, which take long to compile and link. Not
-# with -trimpath: Go would repeat the results of another clone, whose files a test has opened by their paths, without a look at them here.
-run_tests() {
-	CGO_ENABLED=1 go test -race -vet=off -gcflags=all=-dwarf=false -ldflags=-w -timeout 45m "$@" | tee -a "$output"
-}
-# Many tests wait for clocks: three packages run at once on two processors. Those of test/e2e/kube wait for a node and begin first, so that
-# they are not alone at the end; test/e2e keeps two processors busy by itself.
-module=$(go list -m)
-mapfile -t own < <(go list ./... | grep -v "^$module/test/")
-mapfile -t others < <(go list ./test/... | grep -vx -e "$module/test/e2e" -e "$module/test/e2e/kube")
-output=$(mktemp)
-trap 'rm -f "$output"' EXIT
-failed=0
-run_tests -p "$(($(nproc) * 3 / 2))" "$@" ./test/e2e/kube "${own[@]}" || failed=1
-run_tests "$@" ./test/e2e || failed=1
-run_tests -p "$(nproc)" "$@" ./test/e2e/{cells,local} "${others[@]}" || failed=1
-if ((failed)); then
-	say 'failed:' # once more, below what the tests said
-	grep -E '^(FAIL\s|panic:| *--- FAIL)' "$output"
-	exit 1
-fi
-# Not beside the tests. With the flags with which `make build` has compiled what it imports.
-CGO_ENABLED=0 go run -trimpath -buildvcs=false -gcflags=all=-dwarf=false ./bench --gate
+cache=${SANDBOX_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sandbox}
+mkdir -p "$cache"
+SANDBOX_CACHE=$(cd "$cache" && pwd) # also from the copy
+export SANDBOX_CACHE
+copy=$SANDBOX_CACHE/tree
+# The lock ends with this command, whatever the tests leave behind. They also share the images' names with those of another clone.
+flock --nonblock "$copy.lock" true || say "tests of another clone are running: waiting for their end"
+# With the flags with which `make lint` has compiled what it imports.
+exec flock --close "$copy.lock" bash -ec '
+	CGO_ENABLED=0 go run -trimpath -buildvcs=false -gcflags=all=-dwarf=false ./test/snapshot "$1"
+	cd "$1"
+	exec scripts/suite.sh "${@:2}"
+' test "$copy" "$@"

@@ -120,6 +120,9 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 		}
 		return c, nil
 	}
+	if err := program.UseImages(strings.Join(options.Images, " ")); err != nil {
+		return nil, err
+	}
 	if err := c.run(ctx, "build.sh"); err != nil {
 		return nil, err
 	}

@@ -41,10 +41,6 @@ func onDocker(containers *docker.Engine) lives.Backend {
 	return lives.Backend{
 		Images: lives.Images{Busybox: busyboxImage, Base: baseImage},
 		Settings: func(*testing.T, string, lives.Plan) string {
-			// The go command repeats its cached result until a file that a test opened has changed;
-			// the image is made of these.
-			_, _ = os.Stat("../../bin/execd")
-			_, _ = os.Stat("../../bin/execd-init")
 			return runtimeSettings()
 		},
 		Leftovers: func(t *testing.T, instance, id string) []string {

@@ -18,6 +18,7 @@ import (
 	"sandbox.internal/server/api"
 	"sandbox.internal/server/app"
 	"sandbox.internal/server/config"
+	"sandbox.internal/test/program"
 )
 
 const (
@@ -91,9 +92,7 @@ func remove(t *testing.T, client *lifecycle.ClientWithResponses, id string) {
 func startService(t *testing.T, runtime string) *lifecycle.ClientWithResponses {
 	t.Helper()
 	const key = "the-key-of-the-administrator-of-these-tests"
-	// The go command repeats the result that it remembers until a file that a test looked at has changed; the image is made of these.
-	_, _ = os.Stat("../../../bin/execd")
-	_, _ = os.Stat("../../../bin/execd-init")
+	must(t, program.UseImages(execdImage))
 	folder := t.TempDir()
 	file := filepath.Join(folder, "sandbox.toml")
 	must(t, os.WriteFile(file, fmt.Appendf(nil,

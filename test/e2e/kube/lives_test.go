@@ -194,7 +194,6 @@ func kubeletLog(namespace string) string {
 // settings makes a namespace, in which no controller works, and chooses it with the rights that the
 // chart gives the service.
 func settings(t *testing.T, instance string, p lives.Plan) string {
-	seen("execd", "execd-init", "egress", "egress-init", "task-executor", "task-executor-init")
 	space(t, instance)
 	kubeconfig := accounts(t, instance).Server
 	return fmt.Sprintf(

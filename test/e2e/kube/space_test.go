@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -160,14 +159,6 @@ func kubectl(t *testing.T, namespace, stdin string, args ...string) string {
 		t.Fatal(err)
 	}
 	return string(out)
-}
-
-// seen makes the go command discard its cached result when a program has changed that an image is
-// made of.
-func seen(programs ...string) {
-	for _, name := range programs {
-		_, _ = os.Stat("../../../bin/" + name)
-	}
 }
 
 // podsOf returns the names of a Pool's pods.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -23,6 +24,7 @@ import (
 	"sandbox.internal/server/api"
 	"sandbox.internal/server/app"
 	"sandbox.internal/server/config"
+	"sandbox.internal/test/program"
 )
 
 const (
@@ -110,7 +112,7 @@ func Start(t *testing.T, b Backend, p Plan) *Service {
 	s.Client = Client{Images: b.Images, HTTP: &http.Client{Transport: s.Conform, Timeout: Patience},
 		Key: AdminKey}
 	text := Configuration(s.Instance, s.Folder, b.Settings(t, s.Instance, p), p)
-	if err := os.WriteFile(s.File, []byte(text), 0o600); err != nil {
+	if err := errors.Join(program.UseImages(text), os.WriteFile(s.File, []byte(text), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.end(t) })
