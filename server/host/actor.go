@@ -128,6 +128,9 @@ func (a *actor) publish() {
 	a.host.registry.publish(a, &snapshot)
 	close(a.changed)
 	a.changed = make(chan struct{})
+	if snapshot.Removed {
+		a.host.makeRoom(a, &snapshot)
+	}
 }
 
 func (a *actor) state() lifecycle.State { return a.record.Sandbox.Status.State }

@@ -168,6 +168,7 @@ func (a *actor) due() bool {
 			return false
 		}
 		a.host.registry.remove(a)
+		a.host.ended.Remove(a)
 		a.host.notifier.notify(events)
 		return true
 	}
