@@ -5,6 +5,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,6 +78,9 @@ type Options struct {
 	AllowedHostPaths []string
 	// TerminatedRetention is how long the record of an ended sandbox stays readable.
 	TerminatedRetention time.Duration
+	// EndedBudget is what their records may take together, in bytes; over it the oldest of the owner that has the most are forgotten before
+	// their time. 0 means 256 MiB.
+	EndedBudget int
 	// PendingFailureTTL is the same for a sandbox that failed while it was Pending.
 	PendingFailureTTL time.Duration
 	// ProvisionTimeout is how long a sandbox may be Pending: then it has failed, for instance because no node has room for it.
@@ -98,6 +102,7 @@ type Security struct {
 type Cluster struct {
 	Options
 	quota      lifecycle.Quota
+	ended      *lifecycle.Ended[string] // by id
 	view       *view.View
 	connection *view.Connection
 	api        client.Client
@@ -144,6 +149,7 @@ func connect(options Options) (*Cluster, error) {
 	}
 	c := &Cluster{
 		Options: options, quota: lifecycle.Quota{Total: options.MaxSandboxes},
+		ended:      lifecycle.NewEnded[string](cmp.Or(options.EndedBudget, endedBudget)),
 		connection: connection, api: connection.API, pods: pods,
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
@@ -163,8 +169,13 @@ func (c *Cluster) Close() {
 
 // changed measures what the view shows, and does what is due for a sandbox.
 func (c *Cluster) changed(e *view.Entry, events []lifecycle.Event, deleted bool) {
-	if !deleted {
-		c.shorten(e)
+	if deleted {
+		c.ended.Remove(e.Sandbox.ID)
+	} else {
+		if tooLong(e.Batch, c.retention) {
+			c.shorten(e.Sandbox.ID, c.retention)
+		}
+		c.makeRoom(e)
 	}
 	for _, event := range events {
 		if event.Type != lifecycle.EventState {
@@ -177,35 +188,49 @@ func (c *Cluster) changed(e *view.Entry, events []lifecycle.Event, deleted bool)
 	}
 }
 
-// shorten makes the record of an ended sandbox be forgotten when the configuration says: the resource is created with the longest retention of
-// all ends. Every replica may do it, and one does. It is never made longer, or two replicas with different configurations would never be done.
-func (c *Cluster) shorten(e *view.Entry) {
-	if !c.tooLong(e.Batch) {
+// What records of ended sandboxes take of the controller's memory, which holds whole resources, and a half of that of etcd. The controller is
+// given 1 GiB by the chart.
+const (
+	endedBudget = 256 << 20
+	endedBytes  = 16 << 10 // of a resource without its texts
+)
+
+// makeRoom has records of ended sandboxes forgotten before their time that there is no room for. Every replica comes to the same ones.
+func (c *Cluster) makeRoom(e *view.Entry) {
+	if !e.Batch.Status.Phase.Finished() || e.Batch.DeletionTimestamp != nil {
 		return
 	}
+	for _, id := range c.ended.Add(e.Sandbox.ID, e.Record.Owner, endedBytes+2*e.Size()) {
+		c.shorten(id, func(*v1alpha1.BatchSandbox) *int32 { return new(int32) })
+	}
+}
+
+// shorten makes the record of an ended sandbox be forgotten when want says, as the resource is created with the longest retention of all ends.
+// Every replica may do it, and one does. It is never made longer, or two replicas with different configurations would never be done.
+func (c *Cluster) shorten(id string, want func(*v1alpha1.BatchSandbox) *int32) {
 	c.tasks.Go(func() {
 		for c.ctx.Err() == nil {
-			_, err := c.change(c.ctx, e.Sandbox.ID, func(_ *view.Entry, b *v1alpha1.BatchSandbox) (bool, error) {
-				tooLong := c.tooLong(b)
-				if tooLong {
-					b.Spec.TTLSecondsAfterFinished = c.retention(b)
+			_, err := c.change(c.ctx, id, func(_ *view.Entry, b *v1alpha1.BatchSandbox) (bool, error) {
+				if !tooLong(b, want) {
+					return false, nil
 				}
-				return tooLong, nil
+				b.Spec.TTLSecondsAfterFinished = want(b)
+				return true, nil
 			})
 			var known *lifecycle.Error
 			if err == nil || c.ctx.Err() != nil || errors.As(err, &known) && known.Kind == lifecycle.KindNotFound {
 				return
 			}
-			c.Logger.Warn().Err(err).Str("sandbox_id", e.Sandbox.ID).Msg("the record of an ended sandbox stays for longer than it should; it is tried again")
+			c.Logger.Warn().Err(err).Str("sandbox_id", id).Msg("the record of an ended sandbox stays for longer than it should; it is tried again")
 			clock.Sleep(c.ctx, shortenInterval)
 		}
 	})
 }
 
-// tooLong reports whether a sandbox has ended and its record stays for longer than the configuration says.
-func (c *Cluster) tooLong(b *v1alpha1.BatchSandbox) bool {
+// tooLong reports whether a sandbox has ended and its record stays for longer than wanted.
+func tooLong(b *v1alpha1.BatchSandbox, want func(*v1alpha1.BatchSandbox) *int32) bool {
 	return b.Status.Phase.Finished() && b.DeletionTimestamp == nil &&
-		(b.Spec.TTLSecondsAfterFinished == nil || *b.Spec.TTLSecondsAfterFinished > *c.retention(b))
+		(b.Spec.TTLSecondsAfterFinished == nil || *b.Spec.TTLSecondsAfterFinished > *want(b))
 }
 
 // retention is for how many seconds the record of an ended sandbox stays.

@@ -58,8 +58,8 @@ type Server struct {
 	// an engine need different names.
 	Instance string `toml:"instance"`
 	// TerminatedRetention is how long the record of an ended sandbox can be read, 0 to 315360000;
-	// then it is 404. On one machine they have 256 MiB of memory together: the oldest of the key that
-	// has the most are forgotten before.
+	// then it is 404. Ended sandboxes have 256 MiB of memory together: the oldest of the key that has
+	// the most are forgotten before.
 	TerminatedRetention Seconds `toml:"terminated_retention"`
 	// MaxConnections is the highest number of connections of clients, 1 to 1000000; more wait until
 	// one ends.

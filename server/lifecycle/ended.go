@@ -12,7 +12,7 @@ type Ended[K comparable] struct {
 	mu     sync.Mutex
 	total  int
 	owners map[string]*endedOf
-	places map[K]*list.Element
+	places map[K]*list.Element // nil for one that Add has returned
 }
 
 type endedOf struct {
@@ -32,7 +32,8 @@ func NewEnded[K comparable](budget int) *Ended[K] {
 }
 
 // Add counts an ended sandbox, once however often it is called, and returns those that have to be forgotten now: the oldest of the owner that has
-// the most, so that no owner can have the sandboxes of another forgotten. They are not counted any more.
+// the most, so that no owner can have the sandboxes of another forgotten. They count no more, also when they are added again before they are
+// removed.
 func (e *Ended[K]) Add(name K, owner string, cost int) (forget []K) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -56,6 +57,7 @@ func (e *Ended[K]) Add(name K, owner string, cost int) (forget []K) {
 		}
 		oldest := most.sandboxes.Front().Value.(endedSandbox[K]).name
 		e.drop(oldest)
+		e.places[oldest] = nil
 		forget = append(forget, oldest)
 	}
 	return forget
@@ -70,11 +72,11 @@ func (e *Ended[K]) Remove(name K) {
 
 // drop is Remove for a caller that has locked mu.
 func (e *Ended[K]) drop(name K) {
-	place, has := e.places[name]
-	if !has {
+	place := e.places[name]
+	delete(e.places, name)
+	if place == nil {
 		return
 	}
-	delete(e.places, name)
 	sandbox := place.Value.(endedSandbox[K])
 	of := e.owners[sandbox.owner]
 	of.sandboxes.Remove(place)

@@ -24,6 +24,7 @@ func TestEnded(t *testing.T) {
 	add("b3", "b", 1, "a1")
 	add("b4", "b", 2)
 	add("b5", "b", 2, "b1")
+	add("b1", "b", 2) // which is about to be forgotten
 	e.Remove("b2")
 	e.Remove("b1") // forgotten already
 	add("c1", "c", 2)

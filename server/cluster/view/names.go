@@ -17,6 +17,7 @@ const (
 	AnnotationAsked    = lifecycle.LabelPrefix + "asked-at"       // when a client asked last for a pause, a resume or the end
 	AnnotationTouched  = lifecycle.LabelPrefix + "touched-at"     // when a client asked last for anything
 	AnnotationSecret   = lifecycle.LabelPrefix + "secret"         // the name of the sandbox's Secret
+	AnnotationSize     = lifecycle.LabelPrefix + "spec-bytes"     // how many bytes the spec has as JSON, which is not kept
 )
 
 // LabelSecret is on the Secret of a sandbox; its value is the sandbox's id. The others are entries of that Secret.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -69,6 +70,15 @@ func NewEntry(b *v1alpha1.BatchSandbox) (*Entry, error) {
 		}
 	}
 	return e, nil
+}
+
+// Size is how many bytes of text the resource has, without its status.
+func (e *Entry) Size() int {
+	size, _ := strconv.Atoi(e.Batch.Annotations[AnnotationSize]) // not known of a sandbox that an earlier version created
+	for name, value := range e.Batch.Annotations {
+		size += len(name) + len(value)
+	}
+	return size
 }
 
 // What a client has asked for.

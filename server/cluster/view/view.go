@@ -8,6 +8,8 @@ package view
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -170,7 +172,10 @@ func (v *View) replace(listed map[string]*Entry, version uint64) {
 	}
 	v.table.keep(listed, version, v.Clock())
 	v.feeds.begin(version, listed)
-	for _, e := range listed {
+	// In the order in which they ended.
+	for _, e := range slices.SortedFunc(maps.Values(listed), func(a, b *Entry) int {
+		return a.Sandbox.Status.LastTransitionAt.Compare(b.Sandbox.Status.LastTransitionAt)
+	}) {
 		v.Changed(e, nil, false)
 	}
 }
