@@ -223,14 +223,18 @@ func (c *Cluster) newBatch(ctx context.Context, id string, spec lifecycle.Spec, 
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := checkSize(b); err != nil {
+	if err := checkAnnotations(b); err != nil {
 		return nil, nil, err
 	}
 	token := lifecycle.NewToken()
 	if pool != "" {
-		return b, secret, c.fromPool(ctx, b, pool, spec, class, token, secret)
+		err = c.fromPool(ctx, b, pool, spec, class, token, secret)
+	} else {
+		b.Spec.Template, err = c.template(spec, class, token, secret)
 	}
-	b.Spec.Template, err = c.template(spec, class, token, secret)
+	if err == nil {
+		err = checkSpec(b, len(spec.Env))
+	}
 	return b, secret, err
 }
 

@@ -88,8 +88,10 @@ func (c *Cluster) ChangeNetworkPolicy(ctx context.Context, id string, change lif
 			return false, err
 		}
 		before := b.Annotations[view.AnnotationPolicy]
-		err = view.Annotate(b, view.AnnotationPolicy, inForce)
-		return b.Annotations[view.AnnotationPolicy] != before, err
+		if err := view.Annotate(b, view.AnnotationPolicy, inForce); err != nil {
+			return false, err
+		}
+		return b.Annotations[view.AnnotationPolicy] != before, checkAnnotations(b)
 	})
 	return policy, err
 }

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"encoding/json"
 	"maps"
 	"time"
 
@@ -38,9 +39,6 @@ func (c *Cluster) change(ctx context.Context, id string, edit func(e *view.Entry
 			return e, refused
 		}
 		b.Annotations[view.AnnotationTouched] = c.Clock().UTC().Format(time.RFC3339Nano)
-		if err := checkSize(b); err != nil {
-			return nil, err
-		}
 		err = c.patch(ctx, b, e.Batch)
 		switch {
 		case err == nil:
@@ -54,11 +52,17 @@ func (c *Cluster) change(ctx context.Context, id string, edit func(e *view.Entry
 	}
 }
 
-// maxAnnotations is what the API server allows all annotations of an object, and a margin for the controller's own.
-const maxAnnotations = 256<<10 - 16<<10
+// The limits of what a client puts into a resource. With both at their limits, etcd, which takes 1.5 MiB, has room for the status: the end of a
+// sandbox must not fail because there is none.
+const (
+	// maxAnnotations is what the API server allows all annotations of an object, and a margin for the controller's own and for those that are
+	// written without a check, such as the one that stops the sandbox. They are JSON, which as a string of JSON has twice as many bytes at most.
+	maxAnnotations = 256<<10 - 16<<10
+	maxSpec        = 512 << 10 // as JSON
+)
 
-// checkSize refuses what the API server would not take.
-func checkSize(b *v1alpha1.BatchSandbox) error {
+// checkAnnotations refuses values of a client that are too large to be annotations.
+func checkAnnotations(b *v1alpha1.BatchSandbox) error {
 	total := 0
 	for name, value := range b.Annotations {
 		total += len(name) + len(value)
@@ -66,6 +70,20 @@ func checkSize(b *v1alpha1.BatchSandbox) error {
 	if total > maxAnnotations {
 		return lifecycle.Invalidf("metadata, extensions, entrypoint and networkPolicy: on a cluster they must have at most %d bytes together as JSON, and have %d",
 			maxAnnotations, total)
+	}
+	return nil
+}
+
+// checkSpec refuses values of a client that are too large for the spec.
+func checkSpec(b *v1alpha1.BatchSandbox, variables int) error {
+	encoded, err := json.Marshal(b.Spec)
+	if err != nil {
+		return err
+	}
+	if len(encoded) > maxSpec {
+		return lifecycle.Invalidf(
+			"env, entrypoint, volumes and networkPolicy: on a cluster the resource made of them must have at most %d bytes as JSON, and has %d; each of the %d variables takes about 150 and its name, whatever its value",
+			maxSpec, len(encoded), variables)
 	}
 	return nil
 }
@@ -172,7 +190,10 @@ func (c *Cluster) UpdateMetadata(ctx context.Context, id string, patch map[strin
 		if err != nil || maps.Equal(merged, e.Sandbox.Metadata) {
 			return false, err
 		}
-		return true, view.Annotate(b, view.AnnotationMetadata, merged)
+		if err := view.Annotate(b, view.AnnotationMetadata, merged); err != nil {
+			return false, err
+		}
+		return true, checkAnnotations(b)
 	})
 	if err != nil {
 		return nil, err

@@ -17,7 +17,8 @@ import (
 
 // advance takes a batch that has not ended one step further: first what gives it pods, then the
 // status, which says what is known now, and only then what takes pods away. So an end is on record
-// before anything acts on it, and a renewal that came first wins.
+// before anything acts on it, and a renewal that came first wins. Only an end for which the object
+// has no room goes on without a record.
 func (r *reconciler) advance(ctx context.Context,
 	b *v1alpha1.BatchSandbox) (reconcile.Result, error) {
 	var due deadline
@@ -49,7 +50,11 @@ func (r *reconciler) advance(ctx context.Context,
 
 	after := decide(b, at)
 	outcomes := b.Status.Outcomes
-	if err := r.write(ctx, b, after, now, &due); err != nil {
+	switch err := r.write(ctx, b, after, now, &due); {
+	case v1alpha1.IsTooLarge(err) && isEnd(after.Phase):
+		// The end must not wait for room in etcd.
+		b.Status, failed = after, err
+	case err != nil:
 		return reconcile.Result{}, err
 	}
 	// From here on the status is what is on record.

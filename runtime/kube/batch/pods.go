@@ -210,15 +210,19 @@ const annotationEnding = "sandbox.internal/ending-since"
 // end makes sure that nothing of a pod that was made from the batch's template runs any more, soon.
 // With keep, a pod whose containers have run stays as an object, so that its log can be read: the
 // kubelet ends its containers because its time is up. A pod that the kubelet has not ended in time is
-// deleted: its node may be lost, and only of pods that are being deleted that is known some time.
+// deleted: its node may be lost, and only of pods that are being deleted that is known some time. So
+// is one that has no room for what asks its kubelet.
 func (r *reconciler) end(ctx context.Context, pod *corev1.Pod, keep bool) error {
 	if pod.DeletionTimestamp != nil {
 		return nil
 	}
+	remove := func() error {
+		return client.IgnoreNotFound(r.client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}))
+	}
 	until, asked := keptUntil(pod)
 	switch {
 	case !keep || !hasRun(pod) || asked && !r.Now().Before(until):
-		return client.IgnoreNotFound(r.client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}))
+		return remove()
 	case asked:
 		return nil
 	}
@@ -229,7 +233,11 @@ func (r *reconciler) end(ctx context.Context, pod *corev1.Pod, keep bool) error 
 		changed.Annotations = make(map[string]string)
 	}
 	changed.Annotations[annotationEnding] = r.Now().UTC().Format(time.RFC3339)
-	return client.IgnoreNotFound(r.client.Patch(ctx, changed, client.MergeFrom(pod)))
+	err := r.client.Patch(ctx, changed, client.MergeFrom(pod))
+	if v1alpha1.IsTooLarge(err) {
+		return remove()
+	}
+	return client.IgnoreNotFound(err)
 }
 
 // keptUntil returns until when a pod that is to end and stay is left to its kubelet. asked is false

@@ -13,7 +13,8 @@ import (
 
 // write writes a status that has changed and puts it into the object. A change of numbers alone may
 // have to wait, so that the number of writes does not follow the number of sandboxes. A spec that
-// has changed meanwhile makes it fail with a conflict: what was decided may be wrong then.
+// has changed meanwhile makes it fail with a conflict: what was decided may be wrong then. An end
+// for which the object has no room in etcd is written with as little as it needs.
 func (r *reconciler) write(ctx context.Context, b *v1alpha1.BatchSandbox,
 	after v1alpha1.BatchSandboxStatus, now time.Time, due *deadline) error {
 	before := b.Status
@@ -27,14 +28,39 @@ func (r *reconciler) write(ctx context.Context, b *v1alpha1.BatchSandbox,
 	}
 	changed := b.DeepCopy()
 	changed.Status = after
-	if err := r.client.Status().Patch(ctx, changed,
-		client.MergeFromWithOptions(b, client.MergeFromWithOptimisticLock{})); err != nil {
+	onto := client.MergeFromWithOptions(b, client.MergeFromWithOptimisticLock{})
+	err := r.client.Status().Patch(ctx, changed, onto)
+	if v1alpha1.IsTooLarge(err) && isEnd(after.Phase) {
+		changed = b.DeepCopy()
+		changed.Status = pared(after)
+		err = r.client.Status().Patch(ctx, changed, onto)
+	}
+	if err != nil {
 		return written(err)
 	}
 	m.written = now
 	*b = *changed
 	r.announce(b, &before, now)
 	return nil
+}
+
+// isEnd reports whether the pods of a batch are not needed any more.
+func isEnd(phase v1alpha1.Phase) bool {
+	return phase == v1alpha1.PhaseStopping || phase.Finished()
+}
+
+// pared returns what must be on record of the end of a batch, of the history what follows its life.
+func pared(status v1alpha1.BatchSandboxStatus) v1alpha1.BatchSandboxStatus {
+	status.Message, status.Addresses, status.Conditions, status.TaskStats = "", nil, nil, nil
+	history := status.History
+	status.History = nil
+	for _, change := range history {
+		if isEnd(change.Phase) {
+			change.Message = ""
+			status.History = append(status.History, change)
+		}
+	}
+	return status
 }
 
 // announce records events and metrics of what was just written. An event is a write, too: a batch

@@ -3,7 +3,6 @@ package pool
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	utilrand "k8s.io/apimachinery/pkg/util/rand"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -49,7 +47,7 @@ func (p *Pools) Allocate(ctx context.Context,
 		return 0, nil
 	}
 	landed, err := p.settle(ctx, client.ObjectKeyFromObject(batch), batch.UID)
-	if tooLarge(err) {
+	if v1alpha1.IsTooLarge(err) {
 		err = fmt.Errorf("%w: %w", v1alpha1.ErrTooLarge, err)
 	}
 	if err != nil {
@@ -168,7 +166,7 @@ func (p *Pools) give(ctx context.Context, batch *v1alpha1.BatchSandbox, names []
 	}
 	if err := p.handOver(ctx, batch, names); err != nil {
 		p.ledger.refused(batch.UID, batch.ResourceVersion)
-		if tooLarge(err) || refusal(err) {
+		if v1alpha1.IsTooLarge(err) || refusal(err) {
 			p.ledger.passOver(batch.UID)
 		}
 		return err
@@ -198,10 +196,10 @@ func (p *Pools) give(ctx context.Context, batch *v1alpha1.BatchSandbox, names []
 		live.DeepCopyInto(batch)
 		return nil
 	}
-	if tooLarge(err) {
+	if v1alpha1.IsTooLarge(err) {
 		err = fmt.Errorf("%w: %w", v1alpha1.ErrTooLarge, err)
 	}
-	if tooLarge(err) || refusal(err) {
+	if v1alpha1.IsTooLarge(err) || refusal(err) {
 		p.ledger.passOver(batch.UID) // those behind it do not wait for it
 	}
 	return fmt.Errorf("give pods of pool %s: %w", batch.Spec.PoolRef, err)
@@ -252,30 +250,6 @@ func checkRoom(batch *v1alpha1.BatchSandbox) error {
 			maxAnnotations)
 	}
 	return nil
-}
-
-// etcdTooLarge is etcd's refusal of an object of more than 1.5 MiB (--max-request-bytes), which the
-// API server passes on as an error without a reason.
-const etcdTooLarge = "etcdserver: request is too large"
-
-// tooLarge reports whether the API server, or etcd, has refused an object because of its size.
-func tooLarge(err error) bool {
-	if apierrors.IsRequestEntityTooLargeError(err) {
-		return true
-	}
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
-		return false
-	}
-	if strings.Contains(status.Status().Message, etcdTooLarge) {
-		return true
-	}
-	if !apierrors.IsInvalid(err) || status.Status().Details == nil {
-		return false
-	}
-	return slices.ContainsFunc(status.Status().Details.Causes, func(cause metav1.StatusCause) bool {
-		return cause.Type == metav1.CauseType(field.ErrorTypeTooLong)
-	})
 }
 
 // patch changes an object from base to next, if base is still the latest. next becomes what was

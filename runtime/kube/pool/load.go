@@ -144,5 +144,5 @@ func (p *Pools) fence(ctx context.Context,
 // more room than the label; a longer one may need less.
 func refusesAllocation(batch *v1alpha1.BatchSandbox, err error) bool {
 	_, allocated := batch.Annotations[v1alpha1.AnnotationAllocation]
-	return apierrors.IsInvalid(err) || tooLarge(err) && !allocated
+	return apierrors.IsInvalid(err) || v1alpha1.IsTooLarge(err) && !allocated
 }

@@ -132,7 +132,7 @@ func (p *Pools) retireOne(ctx context.Context, batch *v1alpha1.BatchSandbox, nam
 		reason := p.cannotRestart(&pod)
 		if reason == "" {
 			err := p.mark(ctx, &pod)
-			if !tooLarge(err) {
+			if !v1alpha1.IsTooLarge(err) {
 				return client.IgnoreNotFound(err)
 			}
 			reason = "its annotations have no room for a mark"

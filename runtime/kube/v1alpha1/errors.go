@@ -1,6 +1,14 @@
 package v1alpha1
 
-import "errors"
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
 
 // Why a batch gets no pods from its Pool, for errors.Is. Waiting helps against the first alone.
 var (
@@ -14,3 +22,27 @@ var (
 	// for, beside what its annotations hold already.
 	ErrTooLarge = errors.New("the BatchSandbox has no room for the names of its pods")
 )
+
+// etcdTooLarge is etcd's refusal of an object of more than 1.5 MiB (--max-request-bytes), which the
+// API server passes on as an error without a reason.
+const etcdTooLarge = "etcdserver: request is too large"
+
+// IsTooLarge reports whether the API server, or etcd, has refused an object because of its size.
+func IsTooLarge(err error) bool {
+	if apierrors.IsRequestEntityTooLargeError(err) {
+		return true
+	}
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	if strings.Contains(status.Status().Message, etcdTooLarge) {
+		return true
+	}
+	if !apierrors.IsInvalid(err) || status.Status().Details == nil {
+		return false
+	}
+	return slices.ContainsFunc(status.Status().Details.Causes, func(cause metav1.StatusCause) bool {
+		return cause.Type == metav1.CauseType(field.ErrorTypeTooLong)
+	})
+}
