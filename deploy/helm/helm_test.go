@@ -281,9 +281,29 @@ func TestLife(t *testing.T) {
 		t.Error("the keys went with the chart")
 	}
 	kubectl(t, "", "get", "crd", "batchsandboxes.sandbox.internal")
+	// The sandboxes stay, and so must what confines them: also on an upgrade that looks for them elsewhere.
+	policy := func(namespace string) string {
+		return kubectl(t, "", "-n", namespace, "get", "networkpolicies", "-o", "name")
+	}
+	const kept = "networkpolicy.networking.k8s.io/sandbox-sandboxes\n"
+	if got := policy("life"); got != kept {
+		t.Errorf("after the chart's removal there are the network policies %q", got)
+	}
 	if left := kubectl(t, "", "-n", "life", "get", "deployments,services,roles,rolebindings,poddisruptionbudgets,configmaps", "-l", "app.kubernetes.io/instance=sandbox", "-o", "name"); left != "" {
 		t.Errorf("left: %s", left)
 	}
+	helm(t, "install", "sandbox", chart, "--namespace", "life")
+	if after := keys(); after != before {
+		t.Error("another installation changed the keys")
+	}
+	kubectl(t, "", "create", "namespace", "life-elsewhere")
+	helm(t, "upgrade", "sandbox", chart, "--namespace", "life", "--set", "sandboxes.namespace=life-elsewhere")
+	for _, namespace := range []string{"life", "life-elsewhere"} {
+		if got := policy(namespace); !strings.Contains(got, kept) {
+			t.Errorf("after a change of sandboxes.namespace there are the network policies %q in %s", got, namespace)
+		}
+	}
+	helm(t, "uninstall", "sandbox", "--namespace", "life")
 }
 
 // TestPodsAreConfined holds every Deployment against the restricted Pod Security Standard, and beyond: the API server enforces the standard
