@@ -6,6 +6,7 @@ import (
 
 	"sandbox.internal/runtime/kube/v1alpha1"
 	"sandbox.internal/server/cluster"
+	"sandbox.internal/server/cluster/view"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -15,7 +16,7 @@ func TestEndedSandboxesAreBounded(t *testing.T) {
 	t.Parallel()
 	const (
 		room = 3
-		each = 80 << 10 // of a record with this metadata, about
+		each = 86 << 10 // of a record with this metadata, about
 	)
 	s := newSpace(t)
 	c := s.replica(t, func(o *cluster.Options) { o.EndedBudget = room*each + each/2 })
@@ -34,6 +35,9 @@ func TestEndedSandboxesAreBounded(t *testing.T) {
 	}
 	stays := func(id string) bool { return *s.batch(t, id).Spec.TTLSecondsAfterFinished > 0 }
 	modest := end("modest")
+	if size := s.batch(t, modest).Annotations[view.AnnotationSize]; len(size) < 4 {
+		t.Errorf("the size of the spec is recorded as %q", size)
+	}
 	var greedy []string
 	for range 3 * room {
 		greedy = append(greedy, end("greedy"))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"maps"
+	"strconv"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -74,7 +75,7 @@ func checkAnnotations(b *v1alpha1.BatchSandbox) error {
 	return nil
 }
 
-// checkSpec refuses values of a client that are too large for the spec.
+// checkSpec refuses values of a client that are too large for the spec, and records how large it is.
 func checkSpec(b *v1alpha1.BatchSandbox, variables int) error {
 	encoded, err := json.Marshal(b.Spec)
 	if err != nil {
@@ -85,6 +86,7 @@ func checkSpec(b *v1alpha1.BatchSandbox, variables int) error {
 			"env, entrypoint, volumes and networkPolicy: on a cluster the resource made of them must have at most %d bytes as JSON, and has %d; each of the %d variables takes about 150 and its name, whatever its value",
 			maxSpec, len(encoded), variables)
 	}
+	b.Annotations[view.AnnotationSize] = strconv.Itoa(len(encoded))
 	return nil
 }
 
