@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -26,7 +27,7 @@ func limit(h hierarchy, folder string, r engine.Resources) error {
 		return err
 	}
 	if h.has(memory) {
-		if err := limitMemory1(folder, r.MemoryBytes); err != nil {
+		if err := errors.Join(limitMemory1(folder, r.MemoryBytes), limitSockets1(folder, r.MemoryBytes)); err != nil {
 			return err
 		}
 	}
@@ -77,6 +78,27 @@ func limitMemory1(folder string, bytes int64) error {
 		return nil
 	}
 	return set(folder, withSwap, value)
+}
+
+// limitSockets1 limits what the kernel keeps for TCP and UDP sockets, which version 1 does not count as memory: to a quarter of that, about
+// the part that Linux gives the sockets of a machine (tcp_mem and udp_mem).
+func limitSockets1(folder string, bytes int64) error {
+	const name = "memory.kmem.tcp.limit_in_bytes"
+	value := strconv.FormatInt(bytes/4, 10)
+	if bytes <= 0 {
+		// The first write has the kernel count from then on, which costs time: only a limit that was set is lifted.
+		content, err := os.ReadFile(filepath.Join(folder, name))
+		now, _ := strconv.ParseInt(strings.TrimSpace(string(content)), 10, 64)
+		if err != nil || now > math.MaxInt64/2 {
+			return nil
+		}
+		value = "-1"
+	}
+	err := set(folder, name, value)
+	if errors.Is(err, fs.ErrNotExist) { // the kernel cannot limit them
+		return nil
+	}
+	return err
 }
 
 func limit2(folder string, r engine.Resources) error {
