@@ -3,14 +3,24 @@ package images
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"io"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 )
 
-// maxWindow is the memory that a zstd archive may ask for. Levels up to 19 need 8 MiB.
-const maxWindow = 64 << 20
+// What a zstd archive may ask for, in bytes of memory. Levels up to 19 of zstd need 8 MiB; level 21, and older Go programs at their best, need
+// more. Few layers at once may have that.
+const (
+	window     = 8 << 20
+	wideWindow = 64 << 20
+)
+
+// needsWideWindow says that decompress failed because the archive asks for more than its window.
+func needsWideWindow(err error) bool {
+	return errors.Is(err, zstd.ErrWindowSizeExceeded) || errors.Is(err, zstd.ErrDecoderSizeExceeded)
+}
 
 var (
 	gzipMagic = []byte{0x1f, 0x8b}
@@ -18,8 +28,8 @@ var (
 )
 
 // decompress reads gzip, zstd and what is not compressed. It looks at the content: media types and file names are often wrong. Closing the
-// result does not close r. It reads r to its end.
-func decompress(r io.Reader) (io.ReadCloser, error) {
+// result does not close r. It reads r to its end. maxWindow is what zstd may ask for.
+func decompress(r io.Reader, maxWindow uint64) (io.ReadCloser, error) {
 	buffered := bufio.NewReaderSize(r, 256<<10)
 	start, err := buffered.Peek(4)
 	if err != nil && err != io.EOF {

@@ -42,6 +42,9 @@ const LayersAtOnce = layersAtOnce
 // LayersOfHost is how many layers of one registry are downloaded at once.
 const LayersOfHost = layersOfHost
 
+// WideLayersAtOnce is how many layers with large windows are unpacked at once.
+const WideLayersAtOnce = wideLayersAtOnce
+
 // AllowsHTTP is a rule about hosts that tests cannot reach.
 var AllowsHTTP = (*Store).allowsHTTP
 

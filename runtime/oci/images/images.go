@@ -86,13 +86,14 @@ type Store struct {
 	keep     map[string]bool // full names and ids
 	log      zerolog.Logger
 
-	boot   string // id of this boot of the host
-	opened time.Time
-	base   *http.Transport
-	pulls  *pull.Group
-	turns  *turns // of layers that are made at the moment
-	asks   *turns // of endpoints that are asked for a manifest and a configuration
-	pace   pace
+	boot      string // id of this boot of the host
+	opened    time.Time
+	base      *http.Transport
+	pulls     *pull.Group
+	turns     *turns // of layers that are made at the moment
+	wideTurns *turns // of those of them with large windows
+	asks      *turns // of endpoints that are asked for a manifest and a configuration
+	pace      pace
 
 	pruning chan struct{} // full while a prune is under way
 
@@ -126,30 +127,31 @@ func Open(o Options) (*Store, error) {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Store{
-		folders:  folders(filepath.Clean(o.Folder)),
-		maxBytes: o.MaxBytes,
-		limits:   imageLimits{bytes: maxImageBytes, entries: maxImageEntries},
-		grace:    o.Grace,
-		mirrors:  o.Mirrors,
-		insecure: map[string]bool{},
-		inUse:    o.InUse,
-		keep:     map[string]bool{},
-		log:      o.Logger,
-		boot:     boot,
-		opened:   time.Now(),
-		base:     newTransport(),
-		pulls:    pull.NewGroup(),
-		turns:    newTurns(layersAtOnce, layersOfHost),
-		asks:     newTurns(asksAtOnce, asksOfHost),
-		pace:     defaultPace,
-		pruning:  make(chan struct{}, 1),
-		ctx:      ctx,
-		stop:     stop,
-		unsaved:  make(chan struct{}, 1),
-		images:   map[string]*image{},
-		names:    map[string]named{},
-		layers:   map[string]*layer{},
-		making:   map[origin]*making{},
+		folders:   folders(filepath.Clean(o.Folder)),
+		maxBytes:  o.MaxBytes,
+		limits:    imageLimits{bytes: maxImageBytes, entries: maxImageEntries},
+		grace:     o.Grace,
+		mirrors:   o.Mirrors,
+		insecure:  map[string]bool{},
+		inUse:     o.InUse,
+		keep:      map[string]bool{},
+		log:       o.Logger,
+		boot:      boot,
+		opened:    time.Now(),
+		base:      newTransport(),
+		pulls:     pull.NewGroup(),
+		turns:     newTurns(layersAtOnce, layersOfHost),
+		wideTurns: newTurns(wideLayersAtOnce, wideLayersOfHost),
+		asks:      newTurns(asksAtOnce, asksOfHost),
+		pace:      defaultPace,
+		pruning:   make(chan struct{}, 1),
+		ctx:       ctx,
+		stop:      stop,
+		unsaved:   make(chan struct{}, 1),
+		images:    map[string]*image{},
+		names:     map[string]named{},
+		layers:    map[string]*layer{},
+		making:    map[origin]*making{},
 	}
 	if s.maxBytes == 0 {
 		s.maxBytes = math.MaxInt64

@@ -26,6 +26,12 @@ const (
 	layersOfPull = 4
 )
 
+// wideLayersAtOnce bounds how many layers have the memory for a large window, wideLayersOfHost those of one registry.
+const (
+	wideLayersAtOnce = 4
+	wideLayersOfHost = wideLayersAtOnce / 2
+)
+
 // asksAtOnce bounds how many endpoints are asked at once for manifest and configuration, which are held in memory, asksOfHost those of one
 // registry.
 const (
@@ -169,8 +175,26 @@ func (s *Store) unpin(diffID string) {
 	l.used = time.Now()
 }
 
-// makeLayer unpacks a layer while it is read, and pins it.
-func (s *Store) makeLayer(ctx context.Context, diffID string, b blob, limits *unpack.Limits, progress *layerMeter) (err error) {
+// makeLayer unpacks a layer while it is read, and pins it. One that turns out to need a large window is read again from its begin, once it
+// may have the memory: one that waits for that must not keep its turn from others.
+func (s *Store) makeLayer(ctx context.Context, diffID string, b blob, limits *unpack.Limits, progress *layerMeter) error {
+	never := func() bool { return false }
+	err := s.tryLayer(ctx, diffID, b, window, never, limits, progress)
+	if !needsWideWindow(err) {
+		return err
+	}
+	wide, err := s.wideTurns.take(ctx, b.host)
+	if err != nil {
+		return err
+	}
+	defer wide.release()
+	progress.restart()
+	return s.tryLayer(ctx, diffID, b, wideWindow, wide.yield, limits, progress)
+}
+
+// tryLayer does that with a window. A registry that is slow also calls yield.
+func (s *Store) tryLayer(ctx context.Context, diffID string, b blob, window uint64, yield func() bool, limits *unpack.Limits,
+	progress *layerMeter) (err error) {
 	turn, err := s.turns.take(ctx, b.host)
 	if err != nil {
 		return err
@@ -193,7 +217,8 @@ func (s *Store) makeLayer(ctx context.Context, diffID string, b blob, limits *un
 			s.unpin(diffID)
 		}
 	}()
-	result, err := unpackBlob(ctx, diffID, b, turn.yield, progress, func(archive io.Reader) (unpack.Result, error) {
+	yieldAny := func() bool { return turn.yield() || yield() }
+	result, err := unpackBlob(ctx, diffID, b, window, yieldAny, progress, func(archive io.Reader) (unpack.Result, error) {
 		return unpack.Layer(ctx, tree, archive, limits, func(n int64) error {
 			err := s.reserve(ctx, n)
 			if err == nil {
@@ -209,7 +234,9 @@ func (s *Store) makeLayer(ctx context.Context, diffID string, b blob, limits *un
 	if err := s.writeJSON(filepath.Join(folder, layerRecord), file); err != nil {
 		return err
 	}
-	renamed, pinned, err = s.complete(diffID, folder, file)
+	if renamed, pinned, err = s.complete(diffID, folder, file); renamed {
+		s.giveBack(reserved - result.Bytes)
+	}
 	return err
 }
 
@@ -228,7 +255,7 @@ func (s *Store) complete(diffID, folder string, file layerFile) (renamed, pinned
 }
 
 // unpackBlob decompresses in a goroutine of its own, beside the writing of files, and checks size, digest and diff id.
-func unpackBlob(ctx context.Context, diffID string, b blob, yield func() bool, progress *layerMeter,
+func unpackBlob(ctx context.Context, diffID string, b blob, window uint64, yield func() bool, progress *layerMeter,
 	write func(archive io.Reader) (unpack.Result, error)) (unpack.Result, error) {
 	body, err := b.open(ctx, yield)
 	if err != nil {
@@ -236,7 +263,7 @@ func unpackBlob(ctx context.Context, diffID string, b blob, yield func() bool, p
 	}
 	defer func() { _ = body.Close() }()
 	compressed := &checkedReader{source: body, sum: sha256.New(), progress: progress}
-	ahead := readAhead(func() (io.ReadCloser, error) { return decompress(compressed) })
+	ahead := readAhead(func() (io.ReadCloser, error) { return decompress(compressed, window) })
 	archive := &checkedReader{source: ahead, sum: sha256.New()}
 	result, err := write(archive)
 	// The reading goroutine ends before the sums are compared.

@@ -98,7 +98,7 @@ type spooledFile struct {
 
 // spool writes the regular files of the archive, at most limit bytes, into the folder.
 func (s *Store) spool(ctx context.Context, folder string, archive io.Reader, limit int64) (*spooled, error) {
-	plain, err := decompress(archive)
+	plain, err := decompress(archive, wideWindow)
 	if err != nil {
 		return nil, fmt.Errorf("the archive is broken: %w", err)
 	}

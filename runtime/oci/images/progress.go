@@ -60,6 +60,14 @@ func (l *layerMeter) add(n int) {
 	}
 }
 
+// restart is for a layer that is read again from its begin.
+func (l *layerMeter) restart() {
+	m := l.meter
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	l.set(0)
+}
+
 func (l *layerMeter) finish() {
 	m := l.meter
 	m.mu.Lock()

@@ -1,6 +1,7 @@
 package images_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"net/http"
 	"path"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,6 +17,10 @@ import (
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/static"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"sandbox.internal/runtime/oci/images"
 )
@@ -271,6 +277,101 @@ func TestNamesOfOneServer(t *testing.T) {
 			t.Errorf("another download did not go on: %v", err)
 		}
 	}
+}
+
+// TestMemoryOfWindows: layers that need much memory to be decompressed, and whose registry then sends nothing, do not take it all at once. They
+// are unpacked all the same.
+func TestMemoryOfWindows(t *testing.T) {
+	const limit = 600 << 20
+	r := newRegistry(t)
+	blobs := map[string][]byte{}
+	var asked atomic.Int64
+	rest := make(chan struct{})
+	r.intercept(func(w http.ResponseWriter, req *http.Request) bool {
+		blob, ok := blobs[path.Base(req.URL.Path)]
+		if !ok {
+			return false
+		}
+		w.Header().Set("Content-Length", fmt.Sprint(len(blob)))
+		_, _ = w.Write(blob[:len(blob)-1])
+		_ = http.NewResponseController(w).Flush()
+		asked.Add(1)
+		select {
+		case <-rest:
+			_, _ = w.Write(blob[len(blob)-1:])
+		case <-req.Context().Done():
+		}
+		return true
+	})
+	var refs []string
+	_, port, _ := net.SplitHostPort(r.host)
+	for i := range images.LayersAtOnce / 4 {
+		var parts []v1.Layer
+		var diffIDs []v1.Hash
+		for j := range 4 {
+			blob, diffID := wideLayer(t, 2+4*i+j)
+			layer := static.NewLayer(blob, types.OCILayerZStd)
+			blobs[must(layer.Digest())(t).String()] = blob
+			parts, diffIDs = append(parts, layer), append(diffIDs, diffID)
+		}
+		image := must(mutate.AppendLayers(empty.Image, parts...))(t)
+		file := must(image.ConfigFile())(t).DeepCopy()
+		file.RootFS.DiffIDs = diffIDs
+		r.push(t, fmt.Sprintf("wide:%d", i), must(mutate.ConfigFile(image, file))(t))
+		refs = append(refs, fmt.Sprintf("%s.localhost:%s/wide:%d", []string{"a", "b"}[i%2], port, i))
+	}
+	s := open(t, images.Options{})
+	s.Dial(func(ctx context.Context, network, address string) (net.Conn, error) {
+		_, port, _ := net.SplitHostPort(address)
+		return new(net.Dialer).DialContext(ctx, network, "127.0.0.1:"+port)
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var group sync.WaitGroup
+	defer group.Wait()
+	for _, ref := range refs {
+		group.Go(func() {
+			if _, err := s.Ensure(ctx, ref, nil, nil); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	held := func() uint64 {
+		var stats runtime.MemStats
+		runtime.ReadMemStats(&stats)
+		return stats.HeapInuse
+	}
+	// All were asked for, and those again that may take the memory.
+	eventually(t, "the layers wait", func() bool {
+		return held() > limit || asked.Load() >= images.LayersAtOnce+images.WideLayersAtOnce
+	})
+	if held := held(); held > limit {
+		cancel()
+		t.Fatalf("%d MiB of memory are held", held>>20)
+	}
+	close(rest)
+	group.Wait()
+	if held := held(); held > limit {
+		t.Errorf("%d MiB of memory are held", held>>20)
+	}
+}
+
+// wideLayer returns an empty layer of so many blocks of 128 KiB, compressed with a window of 64 MiB, and its diff id.
+func wideLayer(t *testing.T, blocks int) ([]byte, v1.Hash) {
+	t.Helper()
+	blob := []byte{0x28, 0xb5, 0x2f, 0xfd, 0, 16 << 3}
+	for i := range blocks {
+		header := 128<<10<<3 | 1<<1 // zeros
+		if i == blocks-1 {
+			header |= 1
+		}
+		blob = append(blob, byte(header), byte(header>>8), byte(header>>16), 0)
+	}
+	diffID, _, err := v1.SHA256(bytes.NewReader(make([]byte, blocks*128<<10)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return blob, diffID
 }
 
 // TestSpeedWhileOthersWait: what is asked of a registry grows with the layer, so that none keeps its turn from others for days.

@@ -37,32 +37,7 @@ func (l *layer) folder(name string, header *tar.Header) error {
 	if err := l.setAttributes(fd, header); err != nil {
 		return err
 	}
-	// An archive may repeat its folders; what they take is memory.
-	l.folderBytes += len(name) + 64
-	if l.folderBytes > maxAwaiting {
-		return refusedf("the names of the layer's folders take more than %d bytes", maxAwaiting)
-	}
-	l.folders = append(l.folders, folderTime{name: name, times: timesOf(header.ModTime)})
-	return nil
-}
-
-func (l *layer) setFolderTimes() error {
-	for _, f := range l.folders {
-		parentName, base := split(f.name)
-		if base == "" {
-			base = "."
-		}
-		parent, err := l.find(parentName)
-		if err == nil {
-			err = unix.UtimesNanoAt(parent, base, f.times[:], unix.AT_SYMLINK_NOFOLLOW)
-			_ = unix.Close(parent)
-		}
-		// A later entry may have replaced it, or a folder above it.
-		if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) && !errors.Is(err, ErrRefused) {
-			return fmt.Errorf("set times of folder %s: %w", quote(f.name), err)
-		}
-	}
-	return nil
+	return l.addTimes(name, timesOf(header.ModTime))
 }
 
 func (l *layer) file(folder, base string, header *tar.Header, content io.Reader) error {

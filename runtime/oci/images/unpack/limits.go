@@ -19,8 +19,7 @@ type Limits struct {
 const (
 	blockBytes  = 4096
 	inodeBytes  = 256
-	inlineBytes = 59       // of the target of a symbolic link, or of attributes: the inode has room for them
-	maxAwaiting = 64 << 20 // bytes of memory for the times of folders
+	inlineBytes = 59 // of the target of a symbolic link, or of attributes: the inode has room for them
 )
 
 func onDisk(size int64) int64 { return inBlocks(size) + inodeBytes }

@@ -41,7 +41,7 @@ type Result struct {
 // folder holds a part of the layer. It needs root, with CAP_MKNOD and CAP_SYS_ADMIN. ctx ends it between two writes.
 //
 // Long runs of zeros become holes of files, which take nothing of the disk. reserve, if not nil, is called before n more bytes are taken of
-// it, [Result].Bytes in the sum. Its error ends the unpacking.
+// it, in the sum [Result].Bytes and what is free again when Layer returns. Its error ends the unpacking.
 func Layer(ctx context.Context, folder string, archive io.Reader, limits *Limits, reserve func(n int64) error) (Result, error) {
 	root, err := unix.Open(folder, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -53,6 +53,7 @@ func Layer(ctx context.Context, folder string, archive io.Reader, limits *Limits
 	}
 	l := &layer{ctx: ctx, root: root, limits: limits, reserve: reserve, buffer: make([]byte, 256<<10), open: -1}
 	defer l.forget()
+	defer l.times.close()
 	stream := &meteredReader{ctx: ctx, source: archive, limits: limits}
 	entries := tar.NewReader(stream)
 	for {
@@ -94,13 +95,7 @@ type layer struct {
 	openName string
 
 	// Times of folders are set last: what is made in them changes them.
-	folders     []folderTime
-	folderBytes int
-}
-
-type folderTime struct {
-	name  string
-	times [2]unix.Timespec
+	times folderTimes
 }
 
 // entry unpacks one entry.

@@ -12,10 +12,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -353,6 +355,72 @@ func TestTimesOfFolders(t *testing.T) {
 			t.Errorf("%s is of %s, want %s", folder, info.ModTime(), modified)
 		}
 	}
+}
+
+// TestMemoryOfFolders: what is kept for the times of folders takes little memory, however many entries they have and however long the headers.
+func TestMemoryOfFolders(t *testing.T) {
+	const repeated, entries, limit = "repeated", 50_000, 3 << 20
+	last := modified.Add(time.Hour)
+	for name, write := range map[string]func(*tar.Writer) error{
+		"entries": func(w *tar.Writer) error {
+			header := &tar.Header{Typeflag: tar.TypeDir, Mode: 0o755, ModTime: modified.Truncate(time.Second)}
+			for range entries {
+				header.Name = repeated + "/" + strings.Repeat("a", 90) + "/"
+				if err := w.WriteHeader(header); err != nil {
+					return err
+				}
+			}
+			header.Name, header.ModTime, header.Format = repeated+"/", last, tar.FormatPAX
+			return w.WriteHeader(header)
+		},
+		"headers": func(w *tar.Writer) error { // the name is a part of each
+			for i := range 40 {
+				header := &tar.Header{Typeflag: tar.TypeDir, Mode: 0o755, Format: tar.FormatPAX, ModTime: modified,
+					Name: fmt.Sprintf("%s/é%d/", repeated, i), PAXRecords: map[string]string{"comment": strings.Repeat("c", 900_000)}}
+				if err := w.WriteHeader(header); err != nil {
+					return err
+				}
+			}
+			return w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Mode: 0o755, Format: tar.FormatPAX, Name: repeated + "/", ModTime: last})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			source, sink := io.Pipe()
+			before := heap()
+			go func() {
+				w := tar.NewWriter(sink)
+				err := write(w)
+				_ = w.Flush()
+				if held := heap() - before; held > limit {
+					t.Errorf("%d bytes of memory are held", held)
+				}
+				_ = sink.CloseWithError(errors.Join(err, w.Close()))
+			}()
+			y := newYard(t)
+			var reserved int64
+			result, err := unpack.Layer(t.Context(), y.layer, source, &unpack.Limits{Bytes: 1 << 30, Entries: testEntries},
+				func(n int64) error { reserved += n; return nil })
+			if err != nil {
+				t.Fatal(err)
+			}
+			if reserved < result.Bytes || name == "entries" && reserved < result.Bytes+entries*90 {
+				t.Errorf("reserved %d, %+v", reserved, result)
+			}
+			info, err := os.Stat(filepath.Join(y.layer, repeated))
+			if err != nil || !info.ModTime().Equal(last) {
+				t.Errorf("the folder is of %v, %v, want %v", info.ModTime(), err, last)
+			}
+			y.check(t)
+		})
+	}
+}
+
+// heap returns how many bytes of memory are in use.
+func heap() int64 {
+	runtime.GC()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return int64(stats.HeapAlloc)
 }
 
 // TestWholeArchiveIsRead: digests are of all bytes, also of those behind the archive's end.
