@@ -2,6 +2,7 @@ package oci
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"slices"
@@ -15,6 +16,7 @@ type logFiles struct {
 	old, current *os.File // nil when there is none
 	oldSize      int64
 	currentSize  int64
+	begin        int64 // where the first of them begins in all that the container has printed; negative when that is not known
 }
 
 // openLogFiles opens both files as they are between two changes of the keeper, which renames the current one to the old one.
@@ -33,6 +35,7 @@ func openLogFiles(at containerFolder) (*logFiles, error) {
 		if err == nil && same {
 			err = l.measure()
 			if err == nil {
+				l.findBegin()
 				return l, nil
 			}
 		}
@@ -74,6 +77,34 @@ func (l *logFiles) measure() error {
 			return err
 		}
 		*size = info.Size()
+	}
+	return nil
+}
+
+// findBegin sets begin. Files of an earlier release do not have it recorded.
+func (l *logFiles) findBegin() {
+	if l.old == nil {
+		return // nothing was removed yet
+	}
+	var known bool
+	if l.begin, known = keeper.LogBegin(l.old); known {
+		return
+	}
+	l.begin = -1
+	if l.current != nil {
+		if begin, known := keeper.LogBegin(l.current); known {
+			l.begin = begin - l.oldSize
+		}
+	}
+}
+
+// checkNext returns an error unless the next files begin where these end.
+func (l *logFiles) checkNext(next *logFiles) error {
+	if l.begin < 0 || next.begin < 0 {
+		return errors.New("the log went on faster than it was read, and an earlier release made its files: some of it may no longer be kept")
+	}
+	if missing := next.begin - l.begin - l.size(); missing != 0 {
+		return fmt.Errorf("the log went on faster than it was read: %d bytes of the log are no longer kept", missing)
 	}
 	return nil
 }
@@ -147,6 +178,10 @@ func (l *logFiles) since(when time.Time) (int64, error) {
 	if when.IsZero() {
 		return 0, nil
 	}
+	all, err := l.stamps()
+	if err != nil {
+		return 0, err
+	}
 	begin := int64(0)
 	for _, part := range []struct {
 		file *os.File
@@ -155,10 +190,9 @@ func (l *logFiles) since(when time.Time) (int64, error) {
 		if part.file == nil {
 			continue
 		}
-		stamps, err := keeper.ReadStamps(part.file.Name())
-		if err != nil {
-			return 0, err
-		}
+		stamps := slices.DeleteFunc(slices.Clone(all), func(s keeper.Stamp) bool {
+			return s.Offset < l.begin+begin || s.Offset >= l.begin+begin+part.size
+		})
 		// Between two stamps that are that close, everything has the time of the first.
 		i := slices.IndexFunc(stamps, func(s keeper.Stamp) bool { return !s.At.Before(when.Add(-keeper.StampPause)) })
 		info, err := part.file.Stat()
@@ -166,17 +200,36 @@ func (l *logFiles) since(when time.Time) (int64, error) {
 			return 0, err
 		}
 		switch {
-		case i >= 0:
-			return begin + min(stamps[i].Offset, part.size), nil
+		case i == 0: // what is before has no stamp
+			return begin, nil
+		case i > 0:
+			return stamps[i].Offset - l.begin, nil
 		case info.ModTime().Before(when):
 			begin += part.size
 		case len(stamps) > 0: // a file has room for so many
-			return begin + min(stamps[len(stamps)-1].Offset, part.size), nil
+			return stamps[len(stamps)-1].Offset - l.begin, nil
 		default:
 			return begin, nil
 		}
 	}
 	return begin, nil
+}
+
+// stamps returns those of both files, in order; none when it is not known what they are about. A keeper that was killed while it changed the
+// files has left them beside the wrong one.
+func (l *logFiles) stamps() ([]keeper.Stamp, error) {
+	var all []keeper.Stamp
+	for _, file := range []*os.File{l.old, l.current} {
+		if file == nil || l.begin < 0 {
+			continue
+		}
+		stamps, err := keeper.ReadStamps(file.Name())
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, stamps...)
+	}
+	return all, nil
 }
 
 func sameFile(a, b *os.File) bool {

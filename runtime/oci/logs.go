@@ -178,7 +178,16 @@ func (s *logStream) next() (bool, error) {
 		return false, nil
 	case last != nil && sameFile(now.old, last):
 		s.offset -= earlier
-	default: // the first files there are, or two changes since: what was between is no longer kept
+	default: // the first files there are, or two changes since
+		// What was written to the last file since it was measured comes first; it is complete now.
+		err := s.files.measure()
+		if err == nil && s.files.size() == before {
+			err = s.files.checkNext(now)
+		}
+		if err != nil || s.files.size() > before {
+			now.close()
+			return true, err
+		}
 		s.offset = 0
 	}
 	s.files.close()

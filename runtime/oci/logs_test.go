@@ -135,6 +135,90 @@ func TestLogFollowsRotation(t *testing.T) {
 	}
 }
 
+// TestLogReportsGap: who follows a log that changes its files meanwhile gets every line up to an error, and the error when lines are missing.
+func TestLogReportsGap(t *testing.T) {
+	s := newSite(t, "crun")
+	e := s.mustOpen(t)
+	defer closeEngine(t, e)
+	image := loadProbe(t, e)
+	for changes, missing := range map[int]bool{2: false, 4: true} {
+		t.Run(strconv.Itoa(changes), func(t *testing.T) {
+			spec := probe(image, "count")
+			spec.LogBytes = 128 // about 40 lines
+			id := start(t, e, spec)
+			log, err := e.OpenLog(t.Context(), id, engine.LogOptions{Tail: -1, Follow: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = log.Close() }()
+			lines := bufio.NewScanner(log)
+			if !lines.Scan() || lines.Text() != "0" {
+				t.Fatalf("the log begins with %q, %v", lines.Text(), lines.Err())
+			}
+			path := filepath.Join(s.Folder, "containers", id, "log")
+			last := fileNumber(path)
+			for range changes {
+				eventually(t, "another file", func() bool { now := fileNumber(path); return now != last && now != 0 })
+				last = fileNumber(path)
+			}
+			next := 1
+			for ; next < 400 && lines.Scan(); next++ {
+				if lines.Text() != strconv.Itoa(next) {
+					t.Fatalf("after %d comes %q", next-1, lines.Text())
+				}
+			}
+			if err := lines.Err(); missing && (err == nil || !strings.Contains(err.Error(), "bytes of the log are no longer kept")) {
+				t.Errorf("after line %d: %v", next-1, err)
+			}
+			removeAll(t, e)
+		})
+	}
+}
+
+// fileNumber returns the number of the file's inode, 0 when there is none.
+func fileNumber(path string) uint64 {
+	var info unix.Stat_t
+	if unix.Stat(path, &info) != nil {
+		return 0
+	}
+	return info.Ino
+}
+
+// TestLogSinceAfterKill: a keeper that was killed while it changed the log's files leaves none with the times of another.
+func TestLogSinceAfterKill(t *testing.T) {
+	s := newSite(t, "crun")
+	e := s.mustOpen(t)
+	defer func() { closeEngine(t, e) }()
+	spec := probe(loadProbe(t, e), "count")
+	spec.LogBytes = 700 // about 200 lines
+	id := start(t, e, spec)
+	path := filepath.Join(s.Folder, "containers", id, "log")
+	eventually(t, "a second file", func() bool { return fileNumber(path+".1") != 0 })
+	eventually(t, "output", func() bool { return lastCount(t, e, id) >= 250 })
+	reached, when := lastCount(t, e, id), time.Now()
+	eventually(t, "more output", func() bool { return lastCount(t, e, id) >= reached+75 })
+	closeEngine(t, e)
+	killKeeper(t, s)
+	if err := os.Rename(path, path+".1"); err != nil {
+		t.Fatal(err)
+	}
+	e = s.mustOpen(t)
+	eventually(t, "output", func() bool { return lastCount(t, e, id) >= reached+100 })
+	log, err := e.OpenLog(t.Context(), id, engine.LogOptions{Tail: -1, Since: when})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = log.Close() }()
+	lines := bufio.NewScanner(log)
+	if !lines.Scan() {
+		t.Fatal(lines.Err())
+	}
+	if number, err := strconv.Atoi(lines.Text()); err != nil || number < reached-25 || number > reached+25 {
+		t.Errorf("the log since the container printed %d begins with %q", reached, lines.Text())
+	}
+	removeAll(t, e)
+}
+
 // TestLogIsBounded: a container that prints as much as it can fills two files.
 func TestLogIsBounded(t *testing.T) {
 	s := newSite(t, "crun")

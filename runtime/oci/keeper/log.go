@@ -3,6 +3,7 @@ package keeper
 import (
 	"errors"
 	"os"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -12,7 +13,8 @@ import (
 type logFile struct {
 	path  string
 	limit int64
-	fd    int // -1 while it is not open
+	fd    int   // -1 while it is not open
+	begin int64 // where the file begins in all that the container has printed
 	size  int64
 
 	stamped time.Time // when the last stamp was made
@@ -40,7 +42,7 @@ func (l *logFile) take(fifo int, max int64) (taken int64, err error) {
 			return taken + discard(fifo, max-taken), &os.PathError{Op: "splice", Path: l.path, Err: err}
 		default:
 			taken += n
-			l.stamp(l.size-n, time.Now())
+			l.stamp(l.begin+l.size-n, time.Now())
 		}
 	}
 	return taken, nil
@@ -74,9 +76,44 @@ func (l *logFile) open(flags int) error {
 		unix.Close(fd)
 		return &os.PathError{Op: "stat", Path: l.path, Err: err}
 	}
-	l.fd, l.size = fd, info.Size
+	l.fd, l.size, l.begin = fd, info.Size, l.findBegin(fd)
 	l.countStamps()
 	return nil
+}
+
+// beginAttribute of a log file is where the file begins in all that the container has printed, in bytes. Files of earlier releases lack it.
+const beginAttribute = "trusted.sandbox.begin"
+
+// findBegin returns where an open file begins, and records it in the file when it is not there yet. Without the record a log can be read all
+// the same, so an error makes no difference.
+func (l *logFile) findBegin(fd int) int64 {
+	if begin, ok := readBegin(fd); ok {
+		return begin
+	}
+	begin := int64(0)
+	if old, err := unix.Open(l.path+".1", unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0); err == nil {
+		var info unix.Stat_t
+		if unix.Fstat(old, &info) == nil {
+			earlier, _ := readBegin(old)
+			begin = earlier + info.Size
+		}
+		unix.Close(old)
+	}
+	_ = unix.Fsetxattr(fd, beginAttribute, strconv.AppendInt(nil, begin, 10), 0)
+	return begin
+}
+
+// LogBegin returns where an open log file begins in all that the container has printed, in bytes; false when that is not recorded.
+func LogBegin(file *os.File) (int64, bool) { return readBegin(int(file.Fd())) }
+
+func readBegin(fd int) (int64, bool) {
+	var value [20]byte
+	n, err := unix.Fgetxattr(fd, beginAttribute, value[:])
+	if err != nil {
+		return 0, false
+	}
+	begin, err := strconv.ParseInt(string(value[:n]), 10, 64)
+	return begin, err == nil && begin >= 0
 }
 
 func (l *logFile) close() {

@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// timesSuffix is of the file beside a log with the times of what is in it.
-	timesSuffix = ".times"
-	// stampBytes is what a stamp takes in the file: where in the log, and the time in nanoseconds since 1970, little-endian.
+	// stampsSuffix is of the file beside a log with the times of what is in it.
+	stampsSuffix = ".stamps"
+	// stampBytes is what a stamp takes in the file: where in all that the container has printed, and the time in nanoseconds since 1970, little-endian.
 	stampBytes = 16
 	// StampPause is how far apart stamps are at least, so that a container that prints all the time makes few.
 	StampPause = 100 * time.Millisecond
@@ -20,20 +20,20 @@ const (
 	maxStamps = 1 << 16
 )
 
-// Stamp says that what is in a log from Offset on was printed at that time or later.
+// Stamp says that what a container has printed from Offset on was printed at that time or later.
 type Stamp struct {
 	Offset int64
 	At     time.Time
 }
 
-// stamp records that what is in the log from offset on was printed about now. Without stamps a log can be read all the same, so an error
+// stamp records that what the container has printed from offset on was printed about now. Without stamps a log can be read all the same, so an error
 // makes no difference.
 func (l *logFile) stamp(offset int64, now time.Time) {
 	if now.Sub(l.stamped) < StampPause && !now.Before(l.stamped) || l.stamps >= maxStamps {
 		return
 	}
 	l.stamped = now
-	fd, err := unix.Open(l.path+timesSuffix, unix.O_WRONLY|unix.O_CREAT|unix.O_APPEND|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	fd, err := unix.Open(l.path+stampsSuffix, unix.O_WRONLY|unix.O_CREAT|unix.O_APPEND|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return
 	}
@@ -50,23 +50,22 @@ func (l *logFile) stamp(offset int64, now time.Time) {
 func (l *logFile) countStamps() {
 	var info unix.Stat_t
 	l.stamps, l.stamped = 0, time.Time{}
-	if unix.Lstat(l.path+timesSuffix, &info) == nil {
+	if unix.Lstat(l.path+stampsSuffix, &info) == nil {
 		l.stamps = int(min(info.Size/stampBytes, maxStamps))
 	}
 }
 
-// renameStamps lets the stamps go with a log that becomes the one before.
+// renameStamps lets the stamps go with a log that becomes the one before. A kill before may leave them with the next log: offsets say which
+// they belong to.
 func (l *logFile) renameStamps() {
-	if err := os.Rename(l.path+timesSuffix, l.path+".1"+timesSuffix); err != nil {
-		// Those of another log would be wrong.
-		_ = os.Remove(l.path + ".1" + timesSuffix)
-		_ = os.Remove(l.path + timesSuffix)
+	if err := os.Rename(l.path+stampsSuffix, l.path+".1"+stampsSuffix); err != nil {
+		_ = os.Remove(l.path + stampsSuffix) // it would grow
 	}
 }
 
-// ReadStamps returns the stamps of a log file, in order. A log that has none is no error.
+// ReadStamps returns the stamps beside a log file, in order. None is no error.
 func ReadStamps(log string) ([]Stamp, error) {
-	content, err := os.ReadFile(log + timesSuffix)
+	content, err := os.ReadFile(log + stampsSuffix)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
