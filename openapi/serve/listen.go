@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -102,7 +103,7 @@ func Serve(ctx context.Context, ln net.Listener, handler http.Handler, options S
 		server.Protocols.SetUnencryptedHTTP2(true)
 	}
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(ln) }()
+	go func() { served <- server.Serve(patientListener{ln}) }()
 
 	var failure error
 	select {
@@ -131,6 +132,27 @@ func Serve(ctx context.Context, ln net.Listener, handler http.Handler, options S
 	}
 	return failure
 }
+
+// patientListener has net/http try again when the kernel lacks for a connection what another
+// process may give back: memory, or watches of epoll, which are counted per user.
+type patientListener struct{ net.Listener }
+
+func (l patientListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.ENOMEM) || errors.Is(err, syscall.ENOBUFS) {
+		return nil, temporaryError{err}
+	}
+	return conn, err
+}
+
+// temporaryError is one after which net/http accepts again, as after EMFILE.
+type temporaryError struct{ error }
+
+func (e temporaryError) Unwrap() error { return e.error }
+
+// Timeout and Temporary implement [net.Error].
+func (temporaryError) Timeout() bool   { return false }
+func (temporaryError) Temporary() bool { return true }
 
 type drainKey struct{}
 

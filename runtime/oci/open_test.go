@@ -4,10 +4,13 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"sandbox.internal/runtime/oci"
 )
 
 // TestOpenRefuses: what is missing is named.
@@ -80,5 +83,31 @@ func TestOpenWithoutOverlay(t *testing.T) {
 	}
 	if !strings.Contains(err.Error(), s.Folder) {
 		t.Errorf("the error %q does not name the folder", err)
+	}
+}
+
+// TestOpenRaisesEpollWatches: where containers may run as users of the host, these cannot use up what root may watch with epoll.
+func TestOpenRaisesEpollWatches(t *testing.T) {
+	const path, least = "/proc/sys/fs/epoll/max_user_watches", 1_000_000
+	before, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.WriteFile(path, before, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	for namespaces, want := range map[oci.UserNamespaces]int{oci.UserNamespacesAuto: 1 << 40, oci.UserNamespacesOn: least} {
+		if err := os.WriteFile(path, strconv.AppendInt(nil, least, 10), 0); err != nil {
+			t.Fatal(err)
+		}
+		s := newSite(t, "crun")
+		s.Users = namespaces
+		closeEngine(t, s.mustOpen(t))
+		content, err := os.ReadFile(path)
+		if now, _ := strconv.Atoi(strings.TrimSpace(string(content))); err != nil || now != want {
+			t.Errorf("user namespaces %s: %s has %s, %v, want %d", namespaces, path, content, err, want)
+		}
 	}
 }

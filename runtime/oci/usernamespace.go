@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -32,6 +33,30 @@ const (
 	// UserNamespacesOff gives none.
 	UserNamespacesOff UserNamespaces = "off"
 )
+
+// epollWatches is more than there is memory for, which the kernel counts for the container that takes it.
+const epollWatches = 1 << 40
+
+// raiseEpollWatches takes away the bound of what the processes of a user watch with epoll: a container whose users are the host's would use up
+// what this process needs to accept connections.
+func (e *Engine) raiseEpollWatches() {
+	const path = "/proc/sys/fs/epoll/max_user_watches"
+	if e.options.UserNamespaces == UserNamespacesOn {
+		return // such a container runs a program of ours
+	}
+	content, err := os.ReadFile(path)
+	if err == nil {
+		if now, _ := strconv.ParseInt(strings.TrimSpace(string(content)), 10, 64); now >= epollWatches {
+			return
+		}
+		err = os.WriteFile(path, strconv.AppendInt(nil, epollWatches, 10), 0)
+	}
+	if err != nil {
+		e.log.Warn().Err(err).Msg("one sandbox can use up what root may watch with epoll, without which the service accepts no connection")
+		return
+	}
+	e.log.Info().Int("watches", epollWatches).Msg("fs.epoll.max_user_watches is raised: a container may run as root of this host")
+}
 
 // HostUsers says why the users of containers are the host's, when those of the default runtime are; "" when they are not.
 func (e *Engine) HostUsers() string {

@@ -128,13 +128,9 @@ func (k *keeper) adopt(c *container, fifoPath string, files []int) error {
 	}
 	if len(files) > 1 {
 		c.output.attach(files[1], -1)
-		c.output.watch()
+		k.reportOf(c, c.output.watch())
 	} else {
-		within(openPatience, func() {
-			if err := c.output.open(fifoPath); err != nil {
-				k.report("container " + c.id + ": " + err.Error()) // there is still its end to record
-			}
-		})
+		within(openPatience, func() { k.reportOf(c, c.output.open(fifoPath)) })
 	}
 	if pidfd < 0 {
 		go k.finish(c, exitFileEnd(c.exitFile, time.Now()))
@@ -143,8 +139,15 @@ func (k *keeper) adopt(c *container, fifoPath string, files []int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.pidfd = pidfd
-	k.poller.add(pidfd, func() { k.adoptedEnded(c, pidfd) })
+	k.reportOf(c, k.poller.add(pidfd, func() { k.adoptedEnded(c, pidfd) }))
 	return nil
+}
+
+// reportOf reports an error about an adopted container, of which there is still the rest to record.
+func (k *keeper) reportOf(c *container, err error) {
+	if err != nil {
+		k.report("container " + c.id + ": " + err.Error())
+	}
 }
 
 // adoptedEnded is called when the process of a pidfd has ended. Its parent is another process, which may or may not have waited for it.

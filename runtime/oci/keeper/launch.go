@@ -87,7 +87,9 @@ func (s *start) run(ctx context.Context) *RuntimeError {
 	if err := s.runtime(ctx, since, output, exit, mounted); err != nil {
 		return err
 	}
-	s.container.output.watch()
+	if err := s.container.output.watch(); err != nil {
+		return &RuntimeError{Stage: StageOutput, Stderr: err.Error()}
+	}
 	return nil
 }
 

@@ -68,22 +68,23 @@ func (o *output) open(path string) error {
 	}
 	o.turn.Unlock()
 	if err == nil {
-		o.watch()
+		err = o.watch()
 	}
 	return err
 }
 
 // watch begins to move output.
-func (o *output) watch() {
+func (o *output) watch() (err error) {
 	o.mu.Lock()
 	finished := o.finished // it has taken longer to open the FIFO than the container has run
 	if !finished && o.fifo >= 0 {
-		o.poller.add(o.fifo, o.drain)
+		err = o.poller.add(o.fifo, o.drain)
 	}
 	o.mu.Unlock()
 	if finished {
 		o.takeRest()
 	}
+	return err
 }
 
 // drain moves some output to the log.

@@ -37,24 +37,28 @@ func newPoller() (*poller, error) {
 }
 
 // add calls the function once when the descriptor can be read, and once more after every rearm.
-func (p *poller) add(fd int, call func()) {
+func (p *poller) add(fd int, call func()) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.number++
 	p.calls[fd] = polled{call, p.number}
-	p.control(unix.EPOLL_CTL_ADD, fd)
+	err := p.control(unix.EPOLL_CTL_ADD, fd)
+	if err != nil {
+		delete(p.calls, fd)
+	}
+	return err
 }
 
 // rearm makes the next call of a descriptor possible. One that was removed is ignored; it must not be closed.
 func (p *poller) rearm(fd int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.control(unix.EPOLL_CTL_MOD, fd)
+	_ = p.control(unix.EPOLL_CTL_MOD, fd)
 }
 
-func (p *poller) control(operation, fd int) {
+func (p *poller) control(operation, fd int) error {
 	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(fd), Pad: p.calls[fd].number}
-	_ = unix.EpollCtl(p.epoll, operation, fd, &event)
+	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(p.epoll, operation, fd, &event))
 }
 
 // remove must be called before the descriptor is closed. A call may be in progress. A negative descriptor is ignored.
