@@ -79,24 +79,35 @@ func (r *remover) remove(folder int, name string, depth int) error {
 	return nil
 }
 
-// empty removes what is in a folder, also what moves up meanwhile.
-func (r *remover) empty(file *os.File, fd, depth int) error {
-	for {
-		names, err := file.Readdirnames(512)
-		if len(names) == 0 {
-			if err != nil && err != io.EOF {
+// names are those in an open folder.
+type names interface {
+	Readdirnames(n int) ([]string, error)
+	io.Seeker
+}
+
+// empty removes what is in a folder, also what moves up meanwhile. Some file systems skip entries when others are removed meanwhile, so it
+// looks again, but only at the end: ext4 reads from the begin of a folder through all that was removed.
+func (r *remover) empty(file names, fd, depth int) error {
+	for removed := true; removed; {
+		removed = false
+		for {
+			found, err := file.Readdirnames(512)
+			for _, inner := range found {
+				if err := r.remove(fd, inner, depth+1); err != nil {
+					return err
+				}
+				removed = true
+			}
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
 				return err
 			}
-			return nil
 		}
-		for _, inner := range names {
-			if err := r.remove(fd, inner, depth+1); err != nil {
-				return err
-			}
-		}
-		// Some file systems skip entries when others are removed meanwhile.
 		if _, err := file.Seek(0, io.SeekStart); err != nil {
 			return err
 		}
 	}
+	return nil
 }

@@ -1,0 +1,44 @@
+package remove
+
+import (
+	"os"
+	"strconv"
+	"testing"
+)
+
+// TestPasses: a folder is read few times, however much is in it.
+func TestPasses(t *testing.T) {
+	folder := t.TempDir()
+	for i := range 20_000 {
+		if err := os.Symlink("nothing", folder+"/"+strconv.Itoa(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file, err := os.Open(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	counted := &counting{File: file}
+	r := remover{ctx: t.Context(), top: int(file.Fd())}
+	if err := r.empty(counted, int(file.Fd()), 0); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(folder); err != nil || len(left) != 0 {
+		t.Errorf("%d are left, %v", len(left), err)
+	}
+	if counted.seeks > 3 {
+		t.Errorf("the folder was read %d times", counted.seeks)
+	}
+}
+
+// counting counts how often a folder is read from its begin.
+type counting struct {
+	*os.File
+	seeks int
+}
+
+func (c *counting) Seek(offset int64, whence int) (int64, error) {
+	c.seeks++
+	return c.File.Seek(offset, whence)
+}
