@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -246,15 +245,7 @@ func outOfDescriptors(t *testing.T, transport *conform.Transport) []answer {
 	write(t, filepath.Join(dir, "sub", "file"), "x")
 	execd := &child{Descriptors: 32}
 	d := execd.start(t, transport)
-	// One connection of ours stays; the others take what descriptors are left.
-	response, err := d.client.Ping(t.Context(), nil)
-	body(t, response, err)
-	eventually(t, "the daemon cannot accept another connection", func() bool {
-		connection, err := net.Dial("tcp", strings.TrimPrefix(d.url, "http://"))
-		must(t, err)
-		t.Cleanup(func() { connection.Close() })
-		return strings.Contains(string(execd.output.bytes()), "too many open files")
-	})
+	execd.takeDescriptors(t, d)
 	sent := internal(d, "uploadFiles", "POST /files/upload", upload(file, "x"))
 	sent.header["Content-Type"] = formType["Content-Type"]
 	return []answer{

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -99,5 +100,19 @@ func (c *child) backTo(t *testing.T, before held) {
 	eventually(t, "the child releases everything", func() bool {
 		now = c.holds(t)
 		return now.Goroutines <= before.Goroutines && now.descriptors <= before.descriptors && now.processes <= before.processes
+	})
+}
+
+// takeDescriptors opens connections until the child, which has no token, cannot accept another. One of the daemon's client stays.
+func (c *child) takeDescriptors(t *testing.T, d *daemon) {
+	t.Helper()
+	response, err := d.client.GetMetrics(t.Context(), nil)
+	body(t, response, err)
+	eventually(t, "the daemon cannot accept another connection", func() bool {
+		connection, err := net.Dial("tcp", strings.TrimPrefix(d.url, "http://"))
+		must(t, err)
+		t.Cleanup(func() { connection.Close() })
+		_, _ = connection.Write([]byte("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")) // without a request it would be closed for the next one
+		return strings.Contains(string(c.output.bytes()), "too many open files")
 	})
 }

@@ -3,7 +3,6 @@ package api_test
 import (
 	"encoding/json"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -196,13 +195,7 @@ func TestRowsOfErrors(t *testing.T) {
 		dir := t.TempDir()
 		execd := &child{Descriptors: 32}
 		d := execd.start(t, newTransport(t))
-		d.ask(t, "GET", "/ping", "")
-		eventually(t, "the daemon cannot accept another connection", func() bool {
-			connection, err := net.Dial("tcp", strings.TrimPrefix(d.url, "http://"))
-			must(t, err)
-			t.Cleanup(func() { connection.Close() })
-			return strings.Contains(string(execd.output.bytes()), "too many open files")
-		})
+		execd.takeDescriptors(t, d)
 		internal(d, "listDirectory", "GET /directories/list"+query(dir), "").check(t)
 	})
 }

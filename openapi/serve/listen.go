@@ -68,6 +68,11 @@ type ServeOptions struct {
 	// next part of any other; 0 means 25 seconds. [WithoutDeadline] lifts it. What a
 	// handler has not read of a body has 4 seconds, and then the connection is closed.
 	BodyTimeout time.Duration
+	// MaxUnauthenticated bounds the TCP connections on which no request has been
+	// authenticated, and what they have sent of their requests to 4 KiB on average. For
+	// one more the oldest of them is closed, and for one more byte the oldest that has
+	// sent more than that. 0 means no bound.
+	MaxUnauthenticated int
 }
 
 // Serve answers on ln until ctx ends. Then it stops accepting, closes idle
@@ -96,6 +101,13 @@ func Serve(ctx context.Context, ln net.Listener, handler http.Handler, options S
 		// The handler answers OPTIONS * like any other path that it has not: with a request id and a body.
 		DisableGeneralOptionsHandler: true,
 		ErrorLog:                     log.New(errorLog{options.Logger}, "", 0),
+	}
+	if options.MaxUnauthenticated > 0 {
+		bounded := &unauthenticated{Listener: ln, limit: options.MaxUnauthenticated}
+		ln, server.ConnState = bounded, bounded.changed
+		server.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
+			return context.WithValue(ctx, connKey{}, conn)
+		}
 	}
 	if options.HTTP2 {
 		server.Protocols = new(http.Protocols)
