@@ -32,8 +32,8 @@ func (h *handlers) DeleteFiles(_ context.Context, request gen.DeleteFilesRequest
 	return gen.DeleteFiles200JSONResponse{}, nil
 }
 
-func (h *handlers) DeleteDirectories(_ context.Context, request gen.DeleteDirectoriesRequestObject) (gen.DeleteDirectoriesResponseObject, error) {
-	if err := h.files.RemoveDirectories(request.Params.Path); err != nil {
+func (h *handlers) DeleteDirectories(ctx context.Context, request gen.DeleteDirectoriesRequestObject) (gen.DeleteDirectoriesResponseObject, error) {
+	if err := h.files.RemoveDirectories(ctx, request.Params.Path); err != nil {
 		return nil, err
 	}
 	return gen.DeleteDirectories200JSONResponse{}, nil

@@ -20,6 +20,7 @@ import (
 
 	"sandbox.internal/execd/command"
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/runtime/remove"
 )
 
 // maxSessions is how many sessions there may be at a time.
@@ -104,7 +105,7 @@ func (s *sessions) add(cwd string) (id string, err error) {
 	}
 	if cwd != "" {
 		if err := writeNew(filepath.Join(folder, "folder"), cwd+"\n"); err != nil {
-			return "", errors.Join(err, os.RemoveAll(folder))
+			return "", errors.Join(err, remove.All(context.Background(), folder))
 		}
 	}
 	var random [16]byte
@@ -292,7 +293,7 @@ func (h *handler) deleteSession(c echo.Context) error {
 			return err
 		}
 	}
-	if err := os.RemoveAll(s.folder); err != nil {
+	if err := remove.All(context.WithoutCancel(c.Request().Context()), s.folder); err != nil {
 		return err
 	}
 	return c.JSON(http.StatusOK, struct{}{})

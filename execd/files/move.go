@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"sandbox.internal/runtime/remove"
 )
 
 // MoveEntry is one thing to move or rename.
@@ -132,7 +134,7 @@ func (m move) copyAndRemove(ctx context.Context) (err error) {
 		return classify(m.dest, err)
 	}
 	defer func() {
-		if rmErr := os.RemoveAll(temp); err == nil {
+		if rmErr := remove.All(context.WithoutCancel(ctx), temp); err == nil {
 			err = classify(temp, rmErr)
 		}
 	}()
@@ -149,5 +151,5 @@ func (m move) copyAndRemove(ctx context.Context) (err error) {
 	if err := syncDirectory(folder); err != nil {
 		return classify(m.dest, err)
 	}
-	return classify(m.src, os.RemoveAll(m.src))
+	return classify(m.src, remove.All(context.WithoutCancel(ctx), m.src)) // everything is at the target
 }

@@ -1,11 +1,15 @@
 package files
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"sandbox.internal/runtime/remove"
 )
 
 // RemoveFiles removes files: also symbolic links (not what they point to), sockets, FIFOs and devices. A directory is
@@ -36,8 +40,8 @@ func (f *Files) RemoveFiles(paths []string) error {
 
 // RemoveDirectories removes directories with all that is in them. Symbolic links inside are removed, not followed.
 // A path that is a file or a symbolic link, and the roots that the system stands on (/, /proc, /sys, /dev), are
-// KindInvalid, a missing path is KindNotFound; in these cases nothing is removed.
-func (f *Files) RemoveDirectories(paths []string) error {
+// KindInvalid, a missing path is KindNotFound; in these cases nothing is removed. An end of ctx leaves the rest.
+func (f *Files) RemoveDirectories(ctx context.Context, paths []string) error {
 	abs, err := f.resolveAll(paths)
 	if err != nil {
 		return err
@@ -48,7 +52,11 @@ func (f *Files) RemoveDirectories(paths []string) error {
 		}
 	}
 	for _, path := range abs {
-		if err := os.RemoveAll(path); err != nil {
+		err := remove.All(ctx, path)
+		if stopped := ctx.Err(); err != nil && stopped != nil {
+			return fmt.Errorf("stopped: %w", stopped)
+		}
+		if err != nil {
 			return classify(path, err)
 		}
 	}

@@ -1,6 +1,8 @@
 package files_test
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -54,7 +56,7 @@ func TestRemoveDirectories(t *testing.T) {
 	must(t, os.Symlink(at("kept"), at("dir/link")))
 	mkdir(t, at("empty"))
 
-	must(t, f.RemoveDirectories([]string{"dir", "dir/a", "dir/", "empty"}))
+	must(t, f.RemoveDirectories(t.Context(), []string{"dir", "dir/a", "dir/", "empty"}))
 	wantEqual(t, "dir exists", exists(t, at("dir")), false)
 	wantEqual(t, "empty exists", exists(t, at("empty")), false)
 	wantEqual(t, "target of a link inside exists", exists(t, at("kept/file")), true)
@@ -81,14 +83,50 @@ func TestRemoveDirectoriesRemovesNothingWhenOneCannotBe(t *testing.T) {
 			mkdir(t, filepath.Join(root, "dir"))
 			must(t, os.Symlink("dir", filepath.Join(root, "link")))
 			must(t, os.Symlink("/", filepath.Join(root, "slash")))
-			wantError(t, f.RemoveDirectories([]string{"dir", test.path}), test.kind, test.part)
+			wantError(t, f.RemoveDirectories(t.Context(), []string{"dir", test.path}), test.kind, test.part)
 			wantEqual(t, "dir exists", exists(t, filepath.Join(root, "dir")), true)
 		})
 	}
 }
 
+// TestRemoveDirectoriesOfAnyDepth: a removal takes few of the descriptors that the daemon needs for all else.
+func TestRemoveDirectoriesOfAnyDepth(t *testing.T) {
+	f, root := newFiles(t)
+	tree := filepath.Join(root, "tree")
+	mkdir(t, tree)
+	at, err := unix.Open(tree, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	must(t, err)
+	for range 1000 {
+		must(t, unix.Mkdirat(at, "d", 0o700))
+		next, err := unix.Openat(at, "d", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		must(t, err)
+		must(t, unix.Close(at))
+		at = next
+	}
+	must(t, unix.Close(at))
+	open, err := os.ReadDir("/proc/self/fd")
+	must(t, err)
+	var before unix.Rlimit
+	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &before))
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(len(open)) + 80, Max: before.Max}))
+	defer func() { must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &before)) }()
+	must(t, f.RemoveDirectories(t.Context(), []string{"tree"}))
+	wantEqual(t, "the tree exists", exists(t, tree), false)
+}
+
+func TestRemoveDirectoriesStopsWithItsContext(t *testing.T) {
+	f, root := newFiles(t)
+	write(t, filepath.Join(root, "dir/file"), "")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := f.RemoveDirectories(ctx, []string{"dir"}); !errors.Is(err, context.Canceled) {
+		t.Errorf("the error is %v", err)
+	}
+	wantEqual(t, "the file exists", exists(t, filepath.Join(root, "dir/file")), true)
+}
+
 func TestRemoveDirectoriesStopsAtAMountPoint(t *testing.T) {
 	f, _ := newFiles(t)
 	disk := mountTmpfs(t, "")
-	wantError(t, f.RemoveDirectories([]string{disk}), files.KindConflict, disk, "busy")
+	wantError(t, f.RemoveDirectories(t.Context(), []string{disk}), files.KindConflict, disk, "busy")
 }

@@ -1,6 +1,7 @@
 package jupyter
 
 import (
+	"context"
 	"crypto/rand"
 	_ "embed"
 	"encoding/json"
@@ -13,6 +14,8 @@ import (
 	"slices"
 	"strconv"
 	"syscall"
+
+	"sandbox.internal/runtime/remove"
 )
 
 // ipythonConfig keeps IPython's kernel from losing output. An image has it in /etc/ipython, for
@@ -86,10 +89,10 @@ func (c *connection) makeFolder(parent string) error {
 		return nil
 	}
 	if err != nil {
-		return errors.Join(err, os.RemoveAll(dir))
+		return errors.Join(err, os.Remove(dir))
 	}
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		return errors.Join(err, lock.Close(), os.RemoveAll(dir))
+		return errors.Join(err, lock.Close(), os.Remove(dir))
 	}
 	if _, err := os.Stat(dir); err != nil {
 		return lock.Close()
@@ -115,7 +118,7 @@ func sweepConnections(parent string) error {
 			continue // another user's, just gone, or no folder: anyone may make a file of such a name
 		}
 		if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
-			failures = append(failures, os.RemoveAll(dir))
+			failures = append(failures, remove.All(context.Background(), dir))
 		}
 		lock.Close()
 	}
@@ -179,7 +182,9 @@ func (c *connection) address(of channel) (network, address string) {
 	return "tcp", net.JoinHostPort(c.info.IP, strconv.Itoa(port))
 }
 
-func (c *connection) remove() error { return errors.Join(os.RemoveAll(c.dir), c.lock.Close()) }
+func (c *connection) remove() error {
+	return errors.Join(remove.All(context.Background(), c.dir), c.lock.Close())
+}
 
 // freePorts returns free ports of 127.0.0.1. Another process may take one before the kernel does:
 // Jupyter's protocol does not report which ports a kernel took, so the caller tries again.

@@ -131,6 +131,33 @@ func TestDirectSweepsUnusedFolders(t *testing.T) {
 	}
 }
 
+// TestDirectSweepsDeepFolders: any user of the sandbox can make one of such a name.
+func TestDirectSweepsDeepFolders(t *testing.T) {
+	dir := t.TempDir()
+	deep := filepath.Join(dir, "execd-kernel-1234")
+	if err := os.MkdirAll(filepath.Join(deep, strings.Repeat("d/", 1000)), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	open, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var before syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	few := syscall.Rlimit{Cur: uint64(len(open)) + 80, Max: before.Max}
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &few); err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before)
+	host := jupyter.NewDirect(jupyter.DirectOptions{TempDir: dir, Logger: zerolog.Nop()})
+	defer host.Close()
+	if _, err := os.Stat(deep); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the deep folder: %v", err)
+	}
+}
+
 func TestDirectInterruptReachesACellThatHasJustBegun(t *testing.T) {
 	k := startPython(t, newDirect(t, jupyter.DirectOptions{}))
 	for i := range 50 {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"sandbox.internal/runtime/oci/remove"
+	"sandbox.internal/runtime/remove"
 )
 
 // trash removes folders in the background. What is in them was written by containers.

@@ -103,7 +103,7 @@ var projectRules = importRules{
 			ours:      []string{"gen/egress", "runtime/sandboxhttp", "server/lifecycle"},
 			libraries: noLibraries,
 		},
-		{packages: []string{"runtime/flock"}, ours: []string{}, libraries: []string{sysPackage}},
+		{packages: []string{"runtime/flock", "runtime/remove"}, ours: []string{}, libraries: []string{sysPackage}},
 		{packages: []string{"server/store"}, ours: []string{"runtime/flock", "server/lifecycle"}},
 		{packages: []string{"server/load"}, ours: []string{"server/lifecycle"}, libraries: []string{sysPackage}},
 		{packages: []string{"server/config"}},
@@ -220,7 +220,7 @@ var projectRules = importRules{
 		{packages: []string{"execd/command"}, ours: []string{"execd/eventlog", "execd/identity", "execd/invalid", "execd/process"}},
 		{packages: []string{"execd/terminal"}, ours: []string{"execd/identity", "execd/invalid", "execd/process"}},
 		{packages: []string{"execd/code"}, ours: []string{"execd/eventlog", "execd/invalid", "runtime/kernel"}},
-		{packages: []string{"execd/files"}, ours: []string{"execd/identity"}},
+		{packages: []string{"execd/files"}, ours: []string{"execd/identity", "runtime/remove"}},
 		{packages: []string{"execd/metrics", "execd/proxy", "execd/shell", "execd/watch"}},
 		{packages: []string{"execd/settings"}, ours: []string{}, libraries: noLibraries},
 		{packages: []string{"execd/config"}, ours: []string{"execd/settings"}, libraries: noLibraries},
@@ -232,7 +232,7 @@ var projectRules = importRules{
 			"execd/code", "execd/command", "execd/eventlog", "execd/files", "execd/freeze", "execd/invalid",
 			"execd/metrics", "execd/proxy", "execd/terminal", "execd/watch",
 		}},
-		{packages: []string{"execd/compat"}, ours: []string{"openapi/serve", "execd/code", "execd/command", "execd/files"}, libraries: []string{echo, sysPackage}},
+		{packages: []string{"execd/compat"}, ours: []string{"openapi/serve", "runtime/remove", "execd/code", "execd/command", "execd/files"}, libraries: []string{echo, sysPackage}},
 		{packages: []string{"execd/task"}, ours: []string{"runtime/sandboxhttp", "runtime/tasks", "execd/process"}, libraries: []string{sysPackage, zerolog}},
 		{packages: []string{"execd/cmd/task-executor"}, ours: []string{"runtime/tasks", "execd/log", "execd/settings", "execd/supervisor", "execd/task"}, libraries: []string{zerolog}},
 		{packages: []string{"execd/app", "execd/cmd/execd"}, ours: []string{"gen/execd", "openapi/...", "runtime/...", "execd/..."}},
@@ -263,10 +263,10 @@ var projectRules = importRules{
 		},
 		{packages: []string{"runtime/engine/pull"}, ours: []string{"runtime/engine"}, libraries: noLibraries},
 		{packages: []string{"runtime/docker"}, ours: []string{"runtime/engine", "runtime/engine/pull"}},
-		{packages: []string{"runtime/oci/images/unpack"}, ours: []string{"runtime/oci/remove"}, libraries: []string{sysPackage}},
+		{packages: []string{"runtime/oci/images/unpack"}, ours: []string{"runtime/remove"}, libraries: []string{sysPackage}},
 		{
 			packages: []string{"runtime/oci/images"},
-			ours:     []string{"runtime/engine", "runtime/engine/pull", "runtime/oci/images/unpack", "runtime/oci/remove"},
+			ours:     []string{"runtime/engine", "runtime/engine/pull", "runtime/oci/images/unpack", "runtime/remove"},
 			libraries: []string{
 				"github.com/distribution/reference", "github.com/google/go-containerregistry",
 				"github.com/klauspost/compress", "golang.org/x/sync", sysPackage, zerolog,
@@ -278,7 +278,6 @@ var projectRules = importRules{
 			libraries: []string{runtimeSpec, seccompProfiles, sysPackage},
 		},
 		{packages: []string{"runtime/oci/disk"}, ours: []string{}, libraries: []string{sysPackage}},
-		{packages: []string{"runtime/oci/remove"}, ours: []string{}, libraries: []string{sysPackage}},
 		{packages: []string{"runtime/oci/users"}, ours: []string{}, libraries: []string{sysPackage}},
 		{
 			packages:  []string{"runtime/oci/cgroup"},
@@ -306,7 +305,7 @@ var projectRules = importRules{
 			packages: []string{"runtime/oci"},
 			ours: []string{
 				"runtime/engine", "runtime/flock", "runtime/oci/bundle", "runtime/oci/cgroup", "runtime/oci/disk",
-				"runtime/oci/images", "runtime/oci/keeper", "runtime/oci/network", "runtime/oci/overlay", "runtime/oci/remove",
+				"runtime/oci/images", "runtime/oci/keeper", "runtime/oci/network", "runtime/oci/overlay", "runtime/remove",
 				"runtime/oci/thread", "runtime/oci/users",
 			},
 			libraries: []string{"github.com/fsnotify/fsnotify", "golang.org/x/sync", sysPackage, zerolog},
@@ -342,7 +341,7 @@ var projectRules = importRules{
 		},
 		{
 			packages: []string{"runtime/kernel/kerneltest", "runtime/jupyter"},
-			ours:     []string{"runtime/kernel"},
+			ours:     []string{"runtime/kernel", "runtime/remove"},
 		},
 
 		// A real Kubernetes for tests, started by scripts.

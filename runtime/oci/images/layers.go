@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"sandbox.internal/runtime/oci/images/unpack"
-	"sandbox.internal/runtime/oci/remove"
+	"sandbox.internal/runtime/remove"
 )
 
 // layersAtOnce bounds how many layers are downloaded and unpacked at once, layersOfHost those of one registry, layersOfPull those of one image.

@@ -18,7 +18,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"sandbox.internal/runtime/engine"
-	"sandbox.internal/runtime/oci/remove"
+	"sandbox.internal/runtime/remove"
 )
 
 // What an archive may hold. Each image has one file per layer and a few more.

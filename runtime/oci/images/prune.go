@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/runtime/engine"
-	"sandbox.internal/runtime/oci/remove"
+	"sandbox.internal/runtime/remove"
 )
 
 // Prune removes images without a name (with all: also those with names, but for [Options].Keep) that are in use by no container and held by no

@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sandbox.internal/runtime/oci/remove"
+	"sandbox.internal/runtime/remove"
 )
 
 // beneath lets the kernel refuse every name that leads out of the layer's folder, by a symbolic link for instance.

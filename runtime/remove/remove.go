@@ -13,14 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxDepth is how many folders below one another are removed recursively; deeper ones are first moved up, into the folder that is removed.
+// maxDepth is how many folders below one another are removed recursively; deeper ones are first moved up, into the folder that is removed. What
+// cannot be moved, because it is a mount point or inside of one, or a folder of the lower layers of an overlay, takes descriptors in addition.
 const maxDepth = 64
 
 // All removes a file, or a folder with everything in it. One that is not there is no error. An end of ctx, whose error is returned, leaves
 // the rest where it is, perhaps under other names.
 func All(ctx context.Context, path string) error {
 	folder, name := filepath.Split(filepath.Clean(path))
-	parent, err := unix.Open(filepath.Clean(folder), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	parent, err := unix.Open(filepath.Clean(folder), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
@@ -55,15 +56,24 @@ func (r *remover) remove(folder int, name string, depth int) error {
 	if err != unix.EISDIR && err != unix.EPERM { // POSIX has EPERM for a folder
 		return &os.PathError{Op: "unlink", Path: name, Err: err}
 	}
-	if depth == maxDepth {
-		if err := unix.Renameat(folder, name, r.top, rand.Text()); err != nil {
+	if depth >= maxDepth {
+		switch err := unix.Renameat(folder, name, r.top, rand.Text()); err {
+		case nil:
+			return nil
+		case unix.EXDEV, unix.EBUSY:
+		default:
 			return &os.PathError{Op: "rename", Path: name, Err: err}
 		}
-		return nil
 	}
-	fd, err := unix.Openat(folder, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return &os.PathError{Op: "open", Path: name, Err: err}
+	fd, openErr := unix.Openat(folder, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	switch openErr {
+	case nil:
+	case unix.ENOENT:
+		return nil
+	case unix.ENOTDIR, unix.ELOOP: // a file that must not be removed
+		return &os.PathError{Op: "unlink", Path: name, Err: err}
+	default:
+		return &os.PathError{Op: "open", Path: name, Err: openErr}
 	}
 	file := os.NewFile(uintptr(fd), name)
 	defer func() { _ = file.Close() }()

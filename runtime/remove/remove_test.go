@@ -5,11 +5,12 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
-	"sandbox.internal/runtime/oci/remove"
+	"sandbox.internal/runtime/remove"
 )
 
 // TestDeepTree: a tree deeper than this process may have files open, and wider at many levels, is removed; what its links name is not.
@@ -72,6 +73,54 @@ func limitFiles(t *testing.T, files uint64) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestMountPoint: what is mounted in a tree is emptied, however deep, and stays.
+func TestMountPoint(t *testing.T) {
+	folder := t.TempDir()
+	tree := filepath.Join(folder, "tree")
+	mounted := filepath.Join(tree, strings.Repeat("d/", 70)+"mounted")
+	if err := os.MkdirAll(mounted, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", mounted, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	// The removal moves it.
+	t.Cleanup(func() {
+		for _, mount := range mountsBelow(t, folder) {
+			if err := unix.Unmount(mount, unix.MNT_DETACH); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	if err := os.MkdirAll(filepath.Join(mounted, strings.Repeat("d/", 70)), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := remove.All(t.Context(), tree); !errors.Is(err, unix.EBUSY) {
+		t.Errorf("the error is %v", err)
+	}
+	left := mountsBelow(t, folder)
+	if len(left) != 1 {
+		t.Fatalf("the mount points are %q", left)
+	}
+	if entries, err := os.ReadDir(left[0]); err != nil || len(entries) > 0 {
+		t.Errorf("left in it: %v, %v", entries, err)
+	}
+}
+
+func mountsBelow(t *testing.T, folder string) (found []string) {
+	t.Helper()
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if path := strings.Fields(line)[1]; strings.HasPrefix(path, folder+"/") {
+			found = append(found, path)
+		}
+	}
+	return found
 }
 
 func TestOthers(t *testing.T) {
