@@ -127,11 +127,26 @@ func followLinks(path string) (string, error) {
 			if err != nil {
 				return "", classify(start, err)
 			}
-			link = filepath.Join(folder, link)
+			link = folder + "/" + link
 		}
-		path = filepath.Clean(link)
+		if path, err = followUp(link); err != nil {
+			return "", classify(start, err)
+		}
 	}
 	return "", classify(start, unix.ELOOP)
+}
+
+// followUp returns a path without "..", which means the parent of what comes before it. If that is a link, its text does not say which folder
+// that is.
+func followUp(path string) (string, error) {
+	names := strings.Split(path, "/")
+	for i := len(names) - 1; i >= 0; i-- {
+		if names[i] == ".." {
+			folder, err := followAll(strings.Join(names[:i+1], "/"))
+			return filepath.Join(append([]string{folder}, names[i+1:]...)...), err
+		}
+	}
+	return filepath.Clean(path), nil
 }
 
 // keepAttributes returns what was asked for, and for the rest what the file at target has now, or the defaults of a new one.

@@ -146,6 +146,42 @@ func TestUploadFollowsLinks(t *testing.T) {
 	wantError(t, err, files.KindInvalid, "/loop", "symbolic links")
 }
 
+// TestUploadFollowsLinksAsTheKernel: ".." in a link means the parent of the folder before it, not of that folder's name.
+func TestUploadFollowsLinksAsTheKernel(t *testing.T) {
+	for name, link := range map[string]func(root string) string{
+		"relative": func(string) string { return "current/../shared/app.conf" },
+		"absolute": func(root string) string { return root + "/current/../shared/app.conf" },
+		"twice":    func(string) string { return "current/../1/../shared/./app.conf" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, root := newFiles(t)
+			at := func(name string) string { return filepath.Join(root, name) }
+			mkdir(t, at("releases/1"))
+			write(t, at("releases/shared/app.conf"), "old")
+			must(t, os.Chmod(at("releases/shared/app.conf"), 0o600))
+			must(t, os.Symlink("releases/1", at("current")))
+			must(t, os.Symlink(link(root), at("app.conf")))
+			_, err := upload(t, f, files.UploadMeta{Path: "app.conf"}, []byte("new"))
+			must(t, err)
+			wantEqual(t, "what the kernel finds", read(t, at("app.conf")), "new")
+			info, err := os.Stat(at("releases/shared/app.conf"))
+			must(t, err)
+			wantEqual(t, "mode", info.Mode(), 0o600)
+			wantEqual(t, "another file's folder exists", exists(t, at("shared")), false)
+
+			// What comes after the last ".." may be missing.
+			must(t, os.Symlink("current/../made/new", at("broken")))
+			_, err = upload(t, f, files.UploadMeta{Path: "broken"}, []byte("new"))
+			must(t, err)
+			wantEqual(t, "the new file", read(t, at("releases/made/new")), "new")
+			must(t, os.Symlink("missing/../new", at("nowhere")))
+			_, err = f.Begin(files.UploadMeta{Path: "nowhere"})
+			wantError(t, err, files.KindNotFound, "/nowhere")
+			wantEqual(t, "a file beside the link exists", exists(t, at("new")), false)
+		})
+	}
+}
+
 func TestUploadRefuses(t *testing.T) {
 	f, root := newFiles(t)
 	write(t, filepath.Join(root, "file"), "old")
