@@ -20,13 +20,19 @@ import (
 const (
 	// killDelay is how long a terminal's processes have to end after SIGHUP before they are killed.
 	killDelay = 2 * time.Second
-	// drainTime bounds the wait for the last output once the program has ended. Only a process that outlives it and keeps the terminal
-	// open makes us wait that long; else the kernel reports the end.
-	drainTime = 100 * time.Millisecond
+	// What has been written when drainTime is over is read all the same: it is at most restLimit bytes, which the kernel brings in pieces,
+	// with pauses of at most restPause in between.
+	restLimit = 64 << 10
+	restPause = 20 * time.Millisecond
+	restWaits = 16
 	// A process group whose leader has ended is looked at after the first pause, and then after pauses that double up to the last.
 	firstPause = 5 * time.Millisecond
 	lastPause  = 160 * time.Millisecond
 )
+
+// drainTime bounds the wait for the last output once the program has ended. Only a process that outlives it and keeps the terminal
+// open makes us wait that long; else the kernel reports the end.
+var drainTime = 100 * time.Millisecond
 
 // Terminal is a program on a pseudo-terminal, or what is left of one that has ended.
 type Terminal struct {
@@ -190,17 +196,49 @@ func (t *Terminal) pump() {
 	buffer := make([]byte, chunkSize)
 	for {
 		n, err := t.master.Read(buffer)
-		if n > 0 {
-			t.mu.Lock()
-			t.history.write(buffer[:n])
-			close(t.changed)
-			t.changed = make(chan struct{})
-			t.mu.Unlock()
+		t.show(buffer[:n])
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			// This process may not have run for all of drainTime, and os.File reads nothing after a deadline.
+			_ = t.control(func(fd int) error { return t.pumpRest(fd, buffer) })
 		}
 		if err != nil {
 			return
 		}
 	}
+}
+
+// pumpRest moves into the history what has been written already. Its error ends it and means nothing else.
+func (t *Terminal) pumpRest(fd int, buffer []byte) error {
+	for taken, waits := 0, 0; taken < restLimit; {
+		n, err := unix.Read(fd, buffer)
+		switch {
+		case n > 0:
+			t.show(buffer[:n])
+			taken += n
+		case err == unix.EAGAIN && waits < restWaits:
+			// A worker of the kernel moves output from the program's side to this one, a few KiB at a time.
+			waits++
+			ready, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(restPause.Milliseconds()))
+			if ready == 0 {
+				return err
+			}
+		case err != unix.EINTR:
+			return err
+		}
+	}
+	return nil
+}
+
+// show adds output to the history.
+func (t *Terminal) show(output []byte) {
+	if len(output) == 0 {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.history.write(output)
+	close(t.changed)
+	t.changed = make(chan struct{})
 }
 
 func exitCode(state *os.ProcessState) *int {

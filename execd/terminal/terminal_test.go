@@ -305,6 +305,19 @@ func gone(pid int) bool {
 	return err != nil || bytes.Contains(stat, []byte(") Z ")) || syscall.Kill(pid, 0) != nil
 }
 
+// TestLastOutputOutlivesTheDrainTime: a daemon that does not run for that long, on a busy machine, still shows all of it.
+func TestLastOutputOutlivesTheDrainTime(t *testing.T) {
+	terminal.SetDrainTime(t, time.Nanosecond)
+	m := newManager(t)
+	for range 50 {
+		s := attach(t, start(t, m, sh(`head -c 12000 /dev/zero | tr '\0' x`)))
+		s.end()
+		if len(s.text) != 12000 {
+			t.Fatalf("the screen shows %d bytes, want 12000", len(s.text))
+		}
+	}
+}
+
 func TestBackgroundDoesNotHoldTheEnd(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
