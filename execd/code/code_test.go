@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
@@ -329,6 +331,48 @@ func TestLongTextKeepsRunesWhole(t *testing.T) {
 	}
 	if got.String() != text {
 		t.Errorf("%d bytes, want %d", got.Len(), len(text))
+	}
+}
+
+// TestLongLinesComeInFragments: clients bound the size of an event.
+func TestLongLinesComeInFragments(t *testing.T) {
+	m := newManager(t, &fakeHost{})
+	id := newContext(t, m, "python")
+	long := strings.Repeat("é", 1<<18)
+	text := "begin\n\n" + long + "x\n" + strings.Repeat("y", 2*eventlog.MaxFragment) + "\nend\nrest"
+	e := execute(t, m, code.Spec{Code: "say " + text, ContextID: id})
+	wait(t, e)
+	r, err := e.Log().Reader(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	var got strings.Builder
+	var complete []int // lengths of lines
+	line := 0
+	for {
+		event, ok, err := r.Next()
+		if errors.Is(err, io.EOF) || !ok {
+			break
+		}
+		if event.Type != eventlog.TypeStdout {
+			continue
+		}
+		if len(event.Text) > eventlog.MaxFragment || event.Partial && !utf8.Valid(event.Text) {
+			t.Fatalf("a piece of %d bytes, partial: %t", len(event.Text), event.Partial)
+		}
+		got.Write(event.Text)
+		line += len(event.Text)
+		if !event.Partial {
+			got.WriteByte('\n')
+			complete, line = append(complete, line), 0
+		}
+	}
+	if got.String() != text {
+		t.Errorf("the %d bytes are not the %d that were written", got.Len(), len(text))
+	}
+	if want := []int{5, 0, len(long) + 1, 2 * eventlog.MaxFragment, 3}; !slices.Equal(complete, want) {
+		t.Errorf("the lines are %v bytes long, want %v", complete, want)
 	}
 }
 

@@ -158,17 +158,21 @@ func (e *Execution) record(output kernel.Output) {
 	}
 }
 
-// text records complete lines together, and the rest as fragments that keep runes whole.
+// text records complete lines together, as many as are no longer than a fragment. What a longer line begins with, and the unfinished last one,
+// are fragments that keep runes whole.
 func (e *Execution) text(stream eventlog.Type, text []byte) {
-	lines := bytes.LastIndexByte(text, '\n') + 1
-	e.log.Output(stream, text[:lines], false)
-	for rest := text[lines:]; len(rest) > 0; {
-		size := len(rest)
-		if size > eventlog.MaxFragment {
-			size = eventlog.WholeRunes(rest[:eventlog.MaxFragment])
+	for len(text) > 0 {
+		next := text[:min(len(text), eventlog.MaxFragment)]
+		lines := bytes.LastIndexByte(next, '\n') + 1
+		size := lines
+		if lines == 0 {
+			size = len(next)
+			if size < len(text) {
+				size = eventlog.WholeRunes(next)
+			}
 		}
-		e.log.Output(stream, rest[:size], true)
-		rest = rest[size:]
+		e.log.Output(stream, text[:size], lines == 0)
+		text = text[size:]
 	}
 }
 
