@@ -415,6 +415,65 @@ func TestLogThatIsNotKept(t *testing.T) {
 	}
 }
 
+// TestLogThatIsCut: what had arrived is compared with what comes again, so that a log whose beginning the
+// engine has forgotten is an error and not a gap.
+func TestLogThatIsCut(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("one line of many\n", 20_000) // more than is compared
+	for name, test := range map[string]struct {
+		follow      bool
+		connections []string // all but the last are cut
+		want        string
+		lost        bool
+	}{
+		"followed":           {true, []string{"one\ntwo\n", "two\nthree\nfour\n"}, "one\ntwo\n", true},
+		"resumed":            {false, []string{"one\n", "one\ntwo\n", "one\ntwo\nend\n"}, "one\ntwo\nend\n", false},
+		"forgotten":          {false, []string{"one\ntwo\n", "two\nthree\nfour\n"}, "one\ntwo\n", true},
+		"long":               {false, []string{long, long + "end\n"}, long + "end\n", false},
+		"long and forgotten": {false, []string{long + "a\n", long + "b\nc\nend\n"}, long + "a\n", true},
+		"shorter":            {false, []string{"one\ntwo\n", "two\n"}, "one\ntwo\n", true},
+		"nothing is left":    {false, []string{"one\ntwo\n", ""}, "one\ntwo\n", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var requests atomic.Int32
+			mux := http.NewServeMux()
+			mux.HandleFunc("GET /v1/sandboxes/box/logs", func(w http.ResponseWriter, _ *http.Request) {
+				at := int(requests.Add(1))
+				if at > len(test.connections) {
+					t.Error("the log was asked for once more")
+					w.WriteHeader(http.StatusBadRequest)
+					return
+				}
+				_, _ = fmt.Fprint(w, test.connections[at-1])
+				check(t, http.NewResponseController(w).Flush())
+				if at < len(test.connections) {
+					cut(w)
+				}
+			})
+			box, err := scripted(t, mux).Connect(t.Context(), "box")
+			check(t, err)
+			log, err := box.OpenLogs(t.Context(), &sandbox.LogOptions{Follow: test.follow})
+			check(t, err)
+			defer func() { check(t, log.Close()) }()
+			got, err := io.ReadAll(log)
+			if string(got) != test.want {
+				t.Errorf("%d bytes which end with %q, want %d", len(got), end(got), len(test.want))
+			}
+			var broken *sandbox.StreamError
+			if test.lost != errors.As(err, &broken) || !test.lost && err != nil {
+				t.Errorf("%v; lost: %v", err, test.lost)
+			}
+			if n, again := log.Read(make([]byte, 10)); n != 0 || test.lost && !errors.Is(again, err) {
+				t.Errorf("after the end: %d bytes, %v", n, again)
+			}
+		})
+	}
+}
+
+// end is the end of a text.
+func end(text []byte) []byte { return text[max(0, len(text)-20):] }
+
 // TestEndOfALongLog: a cluster keeps the whole log of an ended sandbox, however long it is.
 func TestEndOfALongLog(t *testing.T) {
 	t.Parallel()

@@ -31,10 +31,11 @@ type LogOptions struct {
 }
 
 // OpenLogs returns what the entrypoint printed, as a stream which is to be closed. It resumes when its
-// connection is cut and when the service restarts. Reading ends with a [*StreamError] where the
-// position is not known then: when it began with Tail or Since, when more than 16 MiB were read,
-// and when the sandbox ended meanwhile and what the service keeps of its log, the last 64 KiB or
-// 1000 lines, does not reach back far enough.
+// connection is cut and when the service restarts: the log is read again from its beginning, and what
+// was delivered is compared and left out. Reading ends with a [*StreamError] where the position is
+// not known then: when it began with Tail or Since, when more than 16 MiB were read, when the engine
+// has forgotten the beginning, and when the sandbox ended meanwhile and what the service keeps of its
+// log, the last 64 KiB or 1000 lines, does not reach back far enough.
 func (s *Sandbox) OpenLogs(ctx context.Context, o *LogOptions) (io.ReadCloser, error) {
 	if o == nil {
 		o = &LogOptions{}
@@ -54,10 +55,29 @@ type logReader struct {
 	options LogOptions
 	body    io.ReadCloser
 	read    int64      // bytes that were delivered
-	skip    int64      // bytes of this connection that were delivered before
-	tail    []byte     // the last of them, at least maxKeptLog if there were so many
+	tail    logEnd     // the last of them
+	skip    int64      // bytes that this connection brings again
+	skipped logEnd     // the last of those that it has brought
 	retry   resumption // a byte is progress
 	ended   bool       // the sandbox has ended, and body is all that is missing
+	broken  error      // why nothing more can be delivered
+}
+
+// logEnd is the end of what was written to it, at least maxKeptLog if that was so much.
+type logEnd struct{ kept []byte }
+
+// Write implements io.Writer.
+func (e *logEnd) Write(p []byte) (int, error) {
+	if e.kept = append(e.kept, p...); len(e.kept) > 4*maxKeptLog {
+		e.kept = append(e.kept[:0], e.kept[len(e.kept)-maxKeptLog:]...)
+	}
+	return len(p), nil
+}
+
+// equals compares the ends of two logs of which as much was read.
+func (e *logEnd) equals(other *logEnd) bool {
+	n := min(len(e.kept), len(other.kept))
+	return bytes.Equal(e.kept[len(e.kept)-n:], other.kept[len(other.kept)-n:])
 }
 
 // connect requests the log from its beginning.
@@ -73,39 +93,38 @@ func (l *logReader) connect() error {
 	if err != nil {
 		return err
 	}
-	l.body, l.skip = response.Body, l.read
+	l.body, l.skip, l.skipped = response.Body, l.read, logEnd{}
 	return nil
 }
 
 // Read implements io.Reader.
 func (l *logReader) Read(p []byte) (int, error) {
-	for {
+	for l.broken == nil {
 		if l.skip > 0 {
-			n, err := io.CopyN(io.Discard, l.body, l.skip)
+			n, err := io.CopyN(&l.skipped, l.body, l.skip)
 			l.skip -= n
 			if err != nil {
-				if err := l.again(err); err != nil {
-					return 0, err
-				}
+				l.broken = l.again(err)
 				continue
 			}
+			if !l.skipped.equals(&l.tail) {
+				l.broken = l.lost(nil)
+				continue
+			}
+			l.skipped = logEnd{}
 		}
 		n, err := l.body.Read(p)
 		if n > 0 {
 			l.read += int64(n)
 			l.retry.progressed()
-			if l.tail = append(l.tail, p[:n]...); len(l.tail) > 4*maxKeptLog {
-				l.tail = append(l.tail[:0], l.tail[len(l.tail)-maxKeptLog:]...)
-			}
+			_, _ = l.tail.Write(p[:n])
 			return n, nil
 		}
-		if err == nil {
-			continue
-		}
-		if err := l.again(err); err != nil {
-			return 0, err
+		if err != nil {
+			l.broken = l.again(err)
 		}
 	}
+	return 0, l.broken
 }
 
 // again connects once more after the end of a connection, or returns the end of the log.
@@ -113,6 +132,8 @@ func (l *logReader) again(failure error) error {
 	switch {
 	case l.ctx.Err() != nil:
 		return context.Cause(l.ctx)
+	case errors.Is(failure, io.EOF) && !l.options.Follow && l.skip > 0:
+		return l.lost(nil) // there is less of it now than was delivered
 	case errors.Is(failure, io.EOF) && (!l.options.Follow || l.ended):
 		return io.EOF
 	case errors.Is(failure, io.EOF):
@@ -128,7 +149,7 @@ func (l *logReader) again(failure error) error {
 		}
 	}
 	if !l.isWhole() || l.read > maxResumedLog {
-		return &StreamError{What: l.retry.what, Err: errors.Join(errNoPosition, failure)}
+		return l.lost(failure)
 	}
 	for {
 		if err := l.retry.wait(l.ctx, failure); err != nil {
@@ -158,6 +179,11 @@ func (l *logReader) isOver() (bool, error) {
 	return err == nil && isOver(info.Status.State), err
 }
 
+// lost is a log that has no known position after a failure, which may be nil.
+func (l *logReader) lost(failure error) error {
+	return &StreamError{What: l.retry.what, Err: errors.Join(errNoPosition, failure)}
+}
+
 // finish reads what is missing of the log of an ended sandbox.
 func (l *logReader) finish() error {
 	lines := maxKeptLines // a cluster keeps all of it
@@ -176,16 +202,16 @@ func (l *logReader) finish() error {
 	}
 	complete := len(kept) < maxKeptLog && bytes.Count(kept, []byte("\n")) < maxKeptLines-1
 	switch {
-	case complete && l.isWhole() && l.read <= int64(len(kept)) && bytes.HasSuffix(kept[:l.read], l.tail):
+	case complete && l.isWhole() && l.read <= int64(len(kept)) && bytes.HasSuffix(kept[:l.read], l.tail.kept):
 		_ = l.body.Close()
 		l.body, l.ended = io.NopCloser(bytes.NewReader(kept[l.read:])), true
 		return nil
-	case bytes.HasSuffix(l.tail, kept):
+	case bytes.HasSuffix(l.tail.kept, kept):
 		return io.EOF
-	case !l.isWhole() && bytes.HasSuffix(kept, l.tail):
+	case !l.isWhole() && bytes.HasSuffix(kept, l.tail.kept):
 		return io.EOF // as far as can be known of one that began with the last lines
 	}
-	return &StreamError{What: l.retry.what, Err: errNoPosition}
+	return l.lost(nil)
 }
 
 // readEnd reads to the end and returns the last bytes, limit at most.

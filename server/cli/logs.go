@@ -69,13 +69,10 @@ func moment(text string) (time.Time, error) {
 }
 
 func (t *tool) logs(ctx context.Context, box *sandbox.Sandbox, options sandbox.LogOptions) error {
-	skip := int64(0)
-	if options.Follow && options.Tail != nil && options.Since.IsZero() {
-		// A log that is followed from its beginning can be resumed, one from its last lines cannot.
-		var err error
-		if skip, err = t.printTail(ctx, box, *options.Tail); err != nil {
-			return err
-		}
+	lines := options.Tail
+	// A log that is followed from its beginning can be resumed, one from its last lines cannot.
+	fromLast := options.Follow && lines != nil && options.Since.IsZero()
+	if fromLast {
 		options.Tail = nil
 	}
 	log, err := box.OpenLogs(ctx, &options)
@@ -83,27 +80,33 @@ func (t *tool) logs(ctx context.Context, box *sandbox.Sandbox, options sandbox.L
 		return err
 	}
 	defer func() { _ = log.Close() }()
-	if _, err := io.CopyN(io.Discard, log, skip); err != nil && !errors.Is(err, io.EOF) {
-		return err
+	if fromLast {
+		if err := t.printTail(ctx, box, log, *lines); err != nil {
+			return err
+		}
 	}
 	_, err = io.Copy(t.Stdout, log)
 	return err
 }
 
-// printTail prints the last lines of the log and returns how many bytes it had.
-func (t *tool) printTail(ctx context.Context, box *sandbox.Sandbox, lines int) (int64, error) {
-	log, err := box.OpenLogs(ctx, nil)
+// printTail prints the last lines of what a log that is followed has had until now. What is kept then
+// is at most that, since the log is open already, so that nothing which is printed later is left out.
+func (t *tool) printTail(ctx context.Context, box *sandbox.Sandbox, log io.Reader, lines int) error {
+	kept, err := box.OpenLogs(ctx, nil)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	defer func() { _ = log.Close() }()
+	defer func() { _ = kept.Close() }()
+	size, err := io.Copy(io.Discard, kept)
+	if err != nil {
+		return err
+	}
 	// The engine keeps 20 MB or so.
-	text, err := io.ReadAll(log)
-	if err != nil {
-		return 0, err
+	text, err := io.ReadAll(io.LimitReader(log, size))
+	if _, failed := t.Stdout.Write(lastLines(text, lines)); failed != nil {
+		return failed
 	}
-	_, err = t.Stdout.Write(lastLines(text, lines))
-	return int64(len(text)), err
+	return err
 }
 
 // lastLines is the end of a text; a last line without a newline counts.

@@ -74,7 +74,10 @@ export async function* logs(
         arrived.add(fresh);
         yield fresh;
       }
-      if (!follow) return;
+      if (!follow) {
+        if (again.length < until) throw gap(sandboxId); // there is less of it now than arrived
+        return;
+      }
       // The log of a sandbox ends with it, and every log that is followed with the service.
       if (await hasEnded()) {
         const kept = await keptLog();

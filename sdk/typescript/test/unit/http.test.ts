@@ -212,6 +212,16 @@ test("a log that was cut is compared with what had arrived, and a gap is an erro
   assert.equal((await errorOf(follow({ tail: 1 }))).kind, "stream");
 });
 
+test("a log that is not followed and has become shorter has a gap", async () => {
+  for (const rest of ["two\n", ""]) {
+    const logs: (string | [string, "cut"])[] = [["one\ntwo\n", "cut"], rest];
+    const short: LogServer = { followed: [], states: ["Running"], kept: logs };
+    assert.deepEqual(await followed(short, { follow: false }), ["one\ntwo\n", "stream"]);
+  }
+  const whole: LogServer = { followed: [], states: ["Running"], kept: [["one\n", "cut"], "one\ntwo\n"] };
+  assert.deepEqual(await followed(whole, { follow: false }), ["one\ntwo\n"]);
+});
+
 test("the log of a command says what is missing", async () => {
   const { client } = await clientOf((request, response) => {
     if (!request.url?.includes("/command/")) return void response.end(JSON.stringify({ id: "a", status: { state: "Running" } }));
@@ -228,8 +238,8 @@ interface LogServer {
   followed: (string | [string, "cut"])[];
   /** What the service says about the state, the last from then on; it is away where it is "cut". */
   states: string[];
-  /** What it answers when it is asked for the log of the ended sandbox: the log, or a status. */
-  kept: (string | number)[];
+  /** What it answers when it is asked for the log that is kept: the log, as above, or a status. */
+  kept: (string | [string, "cut"] | number)[];
 }
 
 /** Follows a log to its end and returns what arrived, and the kind of the error if there is one. */
