@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"slices"
 	"strings"
 	"testing"
@@ -55,6 +56,19 @@ func testLife(t *testing.T, client *sandbox.Client, box *sandbox.Sandbox) {
 	}
 	if !slices.Equal(ids, []string{box.ID()}) {
 		t.Errorf("listed %v", ids)
+	}
+	for name, events := range map[string]iter.Seq2[sandbox.Event, error]{
+		"of it":  box.Events(ctx, &sandbox.EventOptions{UntilNow: true}),
+		"of all": client.Events(ctx, &sandbox.EventOptions{FromStart: true, UntilNow: true}),
+	} {
+		var last sandbox.Event
+		for event, err := range events {
+			check(t, err)
+			last = event
+		}
+		if last.Type != sandbox.EventMetadata || last.Metadata["team"] != "red" {
+			t.Errorf("the events %s up to now end with %+v", name, last)
+		}
 	}
 	check(t, box.Delete(ctx))
 	check(t, box.Delete(ctx))

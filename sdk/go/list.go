@@ -3,11 +3,13 @@ package sandbox
 import (
 	"cmp"
 	"context"
+	"errors"
 	"iter"
 	"maps"
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 
 	"sandbox.internal/gen/lifecycle"
 )
@@ -95,6 +97,8 @@ type EventOptions struct {
 	After int64
 	// FromStart begins with the first event that the service keeps.
 	FromStart bool
+	// UntilNow ends the events with those that had happened when they were asked for.
+	UntilNow bool
 	// OnOpen is called when the stream is connected, at first and after each cut: what is read of
 	// the service from then on misses nothing that the stream does not bring. It may be nil.
 	OnOpen func()
@@ -113,14 +117,71 @@ func (o EventOptions) after() *int64 {
 // says that events are missing: read the sandboxes again.
 func (c *Client) Events(ctx context.Context, o *EventOptions) iter.Seq2[Event, error] {
 	options := deref(o)
-	return events(ctx, &follower{
+	return c.eventsAs(ctx, options, &follower{
 		client: c, what: "events", endless: true, onOpen: options.OnOpen,
 		open: func(ctx context.Context, last string) (*http.Response, error) {
 			return c.service.StreamEvents(ctx, &lifecycle.StreamEventsParams{
 				After: options.after(), LastEventID: optional(last),
 			})
 		},
-	}, isPing)
+	})
+}
+
+// eventsAs yields the events of a stream of sandboxes, for as long as the options say.
+func (c *Client) eventsAs(ctx context.Context, options EventOptions,
+	f *follower) iter.Seq2[Event, error] {
+	if !options.UntilNow {
+		return events(ctx, f, isPing)
+	}
+	return func(yield func(Event, error) bool) {
+		newest, err := c.newestEvent(ctx)
+		if err != nil {
+			yield(Event{}, err)
+			return
+		}
+		pings := 0
+		f.onOpen = func() {
+			pings = 0
+			if options.OnOpen != nil {
+				options.OnOpen()
+			}
+		}
+		err = f.follow(ctx, func(data []byte) (bool, error) {
+			event, err := decodeEvent[Event](data)
+			if err != nil {
+				return false, err
+			}
+			if isPing(event) {
+				pings++
+			} else if !yield(event, nil) {
+				return false, errStopped
+			}
+			// The first ping of a connection comes after its first page, each other one in silence: a
+			// replica of a service may be behind the one that said which event is the newest.
+			if id, err := strconv.ParseInt(f.last, 10, 64); pings > 1 || err == nil && id >= newest {
+				return false, errStopped
+			}
+			return false, nil
+		})
+		if !errors.Is(err, errStopped) {
+			yield(Event{}, err)
+		}
+	}
+}
+
+// newestEvent returns the id of the newest event of the service. A stream from now on begins with it.
+func (c *Client) newestEvent(ctx context.Context) (int64, error) {
+	f := &follower{
+		client: c, what: "events", endless: true,
+		open: func(ctx context.Context, _ string) (*http.Response, error) {
+			return c.service.StreamEvents(ctx, &lifecycle.StreamEventsParams{})
+		},
+	}
+	err := f.follow(ctx, func([]byte) (bool, error) { return false, errStopped })
+	if !errors.Is(err, errStopped) {
+		return 0, err
+	}
+	return strconv.ParseInt(f.last, 10, 64)
 }
 
 func isPing(e Event) bool { return e.Type == eventPing }

@@ -251,7 +251,7 @@ func (s *Sandbox) ProxyURL(port int) string {
 func (s *Sandbox) Events(ctx context.Context, o *EventOptions) iter.Seq2[Event, error] {
 	options := deref(o)
 	return func(yield func(Event, error) bool) {
-		stream := events(ctx, &follower{
+		stream := s.client.eventsAs(ctx, options, &follower{
 			client: s.client, what: "events of sandbox " + s.id, endless: true,
 			onOpen: options.OnOpen,
 			open: func(ctx context.Context, last string) (*http.Response, error) {
@@ -260,7 +260,7 @@ func (s *Sandbox) Events(ctx context.Context, o *EventOptions) iter.Seq2[Event, 
 						After: options.after(), LastEventID: optional(last),
 					})
 			},
-		}, isPing)
+		})
 		for event, err := range stream {
 			if !yield(event, err) || event.Type == EventForgotten {
 				return

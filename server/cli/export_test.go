@@ -90,7 +90,7 @@ func Summarize(ms ...float64) (p50, p95, p99, score, success float64) {
 	failures := make([]error, len(ms))
 	for i, m := range ms {
 		if took[i] = time.Duration(m * float64(time.Millisecond)); m < 0 {
-			failures[i] = errDone
+			failures[i] = errInterrupted
 		}
 	}
 	r := summarize(modeBurst, took, failures)

@@ -3,9 +3,9 @@ package cli
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -199,15 +199,9 @@ func describeEvent(e sandbox.Event) string {
 	return optional(e.Message)
 }
 
-// errDone ends a stream that has shown enough.
-var errDone = errors.New("done")
-
 // eventsOf prints the events of one sandbox. Without follow it ends with what has happened.
 func (t *tool) eventsOf(ctx context.Context, box *sandbox.Sandbox, follow bool) error {
-	return t.printEvents(ctx, follow, func(ctx context.Context, o sandbox.EventOptions,
-		yield func(sandbox.Event, error) bool) {
-		box.Events(ctx, &o)(yield)
-	})
+	return t.printEvents(ctx, box.Events(ctx, &sandbox.EventOptions{UntilNow: !follow}))
 }
 
 func (t *tool) allEvents(ctx context.Context, follow bool) error {
@@ -215,44 +209,19 @@ func (t *tool) allEvents(ctx context.Context, follow bool) error {
 	if err != nil {
 		return err
 	}
-	return t.printEvents(ctx, follow, func(ctx context.Context, o sandbox.EventOptions,
-		yield func(sandbox.Event, error) bool) {
-		o.FromStart = !follow
-		c.client.Events(ctx, &o)(yield)
-	})
+	options := sandbox.EventOptions{FromStart: !follow, UntilNow: !follow}
+	return t.printEvents(ctx, c.client.Events(ctx, &options))
 }
 
-// catchUp is how long a stream of events that is not followed may be silent before it has shown
-// all that has happened.
-const catchUp = 500 * time.Millisecond
-
-func (t *tool) printEvents(ctx context.Context, follow bool, stream func(context.Context,
-	sandbox.EventOptions, func(sandbox.Event, error) bool)) error {
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	var options sandbox.EventOptions
-	silent := func() {}
-	if !follow {
-		timer := time.AfterFunc(catchUp, func() { stop(errDone) })
-		timer.Stop() // until the stream is open
-		defer timer.Stop()
-		silent = func() { timer.Reset(catchUp) }
-		options.OnOpen = silent
-	}
+func (t *tool) printEvents(ctx context.Context, events iter.Seq2[sandbox.Event, error]) error {
 	printed := newRows(t, eventView)
-	var failed error
-	stream(ctx, options, func(event sandbox.Event, err error) bool {
-		if failed = err; failed == nil {
-			failed = printed.print(event)
+	for event, err := range events {
+		if err != nil {
+			return err
 		}
-		silent()
-		return failed == nil
-	})
-	if errors.Is(context.Cause(ctx), errDone) {
-		return nil
+		if err := printed.print(event); err != nil {
+			return err
+		}
 	}
-	if failed == nil {
-		failed = context.Cause(ctx)
-	}
-	return failed
+	return context.Cause(ctx)
 }
