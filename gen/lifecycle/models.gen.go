@@ -358,7 +358,7 @@ type Image struct {
 	// Auth Credentials for a private registry. They are used for the pull and never returned.
 	Auth *ImageAuth `json:"auth,omitempty"`
 
-	// URI The image reference.
+	// URI The image reference, at most 1024 bytes.
 	//
 	// Example: python:3.12
 	URI string `json:"uri"`

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// pageSize is how many sandboxes one request lists.
+	// pageSize is how many sandboxes one request lists at most.
 	pageSize = 100
 	// listAttempts bounds how often a list is read because it changed meanwhile.
 	listAttempts = 5
@@ -27,6 +27,8 @@ type ListOptions struct {
 	States []string
 	// Metadata keeps sandboxes that have all of these pairs.
 	Metadata map[string]string
+	// Limit is how many sandboxes are listed at most; 0 means all.
+	Limit int
 }
 
 // List yields sandboxes, newest first, each once. All pages are read before the first is yielded, so
@@ -35,7 +37,11 @@ type ListOptions struct {
 func (c *Client) List(ctx context.Context, o *ListOptions) iter.Seq2[Info, error] {
 	options := deref(o)
 	return func(yield func(Info, error) bool) {
-		params := &lifecycle.ListSandboxesParams{State: options.States, PageSize: new(pageSize)}
+		size := pageSize
+		if options.Limit > 0 {
+			size = min(size, options.Limit)
+		}
+		params := &lifecycle.ListSandboxesParams{State: options.States, PageSize: &size}
 		if len(options.Metadata) > 0 {
 			pairs := url.Values{}
 			for key, value := range options.Metadata {
@@ -45,7 +51,7 @@ func (c *Client) List(ctx context.Context, o *ListOptions) iter.Seq2[Info, error
 		}
 		found := make(map[string]Info)
 		for range listAttempts {
-			stable, err := c.readPages(ctx, params, found)
+			stable, err := c.readPages(ctx, params, options.Limit, found)
 			if err != nil {
 				yield(Info{}, err)
 				return
@@ -54,7 +60,11 @@ func (c *Client) List(ctx context.Context, o *ListOptions) iter.Seq2[Info, error
 				break
 			}
 		}
-		for _, info := range slices.SortedFunc(maps.Values(found), newestFirst) {
+		sorted := slices.SortedFunc(maps.Values(found), newestFirst)
+		if options.Limit > 0 {
+			sorted = sorted[:min(options.Limit, len(sorted))]
+		}
+		for _, info := range sorted {
 			if !yield(info, nil) {
 				return
 			}
@@ -62,9 +72,11 @@ func (c *Client) List(ctx context.Context, o *ListOptions) iter.Seq2[Info, error
 	}
 }
 
-// readPages adds a list to what is found, by id. It is not stable when the list changed between its
-// pages: when a sandbox leaves one page, another moves to a page that was read already.
-func (c *Client) readPages(ctx context.Context, params *lifecycle.ListSandboxesParams,
+// readPages adds a list to what is found, by id, up to a limit. It is not stable when the list changed
+// between its pages: when a sandbox leaves one page, another moves to a page that was read already.
+// Pages become smaller when one is too large for an answer: each of its sandboxes may have more than
+// a megabyte.
+func (c *Client) readPages(ctx context.Context, params *lifecycle.ListSandboxesParams, limit int,
 	found map[string]Info) (stable bool, err error) {
 	totals := make(map[int]bool)
 	for page := 1; ; page++ {
@@ -73,6 +85,10 @@ func (c *Client) readPages(ctx context.Context, params *lifecycle.ListSandboxesP
 		err := c.call(ctx, repeatable, &list, func(ctx context.Context) (*http.Response, error) {
 			return c.service.ListSandboxes(ctx, params)
 		})
+		if size := *params.PageSize; errors.Is(err, errTooLarge) && size > 1 {
+			*params.PageSize, page = size/2, 0
+			continue
+		}
 		if err != nil {
 			return false, err
 		}
@@ -80,7 +96,8 @@ func (c *Client) readPages(ctx context.Context, params *lifecycle.ListSandboxesP
 			found[info.ID] = info
 		}
 		totals[list.Pagination.TotalItems] = true
-		if !list.Pagination.HasNextPage || len(list.Items) == 0 {
+		all := !list.Pagination.HasNextPage || len(list.Items) == 0
+		if all || limit > 0 && page**params.PageSize >= limit {
 			return len(totals) == 1, nil
 		}
 	}

@@ -13,6 +13,8 @@ const (
 	MinTimeout = 60 * time.Second
 	MaxTimeout = 86400 * time.Second
 
+	MaxImage = 1024 // bytes of a reference: more than registries and engines accept
+
 	// MaxMetadataPairs is how many pairs metadata may have: listings have an index of each.
 	MaxMetadataPairs = 256
 	MaxMetadataKey   = 256  // bytes
@@ -25,6 +27,9 @@ const (
 func (s *Spec) Validate() error {
 	if strings.TrimSpace(s.Image) == "" {
 		return Invalidf("image.uri: must name an image")
+	}
+	if len(s.Image) > MaxImage {
+		return Invalidf("image.uri: must be at most %d bytes, has %d", MaxImage, len(s.Image))
 	}
 	if s.Auth != nil && (s.Auth.Username == "" || s.Auth.Password == "") {
 		return Invalidf("image.auth: username and password must both be set")

@@ -76,6 +76,7 @@ func TestSpecInvalid(t *testing.T) {
 	}{
 		"no image":        {func(s *lifecycle.Spec) { s.Image = "" }, "image.uri: ", "must name an image"},
 		"blank image":     {func(s *lifecycle.Spec) { s.Image = " \t" }, "image.uri: ", "must name an image"},
+		"long image":      {func(s *lifecycle.Spec) { s.Image = strings.Repeat("x", 1025) }, "image.uri: ", "1024 bytes"},
 		"no user name":    {func(s *lifecycle.Spec) { s.Auth = &lifecycle.ImageAuth{Password: "p"} }, "image.auth: ", "both"},
 		"no password":     {func(s *lifecycle.Spec) { s.Auth = &lifecycle.ImageAuth{Username: "u"} }, "image.auth: ", "both"},
 		"no timeout":      {func(s *lifecycle.Spec) { s.Timeout = 0 }, "timeout: ", "got 0"},

@@ -2,8 +2,10 @@ package mcp
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"strings"
+	"unicode"
 )
 
 const (
@@ -64,6 +66,43 @@ func (e *excerpt) text(how func(line int64) string) string {
 	return fmt.Sprintf("%s\n[%d bytes are left out here; %s]\n%s",
 		strings.ToValidUTF8(string(head), "?"), e.size-int64(len(head))-int64(len(tail)), how(line),
 		strings.ToValidUTF8(string(tail), "?"))
+}
+
+// lines is a list whose answer has a bound.
+type lines struct{ strings.Builder }
+
+// add adds a line, and reports whether there was room for it.
+func (l *lines) add(format string, args ...any) bool {
+	line := fmt.Sprintf(format, args...)
+	if l.Len()+len(line) > maxText {
+		return false
+	}
+	l.WriteString(line)
+	return true
+}
+
+// short is the beginning of a text that others chose, without what would end its line.
+func short(text string, limit int) string {
+	if len(text) > limit {
+		text = text[:limit] + "..."
+	}
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, strings.ToValidUTF8(text, "?"))
+}
+
+// bounded is an error whose text fits into an answer.
+func bounded(err error) error {
+	text := err.Error()
+	if len(text) <= maxText {
+		return err
+	}
+	shown := &excerpt{}
+	shown.add([]byte(text))
+	return errors.New(shown.text(func(int64) string { return "an error has no more" }))
 }
 
 // cutLines keeps whole lines of the beginning of a text, or a part of its first line.

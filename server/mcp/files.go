@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"slices"
-	"strings"
 	"unicode/utf8"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -148,13 +147,12 @@ func (t *tools) searchFiles(ctx context.Context, _ call,
 	if len(found) == 0 {
 		return text("Nothing matches."), nil
 	}
-	var lines strings.Builder
+	var shown lines
 	for i, file := range found {
-		if i == maxFound || lines.Len() > maxText {
-			fmt.Fprintf(&lines, "[%d more; use a narrower path or pattern]\n", len(found)-i)
+		if i == maxFound || !shown.add("%s %d\n", file.Path, file.Size) {
+			fmt.Fprintf(&shown, "[%d more; use a narrower path or pattern]\n", len(found)-i)
 			break
 		}
-		fmt.Fprintf(&lines, "%s %d\n", file.Path, file.Size)
 	}
-	return text("%s", lines.String()), nil
+	return text("%s", shown.String()), nil
 }

@@ -19,8 +19,11 @@ const (
 	// defaultLife and the limits are of a sandbox's life, in seconds; the limits are the contract's.
 	defaultLife = 900
 	maxLife     = 86400
-	// maxListed is how many sandboxes one call lists.
+	// maxListed is how many sandboxes one call lists. maxName and maxImage bound what is shown of
+	// their names and images, in bytes.
 	maxListed = 50
+	maxName   = 64
+	maxImage  = 256
 	// leavePatience is how long the deletion of a sandbox may take whose creator has gone.
 	leavePatience = 10 * time.Second
 )
@@ -179,27 +182,28 @@ func (t *tools) list(ctx context.Context, _ call,
 	if err != nil {
 		return nil, err
 	}
-	options := &sandbox.ListOptions{}
+	options := &sandbox.ListOptions{Limit: maxListed + 1}
 	if in.State != "" {
 		options.States = []string{in.State}
 	}
-	var lines strings.Builder
+	var shown lines
 	count := 0
 	for info, err := range client.List(ctx, options) {
 		if err != nil {
 			return nil, err
 		}
-		if count++; count > maxListed {
-			fmt.Fprintf(&lines, "There are more than %d; choose a state.\n", maxListed)
+		if count == maxListed || !shown.add("%s %s image=%s name=%q expires=%s\n", info.ID,
+			info.Status.State, short(info.Image.URI, maxImage), short(info.Metadata["name"], maxName),
+			info.ExpiresAt.Format(time.RFC3339)) {
+			fmt.Fprintf(&shown, "There are more than %d; choose a state.\n", count)
 			break
 		}
-		fmt.Fprintf(&lines, "%s %s image=%s name=%q expires=%s\n", info.ID, info.Status.State,
-			info.Image.URI, info.Metadata["name"], info.ExpiresAt.Format(time.RFC3339))
+		count++
 	}
 	if count == 0 {
 		return text("There are no sandboxes."), nil
 	}
-	return text("%s", lines.String()), nil
+	return text("%s", shown.String()), nil
 }
 
 // boxInput is the sandbox that a call is about. Its description is short: it is in every tool.

@@ -59,7 +59,7 @@ func TestTools(t *testing.T) {
 // connect returns an agent's session with the tools, for the service at the URL, until the test ends.
 func connect(t *testing.T, url string) *mcp.ClientSession {
 	t.Helper()
-	client, err := sandbox.New(&sandbox.Options{URL: url, Key: "none"})
+	client, err := sandbox.New(&sandbox.Options{URL: url, Key: "none", MaxAnswer: 8 << 20}) // as in the service
 	if err != nil {
 		t.Fatal(err)
 	}

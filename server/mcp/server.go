@@ -124,7 +124,7 @@ func add[In any](server *mcp.Server, tool *mcp.Tool,
 		defer cancel()
 		shown, err := do(ctx, request, in)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, bounded(err)
 		}
 		return &mcp.CallToolResult{Content: shown}, nil, nil
 	})

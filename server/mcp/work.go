@@ -319,7 +319,8 @@ func (t *tools) waitForPort(ctx context.Context, _ call,
 	}
 	life := min(urlLife, time.Until(box.Info().ExpiresAt)-time.Second)
 	endpoint, err := box.SignedEndpoint(ctx, in.Port, life)
-	if errors.Is(err, sandbox.ErrBadRequest) || errors.Is(err, sandbox.ErrConflict) {
+	if errors.Is(err, sandbox.ErrBadRequest) || errors.Is(err, sandbox.ErrConflict) ||
+		errors.Is(err, sandbox.ErrUnavailable) {
 		// A service without a signing key has no such URLs.
 		return text("url: %s/\nIt needs the header %s: %v", box.ProxyURL(in.Port), sandbox.KeyHeader,
 			err), nil

@@ -677,7 +677,7 @@ export interface components {
         /** @description A container image in a public or private registry. */
         Image: {
             /**
-             * @description The image reference.
+             * @description The image reference, at most 1024 bytes.
              * @example python:3.12
              */
             uri: string;

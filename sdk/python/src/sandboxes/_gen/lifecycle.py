@@ -249,7 +249,7 @@ class Image:
     auth: ImageAuth | None = None
     """Credentials for a private registry. They are used for the pull and never returned."""
     uri: str
-    """The image reference."""
+    """The image reference, at most 1024 bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
