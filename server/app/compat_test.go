@@ -1,10 +1,13 @@
 package app_test
 
 import (
+	"context"
 	"crypto/sha256"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -66,4 +69,43 @@ type unread struct{ t *testing.T }
 func (u unread) Read([]byte) (int, error) {
 	u.t.Error("the body was read")
 	return 0, io.EOF
+}
+
+// largeBackend lists sandboxes with a megabyte of metadata each.
+type largeBackend struct{ lifecycle.Backend }
+
+func (largeBackend) List(_ context.Context, _ lifecycle.Filter, page lifecycle.Page) (lifecycle.Listing, error) {
+	box := lifecycle.Sandbox{ID: "box", Status: lifecycle.Status{State: lifecycle.StateRunning}, Metadata: map[string]string{}}
+	for i := range 255 {
+		box.Metadata[strconv.Itoa(i)] = strings.Repeat("x", lifecycle.MaxMetadataValue)
+	}
+	return lifecycle.Listing{Items: slices.Repeat([]lifecycle.Sandbox{box}, page.Size), Total: page.Size}, nil
+}
+
+// TestLargePageThroughCompatibility: a page that is too large to be translated is refused, and not cut off.
+func TestLargePageThroughCompatibility(t *testing.T) {
+	keys := []api.Key{{Name: "alice", Digest: sha256.Sum256([]byte("right")), Role: lifecycle.RoleUser}}
+	next, err := api.New(api.Options{Backend: largeBackend{}, Keys: keys, Logger: zerolog.Nop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	service := httptest.NewServer(compat.New(compat.Options{Next: next, Admits: api.Admits(next, keys, false), Logger: zerolog.Nop()}))
+	t.Cleanup(service.Close)
+	for size, want := range map[string]int{"18": http.StatusBadRequest, "2": http.StatusOK} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, service.URL+"/v1/sandboxes?pageSize="+size, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("OPEN-SANDBOX-API-KEY", "right")
+		response, err := service.Client().Do(request)
+		if err != nil {
+			t.Errorf("a page of %s: %v", size, err)
+			continue
+		}
+		body, err := io.ReadAll(response.Body)
+		_ = response.Body.Close()
+		if err != nil || response.StatusCode != want || want != http.StatusOK && !strings.Contains(string(body), "query/pageSize: ") {
+			t.Errorf("a page of %s: %d %.200s %v, want %d", size, response.StatusCode, body, err, want)
+		}
+	}
 }

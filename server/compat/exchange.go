@@ -3,7 +3,6 @@ package compat
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"io"
 	"mime"
 	"net/http"
@@ -97,8 +96,6 @@ type answer struct {
 	tooLarge bool // it has more than maxAnswer bytes, and body has none of them
 }
 
-var errTooLarge = errors.New("the answer is too large to be translated")
-
 // Header implements http.ResponseWriter.
 func (a *answer) Header() http.Header { return a.header }
 
@@ -109,12 +106,13 @@ func (a *answer) WriteHeader(status int) {
 	}
 }
 
-// Write implements http.ResponseWriter.
+// Write implements http.ResponseWriter. It drops an answer that is too large, and reports no error: the service would take one for a client
+// that has gone, and cut the connection.
 func (a *answer) Write(p []byte) (int, error) {
 	a.WriteHeader(http.StatusOK)
 	if a.tooLarge || a.body.Len()+len(p) > maxAnswer {
 		a.tooLarge, a.body = true, bytes.Buffer{}
-		return 0, errTooLarge
+		return len(p), nil
 	}
 	return a.body.Write(p)
 }
@@ -128,8 +126,11 @@ func (a *answer) Unwrap() http.ResponseWriter { return a.client }
 // ok reports success.
 func (a *answer) ok() bool { return a.status >= 200 && a.status < 300 }
 
-// send answers the client.
+// send answers the client. It cuts the connection when the answer was too large, since a part would be taken for the whole.
 func (a *answer) send(w http.ResponseWriter) {
+	if a.tooLarge {
+		panic(http.ErrAbortHandler)
+	}
 	header := w.Header()
 	for name, values := range a.header {
 		header[name] = values
@@ -145,6 +146,7 @@ func (a *answer) send(w http.ResponseWriter) {
 func (a *answer) sendJSON(w http.ResponseWriter, value any) {
 	a.body.Reset()
 	a.body.Write(encode(value))
+	a.tooLarge = false
 	a.header.Set("Content-Type", "application/json")
 	a.send(w)
 }
