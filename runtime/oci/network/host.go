@@ -6,30 +6,60 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/rs/zerolog"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"sandbox.internal/runtime/flock"
 )
 
-// lockName makes sure that one process at a time has the bridge of this name. The lock is an abstract
-// socket: it belongs to the network namespace, as the bridge does, and goes with the process.
-func lockName(bridge string) (*os.File, error) {
-	socket, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
+// lockBridge makes sure that one process at a time has the bridge of this name in this network
+// namespace. The folder is for root alone: an abstract socket, which belongs to the namespace as the
+// bridge does, could be bound by every process there first.
+func lockBridge(folder, bridge string) (*os.File, error) {
+	var namespace unix.Stat_t
+	if err := unix.Stat("/proc/self/ns/net", &namespace); err != nil {
+		return nil, &fs.PathError{Op: "stat", Path: "/proc/self/ns/net", Err: err}
+	}
+	if err := os.MkdirAll(folder, 0o711); err != nil {
 		return nil, err
 	}
-	err = unix.Bind(socket, &unix.SockaddrUnix{Name: "@sandbox.internal/network/" + bridge})
-	if err != nil {
-		_ = unix.Close(socket)
-		if errors.Is(err, unix.EADDRINUSE) {
+	path := filepath.Join(folder, fmt.Sprintf("bridge-%s-%d", bridge, namespace.Ino))
+	for {
+		file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		if err = flock.Exclusive(file); errors.Is(err, flock.ErrHeld) {
 			err = errors.New("another service uses the bridge")
 		}
-		return nil, err
+		if err != nil {
+			_ = file.Close()
+			return nil, err
+		}
+		locked, err := file.Stat()
+		if err != nil {
+			_ = file.Close()
+			return nil, err
+		}
+		if there, err := os.Lstat(path); err == nil && os.SameFile(there, locked) {
+			return file, nil
+		}
+		_ = file.Close() // its holder has removed it
 	}
-	return os.NewFile(uintptr(socket), bridge), nil
+}
+
+// unlockBridge ends that. The file is removed with the bridge.
+func unlockBridge(lock *os.File, removed bool) error {
+	var err error
+	if removed {
+		err = os.Remove(lock.Name())
+	}
+	return errors.Join(err, lock.Close())
 }
 
 // candidates are the ranges for a subnet that is not configured: private (RFC 1918), and not among

@@ -39,8 +39,8 @@ type Options struct {
 	// takes the first of a list of private ranges that no route of the host overlaps. A bridge with
 	// running containers keeps the range that it has.
 	Subnet netip.Prefix
-	// Shared is a folder of all services of this host, which choose their ranges one after the other.
-	// It is made when missing.
+	// Shared is a folder of all services of this host, to which root alone may write. They choose their
+	// ranges one after the other, and one has the bridge. It is made when missing.
 	Shared string
 	// Folder is where the addresses that may not be given again yet are kept. It is made when missing.
 	Folder string
@@ -76,7 +76,7 @@ type Namespace struct {
 type Network struct {
 	options Options
 	log     zerolog.Logger
-	lock    *os.File // of the bridge's name, in this network namespace
+	lock    *os.File // of the bridge, see lockBridge
 	bridge  bridge
 	filter  filter
 	ready   chan *namespace
@@ -129,7 +129,7 @@ func open(ctx context.Context, o Options, inUse []Attachment) (_ *Network, err e
 		wake: make(chan struct{}, 1), changed: make(chan struct{}, 1), wakeCleaner: make(chan struct{}, 1),
 		attached: map[string]*attached{}, others: othersPorts{own: o.Bridge},
 	}
-	if n.lock, err = lockName(o.Bridge); err != nil {
+	if n.lock, err = lockBridge(o.Shared, o.Bridge); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -272,16 +272,21 @@ func (n *Network) release() {
 	for _, a := range n.attached {
 		a.close()
 	}
+	removed := false
 	if len(n.attached) == 0 {
-		if err := n.remove(); err != nil {
+		err := n.remove()
+		if err != nil {
 			n.log.Warn().Err(err).Msg("the network could not be removed")
 		}
+		removed = err == nil
 	}
 	if n.addresses != nil {
 		n.addresses.close()
 	}
 	_ = n.filter.disconnect()
-	_ = n.lock.Close()
+	if err := unlockBridge(n.lock, removed); err != nil {
+		n.log.Warn().Err(err).Msg("the lock of the bridge could not be removed")
+	}
 }
 
 func (n *Network) remove() error {

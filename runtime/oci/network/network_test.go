@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -210,6 +211,50 @@ func TestAttachRefuses(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestLockOfBridge: no process that may only be in the network keeps the bridge from a service.
+func TestLockOfBridge(t *testing.T) {
+	o := options(t, "lock0")
+	socket, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(socket) }()
+	if err := unix.Bind(socket, &unix.SockaddrUnix{Name: "@sandbox.internal/network/" + o.Bridge}); err != nil {
+		t.Fatal(err)
+	}
+	n := openNetwork(t, o)
+	info, err := n.lock.Stat()
+	if err != nil || info.Mode() != 0o600 || filepath.Dir(n.lock.Name()) != o.Shared {
+		t.Errorf("the lock is %s, %v, %v", n.lock.Name(), info.Mode(), err)
+	}
+	closeClean(t, n)
+	if left, err := filepath.Glob(filepath.Join(o.Shared, "*"+o.Bridge+"*")); err != nil || len(left) != 0 {
+		t.Errorf("left: %q, %v", left, err)
+	}
+	// A file that was removed while another process waited for its lock is no lock.
+	var opening sync.WaitGroup
+	var open atomic.Int32
+	for range 4 {
+		opening.Go(func() {
+			for range 50 {
+				lock, err := lockBridge(o.Shared, o.Bridge)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if open.Add(1) != 1 {
+					t.Error("two have the lock")
+				}
+				open.Add(-1)
+				if err := unlockBridge(lock, true); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	opening.Wait()
 }
 
 func TestOpenRefuses(t *testing.T) {
