@@ -210,3 +210,57 @@ func TestAnswersOutliveTheirBodysDeadline(t *testing.T) {
 		}
 	}
 }
+
+// TestStreamsOutliveABodyThatNoneAskedFor: an operation without a body may get one, and the answer
+// may take longer than it. One that does not come ends the answer, and then visibly.
+func TestStreamsOutliveABodyThatNoneAskedFor(t *testing.T) {
+	t.Parallel()
+	const limit, ticks = 150 * time.Millisecond, 12
+	server := contractServer(t)
+	server.Echo().GET("/v1/watch", func(c echo.Context) error {
+		return serve.StreamEvents(c.Request().Context(), c.Response(),
+			func(ctx context.Context, stream *serve.EventStream) error {
+				tick := time.NewTicker(limit / 3)
+				defer tick.Stop()
+				for i := range ticks {
+					stream.Data([]byte(fmt.Sprint(i)))
+					if stream.Flush() != nil {
+						return nil
+					}
+					select {
+					case <-tick.C:
+					case <-ctx.Done():
+						return nil
+					}
+				}
+				return nil
+			})
+	}, server.OperationMiddlewares()["watchWidgets"]...)
+	address := patient(t, server, limit)
+	for name, c := range map[string]struct {
+		header, body string
+		comes        bool
+	}{
+		"with a length":          {"Content-Length: 2", "{}", true},
+		"in chunks":              {"Transfer-Encoding: chunked", "2\r\n{}\r\n0\r\n\r\n", true},
+		"one that does not come": {"Content-Length: 2", "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			conn := announce(t, address, "GET /v1/watch", keyHeader+": "+key, c.header)
+			if _, err := io.WriteString(conn, c.body); err != nil {
+				t.Fatal(err)
+			}
+			response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer response.Body.Close()
+			data, err := io.ReadAll(response.Body)
+			whole := strings.HasSuffix(string(data), fmt.Sprintf("data: %d\n\n", ticks-1))
+			if whole != c.comes || (err == nil) != c.comes {
+				t.Errorf("the stream ends with %q, %v", data, err)
+			}
+		})
+	}
+}

@@ -15,8 +15,8 @@ import (
 // gets a context that ends with the same request and has [Draining] but none of the
 // request's other values. An error of write can no longer be answered: it is logged,
 // and the connection is cut, so that the client does not take what it has for the
-// whole. A request has one such stream at most. Outside of a [Server] it is written
-// before StreamEvents returns.
+// whole. So it is when the context has ended. A request has one such stream at most.
+// Outside of a [Server] it is written before StreamEvents returns.
 func StreamEvents(ctx context.Context, w http.ResponseWriter,
 	write func(context.Context, *EventStream) error) error {
 	startEvents(w)
@@ -41,7 +41,11 @@ func (s *Server) proceed(state *requestState, w http.ResponseWriter, r *http.Req
 	counting := &countingWriter{ResponseWriter: w}
 	// Deferred, because an aborted response leaves by a panic.
 	defer func() { s.settle(state, r.Context(), counting.bytes, recover()) }()
-	if err := rest(r.Context(), continuedStream(r.Context(), counting)); err != nil {
+	err := rest(r.Context(), continuedStream(r.Context(), counting))
+	if err == nil && r.Context().Err() != nil {
+		err = http.ErrAbortHandler // it may not have been able to write everything
+	}
+	if err != nil {
 		panic(err)
 	}
 }

@@ -1,9 +1,11 @@
 package serve_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -58,6 +60,31 @@ func TestContinuedResponse(t *testing.T) {
 	}
 	if lines := strings.Count(s.logs.String(), `"message":"request"`); lines != 2 {
 		t.Errorf("%d access lines for 2 requests", lines)
+	}
+}
+
+// A stream whose request ended before it must not be taken for the whole.
+func TestContinuedResponseThatOutlivesItsRequestIsCut(t *testing.T) {
+	s := start(t, continued(func(ctx context.Context, stream *serve.EventStream) error {
+		stream.Data([]byte("half of"))
+		if err := stream.Flush(); err != nil {
+			return err
+		}
+		<-ctx.Done()
+		return nil
+	}), setup{})
+	conn := announce(t, s.addr, "GET /v1/watch", keyHeader+": "+key)
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	// net/http ends the request, although there still is a client that reads.
+	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := io.ReadAll(response.Body); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("the stream ends with %q, %v", data, err)
 	}
 }
 
