@@ -91,7 +91,7 @@ func (t *Tree) Make(id string, r engine.Resources) (Group, error) {
 	}
 	for _, h := range t.hierarchies {
 		folder := g.folder(h)
-		if err := os.Mkdir(folder, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err := makeFolder(folder); err != nil {
 			return g, fmt.Errorf("control group: %w", err)
 		}
 		if err := limit(h, folder, r); err != nil {

@@ -338,6 +338,29 @@ func udpBytes(t *testing.T) int {
 	return pages * os.Getpagesize()
 }
 
+// TestMask: a container with a user namespace reads its limits, whatever the service's mask is.
+func TestMask(t *testing.T) {
+	before := unix.Umask(0o077)
+	defer unix.Umask(before)
+	tree := newTree(t)
+	g, err := tree.Make("one", engine.Resources{MemoryBytes: 64 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	folders := g.Folders()
+	for _, h := range tree.hierarchies {
+		folders = append(folders, h.folder)
+	}
+	for _, folder := range folders {
+		if info, err := os.Stat(folder); err != nil || info.Mode().Perm() != 0o755 {
+			t.Errorf("%s: %v, %v", folder, info.Mode(), err)
+		}
+	}
+	if err := g.Remove(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestPIDs(t *testing.T) {
 	g, err := newTree(t).Make("one", engine.Resources{PIDs: 5})
 	if err != nil {

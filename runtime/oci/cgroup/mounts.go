@@ -189,13 +189,22 @@ func (m mount) make(base, name string) (hierarchy, error) {
 			return h, err
 		}
 	}
-	if err := os.Mkdir(h.folder, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := makeFolder(h.folder); err != nil {
 		return h, err
 	}
 	if m.version2 {
 		return h, delegate(h.folder)
 	}
 	return h, inherit(h, h.folder)
+}
+
+// makeFolder makes a group that every user may read, whatever the service's mask is: a container's root with users of its own owns no file of the
+// host. It is no error when there is one.
+func makeFolder(folder string) error {
+	if err := os.Mkdir(folder, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return os.Chmod(folder, 0o755) //nolint:gosec // it has no secret
 }
 
 // delegate gives the groups in the folder the controllers of version 2.
@@ -227,7 +236,7 @@ func (m mount) leave() (string, error) {
 	}
 	folder := filepath.Join(m.point, base)
 	leaf := filepath.Join(folder, supervisor)
-	if err := os.Mkdir(leaf, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := makeFolder(leaf); err != nil {
 		return "", err
 	}
 	members, err := processes(folder)

@@ -24,7 +24,8 @@ func TestUserNamespaces(t *testing.T) {
 			t.Parallel()
 			on := newMachines()
 			on.Runtime, on.Local = runtime, "user_namespaces = \"on\"\n"
-			s := lives.Start(t, onLocal(on), lives.Plan{Program: true})
+			// The mask is that of the systemd unit: it takes nothing of the sandbox away.
+			s := lives.Start(t, onLocal(on), lives.Plan{Program: true, Wrapper: []string{"sh", "-c", `umask 077 && exec "$0" "$@"`}})
 			folder := t.TempDir()
 			request := s.Idle()
 			request.Volumes = []lifecycle.Volume{lives.HostVolume(folder, "/shared")}
