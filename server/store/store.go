@@ -29,6 +29,7 @@ import (
 	"sync"
 
 	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
 	_ "modernc.org/sqlite" // registers the driver that openDatabase names
 )
 
@@ -91,8 +92,9 @@ func (s *Store) open() error {
 		return fmt.Errorf("store: %w", err)
 	}
 	ctx := context.Background()
+	// A container may have no folder for the temporary files that SQLite would make of what it needs to undo a statement.
 	if s.writeDB, err = openDatabase(s.path, "journal_mode(wal)", "synchronous(full)",
-		"busy_timeout(5000)"); err != nil {
+		"busy_timeout(5000)", "temp_store(memory)"); err != nil {
 		return err
 	}
 	conn, err := s.writeDB.Conn(ctx)
@@ -122,7 +124,7 @@ func (s *Store) prepare(ctx context.Context, conn *sql.Conn) error {
 		}
 	}
 	var err error
-	if s.readDB, err = openDatabase(s.path, "query_only(1)", "busy_timeout(5000)"); err != nil {
+	if s.readDB, err = openDatabase(s.path, "query_only(1)", "busy_timeout(5000)", "temp_store(memory)"); err != nil {
 		return err
 	}
 	s.readDB.SetMaxOpenConns(maxReaders)
@@ -172,8 +174,16 @@ func (s *Store) release() error {
 	return nil
 }
 
-// damaged explains an error that a sound database does not give.
+// fullBelow is the room in the folder, in bytes, below which an error is one of a full disk.
+const fullBelow = 1 << 20
+
+// damaged explains an error that a sound database does not give while there is room.
 func (s *Store) damaged(action string, err error) error {
+	folder := filepath.Dir(s.path)
+	var room unix.Statfs_t
+	if statErr := unix.Statfs(folder, &room); statErr == nil && room.Bavail*uint64(room.Bsize) < fullBelow {
+		return fmt.Errorf("store: %s %s: %w; the disk of %s is full: make room there, the file itself is not damaged", action, s.path, err, folder)
+	}
 	return fmt.Errorf(
 		"store: %s %s: %w; if the file is damaged, restore it from a backup, or move it with its -wal and -shm files aside to start with an empty store", action, s.path, err)
 }

@@ -3,12 +3,14 @@ package store_test
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
 	"sandbox.internal/server/lifecycle"
@@ -97,15 +99,7 @@ func TestDiskFull(t *testing.T) {
 }
 
 func testDiskFull(t *testing.T, recordSize int, small, large string) {
-	dir := t.TempDir()
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, small); err != nil {
-		t.Fatalf("this test mounts a small tmpfs and so runs as root: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := syscall.Unmount(dir, 0); err != nil {
-			t.Error(err)
-		}
-	})
+	dir := smallDisk(t, small)
 	folder := filepath.Join(dir, "store")
 	s := open(t, folder)
 	kept, failure := fill(t, s, recordSize)
@@ -127,6 +121,45 @@ func testDiskFull(t *testing.T, recordSize int, small, large string) {
 		t.Errorf("with space again the store has %d records, %d were inserted", len(got),
 			len(kept)+1)
 	}
+}
+
+// TestStartOnAFullDisk: the error says what is missing, and not that a sound file may be damaged.
+func TestStartOnAFullDisk(t *testing.T) {
+	dir := smallDisk(t, "size=2m")
+	folder, rest := filepath.Join(dir, "store"), filepath.Join(dir, "rest")
+	s := open(t, folder)
+	insert(t, s, record("kept"))
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(rest, make([]byte, 4<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("the disk is not full: %v", err)
+	}
+	if _, err := store.Open(folder, zerolog.Nop()); err == nil || !strings.Contains(err.Error(), "the disk of "+folder+" is full") ||
+		strings.Contains(err.Error(), "aside") {
+		t.Errorf("opened on a full disk: %v", err)
+	}
+	if err := os.Remove(rest); err != nil {
+		t.Fatal(err)
+	}
+	if got := ids(load(t, open(t, folder))); !slices.Equal(got, []string{"kept"}) {
+		t.Errorf("the store has %q", got)
+	}
+}
+
+// smallDisk mounts a file system of that size.
+func smallDisk(t *testing.T, size string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, size); err != nil {
+		t.Fatalf("this test mounts a small tmpfs and so runs as root: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
 }
 
 // fill inserts with several clients until each has got an error, and returns what was inserted and
