@@ -13,6 +13,7 @@
 # engine and `docker load` read. python and code-interpreter are saved there from a Docker Engine that has them.
 set -euo pipefail
 shopt -s inherit_errexit # a failure inside $(...) counts too
+umask 022 # folders get their mode from it, and any user of a sandbox reads them
 cd "$(dirname "$0")/.."
 
 host=${DOCKER_HOST:-unix:///var/run/docker.sock}
@@ -74,21 +75,21 @@ save() {
 
 build_execd() {
 	[[ -x bin/execd && -x bin/execd-init ]] || die "bin/execd or bin/execd-init is missing: make build"
-	mkdir -p "$work/execd/opt/sandbox"
+	install -d -m 0755 "$work/execd/opt/sandbox"
 	install -m 0755 bin/execd bin/execd-init "$work/execd/opt/sandbox/"
 	pack "$work/execd" | import execd "$1" 'ENTRYPOINT ["/opt/sandbox/execd"]'
 }
 
 build_egress() {
 	[[ -x bin/egress && -x bin/egress-init ]] || die "bin/egress or bin/egress-init is missing: make build"
-	mkdir -p "$work/egress/opt/sandbox"
+	install -d -m 0755 "$work/egress/opt/sandbox"
 	install -m 0755 bin/egress bin/egress-init "$work/egress/opt/sandbox/"
 	pack "$work/egress" | import egress "$1" 'ENTRYPOINT ["/opt/sandbox/egress-init", "/opt/sandbox/egress"]' 'EXPOSE 18080'
 }
 
 build_task-executor() {
 	[[ -x bin/task-executor && -x bin/task-executor-init ]] || die "bin/task-executor or bin/task-executor-init is missing: make build"
-	mkdir -p "$work/task-executor/opt/sandbox"
+	install -d -m 0755 "$work/task-executor/opt/sandbox"
 	install -m 0755 bin/task-executor bin/task-executor-init "$work/task-executor/opt/sandbox/"
 	pack "$work/task-executor" | import task-executor "$1" \
 		'ENTRYPOINT ["/opt/sandbox/task-executor-init", "/opt/sandbox/task-executor"]' 'EXPOSE 5758'
@@ -96,7 +97,7 @@ build_task-executor() {
 
 # build_program NAME RECIPE CHANGE...: an image that holds bin/sandbox-NAME alone, and runs it as nobody.
 build_program() {
-	mkdir -p "$work/$1"
+	install -d -m 0755 "$work/$1"
 	install -m 0755 "bin/sandbox-$1" "$work/$1/sandbox-$1"
 	pack "$work/$1" | import "$1" "$2" "ENTRYPOINT [\"/sandbox-$1\"]" 'USER 65532:65532' "${@:3}"
 }
