@@ -173,6 +173,9 @@ func (brokenStore) Save(context.Context, lifecycle.Record, ...lifecycle.Event) e
 	return errors.New("disk full")
 }
 func (brokenStore) Forget(context.Context, string, ...lifecycle.Event) error { return nil }
+func (brokenStore) Insert(context.Context, lifecycle.Record, *lifecycle.IdempotencyKey, ...lifecycle.Event) error {
+	return fmt.Errorf("insert: %w", context.Canceled)
+}
 
 func TestEngineAndStore(t *testing.T) {
 	m := newMetrics()
@@ -182,6 +185,12 @@ func TestEngineAndStore(t *testing.T) {
 		t.Error("the error of the store is lost")
 	}
 	_ = m.Store(brokenStore{}).Forget(t.Context(), "x")
+	if err := m.Store(brokenStore{}).Insert(t.Context(), lifecycle.Record{}, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("a client that has gone: %v", err)
+	}
+	for _, reason := range []lifecycle.Reason{"drained 12:03:07 a", "drained 12:03:08 b", lifecycle.ReasonExpired} {
+		m.StateChanged(lifecycle.StateStopping, reason)
+	}
 	has(t, scrape(t, m),
 		`sandbox_engine_call_duration_seconds_sum{call="info"} 1`,
 		`sandbox_engine_call_errors_total{call="info",kind="unavailable"} 1`,
@@ -189,6 +198,9 @@ func TestEngineAndStore(t *testing.T) {
 		`sandbox_store_write_duration_seconds_count{write="save"} 1`,
 		`sandbox_store_write_errors_total{write="save"} 1`,
 		`sandbox_store_write_errors_total{write="forget"} 0`,
+		`sandbox_store_write_errors_total{write="insert"} 0`,
+		`sandbox_state_changes_total{reason="OTHER",state="Stopping"} 2`,
+		`sandbox_state_changes_total{reason="EXPIRED",state="Stopping"} 1`,
 	)
 }
 

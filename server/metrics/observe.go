@@ -3,6 +3,7 @@ package metrics
 import (
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"sandbox.internal/openapi/serve"
@@ -51,7 +52,15 @@ func statusOf(status int) string {
 
 // StateChanged implements host.Observer.
 func (m *Metrics) StateChanged(to lifecycle.State, reason lifecycle.Reason) {
-	m.changes.WithLabelValues(string(to), string(reason)).Inc()
+	m.changes.WithLabelValues(string(to), reasonOf(reason)).Inc()
+}
+
+// reasonOf bounds the values of a label: on a cluster a reason may be any text that stops a sandbox.
+func reasonOf(reason lifecycle.Reason) string {
+	if len(reason) > 32 || strings.Trim(string(reason), "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") != "" {
+		return "OTHER"
+	}
+	return string(reason)
 }
 
 // StageDone implements host.Observer.

@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"sandbox.internal/server/host"
@@ -31,7 +32,8 @@ func writes() []string {
 
 func (s *measuredStore) measure(write string, began time.Time, err error) {
 	s.metrics.storeWrites.WithLabelValues(write).Observe(s.metrics.clock().Sub(began).Seconds())
-	if err != nil {
+	// A client that has gone is no error of the store.
+	if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
 		s.metrics.storeErrors.WithLabelValues(write).Inc()
 	}
 }
