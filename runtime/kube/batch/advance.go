@@ -64,7 +64,7 @@ func (r *reconciler) advance(ctx context.Context,
 			return reconcile.Result{}, err
 		}
 	}
-	if err := r.deleteUnwanted(ctx, b, v, &at); err != nil {
+	if err := r.deleteUnwanted(ctx, b, v, &at, &due); err != nil {
 		return reconcile.Result{}, err
 	}
 	if at.lack != nil || b.Status.Phase == v1alpha1.PhaseStopping {
@@ -311,27 +311,13 @@ func giveUp(at *situation, before map[int]time.Time) map[int]time.Time {
 // more, everything of a batch that stops; and the pods that failed before they were ready, so
 // that the next step makes others.
 func (r *reconciler) deleteUnwanted(ctx context.Context, b *v1alpha1.BatchSandbox, v *view,
-	at *situation) error {
+	at *situation, due *deadline) error {
 	stopping := b.Status.Phase == v1alpha1.PhaseStopping
-	if stopping {
-		if err := r.releaseAll(ctx, b); err != nil {
-			return err
-		}
-	}
-	var release []int
-	for number, name := range v.names {
-		if name != "" && !stopping &&
-			(number >= int(b.Spec.Replicas) || released(outcome(&b.Status, number))) {
-			release = append(release, number)
-		}
-	}
-	if len(release) > 0 || !stopping && len(v.names) > int(b.Spec.Replicas) {
-		if err := r.Pools.Release(ctx, b, release); err != nil {
-			return written(err)
-		}
-	}
-	if b.Spec.PoolRef != "" {
-		return nil
+	switch {
+	case b.Spec.PoolRef != "" && b.Status.Phase.Finished():
+		return r.releaseAll(ctx, b)
+	case b.Spec.PoolRef != "":
+		return r.giveBack(ctx, b, v, stopping, at.now, due)
 	}
 	record := b.Spec.TTLSecondsAfterFinished != nil
 	givesBack := b.Spec.TaskTemplate != nil &&
@@ -361,8 +347,48 @@ func (r *reconciler) deleteUnwanted(ctx context.Context, b *v1alpha1.BatchSandbo
 	})
 }
 
+// giveBack returns pods to the Pool: those that deleteUnwanted ends, all when the batch stops. The
+// allocation names a pod until everything of its sandbox has ended: that it has not is on record
+// there alone. What has ended of a batch that stops is written off with its end, in one write.
+func (r *reconciler) giveBack(ctx context.Context, b *v1alpha1.BatchSandbox, v *view,
+	stopping bool, now time.Time, due *deadline) error {
+	var retire, release []int
+	for number, name := range v.names {
+		if name == "" || !stopping && number < int(b.Spec.Replicas) &&
+			!released(outcome(&b.Status, number)) {
+			continue
+		}
+		switch pod := v.pod(number); {
+		case pod == nil || !r.runs(b, pod):
+			release = append(release, number)
+		case pod.DeletionTimestamp == nil:
+			retire = append(retire, number)
+		}
+	}
+	if len(retire) > 0 {
+		if err := r.Pools.Retire(ctx, b, retire); err != nil {
+			return err
+		}
+	}
+	last := len(v.names) - 1
+	if stopping ||
+		len(release) == 0 && (last < int(b.Spec.Replicas) || v.names[last] != "") {
+		return nil
+	}
+	m := r.remember(b)
+	if wait := m.released.Add(statusInterval).Sub(now); wait > 0 {
+		due.in(now, wait)
+		return nil
+	}
+	m.released = now
+	return written(r.Pools.Release(ctx, b, release))
+}
+
 // releaseAll gives back every pod of the pool that the batch holds.
 func (r *reconciler) releaseAll(ctx context.Context, b *v1alpha1.BatchSandbox) error {
+	if b.Spec.PoolRef == "" {
+		return nil
+	}
 	allocation, err := b.Allocation()
 	if err != nil {
 		return err

@@ -30,10 +30,17 @@ type Pools interface {
 	// apierrors.IsConflict is true when the batch is not the latest.
 	Holds(ctx context.Context, batch *v1alpha1.BatchSandbox, pod string) (bool, error)
 
-	// Release takes pods back, by the sandboxes' numbers, and recycles them. It is idempotent, and
-	// it returns once no other batch can see what the sandbox left: the pod is deleted, or marked
-	// as not to be given before it is restarted. Then it writes the allocation without them: with
-	// an empty name in the place of each, and cut to spec.replicas.
+	// Retire begins to take pods back, by the sandboxes' numbers: each is deleted, or marked as not to
+	// be given before it is restarted, so that no other batch can see what the sandbox left. The
+	// allocation keeps their names. It is idempotent.
+	Retire(ctx context.Context, batch *v1alpha1.BatchSandbox, shards []int) error
+
+	// Ended reports whether everything of its sandbox has ended in a pod that Retire has marked. The
+	// batch is reconciled when that becomes true.
+	Ended(pod *corev1.Pod) bool
+
+	// Release retires pods, where that was not done, and then writes the allocation without them:
+	// with an empty name in the place of each, and cut to spec.replicas. It is idempotent.
 	Release(ctx context.Context, batch *v1alpha1.BatchSandbox, shards []int) error
 }
 

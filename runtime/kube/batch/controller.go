@@ -83,6 +83,7 @@ type reconciler struct {
 type memory struct {
 	written   time.Time         // the status
 	allocated time.Time         // when the pool had too few pods
+	released  time.Time         // when the allocation was written without pods that have ended
 	refused   time.Time         // when a sandbox could not be frozen or thawed
 	refusing  map[int]time.Time // since when execds answer that they do not, by the sandboxes' numbers
 	made      int               // the highest number of which this process has made a pod, and 1
@@ -243,38 +244,39 @@ func (r *reconciler) remove(ctx context.Context,
 	if !hasFinalizer(b) {
 		return reconcile.Result{}, nil
 	}
-	if err := r.releaseAll(ctx, b); err != nil {
-		return reconcile.Result{}, err
-	}
-	var pods corev1.PodList
-	if err := r.client.List(ctx, &pods, client.InNamespace(b.Namespace),
-		client.MatchingFields{indexOwner: string(b.UID)}); err != nil {
-		return reconcile.Result{}, err
-	}
-	if err := each(len(pods.Items),
-		func(i int) error { return r.end(ctx, &pods.Items[i], false) }); err != nil {
+	v, err := r.load(ctx, b)
+	if err != nil {
 		return reconcile.Result{}, err
 	}
 	var due deadline
-	now, seen := r.Now(), make(map[int]bool)
-	for i := range pods.Items {
-		pod := &pods.Items[i]
+	now := r.Now()
+	pods := v.pods
+	if b.Spec.PoolRef != "" {
+		err = r.giveBack(ctx, b, v, true, now, &due)
+	} else {
+		pods, err = r.endOwned(ctx, b)
+	}
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	for _, pod := range pods {
 		switch {
+		case pod == nil, b.Spec.PoolRef != "" && !r.runs(b, pod):
 		case pod.DeletionTimestamp == nil:
 			return reconcile.Result{}, nil // its event brings us back
 		case !abandoned(pod, now):
 			due.at(abandonedAt(pod))
-		}
-		if number, ok := numberOf(pod); ok {
-			seen[number] = true
 		}
 	}
 	if result := due.result(now); result.RequeueAfter > 0 {
 		return result, nil
 	}
 	// A pod that was made a moment ago may not be in the cache yet.
-	unseen, err := r.hasUnseen(ctx, b, func(number int) bool { return seen[number] })
+	unseen, err := r.hasUnseen(ctx, b, v)
 	if err != nil || unseen {
+		return reconcile.Result{}, err
+	}
+	if err := r.releaseAll(ctx, b); err != nil {
 		return reconcile.Result{}, err
 	}
 	changed := b.DeepCopy()
@@ -284,25 +286,39 @@ func (r *reconciler) remove(ctx context.Context,
 			client.MergeFromWithOptions(b, client.MergeFromWithOptimisticLock{})))
 }
 
-// hasUnseen reports whether the API server has a pod from the batch's template that the cache has
-// not seen. Pods are asked for by name: a list would read every pod of the namespace.
-func (r *reconciler) hasUnseen(ctx context.Context, b *v1alpha1.BatchSandbox,
-	seen func(number int) bool) (bool, error) {
-	if b.Spec.Template == nil {
-		return false, nil
+// endOwned ends all pods that were made from a batch's template, and returns them as they were.
+func (r *reconciler) endOwned(ctx context.Context, b *v1alpha1.BatchSandbox) ([]*corev1.Pod, error) {
+	pods, err := r.owned(ctx, b)
+	if err != nil {
+		return nil, err
 	}
-	last := max(int(b.Spec.Replicas), int(b.Status.Replicas), len(b.Status.Addresses),
-		len(b.Status.Outcomes), r.remember(b).made)
+	return pods, each(len(pods), func(i int) error { return r.end(ctx, pods[i], false) })
+}
+
+// hasUnseen reports whether the API server has a pod of the batch that the cache has not seen: from
+// its template, or one that is allocated to it. Pods are asked for by name: a list would read every
+// pod of the namespace.
+func (r *reconciler) hasUnseen(ctx context.Context, b *v1alpha1.BatchSandbox,
+	v *view) (bool, error) {
+	last := len(v.names)
+	if b.Spec.PoolRef == "" {
+		last = max(int(b.Spec.Replicas), int(b.Status.Replicas), len(b.Status.Addresses),
+			len(b.Status.Outcomes), r.remember(b).made)
+	}
 	var found atomic.Bool
 	err := each(last, func(number int) error {
-		if seen(number) || found.Load() {
+		name := podName(b, number)
+		if b.Spec.PoolRef != "" {
+			name = v.names[number]
+		}
+		if v.pod(number) != nil || name == "" || v.foreign[number] || found.Load() {
 			return nil
 		}
 		pod := new(metav1.PartialObjectMetadata)
 		pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
-		err := r.live.Get(ctx,
-			types.NamespacedName{Namespace: b.Namespace, Name: podName(b, number)}, pod)
-		if err == nil && metav1.IsControlledBy(pod, b) {
+		err := r.live.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: name}, pod)
+		if err == nil && (metav1.IsControlledBy(pod, b) ||
+			b.Spec.PoolRef != "" && pod.Labels[v1alpha1.LabelPool] == b.Spec.PoolRef) {
 			found.Store(true)
 		}
 		return client.IgnoreNotFound(err)
@@ -314,6 +330,9 @@ func (r *reconciler) hasUnseen(ctx context.Context, b *v1alpha1.BatchSandbox,
 func (r *reconciler) retain(ctx context.Context,
 	b *v1alpha1.BatchSandbox) (reconcile.Result, error) {
 	r.Tasks.Forget(b.Namespace, b.Name)
+	if err := r.releaseAll(ctx, b); err != nil { // where the controller was ended before it
+		return reconcile.Result{}, err
+	}
 	switch ttl := b.Spec.TTLSecondsAfterFinished; {
 	case ttl == nil && !expired(&b.Status):
 		return reconcile.Result{}, nil

@@ -24,6 +24,9 @@ type heap struct {
 	free     []string
 	owners   map[string]types.UID // of pods that were given
 	err      error
+	// reset is nil where pods that come back are deleted; else they stay, and what ran in them has
+	// ended where it is true.
+	reset map[string]bool
 	// releasing is called, unless nil, before pods are taken back.
 	releasing func(b *v1alpha1.BatchSandbox, shards []int)
 }
@@ -76,7 +79,13 @@ func (h *heap) Allocate(ctx context.Context, b *v1alpha1.BatchSandbox) (int, err
 	return missing, nil
 }
 
-func (h *heap) Release(ctx context.Context, b *v1alpha1.BatchSandbox, shards []int) error {
+func (h *heap) Ended(pod *corev1.Pod) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.reset[pod.Name]
+}
+
+func (h *heap) Retire(ctx context.Context, b *v1alpha1.BatchSandbox, shards []int) error {
 	a, err := b.Allocation()
 	if err != nil {
 		return err
@@ -87,19 +96,32 @@ func (h *heap) Release(ctx context.Context, b *v1alpha1.BatchSandbox, shards []i
 	for _, number := range shards {
 		pod := new(corev1.Pod)
 		pod.Namespace, pod.Name = b.Namespace, a.Pods[number]
-		a.Pods[number] = ""
 		h.mu.Lock()
-		owner := h.owners[pod.Name]
+		owner, stays := h.owners[pod.Name], h.reset != nil
 		h.mu.Unlock()
-		if owner != b.UID {
+		if owner != b.UID || stays {
 			continue
 		}
 		if err := h.client.Delete(ctx, pod); err != nil && !apierrors.IsNotFound(err) {
 			return err
 		}
 	}
-	if len(a.Pods) > int(b.Spec.Replicas) {
-		a.Pods = a.Pods[:b.Spec.Replicas]
+	return nil
+}
+
+func (h *heap) Release(ctx context.Context, b *v1alpha1.BatchSandbox, shards []int) error {
+	a, err := b.Allocation()
+	if err != nil {
+		return err
+	}
+	if err := h.Retire(ctx, b, shards); err != nil {
+		return err
+	}
+	for _, number := range shards {
+		a.Pods[number] = ""
+	}
+	for len(a.Pods) > int(b.Spec.Replicas) && a.Pods[len(a.Pods)-1] == "" {
+		a.Pods = a.Pods[:len(a.Pods)-1]
 	}
 	changed := b.DeepCopy()
 	changed.SetAllocation(a)

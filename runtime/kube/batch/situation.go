@@ -42,17 +42,31 @@ func (r *reconciler) load(ctx context.Context, b *v1alpha1.BatchSandbox) (*view,
 	if b.Spec.PoolRef != "" {
 		return v, r.loadAllocation(ctx, b, v)
 	}
+	pods, err := r.owned(ctx, b)
+	if err != nil {
+		return nil, err
+	}
+	for _, pod := range pods {
+		if number, ok := numberOf(pod); ok {
+			v.set(number, pod)
+		}
+	}
+	return v, nil
+}
+
+// owned returns the pods that were made from a batch's template, as the cache has them: they must not
+// be changed.
+func (r *reconciler) owned(ctx context.Context, b *v1alpha1.BatchSandbox) ([]*corev1.Pod, error) {
 	var list corev1.PodList
 	if err := r.client.List(ctx, &list, client.InNamespace(b.Namespace),
 		client.MatchingFields{indexOwner: string(b.UID)}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, err
 	}
+	pods := make([]*corev1.Pod, len(list.Items))
 	for i := range list.Items {
-		if number, ok := numberOf(&list.Items[i]); ok {
-			v.set(number, &list.Items[i])
-		}
+		pods[i] = &list.Items[i]
 	}
-	return v, nil
+	return pods, nil
 }
 
 func (r *reconciler) loadAllocation(ctx context.Context, b *v1alpha1.BatchSandbox, v *view) error {
@@ -99,15 +113,12 @@ func (r *reconciler) assess(ctx context.Context, b *v1alpha1.BatchSandbox, v *vi
 		}
 		at.existing++
 		switch {
-		case terminal(pod):
+		case !r.runs(b, pod):
 		case abandoned(pod, r.Now()):
 			at.silent = cmp.Or(at.silent, pod.Spec.NodeName)
 		default:
 			at.stopped = false
 		}
-	}
-	for _, name := range v.names {
-		at.stopped = at.stopped && name == ""
 	}
 	at.held = make([]bool, max(len(v.pods), len(v.names)))
 	for number := range at.held {
@@ -162,13 +173,18 @@ func (r *reconciler) assess(ctx context.Context, b *v1alpha1.BatchSandbox, v *vi
 		}
 	}
 	if at.stopped && (stopping || r.allOver(b, &at)) {
-		unseen, err := r.hasUnseen(ctx, b, func(number int) bool { return v.pod(number) != nil })
+		unseen, err := r.hasUnseen(ctx, b, v)
 		if err != nil {
 			return at, err
 		}
 		at.stopped = !unseen
 	}
 	return at, nil
+}
+
+// runs reports whether something of a sandbox may run in its pod.
+func (r *reconciler) runs(b *v1alpha1.BatchSandbox, pod *corev1.Pod) bool {
+	return !terminal(pod) && (b.Spec.PoolRef == "" || !r.Pools.Ended(pod))
 }
 
 // allOver reports whether this may be the end of the last sandbox.

@@ -288,10 +288,16 @@ spec: {poolRef: warm}
 	})
 	kubectl(t, "", "-n", "pools", "delete", "bsbx", "b", "--wait=false")
 	eventually(t, func() error {
-		out := kubectl(t, "", "-n", "pools", "get", "bsbx", "-o", "name") + kubectl(t, "", "-n",
-			"pools", "get", "pod", pod, "--ignore-not-found",
-			"-o", "jsonpath={.metadata.deletionTimestamp}")
-		if strings.Contains(out, "batchsandbox") {
+		if kubectl(t, "", "-n", "pools", "get", "pod", pod, "-o",
+			"jsonpath={.metadata.deletionTimestamp}") == "" {
+			return fmt.Errorf("the pod is not deleted")
+		}
+		return nil
+	})
+	kubectl(t, "", "-n", "pools", "get", "bsbx", "b") // its processes may run still
+	kubectl(t, "", "-n", "pools", "delete", "pod", pod, "--grace-period=0", "--force")
+	eventually(t, func() error {
+		if out := kubectl(t, "", "-n", "pools", "get", "bsbx", "-o", "name"); out != "" {
 			return fmt.Errorf("there is %s", out)
 		}
 		return nil

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"cmp"
+	"maps"
 	"regexp"
 	"slices"
 	"sync"
@@ -49,7 +50,7 @@ type record struct {
 	since     time.Time // when there was a pod for it that it has not fetched yet
 	uncertain *uncertainWrite
 	inFlight  bool
-	returned  map[string]bool // pods that Release has dealt with and is about to write off
+	returned  map[string]bool // pods that were deleted or marked, and are to be written off
 }
 
 // uncertainWrite is a write that gives pods and whose outcome is not known (yet).
@@ -120,6 +121,7 @@ func (l *ledger) note(batch *v1alpha1.BatchSandbox) bool {
 	for _, name := range r.pods {
 		if name != "" && !kept[name] {
 			l.free(r, name, !r.returned[name])
+			delete(r.returned, name) // it may be given to the batch again
 			changed = true
 		}
 	}
@@ -350,7 +352,6 @@ func (l *ledger) writeSucceeded(batch *v1alpha1.BatchSandbox) {
 		if r.uncertain != nil {
 			l.resolveWrite(r)
 		}
-		r.returned = nil
 	}
 }
 
@@ -422,13 +423,25 @@ func (l *ledger) holds(uid types.UID, key types.NamespacedName) bool {
 	return l.holders[key] == uid
 }
 
-// markReturned notes which pods Release is about to write off.
+// markReturned notes which pods of a batch were deleted or marked.
 func (l *ledger) markReturned(uid types.UID, names map[string]bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if r := l.batches[uid]; r != nil {
-		r.returned = names
+	r := l.batches[uid]
+	if r == nil {
+		return
 	}
+	if r.returned == nil {
+		r.returned = make(map[string]bool)
+	}
+	maps.Copy(r.returned, names)
+}
+
+// isReturned reports whether a pod is to be written off by the batch that has it. The ledger is
+// locked.
+func (l *ledger) isReturned(key types.NamespacedName) bool {
+	r := l.batches[l.holders[key]]
+	return r != nil && r.returned[key.Name]
 }
 
 // known returns the batches of a pool, and which of them have an uncertain write.

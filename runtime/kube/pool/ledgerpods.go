@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
@@ -33,6 +34,11 @@ func (l *ledger) classify(pod *corev1.Pod) class {
 	if _, held := l.holders[key]; held {
 		return classAllocated
 	}
+	return l.classifyFree(pod, key)
+}
+
+// classifyFree is classify for a pod as if it belonged to no batch.
+func (l *ledger) classifyFree(pod *corev1.Pod, key types.NamespacedName) class {
 	if pod.DeletionTimestamp != nil {
 		return classDeleting
 	}
@@ -65,11 +71,27 @@ func (l *ledger) outdated(pod *corev1.Pod) bool {
 	return l.floor != "" && !older(l.floor, pod.ResourceVersion)
 }
 
-// recycles reports whether a pod belongs to no batch and is marked, and its current state is known.
-func (l *ledger) recycles(pod *corev1.Pod) bool {
+// recycles reports whether a pod is marked and its current state is known, and it belongs to no batch
+// or is returned by the one that has it. It returns that batch.
+func (l *ledger) recycles(pod *corev1.Pod) (holder types.UID, batch types.NamespacedName, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.classify(pod) == classRecycling
+	key := client.ObjectKeyFromObject(pod)
+	if uid, held := l.holders[key]; held {
+		if !l.isReturned(key) {
+			return "", types.NamespacedName{}, false
+		}
+		holder, batch = uid, l.batches[uid].key
+	}
+	return holder, batch, l.classifyFree(pod, key) == classRecycling
+}
+
+// leaves reports whether a pod has been deleted, though the cache may not show that yet.
+func (l *ledger) leaves(pod *corev1.Pod) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	again, gone := l.gone[pod.UID]
+	return gone && !again
 }
 
 // idle reports whether a pod belongs to no batch and exists.

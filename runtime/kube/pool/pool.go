@@ -84,7 +84,9 @@ type Pools struct {
 	events  events.EventRecorder
 	options Options
 	metrics *poolMetrics
-	epoch   string // distinguishes the work of this process from that of earlier ones
+	// restarts pods that are marked
+	recycler *recycler
+	epoch    string // distinguishes the work of this process from that of earlier ones
 
 	loading sync.Mutex
 	loaded  bool
@@ -135,6 +137,7 @@ func Setup(mgr ctrl.Manager, options Options) (*Pools, error) {
 		reported: make(map[types.NamespacedName]time.Time),
 		delays:   make(map[types.NamespacedName]*delay),
 	}
+	p.recycler = newRecycler(p)
 	ctx := context.Background()
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, indexPool,
 		poolsOfPod); err != nil {
@@ -157,7 +160,7 @@ func Setup(mgr ctrl.Manager, options Options) (*Pools, error) {
 		Named("pool-recycling").
 		For(&corev1.Pod{}, recycledPods).
 		WithOptions(controller.Options{MaxConcurrentReconciles: parallel, RateLimiter: backoff()}).
-		Complete(newRecycler(p))
+		Complete(p.recycler)
 	if err != nil {
 		return nil, fmt.Errorf("controller of pods that are recycled: %w", err)
 	}

@@ -152,6 +152,7 @@ type recycler struct {
 
 // reset is what is remembered of a pod that was reset.
 type reset struct {
+	mark  string    // the annotation
 	judge time.Time // before that it must not be given
 	back  bool      // it was seen to be ready again
 }
@@ -175,18 +176,19 @@ func (r *recycler) Reconcile(ctx context.Context,
 		r.forget(pod.UID)
 		return reconcile.Result{}, nil
 	}
-	if !r.ledger.recycles(&pod) {
-		// the batch has it still, or the cache is behind
+	holder, batch, ok := r.ledger.recycles(&pod)
+	if !ok {
+		// it is not known yet that the batch returns it, or the cache is behind
 		return reconcile.Result{RequeueAfter: time.Second}, nil
 	}
 	var mark recycling
 	if err := json.Unmarshal([]byte(pod.Annotations[AnnotationRecycling]), &mark); err != nil ||
 		len(mark.Containers) == 0 {
-		return r.fail(ctx, &pod, "the annotation "+AnnotationRecycling+" cannot be read")
+		return r.fail(ctx, &pod, holder, "the annotation "+AnnotationRecycling+" cannot be read")
 	}
 	now := time.Now()
 	if now.Sub(mark.At) > r.options.RecycleTimeout {
-		return r.fail(ctx, &pod,
+		return r.fail(ctx, &pod, holder,
 			fmt.Sprintf("it was not ready again after %s", r.options.RecycleTimeout))
 	}
 	changed := 0
@@ -196,12 +198,12 @@ func (r *recycler) Reconcile(ctx context.Context,
 			changed++
 		}
 	}
-	if !r.done(pod.UID) {
+	if !r.done(&pod) {
 		// Also where the container has ended by itself: what a sandbox left in the other one, its
 		// tasks above all, goes with a reset only.
 		if err := r.try(ctx, &pod); err != nil {
 			if now.Sub(mark.At) > r.options.RecycleTimeout/resetShare {
-				return r.fail(ctx, &pod, "its task-executor does not reset it: "+err.Error())
+				return r.fail(ctx, &pod, holder, "its task-executor does not reset it: "+err.Error())
 			}
 			return reconcile.Result{RequeueAfter: time.Second}, nil
 		}
@@ -211,11 +213,18 @@ func (r *recycler) Reconcile(ctx context.Context,
 			// about to be another one, and the kubelet may not have said so yet.
 			judge = time.Now().Add(adoptionPause)
 		}
-		r.remember(pod.UID, judge)
+		r.remember(&pod, judge)
+		if holder != "" {
+			r.options.Enqueue(batch.Namespace, batch.Name)
+		}
 	}
 	if changed < len(mark.Containers) || !podReady(&pod) {
 		return reconcile.Result{RequeueAfter: mark.At.Add(r.options.RecycleTimeout).Sub(now) +
 			time.Second}, nil
+	}
+	if holder != "" {
+		// Not before it is written off does the pause begin in which no other batch gets it.
+		return reconcile.Result{RequeueAfter: time.Second}, nil
 	}
 	if wait := r.back(pod.UID, now).Sub(now); wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
@@ -251,12 +260,12 @@ func (r *recycler) finish(ctx context.Context, pod *corev1.Pod) (reconcile.Resul
 }
 
 // fail deletes a pod that does not come back.
-func (r *recycler) fail(ctx context.Context, pod *corev1.Pod,
+func (r *recycler) fail(ctx context.Context, pod *corev1.Pod, holder types.UID,
 	why string) (reconcile.Result, error) {
 	if !r.options.Lease.Held() {
 		return reconcile.Result{}, ErrNotLeading
 	}
-	if !r.ledger.leave(pod, "") {
+	if !r.ledger.leave(pod, holder) {
 		return reconcile.Result{RequeueAfter: time.Second}, nil
 	}
 	if err := r.delete(ctx, pod); err != nil {
@@ -276,16 +285,18 @@ func (r *recycler) fail(ctx context.Context, pod *corev1.Pod,
 	return reconcile.Result{}, nil
 }
 
-func (r *recycler) done(uid types.UID) bool {
+// done reports whether a pod was reset since it was marked.
+func (r *recycler) done(pod *corev1.Pod) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.reset[uid] != nil
+	reset := r.reset[pod.UID]
+	return reset != nil && reset.mark == pod.Annotations[AnnotationRecycling]
 }
 
-func (r *recycler) remember(uid types.UID, judge time.Time) {
+func (r *recycler) remember(pod *corev1.Pod, judge time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.reset[uid] = &reset{judge: judge}
+	r.reset[pod.UID] = &reset{mark: pod.Annotations[AnnotationRecycling], judge: judge}
 }
 
 // back takes the news that a pod that was reset is ready again, and returns from when on it may be

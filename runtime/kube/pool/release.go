@@ -13,11 +13,41 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// Release takes pods back, by the sandboxes' numbers, and recycles them: with the strategy Delete
-// the pod is deleted, with Restart it is marked, so that it is not given before its containers have
-// been restarted. Then the allocation is written without them: with an empty name in the place of
-// each, and cut to spec.replicas. Release is idempotent. Numbers that the batch does not have are
-// ignored.
+// Retire begins to take pods back, by the sandboxes' numbers: with the strategy Delete the pod is
+// deleted, with Restart it is marked, so that it is reset, and not given before its containers have
+// been restarted. The allocation keeps their names. Retire is idempotent. Numbers that the batch does
+// not have are ignored.
+//
+// It returns ErrNotLeading, and an error for which apierrors.IsConflict is true when the batch is
+// not the latest.
+func (p *Pools) Retire(ctx context.Context, batch *v1alpha1.BatchSandbox, shards []int) error {
+	if err := p.load(ctx); err != nil {
+		return err
+	}
+	p.ledger.observe(batch)
+	allocation, err := batch.Allocation()
+	if err != nil {
+		return err
+	}
+	names := make(map[string]bool)
+	for _, shard := range shards {
+		if shard >= 0 && shard < len(allocation.Pods) && allocation.Pods[shard] != "" {
+			names[allocation.Pods[shard]] = true
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return p.retire(ctx, batch, names)
+}
+
+// Ended reports whether everything of its sandbox has ended in a pod that Retire has marked: its
+// task-executor has reset it. Until then it is as if it had not been marked.
+func (p *Pools) Ended(pod *corev1.Pod) bool { return isRecycling(pod) && p.recycler.done(pod) }
+
+// Release retires pods, where that was not done, and then writes the allocation without them: with an
+// empty name in the place of each, and cut to spec.replicas. Release is idempotent. Numbers that the
+// batch does not have are ignored.
 //
 // It returns ErrNotLeading, and an error for which apierrors.IsConflict is true when the batch is
 // not the latest.
@@ -47,13 +77,9 @@ func (p *Pools) Release(ctx context.Context, batch *v1alpha1.BatchSandbox, shard
 	if len(names) == 0 && len(kept) == len(allocation.Pods) {
 		return nil
 	}
-	if !p.options.Lease.Held() {
-		return ErrNotLeading
-	}
 	if err := p.retire(ctx, batch, names); err != nil {
 		return err
 	}
-	p.ledger.markReturned(batch.UID, names)
 	next := batch.DeepCopy()
 	next.SetAllocation(v1alpha1.Allocation{Pods: kept, Since: allocation.Since})
 	if err := p.patch(ctx, next, batch); err != nil {
@@ -85,6 +111,9 @@ func (p *Pools) Holds(ctx context.Context, batch *v1alpha1.BatchSandbox, pod str
 // retire deletes or marks pods that a batch gives back.
 func (p *Pools) retire(ctx context.Context, batch *v1alpha1.BatchSandbox,
 	names map[string]bool) error {
+	if !p.options.Lease.Held() {
+		return ErrNotLeading
+	}
 	var pool v1alpha1.Pool
 	err := p.client.Get(ctx,
 		types.NamespacedName{Namespace: batch.Namespace, Name: batch.Spec.PoolRef}, &pool)
@@ -104,7 +133,11 @@ func (p *Pools) retire(ctx context.Context, batch *v1alpha1.BatchSandbox,
 			return nil
 		})
 	}
-	return group.Wait()
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	p.ledger.markReturned(batch.UID, names)
+	return nil
 }
 
 func (p *Pools) retireOne(ctx context.Context, batch *v1alpha1.BatchSandbox, name string,
@@ -129,6 +162,9 @@ func (p *Pools) retireOne(ctx context.Context, batch *v1alpha1.BatchSandbox, nam
 		return nil
 	}
 	if restart && !isEvicted(&pod) {
+		if isRecycling(&pod) {
+			return nil
+		}
 		reason := p.cannotRestart(&pod)
 		if reason == "" {
 			err := p.mark(ctx, &pod)
@@ -140,7 +176,7 @@ func (p *Pools) retireOne(ctx context.Context, batch *v1alpha1.BatchSandbox, nam
 		p.events.Eventf(pool, &pod, corev1.EventTypeWarning, "NotRestarted", "Recycle",
 			"Pod %s is deleted instead of restarted: %s", pod.Name, reason)
 	}
-	if !p.ledger.leave(&pod, batch.UID) {
+	if p.ledger.leaves(&pod) || !p.ledger.leave(&pod, batch.UID) {
 		return nil
 	}
 	if err := p.delete(ctx, &pod); err != nil {

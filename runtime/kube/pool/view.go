@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
@@ -37,7 +38,15 @@ func (l *ledger) view(pool types.NamespacedName, revision string, pods []*corev1
 		if current {
 			v.updated++
 		}
-		switch l.classify(pod) {
+		class := l.classify(pod)
+		if key := client.ObjectKeyFromObject(pod); class == classAllocated && l.isReturned(key) {
+			// Its batch waits for the end of what runs in it. To the pool it is as if it had been
+			// written off.
+			if class = l.classifyFree(pod, key); class != classRecycling {
+				class = classDeleting
+			}
+		}
+		switch class {
 		case classAllocated:
 			v.allocated++
 		case classDeleting:
