@@ -228,7 +228,7 @@ func (c *Cluster) newBatch(ctx context.Context, id string, spec lifecycle.Spec, 
 	}
 	token := lifecycle.NewToken()
 	if pool != "" {
-		err = c.fromPool(ctx, b, pool, spec, class, token, secret)
+		err = c.fromPool(ctx, b, pool, spec, options, class, token, secret)
 	} else {
 		b.Spec.Template, err = c.template(spec, class, token, secret)
 	}
@@ -257,7 +257,8 @@ func poolOf(extensions []byte) (string, error) {
 }
 
 // fromPool makes the sandbox a task in a pod of a pool. What the pod is follows from the pool, so what the client asks for has to be that.
-func (c *Cluster) fromPool(ctx context.Context, b *v1alpha1.BatchSandbox, name string, spec lifecycle.Spec, class lifecycle.RuntimeClass, token string, secret *secret) error {
+func (c *Cluster) fromPool(ctx context.Context, b *v1alpha1.BatchSandbox, name string, spec lifecycle.Spec, options lifecycle.CreateOptions, class lifecycle.RuntimeClass,
+	token string, secret *secret) error {
 	ctx, cancel := context.WithTimeout(ctx, view.CallTimeout)
 	defer cancel()
 	var pool v1alpha1.Pool
@@ -269,6 +270,9 @@ func (c *Cluster) fromPool(ctx context.Context, b *v1alpha1.BatchSandbox, name s
 		return view.Explain(err)
 	}
 	if err := fits(&pool, spec, class); err != nil {
+		return err
+	}
+	if err := c.checkPoolClaims(ctx, &pool, options); err != nil {
 		return err
 	}
 	b.Spec.PoolRef = name

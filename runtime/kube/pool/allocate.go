@@ -110,7 +110,7 @@ func (p *Pools) checkRequired(ctx context.Context, batch *v1alpha1.BatchSandbox,
 		return fmt.Errorf("pool %s: %w", pool.Name, err)
 	}
 	p.ledger.passOver(batch.UID)
-	return fmt.Errorf("%w: image, limits or RuntimeClass in the template of Pool %s were changed after the batch was made",
+	return fmt.Errorf("%w: image, limits, RuntimeClass or claims in the template of Pool %s were changed after the batch was made",
 		v1alpha1.ErrInvalidPool, pool.Name)
 }
 

@@ -82,7 +82,7 @@ func later(a, b *metav1.Time) *metav1.Time {
 
 // podsVersion stands for what newPod and Options.Equip add to a template: a controller that adds
 // something else replaces the pods that wait.
-const podsVersion = 3
+const podsVersion = 4
 
 // revisionOf is the hash of a pool's template, and of how pods are made from it.
 func revisionOf(pool *v1alpha1.Pool) string {

@@ -58,15 +58,28 @@ func TaskExecutor(spec *corev1.PodSpec) *corev1.Container {
 	return nil
 }
 
+// Claims returns the names of the PersistentVolumeClaims that a pod mounts.
+func Claims(spec *corev1.PodSpec) []string {
+	var names []string
+	for i := range spec.Volumes {
+		if claim := spec.Volumes[i].PersistentVolumeClaim; claim != nil {
+			names = append(names, claim.ClaimName)
+		}
+	}
+	return names
+}
+
 // Provides returns the hash of what the lifecycle service compares of a Pool's template with a request
 // for a sandbox: image and limits of the sandbox's container, which is the first one that is not the
-// task-executor's, the limits of that one, and the RuntimeClass.
+// task-executor's, the limits of that one, the RuntimeClass, and the claims.
 func Provides(template *corev1.PodTemplateSpec) string {
 	var compared struct {
 		Image              string
 		Limits, TaskLimits corev1.ResourceList
 		RuntimeClass       *string
+		Claims             []string `json:",omitempty"`
 	}
+	compared.Claims = Claims(&template.Spec)
 	compared.RuntimeClass = template.Spec.RuntimeClassName
 	main := slices.IndexFunc(template.Spec.Containers,
 		func(c corev1.Container) bool { return c.Name != ContainerTaskExecutor })

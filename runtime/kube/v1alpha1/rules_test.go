@@ -24,7 +24,13 @@ func TestProvides(t *testing.T) {
 		"limits":          {func(pod *corev1.PodSpec) { pod.Containers[1].Resources.Limits = limits }, true},
 		"limits of tasks": {func(pod *corev1.PodSpec) { pod.Containers[0].Resources.Limits = limits }, true},
 		"RuntimeClass":    {func(pod *corev1.PodSpec) { pod.RuntimeClassName = ptr.To("gvisor") }, true},
-		"executor":        {func(pod *corev1.PodSpec) { pod.Containers[0].Image = "executor:2" }, false},
+		"claim": {func(pod *corev1.PodSpec) {
+			pod.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
+			}}}
+		}, true},
+		"volume":   {func(pod *corev1.PodSpec) { pod.Volumes = []corev1.Volume{{Name: "scratch"}} }, false},
+		"executor": {func(pod *corev1.PodSpec) { pod.Containers[0].Image = "executor:2" }, false},
 		"order of containers": {func(pod *corev1.PodSpec) {
 			pod.Containers[0], pod.Containers[1] = pod.Containers[1], pod.Containers[0]
 		}, false},
