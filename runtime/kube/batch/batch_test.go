@@ -204,6 +204,33 @@ func TestStop(t *testing.T) {
 	}
 }
 
+// TestPodAfterTheEnd: a pod that the API server makes after the end of its batch is deleted: the
+// request to make it may have taken that long.
+func TestPodAfterTheEnd(t *testing.T) {
+	p := newPlace(t)
+	p.control(nil, nil)
+	b := p.batch("b", 1)
+	b.Spec.TTLSecondsAfterFinished = ptr.To[int32](3600)
+	b.Annotations = map[string]string{v1alpha1.AnnotationStop: v1alpha1.ReasonUserDelete}
+	p.must(p.Create(t.Context(), b))
+	b = p.reaches("b", v1alpha1.PhaseTerminated)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: p.namespace, Name: "b-0",
+		Labels: map[string]string{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy,
+			v1alpha1.LabelBatch: "b", v1alpha1.LabelShard: "0"},
+		OwnerReferences: []metav1.OwnerReference{
+			*metav1.NewControllerRef(b, v1alpha1.GroupVersion.WithKind("BatchSandbox"))},
+	}, Spec: b.Spec.Template.Spec}
+	p.must(p.Create(t.Context(), pod))
+	p.eventually(func() error {
+		if pods := p.pods("b"); len(pods) > 0 {
+			return fmt.Errorf("the pods of a batch that has ended are %q", pods)
+		}
+		return nil
+	})
+	p.reaches("b", v1alpha1.PhaseTerminated)
+}
+
 // TestEnds: what becomes of a batch whose sandboxes end by themselves.
 func TestEnds(t *testing.T) {
 	p := newPlace(t)

@@ -326,12 +326,26 @@ func (r *reconciler) hasUnseen(ctx context.Context, b *v1alpha1.BatchSandbox,
 	return found.Load(), err
 }
 
-// retain keeps the record of a batch that has ended for as long as its spec says.
+// retain keeps the record of a batch that has ended for as long as its spec says, and nothing else of
+// it but pods that have ended.
 func (r *reconciler) retain(ctx context.Context,
 	b *v1alpha1.BatchSandbox) (reconcile.Result, error) {
 	r.Tasks.Forget(b.Namespace, b.Name)
 	if err := r.releaseAll(ctx, b); err != nil { // where the controller was ended before it
 		return reconcile.Result{}, err
+	}
+	// A request to make a pod may take longer than the batch.
+	pods, err := r.owned(ctx, b)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	for _, pod := range pods {
+		if terminal(pod) {
+			continue // it is kept for its log
+		}
+		if err := r.end(ctx, pod, false); err != nil {
+			return reconcile.Result{}, err
+		}
 	}
 	switch ttl := b.Spec.TTLSecondsAfterFinished; {
 	case ttl == nil && !expired(&b.Status):
