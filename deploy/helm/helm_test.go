@@ -374,6 +374,21 @@ func TestPodsAreConfined(t *testing.T) {
 	}
 }
 
+// TestMemoryLimit: the Go runtime of every component collects before the container's limit ends it.
+func TestMemoryLimit(t *testing.T) {
+	for limit, want := range map[string]string{
+		"1Gi": "966367641", "512Mi": "483183820", "1.5Gi": "1449551462", "1G": "900000000", "1000000000": "900000000", "2e9": "", "null": "",
+	} {
+		for _, name := range []string{"server", "controller", "gateway"} {
+			objects := helm(t, "template", "rendered", chart, "--show-only", "templates/"+name+".yaml", "--set", name+".resources.limits.memory="+limit)
+			got := kubectl(t, objects, "create", "--dry-run=client", "-f", "-", "-o", `jsonpath={.spec.template.spec.containers[*].env[?(@.name=="GOMEMLIMIT")].value}`)
+			if got != want {
+				t.Errorf("%s, with the limit %s: GOMEMLIMIT is %q, want %q", name, limit, got, want)
+			}
+		}
+	}
+}
+
 // TestPodsThatServeStopLate: a pod that ends takes new connections until no node sends it any, and then has the time that it gives requests.
 func TestPodsThatServeStopLate(t *testing.T) {
 	for _, name := range []string{"server", "gateway"} { // the gateway gives 30 s, the service 5 s

@@ -76,4 +76,18 @@ securityContext:
   readOnlyRootFilesystem: true
   capabilities: {drop: [ALL]}
 resources: {{ toYaml $values.resources | nindent 2 }}
+{{- with include "sandbox.memory" (($values.resources).limits).memory }}
+env:
+  # The rest is for what the Go runtime does not count. It collects more often before it has more.
+  - {name: GOMEMLIMIT, value: {{ . | quote }}}
+{{- end }}
+{{- end }}
+
+{{/* 90 % of a quantity of memory, in bytes; empty for none, and for one with an exponent. */}}
+{{- define "sandbox.memory" -}}
+{{- $units := dict "" 1 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 }}
+{{- $text := ternary (toString .) (toString (int64 .)) (kindIs "string" .) }}
+{{- $number := regexFind "^[0-9.]+" $text }}
+{{- $unit := trimPrefix $number $text }}
+{{- if and . (hasKey $units $unit) }}{{ mulf $number (get $units $unit) 0.9 | int64 }}{{ end }}
 {{- end }}
