@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -56,7 +57,7 @@ func (t *tool) login(ctx context.Context, name string, to service) error {
 	}
 	to.APIKey = t.target.apiKey
 	if to.APIKey == "" {
-		if to.APIKey, err = t.readKey(to.URL); err != nil {
+		if to.APIKey, err = t.readKey(ctx, to.URL); err != nil {
 			return err
 		}
 	}
@@ -76,19 +77,69 @@ func (t *tool) login(ctx context.Context, name string, to service) error {
 	return err
 }
 
-// readKey reads a key, without an echo from a terminal.
-func (t *tool) readKey(url string) (string, error) {
-	if fd, ok := terminalOf(t.Stdin); ok {
+// readKey reads a key, without an echo from a terminal. It returns when ctx ends, whatever is read.
+func (t *tool) readKey(ctx context.Context, url string) (string, error) {
+	read := t.pipedKey
+	if isTerminal(t.Stdin) {
+		// The mode is changed here and not while it is read, which goes on after an interrupt.
+		restore, err := t.rawMode()
+		if err != nil {
+			return "", err
+		}
+		defer func() {
+			restore()
+			_, _ = fmt.Fprintln(t.Stderr)
+		}()
 		_, _ = fmt.Fprintf(t.Stderr, "API key of %s (empty for none): ", t.clean(url))
-		key, err := term.ReadPassword(fd)
-		_, _ = fmt.Fprintln(t.Stderr)
-		return strings.TrimSpace(string(key)), err
+		read = t.typedKey
 	}
+	type result struct {
+		key string
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		key, err := read()
+		done <- result{strings.TrimSpace(key), err}
+	}()
+	select {
+	case got := <-done:
+		if errors.Is(got.err, errInterrupted) {
+			t.signals.deliver()
+		}
+		return got.key, got.err
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
+}
+
+// typedKey reads a key from a terminal in raw mode.
+func (t *tool) typedKey() (string, error) {
+	screen := term.NewTerminal(struct {
+		io.Reader
+		io.Writer
+	}{keys{t.Stdin}, io.Discard}, "")
+	return screen.ReadPassword("")
+}
+
+// keys are those typed on a terminal in raw mode, where Ctrl-C is a byte like others.
+type keys struct{ io.Reader }
+
+// Read implements io.Reader.
+func (k keys) Read(p []byte) (int, error) {
+	n, err := k.Reader.Read(p)
+	if bytes.IndexByte(p[:n], '\x03') >= 0 {
+		return 0, errInterrupted
+	}
+	return n, err
+}
+
+func (t *tool) pipedKey() (string, error) {
 	key, err := bufio.NewReader(io.LimitReader(t.Stdin, maxKey)).ReadString('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
 		return "", fmt.Errorf("read the key: %w", err)
 	}
-	return strings.TrimSpace(key), nil
+	return key, nil
 }
 
 // contextRow is one line of `context ls`. It has no key.
