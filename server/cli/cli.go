@@ -9,8 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 )
@@ -28,6 +30,7 @@ const (
 	ExitCannotRun   = 126
 	ExitNotFound    = 127
 	ExitInterrupted = 130 // left by a second interrupt, or by the first where nothing is to be interrupted
+	ExitOutput      = 141 // the output has no reader any more; as a shell has it for SIGPIPE
 )
 
 // Program is what one invocation of the tool has around it.
@@ -38,7 +41,8 @@ type Program struct {
 	Stderr io.Writer
 	// Signals are interrupts. The first one interrupts what runs in the sandbox, or ends the
 	// command where nothing does; the second one ends the command; at the third Run returns at
-	// once. It may be nil.
+	// once. A SIGHUP ends the command like the second one, and further ones change nothing: a shell sends one when its
+	// terminal is closed, and the kernel others. It may be nil.
 	Signals <-chan os.Signal
 }
 
@@ -88,10 +92,13 @@ func (p Program) Run(ctx context.Context, args []string) int {
 		select {
 		case code := <-done:
 			return code
-		case _, ok := <-p.Signals:
-			if !ok {
+		case received, ok := <-p.Signals:
+			switch {
+			case !ok:
 				p.Signals = nil
-			} else if !t.signals.deliver() {
+			case received == syscall.SIGHUP:
+				t.signals.hangUp()
+			case !t.signals.deliver():
 				return ExitInterrupted
 			}
 		}
@@ -118,6 +125,9 @@ func (t *tool) exit(ctx context.Context, command *cobra.Command, err error) int 
 	if errors.Is(context.Cause(ctx), errInterrupted) {
 		return ExitInterrupted
 	}
+	if t.outputClosed(err) {
+		return ExitOutput
+	}
 	runs := command.Annotations[runsPrograms] != ""
 	names := strings.Fields(command.CommandPath())
 	t.warn("%s", strings.Join(append(names[1:], strings.TrimSpace(err.Error())), ": "))
@@ -136,4 +146,19 @@ func (t *tool) exit(ctx context.Context, command *cobra.Command, err error) int 
 		return ExitService
 	}
 	return ExitFailed
+}
+
+// outputClosed reports whether an error is that our output has no reader any more. A broken pipe elsewhere, such as a
+// connection's, is another error.
+func (t *tool) outputClosed(err error) bool {
+	var failed *fs.PathError
+	if !errors.As(err, &failed) || !errors.Is(failed, syscall.EPIPE) {
+		return false
+	}
+	for _, output := range []io.Writer{t.Stdout, t.Stderr} {
+		if file, ok := output.(*os.File); ok && file.Name() == failed.Path {
+			return true
+		}
+	}
+	return false
 }

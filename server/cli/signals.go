@@ -34,6 +34,15 @@ func (s *signals) deliver() bool {
 	return true
 }
 
+// hangUp ends the command, also where an interrupt would end only what it runs: its terminal is gone. The next
+// interrupt does not wait for that.
+func (s *signals) hangUp() {
+	s.mu.Lock()
+	s.handler, s.left = nil, true
+	s.mu.Unlock()
+	s.leave(errInterrupted)
+}
+
 // onInterrupt makes the next interrupt call handler once; the one after that ends the command.
 // The function that it returns takes the handler away.
 func (s *signals) onInterrupt(handler func()) (release func()) {
