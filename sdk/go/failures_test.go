@@ -582,6 +582,57 @@ func TestTimeLimitsOfOthers(t *testing.T) {
 	}
 }
 
+// TestWriteThatIsGivenUp: what was sent of it is not taken for the bytes of the next one.
+func TestWriteThatIsGivenUp(t *testing.T) {
+	t.Parallel()
+	for _, takes := range []int{0, 2, 6} { // bytes, before the client gives up
+		var mu sync.Mutex
+		text, hangs, closed := "", true, false
+		mux := http.NewServeMux()
+		mux.HandleFunc("POST "+commands, func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = fmt.Fprint(w, `{"id":"c"}`)
+		})
+		mux.HandleFunc("POST "+commands+"/c/stdin", func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			offset, _ := strconv.Atoi(r.URL.Query().Get("offset"))
+			mu.Lock()
+			defer mu.Unlock()
+			room := 4 // of a small pipe
+			if hangs {
+				room = takes - len(text)
+			}
+			body = body[:min(len(body), len(text)-offset+room)]
+			text += string(body[min(len(body), len(text)-offset):])
+			if hangs {
+				cut(w)
+			}
+			closed = r.URL.Query().Get("end") != ""
+			_, _ = fmt.Fprintf(w, `{"offset":%d,"closed":%t}`, len(text), closed)
+		})
+		box, err := scriptedIn(t, "Running", mux, sandbox.Options{ResumeLimit: time.Millisecond}).Connect(t.Context(), "box")
+		check(t, err)
+		command, err := box.Commands.Start(t.Context(), "cat", &sandbox.RunOptions{OpenStdin: true})
+		check(t, err)
+		stdin, broken := command.Stdin(t.Context()), (*sandbox.StreamError)(nil)
+		first := []byte("first\n")
+		if n, err := stdin.Write(first); n != len(first) || !errors.As(err, &broken) {
+			t.Errorf("%d bytes were written: %v", n, err)
+		}
+		clear(first)
+		mu.Lock()
+		hangs = false
+		mu.Unlock()
+		n, err := stdin.Write([]byte("other\n"))
+		check(t, err)
+		check(t, stdin.Close())
+		mu.Lock()
+		defer mu.Unlock()
+		if n != len("other\n") || text != "first\nother\n" || !closed {
+			t.Errorf("after %d bytes were taken the command has %q, closed %t", takes, text, closed)
+		}
+	}
+}
+
 // TestLogsSayWhatIsMissing: output beyond the limit is not in a log, which says so.
 func TestLogsSayWhatIsMissing(t *testing.T) {
 	t.Parallel()

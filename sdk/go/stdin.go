@@ -19,12 +19,15 @@ const stdinPiece = 256 << 10
 //
 // Write returns when the command's pipe has taken the bytes, so a slow command slows its writer down. A
 // request whose connection was cut is sent again, and its bytes arrive once. One that fails for
-// [Options].ResumeLimit is a [*StreamError].
+// [Options].ResumeLimit is a [*StreamError]; it is not known then which of its bytes the command has, so Write
+// counts them, and the next Write or Close sends them to their end first.
 type Stdin struct {
 	ctx     context.Context
 	command *Command
 	offset  int64 // of the next byte
 	closed  bool
+	// pending is what was sent last, from offset on, when there was no answer that says how much of it was taken.
+	pending []byte
 }
 
 // Stdin returns what writes to the command's standard input until ctx ends, behind what was written
@@ -36,6 +39,9 @@ func (c *Command) Stdin(ctx context.Context) *Stdin {
 // Write implements io.Writer. It returns io.ErrClosedPipe when the command has closed its standard input
 // or has ended.
 func (s *Stdin) Write(p []byte) (n int, err error) {
+	if err := s.settle(); err != nil {
+		return 0, err
+	}
 	if s.closed {
 		return 0, io.ErrClosedPipe
 	}
@@ -44,7 +50,19 @@ func (s *Stdin) Write(p []byte) (n int, err error) {
 		taken, err = s.send(p[n:min(n+stdinPiece, len(p))], false)
 		n += taken
 	}
-	return n, err
+	return n + len(s.pending), err
+}
+
+// settle sends what is pending to its end: other bytes at the same offset would be taken for it.
+func (s *Stdin) settle() error {
+	if len(s.pending) == 0 {
+		return nil
+	}
+	if s.closed {
+		return io.ErrClosedPipe
+	}
+	_, err := s.send(s.pending, false)
+	return err
 }
 
 // Close implements io.Closer: the command reads an end of file. For a command that has closed its
@@ -53,7 +71,10 @@ func (s *Stdin) Close() error {
 	if s.closed {
 		return nil
 	}
-	_, err := s.send(nil, true)
+	err := s.settle()
+	if err == nil && !s.closed {
+		_, err = s.send(nil, true)
+	}
 	if errors.Is(err, io.ErrClosedPipe) {
 		err = nil
 	}
@@ -73,6 +94,7 @@ func (s *Stdin) send(data []byte, end bool) (taken int, err error) {
 				s.command.ID, state.Offset, s.offset, s.offset+int64(len(data)-taken))
 		}
 		taken += int(further)
+		s.pending = s.pending[min(int(further), len(s.pending)):]
 		s.offset = state.Offset
 		switch {
 		case state.Closed:
@@ -94,14 +116,23 @@ func (s *Stdin) request(data []byte, end bool) (state execd.CommandStdin, err er
 	params := &execd.WriteCommandStdinParams{Offset: s.offset, End: optional(end)}
 	retry := resumption{what: "standard input of command " + s.command.ID, limit: client.resumeLimit}
 	for {
-		err = client.call(s.ctx, repeatable, &state, func(ctx context.Context) (*http.Response, error) {
+		// Each attempt that may have arrived ends here, so that it is noted.
+		err = client.call(s.ctx, once, &state, func(ctx context.Context) (*http.Response, error) {
 			return s.command.box.daemon.WriteCommandStdinWithBody(ctx, s.command.ID, params,
 				"application/octet-stream", bytes.NewReader(data))
 		})
-		if err == nil || s.ctx.Err() != nil || !mayRepeat(err, repeatable) {
+		if err == nil {
+			return state, nil
+		}
+		var refusal *Error
+		refused := errors.As(err, &refusal) && refusal.Status < http.StatusInternalServerError
+		if !refused && !notConnected(err) {
+			s.pending = bytes.Clone(data)
+		}
+		if s.ctx.Err() != nil || !mayRepeat(err, repeatable) {
 			return state, err
 		}
-		if err := retry.waitLong(s.ctx, err); err != nil {
+		if err := retry.wait(s.ctx, err); err != nil {
 			return state, err
 		}
 	}

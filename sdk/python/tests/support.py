@@ -131,7 +131,7 @@ class Exchange(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def _serve(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"] or 0))
+        self.body = self.rfile.read(int(self.headers["Content-Length"] or 0))
         cast(ScriptedService, self.server).script(self)
 
     do_GET = do_POST = do_DELETE = _serve

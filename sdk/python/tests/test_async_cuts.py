@@ -158,6 +158,34 @@ class AsyncFailures(AsyncCase):
                 requests = await self.created(answered=answered, key="mine")  # which finds it again
                 self.assertNotIn("DELETE /v1/sandboxes/box", requests)
 
+    async def test_a_write_that_was_given_up(self) -> None:
+        """What was sent of it is not taken for the bytes of the next one."""
+        for takes in (0, 2, 6):
+            text, waits, over = bytearray(), threading.Event(), threading.Event()
+
+            def script(exchange: Exchange, takes: int = takes, text: bytearray = text,
+                       waits: threading.Event = waits, over: threading.Event = over) -> None:
+                if not exchange.path.partition("?")[0].endswith("/stdin"):
+                    return exchange.answer(200, {"id": "c"} if exchange.command == "POST" else described("Running"))
+                query = parse_qs(urlsplit(exchange.path).query)
+                hangs = not waits.is_set()
+                body = exchange.body[: takes if hangs else 4]  # a pipe with little room
+                text.extend(body[len(text) - int(query["offset"][0]) :])
+                if hangs:
+                    waits.set()
+                    over.wait(PATIENCE)
+                else:
+                    exchange.answer(200, {"offset": len(text), "closed": "end" in query})
+
+            with self.subTest(takes=takes), ScriptedService(script) as service:
+                sandbox = await self.scripted(service)
+                command = await sandbox.commands.start("cat", background=True, stdin=True)
+                await interrupt(lambda: command.stdin.write(b"first\n"), waits)
+                await command.stdin.write(b"other\n")
+                self.assertEqual(text, b"first\nother\n")
+                await command.stdin.aclose()
+                over.set()
+
     async def test_lists_that_change(self) -> None:
         ids = [f"box-{number}" for number in range(6)]
         want, others = ids[:], ids[:2]

@@ -168,7 +168,7 @@ function withAge(request: HttpRequest, milliseconds: number): HttpRequest {
 }
 
 /** Whether a request that failed may have arrived: not when there was no connection, where that is known. */
-function mayHaveArrived(error: unknown): boolean {
+export function mayHaveArrived(error: unknown): boolean {
   if (isKind(error, "unavailable")) return true;
   if (!isKind(error, "connection")) return false;
   const cause = error.cause instanceof Error ? error.cause.cause : undefined; // what Node.js says

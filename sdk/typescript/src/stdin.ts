@@ -1,5 +1,5 @@
 import { SandboxError, clean, isKind } from "./errors.js";
-import type { CallOptions } from "./http.js";
+import { type CallOptions, mayHaveArrived } from "./http.js";
 import type { Inside } from "./inside.js";
 import { Pauses } from "./pauses.js";
 import { parseObject } from "./resume.js";
@@ -17,10 +17,13 @@ interface State {
 /**
  * The standard input of a command. One call at a time: a write resolves when the command's pipe has taken
  * the bytes, so a slow command slows its writer down. A request whose connection was cut is sent again,
- * and its bytes arrive once.
+ * and its bytes arrive once. After one that was given up, such as by its signal, it is not known which of
+ * its at most 256 KiB the command has: the next call sends it to its end first. So do not write them again.
  */
 export class Stdin {
   #closed = false;
+  /** What was sent last, from the offset on, when there was no answer that says how much of it was taken. */
+  #pending: Uint8Array = new Uint8Array();
 
   /** @param offset - How many bytes were written before. */
   constructor(
@@ -39,7 +42,12 @@ export class Stdin {
 
   /** Closes it: the command reads an end of file. Once it is closed, nothing happens. */
   async end(options: CallOptions = {}): Promise<void> {
-    if (!this.#closed) await this.#send(new Uint8Array(), true, options);
+    if (this.#closed) return;
+    try {
+      await this.#send(new Uint8Array(), true, options);
+    } catch (error) {
+      if (!isKind(error, "closed")) throw error;
+    }
   }
 
   /** Writes all of a content and ends. A command that reads no further is no error. */
@@ -53,6 +61,12 @@ export class Stdin {
   }
 
   async #send(bytes: Uint8Array, end: boolean, options: CallOptions): Promise<void> {
+    // Other bytes at the same offset would be taken for these.
+    if (this.#pending.length > 0) await this.#complete(this.#pending, false, options);
+    await this.#complete(bytes, end, options);
+  }
+
+  async #complete(bytes: Uint8Array, end: boolean, options: CallOptions): Promise<void> {
     for (let rest = bytes; ; ) {
       if (this.#closed) throw this.#error("closed", "is closed");
       const state = await this.#request(rest, end, options);
@@ -62,6 +76,7 @@ export class Stdin {
       }
       this.offset = state.offset;
       this.#closed = state.closed;
+      this.#pending = this.#pending.subarray(taken);
       rest = rest.subarray(taken);
       if (rest.length === 0 && (!end || state.closed)) return;
     }
@@ -72,6 +87,7 @@ export class Stdin {
     const name = `the standard input of command ${this.id}`;
     const pauses = new Pauses(this.inside.resumeFor);
     for (;;) {
+      options.signal?.throwIfAborted();
       try {
         const { body } = await this.inside.api.http.read({
           method: "POST",
@@ -83,6 +99,9 @@ export class Stdin {
         });
         return parseObject<State>(new TextDecoder().decode(body), name);
       } catch (error) {
+        const refused = error instanceof SandboxError && (error.status ?? 500) < 500;
+        const unsent = isKind(error, "connection") && !mayHaveArrived(error);
+        if (!refused && !unsent) this.#pending = bytes.slice(); // the caller may change its own
         if (!isKind(error, "connection", "timeout", "unavailable", "rate_limited")) throw error;
         if (!(await pauses.next(error.retryAfter, options.signal))) throw error;
       }

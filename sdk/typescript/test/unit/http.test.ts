@@ -179,6 +179,38 @@ test("an aborted create returns soon when the service hangs, and deletes what it
   }
 });
 
+test("what was sent of a write that was given up is not taken for other bytes", async () => {
+  // How many bytes the daemon takes before the caller gives up.
+  for (const takes of [0, 2, 6]) {
+    const abort = new AbortController();
+    let [text, closed] = ["", false];
+    const { client } = await clientOf((request, response) => {
+      const { pathname, searchParams } = new URL(request.url ?? "", "http://service");
+      if (request.method === "GET") return void response.end(JSON.stringify({ id: "a", running: true }));
+      if (!pathname.endsWith("/stdin")) return void response.end(JSON.stringify({ id: "c" }));
+      const pieces: Buffer[] = [];
+      request.on("data", (piece: Buffer) => pieces.push(piece));
+      request.on("end", () => {
+        const hangs = !abort.signal.aborted;
+        const body = Buffer.concat(pieces).toString().slice(0, hangs ? takes : 4); // a pipe with little room
+        text += body.slice(text.length - Number(searchParams.get("offset")));
+        if (hangs) return abort.abort(new Error("enough"));
+        closed = searchParams.has("end");
+        response.end(JSON.stringify({ offset: text.length, closed }));
+      });
+    });
+    const { stdin } = await (await client.connect("a")).commands.start("cat", { stdin: true });
+    const first = new TextEncoder().encode("first\n");
+    await assert.rejects(stdin.write(first, { signal: abort.signal }), /enough/);
+    first.fill(0);
+    await assert.rejects(stdin.write("never sent\n", { signal: abort.signal }), /enough/);
+    await stdin.write("other\n");
+    assert.equal(text, "first\nother\n", `${takes} bytes were taken`);
+    await stdin.end();
+    assert.ok(closed);
+  }
+});
+
 test("an answer that is no JSON, and one without an end, are errors of the protocol", async () => {
   const { client } = await clientOf((_, response) => response.end("<html>"));
   assert.equal((await errorOf(client.get("a"))).kind, "protocol");
