@@ -3,6 +3,7 @@ package cli
 import (
 	"archive/tar"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -93,11 +94,72 @@ func (c *copier) download(ctx context.Context, from, to string) error {
 		return fmt.Errorf("%s: is neither a file nor a directory", from)
 	}
 	// Of a link the content is wanted: it was named itself.
-	file, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode(root, 0o666))
+	return c.downloadFile(ctx, from, root, to)
+}
+
+// downloadFile writes one file. What a link here leads to is written, and the link stays.
+func (c *copier) downloadFile(ctx context.Context, from string, info sandbox.FileInfo, to string) error {
+	content, err := c.box.Files.Open(ctx, from, nil)
 	if err != nil {
 		return err
 	}
-	return errors.Join(c.receive(ctx, from, file, root.Size), file.Close())
+	defer func() { _ = content.Close() }()
+	switch there, err := os.Stat(to); {
+	case err == nil && !there.Mode().IsRegular(): // such as /dev/stdout, whose link is no path
+		file, err := os.OpenFile(to, os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		return errors.Join(c.pass(content, from, file, info.Size), file.Close())
+	case err == nil:
+		if to, err = filepath.EvalSymlinks(to); err != nil {
+			return err
+		}
+	}
+	folder, err := os.OpenRoot(filepath.Dir(to))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = folder.Close() }()
+	return c.replace(content, from, folder, filepath.Base(to), info)
+}
+
+// replace writes a file beside the one with a name, and gives it that name when it is complete: a copy that fails
+// leaves what was there.
+func (c *copier) replace(content io.Reader, from string, folder *os.Root, name string, info sandbox.FileInfo) error {
+	// A file that may not be written is not replaced.
+	there, err := folder.OpenFile(name, os.O_WRONLY, 0)
+	var before fs.FileInfo
+	switch {
+	case err == nil:
+		if before, err = there.Stat(); err == nil && !before.Mode().IsRegular() {
+			err = c.pass(content, from, there, info.Size)
+			return errors.Join(err, there.Close())
+		}
+		if err := errors.Join(err, there.Close()); err != nil {
+			return err
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	part := filepath.Join(filepath.Dir(name), ".sandbox-"+rand.Text())
+	file, err := folder.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode(info, 0o666))
+	if err != nil {
+		return err
+	}
+	if before != nil {
+		err = file.Chmod(before.Mode().Perm())
+	}
+	if err == nil {
+		err = c.pass(content, from, file, info.Size)
+	}
+	if err = errors.Join(err, file.Close()); err == nil {
+		err = folder.Rename(part, name)
+	}
+	if err != nil {
+		err = errors.Join(err, folder.Remove(part))
+	}
+	return err
 }
 
 // downloadDirectory writes below a directory and nowhere else, whatever the sandbox says.
@@ -128,11 +190,11 @@ func (c *copier) downloadDirectory(ctx context.Context, from sandbox.FileInfo, t
 				return err
 			}
 		case "file":
-			file, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode(info, 0o666))
+			content, err := c.box.Files.Open(ctx, info.Path, nil)
 			if err != nil {
 				return err
 			}
-			return errors.Join(c.receive(ctx, info.Path, file, info.Size), file.Close())
+			return errors.Join(c.replace(content, info.Path, root, name, info), content.Close())
 		case "symlink":
 			c.skip(info.Path, "symbolic link")
 		default:
@@ -155,16 +217,21 @@ func mode(info sandbox.FileInfo, most fs.FileMode) fs.FileMode {
 	return fs.FileMode(permissions(info.Mode)) & (most | 0o111)
 }
 
-// receive writes the content of one file of the sandbox.
+// receive writes the content of one file of the sandbox to a stream.
 func (c *copier) receive(ctx context.Context, from string, to io.Writer, size int64) error {
 	content, err := c.box.Files.Open(ctx, from, nil)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = content.Close() }()
+	return c.pass(content, from, to, size)
+}
+
+// pass copies the content of one file of the sandbox, and shows how far it is.
+func (c *copier) pass(content io.Reader, from string, to io.Writer, size int64) error {
 	got := c.t.newTransfer(path.Base(from), size)
 	defer got.end()
-	_, err = io.Copy(got.writer(to), content)
+	_, err := io.Copy(got.writer(to), content)
 	return err
 }
 

@@ -83,6 +83,102 @@ func TestCopiesHaveTheNameThatWasTyped(t *testing.T) {
 	}
 }
 
+// TestCopiesThatFail leave the file that they would have replaced, and nothing beside it.
+func TestCopiesThatFail(t *testing.T) {
+	t.Parallel()
+	const before = "what was there"
+	half := func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", "8")
+		if r.Header.Get("Range") != "" { // another file by now
+			w.Header().Set("Etag", `"2"`)
+			w.Header().Set("Content-Range", "bytes 4-7/8")
+			w.Header().Set("Content-Length", "4")
+			w.WriteHeader(http.StatusPartialContent)
+			return
+		}
+		w.Header().Set("Etag", `"1"`)
+		_, _ = fmt.Fprint(w, "half")
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	}
+	missing := func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, http.StatusNotFound, map[string]any{"code": "FILE_NOT_FOUND", "message": "there is none"})
+	}
+	whole := func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Etag", `"1"`)
+		_, _ = fmt.Fprint(w, "new text")
+	}
+	for name, test := range map[string]struct {
+		kind     string // of the path in the sandbox
+		download http.HandlerFunc
+		linked   bool // the file here is a link to the one that is looked at
+		want     string
+	}{
+		"a link to a directory":     {"symlink", missing, false, before},
+		"cut":                       {"file", half, false, before},
+		"cut, in a directory":       {"directory", half, false, before},
+		"not cut":                   {"file", whole, false, "new text"},
+		"not cut, to a link":        {"file", whole, true, "new text"},
+		"not cut, in a directory":   {"directory", whole, false, "new text"},
+		"missing, in a directory":   {"directory", missing, false, before},
+		"a link to a file, to that": {"symlink", whole, true, "new text"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			facts := func(path, kind string) map[string]any {
+				return map[string]any{"path": path, "type": kind, "size": 8, "mode": 644}
+			}
+			mux := http.NewServeMux()
+			mux.HandleFunc("GET /files/info", func(w http.ResponseWriter, r *http.Request) {
+				answer(w, http.StatusOK, map[string]any{r.URL.Query().Get("path"): facts("/srv/notes", test.kind)})
+			})
+			mux.HandleFunc("GET /directories/list", func(w http.ResponseWriter, _ *http.Request) {
+				answer(w, http.StatusOK, []any{facts("/srv/notes/text", "file")})
+			})
+			mux.HandleFunc("GET /files/download", test.download)
+			folder, elsewhere := t.TempDir(), t.TempDir()
+			file := filepath.Join(folder, "text")
+			if test.linked {
+				target := filepath.Join(elsewhere, "target")
+				if err := os.Symlink(target, file); err != nil {
+					t.Fatal(err)
+				}
+				file = target
+			}
+			if err := os.WriteFile(file, []byte(before), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Chmod(file, 0o640); err != nil {
+				t.Fatal(err)
+			}
+			to := filepath.Join(folder, "text")
+			if test.kind == "directory" {
+				if err := os.Symlink(folder, filepath.Join(elsewhere, "notes")); err != nil {
+					t.Fatal(err)
+				}
+				to = elsewhere
+			}
+			got := run(t.Context(), nil, "--url", daemon(t, mux), "cp", "-q", sandboxID+":/srv/notes", to)
+			if failed := got.code != cli.ExitOK; failed != (test.want == before) {
+				t.Errorf("code %d, stderr %q", got.code, got.stderr)
+			}
+			text, err := os.ReadFile(filepath.Join(folder, "text"))
+			if err != nil || string(text) != test.want {
+				t.Errorf("the file has %q (%v)", text, err)
+			}
+			info, err := os.Lstat(file)
+			if err != nil || info.Mode() != 0o640 {
+				t.Errorf("the mode is %v (%v)", info, err)
+			}
+			for _, folder := range []string{folder, elsewhere} {
+				if entries, err := os.ReadDir(folder); err != nil || len(entries) > 1 {
+					t.Errorf("%v (%v)", entries, err)
+				}
+			}
+		})
+	}
+}
+
 // TestInterruptsOfCodeDoNotWait: the third one ends the tool, whatever the daemon does with the first.
 func TestInterruptsOfCodeDoNotWait(t *testing.T) {
 	t.Parallel()
