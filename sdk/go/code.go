@@ -10,6 +10,9 @@ import (
 	"sandbox.internal/gen/execd"
 )
 
+// executionID is the header with an execution's id.
+const executionID = "X-Execution-Id"
+
 // Code runs cells of code in a sandbox whose image has kernels.
 type Code struct{ box *Sandbox }
 
@@ -109,17 +112,18 @@ func (c Code) Run(ctx context.Context, code string, o *CodeOptions) (Execution, 
 			request.Context.Language = &o.Language
 		}
 	}
-	response, err := c.box.client.send(ctx, repeatable, makeOnce(func(ctx context.Context,
-		headers execd.RequestEditorFn) (*http.Response, error) {
+	creation := makeOnce(func(ctx context.Context, headers execd.RequestEditorFn) (*http.Response, error) {
 		return c.box.daemon.RunCode(ctx, nil, request, headers)
-	}))
+	})
+	response, err := c.box.client.send(ctx, repeatable, creation.request)
 	if err != nil {
+		creation.takeBack(ctx, executionID, c.Interrupt)
 		return Execution{}, err
 	}
 	if err := checkStream(response); err != nil {
 		return Execution{}, err
 	}
-	id := response.Header.Get("X-Execution-Id")
+	id := response.Header.Get(executionID)
 	if id == "" {
 		_ = response.Body.Close()
 		return Execution{}, errors.New("the answer has no X-Execution-ID")
@@ -200,7 +204,7 @@ func (c Code) CreateContext(ctx context.Context, language string) (CodeContext, 
 	err := c.box.client.call(ctx, repeatable, &created, makeOnce(func(ctx context.Context,
 		headers execd.RequestEditorFn) (*http.Response, error) {
 		return c.box.daemon.CreateContext(ctx, nil, execd.ContextRequest{Language: language}, headers)
-	}))
+	}).request)
 	return created, err
 }
 

@@ -19,6 +19,8 @@ const (
 	DefaultMaxOutput = 16 << 20
 	// interruptPatience is how long the request to interrupt a command may take.
 	interruptPatience = 5 * time.Second
+	// commandID is the header with a command's id.
+	commandID = "X-Command-Id"
 )
 
 // Commands runs shell commands in a sandbox.
@@ -97,17 +99,18 @@ func (r Result) Err() error {
 // is interrupted.
 func (c Commands) Run(ctx context.Context, command string, o *RunOptions) (Result, error) {
 	request := o.request(command, false)
-	response, err := c.box.client.send(ctx, repeatable, makeOnce(func(ctx context.Context,
-		headers execd.RequestEditorFn) (*http.Response, error) {
+	creation := makeOnce(func(ctx context.Context, headers execd.RequestEditorFn) (*http.Response, error) {
 		return c.box.daemon.RunCommand(ctx, nil, request, headers)
-	}))
+	})
+	response, err := c.box.client.send(ctx, repeatable, creation.request)
 	if err != nil {
+		creation.takeBack(ctx, commandID, c.interrupt)
 		return Result{}, err
 	}
 	if err := checkStream(response); err != nil {
 		return Result{}, err
 	}
-	running := c.handle(response.Header.Get("X-Command-Id"))
+	running := c.handle(response.Header.Get(commandID))
 	if running.ID == "" {
 		_ = response.Body.Close()
 		return Result{}, errors.New("the answer has no X-Command-ID")
@@ -129,16 +132,17 @@ func (c Commands) Run(ctx context.Context, command string, o *RunOptions) (Resul
 	return result, err
 }
 
-// Start starts a command in the background. It goes on whatever becomes of ctx and of the client. Of o,
+// Start starts a command in the background. It goes on whatever becomes of ctx and of the client, except that one
+// whose ctx ends before Start returns is interrupted: the caller does not have its id. Of o,
 // Stdin, OnStdout, OnStderr and MaxOutput do not count.
 func (c Commands) Start(ctx context.Context, command string, o *RunOptions) (*Command, error) {
 	var accepted execd.CommandAccepted
 	request := o.request(command, true)
-	err := c.box.client.call(ctx, repeatable, &accepted, makeOnce(func(ctx context.Context,
-		headers execd.RequestEditorFn) (*http.Response, error) {
+	creation := makeOnce(func(ctx context.Context, headers execd.RequestEditorFn) (*http.Response, error) {
 		return c.box.daemon.RunCommand(ctx, nil, request, asJSON, headers)
-	}))
-	if err != nil {
+	})
+	if err := c.box.client.call(ctx, repeatable, &accepted, creation.request); err != nil {
+		creation.takeBack(ctx, commandID, c.interrupt)
 		return nil, err
 	}
 	return c.handle(accepted.ID), nil
@@ -153,6 +157,9 @@ func (c Commands) Connect(ctx context.Context, id string) (*Command, error) {
 	}
 	return command, err
 }
+
+// interrupt ends the command with that id.
+func (c Commands) interrupt(ctx context.Context, id string) error { return c.handle(id).Interrupt(ctx) }
 
 func (c Commands) handle(id string) *Command { return &Command{ID: id, box: c.box} }
 

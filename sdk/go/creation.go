@@ -14,22 +14,44 @@ import (
 
 // creation is a request that makes something in a sandbox, and makes it once however often it is sent.
 type creation struct {
+	do    func(context.Context, execd.RequestEditorFn) (*http.Response, error)
 	key   string
 	since time.Time // when it was first sent, of the times that it may have arrived; zero before
 }
 
-// makeOnce returns a request for send or call that makes something once. request sends it with the
-// headers that it is given.
-func makeOnce(request func(context.Context, execd.RequestEditorFn) (*http.Response, error)) func(
-	context.Context) (*http.Response, error) {
-	m := &creation{key: rand.Text()}
-	return func(ctx context.Context) (*http.Response, error) {
-		begin := time.Now()
-		response, err := request(ctx, m.headers)
-		if m.since.IsZero() && mayHaveArrived(response, err) {
-			m.since = begin
-		}
-		return response, err
+// makeOnce returns what makes something once. do sends the request with the headers that it is given.
+func makeOnce(do func(context.Context, execd.RequestEditorFn) (*http.Response, error)) *creation {
+	return &creation{do: do, key: rand.Text()}
+}
+
+// request is a request for send or call.
+func (m *creation) request(ctx context.Context) (*http.Response, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	begin := time.Now()
+	response, err := m.do(ctx, m.headers)
+	if m.since.IsZero() && mayHaveArrived(response, err) {
+		m.since = begin
+	}
+	return response, err
+}
+
+// takeBack ends what was made for a caller whose ctx ended before the answer with its id came: it asks for the
+// answer once more, and calls end with the id that is in a header of it.
+func (m *creation) takeBack(ctx context.Context, header string, end func(ctx context.Context, id string) error) {
+	if ctx.Err() == nil || m.since.IsZero() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), interruptPatience)
+	defer cancel()
+	response, err := m.request(ctx)
+	if err != nil {
+		return // best effort: the sandbox ends it at its expiry
+	}
+	_ = response.Body.Close()
+	if id := response.Header.Get(header); id != "" && response.StatusCode < 300 {
+		_ = end(ctx, id)
 	}
 }
 

@@ -108,6 +108,80 @@ func TestCommandsAreRepeatedWithTheirKey(t *testing.T) {
 	}
 }
 
+// TestStartsThatAreGivenUp: whoever gives one up before its answer does not have the id, so what was started is
+// found by its key and interrupted.
+func TestStartsThatAreGivenUp(t *testing.T) {
+	t.Parallel()
+	const prefix = "/v1/sandboxes/box/proxy/44772"
+	for name, test := range map[string]struct {
+		path string
+		do   func(context.Context, *sandbox.Sandbox) error
+	}{
+		"run": {"/command", func(ctx context.Context, box *sandbox.Sandbox) error {
+			_, err := box.Commands.Run(ctx, "true", nil)
+			return err
+		}},
+		"start": {"/command", func(ctx context.Context, box *sandbox.Sandbox) error {
+			_, err := box.Commands.Start(ctx, "true", nil)
+			return err
+		}},
+		"code": {"/code", func(ctx context.Context, box *sandbox.Sandbox) error {
+			_, err := box.Code.Run(ctx, "1", nil)
+			return err
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			var mu sync.Mutex
+			var asked, keys, ages []string
+			mux := http.NewServeMux()
+			mux.HandleFunc(prefix+test.path, func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body) // so that the end of the connection is noticed
+				mu.Lock()
+				asked = append(asked, r.Method+" "+r.URL.RawQuery)
+				posts := len(keys)
+				if r.Method == http.MethodPost {
+					keys = append(keys, r.Header.Get("Idempotency-Key"))
+					ages = append(ages, r.Header.Get("Idempotency-Age"))
+				}
+				mu.Unlock()
+				switch {
+				case r.Method == http.MethodDelete:
+					_, _ = fmt.Fprint(w, "{}")
+				case posts == 0:
+					cancel()
+					<-r.Context().Done()
+				default:
+					w.Header().Set("Content-Type", "text/event-stream")
+					w.Header().Set("X-Command-ID", "c")
+					w.Header().Set("X-Execution-ID", "c")
+					_ = http.NewResponseController(w).Flush()
+					<-r.Context().Done() // it runs on
+				}
+			})
+			box, err := scripted(t, mux).Connect(t.Context(), "box")
+			check(t, err)
+			if err := test.do(ctx, box); !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if strings.Join(asked, ", ") != "POST , POST , DELETE id=c" {
+				t.Fatalf("it was asked for %q", asked)
+			}
+			if keys[0] == "" || keys[0] != keys[1] || ages[0] != "" || ages[1] == "" {
+				t.Errorf("keys %q, ages %q", keys, ages)
+			}
+			// One that never began is nothing to take back.
+			if err := test.do(ctx, box); !errors.Is(err, context.Canceled) || len(asked) != 3 {
+				t.Errorf("%v, and it was asked for %q", err, asked)
+			}
+		})
+	}
+}
+
 // TestRepetitionsSayTheirAge: from the first attempt on that may have arrived, whatever sends it again. The daemon's
 // refusal of one is the error.
 func TestRepetitionsSayTheirAge(t *testing.T) {

@@ -54,7 +54,7 @@ func (t Terminals) Create(ctx context.Context, o *TerminalOptions) (id string, e
 	err = t.box.client.call(ctx, repeatable, &accepted, makeOnce(func(ctx context.Context,
 		headers execd.RequestEditorFn) (*http.Response, error) {
 		return t.box.daemon.StartTerminal(ctx, nil, request, headers)
-	}))
+	}).request)
 	return accepted.ID, err
 }
 

@@ -31,7 +31,7 @@ interface Parts {
 }
 
 /** Options of one call that no contract has. */
-export interface ApiOptions extends CallOptions, Pick<HttpRequest, "idempotent" | "aged" | "longer"> {
+export interface ApiOptions extends CallOptions, Pick<HttpRequest, "idempotent" | "aged" | "undo" | "longer"> {
   /** The media type to ask for; JSON without it. */
   accept?: string;
 }

@@ -1,7 +1,7 @@
 import { Api } from "./calls.js";
 import { type EventOptions, type NumberedEvent, followEvents } from "./events.js";
 import type { components, paths } from "./gen/lifecycle.js";
-import { type CallOptions, Http, newKey } from "./http.js";
+import { type CallOptions, Http, newKey, shortly } from "./http.js";
 import { type Connection, Sandbox, type SandboxInfo, type SandboxState } from "./sandbox.js";
 import type { WebSocketConstructor } from "./terminals.js";
 
@@ -52,11 +52,6 @@ export interface ListOptions extends CallOptions {
   /** Those whose metadata holds all of these pairs. */
   metadata?: Record<string, string>;
 }
-
-/** For how many milliseconds at most a create that was aborted goes on, to delete what it made. */
-const takeBack = 5_000;
-
-const shortly = (): CallOptions => ({ signal: AbortSignal.timeout(takeBack) });
 
 /** How many sandboxes are asked for at a time. */
 const pageSize = 100;

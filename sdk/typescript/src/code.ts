@@ -1,7 +1,7 @@
 import { type ExecutionError, type OutputOptions, defaultMaxOutput, errorOf, isLast } from "./commands.js";
 import { SandboxError } from "./errors.js";
 import type { components } from "./gen/execd.js";
-import { type CallOptions, newKey, repeatedOnce } from "./http.js";
+import { type Answered, type CallOptions, newKey, repeatedOnce } from "./http.js";
 import { Kept, Output, type StreamEvent, bytesOf, decoder, fromBase64 } from "./output.js";
 import type { Inside } from "./inside.js";
 import { numbered } from "./resume.js";
@@ -95,7 +95,14 @@ export class Code {
     const { signal } = options;
     const call = { ...(signal ? { signal } : {}), accept: "text/event-stream" };
     const body = { code, context: choice(options) };
-    const first = await this.inside.api.open("post", "/code", { body, header: newKey() }, { ...call, ...repeatedOnce });
+    const undo = async ({ response, close }: Answered, options: CallOptions) => {
+      close();
+      const id = response.headers.get("X-Execution-ID");
+      if (id !== null) await this.interrupt(id, options);
+    };
+    const first = await this.inside.api.open("post", "/code", { body, header: newKey() }, {
+      ...call, ...repeatedOnce, undo,
+    });
     const id = first.response.headers.get("X-Execution-ID");
     if (id === null) {
       first.close();

@@ -110,6 +110,13 @@ const perNotice = 64;
 export class Commands {
   constructor(private readonly inside: Inside) {}
 
+  /** Interrupts a command whose caller does not have its id. */
+  readonly #undo = async ({ response, close }: Answered, options: CallOptions): Promise<void> => {
+    close();
+    const id = response.headers.get("X-Command-ID");
+    if (id !== null) await new Command(this.inside, id).interrupt(options);
+  };
+
   /**
    * Runs a command with the sandbox's shell to its end. A failed command is a result, not an error.
    * When the signal aborts, a callback throws or `stdin` cannot be read, the command is interrupted.
@@ -119,7 +126,7 @@ export class Commands {
     const call = signal ? { signal } : {};
     const body = { command, ...request, ...(stdin === undefined ? {} : { stdin: true }) };
     const first = await this.inside.api.open(
-      "post", "/command", { body, header: newKey() }, { ...call, ...repeatedOnce, accept: "text/event-stream" },
+      "post", "/command", { body, header: newKey() }, { ...call, ...repeatedOnce, undo: this.#undo, accept: "text/event-stream" },
     );
     const id = first.response.headers.get("X-Command-ID");
     if (id === null) {
@@ -147,12 +154,15 @@ export class Commands {
     }
   }
 
-  /** Starts a command and returns at once. It runs on when this client ends. */
+  /**
+   * Starts a command and returns at once. It runs on when this client ends. When the signal aborts before that, the
+   * command is interrupted.
+   */
   async start(command: string, options: StartOptions = {}): Promise<Command> {
     const { signal, ...request } = options;
     const { id } = await this.inside.api.json(
       "post", "/command", { body: { command, background: true, ...request }, header: newKey() },
-      { ...(signal ? { signal } : {}), ...repeatedOnce },
+      { ...(signal ? { signal } : {}), ...repeatedOnce, undo: this.#undo },
     );
     return new Command(this.inside, id);
   }

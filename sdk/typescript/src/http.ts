@@ -7,6 +7,12 @@ export interface CallOptions {
   signal?: AbortSignal;
 }
 
+/** For how many milliseconds at most a call that was aborted goes on, to end what it has begun. */
+const takeBack = 5_000;
+
+/** The options of the requests that do that. */
+export const shortly = (): CallOptions => ({ signal: AbortSignal.timeout(takeBack) });
+
 /** One request, relative to a base URL. */
 export interface HttpRequest extends CallOptions {
   method: string;
@@ -18,6 +24,11 @@ export interface HttpRequest extends CallOptions {
   idempotent?: boolean;
   /** Whether a repetition says how old the request is: in an Idempotency-Age, for a key of {@link newKey}. */
   aged?: boolean;
+  /**
+   * Ends what the request has begun when its signal aborts before there is an answer: it is sent once more, and this is
+   * given the answer, to find what that was.
+   */
+  undo?: (late: Answered, options: CallOptions) => Promise<void>;
   /** Milliseconds in which the answer must arrive, on top of the client's own timeout. */
   longer?: number;
 }
@@ -146,19 +157,33 @@ export class Http {
   async #repeat<T>(request: HttpRequest, attempt: (request: HttpRequest) => Promise<T>): Promise<T> {
     const pauses = new Pauses(this.settings.retryFor);
     let since: number | undefined; // when it was first sent, of the times that it may have arrived
-    for (;;) {
-      const begin = performance.now();
-      try {
-        return await attempt(since === undefined || !request.aged ? request : withAge(request, begin - since));
-      } catch (error) {
-        if (mayHaveArrived(error)) since ??= begin;
-        const again =
-          isKind(error, "rate_limited") || // it has had no effect
-          (request.idempotent === true && isKind(error, "connection", "unavailable"));
-        const repeatable = !(request.body instanceof ReadableStream);
-        if (!again || !repeatable) throw error;
-        if (!(await pauses.next(error.retryAfter, request.signal))) throw error;
+    const again = (begin: number, options: CallOptions = {}): HttpRequest => ({
+      ...(since === undefined || !request.aged ? request : withAge(request, begin - since)),
+      ...options,
+    });
+    try {
+      for (;;) {
+        request.signal?.throwIfAborted();
+        const begin = performance.now();
+        try {
+          return await attempt(again(begin));
+        } catch (error) {
+          if (mayHaveArrived(error) || request.signal?.aborted === true) since ??= begin;
+          const repeat =
+            isKind(error, "rate_limited") || // it has had no effect
+            (request.idempotent === true && isKind(error, "connection", "unavailable"));
+          const repeatable = !(request.body instanceof ReadableStream);
+          if (!repeat || !repeatable) throw error;
+          if (!(await pauses.next(error.retryAfter, request.signal))) throw error;
+        }
       }
+    } catch (error) {
+      if (request.undo !== undefined && request.signal?.aborted === true && since !== undefined) {
+        const soon = shortly();
+        const late = this.once(again(performance.now(), soon));
+        await late.then((answer) => request.undo?.(answer, soon)).catch(() => undefined); // the first error counts
+      }
+      throw error;
     }
   }
 }

@@ -179,6 +179,43 @@ test("an aborted create returns soon when the service hangs, and deletes what it
   }
 });
 
+test("what was started by a call that was aborted before its answer is interrupted", async () => {
+  for (const cut of [false, true]) { // whether the abort comes in the pause after a cut
+    for (const [path, run] of [
+      ["/command", (sandbox: Sandbox, signal: AbortSignal) => sandbox.commands.run("x", { signal })],
+      ["/command", (sandbox: Sandbox, signal: AbortSignal) => sandbox.commands.start("x", { signal })],
+      ["/code", (sandbox: Sandbox, signal: AbortSignal) => sandbox.code.run("1", { signal })],
+    ] as const) {
+      const abort = new AbortController();
+      const stop = () => abort.abort(new Error("enough"));
+      const { client, asked } = await clientOf((request, response) => {
+        if (request.method !== "POST") return void response.end(JSON.stringify({ id: "a" }));
+        if (!abort.signal.aborted) {
+          if (!cut) return stop();
+          if (asked.length === 3) { // the second attempt: there is a pause after it
+            const end = request.socket.resetAndDestroy();
+            return void end.on("close", () => setTimeout(stop));
+          }
+          return void request.socket.resetAndDestroy();
+        }
+        response.writeHead(200, { "Content-Type": "text/event-stream", "X-Command-ID": "c", "X-Execution-ID": "c" });
+        response.flushHeaders(); // and it runs on
+      });
+      const sandbox = await client.connect("a");
+      await assert.rejects(run(sandbox, abort.signal), /enough/);
+      const posts = asked.filter(({ method }) => method === "POST");
+      assert.equal(posts.length, cut ? 3 : 2);
+      assert.equal(new Set(posts.map(({ headers }) => headers["idempotency-key"])).size, 1);
+      assert.ok(Number(posts.at(-1)?.headers["idempotency-age"]) > 0);
+      const last = asked.at(-1);
+      assert.ok(last?.method === "DELETE" && last.url?.endsWith(`${path}?id=c`), `${last?.method} ${last?.url}`);
+      const before = asked.length;
+      await assert.rejects(run(sandbox, abort.signal), /enough/);
+      assert.equal(asked.length, before); // it never began
+    }
+  }
+});
+
 test("what was sent of a write that was given up is not taken for other bytes", async () => {
   // How many bytes the daemon takes before the caller gives up.
   for (const takes of [0, 2, 6]) {
