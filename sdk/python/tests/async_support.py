@@ -10,6 +10,10 @@ from typing import Awaitable, Callable
 from .support import PATIENCE
 
 
+RUN = "import asyncio\nasyncio.run(main())"
+"""Runs the function main of a program."""
+
+
 class AsyncCase(unittest.IsolatedAsyncioTestCase):
     """A test in an event loop."""
 

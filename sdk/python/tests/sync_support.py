@@ -10,6 +10,9 @@ from typing import Callable
 
 from .support import PATIENCE
 
+RUN = "main()"
+"""Runs the function main of a program."""
+
 Case = unittest.TestCase
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from unittest.mock import patch
@@ -9,12 +11,31 @@ from urllib.parse import parse_qs, urlsplit
 
 from sandboxes import AsyncClient, AsyncSandbox, ConflictError, NotFoundError, ProtocolError, StreamError
 
-from .async_support import AsyncCase, interrupt, together
+from .async_support import RUN, AsyncCase, interrupt, together
 from .support import PATIENCE, CuttingProxy, Exchange, ScriptedService, described, image
 
 CUTS = 1000
 AT_ONCE = 8
 COMMAND = r"""i=0; while test $i -lt 400; do echo "line $i"; printf 'e\n\n\377\376 %d' $i >&2; i=$((i + 1)); done; exit 7"""
+
+
+PIPED = """
+import sys
+from sandboxes import AsyncClient
+
+class Source:
+    def read1(self, size):
+        print("reads", flush=True)
+        return sys.stdin.buffer.read1(size)
+
+    read = read1
+
+async def main():
+    async with AsyncClient(sys.argv[1]) as client:
+        sandbox = await client.get("box")
+        print((await sandbox.commands.run("true", stdin=Source())).exit_code, flush=True)
+
+"""
 
 
 def written() -> tuple[bytes, bytes]:
@@ -185,6 +206,27 @@ class AsyncFailures(AsyncCase):
                 self.assertEqual(text, b"first\nother\n")
                 await command.stdin.aclose()
                 over.set()
+
+    async def test_a_source_that_waits_does_not_hold_the_end_of_the_program(self) -> None:
+        reads = threading.Event()
+
+        def script(exchange: Exchange) -> None:
+            if exchange.path.endswith("/command"):  # the stream is cut, and resumed
+                exchange.stream(200, "text/event-stream", headers={"X-Command-ID": "c"})
+            elif exchange.path.endswith("/stream"):
+                reads.wait(PATIENCE)
+                exchange.events({"type": "execution_complete", "timestamp": 1, "exit_code": 0})
+            else:
+                exchange.answer(200, described("Running"))
+
+        with ScriptedService(script) as service, \
+                subprocess.Popen([sys.executable, "-c", PIPED + RUN, service.url], stdin=subprocess.PIPE,
+                                 stdout=subprocess.PIPE) as program:
+            assert program.stdout is not None
+            self.assertEqual(program.stdout.readline(), b"reads\n")
+            reads.set()
+            self.assertEqual(program.stdout.readline(), b"0\n")
+            self.assertEqual(program.wait(30), 0)
 
     async def test_lists_that_change(self) -> None:
         ids = [f"box-{number}" for number in range(6)]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import sys
+import threading
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, BinaryIO, Callable, Coroutine
@@ -58,7 +60,30 @@ async def sleep(seconds: float) -> None:
 async def read_file(file: BinaryIO) -> bytes:
     """The next bytes of a local file or pipe, as soon as there are some, without blocking the event loop."""
     read: Callable[[int], bytes] = getattr(file, "read1", file.read)
-    return await asyncio.to_thread(read, PIECE)
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[bytes] = loop.create_future()
+
+    def settle(data: bytes, error: BaseException | None) -> None:
+        if future.done():  # it was cancelled
+            return
+        if error is None:
+            future.set_result(data)
+        else:
+            future.set_exception(error)
+
+    def work() -> None:
+        _held = sys.stdin, sys.__stdin__  # the end of the program would close them, and abort while their lock is held
+        data, failed = b"", None
+        try:
+            data = read(PIECE)
+        except BaseException as error:
+            failed = error
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, data, failed)
+
+    # A read of a pipe or a terminal cannot be ended, and the end of the program waits for the threads of to_thread.
+    threading.Thread(target=work, daemon=True).start()
+    return await future
 
 
 class AsyncBeside:

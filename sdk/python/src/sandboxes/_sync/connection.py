@@ -5,6 +5,7 @@ from __future__ import annotations
 import selectors
 import socket
 import ssl
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -109,6 +110,7 @@ def sleep(seconds: float) -> None:
 def read_file(file: BinaryIO) -> bytes:
     """The next bytes of a local file or pipe, as soon as there are some."""
     read: Callable[[int], bytes] = getattr(file, "read1", file.read)
+    _held = sys.stdin, sys.__stdin__  # the end of the program would close them, and abort while their lock is held
     return read(PIECE)
 
 
