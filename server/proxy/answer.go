@@ -64,6 +64,7 @@ func (a *answer) WriteHeader(status int) {
 	}
 	to := a.ResponseWriter
 	if status < http.StatusOK && status != http.StatusSwitchingProtocols {
+		withoutCommands(a.Header())
 		if a.shared {
 			confineInterim(a.Header())
 		}

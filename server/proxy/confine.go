@@ -18,6 +18,21 @@ var originWide = []string{
 	"Alt-Svc", "Clear-Site-Data", "Nel", "Public-Key-Pins", "Report-To", "Service-Worker-Allowed", "Strict-Transport-Security",
 }
 
+// commanding are what the names of headers begin with that a proxy in front of this one may obey
+// instead of sending the answer on: with X-Accel-Redirect or X-Sendfile it answers with another of
+// its own resources, for which it repeats the client's request with the client's key.
+var commanding = []string{"X-Accel-", "X-Lighttpd-", "X-Litespeed-", "X-Reproxy-", "X-Sendfile"}
+
+// withoutCommands takes out of an answer, an interim one too, what commands a proxy in front.
+// X-Accel-Buffering stays: it is about the answer alone.
+func withoutCommands(header http.Header) {
+	for name := range header {
+		if name != "X-Accel-Buffering" && slices.ContainsFunc(commanding, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
+			delete(header, name)
+		}
+	}
+}
+
 // confine takes out of an answer what would reach beyond the target's prefix in a
 // browser: pages get an origin of their own, cookies a path below the prefix, and
 // settings of the whole origin are dropped.

@@ -2,6 +2,8 @@ package proxy_test
 
 import (
 	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
 	"slices"
 	"testing"
 
@@ -115,5 +117,51 @@ func TestSharedOrigin(t *testing.T) {
 		if !slices.Equal(alone.Values(name), values) {
 			t.Errorf("on an origin of its own %s is %q, want %q", name, alone.Values(name), values)
 		}
+	}
+}
+
+// TestCommandsToAProxyInFront: no answer makes a proxy in front of this one answer with something else.
+func TestCommandsToAProxyInFront(t *testing.T) {
+	commands := []string{
+		"X-Accel-Redirect", "x-accel-expires", "X-Accel-Limit-Rate", "X-Accel-Charset", "X-Sendfile", "X-Sendfile2",
+		"X-LIGHTTPD-send-file", "X-LIGHTTPD-send-tempfile", "X-LiteSpeed-Location", "X-Reproxy-URL",
+	}
+	shared, sibling := to(""), proxy.Target{SiblingHosts: true, Path: "/up", Prefix: prefix}
+	shared.SharedOrigin = true
+	for name, target := range map[string]proxy.Target{"alone": to(""), "shared": shared, "sibling": sibling} {
+		t.Run(name, func(t *testing.T) {
+			target.Address = upstream(t, func(w http.ResponseWriter, _ *http.Request) {
+				for _, name := range commands {
+					w.Header().Set(name, "/v1/sandboxes")
+				}
+				w.Header().Set("X-Accel-Buffering", "no")
+				w.Header().Set("X-Accelerator", "stays")
+				w.WriteHeader(http.StatusEarlyHints)
+				w.WriteHeader(http.StatusOK)
+			})
+			var interim textproto.MIMEHeader
+			trace := &httptrace.ClientTrace{Got1xxResponse: func(_ int, header textproto.MIMEHeader) error {
+				interim = header
+				return nil
+			}}
+			server := forwarder(t, target)
+			r, err := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), trace), http.MethodGet, server.URL+prefix, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			response, _ := do(t, server, r)
+			for kind, header := range map[string]http.Header{"interim": http.Header(interim), "final": response.Header} {
+				for _, name := range commands {
+					if value := header.Get(name); value != "" {
+						t.Errorf("the %s answer has %s: %s", kind, name, value)
+					}
+				}
+				for name, want := range map[string]string{"X-Accel-Buffering": "no", "X-Accelerator": "stays"} {
+					if got := header.Get(name); got != want {
+						t.Errorf("the %s answer has %s: %q, want %q", kind, name, got, want)
+					}
+				}
+			}
+		})
 	}
 }

@@ -159,6 +159,7 @@ func (p *Proxy) Forward(w http.ResponseWriter, r *http.Request, target Target) e
 			if length := response.ContentLength; length >= 0 && length <= bufferSize {
 				forward.FlushInterval, to.length = 0, length
 			}
+			withoutCommands(response.Header)
 			redirect(response.Header, r, target)
 			switch {
 			case target.SharedOrigin:
