@@ -98,12 +98,15 @@ func (s *Server) classify(err error, c echo.Context) Problem {
 // cancelled recognises the errors of a request that ended because its context did:
 // the client left, or the service stops.
 func cancelled(err error, r *http.Request) (Problem, bool) {
-	if r.Context().Err() == nil || !errors.Is(err, context.Canceled) &&
-		!errors.Is(err, errStopping) {
+	stopping := Problem{Status: http.StatusServiceUnavailable, Message: errStopping.Error()}
+	if errors.Is(err, errStopping) {
+		return stopping, true
+	}
+	if r.Context().Err() == nil || !errors.Is(err, context.Canceled) {
 		return Problem{}, false
 	}
 	if errors.Is(context.Cause(r.Context()), errStopping) {
-		return Problem{Status: http.StatusServiceUnavailable, Message: errStopping.Error()}, true
+		return stopping, true
 	}
 	return Problem{Status: statusClientGone, Message: "the client closed the request"}, true
 }
@@ -137,6 +140,8 @@ func logFailure(ctx context.Context, err error, status int, committed bool) {
 	switch {
 	case status == statusClientGone, committed && ctx.Err() != nil:
 		message = "client left"
+	case committed && errors.Is(err, errStopping):
+		message = "response cut short, as the service stops"
 	case committed:
 		level, message = zerolog.WarnLevel, "response cut short"
 	case status >= http.StatusInternalServerError:

@@ -180,17 +180,18 @@ func Draining(ctx context.Context) <-chan struct{} {
 
 // UntilDraining returns a context that ends with ctx, when cancel is called, and also
 // when the service begins to stop: for a stream that waits, and should rather come to
-// its end than be cut off.
+// its end than be cut off. A handler whose answer is not whole then returns the context's
+// cause: a 503, or, once the answer has begun, its abort.
 func UntilDraining(ctx context.Context) (context.Context, context.CancelFunc) {
 	draining := drainOf(ctx)
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancelCause(ctx)
 	if draining == nil {
-		return ctx, cancel
+		return ctx, func() { cancel(nil) }
 	}
-	forget := context.AfterFunc(draining, cancel)
+	forget := context.AfterFunc(draining, func() { cancel(errStopping) })
 	return ctx, func() {
 		forget()
-		cancel()
+		cancel(nil)
 	}
 }
 

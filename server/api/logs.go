@@ -49,8 +49,10 @@ func (a logAnswer) VisitGetLogsResponse(w http.ResponseWriter) error {
 		_ = out.controller.Flush() // a disconnected client causes an error at the first write
 		return out
 	})
-	if stopping := ctx.Err() != nil && a.ctx.Err() == nil; stopping && opened && a.options.Follow {
-		return nil // a followed log ends when the service stops
+	stopping := ctx.Err() != nil && a.ctx.Err() == nil
+	if stopping && (err != nil || opened && a.options.Follow) {
+		// The backend may have ended without an error, as for a sandbox that never started.
+		return context.Cause(ctx)
 	}
 	return err
 }
