@@ -30,9 +30,12 @@ func withDeadlines(next http.Handler, limit time.Duration) http.Handler {
 		body := &timedBody{ReadCloser: r.Body, controller: http.NewResponseController(w),
 			limit: limit}
 		body.extend()
-		r.Body = body
 		defer body.finish()
-		next.ServeHTTP(w, r)
+		// net/http looks for the body that it has made in its own request, which therefore stays
+		// as it is: else a body that the client announces with Expect is awaited after a refusal.
+		timed := *r
+		timed.Body = body
+		next.ServeHTTP(w, &timed)
 	})
 }
 

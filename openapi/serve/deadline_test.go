@@ -8,6 +8,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -260,6 +263,50 @@ func TestStreamsOutliveABodyThatNoneAskedFor(t *testing.T) {
 			whole := strings.HasSuffix(string(data), fmt.Sprintf("data: %d\n\n", ticks-1))
 			if whole != c.comes || (err == nil) != c.comes {
 				t.Errorf("the stream ends with %q, %v", data, err)
+			}
+		})
+	}
+}
+
+// TestRefusedExpectation: a client that asks before it sends a body gets the refusal at once, and
+// with it that the connection ends, on which its body will not follow.
+func TestRefusedExpectation(t *testing.T) {
+	t.Parallel()
+	server := contractServer(t)
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusForbidden)
+	}))
+	t.Cleanup(upstream.Close) // after the parallel subtests
+	target, err := url.Parse(upstream.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Echo().POST("/proxied", func(c echo.Context) error {
+		serve.WithoutDeadline(c.Request())
+		if err := http.NewResponseController(c.Response()).EnableFullDuplex(); err != nil {
+			return err
+		}
+		httputil.NewSingleHostReverseProxy(target).ServeHTTP(c.Response(), c.Request())
+		return nil
+	})
+	address := patient(t, server, time.Minute)
+	for path, want := range map[string]int{
+		"/v1/upload": http.StatusUnauthorized, "/v1/widgets": http.StatusUnauthorized,
+		"/nowhere": http.StatusNotFound, "/proxied": http.StatusForbidden,
+	} {
+		t.Run(path, func(t *testing.T) {
+			t.Parallel()
+			conn := announce(t, address, "POST "+path, "Content-Length: 100", "Expect: 100-continue",
+				"Content-Type: application/json")
+			// Less than what is left of a body may take.
+			conn.SetReadDeadline(time.Now().Add(3 * time.Second))
+			response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer response.Body.Close()
+			if response.StatusCode != want || !response.Close {
+				t.Errorf("%s, Connection: close %t", response.Status, response.Close)
 			}
 		})
 	}
