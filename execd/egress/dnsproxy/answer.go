@@ -50,7 +50,7 @@ func (p *Proxy) resolve(ctx context.Context, q *query, size int) []byte {
 		return refuse(q.Msg, dns.RcodeRefused, "denied by the egress policy")
 	}
 	if len(found.addresses) > 0 {
-		if err := decider.Learn(ctx, name, found.addresses, found.ttl); err != nil {
+		if err := decider.Learn(ctx, name, found.aliases, found.addresses, found.ttl); err != nil {
 			p.options.Logger.Warn().Err(err).Str("name",
 				name).Msg("addresses are not reachable, so their name is not answered")
 			return refuse(q.Msg, dns.RcodeServerFailure, "")

@@ -17,6 +17,7 @@ const maxChain = 16
 // kept is what is left of a response.
 type kept struct {
 	decision  policy.Decision // not Allow when the whole answer is refused
+	aliases   []string        // that lead from the name to the addresses
 	records   []dns.RR
 	addresses []netip.Addr
 	ttl       time.Duration // of the addresses
@@ -41,6 +42,7 @@ func (p *Proxy) filter(name string, answers []dns.RR, dryRun bool) kept {
 		}
 		chain = append(chain, next)
 	}
+	result.aliases = chain[1:]
 	lowest := uint32(24 * 60 * 60)
 	var last policy.Decision
 	denied := 0

@@ -27,7 +27,9 @@ func (everything) Resolved(
 	netip.Addr) policy.Decision {
 	return policy.Decision{Action: policy.Allow}
 }
-func (everything) Learn(context.Context, string, []netip.Addr, time.Duration) error     { return nil }
+func (everything) Learn(context.Context, string, []string, []netip.Addr, time.Duration) error {
+	return nil
+}
 func (everything) Decided(name string, decision policy.Decision, dryRun, resolved bool) {}
 
 func offline() *Proxy { return New(nil, nil, Options{Decider: everything{}, Logger: zerolog.Nop()}) }

@@ -31,6 +31,7 @@ type decider struct {
 
 	mu       sync.Mutex
 	learned  map[string][]netip.Addr
+	aliases  map[string][]string
 	recorded []string
 }
 
@@ -42,10 +43,11 @@ func (j *decider) Resolved(addr netip.Addr) policy.Decision {
 	return j.compiled.Resolved(addr, func(netip.Addr) bool { return false })
 }
 
-func (j *decider) Learn(_ context.Context, name string, addresses []netip.Addr,
+func (j *decider) Learn(_ context.Context, name string, aliases []string, addresses []netip.Addr,
 	_ time.Duration) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	j.aliases[name] = aliases
 	j.learned[name] = append(j.learned[name], addresses...)
 	return j.failure
 }
@@ -107,7 +109,8 @@ func start(t *testing.T, text string, upstream ...netip.AddrPort) (*decider, str
 	if err != nil {
 		t.Fatal(err)
 	}
-	j := &decider{compiled: compiled, learned: make(map[string][]netip.Addr)}
+	j := &decider{compiled: compiled, learned: make(map[string][]netip.Addr),
+		aliases: make(map[string][]string)}
 	udp, tcp, err := dnsproxy.Listen(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -196,6 +199,9 @@ func TestOnlyWhatBelongsToTheQuestionPasses(t *testing.T) {
 		if got := learned["www.ok.test"]; !slices.Equal(got,
 			[]netip.Addr{netip.MustParseAddr("192.0.2.1")}) {
 			t.Errorf("learned %v", learned)
+		}
+		if got := j.aliases["www.ok.test"]; !slices.Equal(got, []string{"edge.cdn.test"}) {
+			t.Errorf("learned along %q", got)
 		}
 		if want := []string{"www.ok.test allow rule resolved"}; !slices.Equal(recorded, want) {
 			t.Errorf("recorded %q, want %q", recorded, want)

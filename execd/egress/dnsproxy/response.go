@@ -22,6 +22,7 @@ const (
 type found struct {
 	decision  policy.Decision // not Allow when the whole answer is refused
 	answer    []byte          // for the client, packed
+	aliases   []string        // that lead from the name to the addresses
 	addresses []netip.Addr
 	ttl       time.Duration // of the addresses
 	resolved  bool          // the name has records
@@ -48,7 +49,7 @@ func (p *Proxy) sanitize(ctx context.Context, q *query, raw []byte, head header,
 		return found{}, err
 	}
 	kept := p.filter(q.name, answers, q.dryRun)
-	result = found{decision: kept.decision, addresses: kept.addresses, ttl: kept.ttl}
+	result = found{decision: kept.decision, aliases: kept.aliases, addresses: kept.addresses, ttl: kept.ttl}
 	if !kept.decision.Allowed() {
 		return result, nil
 	}

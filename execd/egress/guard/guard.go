@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -112,7 +113,7 @@ func (g *Guard) change(next func(policy.Policy) (policy.Policy, error)) (policy.
 		return policy.Policy{}, err
 	}
 	now, own := g.options.Clock(), g.options.Own()
-	allowed := func(addr netip.Addr, names []string) bool {
+	allowed := func(addr netip.Addr, names []learnedName) bool {
 		return compiled.Resolved(addr, own).Allowed() && anyAllowed(compiled, names)
 	}
 	keep := func(addr netip.Addr) bool { return allowed(addr, g.known.names(addr)) }
@@ -131,13 +132,8 @@ func (g *Guard) change(next func(policy.Policy) (policy.Policy, error)) (policy.
 	return p, nil
 }
 
-func anyAllowed(compiled *policy.Compiled, names []string) bool {
-	for _, name := range names {
-		if compiled.Name(name).Allowed() {
-			return true
-		}
-	}
-	return false
+func anyAllowed(compiled *policy.Compiled, names []learnedName) bool {
+	return slices.ContainsFunc(names, func(name learnedName) bool { return name.allowed(compiled) })
 }
 
 // Name implements dnsproxy.Decider.
@@ -196,8 +192,8 @@ func protocolName(number uint8) string {
 func (g *Guard) Decisions() *DecisionLog { return g.log }
 
 // Learn implements dnsproxy.Decider.
-func (g *Guard) Learn(ctx context.Context, name string, addresses []netip.Addr, ttl time.Duration) error {
-	r := request{name: name, addresses: addresses, ttl: ttl, done: make(chan error, 1)}
+func (g *Guard) Learn(ctx context.Context, name string, aliases []string, addresses []netip.Addr, ttl time.Duration) error {
+	r := request{name: newLearnedName(name, aliases), addresses: addresses, ttl: ttl, done: make(chan error, 1)}
 	select {
 	case g.requests <- r:
 	case <-ctx.Done():

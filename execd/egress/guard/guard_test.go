@@ -30,6 +30,7 @@ type kernel struct {
 	vain    int          // learned as if held, which takes a wall several times as long
 	stale   []netip.Addr // held, and learned again as if they were not: their time stays as it is
 	learned int
+	kept    []netip.Addr // of those that it held before the policy changed, what open connections keep
 	failure error
 	asked   atomic.Int32 // how often the interfaces were looked at
 }
@@ -59,11 +60,17 @@ func (k *kernel) Learn(addresses []wall.Address) error {
 	return nil
 }
 
-func (k *kernel) Apply(_ *policy.Compiled, _ func(netip.Addr) bool, learned []wall.Address) error {
+func (k *kernel) Apply(_ *policy.Compiled, keep func(netip.Addr) bool, learned []wall.Address) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.failure != nil {
 		return k.failure
+	}
+	k.kept = nil
+	for addr := range k.held {
+		if keep(addr) {
+			k.kept = append(k.kept, addr)
+		}
 	}
 	clear(k.held)
 	for _, address := range learned {
@@ -126,7 +133,38 @@ func start(t *testing.T, text string) (*guard.Guard, *kernel, *clock, string) {
 
 func learn(t *testing.T, g *guard.Guard, name, addr string, ttl time.Duration) error {
 	t.Helper()
-	return g.Learn(t.Context(), name, []netip.Addr{netip.MustParseAddr(addr)}, ttl)
+	return g.Learn(t.Context(), name, nil, []netip.Addr{netip.MustParseAddr(addr)}, ttl)
+}
+
+// TestARuleAboutAnAliasHoldsForWhatWasLearned: what a name resolved to through an alias that is denied now is not reachable any more, unless
+// a name resolves to it in another way.
+func TestARuleAboutAnAliasHoldsForWhatWasLearned(t *testing.T) {
+	const first, second = "198.51.100.1", "198.51.100.2"
+	g, k, _, _ := start(t, `{"defaultAction":"deny","egress":[{"action":"allow","target":"*.ok.test"}]}`)
+	along := func(name, addr string, aliases ...string) error {
+		return g.Learn(t.Context(), name, aliases, []netip.Addr{netip.MustParseAddr(addr)}, 24*time.Hour)
+	}
+	for _, err := range []error{
+		along("a.ok.test", first, "edge.cdn.test", "x.evil.test"),
+		along("a.ok.test", second, "edge.cdn.test", "x.evil.test"), along("b.ok.test", second, "edge.cdn.test"),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := g.Merge([]policy.Rule{{Action: policy.Deny, Target: "*.evil.test"}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := k.holds(); !slices.Equal(got, []string{second}) || !slices.Equal(k.kept, []netip.Addr{netip.MustParseAddr(second)}) {
+		t.Errorf("the wall holds %v and keeps %v", got, k.kept)
+	}
+	// An answer that was on its way while the policy changed.
+	if err := along("a.ok.test", first, "edge.cdn.test", "x.evil.test"); !errors.Is(err, guard.ErrDenied) {
+		t.Errorf("learned along a denied alias: %v", err)
+	}
+	if err := along("a.ok.test", first, "edge.cdn.test"); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestAddressesAreLearnedOnceAndRenewedInTime(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"time"
 
 	"sandbox.internal/execd/egress/policy"
@@ -30,7 +31,8 @@ const (
 	maxBatchAddresses = 1024
 	// maxKnown is how many addresses are remembered; those that hold for the shortest time make room.
 	maxKnown = 8192
-	// maxNames is how many names are remembered of an address, the latest last, and maxNameBytes how long those of all addresses are together.
+	// maxNames is how many names are remembered of an address, the latest last, and maxNameBytes how long those of all addresses are together, with their
+	// aliases.
 	maxNames     = 16
 	maxNameBytes = 4 << 20
 	// shownNames is how many of them a decision shows.
@@ -39,7 +41,7 @@ const (
 
 // request asks for the addresses of one answer to be learned.
 type request struct {
-	name      string
+	name      learnedName
 	addresses []netip.Addr
 	ttl       time.Duration
 	done      chan error
@@ -84,7 +86,7 @@ func (g *Guard) learn(batch []request) {
 	var fresh []wall.Address
 	for i, r := range batch {
 		holds := min(max(r.ttl, minHold), maxHold)
-		nameAllowed := g.compiled.Name(r.name).Allowed()
+		nameAllowed := r.name.allowed(g.compiled)
 		if !nameAllowed && !g.compiled.DryRun() {
 			results[i] = ErrDenied
 			continue
@@ -128,6 +130,43 @@ func (g *Guard) learn(batch []request) {
 	}
 }
 
+// learnedName is a name that resolved to an address, and how.
+type learnedName struct {
+	name string
+	// aliases led from the name to the address. They are in one string, each with aliasEnd, so that many short ones take little more memory
+	// than their bytes.
+	aliases string
+}
+
+// aliasEnd is in no name: the DNS proxy has its text form, where such a character is escaped.
+const aliasEnd = "\n"
+
+func newLearnedName(name string, aliases []string) learnedName {
+	var all strings.Builder
+	for _, alias := range aliases {
+		all.WriteString(alias + aliasEnd)
+	}
+	return learnedName{name: name, aliases: all.String()}
+}
+
+// size is the length of the names, in bytes.
+func (n learnedName) size() int { return len(n.name) + len(n.aliases) }
+
+// allowed decides as the DNS proxy does: by the name, and by what rules say about its aliases.
+func (n learnedName) allowed(compiled *policy.Compiled) bool {
+	if !compiled.Name(n.name).Allowed() {
+		return false
+	}
+	for rest := n.aliases; rest != ""; {
+		alias, after, _ := strings.Cut(rest, aliasEnd)
+		if d := compiled.Name(alias); !d.Allowed() && d.Reason == policy.ByRule {
+			return false
+		}
+		rest = after
+	}
+	return true
+}
+
 // addressTable records which names resolved to an address, and until when the address may be reached.
 type addressTable struct {
 	entries map[netip.Addr]*entry
@@ -168,7 +207,7 @@ func (t *addressTable) leftInWall(addr netip.Addr, now time.Time) bool {
 }
 
 type entry struct {
-	names  []string
+	names  []learnedName
 	until  time.Time
 	inWall bool // the wall has the address
 }
@@ -176,22 +215,23 @@ type entry struct {
 func newAddressTable() *addressTable { return &addressTable{entries: make(map[netip.Addr]*entry)} }
 
 // add notes a name of an address. It returns until when the address may be reached, and whether the wall has it.
-func (t *addressTable) add(addr netip.Addr, name string) (time.Time, bool) {
+func (t *addressTable) add(addr netip.Addr, name learnedName) (time.Time, bool) {
 	t.makeRoom(addr)
 	e, ok := t.entries[addr]
 	if !ok {
 		e = &entry{}
 		t.entries[addr] = e
 	}
-	if at := slices.Index(e.names, name); at >= 0 {
+	at := slices.IndexFunc(e.names, func(other learnedName) bool { return other.name == name.name })
+	if at < 0 && len(e.names) >= maxNames {
+		at = 0
+	}
+	if at >= 0 {
+		t.bytes -= e.names[at].size()
 		e.names = slices.Delete(e.names, at, at+1)
-		t.bytes -= len(name)
-	} else if len(e.names) >= maxNames {
-		t.bytes -= len(e.names[0])
-		e.names = slices.Delete(e.names, 0, 1)
 	}
 	e.names = append(e.names, name)
-	t.bytes += len(name)
+	t.bytes += name.size()
 	return e.until, e.inWall
 }
 
@@ -204,13 +244,13 @@ func (t *addressTable) extend(addr netip.Addr, until time.Time, inWall bool) {
 func (t *addressTable) forget(addr netip.Addr) {
 	if e := t.entries[addr]; e != nil {
 		for _, name := range e.names {
-			t.bytes -= len(name)
+			t.bytes -= name.size()
 		}
 		delete(t.entries, addr)
 	}
 }
 
-func (t *addressTable) names(addr netip.Addr) []string {
+func (t *addressTable) names(addr netip.Addr) []learnedName {
 	if e := t.entries[addr]; e != nil {
 		return e.names
 	}
@@ -218,7 +258,7 @@ func (t *addressTable) names(addr netip.Addr) []string {
 }
 
 // valid returns the addresses that have not expired and are allowed.
-func (t *addressTable) valid(now time.Time, allowed func(netip.Addr, []string) bool) []wall.Address {
+func (t *addressTable) valid(now time.Time, allowed func(netip.Addr, []learnedName) bool) []wall.Address {
 	all := make([]wall.Address, 0, len(t.entries))
 	for addr, e := range t.entries {
 		if e.until.After(now) && allowed(addr, e.names) {
@@ -263,11 +303,11 @@ func (t *addressTable) makeRoom(keep netip.Addr) {
 }
 
 // latest returns the names that a decision shows, the latest first.
-func latest(names []string) []string {
+func latest(names []learnedName) []string {
 	shown := make([]string, 0, shownNames)
 	for _, name := range slices.Backward(names) {
 		if len(shown) < shownNames {
-			shown = append(shown, name)
+			shown = append(shown, name.name)
 		}
 	}
 	return shown
