@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -558,4 +559,61 @@ func TestTheSandboxBeginsNothingFromTheAPIsPort(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestOpenConnectionsOutliveTheDefault: a policy that denies by default cuts no connection to an
+// address of a name that it allows, although the answer with that address has expired.
+func TestOpenConnectionsOutliveTheDefault(t *testing.T) {
+	for name, c := range map[string]struct {
+		keep func(netip.Addr) bool
+		want error
+	}{"an allowed name": {all, nil}, "another": {none, unix.EPERM}} {
+		t.Run(name, func(t *testing.T) {
+			inSandbox(t, `{}`, func(w *Wall) error {
+				fd, err := socket(netip.AddrPortFrom(own, 20001), 0)
+				if err != nil {
+					return err
+				}
+				defer unix.Close(fd)
+				wire, err := outside(t)
+				if err != nil {
+					return err
+				}
+				defer unix.Close(wire)
+				to := netip.AddrPortFrom(peer, 9)
+				if err := send(fd, to); err != nil {
+					return err
+				}
+				if err := inject(wire, unix.IPPROTO_UDP, datagram(9, 20001)); err != nil {
+					return err
+				}
+				for deadline := time.Now().Add(time.Minute); ; runtime.Gosched() {
+					ok, err := received(fd)
+					if err != nil {
+						return err
+					}
+					if ok {
+						break
+					}
+					if time.Now().After(deadline) {
+						return errors.New("no answer arrived")
+					}
+				}
+				if err := send(fd, to); err != nil { // along the open connection
+					return err
+				}
+				closed := compiled(t, `{"defaultAction":"deny","egress":[{"action":"allow","target":"db.test"}]}`)
+				if err := w.Apply(closed, c.keep, nil); err != nil {
+					return err
+				}
+				if err := send(fd, to); !errors.Is(err, c.want) {
+					t.Errorf("a packet of the open connection gives %v, want %v", err, c.want)
+				}
+				if err := sendFrom(netip.AddrPortFrom(own, 20002), 0, to); !errors.Is(err, unix.EPERM) {
+					t.Errorf("a packet of a new connection gives %v", err)
+				}
+				return nil
+			})
+		})
+	}
 }

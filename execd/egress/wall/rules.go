@@ -196,14 +196,16 @@ func (w *Wall) fill(compiled *policy.Compiled) error {
 		w.rule(w.verdict, load(destination), in(set), goTo(part.out))
 		w.rule(w.answer, load(source), in(set), part.in)
 	}
+	// An open connection keeps its address reachable, for itself alone.
+	touch := &expr.Dynset{SrcRegKey: 1, SetName: w.inUse.Name, SetID: w.inUse.ID,
+		Operation: uint32(unix.NFT_DYNSET_OP_UPDATE), Timeout: inUse}
 	if compiled.Default() == policy.Allow {
+		// for a policy that denies by default and allows the name
+		w.rule(w.verdict, state(expr.CtStateBitESTABLISHED), load(destination), touch)
 		w.rule(w.verdict, goTo(w.pass))
 		w.rule(w.answer, accept())
 		return nil
 	}
-	// An open connection keeps its address reachable, for itself alone.
-	touch := &expr.Dynset{SrcRegKey: 1, SetName: w.inUse.Name, SetID: w.inUse.ID,
-		Operation: uint32(unix.NFT_DYNSET_OP_UPDATE), Timeout: inUse}
 	w.rule(w.verdict, state(expr.CtStateBitESTABLISHED), load(destination), in(w.inUse), touch,
 		accept())
 	// apart from what follows, because a full set takes no more
