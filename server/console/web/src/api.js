@@ -112,8 +112,8 @@ export async function signOut() {
 }
 
 /** socket opens a WebSocket to a path of the API, with a ticket for this one connection. */
-export async function socket(path) {
-  const response = await admitted(() => send(`${base}/tickets`, { method: 'POST', body: { path } }));
+export async function socket(path, signal) {
+  const response = await admitted(() => send(`${base}/tickets`, { method: 'POST', body: { path }, signal }));
   const { ticket } = await response.json();
   const url = new URL(`${base}/api${path}`, location.href);
   url.protocol = url.protocol === 'https:' ? 'wss:' : 'ws:';
@@ -152,21 +152,31 @@ export const pause = (milliseconds, signal) => new Promise((resolve, reject) => 
   signal?.addEventListener('abort', () => { clearTimeout(timer); reject(new DOMException('aborted', 'AbortError')); }, { once: true });
 });
 
-/** events reads a body of server-sent events and yields {id, data}. */
+const maxEvent = 160 << 20; // characters: the JSON of a kernel's longest message
+const perPiece = 64; // what each piece of an event counts beside its characters: an empty one takes memory, too
+
+/** events reads a body of server-sent events and yields {id, data}. It throws an ApiError for an event without an end. */
 export async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = '';
+  let pieces = []; // of the line that has not ended: a result may be one line of many MiB
+  let size = 0; // of the event
   let event = { id: undefined, data: '' };
   try {
     for (;;) {
       const { done, value } = await reader.read();
       if (done) return;
-      const lines = (rest + value).split('\n');
-      rest = lines.pop();
-      for (const line of lines) {
+      const lines = value.split('\n');
+      for (const [at, piece] of lines.entries()) {
+        pieces.push(piece);
+        size += piece.length + perPiece;
+        if (size > maxEvent) throw new ApiError(413, 'TOO_LARGE', `an event is longer than ${maxEvent} characters`);
+        if (at === lines.length - 1) break;
+        const line = pieces.join('');
+        pieces = [];
         if (line === '') {
           if (event.data) yield { id: event.id, data: JSON.parse(event.data) };
           event = { id: undefined, data: '' };
+          size = 0;
         } else if (line.startsWith('id:')) {
           event.id = line.slice(3).trim();
         } else if (line.startsWith('data:')) {

@@ -21,7 +21,11 @@ export function attach(id, terminal, view, { signal, onStatus }) {
   // once returns true when the terminal has ended, and false when the connection is to be made again.
   const once = async () => {
     const { running, exit_code: code } = await call('GET', path, undefined, { signal });
-    connection = await socket(`${path}/attach`);
+    connection = await socket(`${path}/attach`, signal);
+    if (signal.aborted) {
+      connection.close();
+      return false;
+    }
     connection.binaryType = 'arraybuffer';
     let ended = !running && { code };
     let past = 0; // bytes of a replay that are still to come

@@ -1,6 +1,6 @@
 // What the entrypoint printed, live.
 import { useEffect, useRef, useState } from 'preact/hooks';
-import { pause, request, whileVisible } from './api.js';
+import { readLog } from './log.js';
 import { Empty, html, plain, Problem } from './ui.js';
 
 const limit = 512 * 1024; // characters that are shown
@@ -20,31 +20,12 @@ export function Logs({ sandbox: { id, status: { state } } }) {
       shown = (shown + more).slice(-limit);
       setText(shown);
     };
-    // A log has no ids to go on from, so after a cut it is read again.
-    const read = async () => {
-      for (let wait = 500; ; wait = Math.min(wait * 2, 10_000)) {
-        try {
-          await whileVisible(signal, async (both) => {
-            const response = await request(`/v1/sandboxes/${id}/logs?tail=2000&follow=${!over}`, { signal: both });
-            shown = '';
-            setError(null);
-            add('');
-            const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-            for (let part = await reader.read(); !part.done; part = await reader.read()) {
-              add(part.value);
-              wait = 500;
-            }
-          });
-          return;
-        } catch (failure) {
-          if (signal.aborted) return;
-          if (failure.name !== 'HiddenError') setError(failure);
-          if (failure.status >= 400 && failure.status < 500 && failure.status !== 429) return;
-        }
-        await pause(wait, signal);
-      }
+    const begin = () => {
+      shown = '';
+      setError(null);
+      add('');
     };
-    read().catch(() => {});
+    readLog(id, { signal, over, begin, add, fail: setError }).catch(() => {});
     return () => control.abort();
   }, [id, over, round]);
   useEffect(() => { if (stick && box.current) box.current.scrollTop = box.current.scrollHeight; }, [text, stick]);
