@@ -1,14 +1,18 @@
 package proxy
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
 	"strconv"
 	"strings"
+
+	"sandbox.internal/runtime/upgrade"
 )
 
 const (
@@ -34,6 +38,7 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, port int, target
 	// The id of whoever called us stands: the server's own would make a second
 	// header, and forwarding an interim response empties the headers.
 	id := w.Header().Get(headerRequestID)
+	var backend upgrade.Backend
 	proxy := httputil.ReverseProxy{
 		Transport:     p.transport,
 		FlushInterval: -1,
@@ -43,11 +48,17 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, port int, target
 			if id != "" {
 				pr.Out.Header.Set(headerRequestID, id)
 			}
+			if pr.In.Header.Get("Upgrade") != "" {
+				pr.Out = backend.Trace(pr.Out)
+			}
 		},
 		ModifyResponse: func(response *http.Response) error {
 			if response.StatusCode == http.StatusSwitchingProtocols &&
 				!strings.EqualFold(response.Header.Get("Upgrade"), response.Request.Header.Get("Upgrade")) {
 				return errUnasked // ReverseProxy would leave the connection open
+			}
+			if response.StatusCode == http.StatusSwitchingProtocols {
+				backend.Watch(response)
 			}
 			if id != "" {
 				w.Header().Set(headerRequestID, id)
@@ -147,6 +158,11 @@ func (p *Proxy) fail(w http.ResponseWriter, r *http.Request, port int, id string
 type interimWriter struct{ http.ResponseWriter }
 
 func (w interimWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// Hijack implements [http.Hijacker].
+func (w interimWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return upgrade.Hijack(w.ResponseWriter)
+}
 
 func (w interimWriter) WriteHeader(status int) {
 	// net/http says it itself, as soon as the transport reads the body.

@@ -6,11 +6,13 @@ import (
 	"crypto/sha1"
 	"encoding/base64"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -174,5 +176,64 @@ func TestUnaskedSwitchIsClosed(t *testing.T) {
 	}
 	if err := await(t, "the end of the connection to the server", closed); err != io.EOF {
 		t.Error(err)
+	}
+}
+
+// TestBrokenUpgradeDoesNotLookWhole: a connection that breaks on one side is reset on the other.
+func TestBrokenUpgradeDoesNotLookWhole(t *testing.T) {
+	for _, breaks := range []string{"server", "client"} {
+		t.Run(breaks, func(t *testing.T) {
+			server := execd(t)
+			ends := make(chan error, 1)
+			port := upstream(t, func(w http.ResponseWriter, _ *http.Request) {
+				taken, stream, err := http.NewResponseController(w).Hijack()
+				if err != nil {
+					ends <- err
+					return
+				}
+				defer taken.Close()
+				io.WriteString(taken, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: own\r\nConnection: Upgrade\r\n\r\nhalf")
+				if _, err := io.ReadFull(stream, make([]byte, len("early, half"))); err != nil {
+					ends <- err
+					return
+				}
+				if breaks == "server" {
+					taken.(*net.TCPConn).SetLinger(0)
+					ends <- nil
+					return
+				}
+				io.WriteString(taken, "x")
+				_, err = io.ReadAll(stream)
+				ends <- err
+			})
+			conn := raw(t, server, "GET "+to(port, "/")+" HTTP/1.1\nHost: x\nConnection: Upgrade\nUpgrade: own\n\nearly, ").(*net.TCPConn)
+			reader := bufio.NewReader(conn)
+			if _, err := http.ReadResponse(reader, nil); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadFull(reader, make([]byte, len("half"))); err != nil {
+				t.Fatal(err)
+			}
+			io.WriteString(conn, "half")
+			var err error
+			if breaks == "server" {
+				_, err = io.ReadAll(reader)
+			} else {
+				if _, err := reader.ReadByte(); err != nil { // the server has what came before
+					t.Fatal(err)
+				}
+				conn.SetLinger(0)
+				conn.Close()
+			}
+			ended := await(t, "the end of the server's connection", ends)
+			if breaks == "client" {
+				err = ended
+			} else if ended != nil {
+				t.Error(ended)
+			}
+			if !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("the other side sees %v", err)
+			}
+		})
 	}
 }

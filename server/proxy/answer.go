@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"slices"
 	"time"
+
+	"sandbox.internal/runtime/upgrade"
 )
 
 // stuckAfter is how long a client may take nothing of an answer before it is given up.
@@ -108,39 +110,12 @@ func (a *answer) bound() (lift func()) {
 	}
 }
 
-// Hijack gives the connection away. What the client sent behind its request is in the
-// buffer already, and ReverseProxy would lose it.
+// Hijack gives the connection away.
 func (a *answer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	conn, buffered, err := a.controller.Hijack()
+	conn, buffered, err := upgrade.Hijack(a.ResponseWriter)
 	if err != nil {
 		return nil, nil, err
 	}
 	a.taken = true
-	if early, err := buffered.Reader.Peek(buffered.Reader.Buffered()); err == nil && len(early) > 0 {
-		conn = &earlyConn{Conn: conn, early: early}
-	}
 	return conn, buffered, nil
-}
-
-// earlyConn gives out what has been read of a connection before the rest.
-type earlyConn struct {
-	net.Conn
-	early []byte
-}
-
-func (c *earlyConn) Read(p []byte) (int, error) {
-	if len(c.early) > 0 {
-		n := copy(p, c.early)
-		c.early = c.early[n:]
-		return n, nil
-	}
-	return c.Conn.Read(p)
-}
-
-// CloseWrite passes a half-close on.
-func (c *earlyConn) CloseWrite() error {
-	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		return half.CloseWrite()
-	}
-	return c.Close()
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"sandbox.internal/runtime/sandboxhttp"
+	"sandbox.internal/runtime/upgrade"
 )
 
 const (
@@ -135,6 +136,7 @@ func (p *Proxy) Forward(w http.ResponseWriter, r *http.Request, target Target) e
 	_ = to.controller.EnableFullDuplex()
 
 	var body *requestBody
+	var backend upgrade.Backend
 	var failure error
 	var forward httputil.ReverseProxy
 	forward = httputil.ReverseProxy{
@@ -145,10 +147,16 @@ func (p *Proxy) Forward(w http.ResponseWriter, r *http.Request, target Target) e
 		Rewrite: func(pr *httputil.ProxyRequest) {
 			rewrite(pr, target, below)
 			body = watch(pr, target.Strip)
+			if pr.In.Header.Get("Upgrade") != "" {
+				pr.Out = backend.Trace(pr.Out)
+			}
 		},
 		ModifyResponse: func(response *http.Response) error {
 			if switchesUnasked(response) {
 				return errUnasked
+			}
+			if response.StatusCode == http.StatusSwitchingProtocols {
+				backend.Watch(response)
 			}
 			if target.Inspect != nil {
 				if err := target.Inspect(response); err != nil {

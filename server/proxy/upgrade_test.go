@@ -2,11 +2,13 @@ package proxy_test
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -110,5 +112,44 @@ func TestUpgradeThatTheServerDeclines(t *testing.T) {
 	conn := raw(t, server, "GET "+prefix+"/ HTTP/1.1\nHost: x\nConnection: Upgrade\nUpgrade: own\n\n")
 	if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.HasPrefix(line, "HTTP/1.1 426 ") {
 		t.Fatalf("%q, %v", line, err)
+	}
+}
+
+// TestUpgradeBrokenByTheServer and its mirror image: data that breaks off does not look whole.
+func TestUpgradeBrokenByTheServer(t *testing.T) {
+	start, _ := own(t, func(conn *net.TCPConn, r *bufio.Reader) {
+		io.WriteString(conn, "half of the data")
+		_, _ = r.ReadByte() // until the client has it
+		conn.SetLinger(0)
+	})
+	conn, reader := start("")
+	if _, err := io.ReadFull(reader, make([]byte, len("half of the data"))); err != nil {
+		t.Fatal(err)
+	}
+	io.WriteString(conn, "x")
+	if rest, err := io.ReadAll(reader); !errors.Is(err, syscall.ECONNRESET) {
+		t.Fatalf("the data ends with %q, %v", rest, err)
+	}
+}
+
+func TestUpgradeBrokenByTheClient(t *testing.T) {
+	ends := make(chan error, 1)
+	start, _ := own(t, func(conn *net.TCPConn, r *bufio.Reader) {
+		_, err := io.ReadFull(r, make([]byte, len("half an upload")))
+		io.WriteString(conn, "x")
+		if err == nil {
+			_, err = io.ReadAll(r)
+		}
+		ends <- err
+	})
+	conn, reader := start("half an ")
+	io.WriteString(conn, "upload")
+	if _, err := reader.ReadByte(); err != nil { // the server has it
+		t.Fatal(err)
+	}
+	conn.SetLinger(0)
+	conn.Close()
+	if err := await(t, "the end of the upload", ends); !errors.Is(err, syscall.ECONNRESET) {
+		t.Fatalf("the upload ends with %v", err)
 	}
 }
