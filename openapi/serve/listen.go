@@ -91,7 +91,7 @@ func Serve(ctx context.Context, ln net.Listener, handler http.Handler, options S
 	base, cut := context.WithCancelCause(base)
 	defer cut(errStopping)
 
-	running := newInflight(withDeadlines(handler, cmp.Or(options.BodyTimeout, bodyTime)))
+	running := newInflight(withResets(withDeadlines(handler, cmp.Or(options.BodyTimeout, bodyTime))))
 	server := &http.Server{
 		Handler:           running,
 		ReadHeaderTimeout: cmp.Or(options.ReadHeaderTimeout, readHeaderTimeout),
@@ -143,6 +143,34 @@ func Serve(ctx context.Context, ln net.Listener, handler http.Handler, options S
 		options.Logger.Warn().Msg("a handler goes on after its request was cut off")
 	}
 	return failure
+}
+
+// withResets resets the connection of an HTTP/1.0 answer that is aborted. net/http closes it, and
+// that is how such an answer ends when it is whole, too.
+func withResets(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoAtLeast(1, 1) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		whole := false
+		// Without recover, so that net/http logs the stack of a panic.
+		defer func() {
+			if whole {
+				return
+			}
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				return // the handler has the connection
+			}
+			if tcp, ok := conn.(interface{ SetLinger(sec int) error }); ok {
+				_ = tcp.SetLinger(0) // it fails for a connection that is closed
+			}
+			_ = conn.Close()
+		}()
+		next.ServeHTTP(w, r)
+		whole = true
+	})
 }
 
 // patientListener has net/http try again when the kernel lacks for a connection what another

@@ -5,10 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -280,5 +282,30 @@ func TestContextUntilDraining(t *testing.T) {
 	s.stop()
 	if got := <-answered; got != "in peace" {
 		t.Errorf("got %q", got)
+	}
+}
+
+// TestAbortedAnswerOfHTTP10: an answer without a length, which ends with its connection, does not look
+// whole when it is not.
+func TestAbortedAnswerOfHTTP10(t *testing.T) {
+	t.Parallel()
+	address := patient(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.WriteString(w, "half")
+		http.NewResponseController(w).Flush()
+		if r.URL.Path == "/cut" {
+			panic(http.ErrAbortHandler)
+		}
+	}), time.Minute)
+	for path, want := range map[string]error{"/whole": nil, "/cut": syscall.ECONNRESET} {
+		conn := dial(t, address)
+		fmt.Fprintf(conn, "GET %s HTTP/1.0\r\n\r\n", path)
+		response, err := http.ReadResponse(conn.answer, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		if data, err := io.ReadAll(response.Body); string(data) != "half" || !errors.Is(err, want) {
+			t.Errorf("%s: read %q, %v; want %v", path, data, err, want)
+		}
 	}
 }
