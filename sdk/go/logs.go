@@ -137,7 +137,7 @@ func (l *logReader) again(failure error) error {
 	case errors.Is(failure, io.EOF) && (!l.options.Follow || l.ended):
 		return io.EOF
 	case errors.Is(failure, io.EOF):
-		// The service ends the log when it stops, too.
+		// What is in between may end the log, too.
 		over, err := l.isOver()
 		switch {
 		case errors.Is(err, ErrNotFound):

@@ -78,7 +78,7 @@ export async function* logs(
         if (again.length < until) throw gap(sandboxId); // there is less of it now than arrived
         return;
       }
-      // The log of a sandbox ends with it, and every log that is followed with the service.
+      // The log of a sandbox ends with it. What is in between may end one that is followed, too.
       if (await hasEnded()) {
         const kept = await keptLog();
         const missing = kept && missingOf(kept);

@@ -3,7 +3,7 @@ import { pause, request, whileVisible } from './api.js';
 
 /**
  * readLog reads a log to its end, or follows it until the signal aborts while the sandbox is not over. A log has no ids to go on from, so
- * after a cut it is read again, and after an end too: a service that stops ends what is followed.
+ * after a cut it is read again, and after an end too, which may be that of what is in between.
  *
  * @param {string} id of the sandbox
  * @param {{signal: AbortSignal, over: boolean, begin: () => void, add: (text: string) => void, fail: (error: Error) => void}} options
