@@ -88,7 +88,7 @@ func New(options Options) (*serve.Server, error) {
 	})
 	forward := echo.WrapHandler(ports)
 	onward := func(c echo.Context) error {
-		serve.WithoutDeadline(c.Request())
+		serve.ForwardBody(c.Request())
 		return forward(c)
 	}
 	server.Echo().Any("/proxy/:port", onward, server.Authenticated)

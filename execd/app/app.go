@@ -41,9 +41,6 @@ const endGrace = 2 * time.Second
 // collectAt is how much garbage there may be before it is collected, in percent of what lives (GOGC).
 const collectAt = 50
 
-// mostUnauthenticated bounds the connections without the token where there are descriptors enough. Their requests may take 4 MiB of memory together.
-const mostUnauthenticated = 1024
-
 // App is a daemon that listens and does not serve yet.
 type App struct {
 	settings  config.Settings
@@ -153,7 +150,7 @@ func (a *App) Run(ctx context.Context) error {
 	err := serve.Serve(ctx, a.listener, newTrimmer(a.handler, giveBack, held), serve.ServeOptions{
 		Logger:             a.logger,
 		Grace:              closeGrace + endGrace + a.settings.GracefulShutdownTimeout,
-		MaxUnauthenticated: maxUnauthenticated(),
+		MaxUnauthenticated: serve.MaxUnauthenticated(), // every process in the sandbox can open some
 	})
 	stop()
 	<-stopped
@@ -163,16 +160,6 @@ func (a *App) Run(ctx context.Context) error {
 	}
 	a.logger.Info().Msg("execd stopped")
 	return err
-}
-
-// maxUnauthenticated is how many connections may be open on which no request has had the token: every process in the sandbox can open some. They
-// leave most of the descriptors to what runs.
-func maxUnauthenticated() int {
-	var files unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil || files.Cur > 4*mostUnauthenticated {
-		return mostUnauthenticated
-	}
-	return max(1, int(files.Cur/4))
 }
 
 // kernelHost returns what runs kernels: a Jupyter Server where one is configured, else execd itself.

@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"strings"
 
-	"sandbox.internal/runtime/upgrade"
+	"sandbox.internal/runtime/forward"
 )
 
 const (
@@ -38,7 +38,8 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, port int, target
 	// The id of whoever called us stands: the server's own would make a second
 	// header, and forwarding an interim response empties the headers.
 	id := w.Header().Get(headerRequestID)
-	var backend upgrade.Backend
+	var exchange forward.Exchange
+	defer exchange.End()
 	proxy := httputil.ReverseProxy{
 		Transport:     p.transport,
 		FlushInterval: -1,
@@ -48,18 +49,14 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, port int, target
 			if id != "" {
 				pr.Out.Header.Set(headerRequestID, id)
 			}
-			if pr.In.Header.Get("Upgrade") != "" {
-				pr.Out = backend.Trace(pr.Out)
-			}
+			pr.Out = exchange.Send(pr.In, pr.Out)
 		},
 		ModifyResponse: func(response *http.Response) error {
 			if response.StatusCode == http.StatusSwitchingProtocols &&
 				!strings.EqualFold(response.Header.Get("Upgrade"), response.Request.Header.Get("Upgrade")) {
 				return errUnasked // ReverseProxy would leave the connection open
 			}
-			if response.StatusCode == http.StatusSwitchingProtocols {
-				backend.Watch(response)
-			}
+			exchange.Received(response)
 			if id != "" {
 				w.Header().Set(headerRequestID, id)
 				response.Header.Del(headerRequestID)
@@ -70,10 +67,11 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, port int, target
 			if id != "" {
 				w.Header().Set(headerRequestID, id)
 			}
-			p.fail(w, r, port, id, err)
+			exchange.AnnounceClose(w.Header())
+			p.fail(w, r, port, id, &exchange, err)
 		},
 	}
-	proxy.ServeHTTP(interimWriter{w}, r)
+	proxy.ServeHTTP(responseWriter{w, &exchange}, r)
 }
 
 // rewrite makes the request that the server sees. ReverseProxy has taken the
@@ -94,11 +92,7 @@ func (p *Proxy) rewrite(pr *httputil.ProxyRequest, port int, target *url.URL, pr
 
 	in, out := pr.In.Header, pr.Out.Header
 	out.Del(p.options.TokenHeader)
-	// net/http fills in the trailers of the request that it has read, once its body has ended. ReverseProxy's copy of
-	// it would never see them.
-	if _, secret := pr.In.Trailer[http.CanonicalHeaderKey(p.options.TokenHeader)]; !secret {
-		pr.Out.Trailer = pr.In.Trailer
-	}
+	pr.Out.Trailer.Del(p.options.TokenHeader)
 	if earlier := in[headerForwardedFor]; earlier != nil {
 		out[headerForwardedFor] = earlier
 	}
@@ -137,7 +131,7 @@ func publicPrefix(named, ours string, port int) string {
 }
 
 // fail answers for a server that did not.
-func (p *Proxy) fail(w http.ResponseWriter, r *http.Request, port int, id string, err error) {
+func (p *Proxy) fail(w http.ResponseWriter, r *http.Request, port int, id string, exchange *forward.Exchange, err error) {
 	if r.Context().Err() != nil {
 		w.WriteHeader(statusClientGone)
 		return
@@ -147,37 +141,29 @@ func (p *Proxy) fail(w http.ResponseWriter, r *http.Request, port int, id string
 			fmt.Sprintf("nothing listens on port %d in the sandbox: start a server there, on 127.0.0.1 or on all addresses, and try again", port))
 		return
 	}
+	if exchange.BodyFailed() {
+		p.options.ErrorBody(w, r, http.StatusBadRequest, CodeInvalidBody,
+			"body: ended before its announced end, or is malformed")
+		return
+	}
 	p.options.Logger.Warn().Err(err).Int("port", port).Str("request_id", id).Msg("the server behind the proxy did not answer")
 	p.options.ErrorBody(w, r, http.StatusBadGateway, CodePortNotAnswering,
 		fmt.Sprintf("the server on port %d in the sandbox gave no HTTP/1.1 answer", port))
 }
 
-// interimWriter sends interim responses (1xx) straight to the connection. Layers in
-// between, echo's among them, take any status for the final one and would drop the
-// answer that follows.
-type interimWriter struct{ http.ResponseWriter }
+// responseWriter is what net/http's reverse proxy writes the response to.
+type responseWriter struct {
+	http.ResponseWriter
+	exchange *forward.Exchange
+}
 
-func (w interimWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+// Unwrap lets an http.ResponseController through.
+func (w responseWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // Hijack implements [http.Hijacker].
-func (w interimWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	return upgrade.Hijack(w.ResponseWriter)
+func (w responseWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return forward.Hijack(w.ResponseWriter)
 }
 
-func (w interimWriter) WriteHeader(status int) {
-	// net/http says it itself, as soon as the transport reads the body.
-	if status == http.StatusContinue {
-		return
-	}
-	to := w.ResponseWriter
-	if status < http.StatusOK && status != http.StatusSwitchingProtocols {
-		for {
-			layer, ok := to.(interface{ Unwrap() http.ResponseWriter })
-			if !ok {
-				break
-			}
-			to = layer.Unwrap()
-		}
-	}
-	to.WriteHeader(status)
-}
+// WriteHeader implements [http.ResponseWriter].
+func (w responseWriter) WriteHeader(status int) { w.exchange.WriteHeader(w.ResponseWriter, status) }

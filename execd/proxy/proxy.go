@@ -23,10 +23,11 @@ import (
 
 // Codes of the errors that the proxy answers itself.
 const (
-	CodeInvalidPort      = "INVALID_PORT"       // 400: the port breaks the rule that the message names
-	CodeProxyLoop        = "PROXY_LOOP"         // 400: execd's own port, through execd's own port
-	CodePortNotListening = "PORT_NOT_LISTENING" // 502: nothing listens on the port
-	CodePortNotAnswering = "PORT_NOT_ANSWERING" // 502: something listens, but gave no HTTP/1.1 answer
+	CodeInvalidPort      = "INVALID_PORT"         // 400: the port breaks the rule that the message names
+	CodeInvalidBody      = "INVALID_REQUEST_BODY" // 400: the client's body broke off or is malformed
+	CodeProxyLoop        = "PROXY_LOOP"           // 400: execd's own port, through execd's own port
+	CodePortNotListening = "PORT_NOT_LISTENING"   // 502: nothing listens on the port
+	CodePortNotAnswering = "PORT_NOT_ANSWERING"   // 502: something listens, but gave no HTTP/1.1 answer
 )
 
 // Options are what a proxy needs. All fields but Logger are required.

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"sandbox.internal/runtime/forward"
 )
 
 // dialTimeout bounds the connection to a server that listens but does not accept. On a busy machine a
@@ -43,8 +45,11 @@ func newTransport() *http.Transport {
 func dial(ctx context.Context, network, address string) (net.Conn, error) {
 	dialer := net.Dialer{Timeout: dialTimeout}
 	conn, err := dialer.DialContext(ctx, network, address)
+	if err == nil {
+		return forward.NewConn(conn), nil
+	}
 	if !errors.Is(err, syscall.ECONNREFUSED) {
-		return conn, err
+		return nil, err
 	}
 	_, port, splitErr := net.SplitHostPort(address)
 	if splitErr != nil {
@@ -55,5 +60,5 @@ func dial(ctx context.Context, network, address string) (net.Conn, error) {
 	if err6 != nil {
 		return nil, fmt.Errorf("%w: %w", errNotListening, err)
 	}
-	return conn, nil
+	return forward.NewConn(conn), nil
 }

@@ -65,7 +65,7 @@ type ServeOptions struct {
 	IdleTimeout       time.Duration
 	MaxHeaderBytes    int
 	// BodyTimeout bounds how long a small body may take to arrive as a whole, and the
-	// next part of any other; 0 means 25 seconds. [WithoutDeadline] lifts it. What a
+	// next part of any other; 0 means 25 seconds. [WithoutDeadline] and [ForwardBody] lift it. What a
 	// handler has not read of a body has 4 seconds, and then the connection is closed.
 	BodyTimeout time.Duration
 	// MaxUnauthenticated bounds the TCP connections on which no request has been
@@ -73,6 +73,10 @@ type ServeOptions struct {
 	// one more the oldest of them is closed, and for one more byte the oldest that has
 	// sent more than that. 0 means no bound.
 	MaxUnauthenticated int
+	// MaxConnections bounds the TCP connections in all. One more waits until one of the others ends,
+	// or takes the place of the oldest without an authenticated request, where those are bounded.
+	// 0 means no bound.
+	MaxConnections int
 }
 
 // Serve answers on ln until ctx ends. Then it stops accepting, closes idle
@@ -91,7 +95,7 @@ func Serve(ctx context.Context, ln net.Listener, handler http.Handler, options S
 	base, cut := context.WithCancelCause(base)
 	defer cut(errStopping)
 
-	running := newInflight(withResets(withDeadlines(handler, cmp.Or(options.BodyTimeout, bodyTime))))
+	running := newInflight(withResets(withRequestBodies(handler, cmp.Or(options.BodyTimeout, bodyTime))))
 	server := &http.Server{
 		Handler:           running,
 		ReadHeaderTimeout: cmp.Or(options.ReadHeaderTimeout, readHeaderTimeout),
@@ -102,12 +106,10 @@ func Serve(ctx context.Context, ln net.Listener, handler http.Handler, options S
 		DisableGeneralOptionsHandler: true,
 		ErrorLog:                     log.New(errorLog{options.Logger}, "", 0),
 	}
-	if options.MaxUnauthenticated > 0 {
-		bounded := &unauthenticated{Listener: ln, limit: options.MaxUnauthenticated}
-		ln, server.ConnState = bounded, bounded.changed
-		server.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
-			return context.WithValue(ctx, connKey{}, conn)
-		}
+	connections := newConnections(ln, options)
+	server.ConnState = connections.changed
+	server.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
+		return context.WithValue(ctx, connKey{}, conn)
 	}
 	if options.HTTP2 {
 		server.Protocols = new(http.Protocols)
@@ -115,7 +117,7 @@ func Serve(ctx context.Context, ln net.Listener, handler http.Handler, options S
 		server.Protocols.SetUnencryptedHTTP2(true)
 	}
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(patientListener{ln}) }()
+	go func() { served <- server.Serve(patientListener{connections}) }()
 
 	var failure error
 	select {

@@ -184,7 +184,7 @@ func (s *Server) AuthenticatedAndCounted(next echo.HandlerFunc) echo.HandlerFunc
 
 func (s *Server) authenticate(r *http.Request) error {
 	if s.options.Authenticate == nil {
-		noteAuthenticated(r.Context())
+		NoteAuthenticated(r.Context())
 		return nil
 	}
 	return s.Attempt(r, func() error {
@@ -207,7 +207,7 @@ func (s *Server) Attempt(r *http.Request, check func() error) error {
 	if err != nil {
 		s.noteRefusal(r, err)
 	} else {
-		noteAuthenticated(r.Context())
+		NoteAuthenticated(r.Context())
 	}
 	return err
 }

@@ -118,7 +118,7 @@ func notRunning(state lifecycle.State) *lifecycle.Error {
 // forward forwards the request.
 func (p *ports) forward(c echo.Context, location lifecycle.Location, port int, v visit) error {
 	name := strconv.Itoa(port)
-	serve.WithoutDeadline(c.Request())
+	serve.ForwardBody(c.Request())
 	r, _ := reach.TakeSignatures(c.Request())
 	r = reach.WithoutKeys(r, func(value string) bool { return find(p.keys, value) != nil })
 	err := p.proxy.Forward(c.Response(), r, proxy.Target{

@@ -13,7 +13,6 @@ import (
 
 	"github.com/labstack/echo/v4"
 	"github.com/rs/zerolog"
-	"golang.org/x/net/netutil"
 
 	"sandbox.internal/openapi/serve"
 	"sandbox.internal/server/api"
@@ -38,6 +37,7 @@ type App struct {
 	images   lifecycle.ImageStore // nil where the backend does not manage images
 	audit    *audit.Log           // nil when none is configured
 	listener net.Listener
+	most     int          // connections of clients
 	debug    net.Listener // nil when none is configured
 	server   *serve.Server
 	compat   *compat.Edge     // nil unless configured
@@ -92,7 +92,7 @@ func New(ctx context.Context, cfg config.Config, version api.Version, logger zer
 	if a.listener, err = net.Listen("tcp", net.JoinHostPort(cfg.Server.Host, strconv.Itoa(cfg.Server.Port))); err != nil {
 		return nil, fmt.Errorf("listen (server.host, server.port): %w", err)
 	}
-	a.listener = netutil.LimitListener(a.listener, cfg.Server.MaxConnections)
+	a.most = cfg.Server.MaxConnections
 	backend, err := start(ctx)
 	if err != nil {
 		return nil, err
@@ -177,7 +177,9 @@ func (a *App) Run(ctx context.Context) error {
 	a.logger.Info().Str("address", a.Addr()).Msg("lifecycle service listens")
 	handler, stop := a.edge(ctx)
 	defer stop()
-	err := serve.Serve(ctx, a.listener, handler, serve.ServeOptions{Logger: a.logger, Grace: stopGrace})
+	err := serve.Serve(ctx, a.listener, handler, serve.ServeOptions{
+		Logger: a.logger, Grace: stopGrace, MaxConnections: a.most, MaxUnauthenticated: min(serve.MaxUnauthenticated(), max(1, a.most/2)),
+	})
 	a.logger.Info().Msg("lifecycle service stops; sandboxes go on running")
 	return err
 }

@@ -62,7 +62,7 @@ type Server struct {
 	// the most are forgotten before.
 	TerminatedRetention Seconds `toml:"terminated_retention"`
 	// MaxConnections is the highest number of connections of clients, 1 to 1000000; more wait until
-	// one ends.
+	// one ends, or take the places of those that have not shown a key.
 	MaxConnections int `toml:"max_connections"`
 	// MaxSandboxes is how many sandboxes that have not ended there may be, of all keys together, 0 to
 	// 1000000; 0 is no limit. A create beyond it is 409.

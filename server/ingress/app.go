@@ -10,7 +10,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
-	"golang.org/x/net/netutil"
 
 	"sandbox.internal/openapi/serve"
 	"sandbox.internal/server/lifecycle"
@@ -170,7 +169,7 @@ func (a *App) Run(ctx context.Context) error {
 		Msg("ingress listens")
 	err := serve.Serve(
 		ctx,
-		netutil.LimitListener(a.listener, a.settings.Connections),
+		a.listener,
 		a.server,
 		serve.ServeOptions{
 			Logger:            a.logger,
@@ -180,6 +179,9 @@ func (a *App) Run(ctx context.Context) error {
 			ReadHeaderTimeout: a.settings.HeaderTimeout,
 			IdleTimeout:       a.settings.IdleTimeout,
 			MaxHeaderBytes:    a.settings.HeaderBytes,
+			MaxConnections:    a.settings.Connections,
+			// Half of them is left to clients that were admitted.
+			MaxUnauthenticated: min(serve.MaxUnauthenticated(), max(1, a.settings.Connections/2)),
 		},
 	)
 	a.logger.Info().Msg("ingress stops")

@@ -115,6 +115,7 @@ func (h *handler) serve(c echo.Context) error {
 		h.metrics.refused("access")
 		return err
 	}
+	serve.NoteAuthenticated(ctx)
 	serve.LogField(ctx, "access", string(pass.By))
 	if found.inFlight.Add(1) > h.connections {
 		found.inFlight.Add(-1)
@@ -227,7 +228,7 @@ func (h *handler) forward(
 	c echo.Context, r *http.Request, to Destination, s *sandbox, endpoint *Endpoint, pass reach.Pass,
 ) error {
 	port := strconv.Itoa(to.Port)
-	serve.WithoutDeadline(r)
+	serve.ForwardBody(r)
 	// The ingress's own key for the service, which gives access to every sandbox, must not reach
 	// one.
 	r = reach.WithoutKeys(r,

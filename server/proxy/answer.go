@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"sandbox.internal/runtime/upgrade"
+	"sandbox.internal/runtime/forward"
 )
 
 // stuckAfter is how long a client may take nothing of an answer before it is given up.
@@ -17,6 +17,7 @@ const stuckAfter = 2 * time.Minute
 type answer struct {
 	http.ResponseWriter
 	controller *http.ResponseController
+	exchange   *forward.Exchange
 	streams    bool     // HTTP/2, where a deadline ends a stream that nothing is written to, too
 	own        []header // what the layers around us have set; it stands
 	shared     bool     // Target.SharedOrigin
@@ -32,15 +33,15 @@ type header struct {
 	values []string
 }
 
-func newAnswer(w http.ResponseWriter, r *http.Request, shared bool) *answer {
+func newAnswer(w http.ResponseWriter, r *http.Request, shared bool, exchange *forward.Exchange) *answer {
 	before := w.Header()
 	own := make([]header, 0, len(before))
 	for name, values := range before {
 		// Values that are added to it later are not ours.
 		own = append(own, header{name, slices.Clip(values)})
 	}
-	return &answer{ResponseWriter: w, controller: http.NewResponseController(w), streams: r.ProtoMajor == 2,
-		own: own, shared: shared}
+	return &answer{ResponseWriter: w, controller: http.NewResponseController(w), exchange: exchange,
+		streams: r.ProtoMajor == 2, own: own, shared: shared}
 }
 
 // Unwrap lets an http.ResponseController through.
@@ -56,29 +57,15 @@ func (a *answer) restore(server http.Header) {
 	}
 }
 
-// WriteHeader sends interim responses (1xx) straight to the connection. Layers in
-// between, echo's among them, take any status for the final one and would drop the
-// answer that follows.
+// WriteHeader sends a status, and of an interim answer what may pass.
 func (a *answer) WriteHeader(status int) {
-	// net/http says it itself, as soon as the transport reads the body.
-	if status == http.StatusContinue {
-		return
-	}
-	to := a.ResponseWriter
-	if status < http.StatusOK && status != http.StatusSwitchingProtocols {
+	if status > http.StatusContinue && status < http.StatusOK && status != http.StatusSwitchingProtocols {
 		withoutCommands(a.Header())
 		if a.shared {
 			confineInterim(a.Header())
 		}
-		for {
-			layer, ok := to.(interface{ Unwrap() http.ResponseWriter })
-			if !ok {
-				break
-			}
-			to = layer.Unwrap()
-		}
 	}
-	to.WriteHeader(status)
+	a.exchange.WriteHeader(a.ResponseWriter, status)
 }
 
 // Write bounds how long a client may hold up its answer, as the server has no write
@@ -112,7 +99,7 @@ func (a *answer) bound() (lift func()) {
 
 // Hijack gives the connection away.
 func (a *answer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	conn, buffered, err := upgrade.Hijack(a.ResponseWriter)
+	conn, buffered, err := forward.Hijack(a.ResponseWriter)
 	if err != nil {
 		return nil, nil, err
 	}

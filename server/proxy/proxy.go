@@ -22,8 +22,8 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"sandbox.internal/runtime/forward"
 	"sandbox.internal/runtime/sandboxhttp"
-	"sandbox.internal/runtime/upgrade"
 )
 
 const (
@@ -118,46 +118,45 @@ func dial(ctx context.Context, network, address string) (net.Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNotConnected, err)
 	}
-	return conn, nil
+	return forward.NewConn(conn), nil
 }
 
 // Forward sends r to the target and the answer to w. It returns an error only while
 // nothing of an answer has been sent: one of this package's, that of Target.Inspect,
 // or the cause of r's context when that has ended. An answer that breaks off later
 // ends in a panic with [http.ErrAbortHandler], so that the client notices.
+//
+// The server may answer before it has read the body. Then Forward returns once the answer is sent,
+// and the rest of the body stays unread: the server of r must not take it for another request, which
+// [sandbox.internal/openapi/serve.ForwardBody] has it do.
 func (p *Proxy) Forward(w http.ResponseWriter, r *http.Request, target Target) error {
 	below, err := withoutPrefix(r.URL, target.Prefix)
 	if err != nil {
 		return err
 	}
-	to := newAnswer(w, r, target.SharedOrigin)
+	var exchange forward.Exchange
+	defer exchange.End()
+	to := newAnswer(w, r, target.SharedOrigin, &exchange)
 	// Without it net/http reads the rest of the request before it sends the first byte of
 	// the answer. A writer that cannot do it works in turns, as before.
 	_ = to.controller.EnableFullDuplex()
 
-	var body *requestBody
-	var backend upgrade.Backend
 	var failure error
-	var forward httputil.ReverseProxy
-	forward = httputil.ReverseProxy{
+	var reverse httputil.ReverseProxy
+	reverse = httputil.ReverseProxy{
 		Transport:     p.transport,
 		FlushInterval: pause,
 		BufferPool:    &p.buffers,
 		ErrorLog:      p.complaints,
 		Rewrite: func(pr *httputil.ProxyRequest) {
 			rewrite(pr, target, below)
-			body = watch(pr, target.Strip)
-			if pr.In.Header.Get("Upgrade") != "" {
-				pr.Out = backend.Trace(pr.Out)
-			}
+			pr.Out = exchange.Send(pr.In, pr.Out)
 		},
 		ModifyResponse: func(response *http.Response) error {
 			if switchesUnasked(response) {
 				return errUnasked
 			}
-			if response.StatusCode == http.StatusSwitchingProtocols {
-				backend.Watch(response)
-			}
+			exchange.Received(response)
 			if target.Inspect != nil {
 				if err := target.Inspect(response); err != nil {
 					return &inspectedError{err}
@@ -165,7 +164,7 @@ func (p *Proxy) Forward(w http.ResponseWriter, r *http.Request, target Target) e
 			}
 			to.restore(response.Header)
 			if length := response.ContentLength; length >= 0 && length <= bufferSize {
-				forward.FlushInterval, to.length = 0, length
+				reverse.FlushInterval, to.length = 0, length
 			}
 			withoutCommands(response.Header)
 			redirect(response.Header, r, target)
@@ -179,7 +178,7 @@ func (p *Proxy) Forward(w http.ResponseWriter, r *http.Request, target Target) e
 		},
 		ErrorHandler: func(_ http.ResponseWriter, _ *http.Request, err error) { failure = err },
 	}
-	forward.ServeHTTP(to, r)
+	reverse.ServeHTTP(to, r)
 	if failure == nil {
 		if !to.taken {
 			// What is left goes out before the layers around us write their logs. A client that
@@ -194,7 +193,8 @@ func (p *Proxy) Forward(w http.ResponseWriter, r *http.Request, target Target) e
 		panic(http.ErrAbortHandler)
 	}
 	to.restore(nil)
-	return explain(r, body, failure)
+	exchange.AnnounceClose(to.Header())
+	return explain(r, &exchange, failure)
 }
 
 // switchesUnasked reports whether an answer switches to another protocol than the request asks for.
@@ -208,7 +208,7 @@ func switchesUnasked(response *http.Response) bool {
 type inspectedError struct{ error }
 
 // explain gives a failure its kind.
-func explain(r *http.Request, body *requestBody, failure error) error {
+func explain(r *http.Request, exchange *forward.Exchange, failure error) error {
 	var inspected *inspectedError
 	switch {
 	case r.Context().Err() != nil:
@@ -217,7 +217,7 @@ func explain(r *http.Request, body *requestBody, failure error) error {
 		return inspected.error
 	case errors.Is(failure, ErrNotConnected):
 		return failure
-	case body.failed():
+	case exchange.BodyFailed():
 		return fmt.Errorf("%w: %w", ErrRequestBody, failure)
 	}
 	if !errors.Is(failure, errUnasked) {
@@ -262,6 +262,7 @@ func rewrite(pr *httputil.ProxyRequest, target Target, below *url.URL) {
 	}
 	for _, name := range target.Strip {
 		out.Del(name)
+		pr.Out.Trailer.Del(name)
 	}
 	for name, value := range target.Set {
 		out.Set(name, value)

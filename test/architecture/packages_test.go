@@ -112,7 +112,7 @@ var projectRules = importRules{
 			packages: []string{"server/metrics"},
 			ours:     []string{"openapi/serve", "runtime/engine", "server/host", "server/lifecycle"},
 		},
-		{packages: []string{"server/proxy"}, ours: []string{"runtime/sandboxhttp", "runtime/upgrade"}, libraries: []string{zerolog}},
+		{packages: []string{"server/proxy"}, ours: []string{"runtime/forward", "runtime/sandboxhttp"}, libraries: []string{zerolog}},
 		{
 			packages:  []string{"server/reach"},
 			ours:      []string{"openapi/serve", "server/lifecycle", "server/proxy"},
@@ -222,7 +222,7 @@ var projectRules = importRules{
 		{packages: []string{"execd/code"}, ours: []string{"execd/eventlog", "execd/invalid", "runtime/kernel"}},
 		{packages: []string{"execd/files"}, ours: []string{"execd/identity", "runtime/remove"}},
 		{packages: []string{"execd/metrics", "execd/shell", "execd/watch"}},
-		{packages: []string{"execd/proxy"}, ours: []string{"runtime/upgrade"}},
+		{packages: []string{"execd/proxy"}, ours: []string{"runtime/forward"}},
 		{packages: []string{"execd/settings"}, ours: []string{}, libraries: noLibraries},
 		{packages: []string{"execd/config"}, ours: []string{"execd/settings"}, libraries: noLibraries},
 		{packages: []string{"execd/log"}, ours: []string{}, libraries: []string{zerolog}},
@@ -334,7 +334,7 @@ var projectRules = importRules{
 		},
 		{packages: []string{"runtime/kube/manager"}, ours: []string{"runtime/kube/..."}},
 		{packages: []string{"runtime/kernel"}},
-		{packages: []string{"runtime/sandboxhttp", "runtime/upgrade"}, ours: []string{}, libraries: noLibraries},
+		{packages: []string{"runtime/forward", "runtime/sandboxhttp"}, ours: []string{}, libraries: noLibraries},
 		{
 			packages:  []string{"runtime/tasks"},
 			ours:      []string{"runtime/sandboxhttp"},
