@@ -353,6 +353,9 @@ var projectRules = importRules{
 		},
 		{packages: []string{"test/cluster/nodes"}, ours: []string{}},
 		// Programs of ours for tests.
+		{packages: []string{"test/bodies"}, tests: true, ours: []string{
+			"execd/proxy", "openapi/rules", "openapi/serve", "server/ingress", "server/proxy",
+		}},
 		{packages: []string{"test/program"}, ours: []string{}, libraries: noLibraries},
 		{packages: []string{"test/snapshot"}, ours: []string{}, libraries: []string{sysPackage}},
 		// The tests of the repository as a whole.

@@ -66,10 +66,8 @@ func (b *backend) serve(conn net.Conn) {
 		b.strange.Add(1)
 		return
 	}
-	read := int64(-1)
-	switch part := r.Header.Get("X-Read"); part {
-	case "all":
-	default:
+	read := int64(-1) // all
+	if part := r.Header.Get("X-Read"); part != "all" {
 		read, _ = strconv.ParseInt(part, 10, 64)
 	}
 	body := "case " + r.Header.Get("X-Case")
@@ -82,9 +80,10 @@ func (b *backend) serve(conn net.Conn) {
 	switch r.Header.Get("X-Answer") {
 	case "before":
 		_, _ = io.WriteString(conn, header+body)
-		if r.Header.Get("Expect") == "" { // else the body does not follow
-			_ = b.take(conn, r, read)
+		if r.Header.Get("Expect") != "" {
+			return // the body may follow or not
 		}
+		_ = b.take(conn, r, read)
 	case "during":
 		if b.take(conn, r, min(max(read, -read), 1)) != nil {
 			return
