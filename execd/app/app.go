@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
-	"golang.org/x/sys/unix"
 
 	"sandbox.internal/execd/api"
 	"sandbox.internal/execd/code"
