@@ -32,8 +32,13 @@ import (
 	"sandbox.internal/openapi/document"
 )
 
-// deadline bounds whatever a test waits for.
-const deadline = 30 * time.Second
+const (
+	// deadline bounds whatever a test waits for.
+	deadline = 30 * time.Second
+	// longest bounds every request of the tests' clients to the end of its answer, streams included: an answer that does not end fails its
+	// test, and does not keep it.
+	longest = 4 * time.Minute
+)
 
 // contract is the document that every answer is held to; it is never changed.
 var contract = sync.OnceValues(document.LoadExecd)
@@ -77,14 +82,19 @@ func startWith(t *testing.T, settings config.Settings) *daemon {
 	go func() { stopped <- execd.Run(ctx) }()
 	t.Cleanup(func() {
 		stop()
-		must(t, <-stopped)
+		select {
+		case err := <-stopped:
+			must(t, err)
+		case <-time.After(deadline):
+			t.Errorf("the daemon has not stopped within %v", deadline)
+		}
 	})
 	return connect(t, "http://"+execd.Addr(), newTransport(t))
 }
 
 func connect(t *testing.T, url string, transport *conform.Transport) *daemon {
 	t.Helper()
-	d := &daemon{url: url, http: &http.Client{Transport: transport}, contract: transport}
+	d := &daemon{url: url, http: &http.Client{Transport: transport, Timeout: longest}, contract: transport}
 	var err error
 	d.client, err = gen.NewClient(url, gen.WithHTTPClient(d.http))
 	must(t, err)
@@ -156,6 +166,8 @@ func (c *child) start(t *testing.T, transport *conform.Transport) *daemon {
 	t.Cleanup(func() {
 		if !killed {
 			process.Process.Signal(syscall.SIGTERM)
+			late := time.AfterFunc(deadline, func() { _ = process.Process.Kill() }) // Wait returns that it was killed
+			defer late.Stop()
 			must(t, process.Wait())
 		}
 	})

@@ -19,6 +19,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	gen "sandbox.internal/gen/execd"
 )
@@ -44,7 +45,7 @@ func TestThousandStreamsAtOnce(t *testing.T) {
 	must(t, err)
 	defer release.Close()
 
-	client := &http.Client{Transport: crowd(t)}
+	client := &http.Client{Transport: crowd(t), Timeout: longest}
 	var begun, ended sync.WaitGroup
 	begun.Add(streams)
 	for i := range streams {
@@ -170,7 +171,7 @@ func TestTenThousandCommandsLeaveNothing(t *testing.T) {
 	const commands = 10_000
 	execd := &child{}
 	d := execd.start(t, newTransport(t))
-	client := &http.Client{Transport: crowd(t)}
+	client := &http.Client{Transport: crowd(t), Timeout: longest}
 	run := func() error {
 		events, err := d.follow(t.Context(), client, ":", func() {})
 		if err == nil && (len(events) != 2 || events[1].Type != "execution_complete") {
@@ -262,6 +263,9 @@ func (d *daemon) cutAfter(ctx context.Context, request string, limit, first int6
 		return nil, err
 	}
 	defer connection.Close()
+	if err := connection.SetDeadline(time.Now().Add(longest)); err != nil {
+		return nil, err
+	}
 	connection.(*net.TCPConn).SetLinger(0) // the daemon learns of it as of a client that crashed
 	if _, err := io.WriteString(connection, request); err != nil {
 		return nil, err
