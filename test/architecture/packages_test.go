@@ -104,6 +104,7 @@ var projectRules = importRules{
 			libraries: noLibraries,
 		},
 		{packages: []string{"runtime/flock", "runtime/remove"}, ours: []string{}, libraries: []string{sysPackage}},
+		{packages: []string{"runtime/failpoint"}, ours: []string{}, libraries: noLibraries},
 		{packages: []string{"server/store"}, ours: []string{"runtime/flock", "server/lifecycle"}},
 		{packages: []string{"server/load"}, ours: []string{"server/lifecycle"}, libraries: []string{sysPackage}},
 		{packages: []string{"server/config"}},
@@ -234,7 +235,7 @@ var projectRules = importRules{
 			"execd/metrics", "execd/proxy", "execd/terminal", "execd/watch",
 		}},
 		{packages: []string{"execd/compat"}, ours: []string{"openapi/serve", "runtime/remove", "execd/code", "execd/command", "execd/files"}, libraries: []string{echo, sysPackage}},
-		{packages: []string{"execd/task"}, ours: []string{"runtime/sandboxhttp", "runtime/tasks", "execd/process"}, libraries: []string{sysPackage, zerolog}},
+		{packages: []string{"execd/task"}, ours: []string{"runtime/failpoint", "runtime/sandboxhttp", "runtime/tasks", "execd/process"}, libraries: []string{sysPackage, zerolog}},
 		{packages: []string{"execd/cmd/task-executor"}, ours: []string{"runtime/tasks", "execd/log", "execd/settings", "execd/supervisor", "execd/task"}, libraries: []string{zerolog}},
 		{packages: []string{"execd/app", "execd/cmd/execd"}, ours: []string{"gen/execd", "openapi/...", "runtime/...", "execd/..."}},
 
@@ -298,7 +299,7 @@ var projectRules = importRules{
 		},
 		{
 			packages:  []string{"runtime/oci/keeper"},
-			ours:      []string{"runtime/engine", "runtime/oci/overlay", "runtime/oci/thread"},
+			ours:      []string{"runtime/engine", "runtime/failpoint", "runtime/oci/overlay", "runtime/oci/thread"},
 			libraries: []string{sysPackage, zerolog},
 		},
 		{packages: []string{"runtime/oci/network"}, ours: []string{"runtime/engine", "runtime/flock", "runtime/oci/thread"}},
