@@ -354,7 +354,7 @@ var projectRules = importRules{
 		},
 		{packages: []string{"test/cluster/nodes"}, ours: []string{}},
 		// Programs of ours for tests.
-		{packages: []string{"test/program"}, ours: []string{}, libraries: noLibraries},
+		{packages: []string{"test/program", "test/random"}, ours: []string{}, libraries: noLibraries},
 		{packages: []string{"test/snapshot"}, ours: []string{}, libraries: []string{sysPackage}},
 		// The tests of the repository as a whole.
 		{packages: []string{"test/architecture"}, tests: true, ours: []string{
