@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -22,6 +21,7 @@ import (
 	"time"
 
 	gen "sandbox.internal/gen/execd"
+	"sandbox.internal/test/random"
 )
 
 // crowd is a client with room for many streams at once.
@@ -194,6 +194,7 @@ func TestTenThousandCommandsLeaveNothing(t *testing.T) {
 func TestClientsCutAnywhere(t *testing.T) {
 	t.Parallel()
 	const clients, cuts = 60, 4
+	places := random.New(t)
 	execd := &child{}
 	d := execd.start(t, newTransport(t))
 	before := execd.atRest(t, d)
@@ -215,7 +216,7 @@ func TestClientsCutAnywhere(t *testing.T) {
 			for cut := 0; ; cut++ {
 				limit := int64(1 << 62)
 				if cut < cuts {
-					limit = 200 + rand.Int64N(60_000)
+					limit = 200 + places.Int64N(60_000)
 				}
 				got, err := d.cutAfter(t.Context(), request, limit, int64(len(events))+1)
 				if err != nil && !errors.Is(err, errCut) {
