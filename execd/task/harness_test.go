@@ -208,7 +208,7 @@ func start(t *testing.T, o podOptions) *pod {
 	command(t, "docker", append(args, built)...)
 	p.address = strings.Fields(command(t, "docker", "port", p.pause, strconv.Itoa(tasks.Port)))[0]
 	transport := &http.Transport{DisableKeepAlives: true}
-	p.Client = &tasks.Client{BaseURL: "http://" + p.address, Token: token, HTTP: &http.Client{Transport: transport}}
+	p.Client = &tasks.Client{BaseURL: "http://" + p.address, Token: token, HTTP: &http.Client{Transport: transport, Timeout: 2 * patience}}
 	if !o.idle {
 		p.answers()
 	}
