@@ -374,7 +374,7 @@ var projectRules = importRules{
 		// End-to-end tests: execd is a program in a sandbox.
 		{packages: []string{"test/e2e"}, tests: true, ours: []string{
 			"test/e2e/lives", "gen/...", "openapi/conform", "openapi/sse", "runtime/engine", "runtime/docker",
-			"server/api", "server/app", "server/config",
+			"server/api", "server/app", "server/config", "test/random",
 		}},
 		// Tests for every backend: no adapter, and of the server its configuration and its start.
 		{packages: []string{"test/e2e/lives"}, tests: true, ours: []string{
@@ -383,13 +383,13 @@ var projectRules = importRules{
 		}},
 		// The backend of tests on the service's own engine, whose store it makes.
 		{packages: []string{"test/e2e/lives/onlocal"}, tests: true, ours: []string{"test/e2e/lives", "runtime/oci"}},
-		{packages: []string{"test/e2e/local"}, tests: true, ours: []string{"test/e2e/lives/...", "gen/..."}},
+		{packages: []string{"test/e2e/local"}, tests: true, ours: []string{"test/e2e/lives/...", "test/random", "gen/..."}},
 		{packages: []string{"test/e2e/clients"}, tests: true, ours: []string{
 			"test/e2e/lives/...", "gen/...", "sdk/go", "server/config", "server/mcp", "server/mcp/endpoint",
 		}},
 		// The same on a cluster, with the access of its administrators.
 		{packages: []string{"test/e2e/kube"}, tests: true, ours: []string{
-			"test/e2e/lives", "gen/...", "runtime/kube/manager", "runtime/kube/v1alpha1", "test/cluster",
+			"test/e2e/lives", "gen/...", "runtime/kube/manager", "runtime/kube/v1alpha1", "test/cluster", "test/random",
 		}},
 		{packages: []string{"test/e2e/coverage"}, tests: true},
 		{packages: []string{"test/e2e/cells"}, tests: true, ours: []string{

@@ -18,9 +18,16 @@ type TB interface {
 	Fatalf(format string, args ...any)
 }
 
-// New returns random numbers for one test, whose log names the seed: that of [SeedVariable], or a new one. Several goroutines may use them at
-// once; a seed then repeats the numbers, and not which goroutine gets which. A value of the variable that is no seed fails the test.
+// New returns random numbers from the [Seed] of a test. Several goroutines may use them at once; a seed then repeats the numbers, and not which
+// goroutine gets which.
 func New(t TB) *rand.Rand {
+	t.Helper()
+	return From(Seed(t))
+}
+
+// Seed returns the seed of a test, whose log names it: that of [SeedVariable], or a new one. A value of the variable that is no seed fails the
+// test.
+func Seed(t TB) uint64 {
 	t.Helper()
 	seed := rand.Uint64()
 	if text := os.Getenv(SeedVariable); text != "" {
@@ -30,7 +37,7 @@ func New(t TB) *rand.Rand {
 		}
 	}
 	t.Logf("random numbers: %s=%d repeats them", SeedVariable, seed)
-	return From(seed)
+	return seed
 }
 
 // From returns the random numbers of a seed, for a process that a test has given one to. Several goroutines may use them at once.
