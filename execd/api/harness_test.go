@@ -33,8 +33,10 @@ import (
 )
 
 const (
-	// deadline bounds whatever a test waits for.
+	// deadline bounds single messages and answers, and the end of a daemon.
 	deadline = 30 * time.Second
+	// patience bounds whatever eventually waits for: only a hang takes so long, also where many others use the processors.
+	patience = 2 * time.Minute
 	// longest bounds every request of the tests' clients to the end of its answer, streams included: an answer that does not end fails its
 	// test, and does not keep it.
 	longest = 4 * time.Minute
@@ -364,9 +366,9 @@ func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	poll := time.NewTicker(2 * time.Millisecond)
 	defer poll.Stop()
-	for end := time.Now().Add(deadline); !done(); <-poll.C {
+	for end := time.Now().Add(patience); !done(); <-poll.C {
 		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", deadline, what)
+			t.Fatalf("not within %v: %s", patience, what)
 		}
 	}
 }
