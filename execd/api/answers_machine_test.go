@@ -243,7 +243,7 @@ func outOfDescriptors(t *testing.T, transport *conform.Transport) []answer {
 	file := write(t, filepath.Join(dir, "file"), "x")
 	must(t, os.Mkdir(filepath.Join(dir, "sub"), 0o755))
 	write(t, filepath.Join(dir, "sub", "file"), "x")
-	execd := &child{Descriptors: 32}
+	execd := &child{}
 	d := execd.start(t, transport)
 	execd.takeDescriptors(t, d)
 	sent := internal(d, "uploadFiles", "POST /files/upload", upload(file, "x"))

@@ -32,8 +32,15 @@ import (
 	"sandbox.internal/openapi/document"
 )
 
-// deadline bounds whatever a test waits for.
-const deadline = 30 * time.Second
+const (
+	// deadline bounds single messages and answers, and the end of a daemon.
+	deadline = 30 * time.Second
+	// patience bounds whatever eventually waits for: only a hang takes so long, also where many others use the processors.
+	patience = 2 * time.Minute
+	// longest bounds every request of the tests' clients to the end of its answer, streams included: an answer that does not end fails its
+	// test, and does not keep it.
+	longest = 4 * time.Minute
+)
 
 // contract is the document that every answer is held to; it is never changed.
 var contract = sync.OnceValues(document.LoadExecd)
@@ -77,14 +84,19 @@ func startWith(t *testing.T, settings config.Settings) *daemon {
 	go func() { stopped <- execd.Run(ctx) }()
 	t.Cleanup(func() {
 		stop()
-		must(t, <-stopped)
+		select {
+		case err := <-stopped:
+			must(t, err)
+		case <-time.After(deadline):
+			t.Errorf("the daemon has not stopped within %v", deadline)
+		}
 	})
 	return connect(t, "http://"+execd.Addr(), newTransport(t))
 }
 
 func connect(t *testing.T, url string, transport *conform.Transport) *daemon {
 	t.Helper()
-	d := &daemon{url: url, http: &http.Client{Transport: transport}, contract: transport}
+	d := &daemon{url: url, http: &http.Client{Transport: transport, Timeout: longest}, contract: transport}
 	var err error
 	d.client, err = gen.NewClient(url, gen.WithHTTPClient(d.http))
 	must(t, err)
@@ -156,6 +168,8 @@ func (c *child) start(t *testing.T, transport *conform.Transport) *daemon {
 	t.Cleanup(func() {
 		if !killed {
 			process.Process.Signal(syscall.SIGTERM)
+			late := time.AfterFunc(deadline, func() { _ = process.Process.Kill() }) // Wait returns that it was killed
+			defer late.Stop()
 			must(t, process.Wait())
 		}
 	})
@@ -352,9 +366,9 @@ func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	poll := time.NewTicker(2 * time.Millisecond)
 	defer poll.Stop()
-	for end := time.Now().Add(deadline); !done(); <-poll.C {
+	for end := time.Now().Add(patience); !done(); <-poll.C {
 		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", deadline, what)
+			t.Fatalf("not within %v: %s", patience, what)
 		}
 	}
 }

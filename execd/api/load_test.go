@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -19,8 +18,10 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	gen "sandbox.internal/gen/execd"
+	"sandbox.internal/test/random"
 )
 
 // crowd is a client with room for many streams at once.
@@ -44,7 +45,7 @@ func TestThousandStreamsAtOnce(t *testing.T) {
 	must(t, err)
 	defer release.Close()
 
-	client := &http.Client{Transport: crowd(t)}
+	client := &http.Client{Transport: crowd(t), Timeout: longest}
 	var begun, ended sync.WaitGroup
 	begun.Add(streams)
 	for i := range streams {
@@ -170,7 +171,7 @@ func TestTenThousandCommandsLeaveNothing(t *testing.T) {
 	const commands = 10_000
 	execd := &child{}
 	d := execd.start(t, newTransport(t))
-	client := &http.Client{Transport: crowd(t)}
+	client := &http.Client{Transport: crowd(t), Timeout: longest}
 	run := func() error {
 		events, err := d.follow(t.Context(), client, ":", func() {})
 		if err == nil && (len(events) != 2 || events[1].Type != "execution_complete") {
@@ -193,6 +194,7 @@ func TestTenThousandCommandsLeaveNothing(t *testing.T) {
 func TestClientsCutAnywhere(t *testing.T) {
 	t.Parallel()
 	const clients, cuts = 60, 4
+	places := random.New(t)
 	execd := &child{}
 	d := execd.start(t, newTransport(t))
 	before := execd.atRest(t, d)
@@ -214,7 +216,7 @@ func TestClientsCutAnywhere(t *testing.T) {
 			for cut := 0; ; cut++ {
 				limit := int64(1 << 62)
 				if cut < cuts {
-					limit = 200 + rand.Int64N(60_000)
+					limit = 200 + places.Int64N(60_000)
 				}
 				got, err := d.cutAfter(t.Context(), request, limit, int64(len(events))+1)
 				if err != nil && !errors.Is(err, errCut) {
@@ -262,6 +264,9 @@ func (d *daemon) cutAfter(ctx context.Context, request string, limit, first int6
 		return nil, err
 	}
 	defer connection.Close()
+	if err := connection.SetDeadline(time.Now().Add(longest)); err != nil {
+		return nil, err
+	}
 	connection.(*net.TCPConn).SetLinger(0) // the daemon learns of it as of a client that crashed
 	if _, err := io.WriteString(connection, request); err != nil {
 		return nil, err

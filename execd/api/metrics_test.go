@@ -115,7 +115,7 @@ func TestHeadIsAnsweredLikeGet(t *testing.T) {
 	t.Parallel()
 	d := start(t)
 	// The contract does not list HEAD, which HTTP has for every GET.
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: longest}
 	response, err := client.Head(d.url + "/metrics")
 	must(t, err)
 	response.Body.Close()

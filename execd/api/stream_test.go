@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -17,6 +16,7 @@ import (
 	"time"
 
 	gen "sandbox.internal/gen/execd"
+	"sandbox.internal/test/random"
 )
 
 func TestForegroundStream(t *testing.T) {
@@ -168,6 +168,7 @@ func TestReaderThatStopsReading(t *testing.T) {
 func TestStreamCutFiftyTimes(t *testing.T) {
 	t.Parallel()
 	const cuts = 50
+	places := random.New(t)
 	d := start(t)
 	written := filepath.Join(t.TempDir(), "written")
 	id := d.background(t, fmt.Sprintf(
@@ -198,7 +199,7 @@ func TestStreamCutFiftyTimes(t *testing.T) {
 		return false
 	}
 	for range cuts {
-		if follow(1 + rand.IntN(200)) {
+		if follow(1 + places.IntN(200)) {
 			t.Fatal("the stream ended before it was cut often enough")
 		}
 	}

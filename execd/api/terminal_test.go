@@ -109,14 +109,21 @@ func (v *viewer) end() websocket.StatusCode {
 	}
 }
 
+func (v *viewer) send(kind websocket.MessageType, text string) {
+	v.t.Helper()
+	ctx, cancel := context.WithTimeout(v.t.Context(), deadline)
+	defer cancel()
+	must(v.t, v.connection.Write(ctx, kind, []byte(text)))
+}
+
 func (v *viewer) enter(text string) {
 	v.t.Helper()
-	must(v.t, v.connection.Write(v.t.Context(), websocket.MessageBinary, []byte(text)))
+	v.send(websocket.MessageBinary, text)
 }
 
 func (v *viewer) say(text string) {
 	v.t.Helper()
-	must(v.t, v.connection.Write(v.t.Context(), websocket.MessageText, []byte(text)))
+	v.send(websocket.MessageText, text)
 }
 
 func TestTerminalSession(t *testing.T) {
@@ -156,7 +163,7 @@ func TestTerminalThroughTheProxy(t *testing.T) {
 	id := d.terminal(t, gen.TerminalRequest{Command: new("cat")})
 	plain := &http.Transport{}
 	t.Cleanup(plain.CloseIdleConnections)
-	v := d.attachAt(t, d.url+"/proxy/"+port+"/pty/"+id+"/attach", &http.Client{Transport: plain})
+	v := d.attachAt(t, d.url+"/proxy/"+port+"/pty/"+id+"/attach", &http.Client{Transport: plain, Timeout: longest})
 	v.enter("hello\r")
 	v.until("hello\r\nhello\r\n")
 }

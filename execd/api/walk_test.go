@@ -38,11 +38,13 @@ func TestWalksAreStreamed(t *testing.T) {
 	execd := &child{}
 	d := execd.start(t, newTransport(t))
 	before := execd.atRest(t, d)
+	client := &http.Client{Transport: &http.Transport{}, Timeout: longest}
+	defer client.CloseIdleConnections()
 	for name, target := range map[string]string{
 		"search": "/files/search?path=" + url.QueryEscape(root),
 		"list":   "/directories/list?depth=2&path=" + url.QueryEscape(root),
 	} {
-		response, err := http.Get(d.url + target)
+		response, err := client.Get(d.url + target)
 		must(t, err)
 		defer response.Body.Close()
 		decoder := json.NewDecoder(response.Body)
@@ -63,7 +65,6 @@ func TestWalksAreStreamed(t *testing.T) {
 			t.Errorf("%s: %d files of %d (%v)", name, files, count+1, err)
 		}
 	}
-	http.DefaultClient.CloseIdleConnections()
 	if after := execd.holds(t); after.Heap > before.Heap+16<<20 {
 		t.Errorf("the heap has grown from %d to %d MiB", before.Heap>>20, after.Heap>>20)
 	}
@@ -74,7 +75,7 @@ func TestWalkThatFailsOnTheWayIsCut(t *testing.T) {
 	t.Parallel()
 	d := start(t)
 	root := forest(t, 100, 1000) // far more than the buffers between the daemon and its client hold
-	client := &http.Client{Transport: &http.Transport{}}
+	client := &http.Client{Transport: &http.Transport{}, Timeout: longest}
 	defer client.CloseIdleConnections()
 	response, err := client.Get(d.url + "/files/search?path=" + url.QueryEscape(root))
 	must(t, err)

@@ -33,6 +33,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const (
 	tokenHeader = "X-EXECD-ACCESS-TOKEN"
 	token       = "open-sesame"
+	// longest bounds every request to the end of its answer, streams included, and the stop of a daemon.
+	longest = 4 * time.Minute
 )
 
 // daemon is an execd that serves until its test ends, or stop is called.
@@ -61,11 +63,16 @@ func start(t *testing.T, settings config.Settings) *daemon {
 	}()
 	t.Cleanup(func() {
 		stop()
-		must(t, <-d.stopped)
+		select {
+		case err := <-d.stopped:
+			must(t, err)
+		case <-time.After(longest):
+			t.Errorf("the daemon has not stopped within %v", longest)
+		}
 	})
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
-	d.http = &http.Client{Transport: transport}
+	d.http = &http.Client{Transport: transport, Timeout: longest}
 	d.client, err = gen.NewClient(d.url, gen.WithHTTPClient(d.http), gen.WithRequestEditorFn(
 		func(_ context.Context, r *http.Request) error {
 			r.Header.Set(tokenHeader, settings.AccessToken)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"sandbox.internal/execd/command"
 	"sandbox.internal/execd/eventlog"
 	"sandbox.internal/execd/invalid"
+	"sandbox.internal/test/random"
 )
 
 func TestStreamTellsInitOutputAndEnd(t *testing.T) {
@@ -111,6 +111,7 @@ func TestStreamCutAnywhereResumesToTheSameBytes(t *testing.T) {
 	c := start(t, m, command.Spec{Command: `seq 100000; head -c 300000 /dev/zero | tr '\0' x; echo; head -c 1500000 /dev/urandom; printf end`})
 	wait(t, c)
 	want := digest(all(t, c))
+	cuts := random.New(t)
 	for round := range 3 {
 		var events []event
 		for cut := 0; ; cut++ {
@@ -118,7 +119,7 @@ func TestStreamCutAnywhereResumesToTheSameBytes(t *testing.T) {
 			if len(events) > 0 {
 				after = last(events).ID
 			}
-			left := rand.IntN(8000) + 1
+			left := cuts.IntN(8000) + 1
 			events = append(events, follow(t, c, after, func(event) bool { left--; return left == 0 })...)
 			if ended(last(events)) {
 				break

@@ -20,7 +20,33 @@ import (
 
 // The sandbox of these tests is what descends from the test's own process, so no two of them run at the same time.
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	switch os.Getenv("TEST_PROCESS") {
+	case "parent":
+		os.Exit(parentOfZombie())
+	case "wait":
+		fmt.Println("ready")
+		awaitEnd()
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// parentOfZombie starts a child, says its pid, and never waits for it. A shell may do that as soon as a child has ended, and os.Process could
+// when it is collected.
+func parentOfZombie() int {
+	pid, err := syscall.ForkExec("/bin/true", []string{"true"}, nil)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	fmt.Println(pid)
+	awaitEnd()
+	return 0
+}
+
+// awaitEnd returns when the test that has started this process closes its standard input, or is gone.
+func awaitEnd() { _, _ = os.Stdin.Read(make([]byte, 1)) }
 
 const deadline = 30 * time.Second
 
@@ -45,16 +71,34 @@ func eventually(t *testing.T, what string, done func() bool) {
 // run starts a shell script that says a line when it is ready, in a session of its own, and ends all of it with the test.
 func run(t *testing.T, script string) (pid int, said string) {
 	t.Helper()
-	command := exec.Command("/bin/sh", "-c", script)
-	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
-	stdout, err := command.StdoutPipe()
+	return launch(t, exec.Command("/bin/sh", "-c", script))
+}
+
+// runSelf is run for this test's binary, as the process of TestMain with that name.
+func runSelf(t *testing.T, name string) (pid int, said string) {
+	t.Helper()
+	command := exec.Command("/proc/self/exe")
+	command.Env = append(os.Environ(), "TEST_PROCESS="+name)
+	stdin, err := command.StdinPipe()
 	must(t, err)
+	t.Cleanup(func() { stdin.Close() })
+	return launch(t, command)
+}
+
+func launch(t *testing.T, command *exec.Cmd) (pid int, said string) {
+	t.Helper()
+	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
+	stdout, stdoutWriter, err := os.Pipe()
+	must(t, err)
+	command.Stdout = stdoutWriter
 	must(t, command.Start())
 	t.Cleanup(func() {
 		syscall.Kill(-command.Process.Pid, syscall.SIGKILL)
 		stdout.Close()
 		command.Wait()
 	})
+	stdoutWriter.Close()
+	must(t, stdout.SetReadDeadline(time.Now().Add(deadline)))
 	said, err = bufio.NewReader(stdout).ReadString('\n')
 	must(t, err)
 	return command.Process.Pid, strings.TrimSpace(said)
@@ -177,8 +221,8 @@ func TestContinuedByItsOwnerIsOurs(t *testing.T) {
 }
 
 func TestZombiesAndStrangersAreLeftAlone(t *testing.T) {
-	// A child that has ended and has not been waited for.
-	pid, zombie := run(t, `sleep 0 & echo $!; exec sleep 1000`)
+	// A process that starts a child and does not wait for it.
+	pid, zombie := runSelf(t, "parent")
 	eventually(t, "the child is a zombie", func() bool { return states(t, number(t, zombie)) == "Z" })
 	f, err := freeze.New(freeze.Options{Root: pid})
 	must(t, err)
@@ -210,31 +254,11 @@ func TestFreezeWaitsForThoseWhoStartProcesses(t *testing.T) {
 }
 
 func TestThreads(t *testing.T) {
-	// This test's binary has threads; run it as a process that only waits for its end.
-	command := exec.Command("/proc/self/exe", "-test.run=^TestWaits$")
-	command.Env = append(os.Environ(), "TEST_WAIT=1")
-	stdin, err := command.StdinPipe()
-	must(t, err)
-	stdout, err := command.StdoutPipe()
-	must(t, err)
-	must(t, command.Start())
-	_, err = bufio.NewReader(stdout).ReadString('\n')
-	must(t, err)
+	pid, _ := runSelf(t, "wait") // this test's binary has threads
 	f := newFreezer(t, nil)
 	must(t, f.Freeze(t.Context()))
-	if got := states(t, command.Process.Pid); len(got) < 2 || strings.Trim(got, "T") != "" {
+	if got := states(t, pid); len(got) < 2 || strings.Trim(got, "T") != "" {
 		t.Errorf("the threads are %q", got)
 	}
 	must(t, f.Thaw())
-	must(t, stdin.Close())
-	must(t, command.Wait())
-}
-
-// TestWaits is the process of TestThreads.
-func TestWaits(t *testing.T) {
-	if os.Getenv("TEST_WAIT") == "" {
-		return
-	}
-	fmt.Println("ready")
-	os.Stdin.Read(make([]byte, 1))
 }

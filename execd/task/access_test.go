@@ -34,7 +34,7 @@ func TestAccess(t *testing.T) {
 			t.Fatal(err)
 		}
 		request.Header.Set(tasks.TokenHeader, token)
-		response, err := http.DefaultClient.Do(request)
+		response, err := (&http.Client{Timeout: localPatience}).Do(request)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -100,6 +100,9 @@ func TestSlowBody(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer connection.Close()
+	if err := connection.SetDeadline(time.Now().Add(localPatience)); err != nil {
+		t.Fatal(err)
+	}
 	answers := bufio.NewReader(connection)
 	proof := tasks.Prove(key, "pod", a.challenge.Load().(string))
 	fmt.Fprintf(connection, "PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: 17\r\nExpect: 100-continue\r\n%s: %s\r\n\r\n", tasks.TokenHeader, proof)

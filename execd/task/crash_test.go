@@ -3,13 +3,14 @@ package task_test
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"sandbox.internal/execd/task"
 	"sandbox.internal/runtime/tasks"
+	"sandbox.internal/test/random"
 )
 
 // TestExecutorKilled: tasks go on without the executor, and the next one learns how they ended, also while there was none.
@@ -210,42 +211,37 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// TestRandomCrashes: whenever the executor is killed, an accepted task runs exactly once, and its end is known.
-func TestRandomCrashes(t *testing.T) {
-	p := start(t, podOptions{})
+// TestCrashes: wherever the executor is killed, and whenever, an accepted task runs exactly once, and its end is known.
+func TestCrashes(t *testing.T) {
+	p := start(t, podOptions{failpoints: true})
 	const (
-		number = 30
-		kills  = 12
+		number   = 30
+		rounds   = 3 // at each failpoint
+		randomly = 6 // kills beside them, at most
 	)
-	ctx, stop := context.WithCancel(t.Context())
-	killed, stopped := 0, make(chan struct{})
-	go func() {
-		defer close(stopped)
-		for ctx.Err() == nil && killed < kills {
-			// Only what has answered is killed, else a slow machine would never get further.
-			if _, err := p.List(ctx); err == nil {
-				pause(ctx, time.Duration(rand.IntN(150))*time.Millisecond)
-				for _, pid := range p.processes("/task-executor") {
-					// Neither process 1 of the container nor a shim.
-					if line, err := cmdline(pid); err == nil && line == "/task-executor\x00" && syscall.Kill(pid, syscall.SIGKILL) == nil {
-						killed++
-					}
-				}
-			}
-			pause(ctx, 10*time.Millisecond)
-		}
-	}()
-	defer func() { stop(); <-stopped }()
+	places := []string{task.LoadedFailpoint, task.RecordedFailpoint, task.ShimStartedFailpoint, task.EndedFailpoint}
+	stop := p.killRandomly(randomly)
+	defer stop()
 	for i := range number {
+		if i < rounds*len(places) { // after which there are enough tasks for those that are armed last
+			if err := p.armed.Arm(places[i%len(places)], 1); err != nil {
+				t.Fatal(err)
+			}
+		}
 		p.put(fmt.Sprintf("task-%d", i), shell(fmt.Sprintf("echo %d >> /tmp/runs; exit %d", i, i%2)))
 	}
 	for i := range number {
 		p.ends(fmt.Sprintf("task-%d", i))
 	}
 	stop()
-	<-stopped
-	if killed == 0 {
-		t.Error("nothing was killed")
+	for _, place := range places {
+		p.eventually("the executor is killed at "+place, func() error {
+			left, err := p.armed.Left(place)
+			if err == nil && left > 0 {
+				err = fmt.Errorf("%d times of %d are left", left, rounds)
+			}
+			return err
+		})
 	}
 	p.answers()
 	for i := range number {
@@ -258,5 +254,32 @@ func TestRandomCrashes(t *testing.T) {
 	}
 	if got := p.sh("sort -n /tmp/runs | uniq -c | awk '$1 == 1' | wc -l; wc -l < /tmp/runs"); got != fmt.Sprintf("%d\n%d", number, number) {
 		t.Errorf("tasks that ran once, and runs in all: %q", got)
+	}
+}
+
+// killRandomly kills the executor at random moments, so many times at most, until stop is called.
+func (p *pod) killRandomly(times int) (stop func()) {
+	ctx, cancel := context.WithCancel(p.t.Context())
+	moments := random.New(p.t)
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for killed := 0; ctx.Err() == nil && killed < times; {
+			// Only what has answered is killed, else a slow machine would never get further.
+			if _, err := p.List(ctx); err == nil {
+				pause(ctx, time.Duration(moments.IntN(150))*time.Millisecond)
+				for _, pid := range p.processes("/task-executor") {
+					// Neither process 1 of the container nor a shim.
+					if line, err := cmdline(pid); err == nil && line == "/task-executor\x00" && syscall.Kill(pid, syscall.SIGKILL) == nil {
+						killed++
+					}
+				}
+			}
+			pause(ctx, 10*time.Millisecond)
+		}
+	}()
+	return func() {
+		cancel()
+		<-stopped
 	}
 }

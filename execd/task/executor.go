@@ -32,7 +32,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/execd/process"
+	"sandbox.internal/runtime/failpoint"
 	"sandbox.internal/runtime/tasks"
+)
+
+// Failpoints of the executor.
+const (
+	LoadedFailpoint      = "task.loaded"       // it has read what is recorded, and does not answer yet
+	RecordedFailpoint    = "task.recorded"     // a new task is recorded, and its client has no answer
+	ShimStartedFailpoint = "task.shim-started" // the shim of a task was started, and may have recorded nothing yet
+	EndedFailpoint       = "task.ended"        // the end of a task is recorded, and no status says so yet
 )
 
 // maxTasks bounds how many tasks an executor keeps, ended ones that have not been deleted included.
@@ -137,6 +146,7 @@ func New(o Options) (_ *Executor, err error) {
 	if err := e.load(); err != nil {
 		return nil, fmt.Errorf("read the state directory: %w", err)
 	}
+	failpoint.Hit(LoadedFailpoint)
 	path := socketPath(o.StateDir)
 	if err := os.RemoveAll(path); err != nil {
 		return nil, err
@@ -305,6 +315,7 @@ func (e *Executor) Put(name string, task tasks.Task) (tasks.Status, error) {
 	if err != nil {
 		return tasks.Status{}, fmt.Errorf("record task %s: %w", name, err)
 	}
+	failpoint.Hit(RecordedFailpoint)
 	t = newEntry(f, name, task)
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -66,6 +66,7 @@ type pod struct {
 	executor string
 	pause    string
 	address  string
+	armed    program.Failpoints // with podOptions.failpoints
 }
 
 // podOptions are what differs between tests.
@@ -76,6 +77,8 @@ type podOptions struct {
 	idle    bool     // the executor is not waited for
 	marker  string
 	caps    []string // instead of the one that the document demands
+	// failpoints lets the test arm failpoints of the executor.
+	failpoints bool
 }
 
 func command(t *testing.T, name string, args ...string) string {
@@ -93,6 +96,9 @@ func run(ctx context.Context, name string, args ...string) (string, error) {
 	out, err := exec.CommandContext(ctx, name, args...).CombinedOutput()
 	return string(out), err
 }
+
+// failpoints is the folder of the executor's failpoints in its container, where it is mounted when a test has some.
+const failpoints = "/failpoints"
 
 // built is the executor's image, made from the working tree once.
 var built struct {
@@ -118,7 +124,8 @@ func image(t *testing.T) string {
 }
 
 func makeImage(folder string) (string, error) {
-	if err := program.Build(context.Background(), folder, "sandbox.internal/execd/cmd/task-executor", "sandbox.internal/execd/cmd/task-executor-init"); err != nil {
+	if err := program.BuildWithFailpoints(context.Background(), folder, failpoints,
+		"sandbox.internal/execd/cmd/task-executor", "sandbox.internal/execd/cmd/task-executor-init"); err != nil {
 		return "", err
 	}
 	var archive bytes.Buffer
@@ -194,10 +201,14 @@ func start(t *testing.T, o podOptions) *pod {
 	}
 	args = append([]string{"run", "-d", "--name", p.executor, "--pid", "container:" + p.pause, "--network", "container:" + p.pause,
 		"-v", p.name + ":/var/lib/task-executor", "-e", "TASK_EXECUTOR_TOKEN=" + token, "-e", "TASK_EXECUTOR_MAIN_MARKER=" + o.marker}, o.caps...)
+	if o.failpoints {
+		p.armed = program.Failpoints(t.TempDir())
+		args = append(args, "-v", string(p.armed)+":"+failpoints)
+	}
 	command(t, "docker", append(args, built)...)
 	p.address = strings.Fields(command(t, "docker", "port", p.pause, strconv.Itoa(tasks.Port)))[0]
 	transport := &http.Transport{DisableKeepAlives: true}
-	p.Client = &tasks.Client{BaseURL: "http://" + p.address, Token: token, HTTP: &http.Client{Transport: transport}}
+	p.Client = &tasks.Client{BaseURL: "http://" + p.address, Token: token, HTTP: &http.Client{Transport: transport, Timeout: 2 * patience}}
 	if !o.idle {
 		p.answers()
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/execd/process"
+	"sandbox.internal/runtime/failpoint"
 	"sandbox.internal/runtime/tasks"
 )
 
@@ -32,6 +33,9 @@ func (e *Executor) manage(t *entry) {
 	for {
 		// What changes may be readable again in a moment: its error is no reason to give the task up.
 		snapshot, err := t.folder.load()
+		if snapshot.end != nil {
+			failpoint.Hit(EndedFailpoint)
+		}
 		e.update(t, snapshot, err)
 		deleting, stopping := e.asked(t)
 		mayRun := snapshot.started != nil && snapshot.end == nil
@@ -192,6 +196,7 @@ func (e *Executor) start(t *entry) bool {
 		e.Logger.Error().Err(err).Str("task", t.name).Msg("the shim does not start; it is tried again")
 		return false
 	}
+	failpoint.Hit(ShimStartedFailpoint)
 	ended := make(chan struct{})
 	e.background.Go(func() {
 		process.AwaitExit(command.Process.Pid)

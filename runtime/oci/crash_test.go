@@ -21,6 +21,7 @@ import (
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci"
 	"sandbox.internal/runtime/oci/keeper"
+	"sandbox.internal/test/random"
 )
 
 const (
@@ -56,6 +57,7 @@ type victims struct{ keeper, service bool }
 type job struct {
 	Site    site
 	ImageID string
+	Seed    uint64
 }
 
 func killWhileWorking(t *testing.T, s site, victims victims) {
@@ -64,11 +66,12 @@ func killWhileWorking(t *testing.T, s site, victims victims) {
 	imageID := loadProbe(t, e)
 	closeEngine(t, e)
 	rounds, started, failed := 0, 0, 0
+	numbers := random.New(t)
 	longest := time.Second // until something is killed
 	for end := time.Now().Add(crashTime); time.Now().Before(end) || started == 0 && longest < time.Minute; rounds++ {
-		service := startService(t, job{s, imageID})
+		service := startService(t, job{s, imageID, numbers.Uint64()})
 		for { // the keeper can be killed several times in the life of a service
-			pause := time.NewTimer(rand.N(longest))
+			pause := time.NewTimer(time.Duration(numbers.Int64N(int64(longest))))
 			<-pause.C // the moment is to be any
 			if victims.keeper {
 				killKeeper(t, s)
@@ -208,10 +211,11 @@ func work(ctx context.Context, j job) error {
 	for _, c := range left {
 		group.Go(func() { finish(ctx, e, c) })
 	}
+	numbers := random.From(j.Seed)
 	for range workers {
 		group.Go(func() {
 			for {
-				live(ctx, e, j.ImageID)
+				live(ctx, e, j.ImageID, numbers)
 			}
 		})
 	}
@@ -220,9 +224,9 @@ func work(ctx context.Context, j job) error {
 }
 
 // live makes a container that ends by itself, and removes it.
-func live(ctx context.Context, e *oci.Engine, imageID string) {
-	code := rand.IntN(100) + 1
-	spec := probe(imageID, "later", strconv.Itoa(rand.IntN(200)), strconv.Itoa(code))
+func live(ctx context.Context, e *oci.Engine, imageID string, numbers *rand.Rand) {
+	code := numbers.IntN(100) + 1
+	spec := probe(imageID, "later", strconv.Itoa(numbers.IntN(200)), strconv.Itoa(code))
 	spec.Labels = map[string]string{codeLabel: strconv.Itoa(code)}
 	spec.Network, spec.Publish = engine.NetworkOwn, []int{8080}
 	id, err := e.Create(ctx, spec)

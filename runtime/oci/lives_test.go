@@ -63,6 +63,7 @@ func answer(port int) string {
 		return err.Error()
 	}
 	defer func() { _ = connection.Close() }()
+	_ = connection.SetDeadline(time.Now().Add(patience))
 	text, _ := io.ReadAll(connection)
 	return string(text)
 }

@@ -24,6 +24,9 @@ const trialTimeout = 20 * time.Second
 // trialName is that of the container of a trial; no other can be called so. One that a killed service has left is removed.
 const trialName = ".trial"
 
+// userNamespacesField is the field of the log that says what is known about user namespaces: available, missing or untried.
+const userNamespacesField = "user_namespaces"
+
 func (r *record) isTrial() bool { return r.Spec.Name == trialName }
 
 // openUsers takes the ids for user namespaces.
@@ -36,7 +39,7 @@ func (e *Engine) openUsers() error {
 	pool, err := users.Open(claims, e.layout.data, e.makeUserNamespace)
 	if err != nil && !passing(err) && e.options.UserNamespaces == UserNamespacesAuto {
 		e.noUsers = err.Error()
-		e.log.Warn().Err(err).Msg("containers have no user namespaces: their root is that of the host, without the capabilities")
+		e.log.Warn().Err(err).Str(userNamespacesField, "missing").Msg("containers have no user namespaces: their root is that of the host, without the capabilities")
 		return nil
 	}
 	if err != nil {
@@ -78,15 +81,16 @@ func (e *Engine) proveUsers(ctx context.Context) error {
 		}
 		switch {
 		case err == nil:
-			e.log.Info().Str("runtime", path).Msg("containers have user namespaces")
+			e.log.Info().Str("runtime", path).Str(userNamespacesField, "available").Msg("containers have user namespaces")
 		case ctx.Err() == nil && !errors.As(err, &refused):
 			// Containers do without only where it is known that they must. If these must, they fail to start.
-			e.log.Warn().Err(err).Str("runtime", path).Msg("whether containers can have user namespaces could not be tried: they get them")
+			e.log.Warn().Err(err).Str("runtime", path).Str(userNamespacesField, "untried").
+				Msg("whether containers can have user namespaces could not be tried: they get them")
 		case e.options.UserNamespaces == UserNamespacesOn, ctx.Err() != nil:
 			return fmt.Errorf("containers of %s cannot have user namespaces: %w", path, err)
 		default:
 			e.hostUsers[path] = err.Error()
-			e.log.Warn().Err(err).Str("runtime", path).
+			e.log.Warn().Err(err).Str("runtime", path).Str(userNamespacesField, "missing").
 				Msg("containers have no user namespaces: their root is that of the host, without the capabilities")
 		}
 	}

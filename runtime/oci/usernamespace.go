@@ -107,7 +107,7 @@ func (s *startOperation) dropUserNamespace(reason error) error {
 	if s.trial || e.options.UserNamespaces == UserNamespacesOn {
 		return fmt.Errorf("%w: the container cannot have a user namespace: %s", engine.ErrInvalid, reason.Error())
 	}
-	e.log.Warn().Str("container", c.name).Str("reason", reason.Error()).
+	e.log.Warn().Str("container", c.name).Str("reason", reason.Error()).Str(userNamespacesField, "missing").
 		Msg("the container has no user namespace: its root is that of the host, without the capabilities")
 	e.releaseSources(c.id)
 	if err := e.update(c, func(r *record) { r.Run.Users = 0 }); err != nil {

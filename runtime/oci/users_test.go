@@ -2,7 +2,7 @@ package oci_test
 
 import (
 	"bytes"
-	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,12 +13,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci"
+	"sandbox.internal/runtime/oci/keeper"
+	"sandbox.internal/test/program"
 )
 
 // notes is a log.
@@ -33,12 +34,26 @@ func (n *notes) Write(p []byte) (int, error) {
 	return n.text.Write(p)
 }
 
-// take returns what was written since the last call.
-func (n *notes) take() string {
+// userNamespaces returns what the last line about user namespaces since the last call says, and why; nothing without one.
+func (n *notes) userNamespaces(t *testing.T) (state, cause string) {
+	t.Helper()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	defer n.text.Reset()
-	return n.text.String()
+	for line := range bytes.Lines(n.text.Bytes()) {
+		var fields struct {
+			State  string `json:"user_namespaces"`
+			Error  string `json:"error"`
+			Reason string `json:"reason"`
+		}
+		if err := json.Unmarshal(line, &fields); err != nil {
+			t.Errorf("%v: %s", err, line)
+		}
+		if fields.State != "" {
+			state, cause = fields.State, fields.Error+fields.Reason
+		}
+	}
+	return state, cause
 }
 
 // openMode opens an Engine with a setting for user namespaces.
@@ -273,18 +288,19 @@ func TestUserNamespacesFallBack(t *testing.T) {
 	var log notes
 	e = s.openMode(t, oci.UserNamespacesAuto, &log)
 	defer closeEngine(t, e)
-	log.take()
+	log.userNamespaces(t)
 	id = start(t, e, spec())
 	if got := ownerOf(t, s.processOf(t, id)); got != 0 {
 		t.Errorf("its root is the host's user %d", got)
 	}
-	if text := log.take(); !strings.Contains(text, folder) || !strings.Contains(text, "no user namespace") {
-		t.Errorf("the log does not say why: %s", text)
+	if state, cause := log.userNamespaces(t); state != "missing" || !strings.Contains(cause, folder) {
+		t.Errorf("the log says of user namespaces %q, because of %q; want missing, %s", state, cause, folder)
 	}
 	hostUsers := probe(imageID, "sleep")
 	hostUsers.HostUsers = true
-	if got, text := ownerOf(t, s.processOf(t, start(t, e, hostUsers))), log.take(); got != 0 || text != "" {
-		t.Errorf("one with the host's users has the host's user %d, and the log %s", got, text)
+	got := ownerOf(t, s.processOf(t, start(t, e, hostUsers)))
+	if state, cause := log.userNamespaces(t); got != 0 || state != "" {
+		t.Errorf("one with the host's users has the host's user %d, and the log says %q, because of %q", got, state, cause)
 	}
 	removeAll(t, e)
 }
@@ -323,8 +339,8 @@ func TestUserNamespacesMissing(t *testing.T) {
 	var log notes
 	e = s.openMode(t, oci.UserNamespacesAuto, &log)
 	defer closeEngine(t, e)
-	if text := log.take(); !strings.Contains(text, "no user namespaces") || !strings.Contains(strings.ToLower(text), "permission denied") {
-		t.Errorf("the log does not say what is missing, and why: %s", text)
+	if state, cause := log.userNamespaces(t); state != "missing" || !strings.Contains(strings.ToLower(cause), "permission denied") {
+		t.Errorf("the log says of user namespaces %q, because of %q; want missing, permission denied", state, cause)
 	}
 	id := start(t, e, probe(loadProbe(t, e), "sleep"))
 	if got := ownerOf(t, s.processOf(t, id)); got != 0 {
@@ -336,47 +352,27 @@ func TestUserNamespacesMissing(t *testing.T) {
 // TestTrialThatIsBrokenOff: a keeper that is killed whenever user namespaces are tried says nothing about whether the host has them.
 func TestTrialThatIsBrokenOff(t *testing.T) {
 	s := newSite(t, "crun")
+	folder := t.TempDir()
+	armed := program.Failpoints(filepath.Join(folder, "failpoints"))
+	if err := program.BuildWithFailpoints(t.Context(), folder, armed, "sandbox.internal/server/cmd/sandbox-keeper"); err != nil {
+		t.Fatal(err)
+	}
+	s.Keeper = filepath.Join(folder, "sandbox-keeper")
+	const trials = 2
+	if err := armed.Arm(keeper.LaunchFailpoint, trials); err != nil {
+		t.Fatal(err)
+	}
 	var log notes
-	e, killed := openWhileKilling(t, s, &log)
-	text := log.take()
-	// The keeper was faster than what kills it, or had tried it already.
-	for deadline := time.Now().Add(patience); (killed < 2 || strings.Contains(text, "containers have user namespaces")) && time.Now().Before(deadline); {
-		closeEngine(t, e)
-		e, killed = openWhileKilling(t, s, &log)
-		text = log.take()
-	}
+	e := s.openMode(t, oci.UserNamespacesAuto, &log)
 	defer closeEngine(t, e)
-	if killed != 2 {
-		t.Errorf("it was tried %d times, want 2", killed)
+	if left, err := armed.Left(keeper.LaunchFailpoint); err != nil || left > 0 {
+		t.Errorf("it was tried %d times, want %d (%v)", trials-left, trials, err)
 	}
-	if !strings.Contains(text, "could not be tried") {
-		t.Errorf("the log does not say so: %s", text)
+	if state, cause := log.userNamespaces(t); state != "untried" || cause == "" {
+		t.Errorf("the log says of user namespaces %q, because of %q; want untried", state, cause)
 	}
 	if got := ownerOf(t, s.processOf(t, start(t, e, probe(loadProbe(t, e), "sleep")))); got == 0 {
 		t.Error("its root is the host's")
 	}
 	removeAll(t, e)
-}
-
-// openWhileKilling opens an engine, and kills its keeper whenever that has begun to launch something. It returns how often it did.
-func openWhileKilling(t *testing.T, s site, log *notes) (*oci.Engine, int) {
-	t.Helper()
-	ctx, opened := context.WithCancel(t.Context())
-	kills := make(chan int)
-	go func() {
-		met := map[string]bool{}
-		for ctx.Err() == nil {
-			outputs, _ := filepath.Glob(filepath.Join(s.Folder, "containers", "*", "output"))
-			for _, output := range outputs {
-				if !met[output] {
-					killKeeper(t, s)
-					met[output] = true
-				}
-			}
-		}
-		kills <- len(met)
-	}()
-	e := s.openMode(t, oci.UserNamespacesAuto, log)
-	opened()
-	return e, <-kills
 }

@@ -18,11 +18,15 @@ import (
 	"time"
 
 	sandbox "sandbox.internal/sdk/go"
+	"sandbox.internal/test/random"
 )
 
 const (
 	wantedCuts = 1000
-	streams    = 8 // at once
+	// everyRequest is how many requests there are to one that is cut, where requests are; mostRequest is how many bytes of it arrive at most.
+	everyRequest = 3
+	mostRequest  = 100 << 10
+	streams      = 8 // at once
 )
 
 // testCuts: whatever is cut, and wherever, the output of commands arrives byte for byte.
@@ -63,7 +67,7 @@ func testCuts(t *testing.T, serviceURL string, box *sandbox.Sandbox) {
 // testStdin: what a command reads is what was given, exactly and once, whatever is cut.
 func testStdin(t *testing.T, serviceURL string, box *sandbox.Sandbox) {
 	ctx := limited(t)
-	data := noise(5, 6<<20) // so many requests that fewer than three cuts are as good as impossible
+	data := noise(5, 6<<20)
 	want := fmt.Sprintf("%x  -\n", sha256.Sum256(data))
 	result, err := box.Commands.Run(ctx, "sha256sum", &sandbox.RunOptions{Stdin: bytes.NewReader(data)})
 	check(t, err)
@@ -98,8 +102,8 @@ func testStdin(t *testing.T, serviceURL string, box *sandbox.Sandbox) {
 	if result.Stdout != want {
 		t.Errorf("after %d cuts: %+v, want %s", proxy.cuts.Load(), result, want)
 	}
-	if proxy.cuts.Load() < 3 {
-		t.Errorf("%d cuts", proxy.cuts.Load())
+	if proxy.requestCuts.Load() < 3 { // there are at least 24 requests of more than mostRequest bytes
+		t.Errorf("%d requests were cut", proxy.requestCuts.Load())
 	}
 
 	// A command that reads no further is no error of its source, and a source that fails ends its command.
@@ -172,6 +176,10 @@ type cutter struct {
 	anywhere    bool  // also in the header of an answer to a POST, and in requests
 	whole       atomic.Bool
 	cuts        atomic.Int64
+	requests    atomic.Int64 // connections that may be cut in their request
+	due         atomic.Bool  // the next request that is long enough is cut
+	requestCuts atomic.Int64 // among cuts
+	random      *rand.Rand
 	ctx         context.Context
 	all         sync.WaitGroup
 }
@@ -181,7 +189,7 @@ func newCutter(t *testing.T, serviceURL string, least, most int, limit int64) *c
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	check(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &cutter{listener: listener, least: least, most: most, limit: limit, ctx: ctx}
+	p := &cutter{listener: listener, least: least, most: most, limit: limit, ctx: ctx, random: random.New(t)}
 	p.lead(serviceURL)
 	p.all.Go(p.serve)
 	t.Cleanup(func() {
@@ -246,10 +254,7 @@ func (p *cutter) pass(near *net.TCPConn) {
 	var up sync.WaitGroup
 	up.Go(func() {
 		_, _ = far.Write(first)
-		if p.anywhere && !whole && rand.IntN(3) == 0 {
-			_, _ = io.CopyN(far, near, rand.Int64N(100<<10))
-			_ = near.SetLinger(0)
-			p.cuts.Add(1)
+		if p.anywhere && !whole && p.cutRequest(far, near) {
 			closeBoth()
 			return
 		}
@@ -258,7 +263,7 @@ func (p *cutter) pass(near *net.TCPConn) {
 	})
 	defer up.Wait()
 	defer closeBoth()
-	left := p.least + rand.IntN(p.most-p.least)
+	left := p.least + p.random.IntN(p.most-p.least)
 	buffer := make([]byte, 4<<10)
 	header := string(first) == "POST" && !p.anywhere // still to come whole
 	var tail []byte
@@ -285,4 +290,23 @@ func (p *cutter) pass(near *net.TCPConn) {
 			return
 		}
 	}
+}
+
+// cutRequest passes the beginning of every third request on and resets its connection. One that is shorter leaves that to the next. It
+// reports false for a request that nothing of is passed on yet.
+func (p *cutter) cutRequest(far, near *net.TCPConn) bool {
+	if p.requests.Add(1)%everyRequest == 1 {
+		p.due.Store(true)
+	}
+	if !p.due.Load() {
+		return false
+	}
+	if _, err := io.CopyN(far, near, p.random.Int64N(mostRequest)); err != nil {
+		return true // it has been answered, and was shorter
+	}
+	p.due.Store(false)
+	_ = near.SetLinger(0)
+	p.requestCuts.Add(1)
+	p.cuts.Add(1)
+	return true
 }

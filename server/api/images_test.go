@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	gen "sandbox.internal/gen/lifecycle"
 	"sandbox.internal/server/api"
@@ -111,6 +112,9 @@ func TestArchiveThatIsCutOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = connection.Close() }()
+	if err := connection.SetDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
 	_, err = io.WriteString(connection, "POST /v1/images/load HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-tar\r\nContent-Length: 100\r\n\r\nhalf")
 	if err == nil {
 		err = connection.(*net.TCPConn).CloseWrite()

@@ -227,7 +227,7 @@ func serveWith(t testing.TB, options api.Options) *service {
 		t.Fatal(err)
 	}
 	s.url = server.URL
-	s.http = &http.Client{Transport: conform.New(document, server.Client().Transport, t)}
+	s.http = &http.Client{Transport: conform.New(document, server.Client().Transport, t), Timeout: 4 * patience}
 	if s.client, err = gen.NewClientWithResponses(server.URL, gen.WithHTTPClient(s.http)); err != nil {
 		t.Fatal(err)
 	}

@@ -3,13 +3,13 @@ package host_test
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/test/random"
 )
 
 // TestRandomLives lets clients, the engine and strangers do whatever they like, in any order and at
@@ -17,16 +17,10 @@ import (
 // and in the end nothing may be left.
 func TestRandomLives(t *testing.T) {
 	const workers, steps = 8, 250
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
 	m := newMachine(t).start()
 	var mu sync.Mutex
-	random := rand.New(rand.NewPCG(seed, seed))
-	dice := func(n int) int {
-		mu.Lock()
-		defer mu.Unlock()
-		return random.IntN(n)
-	}
+	numbers := random.New(t)
+	dice := numbers.IntN
 	for _, call := range []string{callEnsureImage, callCreate, callStart, callFreeze, callThaw, callStop, callRemove, callInspect, callWatch} {
 		m.engine.failBefore(call, func(context.Context, string) error {
 			if dice(20) == 0 {
@@ -48,7 +42,7 @@ func TestRandomLives(t *testing.T) {
 		if len(ids) == 0 {
 			return "none"
 		}
-		return ids[random.IntN(len(ids))]
+		return ids[numbers.IntN(len(ids))]
 	}
 	step := func() error {
 		ctx, id := context.Background(), pick()

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"slices"
@@ -18,6 +17,7 @@ import (
 
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/server/store"
+	"sandbox.internal/test/random"
 )
 
 // writeUntilKilled is the child of TestKill. It says what it wrote only after the store said that
@@ -59,8 +59,14 @@ func TestKill(t *testing.T) {
 	steps := []string{"inserted", "saved", "unsynced"} // each with an event
 	states := []lifecycle.State{lifecycle.StatePending, lifecycle.StateRunning, lifecycle.StatePaused}
 	reported := map[string]int{} // how many steps
-	for range 20 {
-		for _, line := range runAndKill(t, dir) {
+	moments := random.New(t)
+	const kills = 20
+	for kill := range kills {
+		after := steps[0]
+		if kill == kills-1 {
+			after = steps[2] // at least one record has all steps
+		}
+		for _, line := range runAndKill(t, dir, after, time.Duration(moments.Int64N(int64(80*time.Millisecond)))) {
 			step, id, _ := strings.Cut(line, " ")
 			reported[id] = slices.Index(steps, step) + 1
 		}
@@ -96,9 +102,9 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// runAndKill starts a writer, kills it at a random moment after its first line and returns its
-// whole lines.
-func runAndKill(t *testing.T, dir string) []string {
+// runAndKill starts a writer, kills it a while after the first line that begins like that and returns
+// its whole lines.
+func runAndKill(t *testing.T, dir, first string, while time.Duration) []string {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), writerDir+"="+dir)
@@ -114,14 +120,16 @@ func runAndKill(t *testing.T, dir string) []string {
 	stuck := time.AfterFunc(30*time.Second, func() { _ = cmd.Process.Kill() })
 	defer stuck.Stop()
 	var lines []string
+	killing := false
 	for reader := bufio.NewReader(stdout); ; {
 		line, err := reader.ReadString('\n')
 		if err != nil {
 			break // a line that the kill cut short says nothing
 		}
 		lines = append(lines, strings.TrimSuffix(line, "\n"))
-		if len(lines) == 1 {
-			time.AfterFunc(rand.N(80*time.Millisecond), func() { _ = cmd.Process.Kill() })
+		if !killing && strings.HasPrefix(line, first) {
+			killing = true
+			time.AfterFunc(while, func() { _ = cmd.Process.Kill() })
 		}
 	}
 	_ = cmd.Wait() // it was killed

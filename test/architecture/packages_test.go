@@ -104,6 +104,7 @@ var projectRules = importRules{
 			libraries: noLibraries,
 		},
 		{packages: []string{"runtime/flock", "runtime/remove"}, ours: []string{}, libraries: []string{sysPackage}},
+		{packages: []string{"runtime/failpoint"}, ours: []string{}, libraries: noLibraries},
 		{packages: []string{"server/store"}, ours: []string{"runtime/flock", "server/lifecycle"}},
 		{packages: []string{"server/load"}, ours: []string{"server/lifecycle"}, libraries: []string{sysPackage}},
 		{packages: []string{"server/config"}},
@@ -234,7 +235,7 @@ var projectRules = importRules{
 			"execd/metrics", "execd/proxy", "execd/terminal", "execd/watch",
 		}},
 		{packages: []string{"execd/compat"}, ours: []string{"openapi/serve", "runtime/remove", "execd/code", "execd/command", "execd/files"}, libraries: []string{echo, sysPackage}},
-		{packages: []string{"execd/task"}, ours: []string{"runtime/sandboxhttp", "runtime/tasks", "execd/process"}, libraries: []string{sysPackage, zerolog}},
+		{packages: []string{"execd/task"}, ours: []string{"runtime/failpoint", "runtime/sandboxhttp", "runtime/tasks", "execd/process"}, libraries: []string{sysPackage, zerolog}},
 		{packages: []string{"execd/cmd/task-executor"}, ours: []string{"runtime/tasks", "execd/log", "execd/settings", "execd/supervisor", "execd/task"}, libraries: []string{zerolog}},
 		{packages: []string{"execd/app", "execd/cmd/execd"}, ours: []string{"gen/execd", "openapi/...", "runtime/...", "execd/..."}},
 
@@ -298,7 +299,7 @@ var projectRules = importRules{
 		},
 		{
 			packages:  []string{"runtime/oci/keeper"},
-			ours:      []string{"runtime/engine", "runtime/oci/overlay", "runtime/oci/thread"},
+			ours:      []string{"runtime/engine", "runtime/failpoint", "runtime/oci/overlay", "runtime/oci/thread"},
 			libraries: []string{sysPackage, zerolog},
 		},
 		{packages: []string{"runtime/oci/network"}, ours: []string{"runtime/engine", "runtime/flock", "runtime/oci/thread"}},
@@ -356,7 +357,7 @@ var projectRules = importRules{
 		{packages: []string{"test/bodies"}, tests: true, ours: []string{
 			"execd/proxy", "openapi/rules", "openapi/serve", "server/ingress", "server/proxy",
 		}},
-		{packages: []string{"test/program"}, ours: []string{}, libraries: noLibraries},
+		{packages: []string{"test/program", "test/random"}, ours: []string{}, libraries: noLibraries},
 		{packages: []string{"test/snapshot"}, ours: []string{}, libraries: []string{sysPackage}},
 		// The tests of the repository as a whole.
 		{packages: []string{"test/architecture"}, tests: true, ours: []string{
@@ -376,7 +377,7 @@ var projectRules = importRules{
 		// End-to-end tests: execd is a program in a sandbox.
 		{packages: []string{"test/e2e"}, tests: true, ours: []string{
 			"test/e2e/lives", "gen/...", "openapi/conform", "openapi/sse", "runtime/engine", "runtime/docker",
-			"server/api", "server/app", "server/config",
+			"server/api", "server/app", "server/config", "test/random",
 		}},
 		// Tests for every backend: no adapter, and of the server its configuration and its start.
 		{packages: []string{"test/e2e/lives"}, tests: true, ours: []string{
@@ -385,13 +386,13 @@ var projectRules = importRules{
 		}},
 		// The backend of tests on the service's own engine, whose store it makes.
 		{packages: []string{"test/e2e/lives/onlocal"}, tests: true, ours: []string{"test/e2e/lives", "runtime/oci"}},
-		{packages: []string{"test/e2e/local"}, tests: true, ours: []string{"test/e2e/lives/...", "gen/..."}},
+		{packages: []string{"test/e2e/local"}, tests: true, ours: []string{"test/e2e/lives/...", "test/random", "gen/..."}},
 		{packages: []string{"test/e2e/clients"}, tests: true, ours: []string{
 			"test/e2e/lives/...", "gen/...", "sdk/go", "server/config", "server/mcp", "server/mcp/endpoint",
 		}},
 		// The same on a cluster, with the access of its administrators.
 		{packages: []string{"test/e2e/kube"}, tests: true, ours: []string{
-			"test/e2e/lives", "gen/...", "runtime/kube/manager", "runtime/kube/v1alpha1", "test/cluster",
+			"test/e2e/lives", "gen/...", "runtime/kube/manager", "runtime/kube/v1alpha1", "test/cluster", "test/random",
 		}},
 		{packages: []string{"test/e2e/coverage"}, tests: true},
 		{packages: []string{"test/e2e/cells"}, tests: true, ours: []string{

@@ -3,7 +3,6 @@ package e2e_test
 import (
 	"bytes"
 	"encoding/json"
-	"math/rand/v2"
 	"net/http"
 	"os"
 	"os/exec"
@@ -18,6 +17,7 @@ import (
 
 	"sandbox.internal/server/config"
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/random"
 )
 
 func goVersion() string { return runtime.Version() }
@@ -152,6 +152,7 @@ func TestAuditAfterKill(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "audit.log")
 	s := start(t, lives.Plan{Program: true, Server: "audit_log = \"" + path + "\""})
+	moments := random.New(t)
 	for range 3 {
 		var requests sync.WaitGroup
 		for range 5 {
@@ -164,7 +165,7 @@ func TestAuditAfterKill(t *testing.T) {
 			requests.Go(func() { _, _ = s.Try(http.MethodDelete, "/v1/sandboxes/"+sandbox.ID, "") })
 		}
 		// the moment of the crash, not a wait for something
-		time.Sleep(time.Duration(rand.Int64N(int64(40 * time.Millisecond))))
+		time.Sleep(time.Duration(moments.Int64N(int64(40 * time.Millisecond))))
 		s.Kill()
 		requests.Wait()
 		s.Boot(t)

@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/random"
 )
 
 // giveUp is how long a test waits for something that must happen, however busy the machine is.
@@ -92,15 +92,10 @@ type crashRun struct {
 	counts struct{ asked, unanswered, disturbed atomic.Int64 }
 }
 
-// newCrashRun begins a run. E2E_SEED in the environment repeats one, as far as the machine's own
-// chance allows.
+// newCrashRun begins a run. Its seed repeats one, as far as the machine's own chance allows.
 func newCrashRun(t *testing.T) *crashRun {
 	t.Helper()
-	seed, err := strconv.ParseUint(os.Getenv("E2E_SEED"), 10, 64)
-	if err != nil {
-		seed = rand.Uint64()
-	}
-	t.Logf("E2E_SEED=%d", seed)
+	seed := random.Seed(t)
 	st := &crashRun{s: start(t, lives.Plan{Program: true}), seed: seed,
 		random: rand.New(rand.NewPCG(seed, 0)), over: make(chan struct{})}
 	st.connect()

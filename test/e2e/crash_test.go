@@ -9,6 +9,7 @@ import (
 
 	"sandbox.internal/gen/lifecycle"
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/random"
 )
 
 // storm is what a crashed service was asked to do, and what it answered.
@@ -24,9 +25,7 @@ type storm struct {
 func TestCrash(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{Program: true})
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := random.New(t)
 	all := &storm{deleting: map[string]bool{}}
 	// With the first limit the kill hits creates that are being accepted, the others the work that
 	// goes on behind.

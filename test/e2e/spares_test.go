@@ -3,7 +3,6 @@ package e2e_test
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"regexp"
 	"slices"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/random"
 )
 
 // spares keeps that many networks ahead.
@@ -142,11 +142,12 @@ func TestEgressOfASpare(t *testing.T) {
 func TestKillsWhileNetworksAreMade(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{Program: true, Settings: spares(3)})
+	numbers := random.New(t)
 	for range 6 {
-		s.awaitSpares(t, 1+rand.IntN(3))
+		s.awaitSpares(t, 1+numbers.IntN(3))
 		s.Kill()
 		// Before or while its first ones are made.
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second+time.Duration(rand.IntN(1500))*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second+time.Duration(numbers.IntN(1500))*time.Millisecond)
 		s.bootUntil(ctx, t)
 		cancel()
 		s.Boot(t)

@@ -22,11 +22,15 @@ const sources = `{{$p := .}}{{with .Module}}{{if .Main}}{{.GoMod}}{{"\n"}}{{$p.D
 // Build compiles the programs of packages, given by import path, into the existing folder: static,
 // as they ship. Each has the name of its package's folder. The error has what the compiler printed.
 func Build(ctx context.Context, folder string, packages ...string) error {
+	return build(ctx, folder, "", packages)
+}
+
+func build(ctx context.Context, folder, linkerFlags string, packages []string) error {
 	if err := registerInputs(ctx, packages); err != nil {
 		return err
 	}
 	args := append([]string{"build", "-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false",
-		"-ldflags", "-s -w", "-o",
+		"-ldflags", "-s -w" + linkerFlags, "-o",
 		folder + string(filepath.Separator)}, packages...)
 	_, err := goCommand(ctx, args...)
 	return err

@@ -54,7 +54,7 @@ func TestFrozenAcrossDaemons(t *testing.T) {
 	}
 	transport := &http.Transport{DisableKeepAlives: true}
 	client := func(address string) *gen.Client {
-		c, err := gen.NewClient("http://"+address, gen.WithHTTPClient(&http.Client{Transport: transport}),
+		c, err := gen.NewClient("http://"+address, gen.WithHTTPClient(&http.Client{Transport: transport, Timeout: longest}),
 			gen.WithRequestEditorFn(func(_ context.Context, r *http.Request) error {
 				r.Header.Set("X-EXECD-ACCESS-TOKEN", token)
 				return nil

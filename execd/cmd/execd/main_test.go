@@ -25,7 +25,9 @@ import (
 
 const (
 	deadline = 30 * time.Second
-	token    = "a-secret-that-is-never-printed"
+	// longest bounds every request to the end of its answer, streams included.
+	longest = 4 * time.Minute
+	token   = "a-secret-that-is-never-printed"
 )
 
 // binaries is where TestMain puts execd and execd-init.
@@ -206,7 +208,7 @@ func start(t *testing.T, args []string, env ...string) *daemon {
 	d.address = logged(t, d.log)
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
-	d.client, err = gen.NewClient("http://"+d.address, gen.WithHTTPClient(&http.Client{Transport: transport}),
+	d.client, err = gen.NewClient("http://"+d.address, gen.WithHTTPClient(&http.Client{Transport: transport, Timeout: longest}),
 		gen.WithRequestEditorFn(func(_ context.Context, r *http.Request) error {
 			r.Header.Set("X-EXECD-ACCESS-TOKEN", token)
 			return nil
@@ -291,7 +293,7 @@ func TestDaemon(t *testing.T) {
 			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+d.address+"/proxy/1/x?token="+token, nil)
 			must(t, err)
 			request.Header.Set("X-EXECD-ACCESS-TOKEN", token)
-			response, err = (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(request)
+			response, err = (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: longest}).Do(request)
 			must(t, err)
 			response.Body.Close()
 			d.stop(t)
@@ -315,7 +317,7 @@ func TestDaemon(t *testing.T) {
 func TestTokenFromTheEnvironment(t *testing.T) {
 	t.Parallel()
 	d := serve(t, nil, "EXECD_ACCESS_TOKEN="+token)
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: longest}
 	response, err := client.Get("http://" + d.address + "/metrics")
 	must(t, err)
 	response.Body.Close()

@@ -19,7 +19,7 @@ func TestRepetitionToTheNextDaemon(t *testing.T) {
 	t.Parallel()
 	command := alone(t, "--host=127.0.0.1", "--port=0", "--graceful-shutdown-timeout=0s", "--access-token="+token, "--", "sleep", "1000")
 	address := logged(t, startLogged(t, command))
-	client, err := gen.NewClient("http://"+address, gen.WithHTTPClient(&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}),
+	client, err := gen.NewClient("http://"+address, gen.WithHTTPClient(&http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: longest}),
 		gen.WithRequestEditorFn(func(_ context.Context, r *http.Request) error {
 			r.Header.Set("X-EXECD-ACCESS-TOKEN", token)
 			return nil

@@ -17,7 +17,7 @@ import (
 func TestTokenStaysOutOfTheLog(t *testing.T) {
 	t.Parallel()
 	d := serve(t, []string{"--log-level=7", "--access-token=" + token})
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: longest}
 	send := func(method, target, body string, headers http.Header) {
 		t.Helper()
 		// A stream without an end is left once it has begun.

@@ -1,7 +1,6 @@
 package app_test
 
 import (
-	"math/rand/v2"
 	"net/http"
 	"os"
 	"strconv"
@@ -9,6 +8,7 @@ import (
 	"testing"
 
 	gen "sandbox.internal/gen/egress"
+	"sandbox.internal/test/random"
 )
 
 // attack is what root in a sandbox can do to its guard without a token, in bounded numbers: connections that stay, queries that announce much
@@ -74,8 +74,7 @@ print("done")`
 // TestRootCannotEndTheGuard fuzzes and floods a running sidecar within the limits that the service gives it.
 func TestRootCannotEndTheGuard(t *testing.T) {
 	s := start(t, `{"defaultAction": "deny", "egress": [{"action": "allow", "target": "*.test"}, {"action": "deny", "target": "denied.test"}]}`)
-	seed := strconv.Itoa(rand.IntN(1 << 30))
-	t.Logf("seed %s", seed)
+	seed := strconv.Itoa(random.New(t).IntN(1 << 30))
 	_, guard := s.processes(t)
 	s.passes(t, "ulimit -n 8192; SEED="+seed+" "+python(attack), "done")
 	var health gen.Health

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/test/random"
 )
 
 // The variables that make the test's program a controller, which another one kills.
@@ -53,6 +54,7 @@ type life struct {
 // TestKilled ends controllers at random moments while batches are made, scaled and deleted. In the
 // end all is as if none had been killed.
 func TestKilled(t *testing.T) {
+	numbers := random.New(t)
 	p := newPlace(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	var killing sync.WaitGroup
@@ -60,7 +62,7 @@ func TestKilled(t *testing.T) {
 	defer cancel()
 	killing.Go(func() {
 		for n := 0; ctx.Err() == nil; n++ {
-			if err := p.oneShortLife(ctx, n%2 == 0); err != nil && ctx.Err() == nil {
+			if err := p.oneShortLife(ctx, n%2 == 0, numbers); err != nil && ctx.Err() == nil {
 				t.Error(err)
 				return
 			}
@@ -70,18 +72,18 @@ func TestKilled(t *testing.T) {
 	lives := make(map[string]*life)
 	for i := range 24 {
 		name := fmt.Sprintf("b%d", i)
-		l := &life{replicas: 1 + rand.Int32N(4)}
+		l := &life{replicas: 1 + numbers.Int32N(4)}
 		lives[name] = l
 		b := p.batch(name, l.replicas)
 		p.must(p.Create(t.Context(), b))
-		pause(200)
+		pause(numbers, 200)
 		switch i % 4 {
 		case 1:
-			l.replicas, l.scaled = rand.Int32N(7), true
+			l.replicas, l.scaled = numbers.Int32N(7), true
 			p.change(name, func(b *v1alpha1.BatchSandbox) { b.Spec.Replicas = l.replicas })
 			if i%8 == 1 {
-				pause(300)
-				l.replicas = rand.Int32N(7)
+				pause(numbers, 300)
+				l.replicas = numbers.Int32N(7)
 				p.change(name, func(b *v1alpha1.BatchSandbox) { b.Spec.Replicas = l.replicas })
 			}
 		case 2:
@@ -102,7 +104,7 @@ func TestKilled(t *testing.T) {
 		}
 	}
 	for range 3 {
-		pause(600)
+		pause(numbers, 600)
 	}
 	cancel()
 	killing.Wait()
@@ -166,8 +168,8 @@ func (p *place) isCollected(name string) {
 
 // pause waits a random time, so that a controller is killed at another moment each time. No
 // assertion depends on it.
-func pause(milliseconds int) {
-	time.Sleep(time.Duration(rand.IntN(milliseconds)) * time.Millisecond)
+func pause(numbers *rand.Rand, milliseconds int) {
+	time.Sleep(time.Duration(numbers.IntN(milliseconds)) * time.Millisecond)
 }
 
 func (p *place) uids(name string) map[string]string {
@@ -181,12 +183,12 @@ func (p *place) uids(name string) map[string]string {
 
 // oneShortLife runs a controller and ends it a moment after it has begun to work: a process with
 // SIGKILL, or one within the test by its context.
-func (p *place) oneShortLife(ctx context.Context, process bool) error {
+func (p *place) oneShortLife(ctx context.Context, process bool, numbers *rand.Rand) error {
 	if !process {
 		inner, cancel := context.WithCancel(ctx)
 		defer cancel()
 		return runController(inner, p.config, p.namespace, func() {
-			time.AfterFunc(time.Duration(rand.IntN(400))*time.Millisecond, cancel)
+			time.AfterFunc(time.Duration(numbers.IntN(400))*time.Millisecond, cancel)
 		})
 	}
 	child := exec.Command(os.Args[0])
@@ -209,7 +211,7 @@ func (p *place) oneShortLife(ctx context.Context, process bool) error {
 		return fmt.Errorf("the controller does not begin to work (%w): %s", err,
 			complaints.String())
 	}
-	pause(400)
+	pause(numbers, 400)
 	_ = child.Process.Kill()
 	_ = child.Wait() // killed: that is an error, and meant
 	return nil

@@ -18,6 +18,7 @@ import (
 
 	"sandbox.internal/runtime/kube/pool"
 	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/test/random"
 )
 
 // owners follows every version of every batch of a namespace, and records every batch that a pod
@@ -99,21 +100,21 @@ func copyOf(request *http.Request) *http.Request {
 
 // trouble is a wire that drops requests and answers, and delays requests.
 func trouble(
-	late *sync.WaitGroup) func(*http.Request, func(*http.Request) (*http.Response, error)) (*http.Response, error) {
+	late *sync.WaitGroup, numbers *rand.Rand) func(*http.Request, func(*http.Request) (*http.Response, error)) (*http.Response, error) {
 	return func(request *http.Request, send func(*http.Request) (*http.Response, error)) (*http.Response, error) {
 		discard := func(request *http.Request) {
 			if response, err := send(request); err == nil {
 				response.Body.Close()
 			}
 		}
-		switch rand.IntN(12) {
+		switch numbers.IntN(12) {
 		case 0: // it never arrives
 			return nil, errCut
 		case 1: // the answer never arrives
 			discard(copyOf(request))
 			return nil, errCut
 		case 2: // it arrives when its sender waits no longer
-			again, pause := copyOf(request), time.Duration(rand.IntN(500))*time.Millisecond
+			again, pause := copyOf(request), time.Duration(numbers.IntN(500))*time.Millisecond
 			late.Add(1)
 			time.AfterFunc(pause, func() {
 				defer late.Done()
@@ -129,6 +130,7 @@ func trouble(
 // controller is killed again and again. No pod is ever in two allocations, also not one after the
 // other, none is orphaned, and every batch is served.
 func TestCrashes(t *testing.T) {
+	numbers := random.New(t)
 	ns := namespace(t)
 	seen := follow(t, ns)
 	p := makePool(t, ns, v1alpha1.CapacitySpec{BufferMin: 5, BufferMax: 10, PoolMax: 40})
@@ -144,7 +146,7 @@ func TestCrashes(t *testing.T) {
 		for i := range batches {
 			batch := &v1alpha1.BatchSandbox{
 				ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: fmt.Sprintf("b%03d", i)},
-				Spec:       v1alpha1.BatchSandboxSpec{PoolRef: "p", Replicas: 1 + rand.Int32N(4)},
+				Spec:       v1alpha1.BatchSandboxSpec{PoolRef: "p", Replicas: 1 + numbers.Int32N(4)},
 			}
 			if i%2 == 0 { // as the lifecycle service does; other users may not
 				batch.Finalizers = []string{v1alpha1.Finalizer}
@@ -161,7 +163,7 @@ func TestCrashes(t *testing.T) {
 				victim := &v1alpha1.BatchSandbox{ObjectMeta: metav1.ObjectMeta{Namespace: ns,
 					Name: fmt.Sprintf("b%03d", i-7)}}
 				deadline := time.Now().Add(patience)
-				for rand.IntN(4) > 0 { // most have been served when they go, some have not
+				for numbers.IntN(4) > 0 { // most have been served when they go, some have not
 					if err := admin.Get(context.Background(), client.ObjectKeyFromObject(victim),
 						victim); err != nil {
 						t.Error(err)
@@ -194,8 +196,8 @@ func TestCrashes(t *testing.T) {
 	kills := 0
 	for done := false; !done; kills++ {
 		c := start(t, ns, pool.Options{})
-		c.set(trouble(&late))
-		for life := rand.IntN(60); !done && c.total() <= life; {
+		c.set(trouble(&late, numbers))
+		for life := numbers.IntN(60); !done && c.total() <= life; {
 			// it has come to do something, however slow the machine is
 			select {
 			case <-ended:

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +21,7 @@ import (
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/thread"
+	"sandbox.internal/test/random"
 )
 
 // TestMain is also what the tests run in groups.
@@ -418,6 +418,7 @@ func TestFreezeExecs(t *testing.T) {
 
 // testFreezes freezes what runs, at random moments.
 func testFreezes(t *testing.T, arguments ...string) {
+	moments := random.New(t)
 	for name, tree := range trees(t) {
 		t.Run(name, func(t *testing.T) {
 			g := newGroup(t, tree)
@@ -431,7 +432,7 @@ func testFreezes(t *testing.T, arguments ...string) {
 					t.Fatal(err)
 				}
 				cancel()
-				thread.Sleep(time.Duration(rand.IntN(5000)) * time.Microsecond)
+				thread.Sleep(time.Duration(moments.IntN(5000)) * time.Microsecond)
 			}
 			if text := output(t, command); text != "" {
 				t.Errorf("it prints %q", text)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,16 +20,18 @@ import (
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/keeper"
+	"sandbox.internal/test/random"
 )
 
 // TestKeeperKilled kills the keeper while containers are started, run and end: no end and no output of a container that was started is lost.
 func TestKeeperKilled(t *testing.T) {
 	h := newHost(t)
+	moments := random.New(t)
 	const rounds = 200
 	deadline := time.Now().Add(30 * time.Second)
 	started, refused, round := 0, 0, 0
 	for ; round < rounds && time.Now().Before(deadline); round++ {
-		pause := rand.IntN(40_000) // µs
+		pause := moments.IntN(40_000) // µs
 		l := h.container("round-"+strconv.Itoa(round), script(fmt.Sprintf("echo begins; usleep %d; seq 1 1000; exit %d", pause, round)))
 		l.ExitFile = "" // the status must come from the kernel
 		l.CgroupFolders = []string{h.cgroup("round-" + strconv.Itoa(round))}
@@ -38,7 +39,7 @@ func TestKeeperKilled(t *testing.T) {
 		victim := h.client.PID()
 		during := round%4 == 0 // the launch; else after it
 		kill := func() {
-			time.Sleep(time.Duration(rand.IntN(30_000)) * time.Microsecond)
+			time.Sleep(time.Duration(moments.IntN(30_000)) * time.Microsecond)
 			if victim != 0 {
 				_ = unix.Kill(victim, unix.SIGKILL)
 			}
@@ -473,6 +474,7 @@ func alivePID(pid int) bool {
 // TestCloseWhileAKeeperIsReplaced: Close returns in whatever state the replacement is.
 func TestCloseWhileAKeeperIsReplaced(t *testing.T) {
 	h := newHost(t)
+	moments := random.New(t)
 	l := h.container("runs", script("exec sleep 1000"))
 	p := h.launch(l)
 	// Enough of them that the next keeper takes a while to adopt them.
@@ -488,7 +490,7 @@ func TestCloseWhileAKeeperIsReplaced(t *testing.T) {
 		victim := h.client.PID()
 		h.killKeeper()
 		h.eventually("the loss is seen", func() bool { return h.client.PID() != victim })
-		time.Sleep(time.Duration(rand.IntN(60_000)) * time.Microsecond)
+		time.Sleep(time.Duration(moments.IntN(60_000)) * time.Microsecond)
 		closed := make(chan error, 1)
 		go func() { closed <- h.client.Close() }()
 		select {

@@ -26,8 +26,11 @@ import (
 // patience bounds what a test waits for.
 const patience = time.Minute
 
-// keeperProgram is the program under test, as it ships.
-var keeperProgram string
+// keeperProgram is the program under test, as it ships but for its failpoints, which armed arms.
+var (
+	keeperProgram string
+	armed         program.Failpoints
+)
 
 func TestMain(m *testing.M) {
 	if folder := os.Getenv(serviceVariable); folder != "" {
@@ -37,7 +40,8 @@ func TestMain(m *testing.M) {
 	if err != nil {
 		panic(err)
 	}
-	if err := program.Build(context.Background(), folder, "sandbox.internal/server/cmd/sandbox-keeper"); err != nil {
+	armed = program.Failpoints(filepath.Join(folder, "failpoints"))
+	if err := program.BuildWithFailpoints(context.Background(), folder, armed, "sandbox.internal/server/cmd/sandbox-keeper"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

@@ -15,8 +15,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sandbox.internal/runtime/failpoint"
 	"sandbox.internal/runtime/oci/thread"
 )
+
+// LaunchFailpoint is a failpoint of the keeper: it has begun a launch, and no process of the container runs.
+const LaunchFailpoint = "keeper.launch"
 
 const (
 	// launchTimeout bounds a launch whose client has gone.
@@ -84,6 +88,7 @@ func (s *start) run(ctx context.Context) *RuntimeError {
 	if err != nil {
 		return &RuntimeError{Stage: StageOutput, Stderr: err.Error()}
 	}
+	failpoint.Hit(LaunchFailpoint)
 	if err := s.runtime(ctx, since, output, exit, mounted); err != nil {
 		return err
 	}

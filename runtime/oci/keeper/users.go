@@ -9,7 +9,12 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"sandbox.internal/runtime/failpoint"
 )
+
+// UserNamespaceFailpoint is a failpoint of the keeper: the process of a new user namespace runs, and the client has no descriptor of it yet.
+const UserNamespaceFailpoint = "keeper.user-namespace"
 
 // UserNamespace returns a new user namespace with these ids, of users and of groups alike. The error wraps [engine.ErrUnavailable] when the
 // keeper ends meanwhile, and otherwise says what the kernel has refused.
@@ -86,6 +91,7 @@ func (k *keeper) userNamespace(ids []syscall.SysProcIDMap) (int, error) {
 		k.reaper.kill(pid)
 		<-ended
 	}()
+	failpoint.Hit(UserNamespaceFailpoint)
 	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return -1, &os.PathError{Op: "open", Path: "the namespace of process " + strconv.Itoa(pid), Err: err}

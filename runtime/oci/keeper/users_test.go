@@ -3,7 +3,6 @@ package keeper_test
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/oci/keeper"
+	"sandbox.internal/test/random"
 )
 
 // ids are 65536 that no user of the host has, and the one of its root.
@@ -96,9 +97,15 @@ func TestKeeperKilledWhileItMakesUserNamespaces(t *testing.T) {
 		return len(open)
 	}
 	before := descriptors()
-	for range rounds {
-		pid := h.client.PID()
-		killed := time.After(time.Duration(rand.IntN(20_000)) * time.Microsecond)
+	moments := random.New(t)
+	for round := range rounds {
+		pid, had := h.client.PID(), made
+		inside := round%2 == 0 // is it killed while it makes one; else some time after it has
+		if inside {
+			if err := armed.Arm(keeper.UserNamespaceFailpoint, 1); err != nil {
+				t.Fatal(err)
+			}
+		}
 		var group sync.WaitGroup
 		stop := make(chan struct{})
 		for range 8 {
@@ -126,15 +133,22 @@ func TestKeeperKilledWhileItMakesUserNamespaces(t *testing.T) {
 				}
 			})
 		}
-		<-killed
-		h.killKeeper()
+		if !inside {
+			h.eventually("a namespace is made", func() bool {
+				mu.Lock()
+				defer mu.Unlock()
+				return made > had
+			})
+			<-time.After(time.Duration(moments.IntN(20_000)) * time.Microsecond)
+			h.killKeeper()
+		}
 		h.otherKeeper(pid)
 		close(stop)
 		group.Wait()
 	}
 	t.Logf("%d namespaces, %d calls cut off", made, refused)
-	if made == 0 || refused == 0 {
-		t.Error("too little happened: this proves nothing")
+	if refused < rounds/2 {
+		t.Errorf("%d calls were cut off, and the keeper was killed %d times within one", refused, rounds/2)
 	}
 	h.eventually("no descriptor is left", func() bool { return descriptors() <= before })
 }

@@ -21,6 +21,7 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 	"sandbox.internal/test/cluster"
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/random"
 )
 
 const (
@@ -37,11 +38,9 @@ func TestKills(t *testing.T) {
 	backend := onKubernetes()
 	backend.Settings = settings // without a controller of its own
 	s := lives.Start(t, backend, lives.Plan{Program: true})
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
 	p := &player{
 		t: t, Service: s, folder: t.TempDir(), kubeconfig: accounts(t, s.Instance).Controller,
-		random: rand.New(rand.NewPCG(seed, 0)), expected: map[string]*v1alpha1.BatchSandbox{},
+		random: random.New(t), expected: map[string]*v1alpha1.BatchSandbox{},
 	}
 	p.startController()
 	t.Cleanup(func() {

@@ -18,6 +18,7 @@ import (
 	"sandbox.internal/gen/lifecycle"
 	"sandbox.internal/test/e2e/lives"
 	"sandbox.internal/test/e2e/lives/onlocal"
+	"sandbox.internal/test/random"
 )
 
 var crashTime = flag.Duration("crash", 40*time.Second, "how long TestCrash kills, at least")
@@ -32,9 +33,7 @@ func TestCrash(t *testing.T) {
 	t.Parallel()
 	on := newMachines()
 	s := lives.Start(t, onLocal(on), lives.Plan{Program: true})
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := random.New(t)
 	st := &crashRun{s: s, code: map[string]int{}, deleted: map[string]bool{}}
 	images := newSlowRegistry(t)
 	rounds, kills := 0, 0
