@@ -46,6 +46,7 @@ type Input struct {
 type Config struct {
 	Env, Entrypoint, Cmd []string
 	User, WorkingDir     string
+	StopSignal           string
 	Labels               map[string]string
 }
 

@@ -58,6 +58,7 @@ type Config struct {
 	Cmd        []string
 	User       string
 	WorkingDir string
+	StopSignal string // as it was written; empty for none
 	Labels     map[string]string
 }
 

@@ -214,10 +214,43 @@ func newImage(id string, config *configFile, created time.Time) *image {
 	return i
 }
 
+// UnmarshalJSON reads what the configuration of an image says about containers.
+func (c *Config) UnmarshalJSON(content []byte) error {
+	var read struct {
+		Env              []string
+		Entrypoint, Cmd  words
+		User, WorkingDir string
+		StopSignal       string
+		Labels           map[string]string
+	}
+	if err := json.Unmarshal(content, &read); err != nil {
+		return err
+	}
+	*c = Config{Env: read.Env, Entrypoint: read.Entrypoint, Cmd: read.Cmd, User: read.User, WorkingDir: read.WorkingDir,
+		StopSignal: read.StopSignal, Labels: read.Labels}
+	return nil
+}
+
+// words are a list, or a string, which is a list of one, as Docker reads both.
+type words []string
+
+func (w *words) UnmarshalJSON(content []byte) error {
+	var list []string
+	err := json.Unmarshal(content, &list)
+	if err != nil {
+		list = []string{""}
+		if json.Unmarshal(content, &list[0]) != nil {
+			return err
+		}
+	}
+	*w = list
+	return nil
+}
+
 func (c Config) clone() Config {
 	return Config{
 		Env: slices.Clone(c.Env), Entrypoint: slices.Clone(c.Entrypoint), Cmd: slices.Clone(c.Cmd), User: c.User, WorkingDir: c.WorkingDir,
-		Labels: maps.Clone(c.Labels),
+		StopSignal: c.StopSignal, Labels: maps.Clone(c.Labels),
 	}
 }
 
@@ -228,8 +261,9 @@ func (c Config) entries() int {
 
 // configFile is what is used of the configuration of an image. The rest may take many times its size in memory.
 type configFile struct {
-	OS     string `json:"os"`
-	RootFS struct {
+	OS           string `json:"os"`
+	Architecture string `json:"architecture"`
+	RootFS       struct {
 		DiffIDs []v1.Hash `json:"diff_ids"`
 	} `json:"rootfs"`
 	Config Config `json:"config"`
@@ -248,7 +282,7 @@ func parseConfig(raw []byte) (*configFile, error) {
 		return nil, fmt.Errorf("the image's configuration is broken: %w", err)
 	}
 	if config.OS != "" && config.OS != "linux" {
-		return nil, fmt.Errorf("the image is for %s, not for linux", config.OS)
+		return nil, fmt.Errorf("%w: it is for %s", errNoImage, config.OS)
 	}
 	if err := checkLayers(len(config.RootFS.DiffIDs)); err != nil {
 		return nil, err

@@ -58,7 +58,7 @@ func cleanName(name string) (string, error) {
 	}
 	clean := path.Clean(name) // "." for an empty name
 	if clean == ".." || strings.HasPrefix(clean, "../") {
-		return "", refusedf(`the name leads out of the layer with ".."`)
+		return "", refusedf(`the name contains "..", which leads out of the layer`)
 	}
 	if clean = strings.TrimLeft(clean, "/"); clean == "" {
 		clean = "."
