@@ -58,6 +58,8 @@ type Mount struct {
 	Source   string // absolute
 	Target   string // absolute, in the container
 	ReadOnly bool
+	// FollowLinks mounts where symbolic links of the image lead. Any other mount is refused there.
+	FollowLinks bool
 }
 
 // configFile is the name that the runtime specification gives.

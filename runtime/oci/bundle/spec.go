@@ -89,6 +89,9 @@ func process(in Input) (*specs.Process, error) {
 	if n := in.Users.Count; n > 0 && slices.Max(append(account.user.AdditionalGids, account.user.UID)) >= n {
 		return nil, invalid("user", "%q: in a user namespace, the ids of users and groups are 0 to %d", in.Image.User, n-1)
 	}
+	if err := checkWorkingDirectory(in.Layers, in.Image.WorkingDir); err != nil {
+		return nil, err
+	}
 	capabilities, err := capabilities(in.Spec.Security)
 	if err != nil {
 		return nil, err
