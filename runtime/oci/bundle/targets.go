@@ -70,6 +70,32 @@ func targets(image layers, mounts []Mount) ([]Mount, error) {
 	return resolved, nil
 }
 
+// CheckTargets refuses mounts that the image has no place for, as Write does later. The error is a [*engine.TargetError].
+func CheckTargets(folders []string, mounts []engine.Mount) error {
+	image, err := openLayers(folders)
+	if err != nil {
+		return err
+	}
+	defer image.close()
+	asked := make([]Mount, len(mounts))
+	for i, m := range mounts {
+		asked[i] = Mount{Target: m.Target, FollowLinks: m.Folder != ""}
+	}
+	_, err = targets(image, asked)
+	return err
+}
+
+// HasFolder reports whether the image has a folder at the path.
+func HasFolder(folders []string, name string) (bool, error) {
+	image, err := openLayers(folders)
+	if err != nil {
+		return false, err
+	}
+	defer image.close()
+	at, err := image.resolve(name)
+	return err == nil && at.folder, nil
+}
+
 // wrongPlace says what is wrong with the place where a mount's target leads; "" for nothing.
 func wrongPlace(mount Mount, at place, err error) string {
 	switch {
