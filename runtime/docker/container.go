@@ -32,7 +32,14 @@ func (e *Engine) Create(ctx context.Context, spec engine.ContainerSpec) (string,
 	for _, warning := range created.Warnings {
 		e.log.Warn().Str("container", spec.Name).Msg(warning)
 	}
-	return created.ID, err
+	if err != nil {
+		return created.ID, err
+	}
+	if err := e.checkTargets(ctx, created.ID, spec); err != nil {
+		err = fmt.Errorf("%s: %w", op, err)
+		return "", errors.Join(err, e.Remove(context.WithoutCancel(ctx), created.ID))
+	}
+	return created.ID, nil
 }
 
 // Start implements [engine.Engine]. A container that runs already is no error.
