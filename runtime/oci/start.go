@@ -100,6 +100,7 @@ type startOperation struct {
 	netNS     string             // path of the network namespace; empty for the host's, or a new one
 	netFile   *os.File           // keeps the namespace of joined
 	users     users.Range        // its ids; zero for the host's
+	beyond    []uint32           // ids of it beyond these
 	sources   sources
 }
 
@@ -187,6 +188,9 @@ func (s *startOperation) launch(ctx context.Context) (keeper.Process, error) {
 	files.Go(s.writeEtc)
 	err := s.makeSources()
 	if err := errors.Join(err, files.Wait()); err != nil {
+		return keeper.Process{}, err
+	}
+	if err := s.openWays(); err != nil {
 		return keeper.Process{}, err
 	}
 	if err := s.writeBundle(); err != nil {
@@ -313,7 +317,7 @@ func (s *startOperation) writeBundle() error {
 		EtcFolder: c.etcPath(), EtcSource: filepath.Join(s.sources.writes, etcFolder), Runtime: s.runtime,
 	}
 	if s.users.First != 0 {
-		in.Users = bundle.Users{First: uint32(s.users.First), Count: users.Size} //nolint:gosec // ids have 32 bits
+		in.Users = bundle.Users{First: uint32(s.users.First), Count: users.Size, Beyond: s.beyond} //nolint:gosec // ids have 32 bits
 	}
 	return bundle.Write(string(c.at), in)
 }

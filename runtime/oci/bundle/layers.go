@@ -95,6 +95,7 @@ type place struct {
 	missing bool     // the image has nothing there
 	folder  bool
 	root    *os.Root // the layer that shows what is no folder
+	entered []level  // the folders on the way, also to where links lead
 }
 
 // resolve follows the path as the kernel does. What is missing counts as folders, as which the runtime makes it.
@@ -141,6 +142,7 @@ func (l layers) resolve(name string) (place, error) {
 			names, p.root = append(names, part), found.file
 		default:
 			names, way = append(names, part), append(way, found.level)
+			p.entered = append(p.entered, found.level)
 		}
 	}
 	p.path = "/" + path.Join(names...)
