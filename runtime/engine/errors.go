@@ -29,7 +29,9 @@ type TargetError struct {
 	Rule   string // what is wrong with it, a part of a sentence
 }
 
-func (e *TargetError) Error() string { return fmt.Sprintf("%v: mount %q %s", ErrInvalid, e.Target, e.Rule) }
+func (e *TargetError) Error() string {
+	return fmt.Sprintf("%v: mount %q %s", ErrInvalid, e.Target, e.Rule)
+}
 
 // Unwrap implements errors.Is.
 func (e *TargetError) Unwrap() error { return ErrInvalid }

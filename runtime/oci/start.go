@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -310,6 +311,9 @@ func (s *startOperation) writeBundle() error {
 	}
 	if s.runtime.PassesFiles {
 		spec.Env[exitFDVariable] = exitFD
+	}
+	if signal := s.image.Config.StopSignal; spec.StopSignalVariable != "" && signal != "" && !strings.Contains(signal, "\x00") {
+		spec.Env[spec.StopSignalVariable] = signal
 	}
 	in := bundle.Input{
 		ID: c.id, Spec: spec, Image: bundle.Config(s.image.Config), Layers: s.image.Layers, RootFS: s.root(),
