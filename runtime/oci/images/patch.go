@@ -9,6 +9,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -108,16 +109,20 @@ func (s *Store) patchOf(ctx context.Context, layers []string) (map[string]unix.S
 		}
 	}
 	found := map[string]unix.Stat_t{}
-	for name := range names {
+	alone := "" // a folder that one layer has: what is in it is of that layer, too
+	for _, name := range slices.Sorted(maps.Keys(names)) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		if len(s.path(makingFolder))+len(name) > maxPatchPath {
+		if len(s.path(makingFolder))+len(name) > maxPatchPath || alone != "" && strings.HasPrefix(name, alone+"/") {
 			continue
 		}
-		attributes, differs, err := attributesIn(stack, name)
+		attributes, differs, only, err := attributesIn(stack, name)
 		if err != nil {
 			return nil, err
+		}
+		if only {
+			alone = name
 		}
 		if differs {
 			found[name] = attributes
@@ -128,7 +133,7 @@ func (s *Store) patchOf(ctx context.Context, layers []string) (map[string]unix.S
 			if _, ok := found[above]; ok {
 				continue
 			}
-			attributes, _, err := attributesIn(stack, above)
+			attributes, _, _, err := attributesIn(stack, above)
 			if err != nil {
 				return nil, err
 			}
@@ -139,45 +144,56 @@ func (s *Store) patchOf(ctx context.Context, layers []string) (map[string]unix.S
 }
 
 // attributesIn returns those of the highest layer that has an entry for the folder, or of the highest that has the folder; differs says that the
-// first is not the second.
-func attributesIn(stack []stacked, name string) (attributes unix.Stat_t, differs bool, err error) {
-	some := false
+// first is not the second, only that one layer has it.
+func attributesIn(stack []stacked, name string) (attributes unix.Stat_t, differs, only bool, err error) {
+	some := 0
 	for i := len(stack) - 1; i >= 0; i-- {
 		stat, there, last, err := lookIn(stack[i].tree, name)
 		switch {
 		case err != nil:
-			return attributes, false, err
+			return attributes, false, false, err
 		case there && !stack[i].implied[name]:
-			return stat, some, nil
-		case there && !some:
-			attributes, some = stat, true
+			return stat, some > 0, false, nil
+		case there:
+			if some == 0 {
+				attributes = stat
+			}
+			some++
 		}
 		if last {
 			break
 		}
 	}
-	return attributes, false, nil
+	return attributes, false, some == 1, nil
 }
 
 // lookIn reports whether a layer has the folder; last says that it hides what the layers below have at its place.
 func lookIn(tree, name string) (stat unix.Stat_t, there, last bool, err error) {
-	at := tree
+	at, err := unix.Open(tree, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return stat, false, false, &os.PathError{Op: "open", Path: tree, Err: err}
+	}
+	defer func() { _ = unix.Close(at) }()
 	for part := range strings.SplitSeq(name, "/") {
-		at += "/" + part // so far nothing but folders
-		err := unix.Lstat(at, &stat)
+		err := unix.Fstatat(at, part, &stat, unix.AT_SYMLINK_NOFOLLOW)
 		if errors.Is(err, unix.ENOENT) {
 			return stat, false, last, nil
 		}
-		if err != nil {
-			return stat, false, false, &os.PathError{Op: "lstat", Path: at, Err: err}
-		}
-		if stat.Mode&unix.S_IFMT != unix.S_IFDIR {
+		if err == nil && stat.Mode&unix.S_IFMT != unix.S_IFDIR {
 			return stat, false, true, nil
 		}
-		var value [2]byte
-		if n, err := unix.Lgetxattr(at, "trusted.overlay.opaque", value[:]); err == nil && n == 1 && value[0] == 'y' {
-			last = true
+		next := -1
+		if err == nil {
+			next, err = unix.Openat(at, part, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		}
+		if err != nil {
+			return stat, false, false, &os.PathError{Op: "look at", Path: filepath.Join(tree, name), Err: err}
+		}
+		_ = unix.Close(at)
+		at = next
+		var value [2]byte
+		n, err := unix.Getxattr("/proc/self/fd/"+strconv.Itoa(at), "trusted.overlay.opaque", value[:]) // a descriptor of a path has none
+		last = last || err == nil && n == 1 && value[0] == 'y'
 	}
 	return stat, true, last, nil
 }
