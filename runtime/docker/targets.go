@@ -35,7 +35,11 @@ type foundLink struct {
 	to   string // where the whole path leads
 }
 
-var errNoPath = errors.New("no such path")
+var (
+	errNoPath = errors.New("no such path")
+	// To look, the engine mounts what the container mounts: what it cannot mount it answers with 500.
+	forPath = meaning{notFound: errNoPath, invalid: engine.ErrInvalid, other: engine.ErrInvalid}
+)
 
 // checkTargets refuses mounts of a created container where links of its image lead elsewhere.
 func (e *Engine) checkTargets(ctx context.Context, id string, spec engine.ContainerSpec) error {
@@ -84,7 +88,7 @@ func (e *Engine) linkOn(ctx context.Context, id, imageID, target string) (foundL
 	for i := range parts {
 		at := "/" + path.Join(parts[:i+1]...)
 		var stat container.PathStat
-		err := e.call(ctx, "look at "+at+" of the container", meaning{notFound: errNoPath, invalid: engine.ErrInvalid},
+		err := e.call(ctx, "look at "+at+" of the container", forPath,
 			func(ctx context.Context) (err error) {
 				stat, err = e.api.ContainerStatPath(ctx, id, at)
 				return err
