@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"sandbox.internal/execd/supervisor"
 )
 
 func TestExitStatusIsTheEntrypoints(t *testing.T) {
@@ -182,6 +184,40 @@ func TestOnlySIGTERMAsksForTheEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.expect("again")
+	}
+}
+
+// TestStopSignal: the entrypoint gets the signal that its image names in place of SIGTERM, and every other signal as it is.
+func TestStopSignal(t *testing.T) {
+	s := start(t, plan{
+		Entrypoint: shell("trap 'echo quit; exit 7' QUIT; trap 'echo term' TERM; trap 'echo again' HUP; echo ready; while :; do sleep 0.01; done"),
+		StopSignal: syscall.SIGQUIT, Grace: patience,
+	})
+	s.expect("ready")
+	for _, sent := range []struct {
+		signal syscall.Signal
+		answer string
+	}{{syscall.SIGHUP, "again"}, {syscall.SIGTERM, "quit"}} {
+		if err := s.cmd.Process.Signal(sent.signal); err != nil {
+			t.Fatal(err)
+		}
+		s.expect(sent.answer)
+	}
+	if got := s.wait(); got != 7 {
+		t.Errorf("exit code %d, want the trap's 7", got)
+	}
+}
+
+func TestParseSignal(t *testing.T) {
+	for text, want := range map[string]syscall.Signal{
+		"SIGQUIT": syscall.SIGQUIT, "quit": syscall.SIGQUIT, "3": syscall.SIGQUIT, "SIGKILL": syscall.SIGKILL, "SIGRTMIN": 34, "SIGRTMIN+3": 37,
+		"RTMAX-1": 63, "SIGRTMAX": 64, "64": 64,
+		"": 0, "0": 0, "65": 0, "-1": 0, "NOSUCH": 0, "SIG": 0, "SIGSTOP": 0, "19": 0, "SIGRTMIN-1": 0, "SIGRTMIN+31": 0, "SIGRTMINx": 0, "SIGRTMAX+1": 0,
+		"SIGRTMAX-99999999999999999999": 0,
+	} {
+		if got := supervisor.ParseSignal(text); got != want {
+			t.Errorf("%q: %d, want %d", text, got, want)
+		}
 	}
 }
 

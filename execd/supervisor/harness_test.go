@@ -48,6 +48,7 @@ type plan struct {
 	Entrypoint []string
 	Daemon     []string
 	Env        []string
+	StopSignal syscall.Signal
 	StopGrace  time.Duration
 	Grace      time.Duration
 	AwaitReady bool
@@ -60,7 +61,7 @@ func runInit(raw string) int {
 		return 255
 	}
 	return supervisor.Run(supervisor.Options{
-		Name: "test-init", Program: p.Daemon, Prefix: supervisor.PrefixExecd, Entrypoint: p.Entrypoint, StopGrace: p.StopGrace, Grace: p.Grace, AwaitReady: p.AwaitReady, LongestPause: 5 * time.Second,
+		Name: "test-init", Program: p.Daemon, Prefix: supervisor.PrefixExecd, Entrypoint: p.Entrypoint, StopSignal: p.StopSignal, StopGrace: p.StopGrace, Grace: p.Grace, AwaitReady: p.AwaitReady, LongestPause: 5 * time.Second,
 	})
 }
 

@@ -3,7 +3,11 @@ package supervisor
 import (
 	"os"
 	"os/signal"
+	"strconv"
+	"strings"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // lastSignal is the highest signal number of Linux on the architectures that we build for.
@@ -48,4 +52,33 @@ func (s signals) stop() {
 	signal.Stop(s.forward)
 	signal.Stop(s.children)
 	signal.Stop(s.pipe)
+}
+
+// The real-time signals that programs have names for: the C library keeps the two before them for itself.
+const firstRealTime = syscall.Signal(34)
+
+// ParseSignal reads a signal as images name it: QUIT, SIGQUIT, 3, SIGRTMIN+3, RTMAX-1. It returns 0 for what is none, and for SIGSTOP, which ends
+// nothing.
+func ParseSignal(text string) syscall.Signal {
+	if number, err := strconv.Atoi(text); err == nil {
+		return endingSignal(syscall.Signal(number))
+	}
+	name := strings.TrimPrefix(strings.ToUpper(text), "SIG")
+	for base, first := range map[string]syscall.Signal{"RTMIN": firstRealTime, "RTMAX": lastSignal} {
+		if offset, ok := strings.CutPrefix(name, base); ok {
+			n, err := strconv.Atoi(offset) // with its sign
+			if err != nil && offset != "" || int(first)+n < int(firstRealTime) {
+				return 0
+			}
+			return endingSignal(first + syscall.Signal(n))
+		}
+	}
+	return endingSignal(unix.SignalNum("SIG" + name))
+}
+
+func endingSignal(sig syscall.Signal) syscall.Signal {
+	if sig < 1 || sig > lastSignal || sig == syscall.SIGSTOP {
+		return 0
+	}
+	return sig
 }

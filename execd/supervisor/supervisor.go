@@ -68,6 +68,8 @@ type Options struct {
 	Entrypoint []string
 	// AwaitReady starts the entrypoint only when the program works.
 	AwaitReady bool
+	// StopSignal is what the entrypoint gets in place of SIGTERM; 0 means SIGTERM itself.
+	StopSignal syscall.Signal
 	// StopGrace is how long the entrypoint may take to end after SIGTERM before it is killed; 0 means as long as it likes.
 	StopGrace time.Duration
 	// Grace is how long the program may take to stop once the entrypoint has ended.
@@ -142,7 +144,7 @@ func (s *supervisor) loop() int {
 		case sig := <-s.signals.forward:
 			switch {
 			case sandbox:
-				s.signal(s.entrypoint, sig.(syscall.Signal))
+				s.signal(s.entrypoint, s.forEntrypoint(sig.(syscall.Signal)))
 				if sig == syscall.SIGTERM && s.StopGrace > 0 && s.overdue == nil {
 					s.overdue = time.After(s.StopGrace)
 				}
@@ -172,6 +174,14 @@ func (s *supervisor) loop() int {
 			s.startProgram()
 		}
 	}
+}
+
+// forEntrypoint returns what the entrypoint gets of a signal.
+func (s *supervisor) forEntrypoint(sig syscall.Signal) syscall.Signal {
+	if sig == syscall.SIGTERM && s.StopSignal != 0 {
+		return s.StopSignal
+	}
+	return sig
 }
 
 // startEntrypoint starts the entrypoint as the leader of a new session, with the terminal as the controlling one if there is a terminal,

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/image"
 
 	"sandbox.internal/runtime/engine"
 )
@@ -24,6 +25,9 @@ func (e *Engine) Create(ctx context.Context, spec engine.ContainerSpec) (string,
 	if host.Mounts, err = e.mounts(ctx, spec.Mounts); err != nil {
 		return "", fmt.Errorf("%s: %w", op, err)
 	}
+	if config.Env, err = e.withStopSignal(ctx, spec, config.Env); err != nil {
+		return "", fmt.Errorf("%s: %w", op, err)
+	}
 	var created container.CreateResponse
 	err = e.call(ctx, op, forCreate, func(ctx context.Context) (err error) {
 		created, err = e.api.ContainerCreate(ctx, config, host, nil, nil, spec.Name)
@@ -32,7 +36,30 @@ func (e *Engine) Create(ctx context.Context, spec engine.ContainerSpec) (string,
 	for _, warning := range created.Warnings {
 		e.log.Warn().Str("container", spec.Name).Msg(warning)
 	}
-	return created.ID, err
+	if err != nil {
+		return created.ID, err
+	}
+	if err := e.checkTargets(ctx, created.ID, spec); err != nil {
+		err = fmt.Errorf("%s: %w", op, err)
+		return "", errors.Join(err, e.Remove(context.WithoutCancel(ctx), created.ID))
+	}
+	return created.ID, nil
+}
+
+// withStopSignal adds the image's STOPSIGNAL to the environment, where the spec asks for it.
+func (e *Engine) withStopSignal(ctx context.Context, spec engine.ContainerSpec, env []string) ([]string, error) {
+	if spec.StopSignalVariable == "" {
+		return env, nil
+	}
+	var found image.InspectResponse
+	err := e.call(ctx, "inspect image "+spec.ImageID, forCreate, func(ctx context.Context) (err error) {
+		found, err = e.api.ImageInspect(ctx, spec.ImageID)
+		return err
+	})
+	if err != nil || found.Config == nil || found.Config.StopSignal == "" {
+		return env, err
+	}
+	return append(env, spec.StopSignalVariable+"="+found.Config.StopSignal), nil
 }
 
 // Start implements [engine.Engine]. A container that runs already is no error.

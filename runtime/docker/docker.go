@@ -57,6 +57,9 @@ type Engine struct {
 	volumeTurn chan struct{}
 	filledMu   sync.Mutex
 	filled     map[string]filledVolume
+
+	plainMu sync.Mutex
+	plain   map[plainPath]bool
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -87,6 +90,7 @@ func New(opts Options) (*Engine, error) {
 		timeout = defaultAPITimeout
 	}
 	return &Engine{
+		plain:       map[plainPath]bool{},
 		api:         api,
 		timeout:     timeout,
 		log:         opts.Logger,

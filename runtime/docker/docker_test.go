@@ -213,9 +213,22 @@ func unlessGone(err error) error {
 // importEmpty makes an image with nothing in it, which is removed after the test.
 func importEmpty(t *testing.T, api *client.Client) string {
 	t.Helper()
+	return importEntries(t, api)
+}
+
+// importEntries makes an image of folders and symbolic links.
+func importEntries(t *testing.T, api *client.Client, entries ...tar.Header) string {
+	t.Helper()
 	ref := "docker-test-" + uuid.NewString() + ":1"
 	var archive bytes.Buffer
-	if err := tar.NewWriter(&archive).Close(); err != nil {
+	w := tar.NewWriter(&archive)
+	for _, entry := range entries {
+		entry.Mode = 0o755
+		if err := w.WriteHeader(&entry); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
 	answer, err := api.ImageImport(t.Context(),

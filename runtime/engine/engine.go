@@ -135,8 +135,11 @@ type ContainerSpec struct {
 	// Entrypoint replaces the image's entrypoint and command.
 	Entrypoint []string
 	// Env is added to the image's environment.
-	Env    map[string]string
-	Mounts []Mount
+	Env map[string]string
+	// StopSignalVariable, if not empty, is a variable of the environment that gets the image's STOPSIGNAL as it is written, if it has one: Stop
+	// sends SIGTERM all the same.
+	StopSignalVariable string
+	Mounts             []Mount
 	// Network is how the container is connected. Join names a container instead, whose network namespace this one shares: its addresses,
 	// its published ports, its name servers. That container must run when this one is started.
 	Network Network

@@ -1,6 +1,9 @@
 package engine
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 // Sentinels that an Engine's errors wrap.
 var (
@@ -19,3 +22,16 @@ var (
 	// ErrNetwork: the container's network or a published port could not be set up.
 	ErrNetwork = errors.New("network setup failed")
 )
+
+// TargetError is why something cannot be mounted at a path of a container: its image leads the path elsewhere. It wraps [ErrInvalid].
+type TargetError struct {
+	Target string // as the spec names it
+	Rule   string // what is wrong with it, a part of a sentence
+}
+
+func (e *TargetError) Error() string {
+	return fmt.Sprintf("%v: mount %q %s", ErrInvalid, e.Target, e.Rule)
+}
+
+// Unwrap implements errors.Is.
+func (e *TargetError) Unwrap() error { return ErrInvalid }

@@ -30,6 +30,14 @@ type treeCopier struct {
 	ctx   context.Context
 	root  int              // the folder that is copied to
 	links map[inode]string // files with several names, by the first one that was copied, relative to root
+	later bool             // the caller makes what was copied safe on the disk
+}
+
+func (t *treeCopier) sync(fd int) error {
+	if t.later {
+		return nil
+	}
+	return unix.Fsync(fd)
 }
 
 // folder copies what is in a folder, and then the folder's attributes. name is its path below the root.
@@ -57,7 +65,7 @@ func (t *treeCopier) folder(from, to int, name string) error {
 			return err
 		}
 	}
-	return errors.Join(copyAttributes(from, to, name), pathError("fsync", name, unix.Fsync(to)))
+	return errors.Join(copyAttributes(from, to, name), pathError("fsync", name, t.sync(to)))
 }
 
 // pathError is an error about a path, nil when err is.
@@ -104,7 +112,7 @@ func (t *treeCopier) file(from, to int, entry, name string, info unix.Stat_t) er
 		if err := copyBytes(from, to, info.Size); err != nil {
 			return &os.PathError{Op: "copy", Path: name, Err: err}
 		}
-		return errors.Join(copyAttributes(from, to, name), pathError("fsync", name, unix.Fsync(to)))
+		return errors.Join(copyAttributes(from, to, name), pathError("fsync", name, t.sync(to)))
 	})
 }
 

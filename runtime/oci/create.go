@@ -12,6 +12,7 @@ import (
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/bundle"
+	"sandbox.internal/runtime/oci/images"
 )
 
 const maxNameBytes = 200
@@ -64,7 +65,7 @@ func (e *Engine) Create(ctx context.Context, spec engine.ContainerSpec) (id stri
 	if err != nil {
 		return "", err
 	}
-	if err := e.checkMounts(ctx, spec); err != nil {
+	if err := e.checkMounts(ctx, c, image); err != nil {
 		return "", err
 	}
 	if err := e.keep(c); err != nil {
@@ -147,12 +148,19 @@ func publishAddress(spec engine.ContainerSpec) (netip.Addr, error) {
 	return address.Unmap(), nil
 }
 
-// checkMounts looks whether the sources of mounts are there, and makes volumes that are not. They are opened again at the start.
-func (e *Engine) checkMounts(ctx context.Context, spec engine.ContainerSpec) error {
-	for _, m := range spec.Mounts {
+// checkMounts looks whether the sources of mounts are there and the image has a place for each, makes volumes that are not there, and fills those
+// that are empty. They are opened again at the start.
+func (e *Engine) checkMounts(ctx context.Context, c *container, image images.Image) error {
+	if err := bundle.CheckTargets(image.Layers, c.record.Spec.Mounts); err != nil {
+		return err
+	}
+	for _, m := range c.record.Spec.Mounts {
 		if m.Volume != "" && m.SubPath == "" {
 			if _, err := e.MakeVolume(ctx, m.Volume, nil); err != nil {
 				return fmt.Errorf("mount %s: %w", m.Target, err)
+			}
+			if err := e.fillVolume(ctx, c, image, m); err != nil {
+				return fmt.Errorf("mount %s: fill volume %s: %w", m.Target, m.Volume, err)
 			}
 		}
 		source, err := e.openSource(m)

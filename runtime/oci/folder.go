@@ -103,29 +103,38 @@ func (e *Engine) makeFolder(ctx context.Context, name string, want volume) error
 
 // copyFromLayers copies what the layers together show at a path to an empty folder.
 func copyFromLayers(ctx context.Context, layers []string, inside, to string) error {
-	root, err := openLayers(layers)
-	if err != nil {
-		return fmt.Errorf("read the image: %w", err)
-	}
-	defer func() { _ = root.Close() }()
-	// Symbolic links of the image are followed within the image.
-	from, err := unix.Openat2(int(root.Fd()), inside, &unix.OpenHow{
-		Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
-	})
+	from, err := openInLayers(layers, inside)
 	if err != nil {
 		return fmt.Errorf("%w: folder %s of the image: %w", engine.ErrInvalid, inside, err)
 	}
 	defer func() { _ = unix.Close(from) }()
+	if err := copyTree(ctx, from, to, false); err != nil {
+		return fmt.Errorf("copy %s of the image: %w", inside, err)
+	}
+	return nil
+}
+
+// openInLayers opens a folder of an image. Symbolic links of the image are followed within the image.
+func openInLayers(layers []string, inside string) (int, error) {
+	root, err := openLayers(layers)
+	if err != nil {
+		return -1, fmt.Errorf("read the image: %w", err)
+	}
+	defer func() { _ = root.Close() }()
+	return unix.Openat2(int(root.Fd()), inside, &unix.OpenHow{
+		Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	})
+}
+
+// copyTree copies a folder to an empty one. later says that the caller makes it safe on the disk.
+func copyTree(ctx context.Context, from int, to string, later bool) error {
 	target, err := unix.Open(to, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return &os.PathError{Op: "open", Path: to, Err: err}
 	}
 	defer func() { _ = unix.Close(target) }()
-	copier := treeCopier{ctx: ctx, root: target, links: map[inode]string{}}
-	if err := copier.folder(from, target, ""); err != nil {
-		return fmt.Errorf("copy %s of the image: %w", inside, err)
-	}
-	return nil
+	copier := treeCopier{ctx: ctx, root: target, links: map[inode]string{}, later: later}
+	return copier.folder(from, target, "")
 }
 
 // openLayers returns a folder that shows the layers as one, as the kernel does for containers.

@@ -98,7 +98,7 @@ func (s *startOperation) attachSources() error {
 	mounts := sourceMounts{folder: e.layout.mounts(c.id), users: s.users.Namespace}
 	defer mounts.close()
 	for i, m := range s.spec.Mounts {
-		mount := bundle.Mount{Target: m.Target, ReadOnly: m.ReadOnly || m.Folder != ""}
+		mount := bundle.Mount{Target: m.Target, ReadOnly: m.ReadOnly || m.Folder != "", FollowLinks: m.Folder != ""}
 		var err error
 		switch {
 		case m.Folder != "" && s.users.First == 0:

@@ -116,6 +116,8 @@ type Engine struct {
 
 	// folderTurn holds one token: making folders is rare.
 	folderTurn chan struct{}
+	// volumeTurn holds one token: filling volumes is rare.
+	volumeTurn chan struct{}
 
 	opened     bool            // Open has succeeded
 	closing    context.Context // ends with Close
@@ -140,6 +142,7 @@ func Open(ctx context.Context, options Options) (_ *Engine, err error) {
 		byID:     map[string]*container{}, byName: map[string]*container{}, hostUsers: map[string]string{},
 		watchers:   map[*watcher]struct{}{},
 		folderTurn: make(chan struct{}, 1),
+		volumeTurn: make(chan struct{}, 1),
 		targets:    map[string]bool{},
 	}
 	e.closing, e.close = context.WithCancel(context.Background())

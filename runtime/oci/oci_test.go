@@ -164,6 +164,12 @@ func loadProbe(t testing.TB, e *oci.Engine) string {
 // loadProbeOf does so with an image that has another id for each version, and more layers on top.
 func loadProbeOf(t testing.TB, e *oci.Engine, version string, more ...v1.Layer) string {
 	t.Helper()
+	return loadProbeAs(t, e, version, "", more...)
+}
+
+// loadProbeAs is loadProbeOf for an image with a user.
+func loadProbeAs(t testing.TB, e *oci.Engine, version, user string, more ...v1.Layer) string {
+	t.Helper()
 	content, err := os.ReadFile(filepath.Join(programs, "probe"))
 	if err != nil {
 		t.Fatal(err)
@@ -181,7 +187,7 @@ func loadProbeOf(t testing.TB, e *oci.Engine, version string, more ...v1.Layer) 
 	}
 	config = config.DeepCopy()
 	config.OS, config.Architecture = "linux", runtime.GOARCH
-	config.Config.Entrypoint, config.Config.Labels = []string{"/probe"}, map[string]string{"version": version}
+	config.Config.Entrypoint, config.Config.Labels, config.Config.User = []string{"/probe"}, map[string]string{"version": version}, user
 	if image, err = mutate.ConfigFile(image, config); err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -100,6 +101,7 @@ type startOperation struct {
 	netNS     string             // path of the network namespace; empty for the host's, or a new one
 	netFile   *os.File           // keeps the namespace of joined
 	users     users.Range        // its ids; zero for the host's
+	beyond    []uint32           // ids of it beyond these
 	sources   sources
 }
 
@@ -187,6 +189,9 @@ func (s *startOperation) launch(ctx context.Context) (keeper.Process, error) {
 	files.Go(s.writeEtc)
 	err := s.makeSources()
 	if err := errors.Join(err, files.Wait()); err != nil {
+		return keeper.Process{}, err
+	}
+	if err := s.openWays(); err != nil {
 		return keeper.Process{}, err
 	}
 	if err := s.writeBundle(); err != nil {
@@ -307,13 +312,16 @@ func (s *startOperation) writeBundle() error {
 	if s.runtime.PassesFiles {
 		spec.Env[exitFDVariable] = exitFD
 	}
+	if signal := s.image.Config.StopSignal; spec.StopSignalVariable != "" && signal != "" && !strings.Contains(signal, "\x00") {
+		spec.Env[spec.StopSignalVariable] = signal
+	}
 	in := bundle.Input{
 		ID: c.id, Spec: spec, Image: bundle.Config(s.image.Config), Layers: s.image.Layers, RootFS: s.root(),
 		NetNS: s.netNS, Mounts: s.sources.mounts, Sys: s.sources.sys, CgroupsPath: s.group.Path(),
 		EtcFolder: c.etcPath(), EtcSource: filepath.Join(s.sources.writes, etcFolder), Runtime: s.runtime,
 	}
 	if s.users.First != 0 {
-		in.Users = bundle.Users{First: uint32(s.users.First), Count: users.Size} //nolint:gosec // ids have 32 bits
+		in.Users = bundle.Users{First: uint32(s.users.First), Count: users.Size, Beyond: s.beyond} //nolint:gosec // ids have 32 bits
 	}
 	return bundle.Write(string(c.at), in)
 }

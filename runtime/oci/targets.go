@@ -7,6 +7,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"sandbox.internal/runtime/oci/bundle"
 )
 
 // What the OCI runtime mounts something on has to be there, and it makes what the image lacks. On an overlay it does so on the disk, together
@@ -79,6 +83,37 @@ func makeFolders(layer string, folders []string) error {
 			return err
 		}
 		if err := os.Chmod(path, 0o755); err != nil { //nolint:gosec // whatever the service's umask is
+			return err
+		}
+	}
+	return nil
+}
+
+// openWays gives the container's own layer the folders on the way to the service's that its user could not pass otherwise, such as a closed /opt:
+// the container's program is there.
+func (s *startOperation) openWays() error {
+	targets := s.folderTargets()
+	if s.trial || len(targets) == 0 {
+		return nil
+	}
+	ways, err := bundle.ClosedWays(s.image.Layers, s.image.Config.User, targets)
+	if err != nil {
+		return err
+	}
+	upper := s.container.at.upper()
+	if s.container.disk != nil {
+		upper = s.container.disk.Path(upperFolder)
+	}
+	for _, way := range ways {
+		at := filepath.Join(upper, way.Path)
+		err := os.Mkdir(at, folderMode)
+		if err == nil {
+			err = os.Chown(at, way.UID, way.GID)
+		}
+		if err == nil {
+			err = unix.Chmod(at, way.Mode)
+		}
+		if err != nil {
 			return err
 		}
 	}

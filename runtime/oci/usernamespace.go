@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/oci/bundle"
 	"sandbox.internal/runtime/oci/thread"
 	"sandbox.internal/runtime/oci/users"
 )
@@ -94,10 +95,18 @@ func (s *startOperation) takeUsers() error {
 	case e.users == nil, s.spec.HostUsers, !s.runtime.MapsUsers, e.hostUsers[s.runtime.Path] != "":
 		return nil
 	}
-	var err error
-	if s.users, err = e.users.Take(); errors.Is(err, users.ErrNone) {
+	ids, err := bundle.UserIDs(s.image.Layers, s.image.Config.User)
+	if err != nil {
+		return err
+	}
+	beyond, few := users.Beyond(ids)
+	if !few {
+		return fmt.Errorf("%w: user: %q of the image has too many groups for a user namespace", engine.ErrInvalid, s.image.Config.User)
+	}
+	if s.users, err = e.users.TakeWith(beyond); errors.Is(err, users.ErrNone) {
 		return fmt.Errorf("%w: %w", engine.ErrUnavailable, err)
 	}
+	s.beyond = beyond
 	return err
 }
 
@@ -113,7 +122,7 @@ func (s *startOperation) dropUserNamespace(reason error) error {
 	if err := e.update(c, func(r *record) { r.Run.Users = 0 }); err != nil {
 		return err
 	}
-	s.users = users.Range{}
+	s.users, s.beyond = users.Range{}, nil
 	e.users.Release(first)
 	if err := os.Mkdir(s.root(), folderMode); err != nil && !errors.Is(err, os.ErrExist) {
 		return err

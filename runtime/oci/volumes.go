@@ -5,13 +5,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/oci/bundle"
+	"sandbox.internal/runtime/oci/images"
 )
 
 // unfinishedPrefix begins the name of a volume or folder that is being made. No name begins like this.
@@ -148,4 +152,78 @@ func syncFolder(path string) error {
 		return err
 	}
 	return errors.Join(folder.Sync(), folder.Close())
+}
+
+// fillVolume gives an empty volume what the image has where the container mounts it, with the owner and mode of the folder, as Docker does. It is
+// copied beside the volume and then put in its place, so a volume is never half full. One that another container has is left as it is.
+func (e *Engine) fillVolume(ctx context.Context, c *container, image images.Image, m engine.Mount) error {
+	select {
+	case e.volumeTurn <- struct{}{}:
+		defer func() { <-e.volumeTurn }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if empty, err := isEmpty(e.layout.volumeData(m.Volume)); err != nil || !empty {
+		return err
+	}
+	if has, err := bundle.HasFolder(image.Layers, m.Target); err != nil || !has {
+		return err
+	}
+	from, err := openInLayers(image.Layers, m.Target)
+	if err != nil {
+		return fmt.Errorf("read the image: %w", err)
+	}
+	defer func() { _ = unix.Close(from) }()
+	next, err := e.unfinished(e.layout.volumes(), volumeFile, volume{})
+	if err != nil {
+		return err
+	}
+	data := filepath.Join(next, "data")
+	err = copyTree(ctx, from, data, true)
+	if err == nil {
+		err = syncFileSystem(data)
+	}
+	if err == nil {
+		err = e.exchangeData(c, m.Volume, data)
+	}
+	return errors.Join(err, e.trash.throw(next))
+}
+
+// exchangeData makes the folder the data of the volume, and the other way round, unless another container may have that.
+func (e *Engine) exchangeData(c *container, name, data string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, other := range e.byID {
+		if other != c && slices.ContainsFunc(other.record.Spec.Mounts, func(m engine.Mount) bool { return m.Volume == name }) {
+			return nil
+		}
+	}
+	now := e.layout.volumeData(name)
+	if err := unix.Renameat2(unix.AT_FDCWD, data, unix.AT_FDCWD, now, unix.RENAME_EXCHANGE); err != nil {
+		return &os.LinkError{Op: "exchange", Old: data, New: now, Err: err}
+	}
+	return nil
+}
+
+// isEmpty reports whether there is nothing in a folder.
+func isEmpty(path string) (bool, error) {
+	folder, err := os.OpenFile(path, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = folder.Close() }()
+	_, err = folder.Readdirnames(1)
+	if errors.Is(err, io.EOF) {
+		return true, nil
+	}
+	return false, err
+}
+
+func syncFileSystem(path string) error {
+	folder, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = folder.Close() }()
+	return os.NewSyscallError("syncfs", unix.Syncfs(int(folder.Fd())))
 }

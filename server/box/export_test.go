@@ -1,6 +1,10 @@
 package box
 
-import "time"
+import (
+	"time"
+
+	"sandbox.internal/server/lifecycle"
+)
 
 // AskAgain is the pause before the next question to an execd that does not answer yet.
 func AskAgain(waited time.Duration) time.Duration { return askAgain(waited) }
@@ -13,3 +17,6 @@ var ContainerSpec = (*Containers).containerSpec
 
 // Translated is what a caller gets of an engine's error.
 func Translated(err error) error { return translated(err) }
+
+// WrongTarget is what a launch reports of an engine's error about where volumes are mounted.
+func WrongTarget(volumes []lifecycle.Volume, err error) error { return wrongTarget(volumes, err) }

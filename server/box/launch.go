@@ -24,7 +24,7 @@ func (c *Containers) Launch(ctx context.Context, record lifecycle.Record, launch
 	case errors.Is(err, engine.ErrUnavailable):
 		return place, translated(err)
 	}
-	return place, failure(err)
+	return place, failure(wrongTarget(record.Spec.Volumes, err))
 }
 
 // launching is one launch.

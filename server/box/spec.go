@@ -32,6 +32,9 @@ const (
 	lowestPort, highestPort = 20000, 32767
 )
 
+// stopSignalVariable says which signal the image wants its entrypoint to be stopped with: execd-init, which gets SIGTERM, sends it on.
+const stopSignalVariable = "EXECD_STOP_SIGNAL"
+
 func containerName(box string) string { return "sandbox-" + box }
 
 // fitsHost refuses what the engine's host does not have.
@@ -86,8 +89,9 @@ func (c *Containers) containerSpec(record lifecycle.Record, imageID, folder stri
 			labelExpiresAt: record.Sandbox.ExpiresAt.Format(time.RFC3339),
 			labelRecord:    encoded,
 		},
-		Env:    env,
-		Mounts: mounts,
+		Env:                env,
+		StopSignalVariable: stopSignalVariable,
+		Mounts:             mounts,
 		Resources: engine.Resources{
 			NanoCPUs:    limits.NanoCPUs,
 			MemoryBytes: limits.MemoryBytes,

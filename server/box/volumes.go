@@ -107,3 +107,16 @@ func (c *Containers) checkMounted(volumes []lifecycle.Volume, mounted []engine.M
 func exchanged(i int, v lifecycle.Volume) error {
 	return lifecycle.BoxFailuref(lifecycle.ReasonContainerError, "volumes[%d].host.path: %q %v", i, v.HostPath, errExchanged)
 }
+
+// wrongTarget names the field of a volume that the image has no place for. Any other error stays as it is.
+func wrongTarget(volumes []lifecycle.Volume, err error) error {
+	var target *engine.TargetError
+	if !errors.As(err, &target) {
+		return err
+	}
+	i := slices.IndexFunc(volumes, func(v lifecycle.Volume) bool { return v.MountPath == target.Target })
+	if i < 0 {
+		return err
+	}
+	return lifecycle.BoxFailuref(lifecycle.ReasonContainerError, "volumes[%d].mountPath: %.128q %s", i, target.Target, target.Rule)
+}

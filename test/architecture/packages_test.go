@@ -293,10 +293,11 @@ var projectRules = importRules{
 		},
 		{packages: []string{"runtime/oci/seccomp/table"}, ours: []string{}, libraries: noLibraries},
 		{
-			packages:  []string{"runtime/oci/overlay", "runtime/oci/thread"},
+			packages:  []string{"runtime/oci/thread"},
 			ours:      []string{},
 			libraries: []string{sysPackage},
 		},
+		{packages: []string{"runtime/oci/overlay"}, ours: []string{"runtime/oci/thread"}, libraries: []string{sysPackage}},
 		{
 			packages:  []string{"runtime/oci/keeper"},
 			ours:      []string{"runtime/engine", "runtime/failpoint", "runtime/oci/overlay", "runtime/oci/thread"},

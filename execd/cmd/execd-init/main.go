@@ -6,7 +6,7 @@
 //
 // It listens on execd's port before anything else runs, and keeps the port while execd is started again. execd is the program of that name
 // in its own folder. The status also goes to the open file that EXECD_EXIT_FD names. An entrypoint that has not ended EXECD_STOP_GRACE after a
-// SIGTERM is killed.
+// SIGTERM is killed; it gets the signal of EXECD_STOP_SIGNAL in its place.
 //
 // With the word hold it does nothing until SIGTERM: a network namespace that no sandbox has yet needs a process.
 package main
@@ -76,6 +76,7 @@ func run(args []string) int {
 		Entrypoint:   entrypoint,
 		// The entrypoint could read the token from an execd that has not shielded itself yet.
 		AwaitReady: true,
+		StopSignal: settings.stopSignal,
 		StopGrace:  settings.stopGrace,
 		Grace:      settings.grace,
 	})

@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"syscall"
 	"time"
 
 	"sandbox.internal/execd/supervisor"
@@ -21,6 +22,9 @@ const (
 // ends. No client can set it.
 const stopGraceVariable = "EXECD_STOP_GRACE"
 
+// stopSignalVariable has the image's STOPSIGNAL, as its author wrote it. What is no signal is left out: SIGTERM is sent then.
+const stopSignalVariable = "EXECD_STOP_SIGNAL"
+
 // settings are those of the daemon's settings that its first process needs too.
 type settings struct {
 	host  netip.Addr // invalid: every interface
@@ -28,6 +32,8 @@ type settings struct {
 	grace time.Duration
 	// stopGrace is how long the entrypoint may take to end after SIGTERM; 0 means as long as it likes.
 	stopGrace time.Duration
+	// stopSignal is what the entrypoint gets in place of SIGTERM; 0 means SIGTERM.
+	stopSignal syscall.Signal
 }
 
 // splitArgs divides the arguments at the first "--": flags of the daemon before it, the entrypoint after it. The "--" is required, so that no
@@ -53,6 +59,7 @@ func parse(flags []string) (s settings, err error) {
 	}
 	// The daemon refuses a bad one, before the entrypoint starts.
 	s.grace, _ = time.ParseDuration(supervisor.Setting(flags, "graceful-shutdown-timeout", "EXECD_API_GRACE_SHUTDOWN", defaultGrace))
+	s.stopSignal = supervisor.ParseSignal(os.Getenv(stopSignalVariable))
 	if text := os.Getenv(stopGraceVariable); text != "" {
 		if s.stopGrace, err = time.ParseDuration(text); err != nil || s.stopGrace < 0 {
 			return s, errors.New("environment variable " + stopGraceVariable + ": must be a duration such as 2s, got " + strconv.Quote(text))

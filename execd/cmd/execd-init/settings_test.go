@@ -5,6 +5,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -62,6 +63,16 @@ func TestStopGrace(t *testing.T) {
 		t.Setenv("EXECD_STOP_GRACE", text)
 		if _, err := parse(nil); err == nil || !strings.Contains(err.Error(), "EXECD_STOP_GRACE") {
 			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+// TestStopSignal: what is no signal is the image's mistake, and stops no sandbox from starting.
+func TestStopSignal(t *testing.T) {
+	for text, want := range map[string]syscall.Signal{"": 0, "SIGQUIT": syscall.SIGQUIT, "NOSUCH": 0} {
+		t.Setenv("EXECD_STOP_SIGNAL", text)
+		if got, err := parse(nil); err != nil || got.stopSignal != want {
+			t.Errorf("%q: %v, %v", text, got.stopSignal, err)
 		}
 	}
 }

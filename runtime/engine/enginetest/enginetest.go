@@ -79,6 +79,8 @@ func Run(t *testing.T, open func(t *testing.T) (engine.Engine, Janitor), traits 
 			"Mounts":                      s.testMounts,
 			"MountRefuses":                s.testMountRefuses,
 			"SubPath":                     s.testSubPath,
+			"FreshVolume":                 s.testFreshVolume,
+			"MountOnLink":                 s.testMountOnLink,
 			"Watch":                       s.testWatch,
 			"EnsureFolder":                s.testEnsureFolder,
 			"MakeVolume":                  s.testMakeVolume,

@@ -63,6 +63,7 @@ func (r *testRegistry) pushWithLayer(t *testing.T, name string) (ref, layerDiges
 		entry{name: strings.Trim(probeNote, "/"), mode: 0o640, content: []byte(noteText)},
 		entry{name: strings.Trim(probeFolder, "/") + "/link", link: "folder/note"},
 		entry{name: "tmp/", mode: 0o777},
+		entry{name: "way", link: probeFolder},
 	))
 	if err != nil {
 		t.Fatal(err)

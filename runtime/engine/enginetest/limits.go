@@ -12,9 +12,10 @@ import (
 )
 
 func (s *suite) testEnvironment(t *testing.T) {
-	spec := s.spec("env", "FROM_IMAGE", "BOTH", "FROM_SPEC")
+	spec := s.spec("env", "FROM_IMAGE", "BOTH", "FROM_SPEC", "STOP")
+	spec.StopSignalVariable = "STOP"
 	spec.Env = map[string]string{"BOTH": "spec", "FROM_SPEC": "a=b c\n$d"}
-	if got, want := s.output(t, spec), "FROM_IMAGE=image\nBOTH=spec\nFROM_SPEC=a=b c\n$d\n"; got != want {
+	if got, want := s.output(t, spec), "FROM_IMAGE=image\nBOTH=spec\nFROM_SPEC=a=b c\n$d\nSTOP=SIGUSR1\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -1,7 +1,9 @@
 package enginetest
 
 import (
+	"errors"
 	"os"
+	"path"
 	"path/filepath"
 	"testing"
 
@@ -72,6 +74,40 @@ func (s *suite) testSubPath(t *testing.T) {
 	if got := s.output(t, spec); got != noteText {
 		t.Errorf("got %q, want %q", got, noteText)
 	}
+}
+
+// testFreshVolume: an empty volume gets what the image has where it is mounted, once.
+func (s *suite) testFreshVolume(t *testing.T) {
+	volume := s.volume(t)
+	spec := s.spec("cat", probeNote)
+	spec.Mounts = []engine.Mount{{Volume: volume, Target: path.Dir(probeNote)}}
+	if got := s.output(t, spec); got != noteText {
+		t.Errorf("got %q, want %q", got, noteText)
+	}
+	spec = s.spec("write", probeNote, "changed")
+	spec.Mounts = []engine.Mount{{Volume: volume, Target: path.Dir(probeNote)}}
+	if ended := s.waitStatus(t, s.start(t, spec), engine.StatusExited); ended.ExitCode != 0 {
+		t.Errorf("writing: exit code %d", ended.ExitCode)
+	}
+	spec = s.spec("cat", probeNote)
+	spec.Mounts = []engine.Mount{{Volume: volume, Target: path.Dir(probeNote)}}
+	if got := s.output(t, spec); got != "changed" {
+		t.Errorf("got %q of a volume that was written to", got)
+	}
+}
+
+// testMountOnLink: nothing is mounted where a symbolic link of the image leads.
+func (s *suite) testMountOnLink(t *testing.T) {
+	spec := s.spec("sleep")
+	spec.Mounts = []engine.Mount{{HostPath: t.TempDir(), Target: "/way/folder"}}
+	_, err := s.engine.Create(t.Context(), spec)
+	var target *engine.TargetError
+	if !errors.As(err, &target) || target.Target != "/way/folder" {
+		t.Errorf("got %v, want an error about the target", err)
+	}
+	wantError(t, err, engine.ErrInvalid)
+	_, err = s.engine.Inspect(t.Context(), spec.Name)
+	wantError(t, err, engine.ErrNotFound)
 }
 
 // filledVolume returns a volume that holds the image's probe folder.

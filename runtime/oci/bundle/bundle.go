@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"sandbox.internal/runtime/engine"
 )
@@ -46,17 +47,29 @@ type Input struct {
 type Config struct {
 	Env, Entrypoint, Cmd []string
 	User, WorkingDir     string
+	StopSignal           string
 	Labels               map[string]string
 }
 
-// Users are ids of the host: First is the container's 0, and there are Count of them.
-type Users struct{ First, Count uint32 }
+// Users are ids of the host: First is the container's 0, and there are Count of them. The last ones are those of Beyond, in the order of that,
+// which are ids of the container that are larger.
+type Users struct {
+	First, Count uint32
+	Beyond       []uint32
+}
+
+// own is how many ids of the container there are from 0 on.
+func (u Users) own() uint32 { return u.Count - uint32(len(u.Beyond)) } //nolint:gosec // few
+
+func (u Users) has(id uint32) bool { return id < u.own() || slices.Contains(u.Beyond, id) }
 
 // Mount is a folder or file of the host in the container.
 type Mount struct {
 	Source   string // absolute
 	Target   string // absolute, in the container
 	ReadOnly bool
+	// FollowLinks mounts where symbolic links of the image lead. Any other mount is refused there.
+	FollowLinks bool
 }
 
 // configFile is the name that the runtime specification gives.

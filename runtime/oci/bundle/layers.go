@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -16,6 +17,8 @@ import (
 const (
 	// maxLinks is how many symbolic links are followed, as in the kernel.
 	maxLinks = 40
+	// maxSteps is how many parts of paths are looked up for one path.
+	maxSteps = 2000
 	// maxAccounts bounds /etc/passwd and /etc/group, in bytes.
 	maxAccounts = 1 << 20
 )
@@ -51,18 +54,17 @@ func (l layers) close() {
 
 // read returns the content of the regular file at the absolute path. It returns [fs.ErrNotExist].
 func (l layers) read(name string) ([]byte, error) {
-	for range maxLinks {
-		root, entry, link, err := l.walk(name)
-		switch {
-		case err != nil:
-			return nil, &fs.PathError{Op: "read image", Path: name, Err: err}
-		case link != "":
-			name = link
-			continue
-		}
-		return readRegular(root, entry, name)
+	found, err := l.resolve(name)
+	switch {
+	case err != nil:
+	case found.missing:
+		err = fs.ErrNotExist
+	case found.folder:
+		return nil, fmt.Errorf("%s of the image is not a regular file", name)
+	default:
+		return readRegular(found.root, strings.TrimPrefix(found.path, "/"), name)
 	}
-	return nil, &fs.PathError{Op: "read image", Path: name, Err: unix.ELOOP}
+	return nil, &fs.PathError{Op: "read image", Path: name, Err: err}
 }
 
 func readRegular(root *os.Root, entry, name string) ([]byte, error) {
@@ -86,54 +88,112 @@ func readRegular(root *os.Root, entry, name string) ([]byte, error) {
 	return content, err
 }
 
-// walk finds the path in the layer that shows it, or the path that a symbolic link on the way leads
-// to.
-func (l layers) walk(name string) (root *os.Root, entry, link string, err error) {
-	roots := l.roots // those whose folder at this point is visible
-	parts := strings.Split(strings.TrimPrefix(path.Clean("/"+name), "/"), "/")
-	at := "."
-	for i, part := range parts {
-		next := path.Join(at, part)
-		var visible []*os.Root
-	search:
-		for _, root := range roots {
-			info, err := root.Lstat(next)
-			switch {
-			case errors.Is(err, fs.ErrNotExist):
-				continue
-			case err != nil:
-				return nil, "", "", err
-			case info.IsDir():
-				visible = append(visible, root)
-				if isOpaque(root, next) {
-					break search
-				}
-				continue
-			case len(visible) > 0: // hidden by a folder above
-				break search
-			case isWhiteout(info):
-				return nil, "", "", fs.ErrNotExist
-			case info.Mode().Type() == fs.ModeSymlink:
-				target, err := root.Readlink(next)
-				if err != nil {
-					return nil, "", "", err
-				}
-				if !path.IsAbs(target) {
-					target = path.Join("/", at, target)
-				}
-				return nil, "", path.Join(append([]string{target}, parts[i+1:]...)...), nil
-			case i < len(parts)-1:
-				return nil, "", "", unix.ENOTDIR
-			default:
-				return root, next, "", nil
+// place is where a path leads in an image, for a process whose root directory that is.
+type place struct {
+	path    string   // absolute, without symbolic links
+	links   []string // the symbolic links on the way, without links before their last part
+	missing bool     // the image has nothing there
+	folder  bool
+	root    *os.Root // the layer that shows what is no folder
+	entered []level  // the folders on the way, also to where links lead
+}
+
+// resolve follows the path as the kernel does. What is missing counts as folders, as which the runtime makes it.
+func (l layers) resolve(name string) (place, error) {
+	var p place
+	way := []level{{roots: l.roots, at: "."}} // the root, and the folders of the names
+	var names []string                        // more than folders when the rest is missing
+	rest := name
+	for steps := 0; rest != ""; steps++ {
+		if steps > maxSteps || len(rest) > unix.PathMax {
+			return p, unix.ENAMETOOLONG
+		}
+		var part string
+		part, rest, _ = strings.Cut(rest, "/")
+		switch {
+		case part == "" || part == ".":
+			continue
+		case p.root != nil:
+			return p, unix.ENOTDIR
+		case part == "..":
+			names = names[:max(len(names)-1, 0)]
+			way = way[:min(len(way), len(names)+1)]
+			continue
+		case len(way) <= len(names):
+			names = append(names, part)
+			continue
+		}
+		found, err := way[len(way)-1].child(part)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			names = append(names, part)
+		case err != nil:
+			return p, err
+		case found.link != "":
+			p.links = append(p.links, "/"+path.Join(append(slices.Clone(names), part)...))
+			if len(p.links) > maxLinks {
+				return p, unix.ELOOP
 			}
+			if path.IsAbs(found.link) {
+				way, names = way[:1], nil
+			}
+			rest = found.link + "/" + rest
+		case found.file != nil:
+			names, p.root = append(names, part), found.file
+		default:
+			names, way = append(names, part), append(way, found.level)
+			p.entered = append(p.entered, found.level)
 		}
-		if len(visible) == 0 {
-			return nil, "", "", fs.ErrNotExist
-		}
-		roots, at = visible, next
 	}
-	return roots[0], at, "", nil // a folder
+	p.path = "/" + path.Join(names...)
+	p.folder = p.root == nil && len(way) > len(names)
+	p.missing = p.root == nil && !p.folder
+	return p, nil
+}
+
+// level is a folder of an image, by the layers that show something of it.
+type level struct {
+	roots []*os.Root // the highest first
+	at    string     // its path in each
+}
+
+// entry is what a folder has of a name: a symbolic link, something else that is no folder, or a folder.
+type entry struct {
+	link  string   // its target
+	file  *os.Root // the layer that has it
+	level level
+}
+
+// child returns what the folder has of the name. It returns [fs.ErrNotExist].
+func (l level) child(name string) (entry, error) {
+	next := level{at: path.Join(l.at, name)}
+	for _, root := range l.roots {
+		info, err := root.Lstat(next.at)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			continue
+		case err != nil:
+			return entry{}, err
+		case info.IsDir():
+			next.roots = append(next.roots, root)
+			if isOpaque(root, next.at) {
+				return entry{level: next}, nil
+			}
+			continue
+		case len(next.roots) > 0: // hidden by a folder above
+			return entry{level: next}, nil
+		case isWhiteout(info):
+			return entry{}, fs.ErrNotExist
+		case info.Mode().Type() == fs.ModeSymlink:
+			target, err := root.Readlink(next.at)
+			return entry{link: target}, err
+		}
+		return entry{file: root}, nil
+	}
+	if len(next.roots) == 0 {
+		return entry{}, fs.ErrNotExist
+	}
+	return entry{level: next}, nil
 }
 
 // isWhiteout reports whether overlayfs shows nothing here and below: a character device 0/0.

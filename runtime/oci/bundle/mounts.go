@@ -48,49 +48,71 @@ var sysOptions = []string{"nosuid", "noexec", "nodev", "ro"}
 // etcFiles are the files of /etc that are made for each container.
 var etcFiles = []string{"hosts", "hostname", "resolv.conf"}
 
-// mounts returns them in the order in which they are made: a folder before what is mounted in it.
+// mounts returns them in the order in which they are made: a folder before what is mounted in it. Where symbolic links of the image lead is
+// decided here, so that the runtime is given paths without any: it would follow them to what was mounted before.
 func mounts(in Input) ([]specs.Mount, error) {
-	var bound []specs.Mount
-	for _, name := range etcFiles {
-		if in.EtcFolder == "" {
-			break
-		}
-		source := filepath.Join(in.EtcFolder, name)
-		if _, err := os.Lstat(source); errors.Is(err, fs.ErrNotExist) {
-			continue
-		} else if err != nil {
-			return nil, err
-		}
-		source = filepath.Join(cmp.Or(in.EtcSource, in.EtcFolder), name)
-		bound = append(bound, in.Runtime.bind(Mount{Source: source, Target: "/etc/" + name}))
+	image, err := openLayers(in.Layers)
+	if err != nil {
+		return nil, err
 	}
-	for _, mount := range in.Mounts {
+	defer image.close()
+	if err := checkOwnTargets(image); err != nil {
+		return nil, err
+	}
+	asked, err := targets(image, in.Mounts)
+	if err != nil {
+		return nil, err
+	}
+	bound, err := etcMounts(in, image, asked)
+	if err != nil {
+		return nil, err
+	}
+	for _, mount := range asked {
 		if !filepath.IsAbs(mount.Source) {
 			return nil, invalid("mount "+mount.Target, "source %q is not absolute", mount.Source)
 		}
 		// Whether it is there, only the runtime sees: sources can lie in its own mount namespace alone.
-		mount.Target = filepath.Clean(mount.Target)
 		bound = append(bound, in.Runtime.bind(mount))
 	}
 	// One that is asked for replaces ours at the same place.
-	replaced := func(ours specs.Mount) bool {
-		return slices.ContainsFunc(in.Mounts, func(mount Mount) bool {
-			return filepath.Clean(mount.Target) == ours.Destination
-		})
-	}
-	all := slices.DeleteFunc(slices.Clone(baseMounts), replaced)
+	all := slices.DeleteFunc(slices.Clone(baseMounts), func(ours specs.Mount) bool {
+		return slices.ContainsFunc(asked, func(mount Mount) bool { return mount.Target == ours.Destination })
+	})
 	for i := range all {
 		if all[i].Destination == sysTarget && in.Sys != "" {
 			all[i].Type, all[i].Source = "bind", in.Sys
 			all[i].Options = slices.Concat([]string{"bind", "rprivate"}, sysOptions)
 		}
 	}
-	own := len(bound) - len(in.Mounts)
-	bound = append(slices.DeleteFunc(bound[:own:own], replaced), bound[own:]...)
 	slices.SortStableFunc(bound, func(a, b specs.Mount) int {
 		return strings.Count(a.Destination, "/") - strings.Count(b.Destination, "/")
 	})
 	return append(all, bound...), nil
+}
+
+// etcMounts returns those of the files of /etc, where the image's links lead. An image that has no place for one gets none: what another mount
+// covers, or the kernel's file systems, is not the image's.
+func etcMounts(in Input, image layers, asked []Mount) ([]specs.Mount, error) {
+	if in.EtcFolder == "" {
+		return nil, nil
+	}
+	var bound []specs.Mount
+	for _, name := range etcFiles {
+		source := filepath.Join(in.EtcFolder, name)
+		if _, err := os.Lstat(source); errors.Is(err, fs.ErrNotExist) {
+			continue
+		} else if err != nil {
+			return nil, err
+		}
+		at, err := image.resolve("/etc/" + name)
+		covered := func(mount Mount) bool { return within(at.path, mount.Target) || within(mount.Target, at.path) }
+		if err != nil || at.folder || isKernels(at.path) || slices.ContainsFunc(asked, covered) {
+			continue
+		}
+		source = filepath.Join(cmp.Or(in.EtcSource, in.EtcFolder), name)
+		bound = append(bound, in.Runtime.bind(Mount{Source: source, Target: at.path}))
+	}
+	return bound, nil
 }
 
 func (r Runtime) bind(mount Mount) specs.Mount {

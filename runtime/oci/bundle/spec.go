@@ -86,8 +86,12 @@ func process(in Input) (*specs.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	if n := in.Users.Count; n > 0 && slices.Max(append(account.user.AdditionalGids, account.user.UID)) >= n {
-		return nil, invalid("user", "%q: in a user namespace, the ids of users and groups are 0 to %d", in.Image.User, n-1)
+	unknown := func(id uint32) bool { return !in.Users.has(id) }
+	if in.Users.Count > 0 && slices.ContainsFunc(account.ids(), unknown) {
+		return nil, invalid("user", "%q: in a user namespace, a container has no more than some ids beyond %d", in.Image.User, in.Users.own()-1)
+	}
+	if err := checkWorkingDirectory(in.Layers, in.Image.WorkingDir); err != nil {
+		return nil, err
 	}
 	capabilities, err := capabilities(in.Spec.Security)
 	if err != nil {
@@ -189,7 +193,12 @@ func (in Input) mapping() []specs.LinuxIDMapping {
 	if in.Users.Count == 0 {
 		return nil
 	}
-	return []specs.LinuxIDMapping{{ContainerID: 0, HostID: in.Users.First, Size: in.Users.Count}}
+	own := in.Users.own()
+	ids := []specs.LinuxIDMapping{{ContainerID: 0, HostID: in.Users.First, Size: own}}
+	for i, id := range in.Users.Beyond {
+		ids = append(ids, specs.LinuxIDMapping{ContainerID: id, HostID: in.Users.First + own + uint32(i), Size: 1}) //nolint:gosec // few
+	}
+	return ids
 }
 
 // sysctls are those of the container, and two that Docker sets where the network is the container's
@@ -200,7 +209,7 @@ func sysctls(in Input) map[string]string {
 		all["net.ipv4.ip_unprivileged_port_start"] = "0"
 		all["net.ipv4.ping_group_range"] = "0 2147483647"
 		if in.Users.Count > 0 { // of a network that the runtime makes, whose groups these are
-			all["net.ipv4.ping_group_range"] = fmt.Sprintf("0 %d", in.Users.Count-1)
+			all["net.ipv4.ping_group_range"] = fmt.Sprintf("0 %d", in.Users.own()-1)
 		}
 	}
 	maps.Copy(all, in.Spec.Sysctls)

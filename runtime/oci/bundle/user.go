@@ -17,6 +17,21 @@ type account struct {
 	home string // HOME
 }
 
+// groups are those of the user.
+func (a account) groups() []uint32 { return append(slices.Clone(a.user.AdditionalGids), a.user.GID) }
+
+// ids are those of the user and its groups.
+func (a account) ids() []uint32 { return append(a.groups(), a.user.UID) }
+
+// UserIDs returns the ids of the image's user and its groups.
+func UserIDs(folders []string, user string) ([]uint32, error) {
+	found, err := resolveUser(folders, user)
+	if err != nil {
+		return nil, err
+	}
+	return found.ids(), nil
+}
+
 // resolveUser finds the user of an image ("", "name", "uid", either with ":group" or ":gid") in the
 // image's /etc/passwd and /etc/group, by Docker's rules: numbers need no entry, names do, and the
 // groups that have the user as a member are its own, unless a group is given.

@@ -56,6 +56,22 @@ func TestUsers(t *testing.T) {
 			t.Errorf("user %s: %v, want ErrInvalid", user, err)
 		}
 	}
+	in.Image.User, in.Users.Beyond = "70000:80000", []uint32{70000, 80000}
+	if err := bundle.Write(dir, in); err != nil {
+		t.Error(err)
+	}
+	if content, err = os.ReadFile(filepath.Join(dir, "config.json")); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(content, &spec); err != nil {
+		t.Fatal(err)
+	}
+	want = []specs.LinuxIDMapping{{ContainerID: 0, HostID: 1 << 30, Size: 1<<16 - 2}, {ContainerID: 70000, HostID: 1<<30 + 1<<16 - 2, Size: 1},
+		{ContainerID: 80000, HostID: 1<<30 + 1<<16 - 1, Size: 1}}
+	if !slices.Equal(spec.Linux.UIDMappings, want) || !slices.Equal(spec.Linux.GIDMappings, want) {
+		t.Errorf("users %v, groups %v", spec.Linux.UIDMappings, spec.Linux.GIDMappings)
+	}
+	in.Users.Beyond = nil
 	in.Image.User = "65535:65535"
 	if err := bundle.Write(dir, in); err != nil {
 		t.Errorf("the last user that there is: %v", err)

@@ -129,7 +129,7 @@ func TestDeepLayers(t *testing.T) {
 	deep := strings.Repeat("d/", 500)
 	r := newRegistry(t)
 	good := r.push(t, "good:1", newImage(t, v1.Config{}, newLayer(t, map[string]string{deep + "file": "x"})))
-	bad := r.push(t, "bad:1", newImage(t, v1.Config{}, newLayer(t, map[string]string{deep + "file": "y", "e/../f": "x"})))
+	bad := r.push(t, "bad:1", newImage(t, v1.Config{}, newLayer(t, map[string]string{deep + "file": "y", "../f": "x"})))
 	folder := filepath.Join(t.TempDir(), "images")
 	s := open(t, images.Options{Folder: folder})
 	limitFiles(t, 200)

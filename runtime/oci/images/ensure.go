@@ -89,6 +89,18 @@ func (s *Store) add(ctx context.Context, list []wanted, loaded bool) ([]Image, e
 			return nil, err
 		}
 	}
+	patches := map[string]int64{} // bytes
+	for _, w := range list {
+		bytes, err := s.makePatch(ctx, w.parts.id, newImage(w.parts.id, w.parts.config, time.Time{}).layers, s.reserve)
+		if err != nil {
+			s.giveBack(reserved)
+			return nil, err
+		}
+		if bytes > 0 {
+			patches[w.parts.id] = bytes
+			reserved += bytes
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer func() { s.bytes -= reserved }() // each image counts itself
@@ -96,6 +108,9 @@ func (s *Store) add(ctx context.Context, list []wanted, loaded bool) ([]Image, e
 	for _, w := range list {
 		if err := s.addImage(w.parts); err != nil {
 			return nil, err
+		}
+		if i := s.images[w.parts.id]; !i.patched && patches[i.id] > 0 {
+			s.count(i, patches[i.id])
 		}
 	}
 	for _, w := range list {

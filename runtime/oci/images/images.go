@@ -58,6 +58,7 @@ type Config struct {
 	Cmd        []string
 	User       string
 	WorkingDir string
+	StopSignal string // as it was written; empty for none
 	Labels     map[string]string
 }
 
@@ -242,12 +243,13 @@ func (s *Store) describe(i *image) Image {
 	}
 	slices.Sort(described.Names)
 	for _, diffID := range i.layers {
-		l := s.layers[diffID]
-		described.Bytes += l.Bytes
-		if l.Opaque { // overlayfs does not look at this attribute of a layer's root
-			described.Layers = nil
-		}
+		described.Bytes += s.layers[diffID].Bytes
+	}
+	for _, diffID := range s.visible(i.layers) {
 		described.Layers = append(described.Layers, s.layerTree(diffID))
+	}
+	if i.patched {
+		described.Layers = append(described.Layers, s.patchTree(i.id))
 	}
 	return described
 }

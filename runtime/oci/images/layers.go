@@ -230,7 +230,12 @@ func (s *Store) tryLayer(ctx context.Context, diffID string, b blob, window uint
 	if err != nil {
 		return err
 	}
-	file := layerFile{Bytes: result.Bytes, Opaque: result.Opaque, Boot: s.boot}
+	file := layerFile{Bytes: result.Bytes, Opaque: result.Opaque, Implied: len(result.Implied) > 0, Boot: s.boot}
+	if file.Implied {
+		if err := s.writeJSON(filepath.Join(folder, impliedRecord), result.Implied); err != nil {
+			return err
+		}
+	}
 	if err := s.writeJSON(filepath.Join(folder, layerRecord), file); err != nil {
 		return err
 	}

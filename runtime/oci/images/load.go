@@ -10,9 +10,9 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"runtime"
+	"regexp"
+	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/distribution/reference"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -269,7 +269,7 @@ func (s *spooled) savedImages() ([]wanted, error) {
 	return found, nil
 }
 
-// What tools write the name of an image to; the second is often a tag alone.
+// What tools write the name of an image to; the second may be a tag alone.
 const (
 	fullNameAnnotation = "io.containerd.image.name"
 	refNameAnnotation  = "org.opencontainers.image.ref.name"
@@ -285,35 +285,65 @@ func (s *spooled) layoutImages() ([]wanted, error) {
 	}
 	var found []wanted
 	for _, descriptor := range index.Manifests {
-		if descriptor.Platform != nil && !fits(descriptor.Platform) {
+		if isArtifact(descriptor) || !fits(descriptor.Platform) || isSurpassed(descriptor, index.Manifests) {
 			continue
 		}
 		parts, err := s.layoutImage(descriptor, 0)
+		if errors.Is(err, errNoImage) {
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
 		image := wanted{parts: parts}
-		for _, annotation := range []string{fullNameAnnotation, refNameAnnotation} {
-			name, err := reference.ParseDockerRef(descriptor.Annotations[annotation])
-			if err != nil || !strings.Contains(descriptor.Annotations[annotation], "/") {
-				continue
-			}
-			// Whoever asks for this digest later gets the image without another check.
-			if digested, ok := name.(reference.Digested); ok && digested.Digest().String() != descriptor.Digest.String() {
-				return nil, fmt.Errorf("name %q of an image: its manifest has the digest %s", name, descriptor.Digest)
-			}
-			image.names = []string{name.String()}
-			break
+		name, err := layoutName(descriptor)
+		if err != nil {
+			return nil, err
+		}
+		if name != "" {
+			image.names = []string{name}
 		}
 		found = append(found, image)
 	}
 	if found == nil {
-		return nil, fmt.Errorf("the archive has no image for linux/%s", runtime.GOARCH)
+		return nil, fmt.Errorf("the archive has %w", errNoImage)
 	}
 	return found, nil
 }
 
-// layoutImage reads a manifest, or an index with one for this machine. Indexes may lie in one another; deep ones are hostile.
+// isSurpassed reports whether another image of the same name fits this machine better.
+func isSurpassed(d v1.Descriptor, all []v1.Descriptor) bool {
+	name, err := layoutName(d)
+	return name != "" && err == nil && slices.ContainsFunc(all, func(other v1.Descriptor) bool {
+		if isArtifact(other) || !fits(other.Platform) || compare(other, d) >= 0 {
+			return false
+		}
+		same, err := layoutName(other)
+		return err == nil && same == name
+	})
+}
+
+// onlyTag is a reference that is a tag, as the specification of layouts has it, and no name: the tool that wrote it knew the name otherwise.
+var onlyTag = regexp.MustCompile(`^(latest|v?[0-9][A-Za-z0-9_.-]*)$`)
+
+// layoutName returns the full name of an image in a layout; empty when it has none.
+func layoutName(d v1.Descriptor) (string, error) {
+	for _, annotation := range []string{fullNameAnnotation, refNameAnnotation} {
+		text := d.Annotations[annotation]
+		name, err := reference.ParseDockerRef(text)
+		if err != nil || onlyTag.MatchString(text) {
+			continue
+		}
+		// Whoever asks for this digest later gets the image without another check.
+		if digested, ok := name.(reference.Digested); ok && digested.Digest().String() != d.Digest.String() {
+			return "", fmt.Errorf("name %q of an image: its manifest has the digest %s", name, d.Digest)
+		}
+		return name.String(), nil
+	}
+	return "", nil
+}
+
+// layoutImage reads a manifest, or an index with one for this machine.
 func (s *spooled) layoutImage(descriptor v1.Descriptor, depth int) (*parts, error) {
 	content, err := s.readBlob(descriptor.Digest, maxManifest)
 	if err != nil {
@@ -321,18 +351,20 @@ func (s *spooled) layoutImage(descriptor v1.Descriptor, depth int) (*parts, erro
 	}
 	var manifest struct {
 		v1.Manifest
-		Manifests []v1.Descriptor `json:"manifests"`
+		ArtifactType string          `json:"artifactType"`
+		Manifests    []v1.Descriptor `json:"manifests"`
 	}
 	if err := json.Unmarshal(content, &manifest); err != nil {
 		return nil, fmt.Errorf("manifest %s is broken: %w", descriptor.Digest, err)
 	}
 	if manifest.Manifests != nil {
-		for _, child := range manifest.Manifests {
-			if depth < 4 && (child.Platform == nil || fits(child.Platform)) {
-				return s.layoutImage(child, depth+1)
-			}
+		if depth >= maxIndexDepth {
+			return nil, fmt.Errorf("%w: more than %d indexes lie in one another", errNoImage, maxIndexDepth)
 		}
-		return nil, fmt.Errorf("index %s has no image for linux/%s", descriptor.Digest, runtime.GOARCH)
+		return firstImage(manifest.Manifests, func(child v1.Descriptor) (*parts, error) { return s.layoutImage(child, depth+1) })
+	}
+	if err := checkImage(manifest.ArtifactType, manifest.Config.MediaType); err != nil {
+		return nil, err
 	}
 	if err := checkLayers(len(manifest.Layers)); err != nil {
 		return nil, err
@@ -364,10 +396,6 @@ func (s *spooled) readBlob(digest v1.Hash, limit int64) ([]byte, error) {
 }
 
 func blobName(digest v1.Hash) string { return "blobs/" + digest.Algorithm + "/" + digest.Hex }
-
-func fits(p *v1.Platform) bool {
-	return (p.OS == "linux" || p.OS == "") && (p.Architecture == runtime.GOARCH || p.Architecture == "")
-}
 
 // contextReader ends with its context, and keeps what its source failed with.
 type contextReader struct {

@@ -85,6 +85,8 @@ func TestLoad(t *testing.T) {
 		Add:        mutate.AppendManifests(empty.Index, annotated(two, nil, &v1.Platform{OS: "windows"}), annotated(one, nil, nil)),
 		Descriptor: v1.Descriptor{Annotations: map[string]string{refName: "1"}},
 	}))
+	short := laidOut(t, mutate.AppendManifests(empty.Index, annotated(one, map[string]string{refName: "one:1.0"}, nil),
+		annotated(two, map[string]string{refName: "bare"}, nil)))
 	for name, test := range map[string]struct {
 		archive []byte
 		names   []string // of all images
@@ -95,6 +97,7 @@ func TestLoad(t *testing.T) {
 		"OCI layout":          {both, []string{"docker.io/library/two:latest", "example.test/one:1"}, 2},
 		"OCI layout, zipped":  {zipped(t, both), []string{"docker.io/library/two:latest", "example.test/one:1"}, 2},
 		"OCI layout, nested":  {nested, nil, 1},
+		"OCI layout, short":   {short, []string{"docker.io/library/bare:latest", "docker.io/library/one:1.0"}, 2},
 		"OCI layout, digest":  {proven, []string{digested}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -113,9 +113,16 @@ func (s *Store) sweep(began time.Time, using []string, pins func(named) bool) (t
 	for id, i := range s.images {
 		if !pinned[id] && i.holds == 0 && old(i.used) {
 			if err := s.forget(i); err != nil {
-				return nil, 0, err
+				return trash, freed, err
 			}
 			freed += i.bytes
+			if i.patched {
+				path := s.temporary(trashFolder)
+				if err := os.Rename(s.patch(i.id), path); err != nil {
+					return trash, freed, err
+				}
+				trash = append(trash, path)
+			}
 		}
 	}
 	needed := map[string]bool{}

@@ -1,11 +1,12 @@
 package images
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"runtime"
 
 	"github.com/distribution/reference"
 	"github.com/google/go-containerregistry/pkg/name"
@@ -88,11 +89,47 @@ func (s *Store) resolveWithin(ctx context.Context, ref name.Reference, auth engi
 
 // parts asks for the manifest and configuration of the image for this machine.
 func (e *endpoint) parts(ctx context.Context) (*parts, error) {
-	found, err := remote.Image(e.ref, remote.WithContext(ctx), remote.WithTransport(e.client.Transport),
-		remote.WithPlatform(v1.Platform{OS: "linux", Architecture: runtime.GOARCH}))
+	return e.partsOf(ctx, e.ref, 0)
+}
+
+// partsOf does that for a manifest, or an index with one.
+func (e *endpoint) partsOf(ctx context.Context, ref name.Reference, depth int) (*parts, error) {
+	found, err := remote.Get(ref, remote.WithContext(ctx), remote.WithTransport(e.client.Transport))
 	if err != nil {
 		return nil, err
 	}
+	if found.MediaType.IsIndex() {
+		if depth >= maxIndexDepth {
+			return nil, fmt.Errorf("%w: more than %d indexes lie in one another", errNoImage, maxIndexDepth)
+		}
+		index, err := v1.ParseIndexManifest(bytes.NewReader(found.Manifest))
+		if err != nil {
+			return nil, fmt.Errorf("index %s is broken: %w", found.Digest, err)
+		}
+		return firstImage(index.Manifests, func(d v1.Descriptor) (*parts, error) {
+			return e.partsOf(ctx, e.ref.Context().Digest(d.Digest.String()), depth+1)
+		})
+	}
+	if depth > 0 {
+		var manifest struct {
+			ArtifactType string        `json:"artifactType"`
+			Config       v1.Descriptor `json:"config"`
+		}
+		if err := json.Unmarshal(found.Manifest, &manifest); err != nil {
+			return nil, fmt.Errorf("manifest %s is broken: %w", found.Digest, err)
+		}
+		if err := checkImage(manifest.ArtifactType, manifest.Config.MediaType); err != nil {
+			return nil, err
+		}
+	}
+	image, err := found.Image()
+	if err != nil {
+		return nil, err
+	}
+	return e.imageParts(image)
+}
+
+func (e *endpoint) imageParts(found v1.Image) (*parts, error) {
 	manifest, err := found.Manifest()
 	if err != nil {
 		return nil, err

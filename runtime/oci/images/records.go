@@ -23,20 +23,24 @@ import (
 //	layers/HEX/tree        a layer, by the hex digits of its diff id
 //	layers/HEX/layer.json  its record
 //	images/HEX.json        the configuration of an image, by the hex digits of its id; complete when its digest is the id
+//	layers/HEX/implied.json the folders that the layer has no entry for, if there are any
+//	patches/HEX            what an image has above its layers, by the digits of its id; see patch.go
 //	names/HEX.json         a name, by its SHA-256
 //	making/RANDOM          what is being made; removed when the store opens
 //	trash/RANDOM           what is being removed
 type folders string
 
 const (
-	layersFolder = "layers"
-	imagesFolder = "images"
-	namesFolder  = "names"
-	makingFolder = "making"
-	trashFolder  = "trash"
-	treeFolder   = "tree"
-	layerRecord  = "layer.json"
-	recordSuffix = ".json"
+	layersFolder  = "layers"
+	imagesFolder  = "images"
+	namesFolder   = "names"
+	patchesFolder = "patches"
+	makingFolder  = "making"
+	trashFolder   = "trash"
+	treeFolder    = "tree"
+	layerRecord   = "layer.json"
+	impliedRecord = "implied.json"
+	recordSuffix  = ".json"
 )
 
 // layer is a complete layer.
@@ -48,8 +52,9 @@ type layer struct {
 
 // layerFile is a layer's record.
 type layerFile struct {
-	Bytes  int64 `json:"bytes"`
-	Opaque bool  `json:"opaque,omitempty"` // it hides the layers below it
+	Bytes   int64 `json:"bytes"`
+	Opaque  bool  `json:"opaque,omitempty"`  // it hides the layers below it
+	Implied bool  `json:"implied,omitempty"` // it has folders without an entry
 	// Boot is the boot of the host that wrote the layer, until it is safe on the disk.
 	Boot string `json:"boot,omitempty"`
 }
@@ -58,7 +63,8 @@ type layerFile struct {
 type image struct {
 	id      string
 	config  Config
-	bytes   int64    // of its record, see recordBytes
+	bytes   int64 // of its record, see recordBytes, and its patch
+	patched bool
 	layers  []string // diff ids, lowest first, no two the same
 	created time.Time
 	holds   int
@@ -96,12 +102,12 @@ func (f folders) temporary(folder string) string { return f.path(folder, rand.Te
 
 // load reads the folder. What was being made or removed goes to the trash, and so does what is damaged.
 func (s *Store) load() error {
-	for _, folder := range []string{layersFolder, imagesFolder, namesFolder, makingFolder, trashFolder} {
+	for _, folder := range []string{layersFolder, imagesFolder, namesFolder, patchesFolder, makingFolder, trashFolder} {
 		if err := os.MkdirAll(s.path(folder), 0o700); err != nil {
 			return err
 		}
 	}
-	for _, load := range []func() error{s.discardMaking, s.loadLayers, s.loadImages, s.loadNames} {
+	for _, load := range []func() error{s.discardMaking, s.loadLayers, s.loadImages, s.loadNames, s.loadPatches} {
 		if err := load(); err != nil {
 			return err
 		}
@@ -214,10 +220,43 @@ func newImage(id string, config *configFile, created time.Time) *image {
 	return i
 }
 
+// UnmarshalJSON reads what the configuration of an image says about containers.
+func (c *Config) UnmarshalJSON(content []byte) error {
+	var read struct {
+		Env              []string
+		Entrypoint, Cmd  words
+		User, WorkingDir string
+		StopSignal       string
+		Labels           map[string]string
+	}
+	if err := json.Unmarshal(content, &read); err != nil {
+		return err
+	}
+	*c = Config{Env: read.Env, Entrypoint: read.Entrypoint, Cmd: read.Cmd, User: read.User, WorkingDir: read.WorkingDir,
+		StopSignal: read.StopSignal, Labels: read.Labels}
+	return nil
+}
+
+// words are a list, or a string, which is a list of one, as Docker reads both.
+type words []string
+
+func (w *words) UnmarshalJSON(content []byte) error {
+	var list []string
+	err := json.Unmarshal(content, &list)
+	if err != nil {
+		list = []string{""}
+		if json.Unmarshal(content, &list[0]) != nil {
+			return err
+		}
+	}
+	*w = list
+	return nil
+}
+
 func (c Config) clone() Config {
 	return Config{
 		Env: slices.Clone(c.Env), Entrypoint: slices.Clone(c.Entrypoint), Cmd: slices.Clone(c.Cmd), User: c.User, WorkingDir: c.WorkingDir,
-		Labels: maps.Clone(c.Labels),
+		StopSignal: c.StopSignal, Labels: maps.Clone(c.Labels),
 	}
 }
 
@@ -228,8 +267,9 @@ func (c Config) entries() int {
 
 // configFile is what is used of the configuration of an image. The rest may take many times its size in memory.
 type configFile struct {
-	OS     string `json:"os"`
-	RootFS struct {
+	OS           string `json:"os"`
+	Architecture string `json:"architecture"`
+	RootFS       struct {
 		DiffIDs []v1.Hash `json:"diff_ids"`
 	} `json:"rootfs"`
 	Config Config `json:"config"`
@@ -248,7 +288,7 @@ func parseConfig(raw []byte) (*configFile, error) {
 		return nil, fmt.Errorf("the image's configuration is broken: %w", err)
 	}
 	if config.OS != "" && config.OS != "linux" {
-		return nil, fmt.Errorf("the image is for %s, not for linux", config.OS)
+		return nil, fmt.Errorf("%w: it is for %s", errNoImage, config.OS)
 	}
 	if err := checkLayers(len(config.RootFS.DiffIDs)); err != nil {
 		return nil, err

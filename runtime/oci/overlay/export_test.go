@@ -11,11 +11,4 @@ func (o Overlay) MountAtOnce(target string) error {
 }
 
 // OpenAtOnce opens as Open does on a kernel before 6.8.
-func (o Overlay) OpenAtOnce() (*os.File, error) {
-	mount := -1
-	err := o.opened(func(f *folders) (err error) {
-		mount, err = f.create(f.setAllLayers, 0)
-		return err
-	})
-	return os.NewFile(uintptr(mount), "overlay"), err
-}
+func (o Overlay) OpenAtOnce() (*os.File, error) { return o.openAside() }

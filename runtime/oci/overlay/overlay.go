@@ -10,6 +10,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"sandbox.internal/runtime/oci/thread"
 )
 
 // Overlay is an overlay file system. Its folders exist. Their paths are absolute, may be of any length and have any characters in them, and
@@ -45,7 +47,7 @@ func (o Overlay) mount(target string) error {
 		if !takesEachLayer() {
 			return f.mountAtOnce(target)
 		}
-		mount, err := f.create(f.setEachLayer, 0)
+		mount, err := f.create(0)
 		if err != nil {
 			return err
 		}
@@ -59,20 +61,38 @@ func (o Overlay) mount(target string) error {
 
 // Open returns the file system as a folder to read from. Its mount is at no path: it goes when the file is closed.
 func (o Overlay) Open() (*os.File, error) {
+	if !takesEachLayer() {
+		return o.openAside()
+	}
 	const attributes = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOSUID
 	mount := -1
 	err := o.opened(func(f *folders) (err error) {
-		set := f.setEachLayer
-		if !takesEachLayer() {
-			set = f.setAllLayers
-		}
-		mount, err = f.create(set, attributes)
+		mount, err = f.create(attributes)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	return os.NewFile(uintptr(mount), "overlay"), nil
+}
+
+// openAside is for kernels that without a path to mount at take an option of 255 bytes at most: it mounts in a mount namespace that ends with its
+// thread. What is open keeps the mount.
+func (o Overlay) openAside() (file *os.File, err error) {
+	thread.Run(func() {
+		if err = os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_FS|unix.CLONE_NEWNS)); err != nil {
+			return
+		}
+		if err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+			err = &os.PathError{Op: "make private", Path: "/", Err: err}
+			return
+		}
+		at := o.Lower[0] // any folder will do
+		if err = o.opened(func(f *folders) error { return f.mountAtOnce(at) }); err == nil {
+			file, err = os.OpenFile(at, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+		}
+	})
+	return file, err
 }
 
 // takesEachLayer reports whether the kernel has the option lowerdir+, which Linux before 6.8 lacks. It is asked once: a kernel before 6.5 takes
@@ -131,8 +151,8 @@ func (f *folders) open(path string) (string, error) {
 	return "/proc/self/fd/" + strconv.Itoa(fd), nil
 }
 
-// create returns a mount that is at no path. setLayers sets the options for the layers.
-func (f *folders) create(setLayers func(context int) error, attributes int) (mount int, err error) {
+// create returns a mount that is at no path.
+func (f *folders) create(attributes int) (mount int, err error) {
 	context, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return -1, fmt.Errorf("overlay: fsopen: %w", err)
@@ -141,7 +161,7 @@ func (f *folders) create(setLayers func(context int) error, attributes int) (mou
 	if err := unix.FsconfigSetString(context, "source", "overlay"); err != nil {
 		return -1, failure(context, "source", err)
 	}
-	if err := setLayers(context); err != nil {
+	if err := f.setEachLayer(context); err != nil {
 		return -1, err
 	}
 	if f.upper != "" {
@@ -172,14 +192,6 @@ func (f *folders) setEachLayer(context int) error {
 		if err := unix.FsconfigSetString(context, "lowerdir+", layer); err != nil {
 			return failure(context, "layer "+f.overlay.Lower[len(f.lower)-1-i], err)
 		}
-	}
-	return nil
-}
-
-// setAllLayers sets one option for all layers, of at most 255 bytes.
-func (f *folders) setAllLayers(context int) error {
-	if err := unix.FsconfigSetString(context, "lowerdir", strings.Join(f.lower, ":")); err != nil {
-		return failure(context, strconv.Itoa(len(f.lower))+" layers", err)
 	}
 	return nil
 }

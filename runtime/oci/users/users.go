@@ -16,6 +16,9 @@ const (
 	// container belongs to it, such as the work folder of an overlay file system and its whiteouts.
 	reserved = Size
 
+	// maxBeyond is how many ids of a container may lie beyond its range.
+	maxBeyond = 16
+
 	// ready is how many namespaces are kept for the next containers: as many as are started at the same time.
 	ready = 8
 	// few is how many are left when others are made. Containers that come and go give theirs back, and need no new ones: to make one takes 2 ms of
@@ -42,6 +45,7 @@ type Pool struct {
 	mu         sync.Mutex
 	taken      map[int]bool
 	namespaces map[int]*os.File // of ranges that are taken, and of idle
+	special    map[int]*os.File // of ranges that are taken with ids beyond them: no other container can use them
 	idle       []int            // ranges that are not taken and have a namespace, the one that was released last at the end
 	next       int              // where the search for one that never was taken goes on
 	ahead      bool             // namespaces are made ahead
@@ -57,7 +61,8 @@ func Open(claims, data string, make maker) (*Pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("user ids: %w", err)
 	}
-	return &Pool{block: block, count: rangesOfBlock, make: make, taken: map[int]bool{}, namespaces: map[int]*os.File{}}, nil
+	return &Pool{block: block, count: rangesOfBlock, make: make, taken: map[int]bool{}, namespaces: map[int]*os.File{},
+		special: map[int]*os.File{}}, nil
 }
 
 // Prepare makes some namespaces ahead, in the background, as Take does from then on. It is called after every MarkTaken.
@@ -100,7 +105,10 @@ func (p *Pool) Close() {
 	for _, namespace := range p.namespaces {
 		_ = namespace.Close()
 	}
-	p.namespaces, p.idle = nil, nil
+	for _, namespace := range p.special {
+		_ = namespace.Close()
+	}
+	p.namespaces, p.special, p.idle = nil, nil, nil
 }
 
 // MarkTaken marks the range as taken: a container of an earlier process has it.
@@ -128,25 +136,51 @@ func (p *Pool) Take() (Range, error) {
 	return p.takeNew()
 }
 
+// TakeWith is Take for a container with ids of [Beyond]: the i-th of n is First+Size-n+i on the host, and the container does not have the last n
+// ids of its range.
+func (p *Pool) TakeWith(beyond []uint32) (Range, error) {
+	if len(beyond) == 0 {
+		return p.Take()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return Range{}, os.ErrClosed
+	}
+	first, namespace, err := p.makeNew(beyond)
+	if err != nil {
+		return Range{}, err
+	}
+	p.special[first] = namespace
+	return Range{First: first, Namespace: namespace}, nil
+}
+
 // takeNew takes a range that has no namespace yet. It makes that without the lock, which is held before and after: it takes a millisecond.
 func (p *Pool) takeNew() (Range, error) {
-	first := p.free()
-	if first == 0 {
-		return Range{}, fmt.Errorf("%w: %d containers have one", ErrNone, len(p.taken))
+	first, namespace, err := p.makeNew(nil)
+	if err != nil {
+		return Range{}, err
+	}
+	p.namespaces[first] = namespace
+	return p.take(first), nil
+}
+
+func (p *Pool) makeNew(beyond []uint32) (first int, namespace *os.File, err error) {
+	if first = p.free(); first == 0 {
+		return 0, nil, fmt.Errorf("%w: %d containers have one", ErrNone, len(p.taken))
 	}
 	p.taken[first] = true
 	p.mu.Unlock()
-	namespace, err := p.make(idsOf(first))
+	namespace, err = p.make(idsOf(first, beyond))
 	p.mu.Lock()
 	if err == nil && p.closed {
 		err = errors.Join(os.ErrClosed, namespace.Close())
 	}
 	if err != nil {
 		delete(p.taken, first)
-		return Range{}, fmt.Errorf("make a user namespace: %w", err)
+		return 0, nil, fmt.Errorf("make a user namespace: %w", err)
 	}
-	p.namespaces[first] = namespace
-	return p.take(first), nil
+	return first, namespace, nil
 }
 
 // free returns a range that no container has and that has no namespace; 0 when there is none.
@@ -179,6 +213,11 @@ func (p *Pool) Release(first int) {
 // release is Release of a range that is taken. It keeps the namespace for the next container if there are not enough. The lock is held.
 func (p *Pool) release(first int) {
 	delete(p.taken, first)
+	if namespace := p.special[first]; namespace != nil {
+		_ = namespace.Close()
+		delete(p.special, first)
+		return
+	}
 	namespace := p.namespaces[first]
 	switch {
 	case namespace == nil: // of an earlier process

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -192,5 +193,42 @@ func TestServices(t *testing.T) {
 	}
 	if err := users.ReleaseBlock(filepath.Join(claims, "missing"), one); err != nil {
 		t.Errorf("release without any claim: %v", err)
+	}
+}
+
+// TestBeyond: ids beyond a range take the place of its last ones, and no other container gets a namespace that has them.
+func TestBeyond(t *testing.T) {
+	for _, test := range []struct {
+		ids, want []uint32
+	}{
+		{nil, nil},
+		{[]uint32{0, 1000, 65535}, nil},
+		{[]uint32{70000, 0, 70000}, []uint32{70000}},
+		{[]uint32{65536, 65535}, []uint32{65535, 65536}}, // one takes the place of the other
+		{[]uint32{1 << 30, 65534, 65535, 65536}, []uint32{65534, 65535, 65536, 1 << 30}},
+	} {
+		if got, few := users.Beyond(test.ids); !few || !slices.Equal(got, test.want) {
+			t.Errorf("%v: %v, %v, want %v", test.ids, got, few, test.want)
+		}
+	}
+	many := make([]uint32, 100)
+	for i := range many {
+		many[i] = users.Size + uint32(i)
+	}
+	if _, few := users.Beyond(many); few {
+		t.Error("a hundred ids are not too many")
+	}
+	pool := open(t, t.TempDir(), t.TempDir())
+	special, err := pool.TakeWith([]uint32{65536, 70000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool.Release(special.First)
+	if _, err := special.Namespace.Stat(); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("the namespace is kept: %v", err)
+	}
+	ordinary := take(t, pool)
+	if _, err := ordinary.Namespace.Stat(); err != nil {
+		t.Error(err)
 	}
 }

@@ -37,6 +37,9 @@ func (l *layer) folder(name string, header *tar.Header) error {
 	if err := l.setAttributes(fd, header); err != nil {
 		return err
 	}
+	if err := l.dropImplied(fd); err != nil {
+		return err
+	}
 	return l.addTimes(name, timesOf(header.ModTime))
 }
 
@@ -120,13 +123,16 @@ func (l *layer) link(folder, base, targetName string) error {
 	if err := l.addWhole(0); err != nil {
 		return err
 	}
+	if l.leftOut[name] {
+		return nil // another name of a device
+	}
 	missing := refusedf("hard link to %s, which is no file that came before it in this layer", quote(targetName))
 	targetFolder, targetBase := split(name)
 	if targetBase == "" || len(targetBase) > maxComponent {
 		return missing
 	}
 	source, err := l.find(targetFolder)
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ENAMETOOLONG) {
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, errLongPath) {
 		return missing
 	}
 	if err != nil {
@@ -181,22 +187,30 @@ func (l *layer) whiteout(folder, gone string) error {
 
 // makeOpaque hides what the layers below have in the folder.
 func (l *layer) makeOpaque(name string) error {
-	folder, base := split(name)
-	if base == "" {
-		l.result.Opaque = true
-		return setOpaque(l.root)
-	}
-	parent, err := l.enter(folder)
+	path, err := l.enter(name)
 	if err != nil {
 		return err
 	}
-	fd, err := l.makeFolder(parent, base)
-	if errors.Is(err, unix.EEXIST) {
-		return errNotFolder
-	}
+	fd, err := openFolder(path, ".") // the descriptor of a path has no attributes
 	if err != nil {
 		return err
 	}
 	defer func() { _ = unix.Close(fd) }()
+	isRoot, err := sameFile(fd, l.root)
+	if err != nil {
+		return err
+	}
+	l.result.Opaque = l.result.Opaque || isRoot
 	return setOpaque(fd)
+}
+
+// sameFile reports whether two descriptors are of one file.
+func sameFile(a, b int) (bool, error) {
+	var stats [2]unix.Stat_t
+	for i, fd := range []int{a, b} {
+		if err := unix.Fstat(fd, &stats[i]); err != nil {
+			return false, fmt.Errorf("look at folder: %w", err)
+		}
+	}
+	return stats[0].Dev == stats[1].Dev && stats[0].Ino == stats[1].Ino, nil
 }

@@ -31,6 +31,8 @@ type mark struct {
 	ignored  bool
 }
 
+var errTooDeep = refusedf("the name is more than %d folders deep", maxDepth)
+
 func refusedf(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrRefused, fmt.Sprintf(format, args...))
 }
@@ -44,33 +46,34 @@ func quote(name string) string {
 	return fmt.Sprintf("%q", name)
 }
 
-// cleanName returns the name relative to the layer's root; the root itself is ".".
+// cleanName returns the name relative to the layer's root; the root itself is ".". As Docker does, it takes an absolute name for one below the
+// root, and resolves "." and ".." as text, before any symbolic link. A name that leads above the root is refused, unless it is absolute: the
+// root is its own parent.
 func cleanName(name string) (string, error) {
 	switch {
-	case name == "":
-		return "", refusedf("the name is empty")
 	case strings.ContainsRune(name, 0):
 		return "", refusedf("the name contains a zero byte")
-	case strings.HasPrefix(name, "/") && strings.Trim(name, "/") != "":
-		return "", refusedf("the name is absolute")
 	case len(name) > maxName:
 		return "", refusedf("the name is longer than %d bytes", maxName)
 	}
+	clean := path.Clean(name) // "." for an empty name
+	if clean == ".." || strings.HasPrefix(clean, "../") {
+		return "", refusedf(`the name contains "..", which leads out of the layer`)
+	}
+	if clean = strings.TrimLeft(clean, "/"); clean == "" {
+		clean = "."
+	}
 	depth := 0
-	for component := range strings.SplitSeq(name, "/") {
-		switch {
-		case component == "..":
-			return "", refusedf(`the name contains ".."`)
-		case len(strings.TrimPrefix(component, whiteoutPrefix)) > maxComponent: // a whiteout is no file: what counts is the name that is gone
+	for component := range strings.SplitSeq(clean, "/") {
+		if len(strings.TrimPrefix(component, whiteoutPrefix)) > maxComponent { // a whiteout is no file: what counts is the name that is gone
 			return "", refusedf("the name has a part that is longer than %d bytes", maxComponent)
-		case component != "" && component != ".":
-			depth++
 		}
+		depth++
 	}
 	if depth > maxDepth+1 {
-		return "", refusedf("the name is more than %d folders deep", maxDepth)
+		return "", errTooDeep
 	}
-	return path.Clean(strings.TrimLeft(name, "/")), nil
+	return clean, nil
 }
 
 // split returns the folder of a clean name and the name in it, which is empty for the root.
@@ -92,8 +95,9 @@ func markOf(name string) (mark, error) {
 		if strings.HasPrefix(component, metaPrefix) {
 			return mark{ignored: true}, nil
 		}
-		if strings.HasPrefix(component, whiteoutPrefix) {
-			return mark{}, refusedf("a whiteout has no files")
+		// The name that a whiteout has in the layer may be 255 bytes longer than what a file can have.
+		if len(component) > maxComponent {
+			return mark{}, refusedf("the name has a part that is longer than %d bytes", maxComponent)
 		}
 	}
 	switch {
@@ -119,8 +123,4 @@ func checkOwner(header *tar.Header) error {
 		}
 	}
 	return nil
-}
-
-func isDeviceFolder(folder string) bool {
-	return folder == "dev" || strings.HasPrefix(folder, "dev/")
 }

@@ -3,25 +3,35 @@ package unpack
 import (
 	"errors"
 	"fmt"
+	"path"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/runtime/remove"
 )
 
-// beneath lets the kernel refuse every name that leads out of the layer's folder, by a symbolic link for instance.
-const beneath = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV
+// inRoot has the kernel resolve every name as for a process whose root directory is the layer's folder: an absolute symbolic link, or one with
+// ".." too many, leads to somewhere else in it.
+const inRoot = unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV
 
-var errNotFolder = refusedf("the name leads through something that is not a folder of this layer")
+// maxLinks is how many symbolic links a name leads through at most, as in the kernel.
+const maxLinks = 40
+
+var (
+	errNotFolder = refusedf("the name leads through something that is not a folder of this layer")
+	errLinks     = refusedf("the name leads through too many symbolic links")
+	errLongPath  = refusedf("the name is longer than %d bytes where symbolic links lead", maxName)
+)
 
 // find opens an existing folder. The caller closes the descriptor.
 func (l *layer) find(name string) (int, error) {
-	fd, err := unix.Openat2(l.root, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: beneath})
+	fd, err := unix.Openat2(l.root, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: inRoot})
 	switch {
-	case errors.Is(err, unix.EXDEV):
-		return -1, refusedf("the name leads out of the layer through a symbolic link")
 	case errors.Is(err, unix.ELOOP):
-		return -1, refusedf("the name leads through too many symbolic links")
+		return -1, errLinks
+	case errors.Is(err, unix.ENAMETOOLONG):
+		return -1, errLongPath
 	}
 	return fd, err
 }
@@ -48,22 +58,125 @@ func (l *layer) forget() {
 	}
 }
 
+// descend opens a folder and makes what is missing on the way, also where a symbolic link points: what it points to may be in a layer below.
 func (l *layer) descend(name string) (int, error) {
 	fd, err := l.find(name)
 	if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) || name == "." {
 		return fd, err
 	}
-	folder, base := split(name)
-	parent, err := l.descend(folder)
-	if err != nil {
+	w := walk{layer: l, at: ".", fd: -1, rest: name}
+	defer w.close()
+	for w.rest != "" {
+		var part string
+		part, w.rest, _ = strings.Cut(w.rest, "/")
+		if err := w.step(part); err != nil {
+			return -1, err
+		}
+	}
+	return w.take()
+}
+
+// walk is the way to a folder, one part of the name after another.
+type walk struct {
+	layer *layer
+	at    string // where it is, without symbolic links
+	fd    int    // a descriptor of that; -1 while there is none
+	rest  string
+	links int
+}
+
+func (w *walk) close() {
+	if w.fd >= 0 {
+		_ = unix.Close(w.fd)
+		w.fd = -1
+	}
+}
+
+// take returns the descriptor of where it is, which is the caller's then.
+func (w *walk) take() (int, error) {
+	if err := w.open(); err != nil {
 		return -1, err
 	}
-	defer func() { _ = unix.Close(parent) }()
-	fd, err = l.makeFolder(parent, base)
-	if errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-		return -1, errNotFolder
+	fd := w.fd
+	w.fd = -1
+	return fd, nil
+}
+
+func (w *walk) open() (err error) {
+	if w.fd < 0 {
+		w.fd, err = w.layer.find(w.at)
 	}
-	return fd, err
+	return err
+}
+
+func (w *walk) moveTo(at string, fd int) {
+	w.close()
+	w.at, w.fd = at, fd
+}
+
+// step goes on to a part, or puts what a symbolic link says before the rest.
+func (w *walk) step(part string) error {
+	switch part {
+	case "", ".":
+		return nil
+	case "..":
+		w.moveTo(path.Dir(w.at), -1)
+		return nil
+	}
+	if err := w.layer.ctx.Err(); err != nil {
+		return err
+	}
+	if err := w.open(); err != nil {
+		return err
+	}
+	if len(part) > maxComponent {
+		return errLongPath
+	}
+	kind, err := w.layer.kind(w.fd, part)
+	if err != nil {
+		return err
+	}
+	if kind == unix.S_IFLNK {
+		return w.follow(part)
+	}
+	next := join(w.at, part)
+	switch {
+	case len(next) > maxName:
+		return errLongPath
+	case strings.Count(next, "/") >= maxDepth:
+		return errTooDeep
+	}
+	fd, err := w.layer.makeFolder(w.fd, part)
+	if errors.Is(err, unix.EEXIST) {
+		return errNotFolder
+	}
+	if err != nil {
+		return err
+	}
+	w.moveTo(next, fd)
+	if kind != unix.S_IFDIR {
+		return w.layer.addImplied(next, fd)
+	}
+	return nil
+}
+
+func (w *walk) follow(link string) error {
+	if w.links++; w.links > maxLinks {
+		return errLinks
+	}
+	target := make([]byte, maxName+1)
+	n, err := unix.Readlinkat(w.fd, link, target)
+	if err != nil {
+		return fmt.Errorf("read symbolic link: %w", err)
+	}
+	if target[0] == '/' {
+		w.moveTo(".", -1)
+	}
+	w.rest = string(target[:n]) + "/" + w.rest
+	if len(w.rest) > 2*maxName {
+		return errLongPath
+	}
+	return nil
 }
 
 // makeFolder makes a folder, which is opaque when it replaces a whiteout of this layer, and opens it. A folder that is there already is

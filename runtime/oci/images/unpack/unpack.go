@@ -2,20 +2,20 @@
 //
 // A layer is a tar archive from an untrusted source. It is refused, with [ErrRefused], when one of its entries breaks a rule:
 //
-//   - Names are relative, without "..", at most 4095 bytes long and 512 folders deep, with at most 255 bytes between two slashes;
-//     .wh. of a whiteout does not count there.
-//   - A name may lead through a symbolic link of the same layer, as long as the link's target is relative and stays in the layer. Where a
-//     symbolic link itself points is not restricted: it is never followed outside of the container.
+//   - Names lead nowhere above the layer's root; "/" before them and ".." within them are resolved as text, as Docker does. They are at most
+//     4095 bytes long and 512 folders deep, with at most 255 bytes between two slashes; .wh. of a whiteout does not count there.
+//   - A name may lead through symbolic links of the same layer. They are resolved as if the layer's folder were the root directory, so that no
+//     link leads out of it, and a folder that is missing there is made: it may be one of a layer below. Where a symbolic link itself points is
+//     not restricted: it is never followed outside of the container.
 //   - A hard link names a file that came before it in the same layer.
-//   - There are no devices, but for those in /dev: base images have some, and they are left out, because runtimes mount their own /dev.
-//   - A whiteout (.wh.NAME) has a name, and is no part of the path of another entry.
+//   - A whiteout (.wh.NAME) has a name.
 //   - Owners are numbers that Linux can store.
 //   - The layers of an image stay within [Limits].
 //
 // Owners, modes (setuid included), times, and the extended attributes security.capability and user.* are kept, but for those of
 // user.* that the file system does not store; other attributes are left out, those of overlayfs first of all. Whiteouts become character
-// devices 0/0 and opaque folders get trusted.overlay.opaque=y. The kernel resolves every name below the layer's folder (openat2 with
-// RESOLVE_BENEATH).
+// devices 0/0 and opaque folders get trusted.overlay.opaque=y. Devices are left out: base images have some in /dev, where runtimes mount their
+// own. The kernel resolves every name within the layer's folder (openat2 with RESOLVE_IN_ROOT).
 package unpack
 
 import (
@@ -35,6 +35,9 @@ var ErrRefused = errors.New("layer refused")
 type Result struct {
 	Bytes  int64 // about what it takes on the disk
 	Opaque bool  // it hides all layers below it
+	// Implied are the folders that the layer has no entry for, but something in them: relative names without symbolic links, sorted. They have
+	// owner 0 and mode 0755, and should have what the layers below say. Of very many, some are left out.
+	Implied []string
 }
 
 // Layer unpacks the tar archive into the folder, which must exist and be empty, and reads the archive to its end. After an error the
@@ -78,6 +81,9 @@ func Layer(ctx context.Context, folder string, archive io.Reader, limits *Limits
 	if err := l.setFolderTimes(); err != nil {
 		return Result{}, err
 	}
+	if err := l.listImplied(); err != nil {
+		return Result{}, err
+	}
 	return l.result, nil
 }
 
@@ -96,6 +102,10 @@ type layer struct {
 
 	// Times of folders are set last: what is made in them changes them.
 	times folderTimes
+
+	implied      map[uint64]string // folders without an entry, by inode
+	impliedBytes int               // what they count for
+	leftOut      map[string]bool   // clean names of devices
 }
 
 // entry unpacks one entry.
@@ -126,7 +136,7 @@ func (l *layer) entry(header *tar.Header, content io.Reader) error {
 	}
 	folder, base := split(name)
 	if base == "" && header.Typeflag != tar.TypeDir {
-		return refusedf("the root of a layer is a folder")
+		return nil // the root is a folder, whatever the archive has for it
 	}
 	switch header.Typeflag {
 	case tar.TypeDir:
@@ -140,10 +150,7 @@ func (l *layer) entry(header *tar.Header, content io.Reader) error {
 	case tar.TypeFifo:
 		return l.fifo(folder, base, header)
 	case tar.TypeChar, tar.TypeBlock:
-		if isDeviceFolder(folder) {
-			return nil
-		}
-		return refusedf("device nodes are allowed in /dev only")
+		return l.leaveOut(name)
 	}
 	return refusedf("type %q of entries is unknown", header.Typeflag)
 }

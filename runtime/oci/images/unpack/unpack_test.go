@@ -260,6 +260,52 @@ var layers = map[string]struct {
 		tree:    map[string]string{".": `40755 0:0 trusted.overlay.opaque="y"`, "only": regular("644", "")},
 		opaque:  true,
 	},
+	"names that Docker takes": {
+		entries: []entry{
+			{name: "/absolute/file", content: "1"}, {name: "//twice/"}, {name: "/../above", content: "2"},
+			{name: "usr/x/"}, {name: "usr/x/../y", content: "3"}, {name: "missing/../z", content: "4"}, {name: "usr/../.wh.gone"},
+			{name: "hard", kind: tar.TypeLink, link: "/absolute/file"}, {name: "hard2", kind: tar.TypeLink, link: "usr/x/../y"},
+			{name: "./.", kind: tar.TypeReg}, {name: ".", kind: tar.TypeSymlink, link: "/"},
+			{name: ".wh.folder/file", content: "5"},
+		},
+		tree: map[string]string{
+			"absolute/file": "100644 0:0 links=2 " + stamp() + ` "1"`, "hard": "100644 0:0 links=2 " + stamp() + ` "1"`, "twice": "40755 0:0",
+			"above": regular("644", "2"), "usr/x": "40755 0:0", "usr/y": "100644 0:0 links=2 " + stamp() + ` "3"`,
+			"hard2": "100644 0:0 links=2 " + stamp() + ` "3"`, "z": regular("644", "4"), "gone": "20000 0:0 device 0",
+			".wh.folder/file": regular("644", "5"),
+		},
+	},
+	"below symbolic links": {
+		entries: []entry{
+			{name: "srv/"}, {name: "data/cur", kind: tar.TypeSymlink, link: "/srv"}, {name: "data/cur/hello", content: "1"},
+			{name: "up", kind: tar.TypeSymlink, link: "../../../outside"}, {name: "up/file", content: "2"}, {name: "up/folder/", mode: 0o700},
+			{name: "up/.wh.gone"}, {name: "root", kind: tar.TypeSymlink, link: "/"}, {name: "root/at", content: "3"},
+			{name: "opt", kind: tar.TypeSymlink, link: "/var/opt"}, {name: "opt/tool/bin", content: "4"},
+			{name: "chain", kind: tar.TypeSymlink, link: "opt/new"}, {name: "chain/deep/file", content: "5"},
+			{name: "clear", kind: tar.TypeSymlink, link: "/cleared"}, {name: "clear/.wh..wh..opq"}, {name: "clear/new"},
+			{name: "hard", kind: tar.TypeLink, link: "up/file"},
+		},
+		tree: map[string]string{
+			"srv": "40755 0:0", "data/cur": "120777 0:0 -> /srv", "srv/hello": regular("644", "1"),
+			"up": "120777 0:0 -> ../../../outside", "outside/file": "100644 0:0 links=2 " + stamp() + ` "2"`, "outside/folder": "40700 0:0",
+			"hard": "100644 0:0 links=2 " + stamp() + ` "2"`, "outside/gone": "20000 0:0 device 0", "root": "120777 0:0 -> /", "at": regular("644", "3"),
+			"opt": "120777 0:0 -> /var/opt", "var/opt/tool/bin": regular("644", "4"),
+			"chain": "120777 0:0 -> opt/new", "var/opt/new/deep/file": regular("644", "5"),
+			"clear": "120777 0:0 -> /cleared", "cleared": `40755 0:0 trusted.overlay.opaque="y"`, "cleared/new": regular("644", ""),
+		},
+	},
+	"opaque root through a link": {
+		entries: []entry{{name: "root", kind: tar.TypeSymlink, link: "/"}, {name: "root/.wh..wh..opq"}},
+		tree:    map[string]string{".": `40755 0:0 trusted.overlay.opaque="y"`, "root": "120777 0:0 -> /"},
+		opaque:  true,
+	},
+	"devices elsewhere": {
+		entries: []entry{
+			{name: "jail/dev/null", kind: tar.TypeChar}, {name: "disk", kind: tar.TypeBlock}, {name: "dev/zero", kind: tar.TypeChar},
+			{name: "jail/dev/again", kind: tar.TypeLink, link: "dev/zero"}, {name: "file"},
+		},
+		tree: map[string]string{"file": regular("644", "")},
+	},
 	"devices of base images": {
 		entries: []entry{{name: "dev/"}, {name: "dev/null", kind: tar.TypeChar, mode: 0o666}, {name: "dev/mapper/x", kind: tar.TypeBlock}},
 		tree:    map[string]string{},
@@ -316,6 +362,25 @@ func TestLayer(t *testing.T) {
 			}
 			y.check(t)
 		})
+	}
+}
+
+// TestImplied: of folders without an entry, those are listed that are there in the end.
+func TestImplied(t *testing.T) {
+	y := newYard(t)
+	result, err := unpackInto(t, y, archive(t, entry{name: "tmp/marker"}, entry{name: "home/app/file"}, entry{name: "home/app/"}, entry{name: "a/b/c"},
+		entry{name: "a/b", content: "a file"}, entry{name: "link", kind: tar.TypeSymlink, link: "/var"}, entry{name: "link/lib/x"},
+		entry{name: "given/"}, entry{name: "given/y"}))
+	if want := []string{"a", "home", "tmp", "var", "var/lib"}; err != nil || !slices.Equal(result.Implied, want) {
+		t.Errorf("%q, %v, want %q", result.Implied, err, want)
+	}
+	many := make([]entry, testEntries/2)
+	for i := range many {
+		many[i] = entry{name: fmt.Sprintf("%d%s/%s/file", i, strings.Repeat("n", 200), strings.Repeat("m", 250))}
+	}
+	result, err = unpack.Layer(t.Context(), newYard(t).layer, bytes.NewReader(archive(t, many...)), &unpack.Limits{Bytes: 1 << 30, Entries: 1 << 20}, nil)
+	if size := len(strings.Join(result.Implied, "")); err != nil || size == 0 || size > 256<<10 {
+		t.Errorf("%d bytes of names, %v", size, err)
 	}
 }
 
