@@ -36,8 +36,8 @@ func containerConfig(spec engine.ContainerSpec) *container.Config {
 	}
 }
 
-// hostConfig is how the host runs the container, all but the mounts.
-func hostConfig(spec engine.ContainerSpec) *container.HostConfig {
+// hostConfig is how the host runs the container, all but the mounts. seccomp is the profile of a container whose spec names none.
+func hostConfig(spec engine.ContainerSpec, seccomp string) *container.HostConfig {
 	noInit := false // execd is the first process; an engine can be configured to add its own
 	host := &container.HostConfig{
 		Runtime:       spec.Runtime,
@@ -57,7 +57,7 @@ func hostConfig(spec engine.ContainerSpec) *container.HostConfig {
 		CapDrop:     spec.Security.DropCapabilities,
 		CapAdd:      spec.Security.AddCapabilities,
 		Sysctls:     spec.Sysctls,
-		SecurityOpt: securityOptions(spec.Security),
+		SecurityOpt: securityOptions(spec.Security, seccomp),
 		Resources: container.Resources{
 			NanoCPUs: spec.Resources.NanoCPUs,
 			Memory:   spec.Resources.MemoryBytes,
@@ -93,7 +93,8 @@ func networkMode(spec engine.ContainerSpec) container.NetworkMode {
 	return container.NetworkMode(spec.Network)
 }
 
-func securityOptions(security engine.Security) []string {
+// securityOptions are the profiles of a container. Where the spec names no seccomp profile it gets the given one, or for "" the engine's.
+func securityOptions(security engine.Security, seccomp string) []string {
 	var options []string
 	if security.NoNewPrivileges {
 		options = append(options, "no-new-privileges")
@@ -101,8 +102,8 @@ func securityOptions(security engine.Security) []string {
 	if security.AppArmorProfile != "" {
 		options = append(options, "apparmor="+security.AppArmorProfile)
 	}
-	if security.SeccompProfile != "" {
-		options = append(options, "seccomp="+security.SeccompProfile)
+	if chosen := cmp.Or(security.SeccompProfile, seccomp); chosen != "" {
+		options = append(options, "seccomp="+chosen)
 	}
 	return options
 }

@@ -14,11 +14,12 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unsafe"
 )
 
 func main() {
 	if len(os.Args) < 2 {
-		fatal("usage: probe sleep|trap|stubborn|exit|later|print|bytes|lines|env|cat|write|copy|mkdir|fill|occupy|eat|fork|count|hold|receive|interfaces|serve [argument...]")
+		fatal("usage: probe sleep|trap|stubborn|exit|later|print|bytes|lines|env|cat|write|copy|mkdir|fill|occupy|eat|fork|count|hold|receive|interfaces|sockets|serve [argument...]")
 	}
 	args := os.Args[2:]
 	switch os.Args[1] {
@@ -107,6 +108,10 @@ func main() {
 			if i.Flags&net.FlagUp != 0 {
 				fmt.Println(i.Name)
 			}
+		}
+	case "sockets":
+		for _, arg := range args {
+			fmt.Println(arg, openSocket(arg))
 		}
 	case "serve":
 		serve(args[0])
@@ -217,4 +222,22 @@ func check(err error) {
 func fatal(message string) {
 	fmt.Fprintln(os.Stderr, message)
 	os.Exit(1)
+}
+
+// openSocket returns the number of the error of socket(2) with the numbers FAMILY:TYPE:PROTOCOL or, after "pair:", of socketpair(2).
+func openSocket(numbers string) int {
+	call := uintptr(syscall.SYS_SOCKET)
+	numbers, isPair := strings.CutPrefix(numbers, "pair:")
+	if isPair {
+		call = syscall.SYS_SOCKETPAIR
+	}
+	var arguments [3]uintptr
+	for i, text := range strings.SplitN(numbers, ":", len(arguments)) {
+		value, err := strconv.ParseUint(text, 0, 64)
+		check(err)
+		arguments[i] = uintptr(value)
+	}
+	var pair [2]int32
+	_, _, errno := syscall.RawSyscall6(call, arguments[0], arguments[1], arguments[2], uintptr(unsafe.Pointer(&pair)), 0, 0)
+	return int(errno) // the sockets are closed with the process
 }
