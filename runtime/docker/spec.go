@@ -63,6 +63,7 @@ func hostConfig(spec engine.ContainerSpec, seccomp string) *container.HostConfig
 			Memory:   spec.Resources.MemoryBytes,
 			// Equal to Memory means no swap: with swap on top the limit would not be one.
 			MemorySwap: spec.Resources.MemoryBytes,
+			Ulimits:    []*container.Ulimit{{Name: "nofile", Soft: maxFiles, Hard: maxFiles}},
 		},
 	}
 	for _, port := range spec.Publish {
@@ -79,6 +80,10 @@ func hostConfig(spec engine.ContainerSpec, seccomp string) *container.HostConfig
 	}
 	return host
 }
+
+// maxFiles is how many open files a process has. Engines give a million, and not all that a socket among them holds is counted as memory of the
+// container.
+const maxFiles = 1 << 14
 
 // defaultNetwork is the engine's network that containers join which name none.
 const defaultNetwork = "bridge"

@@ -210,7 +210,7 @@ func (e *Engine) openParts(ctx context.Context) error {
 	if err = e.openUsers(); err != nil {
 		return err
 	}
-	e.raiseEpollWatches()
+	e.raiseHostBounds()
 	if e.cgroups, err = cgroup.Open(cgroupName(e.layout.data)); err != nil {
 		return fmt.Errorf("control groups: %w", err)
 	}

@@ -100,6 +100,7 @@ type startOperation struct {
 	netNS     string             // path of the network namespace; empty for the host's, or a new one
 	netFile   *os.File           // keeps the namespace of joined
 	users     users.Range        // its ids; zero for the host's
+	userNS    *os.File           // its user namespace; nil when it has none, or the runtime makes it
 	sources   sources
 }
 
@@ -147,8 +148,10 @@ func (s *startOperation) attempt(ctx context.Context) error {
 		return err
 	}
 	defer func() {
-		if s.netFile != nil {
-			_ = s.netFile.Close()
+		for _, file := range []*os.File{s.netFile, s.userNS} {
+			if file != nil {
+				_ = file.Close()
+			}
 		}
 	}()
 	if err := s.prepare(ctx); err != nil {
@@ -199,7 +202,7 @@ func (s *startOperation) launch(ctx context.Context) (keeper.Process, error) {
 	return process, nil
 }
 
-// prepare makes the folders, the control group and the network, side by side.
+// prepare makes the folders, the control group, the network and the user namespace, side by side.
 func (s *startOperation) prepare(ctx context.Context) error {
 	e, c := s.engine, s.container
 	group, groupCtx := errgroup.WithContext(ctx)
@@ -211,6 +214,7 @@ func (s *startOperation) prepare(ctx context.Context) error {
 	})
 	group.Go(func() error { return s.connect(groupCtx) })
 	group.Go(func() error { return s.makeDisk(ctx) })
+	group.Go(s.makeUserNamespace)
 	return group.Wait()
 }
 
@@ -314,6 +318,9 @@ func (s *startOperation) writeBundle() error {
 	}
 	if s.users.First != 0 {
 		in.Users = bundle.Users{First: uint32(s.users.First), Count: users.Size} //nolint:gosec // ids have 32 bits
+		if s.userNS != nil {
+			in.UserNS = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), s.userNS.Fd())
+		}
 	}
 	return bundle.Write(string(c.at), in)
 }
