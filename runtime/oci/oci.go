@@ -245,7 +245,11 @@ func (e *Engine) openParts(ctx context.Context) error {
 	if err := e.recover(ctx); err != nil {
 		return err
 	}
-	return e.proveUsers(ctx)
+	if err := e.proveUsers(ctx); err != nil {
+		return err
+	}
+	e.inBackground(e.boundNetlink)
+	return nil
 }
 
 // inBackground calls a function behind the request. Close waits for it; when the Engine is being closed, so does the request.

@@ -3,6 +3,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -19,7 +20,7 @@ import (
 
 func main() {
 	if len(os.Args) < 2 {
-		fatal("usage: probe sleep|trap|stubborn|exit|later|print|bytes|lines|env|cat|write|copy|mkdir|fill|occupy|eat|fork|count|hold|receive|interfaces|sockets|serve [argument...]")
+		fatal("usage: probe sleep|trap|stubborn|exit|later|print|bytes|lines|env|cat|write|copy|mkdir|fill|occupy|eat|fork|count|hold|receive|interfaces|sockets|hoard|serve [argument...]")
 	}
 	args := os.Args[2:]
 	switch os.Args[1] {
@@ -113,6 +114,9 @@ func main() {
 		for _, arg := range args {
 			fmt.Println(arg, openSocket(arg))
 		}
+	case "hoard": // so many MiB of answers that it does not read
+		fmt.Println("sockets", hoard(number(args[0])))
+		<-onTerm()
 	case "serve":
 		serve(args[0])
 	default:
@@ -240,4 +244,24 @@ func openSocket(numbers string) int {
 	var pair [2]int32
 	_, _, errno := syscall.RawSyscall6(call, arguments[0], arguments[1], arguments[2], uintptr(unsafe.Pointer(&pair)), 0, 0)
 	return int(errno) // the sockets are closed with the process
+}
+
+// hoard has the kernel answer requests of netlink with so many MiB, and returns how many sockets that has taken.
+func hoard(mebibytes int) int {
+	const length = 100 << 10
+	request := make([]byte, length)
+	binary.NativeEndian.PutUint32(request, length)     // of the message
+	binary.NativeEndian.PutUint16(request[4:], 0xffff) // a type that there is not: the answer repeats the request
+	binary.NativeEndian.PutUint16(request[6:], syscall.NLM_F_REQUEST)
+	fd, sockets := -1, 0
+	for answers := range mebibytes * 10 {
+		if answers%2 == 0 { // as many as one holds by default
+			var err error
+			fd, err = syscall.Socket(syscall.AF_NETLINK, syscall.SOCK_RAW, syscall.NETLINK_ROUTE)
+			check(err)
+			sockets++
+		}
+		check(syscall.Sendto(fd, request, 0, &syscall.SockaddrNetlink{Family: syscall.AF_NETLINK}))
+	}
+	return sockets
 }
