@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -20,7 +21,7 @@ import (
 
 func main() {
 	if len(os.Args) < 2 {
-		fatal("usage: probe sleep|trap|stubborn|exit|later|print|bytes|lines|env|cat|write|copy|mkdir|fill|occupy|eat|fork|count|hold|receive|interfaces|sockets|hoard|serve [argument...]")
+		fatal("usage: probe sleep|trap|stubborn|exit|later|print|bytes|lines|env|cat|write|copy|mkdir|fill|occupy|eat|fork|count|hold|receive|interfaces|sockets|hoard|take|serve [argument...]")
 	}
 	args := os.Args[2:]
 	switch os.Args[1] {
@@ -117,6 +118,9 @@ func main() {
 	case "hoard": // so many MiB of answers that it does not read
 		fmt.Println("sockets", hoard(number(args[0])))
 		<-onTerm()
+	case "take":
+		runtime.LockOSThread() // signals wait for a thread
+		take(args[0], number(args[1]))
 	case "serve":
 		serve(args[0])
 	default:
