@@ -104,6 +104,9 @@ func probe(bytes, processes int, encoder *json.Encoder) error {
 	if err := encoder.Encode(confinement); err != nil {
 		return err
 	}
+	if err := encoder.Encode(trySockets()); err != nil {
+		return err
+	}
 
 	code, _, err := step(stepFork, processes)
 	if err != nil {

@@ -29,16 +29,17 @@ func TestWithoutLimits(t *testing.T) {
 		t.Fatalf("%v: %s", err, output)
 	}
 	var said struct {
-		Refused *bool `json:"processes_refused"`
-		Killed  *bool `json:"memory_killed"`
+		Refused *bool    `json:"processes_refused"`
+		Killed  *bool    `json:"memory_killed"`
+		Open    []string `json:"open_sockets"`
 	}
 	lines := json.NewDecoder(bytes.NewReader(output))
-	for range 3 {
+	for range 4 {
 		if err := lines.Decode(&said); err != nil {
 			t.Fatalf("%v: %s", err, output)
 		}
 	}
-	if said.Refused == nil || *said.Refused || said.Killed == nil || *said.Killed {
+	if said.Refused == nil || *said.Refused || said.Killed == nil || *said.Killed || said.Open == nil {
 		t.Errorf("the probe says %s", output)
 	}
 }

@@ -20,8 +20,11 @@ func (e *Engine) Create(ctx context.Context, spec engine.ContainerSpec) (string,
 	if err := spec.Check(); err != nil {
 		return "", fmt.Errorf("%s: %w", op, err)
 	}
-	config, host := containerConfig(spec), hostConfig(spec)
-	var err error
+	seccomp, err := e.defaultSeccomp(ctx)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", op, err)
+	}
+	config, host := containerConfig(spec), hostConfig(spec, seccomp)
 	if host.Mounts, err = e.mounts(ctx, spec.Mounts); err != nil {
 		return "", fmt.Errorf("%s: %w", op, err)
 	}

@@ -52,6 +52,8 @@ type Engine struct {
 
 	// connected is what the default network permits, once it was asked: nothing needs it again.
 	connected atomic.Pointer[bool]
+	// seccomp is the profile of containers whose spec names none, once it was asked what the engine has: "" for the engine's.
+	seccomp atomic.Pointer[string]
 
 	// volumeTurn holds one token: volumes are filled one at a time, which is rare and quick.
 	volumeTurn chan struct{}
@@ -110,6 +112,9 @@ func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
 			return err
 		})
 	if err != nil {
+		return engine.Info{}, err
+	}
+	if _, err := e.chooseSeccomp(info.SecurityOptions); err != nil {
 		return engine.Info{}, err
 	}
 	connected, err := e.askConnected(ctx)

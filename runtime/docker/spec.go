@@ -36,8 +36,8 @@ func containerConfig(spec engine.ContainerSpec) *container.Config {
 	}
 }
 
-// hostConfig is how the host runs the container, all but the mounts.
-func hostConfig(spec engine.ContainerSpec) *container.HostConfig {
+// hostConfig is how the host runs the container, all but the mounts. seccomp is the profile of a container whose spec names none.
+func hostConfig(spec engine.ContainerSpec, seccomp string) *container.HostConfig {
 	noInit := false // execd is the first process; an engine can be configured to add its own
 	host := &container.HostConfig{
 		Runtime:       spec.Runtime,
@@ -57,12 +57,13 @@ func hostConfig(spec engine.ContainerSpec) *container.HostConfig {
 		CapDrop:     spec.Security.DropCapabilities,
 		CapAdd:      spec.Security.AddCapabilities,
 		Sysctls:     spec.Sysctls,
-		SecurityOpt: securityOptions(spec.Security),
+		SecurityOpt: securityOptions(spec.Security, seccomp),
 		Resources: container.Resources{
 			NanoCPUs: spec.Resources.NanoCPUs,
 			Memory:   spec.Resources.MemoryBytes,
 			// Equal to Memory means no swap: with swap on top the limit would not be one.
 			MemorySwap: spec.Resources.MemoryBytes,
+			Ulimits:    []*container.Ulimit{{Name: "nofile", Soft: maxFiles, Hard: maxFiles}},
 		},
 	}
 	for _, port := range spec.Publish {
@@ -80,6 +81,10 @@ func hostConfig(spec engine.ContainerSpec) *container.HostConfig {
 	return host
 }
 
+// maxFiles is how many open files a process has. Engines give a million, and not all that a socket among them holds is counted as memory of the
+// container.
+const maxFiles = 1 << 14
+
 // defaultNetwork is the engine's network that containers join which name none.
 const defaultNetwork = "bridge"
 
@@ -93,7 +98,8 @@ func networkMode(spec engine.ContainerSpec) container.NetworkMode {
 	return container.NetworkMode(spec.Network)
 }
 
-func securityOptions(security engine.Security) []string {
+// securityOptions are the profiles of a container. Where the spec names no seccomp profile it gets the given one, or for "" the engine's.
+func securityOptions(security engine.Security, seccomp string) []string {
 	var options []string
 	if security.NoNewPrivileges {
 		options = append(options, "no-new-privileges")
@@ -101,8 +107,8 @@ func securityOptions(security engine.Security) []string {
 	if security.AppArmorProfile != "" {
 		options = append(options, "apparmor="+security.AppArmorProfile)
 	}
-	if security.SeccompProfile != "" {
-		options = append(options, "seccomp="+security.SeccompProfile)
+	if chosen := cmp.Or(security.SeccompProfile, seccomp); chosen != "" {
+		options = append(options, "seccomp="+chosen)
 	}
 	return options
 }

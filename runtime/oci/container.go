@@ -30,6 +30,8 @@ type container struct {
 	removing bool
 	end      *keeper.End // nil until the first process has ended
 	oom      bool        // the kernel ended it for its memory; set before end
+	// hoarded is whether it was ended for what its sockets held (see boundNetlink).
+	hoarded bool
 	// early is an end that the keeper reported before Launch had returned.
 	early *keeper.End
 	// disk is what it writes to, where that is bounded and it has not ended.
@@ -80,7 +82,7 @@ func (c *container) describe() engine.Container {
 		maps.Copy(d.Ports, run.Network.Ports)
 	}
 	if c.end != nil {
-		d.ExitCode, d.OOMKilled = exitCode(*c.end), c.oom
+		d.ExitCode, d.OOMKilled = exitCode(*c.end), c.oom || c.hoarded
 	}
 	return d
 }

@@ -213,7 +213,7 @@ func (e *Engine) openParts(ctx context.Context) error {
 	if err = e.openUsers(); err != nil {
 		return err
 	}
-	e.raiseEpollWatches()
+	e.raiseHostBounds()
 	if e.cgroups, err = cgroup.Open(cgroupName(e.layout.data)); err != nil {
 		return fmt.Errorf("control groups: %w", err)
 	}
@@ -248,7 +248,11 @@ func (e *Engine) openParts(ctx context.Context) error {
 	if err := e.recover(ctx); err != nil {
 		return err
 	}
-	return e.proveUsers(ctx)
+	if err := e.proveUsers(ctx); err != nil {
+		return err
+	}
+	e.inBackground(e.boundNetlink)
+	return nil
 }
 
 // inBackground calls a function behind the request. Close waits for it; when the Engine is being closed, so does the request.

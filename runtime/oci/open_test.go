@@ -86,28 +86,46 @@ func TestOpenWithoutOverlay(t *testing.T) {
 	}
 }
 
-// TestOpenRaisesEpollWatches: where containers may run as users of the host, these cannot use up what root may watch with epoll.
-func TestOpenRaisesEpollWatches(t *testing.T) {
-	const path, least = "/proc/sys/fs/epoll/max_user_watches", 1_000_000
-	before, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
+// TestOpenRaisesHostBounds: what containers share is not used up by one of them. With user namespaces in any case, they share less.
+func TestOpenRaisesHostBounds(t *testing.T) {
+	parameters := []struct {
+		path                 string
+		low, automatic, with int
+	}{
+		{"/proc/sys/fs/epoll/max_user_watches", 1_000_000, 1 << 40, 1_000_000},
+		{"/proc/sys/fs/inotify/max_user_instances", 1000, 1 << 16, 1000},
+		{"/proc/sys/fs/inotify/max_user_watches", 1_000_000, 1 << 24, 1_000_000},
+		{"/proc/sys/fs/file-max", 1 << 30, 1 << 40, 1 << 40},
+		{"/proc/sys/kernel/pty/max", 5000, 1 << 16, 1 << 16},
 	}
-	t.Cleanup(func() {
-		if err := os.WriteFile(path, before, 0); err != nil {
+	write := func(path string, value []byte) {
+		if err := os.WriteFile(path, value, 0); err != nil {
 			t.Error(err)
 		}
-	})
-	for namespaces, want := range map[oci.UserNamespaces]int{oci.UserNamespacesAuto: 1 << 40, oci.UserNamespacesOn: least} {
-		if err := os.WriteFile(path, strconv.AppendInt(nil, least, 10), 0); err != nil {
+	}
+	for _, p := range parameters {
+		before, err := os.ReadFile(p.path)
+		if err != nil {
 			t.Fatal(err)
+		}
+		defer write(p.path, before)
+	}
+	for _, namespaces := range []oci.UserNamespaces{oci.UserNamespacesAuto, oci.UserNamespacesOn} {
+		for _, p := range parameters {
+			write(p.path, strconv.AppendInt(nil, int64(p.low), 10))
 		}
 		s := newSite(t, "crun")
 		s.Users = namespaces
 		closeEngine(t, s.mustOpen(t))
-		content, err := os.ReadFile(path)
-		if now, _ := strconv.Atoi(strings.TrimSpace(string(content))); err != nil || now != want {
-			t.Errorf("user namespaces %s: %s has %s, %v, want %d", namespaces, path, content, err, want)
+		for _, p := range parameters {
+			want := p.automatic
+			if namespaces == oci.UserNamespacesOn {
+				want = p.with
+			}
+			content, err := os.ReadFile(p.path)
+			if now, _ := strconv.Atoi(strings.TrimSpace(string(content))); err != nil || now != want {
+				t.Errorf("user namespaces %s: %s has %s, %v, want %d", namespaces, p.path, content, err, want)
+			}
 		}
 	}
 }

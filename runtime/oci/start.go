@@ -102,6 +102,7 @@ type startOperation struct {
 	netFile   *os.File           // keeps the namespace of joined
 	users     users.Range        // its ids; zero for the host's
 	beyond    []uint32           // ids of it beyond these
+	userNS    *os.File           // its user namespace; nil when it has none, or the runtime makes it
 	sources   sources
 }
 
@@ -149,8 +150,10 @@ func (s *startOperation) attempt(ctx context.Context) error {
 		return err
 	}
 	defer func() {
-		if s.netFile != nil {
-			_ = s.netFile.Close()
+		for _, file := range []*os.File{s.netFile, s.userNS} {
+			if file != nil {
+				_ = file.Close()
+			}
 		}
 	}()
 	if err := s.prepare(ctx); err != nil {
@@ -204,7 +207,7 @@ func (s *startOperation) launch(ctx context.Context) (keeper.Process, error) {
 	return process, nil
 }
 
-// prepare makes the folders, the control group and the network, side by side.
+// prepare makes the folders, the control group, the network and the user namespace, side by side.
 func (s *startOperation) prepare(ctx context.Context) error {
 	e, c := s.engine, s.container
 	group, groupCtx := errgroup.WithContext(ctx)
@@ -216,6 +219,7 @@ func (s *startOperation) prepare(ctx context.Context) error {
 	})
 	group.Go(func() error { return s.connect(groupCtx) })
 	group.Go(func() error { return s.makeDisk(ctx) })
+	group.Go(s.makeUserNamespace)
 	return group.Wait()
 }
 
@@ -322,6 +326,9 @@ func (s *startOperation) writeBundle() error {
 	}
 	if s.users.First != 0 {
 		in.Users = bundle.Users{First: uint32(s.users.First), Count: users.Size, Beyond: s.beyond} //nolint:gosec // ids have 32 bits
+		if s.userNS != nil {
+			in.UserNS = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), s.userNS.Fd())
+		}
 	}
 	return bundle.Write(string(c.at), in)
 }

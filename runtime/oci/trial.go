@@ -56,7 +56,7 @@ func (e *Engine) openUsers() error {
 
 // makeUserNamespace has the keeper make it.
 func (e *Engine) makeUserNamespace(ids []syscall.SysProcIDMap) (*os.File, error) {
-	return e.keeper.UserNamespace(ids)
+	return e.keeper.UserNamespace(ids, 0) // the kernel lets its owner alone map the host's 0
 }
 
 // proveUsers runs a container with a user namespace with every runtime that is configured.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -34,30 +33,6 @@ const (
 	// UserNamespacesOff gives none.
 	UserNamespacesOff UserNamespaces = "off"
 )
-
-// epollWatches is more than there is memory for, which the kernel counts for the container that takes it.
-const epollWatches = 1 << 40
-
-// raiseEpollWatches takes away the bound of what the processes of a user watch with epoll: a container whose users are the host's would use up
-// what this process needs to accept connections.
-func (e *Engine) raiseEpollWatches() {
-	const path = "/proc/sys/fs/epoll/max_user_watches"
-	if e.options.UserNamespaces == UserNamespacesOn {
-		return // such a container runs a program of ours
-	}
-	content, err := os.ReadFile(path)
-	if err == nil {
-		if now, _ := strconv.ParseInt(strings.TrimSpace(string(content)), 10, 64); now >= epollWatches {
-			return
-		}
-		err = os.WriteFile(path, strconv.AppendInt(nil, epollWatches, 10), 0)
-	}
-	if err != nil {
-		e.log.Warn().Err(err).Msg("one sandbox can use up what root may watch with epoll, without which the service accepts no connection")
-		return
-	}
-	e.log.Info().Int("watches", epollWatches).Msg("fs.epoll.max_user_watches is raised: a container may run as root of this host")
-}
 
 // HostUsers says why the users of containers are the host's, when those of the default runtime are; "" when they are not.
 func (e *Engine) HostUsers() string {
@@ -108,6 +83,37 @@ func (s *startOperation) takeUsers() error {
 	}
 	s.beyond = beyond
 	return err
+}
+
+// makeUserNamespace makes the container's, which belongs to its own root. One that the runtime makes belongs to root of the host: what the kernel
+// counts for each user (inotify instances and watches, queued signals, message queues) it counts for the owner as well, and so the containers would
+// share one bound with one another and with the host.
+//
+// Each start has a new one, because the root of an earlier container may have changed it.
+func (s *startOperation) makeUserNamespace() error {
+	first := s.users.First
+	if first == 0 || s.runtime.LimitsFromOutside && !mayExceedLimits() {
+		return nil
+	}
+	made, err := s.engine.keeper.UserNamespace(s.users.IDs(s.beyond), first)
+	if errors.Is(err, engine.ErrUnavailable) {
+		return err
+	}
+	if err != nil { // the kernel may let root alone make one
+		s.engine.log.Warn().Err(err).Str("container", s.container.name).
+			Msg("the container's user namespace belongs to root of this host, with which it shares what the kernel counts for each user")
+		return nil
+	}
+	s.userNS = made
+	return nil
+}
+
+// mayExceedLimits reports whether this process has CAP_SYS_RESOURCE. If not, it runs in a container itself.
+func mayExceedLimits() bool {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData // the capabilities from 0 and from 32 on
+	err := unix.Capget(&header, &data[0])
+	return err == nil && data[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
 }
 
 // dropUserNamespace makes the rest of the start one without a user namespace, unless the container must have one.

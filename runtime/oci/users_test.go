@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -102,6 +104,21 @@ func ownerOf(t *testing.T, pid int) int {
 	return outside
 }
 
+// namespaceOwner returns the host's user that the user namespace of a process belongs to.
+func namespaceOwner(t *testing.T, pid int) int {
+	t.Helper()
+	namespace, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer namespace.Close()
+	var owner uint32
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, namespace.Fd(), unix.NS_GET_OWNER_UID, uintptr(unsafe.Pointer(&owner))); errno != 0 {
+		t.Fatal(errno)
+	}
+	return int(owner)
+}
+
 // TestUserNamespaces: what is promised about a container's users.
 func TestUserNamespaces(t *testing.T) {
 	for _, handler := range []string{"crun", "runc"} {
@@ -133,6 +150,10 @@ func testIDs(t *testing.T, s site, e *oci.Engine, imageID string) {
 			t.Errorf("the root of container %s is the host's user %d, and %q has the same", id, owner, seen[owner])
 		}
 		seen[owner] = id
+		// What the kernel counts for a user it counts for the owner of the namespace, too. runc may lack what it takes.
+		if got := namespaceOwner(t, s.processOf(t, id)); got != owner && s.Runtime == "crun" {
+			t.Errorf("the user namespace of container %s belongs to the host's user %d, want %d", id, got, owner)
+		}
 	}
 	id := start(t, e, probe(imageID, "write", "/written", "text"))
 	if ended := waitEnd(t, e, id); ended.ExitCode != 0 {

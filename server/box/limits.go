@@ -43,6 +43,8 @@ type probeResult struct {
 	NoNewPrivileges  *bool    `json:"no_new_privileges"`
 	Seccomp          *int     `json:"seccomp"`
 	AppArmor         *string  `json:"apparmor"`
+	// OpenSockets are families of sockets that lead into the kernel and that no profile refuses; nil from an execd that does not try them.
+	OpenSockets []string `json:"open_sockets"`
 }
 
 // checkLimits runs a container with limits and the configured profiles, in which a process tries to exceed them. It returns an error
@@ -69,11 +71,12 @@ func (c *Containers) checkLimits(ctx context.Context) error {
 	}
 	cpu, pids, memory := math.Abs(*seen.CPUCores-probeCPUs) < 0.01, *seen.ProcessesRefused, *seen.MemoryKilled
 	c.options.Logger.Info().Bool("memory", memory).Bool("cpu", cpu).Bool("pids", pids).Bool("no_new_privileges", *seen.NoNewPrivileges).
-		Int("seccomp_mode", *seen.Seccomp).Str("apparmor_profile", *seen.AppArmor).Dur("took_ms", time.Since(began)).
+		Int("seccomp_mode", *seen.Seccomp).Strs("open_sockets", seen.OpenSockets).Str("apparmor_profile", *seen.AppArmor).Dur("took_ms", time.Since(began)).
 		Msg("limits tried on a throwaway container")
 	if err := c.profilesHonoured(seen); err != nil {
 		return err
 	}
+	c.warnOfSockets(seen.OpenSockets)
 	var without []string
 	if !memory {
 		without = append(without, fmt.Sprintf("memory (a process used %d MiB where %d are allowed, and was not killed)", probeAllocation>>20, probeMemory>>20))
@@ -150,6 +153,18 @@ func (c *Containers) profilesHonoured(seen probeResult) error {
 		return fmt.Errorf("docker.apparmor_profile: is %q, but a process in a container is under %q on this engine", want, *seen.AppArmor)
 	}
 	return nil
+}
+
+// warnOfSockets reports families of sockets that the kernel opens for sandboxes although none needs them.
+func (c *Containers) warnOfSockets(open []string) {
+	if len(open) == 0 {
+		return
+	}
+	remedy := "docker.seccomp_profile permits them: unset it, or have the profile refuse them"
+	if c.options.Security.SeccompProfile == "" {
+		remedy = "the container engine's own profile permits them: set docker.seccomp_profile to one that refuses them, or unload and block their kernel modules"
+	}
+	c.options.Logger.Warn().Strs("families", open).Msg("a process in a sandbox can open sockets by which others have got into the host's kernel; " + remedy)
 }
 
 // probeLimits returns what a container with every limit has seen.

@@ -44,7 +44,8 @@ type Docker struct {
 	// (The document says null, which TOML does not have.)
 	PidsLimit int64 `toml:"pids_limit"`
 	// SeccompProfile is unconfined, or the path of a JSON profile on the service's machine, which
-	// is read once at the start. Unset: the engine's default profile.
+	// is read once at the start. Unset: Docker's default profile, but of sockets only those of unix,
+	// TCP, UDP and what lists interfaces; on Kubernetes the container runtime's.
 	SeccompProfile string `toml:"seccomp_profile"`
 	// APITimeout is how long a call of the engine's API may take, pulls excepted, 1 to 315360000; a
 	// longer one counts as an engine that does not answer.

@@ -264,7 +264,12 @@ var projectRules = importRules{
 			ours:     []string{"runtime/engine", "test/program"},
 		},
 		{packages: []string{"runtime/engine/pull"}, ours: []string{"runtime/engine"}, libraries: noLibraries},
-		{packages: []string{"runtime/docker"}, ours: []string{"runtime/engine", "runtime/engine/pull"}},
+		{
+			packages:  []string{"runtime/profile"},
+			ours:      []string{},
+			libraries: []string{runtimeSpec, seccompProfiles, sysPackage},
+		},
+		{packages: []string{"runtime/docker"}, ours: []string{"runtime/engine", "runtime/engine/pull", "runtime/profile"}},
 		{packages: []string{"runtime/oci/images/unpack"}, ours: []string{"runtime/remove"}, libraries: []string{sysPackage}},
 		{
 			packages: []string{"runtime/oci/images"},
@@ -276,7 +281,7 @@ var projectRules = importRules{
 		},
 		{
 			packages:  []string{"runtime/oci/bundle"},
-			ours:      []string{"runtime/engine", "runtime/oci/seccomp"},
+			ours:      []string{"runtime/engine", "runtime/oci/seccomp", "runtime/profile"},
 			libraries: []string{runtimeSpec, seccompProfiles, sysPackage},
 		},
 		{packages: []string{"runtime/oci/disk"}, ours: []string{}, libraries: []string{sysPackage}},

@@ -76,6 +76,7 @@ func Run(t *testing.T, open func(t *testing.T) (engine.Engine, Janitor), traits 
 			"MemoryLimit":                 s.testMemoryLimit,
 			"PIDsLimit":                   s.testPIDsLimit,
 			"Security":                    s.testSecurity,
+			"Sockets":                     s.testSockets,
 			"Mounts":                      s.testMounts,
 			"MountRefuses":                s.testMountRefuses,
 			"SubPath":                     s.testSubPath,

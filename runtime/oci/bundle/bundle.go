@@ -30,6 +30,8 @@ type Input struct {
 	// without one. Then RootFS and the sources of mounts are reached by the first of them, and show the
 	// container's files as theirs. The kernel parameters of NetNS are set already.
 	Users Users
+	// UserNS is the path of a user namespace with Users; when it is empty, the runtime makes one.
+	UserNS string
 	// Sys is a sysfs of the container's network, absolute, which in a user namespace the runtime cannot
 	// mount; empty when it can.
 	Sys string

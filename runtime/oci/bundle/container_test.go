@@ -60,7 +60,7 @@ func TestContainer(t *testing.T) {
 					t.Errorf("/etc/%s is %q", name, text)
 				}
 			}
-			if r.Sysctls["ip_unprivileged_port_start"] != "0" || r.Sysctls["ping_group_range"] != "0 2147483647" {
+			if r.Sysctls["ip_unprivileged_port_start"] != "0" || r.Sysctls["ping_group_range"] != "1 0" {
 				t.Errorf("kernel parameters %v", r.Sysctls)
 			}
 			// The container sees its own limits: its cgroup namespace begins at its group.

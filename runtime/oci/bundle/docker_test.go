@@ -137,7 +137,7 @@ func has(mount, option string) bool {
 
 // compareRlimits: both inherit from what started them, but for the files.
 func compareRlimits(t *testing.T, ours, docker report) {
-	if files := ours.Rlimits["nofile"]; files[1] > 1<<20 || files[0] > files[1] {
+	if files := ours.Rlimits["nofile"]; files[1] > 1<<14 || files[0] > files[1] {
 		t.Errorf("open files are limited to %v", files)
 	}
 	t.Logf("limits %v, Docker's %v", ours.Rlimits, docker.Rlimits)

@@ -10,6 +10,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	compiler "sandbox.internal/runtime/oci/seccomp"
+	profiles "sandbox.internal/runtime/profile"
 )
 
 // unconfined as a profile of seccomp or AppArmor switches it off.
@@ -61,7 +62,10 @@ func newFilter(profile string, capabilities []string) (f filter, err error) {
 		Capabilities: &specs.LinuxCapabilities{Bounding: capabilities},
 	}}
 	if profile == "" {
-		f.profile, err = seccomp.GetDefaultProfile(container)
+		var text string
+		if text, err = profiles.JSON(); err == nil {
+			f.profile, err = seccomp.LoadProfile(text, container)
+		}
 	} else {
 		f.profile, err = seccomp.LoadProfile(profile, container)
 	}

@@ -23,7 +23,7 @@ var baseMounts = []specs.Mount{
 	},
 	{
 		Destination: "/dev/pts", Type: "devpts", Source: "devpts",
-		Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"},
+		Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5", maxTerminals},
 	},
 	{
 		Destination: sysTarget, Type: "sysfs", Source: "sysfs", Options: sysOptions,
@@ -41,6 +41,10 @@ var baseMounts = []specs.Mount{
 		Options: []string{"nosuid", "noexec", "nodev", "mode=1777", "size=67108864"},
 	},
 }
+
+// maxTerminals bounds the pseudo terminals of a container. The host has 3072 for all (kernel.pty.max without kernel.pty.reserve), and what waits in
+// one is not counted as memory of the container.
+const maxTerminals = "max=128"
 
 // sysOptions are those of a sysfs, which no container can write to.
 var sysOptions = []string{"nosuid", "noexec", "nodev", "ro"}

@@ -30,6 +30,9 @@ type Runtime struct {
 	Pauses bool
 	// MapsUsers is whether it makes containers with a user namespace whose mounts have been mapped.
 	MapsUsers bool
+	// LimitsFromOutside is whether it sets the limits of a container (setrlimit(2)) from outside of its user namespace: for one that belongs to
+	// another user that takes CAP_SYS_RESOURCE.
+	LimitsFromOutside bool
 	// OwnKernel is whether containers have a kernel of the runtime's own, and with it a network stack that cannot be the host's.
 	OwnKernel bool
 	// RunsSealed is whether the runtime runs from a copy of its program that no container can write
@@ -54,6 +57,7 @@ var runtimes = []Runtime{
 	},
 	{
 		Name: "runc", JoinsCgroup: true, PassesFiles: true, MapsUsers: true, RunsSealed: true,
+		LimitsFromOutside: true,
 		recursiveReadOnly: true,
 	},
 	{

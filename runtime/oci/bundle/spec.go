@@ -2,7 +2,6 @@ package bundle
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -19,8 +18,10 @@ const (
 	defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	// programAnnotation gives crun a compiled seccomp filter.
 	programAnnotation = "run.oci.seccomp_bpf_data"
-	maxFiles          = 1 << 20 // open files of a process; Docker's services have the same
-	hostnameLength    = 12      // of the id, as Docker does
+	// maxFiles is how many open files a process has. The kernel counts them as memory of the container, but not all that a socket among them
+	// holds; programs that close all that there may be take the longer the more that is.
+	maxFiles       = 1 << 14
+	hostnameLength = 12 // of the id, as Docker does
 )
 
 // maskedPaths are Docker's: they show or change what is the host's.
@@ -183,7 +184,7 @@ func namespaces(in Input) ([]specs.LinuxNamespace, error) {
 		return nil, invalid("network", "the container's network namespace is missing")
 	}
 	if in.Users.Count > 0 {
-		list = append(list, specs.LinuxNamespace{Type: specs.UserNamespace})
+		list = append(list, specs.LinuxNamespace{Type: specs.UserNamespace, Path: in.UserNS})
 	}
 	return list, nil
 }
@@ -201,16 +202,12 @@ func (in Input) mapping() []specs.LinuxIDMapping {
 	return ids
 }
 
-// sysctls are those of the container, and two that Docker sets where the network is the container's
-// own: without capabilities, processes may listen on low ports and send echo requests.
+// sysctls are those of the container, and one that Docker sets where the network is the container's
+// own: without capabilities, processes may listen on low ports.
 func sysctls(in Input) map[string]string {
 	all := map[string]string{}
 	if in.Spec.Network != engine.NetworkHost && in.Spec.Join == "" {
 		all["net.ipv4.ip_unprivileged_port_start"] = "0"
-		all["net.ipv4.ping_group_range"] = "0 2147483647"
-		if in.Users.Count > 0 { // of a network that the runtime makes, whose groups these are
-			all["net.ipv4.ping_group_range"] = fmt.Sprintf("0 %d", in.Users.own()-1)
-		}
 	}
 	maps.Copy(all, in.Spec.Sysctls)
 	// Root of another user namespace may not set those of a network that it did not make.

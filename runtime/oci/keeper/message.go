@@ -39,8 +39,9 @@ type request struct {
 	Container string    `json:"container,omitempty"` // of opForget
 	Launch    *Launch   `json:"launch,omitempty"`    // of opLaunch and, with nothing but Watched, of opAdopt
 	Process   *Process  `json:"process,omitempty"`   // of opAdopt
-	// IDs are those of opUsers.
-	IDs []syscall.SysProcIDMap `json:"ids,omitempty"`
+	// IDs are those of opUsers, and Owner the user that the namespace belongs to.
+	IDs   []syscall.SysProcIDMap `json:"ids,omitempty"`
+	Owner int                    `json:"owner,omitempty"`
 }
 
 // response is a message from the keeper: the answer to the request of the same number or, with number 0, the end of a container or a greeting.

@@ -36,6 +36,7 @@ type output struct {
 
 	turn sync.Mutex // held while something is done with the FIFO, or waits for it
 	log  logFile    // of who has the turn
+	free allowance  // of who has the turn
 
 	mu       sync.Mutex // held for moments
 	fifo     int        // -1 while it is not open; it is closed by who has the turn
@@ -92,11 +93,22 @@ func (o *output) drain() {
 	if !o.turn.TryLock() {
 		return // who has the turn looks again, or has ended this
 	}
+	var wait time.Duration
 	if fifo, _ := o.current(); fifo >= 0 {
 		// An error has no one to go to: the log stays shorter, and what follows is tried again.
-		_, _ = o.log.take(fifo, drainBytes)
+		moved, _ := o.log.take(fifo, drainBytes)
+		wait = o.free.spend(moved, time.Now())
 	}
 	o.turn.Unlock()
+	if wait > 0 {
+		time.AfterFunc(wait, o.rearm)
+		return
+	}
+	o.rearm()
+}
+
+// rearm has the next output moved, if there is to be any.
+func (o *output) rearm() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.fifo >= 0 && !o.finished {

@@ -207,7 +207,7 @@ func (c *connection) handle(r *request, files []int) {
 			c.reply(response{Number: r.Number})
 		}()
 	case opUsers:
-		go c.handleUsers(r.Number, r.IDs)
+		go c.handleUsers(r.Number, r.IDs, r.Owner)
 	case opLeave:
 		go c.keeper.leave()
 	default:

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -24,7 +25,7 @@ var ids = []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0x7c000000, Size: 1 <<
 // TestUserNamespace: a mount with the namespace shows the files of 0 and so on as those of the ids, and the process that it took is gone.
 func TestUserNamespace(t *testing.T) {
 	h := newHost(t)
-	namespace, err := h.client.UserNamespace(ids)
+	namespace, err := h.client.UserNamespace(ids, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,15 +66,42 @@ func TestUserNamespace(t *testing.T) {
 	}
 }
 
+// TestUserNamespaceOfAnotherUser: the kernel reports the owner that was asked for, and no thread of the keeper has become it.
+func TestUserNamespaceOfAnotherUser(t *testing.T) {
+	h := newHost(t)
+	owner := ids[0].HostID
+	namespace, err := h.client.UserNamespace(ids[:1], owner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer namespace.Close()
+	var got uint32
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, namespace.Fd(), unix.NS_GET_OWNER_UID, uintptr(unsafe.Pointer(&got))); errno != 0 {
+		t.Fatal(errno)
+	}
+	if int(got) != owner {
+		t.Errorf("it belongs to %d, want %d", got, owner)
+	}
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", h.client.PID()))
+	if err != nil || len(threads) == 0 {
+		t.Fatal("the keeper's threads cannot be listed: ", err)
+	}
+	for _, path := range threads {
+		if status, err := os.ReadFile(path); err == nil && !strings.Contains(string(status), "\nUid:\t0\t0\t0\t0\n") {
+			t.Errorf("%s: %s", path, status)
+		}
+	}
+}
+
 // TestUserNamespaceThatTheKernelRefuses: the answer says why, and the keeper goes on.
 func TestUserNamespaceThatTheKernelRefuses(t *testing.T) {
 	h := newHost(t)
 	before := h.client.PID()
-	namespace, err := h.client.UserNamespace([]syscall.SysProcIDMap{{ContainerID: 0, HostID: 1, Size: 10}, {ContainerID: 5, HostID: 100, Size: 10}})
+	namespace, err := h.client.UserNamespace([]syscall.SysProcIDMap{{ContainerID: 0, HostID: 1, Size: 10}, {ContainerID: 5, HostID: 100, Size: 10}}, 0)
 	if err == nil || errors.Is(err, engine.ErrUnavailable) || !strings.Contains(err.Error(), "invalid argument") {
 		t.Errorf("ids that overlap: %v, %v", namespace, err)
 	}
-	if namespace, err = h.client.UserNamespace(ids); err != nil {
+	if namespace, err = h.client.UserNamespace(ids, 0); err != nil {
 		t.Fatal(err)
 	}
 	defer namespace.Close()
@@ -111,7 +139,7 @@ func TestKeeperKilledWhileItMakesUserNamespaces(t *testing.T) {
 		for range 8 {
 			group.Go(func() {
 				for {
-					namespace, err := h.client.UserNamespace(ids)
+					namespace, err := h.client.UserNamespace(ids, 0)
 					mu.Lock()
 					switch {
 					case err == nil:

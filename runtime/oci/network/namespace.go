@@ -99,14 +99,12 @@ func configureNamespace() error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // it does not exist on a host without IPv6
 		return fmt.Errorf("switch IPv6 off: %w", err)
 	}
-	// As in Docker's containers, every process may listen on low ports and send echo requests. Containers
-	// with a user namespace cannot set this themselves.
-	for name, value := range map[string]string{
-		"ip_unprivileged_port_start": "0", "ping_group_range": "0 2147483647",
-	} {
-		if err := os.WriteFile("/proc/sys/net/ipv4/"+name, []byte(value), 0); err != nil {
-			return fmt.Errorf("set net.ipv4.%s: %w", name, err)
-		}
+	// As in Docker's containers, every process may listen on low ports. Unlike there, no group may open
+	// sockets of echo requests, which is what a new namespace has: what waits in them is counted as no
+	// container's memory. Containers with a user namespace cannot set this themselves.
+	const firstPort = "ip_unprivileged_port_start"
+	if err := os.WriteFile("/proc/sys/net/ipv4/"+firstPort, []byte("0"), 0); err != nil {
+		return fmt.Errorf("set net.ipv4.%s: %w", firstPort, err)
 	}
 	const loopback = 1 // always the first interface
 	link := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: loopback}}

@@ -134,11 +134,11 @@ func (a abi) table() (map[string]uint32, error) {
 	return table, nil
 }
 
-// compared is how many bits of the arguments of the named call are compared. socket(2) takes 32-bit
-// numbers, of which the kernel ignores the upper half of a register: conditions that looked at it
-// would let every address family through.
+// compared is how many bits of the arguments of the named call are compared. socket(2) and
+// socketpair(2) take 32-bit numbers, of which the kernel ignores the upper half of a register:
+// conditions that refuse families, and looked at it, would let every family through.
 func (a abi) compared(name string) int {
-	if name == "socket" {
+	if name == "socket" || name == "socketpair" {
 		return 32
 	}
 	return a.bits

@@ -6,7 +6,7 @@
 // conditions, architectures that the profile does not name are killed, and names that no kernel of
 // an architecture has are left out. Two differences are deliberate: rules with overlapping
 // conditions and different actions are tried in the profile's order, and conditions on the
-// arguments of socket(2) compare the 32 bits that the kernel reads.
+// arguments of socket(2) and socketpair(2) compare the 32 bits that the kernel reads.
 package seccomp
 
 import (

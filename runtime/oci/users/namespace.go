@@ -9,18 +9,25 @@ import (
 // maker makes a user namespace with these ids, of users and of groups alike.
 type maker func(ids []syscall.SysProcIDMap) (*os.File, error)
 
-// idsOf are those of a range with these ids beyond it, and reserved.
-func idsOf(first int, beyond []uint32) []syscall.SysProcIDMap {
+// IDs maps the ids of a container with a range, and these ids beyond it, to those of the host.
+func (r Range) IDs(beyond []uint32) []syscall.SysProcIDMap { return containerIDs(r.First, beyond) }
+
+func containerIDs(first int, beyond []uint32) []syscall.SysProcIDMap {
 	own := Size - len(beyond)
 	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: first, Size: own}}
 	for i, id := range beyond {
 		ids = append(ids, syscall.SysProcIDMap{ContainerID: int(id), HostID: first + own + i, Size: 1})
 	}
+	return ids
+}
+
+// idsOf are those of a range with these ids beyond it, and reserved.
+func idsOf(first int, beyond []uint32) []syscall.SysProcIDMap {
 	free := reserved
 	for slices.Contains(beyond, uint32(free)) { //nolint:gosec // it is within Size and a few more
 		free++
 	}
-	return append(ids, syscall.SysProcIDMap{ContainerID: free, HostID: 0, Size: 1})
+	return append(containerIDs(first, beyond), syscall.SysProcIDMap{ContainerID: free, HostID: 0, Size: 1})
 }
 
 // Beyond returns those of a container's ids that a range does not have otherwise, sorted: they take the place of its last ones. It returns false

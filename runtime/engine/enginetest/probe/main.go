@@ -3,6 +3,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -10,15 +11,17 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+	"unsafe"
 )
 
 func main() {
 	if len(os.Args) < 2 {
-		fatal("usage: probe sleep|trap|stubborn|exit|later|print|bytes|lines|env|cat|write|copy|mkdir|fill|occupy|eat|fork|count|hold|receive|interfaces|serve [argument...]")
+		fatal("usage: probe sleep|trap|stubborn|exit|later|print|bytes|lines|env|cat|write|copy|mkdir|fill|occupy|eat|fork|count|hold|receive|interfaces|sockets|hoard|take|serve [argument...]")
 	}
 	args := os.Args[2:]
 	switch os.Args[1] {
@@ -108,6 +111,16 @@ func main() {
 				fmt.Println(i.Name)
 			}
 		}
+	case "sockets":
+		for _, arg := range args {
+			fmt.Println(arg, openSocket(arg))
+		}
+	case "hoard": // so many MiB of answers that it does not read
+		fmt.Println("sockets", hoard(number(args[0])))
+		<-onTerm()
+	case "take":
+		runtime.LockOSThread() // signals wait for a thread
+		take(args[0], number(args[1]))
 	case "serve":
 		serve(args[0])
 	default:
@@ -217,4 +230,42 @@ func check(err error) {
 func fatal(message string) {
 	fmt.Fprintln(os.Stderr, message)
 	os.Exit(1)
+}
+
+// openSocket returns the number of the error of socket(2) with the numbers FAMILY:TYPE:PROTOCOL or, after "pair:", of socketpair(2).
+func openSocket(numbers string) int {
+	call := uintptr(syscall.SYS_SOCKET)
+	numbers, isPair := strings.CutPrefix(numbers, "pair:")
+	if isPair {
+		call = syscall.SYS_SOCKETPAIR
+	}
+	var arguments [3]uintptr
+	for i, text := range strings.SplitN(numbers, ":", len(arguments)) {
+		value, err := strconv.ParseUint(text, 0, 64)
+		check(err)
+		arguments[i] = uintptr(value)
+	}
+	var pair [2]int32
+	_, _, errno := syscall.RawSyscall6(call, arguments[0], arguments[1], arguments[2], uintptr(unsafe.Pointer(&pair)), 0, 0)
+	return int(errno) // the sockets are closed with the process
+}
+
+// hoard has the kernel answer requests of netlink with so many MiB, and returns how many sockets that has taken.
+func hoard(mebibytes int) int {
+	const length = 100 << 10
+	request := make([]byte, length)
+	binary.NativeEndian.PutUint32(request, length)     // of the message
+	binary.NativeEndian.PutUint16(request[4:], 0xffff) // a type that there is not: the answer repeats the request
+	binary.NativeEndian.PutUint16(request[6:], syscall.NLM_F_REQUEST)
+	fd, sockets := -1, 0
+	for answers := range mebibytes * 10 {
+		if answers%2 == 0 { // as many as one holds by default
+			var err error
+			fd, err = syscall.Socket(syscall.AF_NETLINK, syscall.SOCK_RAW, syscall.NETLINK_ROUTE)
+			check(err)
+			sockets++
+		}
+		check(syscall.Sendto(fd, request, 0, &syscall.SockaddrNetlink{Family: syscall.AF_NETLINK}))
+	}
+	return sockets
 }

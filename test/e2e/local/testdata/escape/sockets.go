@@ -12,7 +12,8 @@ import (
 // sockets tries sockets that are no connection of the sandbox's own, and the host's.
 func sockets(target Target) {
 	attempt("a raw socket", func() error { _, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_RAW); return err })
-	attempt("a packet socket", func() error { _, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, 0x0300); return err })
+	attempt("a packet socket", func() error { _, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, 0x0300); return err },
+		unix.EAFNOSUPPORT)
 	attempt("a socket to the host's hypervisor", func() error { _, err := unix.Socket(unix.AF_VSOCK, unix.SOCK_STREAM, 0); return err },
 		unix.EAFNOSUPPORT)
 	attempt("a socket to the kernel's cryptography", func() error { _, err := unix.Socket(unix.AF_ALG, unix.SOCK_SEQPACKET, 0); return err },
