@@ -37,7 +37,8 @@ type Options struct {
 	LogLimit int64
 	// SpoolDir is where output goes that does not fit into memory; empty means wherever a temporary file can be made.
 	SpoolDir string
-	// BuiltinShell is the argument vector of a program that takes -c and a command line, for images without bash and sh.
+	// BuiltinShell is the argument vector of a program that takes -c and a command line, or the path of a file with one, for images
+	// without bash and sh.
 	BuiltinShell []string
 	Clock        func() time.Time
 }
