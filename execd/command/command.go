@@ -141,7 +141,7 @@ func (m *Manager) start(spec Spec) (*Command, error) {
 		defer reader.Close() // the process has its own
 		prepared.Stdin = reader
 	}
-	r, err := startRun(c, p, prepared, m.ended)
+	r, err := startRun(c, p, prepared, m.runeDelay, m.ended)
 	if err != nil {
 		if c.input != nil {
 			c.input.close()

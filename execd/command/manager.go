@@ -56,11 +56,13 @@ type Manager struct {
 	memory    eventlog.Memory // of the logs of those that run
 	retention *eventlog.Retention[*Command]
 	noHandles bool // for tests, see poller
+	runeDelay time.Duration
 }
 
 // New returns a manager without commands.
 func New(options Options) *Manager {
-	m := &Manager{options: options, env: process.Environment(options.Env), commands: make(map[string]*Command)}
+	m := &Manager{options: options, env: process.Environment(options.Env), commands: make(map[string]*Command),
+		runeDelay: runeDelay}
 	m.retention = eventlog.NewRetention(m.forget)
 	return m
 }
