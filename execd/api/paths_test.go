@@ -219,7 +219,7 @@ func TestExactPaths(t *testing.T) {
 		}
 	}
 	for _, wrong := range []string{"", "%", exact(one)[1:]} {
-		if status, text := put(one, wrong); status != http.StatusBadRequest || !strings.Contains(text, "raw_path") {
+		if status, text := put(dir+"/x", wrong); status != http.StatusBadRequest || !strings.Contains(text, "raw_path") {
 			t.Errorf("raw_path %q: %d %s", wrong, status, text)
 		}
 	}

@@ -812,7 +812,8 @@ type TerminalAccepted struct {
 	ID TerminalID `json:"id"`
 }
 
-// TerminalControl A text message from a viewer.
+// TerminalControl A text message from a viewer. One with 0 `rows` and 0 `cols`, the size of an emulator
+// that is not shown, is ignored.
 type TerminalControl struct {
 	// Cols A number of rows or columns.
 	//

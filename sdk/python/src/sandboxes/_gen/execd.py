@@ -402,7 +402,9 @@ class TerminalAccepted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TerminalControl:
-    """A text message from a viewer."""
+    """A text message from a viewer. One with 0 `rows` and 0 `cols`, the size of an emulator
+    that is not shown, is ignored.
+    """
 
     cols: int
     """A number of rows or columns."""
