@@ -142,7 +142,8 @@ func golang() language {
 	return language{
 		name:  "go",
 		row:   "row execd/languages/go",
-		print: "%%\nfmt.Println(\"to out\"); fmt.Fprintln(os.Stderr, \"to err\")",
+		// Its standard input is at its end: a program that reads does not wait.
+		print: "%%\nfmt.Scanln(new(string)); fmt.Println(\"to out\"); fmt.Fprintln(os.Stderr, \"to err\")",
 		many:  fmt.Sprintf("%%%%\nfor i := range %d { fmt.Println(i) }", manyLines),
 		slow:  fmt.Sprintf("%%%%\nfor i := range %d { fmt.Println(i); time.Sleep(20 * time.Millisecond) }", slowLines),
 		set:   "func x() int { return 41 }", get: "%%\nfmt.Println(x() + 1)",
