@@ -5,8 +5,7 @@ import (
 	"io"
 	"os"
 	"sync"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 )
 
 // asideLimit is how many bytes of log there are in a file of [Aside]; there are at most two.
@@ -52,13 +51,13 @@ func (a *aside) Write(line []byte) (int, error) {
 
 // open opens the file, unless the sandbox's processes have put something else in its place: a link to another file, for example.
 func (a *aside) open() {
-	file, err := os.OpenFile(a.path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	file, err := os.OpenFile(a.path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
 		return
 	}
-	var found unix.Stat_t
-	err = unix.Fstat(int(file.Fd()), &found)
-	if err != nil || found.Mode&unix.S_IFMT != unix.S_IFREG || found.Nlink != 1 || int(found.Uid) != os.Geteuid() {
+	var found syscall.Stat_t
+	err = syscall.Fstat(int(file.Fd()), &found)
+	if err != nil || found.Mode&syscall.S_IFMT != syscall.S_IFREG || found.Nlink != 1 || int(found.Uid) != os.Geteuid() {
 		file.Close() // nothing was written to it
 		return
 	}
