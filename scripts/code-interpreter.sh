@@ -10,9 +10,10 @@ cd "$(dirname "$0")/.."
 deno_version=2.9.6
 gonb_version=v0.11.3
 tools_version=v0.38.0 # goimports
+patches=1 # raised when patch_gonb changes
 
 context=${1:?usage: scripts/code-interpreter.sh FOLDER}
-cache=${SANDBOX_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sandbox}/kernels-$deno_version-$gonb_version-$tools_version
+cache=${SANDBOX_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sandbox}/kernels-$deno_version-$gonb_version-$patches-$tools_version
 
 die() { printf 'code-interpreter: %s\n' "$@" >&2; exit 1; }
 
@@ -26,9 +27,24 @@ fetch_deno() {
 	install -m 0755 "$work"/npm/node_modules/@deno/linux-*/deno "$1/deno"
 }
 
+# patch_gonb puts GoNB's source into a folder, with a change that it has no setting for: the standard input of a cell's program is at its
+# end. execd answers no requests for input, and a program that reads would wait for ever.
+patch_gonb() {
+	local source file=internal/jpyexec/jpyexec.go
+	mkdir "$work/source"
+	printf 'module source\ngo 1.24\n' >"$work/source/go.mod"
+	source=$(cd "$work/source" && GOWORK=off go mod download -json "github.com/janpfeifer/gonb@$gonb_version" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')
+	cp -r "$source" "$1"
+	chmod -R u+w "$1"
+	sed -i 's|^\t// Start command\.$|\tif exec.stdinContent == nil {\n\t\t_ = exec.cmdStdin.Close()\n\t}\n&|' "$1/$file"
+	cmp -s "$source/$file" "$1/$file" && die "GoNB $gonb_version has no place in $file for its change"
+	return 0
+}
+
 # build_go_tools uses a module of its own: `go install PACKAGE@VERSION` wants lists of versions that not every proxy gives.
 build_go_tools() {
 	mkdir "$work/tools"
+	patch_gonb "$work/gonb"
 	cat >"$work/tools/go.mod" <<-MOD
 		module kernels
 		go 1.24
@@ -36,6 +52,7 @@ build_go_tools() {
 			github.com/janpfeifer/gonb $gonb_version
 			golang.org/x/tools $tools_version
 		)
+		replace github.com/janpfeifer/gonb => ../gonb
 	MOD
 	(cd "$work/tools" && CGO_ENABLED=0 GOOS=linux GOWORK=off GOFLAGS="${GOFLAGS:-} -mod=mod" go build -trimpath -ldflags=-s -o "$1/" \
 		github.com/janpfeifer/gonb golang.org/x/tools/cmd/goimports)

@@ -157,7 +157,7 @@ class Shell:
         while status is None and not self.has_ended():
             for fd, _ in self.poll.poll(self.patience()):
                 if fd in self.streams:
-                    self.forward(fd, output)
+                    self.forward(fd, output)  # which stops polling it when a cell has closed it
                 elif fd == self.status:
                     status = self.read_reports()
                 elif fd == self.wake:
@@ -186,6 +186,8 @@ class Shell:
 
     def forward(self, fd, output):
         """Passes one piece of output on; returns whether there was one."""
+        if fd not in self.streams:  # a cell has closed it (exec >&-), and it is at its end for ever
+            return False
         try:
             data = os.read(fd, CHUNK)
         except BlockingIOError:

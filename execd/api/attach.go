@@ -184,19 +184,26 @@ func control(message io.Reader, t *terminal.Terminal) error {
 	if err != nil {
 		return err
 	}
-	var wanted gen.TerminalControl
+	var wanted struct {
+		Type gen.TerminalControlType `json:"type"`
+		Rows *int                    `json:"rows"` // as in gen.TerminalControl, but one can see that it is missing
+		Cols *int                    `json:"cols"`
+	}
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.DisallowUnknownFields()
-	size := func(n int) bool { return n >= 1 && n <= maxTerminalSize }
+	size := func(n *int) bool { return n != nil && *n >= 1 && *n <= maxTerminalSize }
+	nothing := func(n *int) bool { return n != nil && *n == 0 }
 	switch {
 	case len(data) > maxControl:
 		return fmt.Errorf("%w: more than %d bytes of text; input is binary", errBadMessage, maxControl)
 	case decoder.Decode(&wanted) != nil, !wanted.Type.Valid():
 		return fmt.Errorf("%w: text must be a TerminalControl; input is binary", errBadMessage)
+	case nothing(wanted.Rows) && nothing(wanted.Cols):
+		return nil // what an emulator that is not shown has
 	case !size(wanted.Rows), !size(wanted.Cols):
 		return fmt.Errorf("%w: rows and cols must be 1 to %d", errBadMessage, maxTerminalSize)
 	}
-	return t.Resize(uint16(wanted.Rows), uint16(wanted.Cols))
+	return t.Resize(uint16(*wanted.Rows), uint16(*wanted.Cols))
 }
 
 // upgrade makes the request's connection a WebSocket. It returns the error to answer with, in the service's own form.

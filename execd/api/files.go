@@ -3,6 +3,7 @@ package api
 import (
 	"bufio"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"net/http"
 	"path/filepath"
@@ -40,14 +41,22 @@ func (h *handlers) DeleteDirectories(ctx context.Context, request gen.DeleteDire
 }
 
 func (h *handlers) MakeDirectories(_ context.Context, request gen.MakeDirectoriesRequestObject) (gen.MakeDirectoriesResponseObject, error) {
-	if err := h.files.MakeDirectories(fromPermissions(*request.Body)); err != nil {
+	wanted, err := fromPermissions(*request.Body)
+	if err != nil {
+		return nil, err
+	}
+	if err := h.files.MakeDirectories(wanted); err != nil {
 		return nil, err
 	}
 	return gen.MakeDirectories200JSONResponse{}, nil
 }
 
 func (h *handlers) SetPermissions(_ context.Context, request gen.SetPermissionsRequestObject) (gen.SetPermissionsResponseObject, error) {
-	if err := h.files.SetPermissions(fromPermissions(*request.Body)); err != nil {
+	wanted, err := fromPermissions(*request.Body)
+	if err != nil {
+		return nil, err
+	}
+	if err := h.files.SetPermissions(wanted); err != nil {
 		return nil, err
 	}
 	return gen.SetPermissions200JSONResponse{}, nil
@@ -148,12 +157,32 @@ func (d download) VisitDownloadFileResponse(w http.ResponseWriter) error {
 	}.Serve(w)
 }
 
-func fromPermissions(in map[string]gen.Permission) map[string]files.Permission {
+// fromPermissions converts permissions by path. Two that name the same path are refused.
+func fromPermissions(in map[string]gen.Permission) (map[string]files.Permission, error) {
 	out := make(map[string]files.Permission, len(in))
-	for path, p := range in {
+	for text, p := range in {
+		path, err := exactPath("body/"+text, text, p.RawPath)
+		if err != nil {
+			return nil, err
+		}
+		if _, twice := out[path]; twice {
+			return nil, serve.Invalid("body/%s/raw_path: must not be the path of another member", text)
+		}
 		out[path] = files.Permission{Owner: value(p.Owner), Group: value(p.Group), Mode: p.Mode}
 	}
-	return out
+	return out, nil
+}
+
+// exactPath returns the path that a request means: its bytes where JSON cannot hold them, else its text.
+func exactPath(field, text string, exact *gen.ExactPath) (string, error) {
+	if exact == nil {
+		return text, nil
+	}
+	path, err := base64.StdEncoding.DecodeString(*exact)
+	if err != nil || len(path) == 0 {
+		return "", serve.Invalid("%s/raw_path: must be a path in base64", field)
+	}
+	return string(path), nil
 }
 
 func toFileInfo(info files.Info) gen.FileInfo {

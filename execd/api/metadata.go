@@ -16,17 +16,21 @@ import (
 // multipart body. What encoding/json lets pass is refused where a file could end up elsewhere than its sender thinks: a
 // member that is there twice, one in other letters, text that is not UTF-8, and anything after the object.
 func parseMetadata(text []byte) (files.UploadMeta, error) {
-	var path, owner, group *string
+	var path, exact, owner, group *string
 	var mode *int
-	members := map[string]any{"path": &path, "owner": &owner, "group": &group, "mode": &mode}
+	members := map[string]any{"path": &path, "raw_path": &exact, "owner": &owner, "group": &group, "mode": &mode}
 	if err := parseMembers(text, members); err != nil {
 		return files.UploadMeta{}, err
 	}
 	if value(path) == "" {
 		return files.UploadMeta{}, serve.Invalid("body/metadata/path: is required")
 	}
+	target, err := exactPath("body/metadata", *path, exact)
+	if err != nil {
+		return files.UploadMeta{}, err
+	}
 	return files.UploadMeta{
-		Path:       *path,
+		Path:       target,
 		Permission: files.Permission{Owner: value(owner), Group: value(group), Mode: mode},
 	}, nil
 }

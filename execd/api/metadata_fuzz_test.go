@@ -21,6 +21,7 @@ func FuzzMetadata(f *testing.F) {
 		`{"path":null}`, `{"path":7}`, `{"path":["/a"]}`, `{"path":"/a","mode":"644"}`, `{"path":"/a","mode":6.44e2}`, `{"path":"/a","mode":null}`,
 		`{"path":"/a","mode":99999999999999999999}`, `{"path":"/a","size":1}`, `{}`, `[]`, `null`, `"path"`, ``, `{`, `{"path":`, `{"path":"/a",}`,
 		"{\"path\":\"\xff\"}", `{"path":"\ud800"}`, `{"":"/a"}`, `{"path":"/a","owner":{}}`,
+		`{"path":"/a","raw_path":"L3RtcC//"}`, `{"path":"/a","raw_path":""}`, `{"path":"/a","raw_path":"/"}`,
 	} {
 		f.Add([]byte(seed))
 	}
@@ -40,8 +41,12 @@ func FuzzMetadata(f *testing.F) {
 		if err := json.Unmarshal(text, &other); err != nil {
 			t.Fatalf("%q was taken, and encoding/json says %v", text, err)
 		}
+		want, err := exactPath("", other.Path, other.RawPath)
+		if err != nil {
+			t.Fatalf("%q was taken, with %v", text, err)
+		}
 		p := meta.Permission
-		if meta.Path != other.Path || meta.Path == "" || p.Owner != value(other.Owner) || p.Group != value(other.Group) || value(p.Mode) != value(other.Mode) || (p.Mode == nil) != (other.Mode == nil) {
+		if meta.Path != want || meta.Path == "" || p.Owner != value(other.Owner) || p.Group != value(other.Group) || value(p.Mode) != value(other.Mode) || (p.Mode == nil) != (other.Mode == nil) {
 			t.Errorf("%q means %+v, and %+v to encoding/json", text, meta, other)
 		}
 	})

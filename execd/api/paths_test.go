@@ -1,10 +1,13 @@
 package api_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
+	"mime/multipart"
 	"net"
 	"net/http"
 	"net/url"
@@ -174,6 +177,57 @@ func TestNamesThatAreNotUTF8(t *testing.T) {
 	body(t, response, err)
 	if got := raw(); !slices.Equal(got, []string{other, plain}) {
 		t.Errorf("after one was deleted, listed are %q", got)
+	}
+}
+
+// TestExactPaths: what makes files and folders, and changes them, takes the bytes of a path that JSON cannot hold.
+func TestExactPaths(t *testing.T) {
+	t.Parallel()
+	d := start(t)
+	dir := t.TempDir()
+	one, other, folder := filepath.Join(dir, "a\xff"), filepath.Join(dir, "a\xfe"), filepath.Join(dir, "f\xff")
+	exact := func(path string) string { return base64.StdEncoding.EncodeToString([]byte(path)) }
+	put := func(path, rawPath string) (int, string) {
+		t.Helper()
+		var data bytes.Buffer
+		form := multipart.NewWriter(&data)
+		part(t, form, "metadata", "", "", fmt.Sprintf(`{"path":%q,"raw_path":%q,"mode":4755}`, path, rawPath))
+		part(t, form, "file", "", "", rawPath)
+		must(t, form.Close())
+		response, err := d.client.UploadFilesWithBody(t.Context(), nil, form.FormDataContentType(), &data)
+		must(t, err)
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		must(t, err)
+		return response.StatusCode, string(text)
+	}
+	for _, path := range []string{one, other} {
+		if status, text := put(dir+"/a\ufffd", exact(path)); status != http.StatusOK {
+			t.Fatalf("%d %s", status, text)
+		}
+	}
+	response, err := d.client.MakeDirectories(t.Context(), gen.PermissionByPath{"/f": {RawPath: new(exact(folder)), Mode: new(1777)}})
+	body(t, response, err)
+	response, err = d.client.SetPermissions(t.Context(), gen.PermissionByPath{"1": {RawPath: new(exact(one)), Mode: new(2750)},
+		"2": {RawPath: new(exact(other)), Mode: new(600)}})
+	body(t, response, err)
+	for path, mode := range map[string]os.FileMode{one: 0o750 | os.ModeSetgid, other: 0o600, folder: 0o777 | os.ModeSticky | os.ModeDir} {
+		info, err := os.Lstat(path)
+		must(t, err)
+		if info.Mode() != mode || !info.IsDir() && read(t, path) != exact(path) {
+			t.Errorf("%q has mode %v", path, info.Mode())
+		}
+	}
+	for _, wrong := range []string{"", "%", exact(one)[1:]} {
+		if status, text := put(dir+"/x", wrong); status != http.StatusBadRequest || !strings.Contains(text, "raw_path") {
+			t.Errorf("raw_path %q: %d %s", wrong, status, text)
+		}
+	}
+	response, err = d.client.SetPermissions(t.Context(), gen.PermissionByPath{"1": {RawPath: new(exact(one))}, "2": {RawPath: new(exact(one))}})
+	must(t, err)
+	response.Body.Close()
+	if response.StatusCode != http.StatusBadRequest {
+		t.Errorf("one path by two names: %d", response.StatusCode)
 	}
 }
 

@@ -216,6 +216,20 @@ func TestTerminalViewerThatLeavesWhileItsInputWaits(t *testing.T) {
 	stays.until("from the other")
 }
 
+// A size of nothing is that of an emulator that is not shown: its viewer stays.
+func TestTerminalSizeOfNothing(t *testing.T) {
+	t.Parallel()
+	d := start(t)
+	id := d.terminal(t, gen.TerminalRequest{Command: new("cat"), Rows: new(30), Cols: new(90)})
+	v := d.attach(t, id)
+	v.say(`{"type":"resize","rows":0,"cols":0}`)
+	v.say(`{"type":"resize","rows":41,"cols":90}`)
+	eventually(t, "the terminal has the size that came then", func() bool { return d.terminalStatus(t, id).Rows == 41 })
+	if cols := d.terminalStatus(t, id).Cols; cols != 90 {
+		t.Errorf("%d columns", cols)
+	}
+}
+
 func TestTerminalBadMessages(t *testing.T) {
 	t.Parallel()
 	d := start(t)

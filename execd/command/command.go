@@ -111,6 +111,11 @@ func (m *Manager) start(spec Spec) (*Command, error) {
 	if err != nil {
 		return nil, err
 	}
+	started, err := m.shell(prepared, spec.Command)
+	if err != nil {
+		return nil, err
+	}
+	defer started()
 	p, err := m.watcher()
 	if err != nil {
 		return nil, err
@@ -136,7 +141,7 @@ func (m *Manager) start(spec Spec) (*Command, error) {
 		defer reader.Close() // the process has its own
 		prepared.Stdin = reader
 	}
-	r, err := startRun(c, p, prepared, m.ended)
+	r, err := startRun(c, p, prepared, m.runeDelay, m.ended)
 	if err != nil {
 		if c.input != nil {
 			c.input.close()
@@ -161,7 +166,7 @@ func (c *Command) kill() {
 	}
 }
 
-// prepare builds the process: a session of its own, so that signals reach all of it and no terminal does.
+// prepare builds the process, but for its program: a session of its own, so that signals reach all of it and no terminal does.
 func (m *Manager) prepare(spec Spec) (*exec.Cmd, error) {
 	dir := process.WorkingDirectory(spec.Dir, m.options.Dir, m.env)
 	if err := process.IsDirectory(dir); err != nil {
@@ -179,8 +184,7 @@ func (m *Manager) prepare(spec Spec) (*exec.Cmd, error) {
 	if env, err = process.AddVariables(append(env, as.Env...), spec.Env); err != nil {
 		return nil, invalid.Errorf("envs: %v", err)
 	}
-	argv := m.shell(env, spec.Command)
-	return &exec.Cmd{Path: argv[0], Args: argv, Dir: dir, Env: env, SysProcAttr: attributes}, nil
+	return &exec.Cmd{Dir: dir, Env: env, SysProcAttr: attributes}, nil
 }
 
 func startError(spec Spec, shell string, err error) error {
@@ -192,7 +196,7 @@ func startError(spec Spec, shell string, err error) error {
 	case errors.Is(err, syscall.EACCES):
 		return invalid.Errorf("cwd: the command's user may not enter it, or may not run %s", shell)
 	case errors.Is(err, syscall.E2BIG):
-		return invalid.Errorf("command and envs: too long for the kernel")
+		return invalid.Errorf("envs: too long for the kernel")
 	}
 	return fmt.Errorf("start %s: %w", shell, err)
 }

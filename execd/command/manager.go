@@ -37,7 +37,8 @@ type Options struct {
 	LogLimit int64
 	// SpoolDir is where output goes that does not fit into memory; empty means wherever a temporary file can be made.
 	SpoolDir string
-	// BuiltinShell is the argument vector of a program that takes -c and a command line, for images without bash and sh.
+	// BuiltinShell is the argument vector of a program that takes -c and a command line, or the path of a file with one, for images
+	// without bash and sh.
 	BuiltinShell []string
 	Clock        func() time.Time
 }
@@ -55,11 +56,13 @@ type Manager struct {
 	memory    eventlog.Memory // of the logs of those that run
 	retention *eventlog.Retention[*Command]
 	noHandles bool // for tests, see poller
+	runeDelay time.Duration
 }
 
 // New returns a manager without commands.
 func New(options Options) *Manager {
-	m := &Manager{options: options, env: process.Environment(options.Env), commands: make(map[string]*Command)}
+	m := &Manager{options: options, env: process.Environment(options.Env), commands: make(map[string]*Command),
+		runeDelay: runeDelay}
 	m.retention = eventlog.NewRetention(m.forget)
 	return m
 }

@@ -15,6 +15,8 @@ import (
 const (
 	// fragmentDelay is how long a piece of output without a newline waits for the rest of its line before it is shown as a fragment.
 	fragmentDelay = 20 * time.Millisecond
+	// runeDelay is how long the first bytes of a UTF-8 sequence wait for the others. What is shown without them is no character.
+	runeDelay = time.Second
 	// maxKept bounds what an output keeps for fragments to come.
 	maxKept = 4 << 10
 )
@@ -25,13 +27,14 @@ var buffers = sync.Pool{New: func() any { return new([eventlog.MaxFragment]byte)
 // output is the reading end of what a process writes to. It belongs to whoever serves the run.
 type output struct {
 	stream eventlog.Type
+	wait   time.Duration // for the rest of a UTF-8 sequence
 	fd     int           // -1 once closed
 	log    *eventlog.Log // nil once the command has ended: what still comes is thrown away
 	late   func()        // reports that a fragment is due
 	held   []byte        // the beginning of a line, less than eventlog.MaxFragment bytes
 	since  time.Time     // when the first held byte came
 	timer  *time.Timer   // calls late; nil before something was held for the first time
-	timing bool          // the timer runs
+	rings  time.Time     // when the timer does; zero when it does not run
 
 	postponed bool // it is among the poller's leftovers
 }
@@ -88,37 +91,54 @@ func (o *output) hold(data []byte, fresh bool) {
 	if cap(o.held) > maxKept && len(data) <= maxKept {
 		o.held = nil
 	}
+	waited := eventlog.WholeRunes(o.held) == 0
 	o.held = append(o.held[:0], data...)
-	if fresh {
-		o.since = time.Now()
+	now := time.Now()
+	if fresh || waited && eventlog.WholeRunes(o.held) > 0 {
+		o.since = now
 	}
-	if len(o.held) > 0 && !o.timing {
-		o.wake(fragmentDelay)
+	if len(o.held) > 0 {
+		o.wake(now, o.since.Add(o.delay()))
 	}
 }
 
-// wake has the timer report, after a while, that a fragment is due. A timer that runs already is left alone: when it comes too early it
-// is set again, which is far less often than once for every read.
-func (o *output) wake(delay time.Duration) {
-	o.timing = true
-	if o.timer == nil {
-		o.timer = time.AfterFunc(delay, o.late)
+// delay is how long what is held waits for what belongs to it.
+func (o *output) delay() time.Duration {
+	if eventlog.WholeRunes(o.held) == 0 {
+		return o.wait
+	}
+	return fragmentDelay
+}
+
+// wake has the timer report at a time that a fragment is due. A timer that rings before is left alone: when it comes too early it is set
+// again, which is far less often than once for every read.
+func (o *output) wake(now, at time.Time) {
+	if !o.rings.IsZero() && !o.rings.After(at) {
 		return
 	}
-	o.timer.Reset(delay)
+	o.rings = at
+	if o.timer == nil {
+		o.timer = time.AfterFunc(at.Sub(now), o.late)
+		return
+	}
+	o.timer.Reset(at.Sub(now))
 }
 
 // due shows what is held as a fragment if it is old enough.
 func (o *output) due() {
-	o.timing = false
+	o.rings = time.Time{}
 	if o.log == nil || len(o.held) == 0 {
 		return
 	}
-	if left := fragmentDelay - time.Since(o.since); left > 0 {
-		o.wake(left)
+	now, at := time.Now(), o.since.Add(o.delay())
+	if at.After(now) {
+		o.wake(now, at)
 		return
 	}
 	n := eventlog.WholeRunes(o.held)
+	if n == 0 {
+		n = len(o.held)
+	}
 	o.log.Output(o.stream, o.held[:n], true)
 	o.hold(o.held[n:], true)
 }

@@ -162,10 +162,12 @@ func TestNoDescriptorIsLeft(t *testing.T) {
 	m := newManager(t)
 	wait(t, start(t, m, command.Spec{Command: "true"}))
 	before := descriptors(t)
+	long := strings.Repeat("x", 1<<20)
 	for range 100 {
-		if _, err := m.Start(command.Spec{Command: "true " + strings.Repeat("x", 1<<20)}); !invalid.Is(err) {
+		if _, err := m.Start(command.Spec{Command: "true " + long, Env: map[string]string{"LONG": long}}); !invalid.Is(err) {
 			t.Fatal(err)
 		}
+		wait(t, start(t, m, command.Spec{Command: "true " + long}))
 		wait(t, start(t, m, command.Spec{Command: "echo out; echo err >&2"}))
 	}
 	eventually(t, "no descriptor is left", func() bool { return descriptors(t) <= before })

@@ -78,11 +78,11 @@ const (
 	lastPause  = 160 * time.Millisecond
 )
 
-// startRun starts the process of a command, and has ended called at its end. Events are not handled before release.
-func startRun(c *Command, p *poller, prepared *exec.Cmd, ended func(*Command)) (*run, error) {
+// startRun starts the process of a command, and has ended called at its end. Its outputs wait that long for the rest of a UTF-8 sequence. Events are not handled before release.
+func startRun(c *Command, p *poller, prepared *exec.Cmd, wait time.Duration, ended func(*Command)) (*run, error) {
 	r := &run{poller: p, ended: ended, command: c, served: true}
 	for i, stream := range []eventlog.Type{eventlog.TypeStdout, eventlog.TypeStderr} {
-		r.outputs[i] = output{stream: stream, fd: -1, log: &c.log, late: func() { r.deliver(late<<i, false) }}
+		r.outputs[i] = output{stream: stream, wait: wait, fd: -1, log: &c.log, late: func() { r.deliver(late<<i, false) }}
 	}
 	p.add(r)
 	var err error

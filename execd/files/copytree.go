@@ -3,6 +3,7 @@ package files
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -10,8 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// copyTree copies a file or a directory with all that is in it to dest, where nothing is yet, and flushes it to disk.
-func copyTree(ctx context.Context, src, dest string) error {
+// treeCopy copies a tree. What has several names in it has as many in the copy.
+type treeCopy struct {
+	// links is a folder in the copy's file system where everything that has more than one name gets one more, which says what it is a copy
+	// of. Whoever made the folder removes it. The names lie there and not in memory because a tree can have any number of them.
+	links string
+}
+
+// copy copies a file or a directory with all that is in it to dest, where nothing is yet, and flushes it to disk.
+func (t treeCopy) copy(ctx context.Context, src, dest string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -22,12 +30,19 @@ func copyTree(ctx context.Context, src, dest string) error {
 	if err := checkCopyable(src, &st); err != nil {
 		return err
 	}
+	shared := ""
+	if st.Nlink > 1 && typeOf(st.Mode) != TypeDirectory {
+		shared = filepath.Join(t.links, fmt.Sprintf("%d-%d", st.Dev, st.Ino))
+		if os.Link(shared, dest) == nil {
+			return nil
+		}
+	}
 	var err error
 	switch typeOf(st.Mode) {
 	case TypeFile:
 		err = copyFile(src, dest)
 	case TypeDirectory:
-		err = copyDirectory(ctx, src, dest)
+		err = t.copyDirectory(ctx, src, dest)
 	case TypeSymlink:
 		err = copyLink(src, dest)
 	case TypeOther:
@@ -41,6 +56,10 @@ func copyTree(ctx context.Context, src, dest string) error {
 	}
 	if typeOf(st.Mode) == TypeDirectory {
 		return syncDirectory(dest)
+	}
+	if shared != "" {
+		// It fails where the file system has no hard links, or a file may not have more of them; the next name is a copy of its own then.
+		_ = os.Link(dest, shared)
 	}
 	return nil
 }
@@ -90,7 +109,7 @@ func copyFile(src, dest string) error {
 // nameBatch is how many names of a folder are held at once: it may have more than fit into memory.
 const nameBatch = 256
 
-func copyDirectory(ctx context.Context, src, dest string) error {
+func (t treeCopy) copyDirectory(ctx context.Context, src, dest string) error {
 	if err := os.Mkdir(dest, 0o700); err != nil {
 		return err
 	}
@@ -108,7 +127,7 @@ func copyDirectory(ctx context.Context, src, dest string) error {
 			dir.Close() // a deep tree of small folders needs no file per level
 		}
 		for _, name := range names {
-			if err := copyTree(ctx, filepath.Join(src, name), filepath.Join(dest, name)); err != nil {
+			if err := t.copy(ctx, filepath.Join(src, name), filepath.Join(dest, name)); err != nil {
 				return err
 			}
 		}

@@ -26,7 +26,7 @@ type MoveEntry struct {
 // before it stay moved.
 //
 // Between file systems it copies, and then removes the source: content, mode, owner, times and links are kept,
-// extended attributes are not and hard links become files of their own. The target appears complete or not at all.
+// hard links among what one entry moves included; extended attributes are not. The target appears complete or not at all.
 func (f *Files) Move(ctx context.Context, entries []MoveEntry) error {
 	plan := make(movePlan, 0, len(entries))
 	for i, entry := range entries {
@@ -138,8 +138,11 @@ func (m move) copyAndRemove(ctx context.Context) (err error) {
 			err = classify(temp, rmErr)
 		}
 	}()
-	copied := filepath.Join(temp, filepath.Base(m.dest))
-	if err := copyTree(ctx, m.src, copied); err != nil {
+	tree, copied := treeCopy{links: filepath.Join(temp, "links")}, filepath.Join(temp, "copy")
+	if err := os.Mkdir(tree.links, 0o700); err != nil {
+		return classify(m.dest, err)
+	}
+	if err := tree.copy(ctx, m.src, copied); err != nil {
 		return classify(m.dest, err)
 	}
 	if err := renameNoReplace(copied, m.dest); err != nil {

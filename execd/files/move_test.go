@@ -128,6 +128,38 @@ func TestMoveBetweenFileSystems(t *testing.T) {
 	wantNoTemporary(t, disk)
 }
 
+// TestMoveBetweenFileSystemsKeepsHardLinks: of whatever can have several names, in whatever folders of the tree they are.
+func TestMoveBetweenFileSystemsKeepsHardLinks(t *testing.T) {
+	f, root := newFiles(t)
+	disk := mountTmpfs(t, "")
+	write(t, root+"/tree/a/one", "content")
+	write(t, root+"/outside", "outside")
+	mkdir(t, root+"/tree/b/c")
+	must(t, os.Symlink("one", root+"/tree/a/link"))
+	must(t, unix.Mkfifo(root+"/tree/a/fifo", 0o600))
+	for _, name := range []string{"one", "link", "fifo"} {
+		must(t, os.Link(root+"/tree/a/"+name, root+"/tree/b/c/"+name))
+	}
+	must(t, os.Link(root+"/tree/a/one", root+"/tree/third"))
+	must(t, os.Link(root+"/outside", root+"/tree/inside"))
+
+	must(t, f.Move(t.Context(), []files.MoveEntry{{Src: "tree", Dest: disk + "/tree"}}))
+
+	for _, same := range [][]string{{"a/one", "b/c/one", "third"}, {"a/link", "b/c/link"}, {"a/fifo", "b/c/fifo"}, {"inside"}} {
+		var first, other unix.Stat_t
+		must(t, unix.Lstat(disk+"/tree/"+same[0], &first))
+		wantEqual(t, same[0]+" links", int(first.Nlink), len(same))
+		for _, name := range same[1:] {
+			must(t, unix.Lstat(disk+"/tree/"+name, &other))
+			wantEqual(t, name+" inode", other.Ino, first.Ino)
+		}
+	}
+	wantEqual(t, "content", read(t, disk+"/tree/third"), "content")
+	wantEqual(t, "outside", read(t, root+"/outside"), "outside")
+	wantEqual(t, "source exists", exists(t, root+"/tree"), false)
+	wantNoTemporary(t, disk)
+}
+
 // countingContext calls a function when it is asked for its error, with how often it was asked before.
 type countingContext struct {
 	context.Context

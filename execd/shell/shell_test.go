@@ -71,3 +71,29 @@ func TestShell(t *testing.T) {
 		})
 	}
 }
+
+// A command line that is too long for an argument comes as a descriptor, which the programs that it runs do not have.
+func TestShellReadsADescriptor(t *testing.T) {
+	t.Parallel()
+	line := filepath.Join(t.TempDir(), "line")
+	text := "x=" + strings.Repeat("x", 200_000) + "\necho ${#x}; ls /proc/self/fd | tr '\\n' ' '; exit 3\n"
+	if err := os.WriteFile(line, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Open(line)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	list := "ls /proc/self/fd | tr '\\n' ' '" // with what the test itself has inherited
+	want, err := exec.CommandContext(t.Context(), os.Args[0], "sh", "-c", list).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := exec.CommandContext(t.Context(), os.Args[0], "sh", "/proc/self/fd/3")
+	command.ExtraFiles = []*os.File{file}
+	out, err := command.Output()
+	if string(out) != "200000\n"+string(want) || command.ProcessState.ExitCode() != 3 {
+		t.Errorf("stdout %q, want %q; %v", out, want, err)
+	}
+}

@@ -29,6 +29,13 @@ const (
 // termType is the terminal's type for programs (TERM); every emulator of today understands it.
 const termType = "TERM=xterm-256color"
 
+// locale is what a terminal has whose image says nothing of one: who types into it sees and writes UTF-8, which the shell has to know to
+// edit a line. Every C library has it, or takes it for C.
+const locale = "LANG=C.UTF-8"
+
+// localeVariables decide the character set, the first that is not empty (locale(7)).
+var localeVariables = []string{"LC_ALL", "LC_CTYPE", "LANG"}
+
 // Spec is a terminal to start.
 type Spec struct {
 	Command string            // a program's name or path; empty means bash, or sh where there is none
@@ -93,6 +100,9 @@ func open(program *exec.Cmd, size *pty.Winsize) (*os.File, error) {
 	}
 	program.Stdin, program.Stdout, program.Stderr = slave, slave, slave
 	if err = pty.Setsize(master, size); err == nil {
+		err = expectUTF8(slave)
+	}
+	if err == nil {
 		err = program.Start()
 	}
 	if err != nil {
@@ -101,6 +111,29 @@ func open(program *exec.Cmd, size *pty.Winsize) (*os.File, error) {
 	}
 	process.PreferForOOMKill(program.Process.Pid)
 	return master, nil
+}
+
+// expectUTF8 has the kernel erase whole characters where it edits lines itself (termios(3), IUTF8).
+func expectUTF8(slave *os.File) error {
+	settings, err := unix.IoctlGetTermios(int(slave.Fd()), unix.TCGETS)
+	if err != nil {
+		return fmt.Errorf("read the terminal's settings: %w", err)
+	}
+	settings.Iflag |= unix.IUTF8
+	if err := unix.IoctlSetTermios(int(slave.Fd()), unix.TCSETS, settings); err != nil {
+		return fmt.Errorf("change the terminal's settings: %w", err)
+	}
+	return nil
+}
+
+// withLocale adds the locale to an environment that says nothing of one.
+func withLocale(env []string) []string {
+	for _, name := range localeVariables {
+		if value, _ := process.Variable(env, name); value != "" {
+			return env
+		}
+	}
+	return append(env, locale)
 }
 
 // pollable returns a file for the same terminal whose reads and writes have deadlines and cost no thread while they wait. pty has
@@ -133,6 +166,7 @@ func (m *Manager) prepare(spec Spec) (*exec.Cmd, error) {
 	if err != nil {
 		return nil, invalid.Errorf("envs: %v", err)
 	}
+	env = withLocale(env)
 	for i, arg := range spec.Args {
 		if strings.ContainsRune(arg, 0) {
 			return nil, invalid.Errorf("args/%d: must not contain a NUL byte", i)

@@ -61,6 +61,31 @@ func TestWhatTheProgramFinds(t *testing.T) {
 	}
 }
 
+// Who types into a terminal types UTF-8: the kernel erases whole characters, and programs have a locale for it unless one is set.
+func TestTerminalsAreForUTF8(t *testing.T) {
+	m := newManager(t, "LC_ALL=", "LC_CTYPE=", "LANG=")
+	typed := start(t, m, terminal.Spec{Command: "sh", Args: []string{"-c", `stty -echo; echo ready; read -r line; echo "<$line>"`}})
+	s := attach(t, typed)
+	s.until("ready")
+	if err := typed.Type(t.Context(), []byte("a\u00e9\x7fb\u20ac\U0001f600\x7f\r")); err != nil {
+		t.Fatal(err)
+	}
+	s.until("<ab\u20ac>")
+	for _, test := range []struct {
+		env  map[string]string
+		want string
+	}{
+		{nil, "<||C.UTF-8>"},
+		{map[string]string{"LANG": "de_DE.ISO-8859-1"}, "<||de_DE.ISO-8859-1>"},
+		{map[string]string{"LC_ALL": "C"}, "<C||>"},
+		{map[string]string{"LC_CTYPE": "POSIX"}, "<|POSIX|>"},
+	} {
+		spec := sh(`echo "<$LC_ALL|$LC_CTYPE|$LANG>"`)
+		spec.Env = test.env
+		attach(t, start(t, m, spec)).until(test.want)
+	}
+}
+
 func TestRefusedSpecs(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)

@@ -374,6 +374,12 @@ type Error struct {
 // of each event is JSON of the schema that `x-event-schema` names.
 type EventStream = string
 
+// ExactPath The exact bytes of the path in base64, for one that is not valid UTF-8. The path that
+// is written as text means nothing then.
+//
+// Example: L3RtcC//
+type ExactPath = string
+
 // ExecutionID The id of one execution of a cell.
 //
 // Example: c41b7a90-54c1-4a0b-8d0c-7d1d7b1f1c55
@@ -594,6 +600,12 @@ type Permission struct {
 	//
 	// Example: root
 	Owner *string `json:"owner,omitempty"`
+
+	// RawPath The exact bytes of the path in base64, for one that is not valid UTF-8. The path that
+	// is written as text means nothing then.
+	//
+	// Example: L3RtcC//
+	RawPath *ExactPath `json:"raw_path,omitempty"`
 }
 
 // PermissionByPath The permissions to set, by path.
@@ -800,7 +812,8 @@ type TerminalAccepted struct {
 	ID TerminalID `json:"id"`
 }
 
-// TerminalControl A text message from a viewer.
+// TerminalControl A text message from a viewer. One with 0 `rows` and 0 `cols`, the size of an emulator
+// that is not shown, is ignored.
 type TerminalControl struct {
 	// Cols A number of rows or columns.
 	//
@@ -955,6 +968,12 @@ type UploadMetadata struct {
 	//
 	// Example: /tmp/a.txt
 	Path Path `json:"path"`
+
+	// RawPath The exact bytes of the path in base64, for one that is not valid UTF-8. The path that
+	// is written as text means nothing then.
+	//
+	// Example: L3RtcC//
+	RawPath *ExactPath `json:"raw_path,omitempty"`
 }
 
 // ContextLanguage A language whose kernel the sandbox's image has: `python`, `java`, `javascript`,

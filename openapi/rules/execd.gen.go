@@ -93,6 +93,7 @@ var execd = Contract{KeyHeader: "X-EXECD-ACCESS-TOKEN", Operations: []*Operation
 			{Name: "group", Schema: &Schema{Type: "string"}},
 			{Name: "mode", Schema: &Schema{Type: "integer", Minimum: Bound{Set: true}, Maximum: Bound{Set: true, Value: 7777}}},
 			{Name: "owner", Schema: &Schema{Type: "string"}},
+			{Name: "raw_path", Schema: &Schema{Type: "string", MinLength: 1}},
 		}, Closed: true}}},
 	}}},
 	{ID: "listDirectory", Parameters: []*Parameter{
@@ -124,6 +125,7 @@ var execd = Contract{KeyHeader: "X-EXECD-ACCESS-TOKEN", Operations: []*Operation
 			{Name: "group", Schema: &Schema{Type: "string"}},
 			{Name: "mode", Schema: &Schema{Type: "integer", Minimum: Bound{Set: true}, Maximum: Bound{Set: true, Value: 7777}}},
 			{Name: "owner", Schema: &Schema{Type: "string"}},
+			{Name: "raw_path", Schema: &Schema{Type: "string", MinLength: 1}},
 		}, Closed: true}}},
 	}}},
 	{ID: "replaceInFiles", Body: &Body{Required: true, Media: []Media{

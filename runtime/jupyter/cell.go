@@ -17,9 +17,10 @@ type cell struct {
 	handle  func(kernel.Output)
 
 	reply     kernel.Reply
-	status    string        // what the reply says about how it ended
-	lost      *kernel.Error // a message was passed over
-	published *kernel.Error // the last error on the output channel
+	status    string                       // what the reply says about how it ended
+	lost      *kernel.Error                // a message was passed over
+	published *kernel.Error                // the last error on the output channel
+	pages     []map[string]json.RawMessage // what the reply has for a pager, by MIME type
 	replied   bool
 	idle      bool
 }
@@ -53,6 +54,10 @@ func (c *cell) take(m message) (done bool) {
 // conclude finds the error of a cell whose reply names none. A cell that has published an error did
 // not end well, whatever its reply says: GoNB calls one good that does not compile, or that panics.
 func (c *cell) conclude() {
+	for _, page := range c.pages { // the last of what the cell shows
+		c.handle(kernel.Output{Type: kernel.OutputDisplay, Data: page})
+	}
+	c.pages = nil
 	switch {
 	case c.reply.Error != nil:
 	case c.published != nil:
@@ -86,6 +91,7 @@ func (c *cell) takeReply(content json.RawMessage) {
 		Status string `json:"status"`
 		Count  int    `json:"execution_count"`
 		raised
+		Payload json.RawMessage `json:"payload"`
 	}
 	if err := json.Unmarshal(content, &reply); err != nil {
 		// Without this, a cell whose outcome is unknown would count as a success.
@@ -96,6 +102,23 @@ func (c *cell) takeReply(content json.RawMessage) {
 	c.reply.Count, c.status = reply.Count, reply.Status
 	if reply.Status != "ok" && reply.Name != "" {
 		c.reply.Error = reply.toError()
+	}
+	c.takePayload(reply.Payload)
+}
+
+// takePayload keeps what a client with a pager would show in it, such as the help that ? asks IPython for. A payload of another form is
+// for clients that edit cells.
+func (c *cell) takePayload(payload json.RawMessage) {
+	var entries []json.RawMessage
+	_ = json.Unmarshal(payload, &entries)
+	for _, entry := range entries {
+		var page struct {
+			Source string                     `json:"source"`
+			Data   map[string]json.RawMessage `json:"data"`
+		}
+		if json.Unmarshal(entry, &page) == nil && page.Source == "page" && len(page.Data) > 0 {
+			c.pages = append(c.pages, page.Data)
+		}
 	}
 }
 

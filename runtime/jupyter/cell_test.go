@@ -42,6 +42,15 @@ func TestCell(t *testing.T) {
 			reply:   kernel.Reply{Count: 3},
 		},
 		{
+			name: "a pager's pages",
+			messages: []message{busy, said(request, "execute_reply", `{"status":"ok","execution_count":3,"payload":[
+				{"source":"page","data":{"text/plain":"help"},"start":0},{"source":"set_next_input","text":"x"},7]}`),
+				said(request, "stream", `{"name":"stdout","text":"late"}`), idle},
+			outputs: []kernel.Output{{Type: kernel.OutputStdout, Text: "late"},
+				{Type: kernel.OutputDisplay, Data: map[string]json.RawMessage{"text/plain": json.RawMessage(`"help"`)}}},
+			reply: kernel.Reply{Count: 3},
+		},
+		{
 			name:     "idle before the reply",
 			messages: []message{busy, idle, ok},
 			reply:    kernel.Reply{Count: 3},

@@ -137,3 +137,24 @@ func TestDirectKernelsShareNoHistory(t *testing.T) {
 		t.Errorf("the history is in %q", got)
 	}
 }
+
+// TestDirectCellsThatKernelsStumbleOver: what is no character, a closed output, and a question to the pager.
+func TestDirectCellsThatKernelsStumbleOver(t *testing.T) {
+	k := startPython(t, newDirect(t, jupyter.DirectOptions{}))
+	if got, want := run(t, k, `print("before\ncut: \ud83d\nafter")`), "before\ncut: \ufffd\nafter\n"; got != want {
+		t.Errorf("a lone surrogate: got %q, want %q", got, want)
+	}
+	for _, stream := range []string{"stdout", "stderr"} {
+		run(t, k, "import sys; sys."+stream+".close()")
+		if got := run(t, k, `print("still")`); got != "still\n" {
+			t.Errorf("after %s was closed: got %q", stream, got)
+		}
+	}
+	var shown []string
+	reply, err := k.Execute(t.Context(), "len?", func(o kernel.Output) {
+		shown = append(shown, string(o.Data["text/plain"]))
+	})
+	if err != nil || reply.Error != nil || !strings.Contains(strings.Join(shown, ""), "Return the number of items") {
+		t.Errorf("len? shows %q; %v, %v", shown, err, reply.Error)
+	}
+}

@@ -7,6 +7,7 @@ twice by a kernel that finds it in both places.
 
 import codecs
 import fcntl
+import json
 import os
 import select
 import signal
@@ -21,6 +22,7 @@ from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 from ipykernel.iostream import OutStream
 from ipykernel.kernelapp import IPKernelApp
 from ipykernel.kernelbase import Kernel
+from jupyter_client.session import Session
 
 c = get_config()  # noqa: F821  IPython provides it
 
@@ -107,6 +109,35 @@ def keep_what_children_print():
     OutStream.__init__, OutStream.write, OutStream.flush, OutStream._watch_pipe_fd = __init__, draining_write, draining_flush, watch
 
 
+def keep_what_is_no_text():
+    """A lone surrogate is no character, and cannot be encoded as UTF-8: the kernel would lose the message that has it, with all the lines
+    around it, and show an error of its own. JSON can write it with an escape."""
+    init = Session.__init__
+
+    def __init__(self, *args, **kwargs):
+        init(self, *args, **kwargs)
+        pack = self.pack
+
+        def pack_all(content):
+            try:
+                return pack(content)
+            except UnicodeEncodeError:
+                return json.dumps(content, default=str).encode()
+
+        self.pack = pack_all
+
+    Session.__init__ = __init__
+
+
+def keep_outputs_open():
+    """ipykernel flushes both outputs after every cell, and never replies when that fails. A cell that closes one flushes it."""
+
+    def close(self):
+        self.flush()
+
+    OutStream.close = close
+
+
 def with_lines(traceback):
     """Since Python 3.11 the first instruction of a cell is in line 0, and others are in none: -1, later None. IPython cannot format the
     traceback of an interrupt that comes there."""
@@ -190,5 +221,7 @@ if not hasattr(OutStream, "sandbox"):
     OutStream.flush_interval = FLUSH_INTERVAL
     lift_output_limit()
     interrupt_only_cells()
+    keep_what_is_no_text()
+    keep_outputs_open()
     if hasattr(OutStream, "_watch_pipe_fd"):
         keep_what_children_print()

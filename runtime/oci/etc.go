@@ -21,8 +21,11 @@ const (
 	resolvFile   = "resolv.conf"
 )
 
-const localHosts = `127.0.0.1	localhost
-::1	localhost ip6-localhost ip6-loopback
+// localHosts are for a network without IPv6, where a name that has the address ::1 as well costs whoever connects to it an attempt.
+const localHosts = "127.0.0.1	localhost\n"
+
+// localHosts6 are what a network with IPv6 has besides.
+const localHosts6 = `::1	localhost ip6-localhost ip6-loopback
 fe00::	ip6-localnet
 ff00::	ip6-mcastprefix
 ff02::1	ip6-allnodes
@@ -34,6 +37,9 @@ func (s *startOperation) writeEtc() error {
 	e, c, joined, own := s.engine, s.container, s.joined, s.own
 	name := bundle.Hostname(c.id, s.spec.Network)
 	hosts, resolv := localHosts, ""
+	if joined == nil && own == nil {
+		hosts += localHosts6
+	}
 	switch {
 	case joined != nil:
 		e.mu.Lock()

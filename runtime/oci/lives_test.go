@@ -40,6 +40,8 @@ func TestJoin(t *testing.T) {
 	const nameBytes = 12 + 1 // with the newline
 	if text, _ := output(t, e, hosts); len(text) < nameBytes || strings.Count(text, text[len(text)-nameBytes:]) != 2 {
 		t.Errorf("its own name is not in its hosts: %q", text)
+	} else if strings.Contains(text, "::") {
+		t.Errorf("a network without IPv6 has its addresses in hosts: %q", text)
 	}
 	if err := e.Remove(t.Context(), ownerID); err != nil {
 		t.Fatal(err)

@@ -2,14 +2,17 @@ package sandbox
 
 import (
 	"context"
+	"fmt"
 	"iter"
 	"net/http"
+	"unicode/utf8"
 
 	"sandbox.internal/gen/execd"
 )
 
 // Files works with the files of a sandbox. Paths are absolute, relative to the sandbox's working
-// directory, or begin with ~/ for the home of the daemon's user.
+// directory, or begin with ~/ for the home of the daemon's user. They are bytes, and need not be
+// UTF-8, but for those of Move and Replace.
 type Files struct{ box *Sandbox }
 
 // Info returns the facts of files and directories, by path.
@@ -19,7 +22,29 @@ func (f Files) Info(ctx context.Context, paths ...string) (map[string]FileInfo, 
 		func(ctx context.Context) (*http.Response, error) {
 			return f.box.daemon.GetFilesInfo(ctx, &execd.GetFilesInfoParams{Path: paths})
 		})
-	return infos, err
+	exact := make(map[string]FileInfo, len(infos))
+	for _, path := range paths {
+		// A path that is not UTF-8 is answered as JSON can hold it.
+		if info, ok := infos[string([]rune(path))]; ok {
+			exact[path] = exactInfo(info)
+		}
+	}
+	return exact, err
+}
+
+// exactInfo returns facts whose path has the bytes that it has in the sandbox.
+func exactInfo(info FileInfo) FileInfo {
+	if info.RawPath != nil {
+		info.Path, info.RawPath = string(*info.RawPath), nil
+	}
+	return info
+}
+
+func exactInfos(infos []FileInfo) []FileInfo {
+	for i, info := range infos {
+		infos[i] = exactInfo(info)
+	}
+	return infos
 }
 
 // List returns what a directory holds, so many levels deep; 1 is its own entries.
@@ -30,7 +55,7 @@ func (f Files) List(ctx context.Context, path string, depth int) ([]FileInfo, er
 			return f.box.daemon.ListDirectory(ctx,
 				&execd.ListDirectoryParams{Path: path, Depth: optional(depth)})
 		})
-	return infos, err
+	return exactInfos(infos), err
 }
 
 // Search returns the files below a directory that match a glob: one with a slash is matched against
@@ -42,11 +67,16 @@ func (f Files) Search(ctx context.Context, path, pattern string) ([]FileInfo, er
 			return f.box.daemon.SearchFiles(ctx,
 				&execd.SearchFilesParams{Path: path, Pattern: optional(pattern)})
 		})
-	return infos, err
+	return exactInfos(infos), err
 }
 
 // Replace replaces every occurrence of a text in files, by path.
 func (f Files) Replace(ctx context.Context, replacements map[string]Replacement) error {
+	for path := range replacements {
+		if err := requireText(path); err != nil {
+			return err
+		}
+	}
 	return f.box.client.call(ctx, once, nil, func(ctx context.Context) (*http.Response, error) {
 		return f.box.daemon.ReplaceInFiles(ctx, replacements)
 	})
@@ -54,9 +84,24 @@ func (f Files) Replace(ctx context.Context, replacements map[string]Replacement)
 
 // Move moves files and directories, in order. Nothing is ever overwritten.
 func (f Files) Move(ctx context.Context, moves ...Move) error {
+	for _, move := range moves {
+		if err := requireText(move.Src, move.Dest); err != nil {
+			return err
+		}
+	}
 	return f.box.client.call(ctx, once, nil, func(ctx context.Context) (*http.Response, error) {
 		return f.box.daemon.MoveFiles(ctx, moves)
 	})
+}
+
+// requireText refuses paths that JSON cannot hold as they are: they would arrive as others.
+func requireText(paths ...string) error {
+	for _, path := range paths {
+		if !utf8.ValidString(path) {
+			return fmt.Errorf("the path %q is not UTF-8", path)
+		}
+	}
+	return nil
 }
 
 // Delete removes files, all or none of them.
@@ -71,6 +116,7 @@ func (f Files) MakeDirectory(ctx context.Context, path string, o *WriteOptions) 
 	options := deref(o)
 	permissions := execd.PermissionByPath{path: {
 		Owner: optional(options.Owner), Group: optional(options.Group), Mode: options.Mode,
+		RawPath: rawPath(path),
 	}}
 	return f.box.client.call(ctx, repeatable, nil, func(ctx context.Context) (*http.Response, error) {
 		return f.box.daemon.MakeDirectories(ctx, permissions)
@@ -86,8 +132,16 @@ func (f Files) DeleteDirectory(ctx context.Context, paths ...string) error {
 
 // SetPermissions changes owners, groups and modes, by path.
 func (f Files) SetPermissions(ctx context.Context, permissions map[string]Permission) error {
+	exact := make(map[string]Permission, len(permissions))
+	for path, permission := range permissions {
+		if text := string([]rune(path)); text != path {
+			// A member's name only has to differ from the others, as its path is in the value.
+			permission.RawPath, path = rawPath(path), fmt.Sprintf("%s#%d", text, len(exact))
+		}
+		exact[path] = permission
+	}
 	return f.box.client.call(ctx, repeatable, nil, func(ctx context.Context) (*http.Response, error) {
-		return f.box.daemon.SetPermissions(ctx, permissions)
+		return f.box.daemon.SetPermissions(ctx, exact)
 	})
 }
 

@@ -3,10 +3,12 @@ package sandbox
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"io"
 	"mime/multipart"
 	"net/http"
+	"unicode/utf8"
 
 	"sandbox.internal/gen/execd"
 )
@@ -76,7 +78,7 @@ func (f Files) upload(ctx context.Context, again repetition,
 
 // addFile adds the two fields of a file.
 func addFile(form *multipart.Writer, path string, content io.Reader, o *WriteOptions) error {
-	metadata := execd.UploadMetadata{Path: path}
+	metadata := execd.UploadMetadata{Path: path, RawPath: rawPath(path)}
 	if o != nil {
 		metadata.Owner, metadata.Group, metadata.Mode = optional(o.Owner), optional(o.Group), o.Mode
 	}
@@ -93,4 +95,12 @@ func addFile(form *multipart.Writer, path string, content io.Reader, o *WriteOpt
 	}
 	_, err = io.Copy(part, content)
 	return err
+}
+
+// rawPath returns the bytes of a path that JSON cannot hold as they are, nil for any other.
+func rawPath(path string) *execd.ExactPath {
+	if utf8.ValidString(path) {
+		return nil
+	}
+	return new(base64.StdEncoding.EncodeToString([]byte(path)))
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -39,9 +40,9 @@ func copyCommand(t *tool) *cobra.Command {
 		Long: "Copy files and directories between this machine and a sandbox. One of SOURCE and\n" +
 			"DESTINATION is SANDBOX:PATH, the other a local path, or - for a tar stream on\n" +
 			"the standard input or output. Into a directory that exists a source keeps its\n" +
-			"name; a tar stream is unpacked below the directory. Modes are kept, owners are\n" +
-			"not. Symbolic links are left out, with a warning: the service has no way to read\n" +
-			"or make them.",
+			"name; a tar stream is unpacked below the directory. Modes are kept, set-user-ID,\n" +
+			"set-group-ID and sticky bits included; owners are not. Symbolic links are left\n" +
+			"out, with a warning: the service has no way to read or make them.",
 		Example: "  sandbox cp notes.txt box:/tmp/notes.txt\n" +
 			"  sandbox cp box:/etc/os-release .\n" +
 			"  sandbox cp box:/etc/apt - >apt.tar\n" +
@@ -115,13 +116,44 @@ func (c *copier) skip(path, kind string) {
 	c.t.warn("%s is left out: it is a %s", path, kind)
 }
 
-// digits writes the permissions of a mode as the contract does: 0644 is 644.
+// modeBits are those of a mode that a copy keeps: permissions, and those for set-user-ID, set-group-ID and the sticky bit.
+const modeBits = 0o7777
+
+// digits writes such bits as the contract does: 0644 is 644.
 func digits(mode uint32) *int {
-	mode &= 0o777
-	return new(int(mode>>6*100 + mode>>3&7*10 + mode&7))
+	mode &= modeBits
+	return new(int(mode>>9*1000 + mode>>6&7*100 + mode>>3&7*10 + mode&7))
 }
 
 // permissions is what digits writes.
 func permissions(digits int) uint32 {
-	return uint32(digits/100%10<<6|digits/10%10<<3|digits%10) & 0o777
+	return uint32(digits/1000%10<<9|digits/100%10<<6|digits/10%10<<3|digits%10) & modeBits
+}
+
+// special are the bits of modeBits that package fs has elsewhere.
+var special = []struct {
+	unix uint32
+	mode fs.FileMode
+}{{0o4000, fs.ModeSetuid}, {0o2000, fs.ModeSetgid}, {0o1000, fs.ModeSticky}}
+
+// bits are the modeBits of a local file.
+func bits(mode fs.FileMode) uint32 {
+	unix := uint32(mode.Perm())
+	for _, s := range special {
+		if mode&s.mode != 0 {
+			unix |= s.unix
+		}
+	}
+	return unix
+}
+
+// localMode is what bits returns.
+func localMode(unix uint32) fs.FileMode {
+	mode := fs.FileMode(unix).Perm()
+	for _, s := range special {
+		if unix&s.unix != 0 {
+			mode |= s.mode
+		}
+	}
+	return mode
 }

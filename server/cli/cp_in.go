@@ -60,7 +60,7 @@ func (c *copier) upload(ctx context.Context, from, to string) error {
 		}
 		switch {
 		case entry.IsDir():
-			return c.makeDirectory(ctx, target, uint32(info.Mode()))
+			return c.makeDirectory(ctx, target, bits(info.Mode()))
 		case info.Mode().IsRegular():
 			return c.uploadFile(ctx, name, target, info)
 		case info.Mode()&fs.ModeSymlink != 0:
@@ -78,7 +78,7 @@ func (c *copier) uploadFile(ctx context.Context, from, to string, info fs.FileIn
 		return err
 	}
 	defer func() { _ = file.Close() }()
-	return c.send(ctx, file, to, info.Size(), uint32(info.Mode()))
+	return c.send(ctx, file, to, info.Size(), bits(info.Mode()))
 }
 
 // send writes one file of the sandbox.

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	sandbox "sandbox.internal/sdk/go"
 )
@@ -143,7 +144,7 @@ func (c *copier) replace(content io.Reader, from string, folder *os.Root, name s
 		return err
 	}
 	part := filepath.Join(filepath.Dir(name), ".sandbox-"+rand.Text())
-	file, err := folder.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode(info, 0o666))
+	file, err := folder.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode(info, 0o666).Perm())
 	if err != nil {
 		return err
 	}
@@ -153,6 +154,9 @@ func (c *copier) replace(content io.Reader, from string, folder *os.Root, name s
 	if err == nil {
 		err = c.pass(content, from, file, info.Size)
 	}
+	if err == nil && before == nil {
+		err = addBits(file, mode(info, 0o666)&^fs.ModePerm)
+	}
 	if err = errors.Join(err, file.Close()); err == nil {
 		err = folder.Rename(part, name)
 	}
@@ -160,6 +164,18 @@ func (c *copier) replace(content io.Reader, from string, folder *os.Root, name s
 		err = errors.Join(err, folder.Remove(part))
 	}
 	return err
+}
+
+// addBits adds special bits to the mode of a file, after its content: to write to it may take them away.
+func addBits(file *os.File, added fs.FileMode) error {
+	if added == 0 {
+		return nil
+	}
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	return file.Chmod(info.Mode().Perm() | added)
 }
 
 // downloadDirectory writes below a directory and nowhere else, whatever the sandbox says.
@@ -208,13 +224,13 @@ func (c *copier) downloadDirectory(ctx context.Context, from sandbox.FileInfo, t
 	return err
 }
 
-// mode is the permissions of a file, without those that most leaves out. Those of a link say
+// mode is the mode of a file, without the permissions that most leaves out. That of a link says
 // nothing about what it leads to.
 func mode(info sandbox.FileInfo, most fs.FileMode) fs.FileMode {
 	if info.Type == "symlink" {
 		return most
 	}
-	return fs.FileMode(permissions(info.Mode)) & (most | 0o111)
+	return localMode(permissions(info.Mode)) & (most | 0o111 | ^fs.ModePerm)
 }
 
 // receive writes the content of one file of the sandbox to a stream.
@@ -252,6 +268,9 @@ func (c *copier) pack(ctx context.Context, from string) error {
 		header := &tar.Header{
 			Name: path.Join(base, relative), Mode: int64(permissions(info.Mode)),
 			ModTime: info.ModifiedAt, Uname: info.Owner, Gname: info.Group, Format: tar.FormatPAX,
+		}
+		if !utf8.ValidString(header.Name) {
+			header.Format = tar.FormatGNU // whose names are bytes: those of PAX are UTF-8
 		}
 		switch info.Type {
 		case "directory":

@@ -102,8 +102,8 @@ func (s *Spec) DaemonGrace() time.Duration {
 	return min(grace, maxDaemonGrace)
 }
 
-// DaemonFlags returns flags for the sandbox's daemon. Its own log would bury the entrypoint's in the sandbox's log: only warnings go there, and
-// all of it goes to a file that the client names.
+// DaemonFlags returns flags for the sandbox's daemon. Its own log goes to a small file in the sandbox: only warnings, and
+// all of it to a file that the client names.
 func (s *Spec) DaemonFlags() []string {
 	if s.Env[envLogFile] != "" {
 		return nil

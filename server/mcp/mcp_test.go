@@ -155,3 +155,49 @@ func TestMissingOutput(t *testing.T) {
 		t.Errorf("the answer is %+v", result.Content[0])
 	}
 }
+
+// TestNullIsLeftOut: models write null for what they leave out.
+func TestNullIsLeftOut(t *testing.T) {
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusBadRequest)
+		_ = json.NewEncoder(w).Encode(map[string]string{"code": "SEEN", "message": string(body)})
+	}))
+	t.Cleanup(service.Close)
+	session := connect(t, service.URL)
+	call := func(arguments string) string {
+		t.Helper()
+		result, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "create_sandbox",
+			Arguments: json.RawMessage(arguments)})
+		if err != nil {
+			return err.Error()
+		}
+		text, err := json.Marshal(result.Content)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	for _, arguments := range []string{
+		`{"image":"a","life_seconds":null}`, `{"image":"a","name":null}`,
+		`{"image":"a","env":null,"allow_hosts":null,"cpu":null,"memory":null}`,
+	} {
+		if got, want := call(arguments), call(`{"image":"a"}`); got != want || !strings.Contains(got, "timeout") {
+			t.Errorf("%s: the service got %s, want %s", arguments, got, want)
+		}
+	}
+	for arguments, want := range map[string]string{
+		`{"image":null}`:                       "image",
+		`{"image":"a","env":{"A":null}}`:       "null",
+		`{"image":"a","allow_hosts":[null]}`:   "null",
+		`{"image":"a","nothing_of_this":null}`: "timeout",
+	} {
+		if got := call(arguments); !strings.Contains(got, want) || strings.Contains(got, "reflect") {
+			t.Errorf("%s: %s, want %q", arguments, got, want)
+		}
+	}
+}

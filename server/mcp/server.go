@@ -40,6 +40,7 @@ func New(version string, classes []string,
 			Logger:       slog.New(slog.DiscardHandler),
 			Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}},
 		})
+	server.AddReceivingMiddleware(withoutNulls)
 	t := &tools{client: client}
 	t.addLife(server, classes)
 	t.addWork(server)

@@ -74,9 +74,11 @@ func runServe(args []string) int {
 	// Beside the rest of the start, which it would prolong by a tenth, and before the first request.
 	var reserved sync.WaitGroup
 	reserved.Go(func() { process.ReserveThreads(maxProcessors, spareThreads) })
+	output := logOutput(settings.LogLevel)
+	defer output.Close()
 	logger, closer, err := log.New(log.Options{
 		Level: settings.LogLevel, File: settings.LogFile, Secrets: []string{settings.AccessToken, settings.JupyterToken},
-	}, os.Stdout)
+	}, output)
 	if err != nil {
 		return fail(err)
 	}
@@ -98,6 +100,25 @@ func runServe(args []string) int {
 		return fail(err)
 	}
 	return 0
+}
+
+// asideLog is where the log is when the standard output is that of a sandbox.
+const asideLog = "/tmp/.execd.log"
+
+// warning is the syslog severity that the service passes as --log-level.
+const warning = 4
+
+// logOutput returns where the log goes without a file of its own. In a sandbox of the service, which asks for warnings alone, the standard
+// output is the sandbox's log, and that is the entrypoint's. Why the daemon does not start is there all the same, as no request can ask for
+// it. Who starts execd-init by hand, with the level that it has by itself, sees the log.
+func logOutput(level int) io.WriteCloser {
+	if _, supervised := supervisor.Restarts(os.Getenv, supervisor.PrefixExecd); supervised && level <= warning {
+		return log.Aside(asideLog, os.Stdout)
+	}
+	return struct {
+		io.Writer
+		io.Closer
+	}{os.Stdout, io.NopCloser(nil)}
 }
 
 // shield keeps the sandbox's other processes out of this one, and reports that to execd-init, which waits for it.

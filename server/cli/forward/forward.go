@@ -53,10 +53,10 @@ func New(o Options) (*http.Server, error) {
 		ErrorLog:      log.New(io.Discard, "", 0),
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL.Scheme, r.Out.URL.Host = target.Scheme, target.Host
-			r.Out.URL.Path = target.Path + below(r.In.URL.Path, target.Path)
-			r.Out.URL.RawPath = ""
-			if raw := r.In.URL.EscapedPath(); raw != r.In.URL.Path {
-				r.Out.URL.RawPath = target.EscapedPath() + below(raw, target.EscapedPath())
+			r.Out.URL.Path, r.Out.URL.RawPath = target.Path+below(r.In.URL.Path, target.Path), ""
+			r.Out.URL.Opaque = target.EscapedPath() + below(written(r.In.URL), target.EscapedPath())
+			if toProxy(r.Out) {
+				r.Out.URL.Opaque = "//" + target.Host + r.Out.URL.Opaque
 			}
 			r.Out.URL.RawQuery = r.In.URL.RawQuery // ReverseProxy leaves out what it does not understand
 			r.Out.Host = target.Host
@@ -83,6 +83,22 @@ func New(o Options) (*http.Server, error) {
 		ErrorLog: log.New(io.Discard, "", 0)}
 	server.RegisterOnShutdown(transport.CloseIdleConnections)
 	return server, nil
+}
+
+// written is a path as the client wrote it. net/url keeps it only where its own way of escaping would give something else, and
+// EscapedPath alone would still change characters that do not belong in a URL, such as |.
+func written(u *url.URL) string {
+	if u.RawPath != "" {
+		return u.RawPath
+	}
+	return u.EscapedPath()
+}
+
+// toProxy reports whether a request goes to an HTTP proxy, which needs the whole URL: [http.Transport] does not complete one that is
+// opaque.
+func toProxy(r *http.Request) bool {
+	proxy, err := http.ProxyFromEnvironment(r)
+	return err == nil && proxy != nil && r.URL.Scheme == "http"
 }
 
 // below is a path without the prefix of the port. A server that makes its links from

@@ -1,11 +1,14 @@
 package forward_test
 
 import (
+	"bufio"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -80,6 +83,38 @@ func TestRequests(t *testing.T) {
 	} {
 		if _, body := get(t, url+path); body != "the key "+want {
 			t.Errorf("%s: the service got %q, want %q", path, body, want)
+		}
+	}
+}
+
+// TestPathsArriveAsWritten, also where net/url would write them in another way.
+func TestPathsArriveAsWritten(t *testing.T) {
+	t.Parallel()
+	url := begin(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.RequestURI) })
+	for _, path := range []string{
+		"/", "/x|^`{}", `/a"b<c>d\e`, "/a[1]", "//a//b", "/a%2fb%2Fc", "/%7Euser/~user", "/caf\u00e9", "/\xff", "/a;b=c", "/a#b",
+		"/%", "/a?", "/a?b?c|d", "/a%3Fb", "/./a/../b", "/a:b@c",
+	} {
+		connection, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := connection.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(connection, "GET "+path+" HTTP/1.0\r\nHost: x\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.ReadResponse(bufio.NewReader(connection), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(response.Body)
+		if err := errors.Join(err, connection.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if want := prefix + path; path != "/%" && string(body) != want || path == "/%" && response.StatusCode != http.StatusBadRequest {
+			t.Errorf("%q: the service got %q", path, body)
 		}
 	}
 }

@@ -140,9 +140,10 @@ func typescript() language {
 func golang() language {
 	const because = "a Go cell is a program, which has no value; GoNB shows other types through its module gonbui, which the image cannot fetch"
 	return language{
-		name:  "go",
-		row:   "row execd/languages/go",
-		print: "%%\nfmt.Println(\"to out\"); fmt.Fprintln(os.Stderr, \"to err\")",
+		name: "go",
+		row:  "row execd/languages/go",
+		// Its standard input is at its end: a program that reads does not wait.
+		print: "%%\nfmt.Scanln(new(string)); fmt.Println(\"to out\"); fmt.Fprintln(os.Stderr, \"to err\")",
 		many:  fmt.Sprintf("%%%%\nfor i := range %d { fmt.Println(i) }", manyLines),
 		slow:  fmt.Sprintf("%%%%\nfor i := range %d { fmt.Println(i); time.Sleep(20 * time.Millisecond) }", slowLines),
 		set:   "func x() int { return 41 }", get: "%%\nfmt.Println(x() + 1)",

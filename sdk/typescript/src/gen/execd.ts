@@ -1075,6 +1075,12 @@ export interface components {
          * @example L3RtcC//
          */
         RawPath: string;
+        /**
+         * @description The exact bytes of the path in base64, for one that is not valid UTF-8. The path that
+         *     is written as text means nothing then.
+         * @example L3RtcC//
+         */
+        ExactPath: string;
         /** @description The facts of several files and directories. */
         FileInfos: components["schemas"]["FileInfo"][];
         /** @description The facts of files and directories, by the path that was asked for. */
@@ -1094,6 +1100,7 @@ export interface components {
              */
             group?: string;
             mode?: components["schemas"]["FileMode"];
+            raw_path?: components["schemas"]["ExactPath"];
         };
         /**
          * @description The permissions to set, by path.
@@ -1185,6 +1192,7 @@ export interface components {
              */
             group?: string;
             mode?: components["schemas"]["FileMode"];
+            raw_path?: components["schemas"]["ExactPath"];
         };
         /**
          * @description A digest as RFC 9530 writes it.
@@ -1316,7 +1324,10 @@ export interface components {
         };
         /** @description Several terminals. */
         Terminals: components["schemas"]["Terminal"][];
-        /** @description A text message from a viewer. */
+        /**
+         * @description A text message from a viewer. One with 0 `rows` and 0 `cols`, the size of an emulator
+         *     that is not shown, is ignored.
+         */
         TerminalControl: {
             /**
              * @description What to do; `resize` gives the terminal another size, for all viewers.

@@ -289,6 +289,10 @@ class Permission:
     """
     owner: str | None = None
     """The owner's name or number."""
+    raw_path: str | None = None
+    """The exact bytes of the path in base64, for one that is not valid UTF-8. The path that
+    is written as text means nothing then.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -398,7 +402,9 @@ class TerminalAccepted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TerminalControl:
-    """A text message from a viewer."""
+    """A text message from a viewer. One with 0 `rows` and 0 `cols`, the size of an emulator
+    that is not shown, is ignored.
+    """
 
     cols: int
     """A number of rows or columns."""
@@ -471,6 +477,10 @@ class UploadMetadata:
     """
     path: str
     """A path in the sandbox, absolute or relative to its working directory."""
+    raw_path: str | None = None
+    """The exact bytes of the path in base64, for one that is not valid UTF-8. The path that
+    is written as text means nothing then.
+    """
 
 
 def attach_terminal(
