@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os/exec"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -21,7 +20,8 @@ import (
 
 // Spec is a command to run (execd document, "Commands").
 type Spec struct {
-	Command string            // a command line for the shell
+	Command string            // a command line for the shell; empty with Argv
+	Argv    []string          // a program and its arguments, in place of Command; nil with Command
 	Dir     string            // working directory; empty means the manager's
 	Env     map[string]string // added to the manager's
 	UID     *uint32           // user to run as; nil means the daemon's own
@@ -101,11 +101,8 @@ func (c *Command) Status() Status {
 func (c *Command) Log() *eventlog.Log { return &c.log }
 
 func (m *Manager) start(spec Spec) (*Command, error) {
-	if strings.TrimSpace(spec.Command) == "" {
-		return nil, invalid.Errorf("command: must not be empty")
-	}
-	if strings.ContainsRune(spec.Command, 0) {
-		return nil, invalid.Errorf("command: must not contain a NUL byte")
+	if err := spec.check(); err != nil {
+		return nil, err
 	}
 	prepared, err := m.prepare(spec)
 	if err != nil {
@@ -116,7 +113,7 @@ func (m *Manager) start(spec Spec) (*Command, error) {
 		return nil, err
 	}
 	id := uuid.NewString()
-	kept := id + spec.Command
+	kept := id + spec.content()
 	c := &Command{
 		id:        kept[:len(id)],
 		content:   kept[len(id):],
@@ -125,7 +122,7 @@ func (m *Manager) start(spec Spec) (*Command, error) {
 		clock:     m.options.Clock,
 	}
 	c.log.Start(id, eventlog.Options{
-		Limit: m.options.LogLimit, SpoolDir: m.options.SpoolDir, Memory: &m.memory, Beside: int64(len(spec.Command)),
+		Limit: m.options.LogLimit, SpoolDir: m.options.SpoolDir, Memory: &m.memory, Beside: int64(len(kept) - len(id)),
 		Clock: m.options.Clock,
 	})
 	if spec.Input {
@@ -179,22 +176,31 @@ func (m *Manager) prepare(spec Spec) (*exec.Cmd, error) {
 	if env, err = process.AddVariables(append(env, as.Env...), spec.Env); err != nil {
 		return nil, invalid.Errorf("envs: %v", err)
 	}
+	if spec.Argv != nil {
+		program := process.Find(spec.Argv[0], dir, env)
+		if program == "" {
+			return nil, invalid.Errorf("argv[0]: %.128q is no program that can be run", spec.Argv[0])
+		}
+		return &exec.Cmd{Path: program, Args: spec.Argv, Dir: dir, Env: env, SysProcAttr: attributes}, nil
+	}
 	argv := m.shell(env, spec.Command)
 	return &exec.Cmd{Path: argv[0], Args: argv, Dir: dir, Env: env, SysProcAttr: attributes}, nil
 }
 
-func startError(spec Spec, shell string, err error) error {
+func startError(spec Spec, program string, err error) error {
 	switch {
+	case spec.Argv != nil && (errors.Is(err, syscall.ENOEXEC) || errors.Is(err, syscall.ENOENT)):
+		return invalid.Errorf("argv[0]: %.128q is no program that the kernel can run: %v", spec.Argv[0], err)
 	case errors.Is(err, syscall.EPERM):
 		return invalid.Errorf("uid and gid: the daemon may not run commands as another user")
 	case errors.Is(err, syscall.EINVAL) && (spec.UID != nil || spec.GID != nil):
 		return invalid.Errorf("uid and gid: the sandbox's user namespace has no such user or group")
 	case errors.Is(err, syscall.EACCES):
-		return invalid.Errorf("cwd: the command's user may not enter it, or may not run %s", shell)
+		return invalid.Errorf("cwd: the command's user may not enter it, or may not run %s", program)
 	case errors.Is(err, syscall.E2BIG):
-		return invalid.Errorf("command and envs: too long for the kernel")
+		return invalid.Errorf("command, argv and envs: too long for the kernel")
 	}
-	return fmt.Errorf("start %s: %w", shell, err)
+	return fmt.Errorf("start %s: %w", program, err)
 }
 
 // end records how the command ended. It is the last thing that happens to it.

@@ -210,15 +210,23 @@ type CommandAccepted struct {
 // Example: 0b9a6c1e
 type CommandID = string
 
-// CommandRequest A shell command. Unknown fields are refused.
+// CommandRequest A shell command, or (extension) a program with its arguments: exactly one of `command`
+// and `argv`. Unknown fields are refused.
 type CommandRequest struct {
+	// Argv A program and its arguments, which no shell reads, in place of `command`. The program
+	// is a path, which may be relative to `cwd`, or a name to search for in `PATH`. The
+	// first item must not be empty.
+	//
+	// Example: ["printf","%s\n","$HOME"]
+	Argv []string `json:"argv,omitempty"`
+
 	// Background Whether to return at once and let the command run on.
 	Background *bool `json:"background,omitempty"`
 
-	// Command What the shell runs.
+	// Command What the shell runs. Required without `argv`.
 	//
 	// Example: ls -l
-	Command string `json:"command"`
+	Command string `json:"command,omitempty"`
 
 	// Cwd The directory to run in; it must exist. Without it, the sandbox's working directory.
 	//
