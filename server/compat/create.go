@@ -50,6 +50,7 @@ func (x *exchange) create() {
 		return
 	}
 	if state.neverRan() {
+		created.header.Del("Location")
 		created.fail(x.w, http.StatusInternalServerError, x.edge.startCode(state.Status.Reason), state.Status.Message)
 		return
 	}

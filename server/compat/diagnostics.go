@@ -125,8 +125,9 @@ func (d diagnosis) number(query url.Values, name string, none, most int) (int, *
 	}
 	number, err := strconv.Atoi(query.Get(name))
 	if err != nil || number < 1 || number > most {
-		a := d.newAnswer()
+		a := d.ask(http.MethodGet, "/v1/version", nil, nil) // which has the request's id
 		a.status = http.StatusBadRequest
+		a.body.Reset()
 		a.header.Set("Content-Type", "application/json")
 		a.body.Write(encode(problem{Code: codeInvalidParameter, Message: fmt.Sprintf("query/%s: must be a whole number within 1 and %d", name, most)}))
 		return 0, a
