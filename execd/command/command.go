@@ -198,7 +198,10 @@ func startError(spec Spec, program string, err error) error {
 	case errors.Is(err, syscall.EACCES):
 		return invalid.Errorf("cwd: the command's user may not enter it, or may not run %s", program)
 	case errors.Is(err, syscall.E2BIG):
-		return invalid.Errorf("command, argv and envs: too long for the kernel")
+		if spec.Argv != nil {
+			return invalid.Errorf("argv and envs: too long for the kernel")
+		}
+		return invalid.Errorf("command and envs: too long for the kernel")
 	}
 	return fmt.Errorf("start %s: %w", program, err)
 }

@@ -31,7 +31,7 @@ func (x *exchange) endpoint(id, port string) {
 	found := x.ask(http.MethodGet, x.r.URL.Path, query, nil)
 	var endpoint object
 	if !found.ok() || json.Unmarshal(found.body.Bytes(), &endpoint) != nil {
-		found.send(x.w)
+		x.sendUnlessGone(found)
 		return
 	}
 	headers := map[string]string{}
