@@ -6,23 +6,21 @@ import (
 	"sandbox.internal/execd/invalid"
 )
 
-// check refuses a spec unless it has either a command line or a program that can be passed to the kernel.
+// check refuses a spec unless it has a command line, or a program that can be passed to the kernel.
 func (s Spec) check() error {
+	line := s.Command
+	if len(s.Argv) > 0 {
+		line = s.Argv[0]
+	}
 	switch {
-	case s.Argv == nil && strings.TrimSpace(s.Command) == "":
+	case strings.TrimSpace(line) == "":
 		return invalid.Errorf("command: must not be empty")
-	case strings.ContainsRune(s.Command, 0):
+	case strings.ContainsRune(line, 0):
 		return invalid.Errorf("command: must not contain a NUL byte")
-	case s.Argv == nil:
-		return nil
-	case s.Command != "":
-		return invalid.Errorf("argv: cannot be combined with command")
-	case len(s.Argv) == 0 || s.Argv[0] == "":
-		return invalid.Errorf("argv: must have a program as its first item")
 	}
 	for i, arg := range s.Argv {
 		if strings.ContainsRune(arg, 0) {
-			return invalid.Errorf("argv[%d]: must not contain a NUL byte", i)
+			return invalid.Errorf("args[%d]: must not contain a NUL byte", i-1)
 		}
 	}
 	return nil

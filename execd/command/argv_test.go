@@ -45,12 +45,10 @@ func TestProgramOfArguments(t *testing.T) {
 	wait(t, start(t, m, command.Spec{Argv: []string{"./own", "x"}, Dir: dir}))
 	wait(t, start(t, m, command.Spec{Argv: []string{"own", "x"}, Env: map[string]string{"PATH": dir}}))
 	for name, spec := range map[string]command.Spec{
-		"argv[0]: ":    {Argv: []string{"no-such-program"}},
-		"argv[0]: \"":  {Argv: []string{filepath.Join(dir, "garbage")}},
-		"argv: must":   {Argv: []string{"", "x"}},
-		"argv: cannot": {Argv: []string{"true"}, Command: "true"},
-		"argv[1]: ":    {Argv: []string{"true", "a\x00b"}},
-		"argv: must ":  {Argv: []string{}},
+		`command: "no-such-program" is no program`: {Argv: []string{"no-such-program"}},
+		`command: "` + dir:                         {Argv: []string{filepath.Join(dir, "garbage")}},
+		"command: must not be empty":               {Argv: []string{"", "x"}},
+		"args[0]: ":                                {Argv: []string{"true", "a\x00b"}},
 	} {
 		if _, err := m.Start(spec); err == nil || !strings.HasPrefix(err.Error(), name) {
 			t.Errorf("%q: %v, want %q", spec.Argv, err, name)

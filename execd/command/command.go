@@ -20,8 +20,8 @@ import (
 
 // Spec is a command to run (execd document, "Commands").
 type Spec struct {
-	Command string            // a command line for the shell; empty with Argv
-	Argv    []string          // a program and its arguments, in place of Command; nil with Command
+	Command string            // a command line for the shell; unused with Argv
+	Argv    []string          // a program and its arguments, which no shell reads; nil with a command line
 	Dir     string            // working directory; empty means the manager's
 	Env     map[string]string // added to the manager's
 	UID     *uint32           // user to run as; nil means the daemon's own
@@ -179,7 +179,7 @@ func (m *Manager) prepare(spec Spec) (*exec.Cmd, error) {
 	if spec.Argv != nil {
 		program := process.Find(spec.Argv[0], dir, env)
 		if program == "" {
-			return nil, invalid.Errorf("argv[0]: %.128q is no program that can be run", spec.Argv[0])
+			return nil, invalid.Errorf("command: %.128q is no program that can be run", spec.Argv[0])
 		}
 		return &exec.Cmd{Path: program, Args: spec.Argv, Dir: dir, Env: env, SysProcAttr: attributes}, nil
 	}
@@ -190,7 +190,7 @@ func (m *Manager) prepare(spec Spec) (*exec.Cmd, error) {
 func startError(spec Spec, program string, err error) error {
 	switch {
 	case spec.Argv != nil && (errors.Is(err, syscall.ENOEXEC) || errors.Is(err, syscall.ENOENT)):
-		return invalid.Errorf("argv[0]: %.128q is no program that the kernel can run: %v", spec.Argv[0], err)
+		return invalid.Errorf("command: %.128q is no program that the kernel can run: %v", spec.Argv[0], err)
 	case errors.Is(err, syscall.EPERM):
 		return invalid.Errorf("uid and gid: the daemon may not run commands as another user")
 	case errors.Is(err, syscall.EINVAL) && (spec.UID != nil || spec.GID != nil):
@@ -199,7 +199,7 @@ func startError(spec Spec, program string, err error) error {
 		return invalid.Errorf("cwd: the command's user may not enter it, or may not run %s", program)
 	case errors.Is(err, syscall.E2BIG):
 		if spec.Argv != nil {
-			return invalid.Errorf("argv and envs: too long for the kernel")
+			return invalid.Errorf("command, args and envs: too long for the kernel")
 		}
 		return invalid.Errorf("command and envs: too long for the kernel")
 	}

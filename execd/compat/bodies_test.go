@@ -26,7 +26,7 @@ func TestNullIsAbsent(t *testing.T) {
 	} {
 		r := httptest.NewRequest("POST", "/command", strings.NewReader(body))
 		r.Header.Set("Content-Type", "application/json; charset=utf-8")
-		got, err := io.ReadAll(withoutNulls(r).Body)
+		got, err := io.ReadAll(withoutNulls(r, nil).Body)
 		if err != nil || string(got) != want {
 			t.Errorf("%s is %s, %v, want %s", body, got, err, want)
 		}
@@ -40,7 +40,7 @@ func TestNullIsAbsent(t *testing.T) {
 		body, media := change(`{"a":null}`)
 		r := httptest.NewRequest("POST", "/command", struct{ io.Reader }{strings.NewReader(body)}) // of unknown length
 		r.Header.Set("Content-Type", media)
-		if got, err := io.ReadAll(withoutNulls(r).Body); err != nil || string(got) != body {
+		if got, err := io.ReadAll(withoutNulls(r, nil).Body); err != nil || string(got) != body {
 			t.Errorf("%s: %d bytes, %v, want the %d sent", name, len(got), err, len(body))
 		}
 	}
@@ -91,6 +91,23 @@ func TestCursor(t *testing.T) {
 		w.WriteHeader(200)
 		if got := recorder.Header().Get(cursorHeader); got != want {
 			t.Errorf("the last line %s is the cursor %s, want %s", last, got, want)
+		}
+	}
+}
+
+// TestArgv: a program and its arguments are two fields of the contract.
+func TestArgv(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"argv":["a","$b",""],"cwd":null}`: `{"args":["$b",""],"command":"a"}`,
+		`{"argv":["a"],"background":true}`:  `{"args":[],"background":true,"command":"a"}`,
+		`{"argv":[]}`:                       `{"argv":[]}`,
+		`{"argv":"a"}`:                      `{"argv":"a"}`,
+		`{"argv":["a"],"command":"b"}`:      `{"argv":["a"],"command":"b"}`,
+		`{"command":"echo \"argv\""}`:       `{"command":"echo \"argv\""}`,
+	} {
+		r := httptest.NewRequest("POST", "/command", strings.NewReader(body))
+		if got, err := io.ReadAll(withoutNulls(r, ourArguments).Body); err != nil || string(got) != want {
+			t.Errorf("%s is %s, %v, want %s", body, got, err, want)
 		}
 	}
 }

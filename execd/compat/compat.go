@@ -101,8 +101,12 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	query := r.URL.Query()
+	var change func([]byte) []byte
+	if r.Method+" "+path == "POST /command" {
+		change = ourArguments
+	}
 	if !strings.HasPrefix(path, "/proxy/") { // what is for another port is another program's
-		r = withoutNulls(r)
+		r = withoutNulls(r, change)
 	}
 	switch target := r.Method + " " + path; {
 	case target == "POST /command": // the answer is a stream in the background, too

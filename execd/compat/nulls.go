@@ -9,8 +9,8 @@ import (
 )
 
 // withoutNulls returns a request, with a header of its own, whose JSON body has no fields that are null: these clients send null for what is
-// absent. The body is read when the operation reads it, which is after the token was checked.
-func withoutNulls(r *http.Request) *http.Request {
+// absent. The body is read when the operation reads it, which is after the token was checked; change, unless it is nil, changes it then.
+func withoutNulls(r *http.Request, change func([]byte) []byte) *http.Request {
 	clean := *r
 	clean.Header = r.Header.Clone()
 	media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
@@ -20,7 +20,7 @@ func withoutNulls(r *http.Request) *http.Request {
 	if r.ContentLength > maxBody {
 		return &clean // it is refused
 	}
-	clean.Body = &nullFilter{body: r.Body}
+	clean.Body = &nullFilter{body: r.Body, change: change}
 	clean.ContentLength = -1 // not known yet
 	clean.Header.Del("Content-Length")
 	return &clean
@@ -28,8 +28,9 @@ func withoutNulls(r *http.Request) *http.Request {
 
 // nullFilter is a JSON body without the fields that are null.
 type nullFilter struct {
-	body io.ReadCloser
-	rest io.Reader // what is left of it; nil until it is read
+	body   io.ReadCloser
+	change func([]byte) []byte // nil for none
+	rest   io.Reader           // what is left of it; nil until it is read
 }
 
 // Read implements io.Reader.
@@ -42,7 +43,11 @@ func (f *nullFilter) Read(p []byte) (int, error) {
 		case len(whole) > maxBody: // it is refused
 			f.rest = io.MultiReader(bytes.NewReader(whole), f.body)
 		default:
-			f.rest = bytes.NewReader(dropNulls(whole, maxDepth))
+			whole = dropNulls(whole, maxDepth)
+			if f.change != nil {
+				whole = f.change(whole)
+			}
+			f.rest = bytes.NewReader(whole)
 		}
 	}
 	return f.rest.Read(p)
@@ -95,4 +100,21 @@ func encodeOr(value any, otherwise []byte) []byte {
 		return otherwise
 	}
 	return encoded
+}
+
+// ourArguments returns the body of a command with its program and arguments as the contract has them: OpenSandbox has both in argv. A body that
+// is wrong stays as it is, and is refused.
+func ourArguments(body []byte) []byte {
+	var fields map[string]json.RawMessage
+	if !bytes.Contains(body, []byte(`"argv"`)) || json.Unmarshal(body, &fields) != nil {
+		return body
+	}
+	var argv []json.RawMessage
+	if _, both := fields["command"]; both || json.Unmarshal(fields["argv"], &argv) != nil || len(argv) == 0 {
+		return body
+	}
+	delete(fields, "argv")
+	fields["command"] = argv[0]
+	fields["args"] = encodeOr(argv[1:], fields["args"])
+	return encodeOr(fields, body)
 }

@@ -210,23 +210,22 @@ type CommandAccepted struct {
 // Example: 0b9a6c1e
 type CommandID = string
 
-// CommandRequest A shell command, or (extension) a program with its arguments: exactly one of `command`
-// and `argv`. Unknown fields are refused.
+// CommandRequest A shell command. Unknown fields are refused.
 type CommandRequest struct {
-	// Argv A program and its arguments, which no shell reads, in place of `command`. The program
-	// is a path, which may be relative to `cwd`, or a name to search for in `PATH`. The
-	// first item must not be empty.
+	// Args The arguments of `command`, which is a program then: no shell reads either. It is a
+	// path, which may be relative to `cwd`, or a name to search for in `PATH`. An empty
+	// array runs it without arguments.
 	//
-	// Example: ["printf","%s\n","$HOME"]
-	Argv []string `json:"argv,omitempty"`
+	// Example: ["%s\n","$HOME"]
+	Args []string `json:"args,omitempty"`
 
 	// Background Whether to return at once and let the command run on.
 	Background *bool `json:"background,omitempty"`
 
-	// Command What the shell runs. Required without `argv`.
+	// Command What the shell runs. With `args`, a program.
 	//
 	// Example: ls -l
-	Command string `json:"command,omitempty"`
+	Command string `json:"command"`
 
 	// Cwd The directory to run in; it must exist. Without it, the sandbox's working directory.
 	//

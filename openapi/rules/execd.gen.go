@@ -55,7 +55,7 @@ var execd = Contract{KeyHeader: "X-EXECD-ACCESS-TOKEN", Operations: []*Operation
 		{Name: "Idempotency-Age", In: "header", Schema: &Schema{Type: "integer", Format: "int64", Minimum: Bound{Set: true}, Maximum: Bound{Set: true, Value: 8.64e+07}}},
 	}, Body: &Body{Required: true, Media: []Media{
 		{Type: "application/json", Schema: &Schema{Type: "object", Properties: []Property{
-			{Name: "argv", Schema: &Schema{Type: "array", MinItems: 1, Items: &Schema{Type: "string"}}},
+			{Name: "args", Schema: &Schema{Type: "array", Items: &Schema{Type: "string"}}},
 			{Name: "background", Schema: &Schema{Type: "boolean"}},
 			{Name: "command", Schema: &Schema{Type: "string", MinLength: 1}},
 			{Name: "cwd", Schema: &Schema{Type: "string"}},
@@ -64,6 +64,8 @@ var execd = Contract{KeyHeader: "X-EXECD-ACCESS-TOKEN", Operations: []*Operation
 			{Name: "stdin", Schema: &Schema{Type: "boolean"}},
 			{Name: "timeout", Schema: &Schema{Type: "integer", Format: "int64", Minimum: Bound{Set: true}}},
 			{Name: "uid", Schema: &Schema{Type: "integer", Format: "int64", Minimum: Bound{Set: true}, Maximum: Bound{Set: true, Value: 4.294967294e+09}}},
+		}, Required: []string{
+			"command",
 		}, Closed: true}},
 	}}},
 	{ID: "getCommandStatus", Parameters: []*Parameter{

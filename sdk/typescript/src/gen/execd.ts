@@ -751,27 +751,23 @@ export interface components {
          * @example 0b9a6c1e
          */
         CommandID: string;
-        /**
-         * @description A shell command, or (extension) a program with its arguments: exactly one of `command`
-         *     and `argv`. Unknown fields are refused.
-         */
+        /** @description A shell command. Unknown fields are refused. */
         CommandRequest: {
             /**
-             * @description What the shell runs. Required without `argv`.
+             * @description What the shell runs. With `args`, a program.
              * @example ls -l
              */
-            command?: string;
+            command: string;
             /**
-             * @description A program and its arguments, which no shell reads, in place of `command`. The program
-             *     is a path, which may be relative to `cwd`, or a name to search for in `PATH`. The
-             *     first item must not be empty.
+             * @description The arguments of `command`, which is a program then: no shell reads either. It is a
+             *     path, which may be relative to `cwd`, or a name to search for in `PATH`. An empty
+             *     array runs it without arguments.
              * @example [
-             *       "printf",
              *       "%s\n",
              *       "$HOME"
              *     ]
              */
-            argv?: string[];
+            args?: string[];
             /**
              * @description The directory to run in; it must exist. Without it, the sandbox's working directory.
              * @example /tmp

@@ -87,19 +87,17 @@ class CommandAccepted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandRequest:
-    """A shell command, or (extension) a program with its arguments: exactly one of `command`
-    and `argv`. Unknown fields are refused.
-    """
+    """A shell command. Unknown fields are refused."""
 
-    argv: Sequence[str] | None = None
-    """A program and its arguments, which no shell reads, in place of `command`. The program
-    is a path, which may be relative to `cwd`, or a name to search for in `PATH`. The
-    first item must not be empty.
+    args: Sequence[str] | None = None
+    """The arguments of `command`, which is a program then: no shell reads either. It is a
+    path, which may be relative to `cwd`, or a name to search for in `PATH`. An empty
+    array runs it without arguments.
     """
     background: bool | None = None
     """Whether to return at once and let the command run on."""
-    command: str | None = None
-    """What the shell runs. Required without `argv`."""
+    command: str
+    """What the shell runs. With `args`, a program."""
     cwd: str | None = None
     """The directory to run in; it must exist. Without it, the sandbox's working directory."""
     envs: Mapping[str, str] | None = None
