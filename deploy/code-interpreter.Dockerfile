@@ -21,6 +21,8 @@ COPY go /usr/local/go
 COPY bin /usr/local/bin
 COPY kernels/specs /usr/local/share/jupyter/kernels
 COPY kernels/*.py kernels/*.java /usr/local/lib/sandbox-kernels/
+# The entrypoint that clients of OpenSandbox name.
+COPY kernels/code-interpreter.sh /opt/code-interpreter/code-interpreter.sh
 COPY ipython_kernel_config.py /etc/ipython/
 # The caches that the first cell would otherwise have to fill, readable and writable for whoever the sandbox's user is.
 ENV LANG=C.UTF-8 \

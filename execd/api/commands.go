@@ -163,6 +163,9 @@ func (l commandLogs) VisitGetCommandLogsResponse(w http.ResponseWriter) error {
 
 func fromCommandRequest(r gen.CommandRequest) (command.Spec, error) {
 	spec := command.Spec{Command: r.Command, Dir: value(r.Cwd), Env: r.Envs}
+	if r.Args != nil {
+		spec.Argv = append([]string{r.Command}, r.Args...)
+	}
 	var err error
 	if spec.Timeout, err = toTimeout(r.Timeout); err != nil {
 		return spec, err

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os/exec"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -21,7 +20,8 @@ import (
 
 // Spec is a command to run (execd document, "Commands").
 type Spec struct {
-	Command string            // a command line for the shell
+	Command string            // a command line for the shell; unused with Argv
+	Argv    []string          // a program and its arguments, which no shell reads; nil with a command line
 	Dir     string            // working directory; empty means the manager's
 	Env     map[string]string // added to the manager's
 	UID     *uint32           // user to run as; nil means the daemon's own
@@ -101,17 +101,14 @@ func (c *Command) Status() Status {
 func (c *Command) Log() *eventlog.Log { return &c.log }
 
 func (m *Manager) start(spec Spec) (*Command, error) {
-	if strings.TrimSpace(spec.Command) == "" {
-		return nil, invalid.Errorf("command: must not be empty")
-	}
-	if strings.ContainsRune(spec.Command, 0) {
-		return nil, invalid.Errorf("command: must not contain a NUL byte")
+	if err := spec.check(); err != nil {
+		return nil, err
 	}
 	prepared, err := m.prepare(spec)
 	if err != nil {
 		return nil, err
 	}
-	started, err := m.shell(prepared, spec.Command)
+	started, err := m.program(prepared, spec)
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +118,7 @@ func (m *Manager) start(spec Spec) (*Command, error) {
 		return nil, err
 	}
 	id := uuid.NewString()
-	kept := id + spec.Command
+	kept := id + spec.content()
 	c := &Command{
 		id:        kept[:len(id)],
 		content:   kept[len(id):],
@@ -130,7 +127,7 @@ func (m *Manager) start(spec Spec) (*Command, error) {
 		clock:     m.options.Clock,
 	}
 	c.log.Start(id, eventlog.Options{
-		Limit: m.options.LogLimit, SpoolDir: m.options.SpoolDir, Memory: &m.memory, Beside: int64(len(spec.Command)),
+		Limit: m.options.LogLimit, SpoolDir: m.options.SpoolDir, Memory: &m.memory, Beside: int64(len(kept) - len(id)),
 		Clock: m.options.Clock,
 	})
 	if spec.Input {
@@ -187,18 +184,35 @@ func (m *Manager) prepare(spec Spec) (*exec.Cmd, error) {
 	return &exec.Cmd{Dir: dir, Env: env, SysProcAttr: attributes}, nil
 }
 
-func startError(spec Spec, shell string, err error) error {
+// program has the process run what the spec names. The caller calls done when the process is started.
+func (m *Manager) program(prepared *exec.Cmd, spec Spec) (done func(), err error) {
+	if spec.Argv == nil {
+		return m.shell(prepared, spec.Command)
+	}
+	if prepared.Path = process.Find(spec.Argv[0], prepared.Dir, prepared.Env); prepared.Path == "" {
+		return nil, invalid.Errorf("command: %.128q is no program that can be run", spec.Argv[0])
+	}
+	prepared.Args = spec.Argv
+	return func() {}, nil
+}
+
+func startError(spec Spec, program string, err error) error {
 	switch {
+	case spec.Argv != nil && (errors.Is(err, syscall.ENOEXEC) || errors.Is(err, syscall.ENOENT)):
+		return invalid.Errorf("command: %.128q is no program that the kernel can run: %v", spec.Argv[0], err)
 	case errors.Is(err, syscall.EPERM):
 		return invalid.Errorf("uid and gid: the daemon may not run commands as another user")
 	case errors.Is(err, syscall.EINVAL) && (spec.UID != nil || spec.GID != nil):
 		return invalid.Errorf("uid and gid: the sandbox's user namespace has no such user or group")
 	case errors.Is(err, syscall.EACCES):
-		return invalid.Errorf("cwd: the command's user may not enter it, or may not run %s", shell)
+		return invalid.Errorf("cwd: the command's user may not enter it, or may not run %s", program)
 	case errors.Is(err, syscall.E2BIG):
+		if spec.Argv != nil {
+			return invalid.Errorf("command, args and envs: too long for the kernel")
+		}
 		return invalid.Errorf("envs: too long for the kernel")
 	}
-	return fmt.Errorf("start %s: %w", shell, err)
+	return fmt.Errorf("start %s: %w", program, err)
 }
 
 // end records how the command ended. It is the last thing that happens to it.

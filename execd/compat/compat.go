@@ -101,7 +101,20 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	query := r.URL.Query()
+	var change func([]byte) []byte
+	if r.Method+" "+path == "POST /command" {
+		change = ourArguments
+	}
+	if !strings.HasPrefix(path, "/proxy/") { // what is for another port is another program's
+		r = withoutNulls(r, change)
+	}
 	switch target := r.Method + " " + path; {
+	case target == "POST /command": // the answer is a stream in the background, too
+		r.Header.Set("Accept", serve.MIMEEventStream)
+	case r.Method == http.MethodGet && strings.HasPrefix(path, "/command/") && strings.HasSuffix(path, "/logs"):
+		if cursor, ok := ourCursor(query); ok {
+			r, w = moved(r, path, cursor), &cursorWriter{ResponseWriter: w}
+		}
 	case target == "GET /code/contexts" && !query.Has("language"):
 		r = moved(r, own+"/contexts", query)
 	case target == "POST /files/replace" && query.Has("verbose"):

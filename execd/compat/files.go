@@ -2,6 +2,7 @@ package compat
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"io"
@@ -103,12 +104,21 @@ func positive(c echo.Context, name string, none int64) (int64, error) {
 	return number, nil
 }
 
-// copyLines copies limit lines, all when it is negative, from the line offset on, which is 1 for the first.
+// copyLines copies limit lines, all when it is negative, from the line offset on, which is 1 for the first. The newline at the end of the last
+// one is left out.
 func copyLines(out io.Writer, in *bufio.Reader, offset, limit int64) error {
+	newline := false // is to be written before the next part
 	for at := int64(1); limit < 0 || at-offset < limit; {
 		part, err := in.ReadSlice('\n')
-		if at >= offset {
-			if _, err := out.Write(part); err != nil {
+		if at >= offset && len(part) > 0 {
+			if newline {
+				if _, err := out.Write([]byte{'\n'}); err != nil {
+					return err
+				}
+			}
+			var text []byte
+			text, newline = bytes.CutSuffix(part, []byte{'\n'})
+			if _, err := out.Write(text); err != nil {
 				return err
 			}
 		}

@@ -212,10 +212,17 @@ type CommandID = string
 
 // CommandRequest A shell command. Unknown fields are refused.
 type CommandRequest struct {
+	// Args The arguments of `command`, which is a program then: no shell reads either. It is a
+	// path, which may be relative to `cwd`, or a name to search for in `PATH`. An empty
+	// array runs it without arguments.
+	//
+	// Example: ["%s\n","$HOME"]
+	Args []string `json:"args,omitempty"`
+
 	// Background Whether to return at once and let the command run on.
 	Background *bool `json:"background,omitempty"`
 
-	// Command What the shell runs.
+	// Command What the shell runs. With `args`, a program.
 	//
 	// Example: ls -l
 	Command string `json:"command"`

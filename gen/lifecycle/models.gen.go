@@ -119,6 +119,11 @@ type CreateSandboxRequest struct {
 	// ResourceLimits The most that the sandbox may use of each resource. What is left out is not limited.
 	ResourceLimits ResourceLimits `json:"resourceLimits"`
 
+	// ResourceRequests What a node of Kubernetes reserves for the sandbox, at most `resourceLimits` of each
+	// resource. What is left out is reserved as it is limited. Without Kubernetes, and with
+	// `extensions.poolRef`, nothing is reserved and the field is refused.
+	ResourceRequests *ResourceRequests `json:"resourceRequests,omitempty"`
+
 	// RuntimeClass The name of what runs the sandbox, such as a runtime with a kernel of its own. It is one of
 	// the `runtimeClasses` of `/v1/version`; without it the service's default runs the sandbox.
 	//
@@ -554,7 +559,8 @@ type ResourceLimits struct {
 	// Example: 500m
 	CPU *string `json:"cpu,omitempty"`
 
-	// Gpu A number of GPUs, at least 1.
+	// Gpu A number of GPUs, at least 1. On Docker also `all` (extension): every GPU of the
+	// machine.
 	//
 	// Example: 1
 	Gpu *string `json:"gpu,omitempty"`
@@ -563,6 +569,21 @@ type ResourceLimits struct {
 	// `512`, is invalid: write `512Mi`. At least `16Mi`.
 	//
 	// Example: 512Mi
+	Memory *string `json:"memory,omitempty"`
+}
+
+// ResourceRequests What a node of Kubernetes reserves for the sandbox, at most `resourceLimits` of each
+// resource. What is left out is reserved as it is limited. Without Kubernetes, and with
+// `extensions.poolRef`, nothing is reserved and the field is refused.
+type ResourceRequests struct {
+	// CPU Processor time, as in `resourceLimits`.
+	//
+	// Example: 100m
+	CPU *string `json:"cpu,omitempty"`
+
+	// Memory Bytes with a unit, as in `resourceLimits`.
+	//
+	// Example: 128Mi
 	Memory *string `json:"memory,omitempty"`
 }
 

@@ -55,6 +55,7 @@ var execd = Contract{KeyHeader: "X-EXECD-ACCESS-TOKEN", Operations: []*Operation
 		{Name: "Idempotency-Age", In: "header", Schema: &Schema{Type: "integer", Format: "int64", Minimum: Bound{Set: true}, Maximum: Bound{Set: true, Value: 8.64e+07}}},
 	}, Body: &Body{Required: true, Media: []Media{
 		{Type: "application/json", Schema: &Schema{Type: "object", Properties: []Property{
+			{Name: "args", Schema: &Schema{Type: "array", Items: &Schema{Type: "string"}}},
 			{Name: "background", Schema: &Schema{Type: "boolean"}},
 			{Name: "command", Schema: &Schema{Type: "string", MinLength: 1}},
 			{Name: "cwd", Schema: &Schema{Type: "string"}},

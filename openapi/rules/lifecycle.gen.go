@@ -83,8 +83,12 @@ var lifecycle = Contract{KeyHeader: "SERVICE-API-KEY", Operations: []*Operation{
 			}, Closed: true}},
 			{Name: "resourceLimits", Schema: &Schema{Type: "object", Properties: []Property{
 				{Name: "cpu", Schema: &Schema{Type: "string", Pattern: "^[0-9]+(\\.[0-9]+)?m?$", Example: "500m"}},
-				{Name: "gpu", Schema: &Schema{Type: "string", Pattern: "^[0-9]+$", Example: "1"}},
+				{Name: "gpu", Schema: &Schema{Type: "string", Pattern: "^([0-9]+|all)$", Example: "1"}},
 				{Name: "memory", Schema: &Schema{Type: "string", Pattern: "^[0-9]+(\\.[0-9]+)?([KMGT]i|[kMGT])?$", Example: "512Mi"}},
+			}, Closed: true}},
+			{Name: "resourceRequests", Schema: &Schema{Type: "object", Properties: []Property{
+				{Name: "cpu", Schema: &Schema{Type: "string", Pattern: "^[0-9]+(\\.[0-9]+)?m?$", Example: "100m"}},
+				{Name: "memory", Schema: &Schema{Type: "string", Pattern: "^[0-9]+(\\.[0-9]+)?([KMGT]i|[kMGT])?$", Example: "128Mi"}},
 			}, Closed: true}},
 			{Name: "runtimeClass", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 63}},
 			{Name: "timeout", Schema: &Schema{Type: "integer", Minimum: Bound{Set: true, Value: 60}, Maximum: Bound{Set: true, Value: 86400}}},

@@ -72,7 +72,7 @@ func hostConfig(spec engine.ContainerSpec, seccomp string) *container.HostConfig
 	if spec.Resources.PIDs > 0 {
 		host.Resources.PidsLimit = &spec.Resources.PIDs
 	}
-	if spec.Resources.GPUs > 0 {
+	if spec.Resources.GPUs != 0 { // the Docker Engine takes -1 for all of them, too
 		host.Resources.DeviceRequests = []container.DeviceRequest{{
 			Count:        spec.Resources.GPUs,
 			Capabilities: [][]string{{"gpu"}},

@@ -184,8 +184,11 @@ type Resources struct {
 	NanoCPUs    int64 // billionths of a core
 	MemoryBytes int64
 	PIDs        int64
-	GPUs        int // how many of the host's GPUs, any of them
+	GPUs        int // how many of the host's GPUs, any of them; [AllGPUs] means every one
 }
+
+// AllGPUs is the number of GPUs of a container that has every one of its host.
+const AllGPUs = -1
 
 // Security narrows what a container's processes may do.
 type Security struct {

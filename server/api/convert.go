@@ -24,6 +24,9 @@ func fromCreateRequest(r gen.CreateSandboxRequest) lifecycle.Spec {
 		Metadata:     r.Metadata,
 		RuntimeClass: value(r.RuntimeClass),
 	}
+	if requests := r.ResourceRequests; requests != nil {
+		spec.Requests = fromResourceLimits(gen.ResourceLimits{CPU: requests.CPU, Memory: requests.Memory})
+	}
 	if auth := r.Image.Auth; auth != nil {
 		spec.Auth = &lifecycle.ImageAuth{Username: auth.Username, Password: auth.Password}
 	}

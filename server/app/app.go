@@ -133,7 +133,9 @@ func (a *App) apiOptions(cfg config.Config, version api.Version, measured *metri
 func (a *App) addFrontEnds(cfg config.Server, options api.Options) error {
 	keys := options.Keys
 	if slices.Contains(cfg.Compatibility, config.CompatibilityOpenSandbox) {
-		a.compat = compat.New(compat.Options{Next: a.server, Admits: api.Admits(a.server, keys, options.Local), Backend: a.backend, Logger: a.logger})
+		a.compat = compat.New(compat.Options{
+			Next: a.server, Admits: api.Admits(a.server, keys, options.Local), Backend: a.backend, Cluster: options.Engine == nil, Logger: a.logger,
+		})
 	}
 	if cfg.Console {
 		pages, err := console.New(console.Options{

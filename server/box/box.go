@@ -182,6 +182,9 @@ func (c *Containers) Admit(ctx context.Context, spec lifecycle.Spec, options lif
 	if !spec.NetworkPolicy.Empty() && (c.options.HostNetwork || c.options.EgressImage == "") {
 		return lifecycle.Invalidf("networkPolicy: a network policy requires bridge mode and egress image configuration (docker.network_mode and egress.image)")
 	}
+	if len(spec.Requests) > 0 {
+		return lifecycle.Invalidf("resourceRequests: one machine reserves nothing for a sandbox; only resourceLimits count")
+	}
 	class, err := c.options.RuntimeClasses.Find(spec.RuntimeClass)
 	if err != nil {
 		return err

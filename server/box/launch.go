@@ -110,8 +110,8 @@ func (l *launching) make(ctx context.Context) error {
 	}
 	if err != nil {
 		c.checkVolumeAgain()
-		if errors.Is(err, engine.ErrInvalid) && spec.Resources.GPUs > 0 {
-			return lifecycle.BoxFailuref(lifecycle.ReasonResourceLimit, "resourceLimits.gpu: %d: %v", spec.Resources.GPUs, err)
+		if errors.Is(err, engine.ErrInvalid) && spec.Resources.GPUs != 0 {
+			return lifecycle.BoxFailuref(lifecycle.ReasonResourceLimit, "resourceLimits.gpu: %s: %v", l.record.Spec.Resources["gpu"], err)
 		}
 		return err
 	}

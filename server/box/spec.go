@@ -96,7 +96,7 @@ func (c *Containers) containerSpec(record lifecycle.Record, imageID, folder stri
 			NanoCPUs:    limits.NanoCPUs,
 			MemoryBytes: limits.MemoryBytes,
 			PIDs:        c.options.PIDsLimit,
-			GPUs:        limits.GPUs,
+			GPUs:        limits.GPUs, // lifecycle.AllGPUs is engine.AllGPUs
 		},
 		Security: c.options.Security,
 	}

@@ -48,7 +48,7 @@ func daemonCommand(spec *lifecycle.Spec) []string {
 
 // template is the pod of a sandbox with an image of its own. What is not for every reader of the resource goes into the secret.
 func (c *Cluster) template(spec lifecycle.Spec, class lifecycle.RuntimeClass, token string, secret *secret) (*corev1.PodTemplateSpec, error) {
-	resources, err := requirements(spec.Resources)
+	resources, err := requirements(spec.Resources, spec.Requests)
 	if err != nil {
 		return nil, err
 	}
@@ -228,22 +228,46 @@ func fixed(cpu, memory string) corev1.ResourceRequirements {
 // of processor and memory for both the pod is Guaranteed, and only then its oom_score_adj leaves room: for the kernel to end a command, and not
 // execd, when the sandbox's memory is used up.
 func installing(sandbox corev1.ResourceRequirements) corev1.ResourceRequirements {
-	both := corev1.ResourceList{}
+	requests, limits := corev1.ResourceList{}, corev1.ResourceList{}
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 		limit, limited := sandbox.Limits[name]
 		if !limited {
 			return fixed("100m", "64Mi")
 		}
-		both[name] = limit
+		requests[name], limits[name] = sandbox.Requests[name], limit
 	}
-	return corev1.ResourceRequirements{Requests: both, Limits: both.DeepCopy()}
+	return corev1.ResourceRequirements{Requests: requests, Limits: limits}
 }
 
-// requirements asks for as much as the sandbox may use at most.
-func requirements(limits lifecycle.ResourceLimits) (corev1.ResourceRequirements, error) {
-	parsed, err := limits.Parse()
+// requirements asks for what the sandbox may use at most, and has as much reserved but for what requests says otherwise.
+func requirements(limits, requests lifecycle.ResourceLimits) (corev1.ResourceRequirements, error) {
+	most, err := quantities(limits)
 	if err != nil {
 		return corev1.ResourceRequirements{}, err
+	}
+	reserved, err := quantities(requests)
+	if err != nil {
+		return corev1.ResourceRequirements{}, err
+	}
+	for name, quantity := range most {
+		if _, has := reserved[name]; !has {
+			reserved[name] = quantity.DeepCopy()
+		}
+	}
+	if len(reserved) == 0 {
+		return corev1.ResourceRequirements{}, nil
+	}
+	return corev1.ResourceRequirements{Requests: reserved, Limits: most}, nil
+}
+
+// quantities are the cluster's of a client's.
+func quantities(limits lifecycle.ResourceLimits) (corev1.ResourceList, error) {
+	parsed, err := limits.Parse()
+	if err != nil {
+		return nil, err
+	}
+	if parsed.GPUs == lifecycle.AllGPUs {
+		return nil, lifecycle.Invalidf("resourceLimits.gpu: must be a number on Kubernetes, where the node is not chosen yet")
 	}
 	list := corev1.ResourceList{}
 	if parsed.NanoCPUs > 0 {
@@ -256,10 +280,7 @@ func requirements(limits lifecycle.ResourceLimits) (corev1.ResourceRequirements,
 	if parsed.GPUs > 0 {
 		list[resourceGPU] = *resource.NewQuantity(int64(parsed.GPUs), resource.DecimalSI)
 	}
-	if len(list) == 0 {
-		return corev1.ResourceRequirements{}, nil
-	}
-	return corev1.ResourceRequirements{Requests: list, Limits: list.DeepCopy()}, nil
+	return list, nil
 }
 
 // ownPaths of a node are what whoever can write to them has the node by, and what holds the data of its pods.
@@ -327,10 +348,12 @@ func fits(pool *v1alpha1.Pool, spec lifecycle.Spec, class lifecycle.RuntimeClass
 		return lifecycle.Invalidf("image.auth: has no use in Pool %q, whose pods have their image already", pool.Name)
 	case len(spec.Volumes) > 0:
 		return lifecycle.Invalidf("volumes: the pods of Pool %q exist already, so volumes cannot be added", pool.Name)
+	case len(spec.Requests) > 0:
+		return lifecycle.Invalidf("resourceRequests: the pods of Pool %q exist already, with what is reserved for them", pool.Name)
 	case !spec.NetworkPolicy.Empty():
 		return lifecycle.Invalidf("networkPolicy: the pods of Pool %q exist already, so an egress sidecar cannot be added", pool.Name)
 	}
-	wanted, err := requirements(spec.Resources)
+	wanted, err := requirements(spec.Resources, nil)
 	if err != nil {
 		return err
 	}

@@ -42,3 +42,29 @@ func TestAppArmorProfiles(t *testing.T) {
 		}
 	}
 }
+
+// TestRequests: a pod reserves what the client asks for, and as much as its limits of what it does not name.
+func TestRequests(t *testing.T) {
+	spec := lifecycle.Spec{
+		Image: "busybox", Entrypoint: []string{"sleep", "60"},
+		Resources: lifecycle.ResourceLimits{"cpu": "2", "memory": "1Gi"}, Requests: lifecycle.ResourceLimits{"cpu": "100m"},
+	}
+	pod, err := (&Cluster{}).template(spec, lifecycle.RuntimeClass{}, "token", newSecret("id"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, container := range []corev1.Container{pod.Spec.InitContainers[0], pod.Spec.Containers[0]} {
+		r := container.Resources
+		for name, got := range map[string]string{
+			"100m": r.Requests.Cpu().String(), "2": r.Limits.Cpu().String(), "1Gi": r.Requests.Memory().String(), "1Gi ": r.Limits.Memory().String() + " ",
+		} {
+			if got != name {
+				t.Errorf("%s has %s, want %s", container.Name, got, name)
+			}
+		}
+	}
+	spec.Resources["gpu"] = "all"
+	if _, err := (&Cluster{}).template(spec, lifecycle.RuntimeClass{}, "token", newSecret("id")); err == nil {
+		t.Error("all GPUs of a node that is not chosen yet are accepted")
+	}
+}

@@ -27,7 +27,9 @@ const (
 )
 
 const (
-	sandboxesPath = "/v1/sandboxes"
+	versioned     = "/v1" // begins the paths of the service; these clients may leave it out
+	barePath      = "/sandboxes"
+	sandboxesPath = versioned + barePath
 	metricsPath   = "/v1/metrics/events"
 	daemonPort    = "44772"
 	egressPort    = "18080"
@@ -41,6 +43,8 @@ type Options struct {
 	// another request is translated: that takes memory.
 	Admits  func(*http.Request) bool
 	Backend Backend
+	// Cluster says that the sandboxes are on Kubernetes: there are Pools, and nodes of more than one kind.
+	Cluster bool
 	Logger  zerolog.Logger
 	// Clock returns the present time; nil means time.Now.
 	Clock func() time.Time
@@ -62,12 +66,23 @@ func New(options Options) *Edge {
 
 // ServeHTTP implements http.Handler.
 func (e *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if !theirs(r) {
+	switch {
+	case theirs(r):
+		e.serve(w, r)
+	case isOperation(r.URL.Path) && len(reach.PresentedKeys(r.Header)) == 0:
+		// Whoever sends no key may be a client of either kind: the refusal names both headers.
+		out := &problemWriter{ResponseWriter: w, translate: func(p problem) problem { return bothKeyHeaders(p) }}
+		e.Next.ServeHTTP(out, r)
+		out.finish()
+	default:
 		e.Next.ServeHTTP(w, r)
-		return
 	}
+}
+
+// serve answers a client of OpenSandbox.
+func (e *Edge) serve(w http.ResponseWriter, r *http.Request) {
 	key := r.Header.Get(keyHeader)
-	r = withServiceKey(r)
+	r = withVersion(withServiceKey(r))
 	x := &exchange{edge: e, w: w, r: r, key: key}
 	if r.URL.Path == metricsPath && r.Method == http.MethodPost {
 		// The service does not know the path: it would answer a wrong key 404, and not count it. It decides about what is asked in place of it.
@@ -76,14 +91,16 @@ func (e *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	handle := x.route()
 	if handle == nil || !e.Admits(r) {
-		e.Next.ServeHTTP(w, r)
+		x.pass()
 		return
 	}
 	handle()
 }
 
+// theirs reports whether a client of OpenSandbox sends the request. No other client uses the paths without a version.
 func theirs(r *http.Request) bool {
-	return r.Header.Get(keyHeader) != "" || r.Header.Get(dialectHeader) == dialect || strings.HasPrefix(r.UserAgent(), agentPrefix)
+	return r.Header.Get(keyHeader) != "" || r.Header.Get(dialectHeader) == dialect || strings.HasPrefix(r.UserAgent(), agentPrefix) ||
+		r.URL.Path == barePath || strings.HasPrefix(r.URL.Path, barePath+"/")
 }
 
 // withServiceKey returns the request with the key where the service looks for it. Their header must not get through to a sandbox.
@@ -97,15 +114,39 @@ func withServiceKey(r *http.Request) *http.Request {
 	return &ours
 }
 
+// withVersion returns the request with the path that the service has for one without a version.
+func withVersion(r *http.Request) *http.Request {
+	if path := r.URL.Path; path != barePath && !strings.HasPrefix(path, barePath+"/") && path != "/version" {
+		return r
+	}
+	ours, there := *r, *r.URL
+	there.Path = versioned + there.Path
+	if there.RawPath != "" {
+		there.RawPath = versioned + there.RawPath
+	}
+	ours.URL, ours.RequestURI = &there, there.RequestURI()
+	return &ours
+}
+
+// isOperation reports whether the path is one of the service's operations on sandboxes, and not a port of a sandbox, whose answers are
+// another program's.
+func isOperation(path string) bool {
+	rest, ok := strings.CutPrefix(path, sandboxesPath)
+	if !ok || rest != "" && rest[0] != '/' {
+		return false
+	}
+	parts := strings.SplitN(rest, "/", 4)
+	return len(parts) < 3 || parts[2] != "proxy"
+}
+
 // route returns what translates the request, nil for what passes as it is.
 func (x *exchange) route() func() {
-	path := x.r.URL.Path
-	rest, ok := strings.CutPrefix(path, sandboxesPath)
+	rest, ok := strings.CutPrefix(x.r.URL.Path, sandboxesPath)
 	if !ok || x.r.URL.RawPath != "" {
 		return nil
 	}
 	parts := strings.Split(rest, "/") // the first is empty
-	if parts[0] != "" {
+	if parts[0] != "" || len(parts) > 1 && parts[1] == "" {
 		return nil
 	}
 	at := x.r.Method + " "
@@ -113,14 +154,20 @@ func (x *exchange) route() func() {
 	case 1:
 		return map[string]func(){"POST ": x.create, "GET ": x.list}[at]
 	case 2:
-		if x.r.Method == http.MethodGet && parts[1] != "" {
-			return x.get
-		}
+		return map[string]func(){"GET ": x.get, "DELETE ": x.remove}[at]
 	case 3:
-		return map[string]func(){"PATCH metadata": x.patchMetadata, "POST renew-expiration": x.renew}[at+parts[2]]
+		if parts[2] == "networkpolicy" {
+			return func() { x.policy(sandboxesPath + "/" + parts[1] + "/network-policy") }
+		}
+		return map[string]func(){
+			"PATCH metadata": x.patchMetadata, "POST renew-expiration": x.renew, "POST pause": x.act, "POST resume": x.act,
+		}[at+parts[2]]
 	case 4:
-		if at+parts[2] == "GET endpoints" {
+		switch at + parts[2] {
+		case "GET endpoints":
 			return func() { x.endpoint(parts[1], parts[3]) }
+		case "GET diagnostics":
+			return x.diagnostics(parts[1])[parts[3]]
 		}
 	case 5:
 		if parts[2] == "proxy" && parts[3] == egressPort && parts[4] == "policy" {

@@ -122,6 +122,7 @@ func TestTranslation(t *testing.T) {
 		near = "2026-01-02T16:04:05Z"
 	)
 	get, metadata := "GET "+path, "PATCH "+path+"/metadata"
+	missing := `404 {"code":"DOCKER::SANDBOX_NOT_FOUND","message":"sandbox \"` + id + `\" does not exist"}`
 	plain, promised := sandbox(`{"a":"b"}`, far), sandbox(`{"a":"b","opensandbox.io/expires-at":"`+near+`"}`, far)
 	endless := sandbox(`{"opensandbox.io/expires-at":"never"}`, far)
 	endpoint := `200 {"endpoint":"10.0.0.1:40000/proxy/44772","url":"http://10.0.0.1:40000/proxy/44772","headers":{"X-EXECD-ACCESS-TOKEN":"t"}}`
@@ -135,14 +136,14 @@ func TestTranslation(t *testing.T) {
 			`{"image":{"uri":"a","auth":null},"timeout":60,"secureAccess":false,"platform":null,"env":{"A":"1","B":null},
 			"credentialProxy":{"enabled":false},"networkPolicy":{"egress":[]},"extensions":{"x":null,"n":1e400,"t":"<"},
 			"volumes":[{"name":"v","host":null,"pvc":{"claimName":"c","createIfNotExists":true,"deleteOnSandboxTermination":false,"storage":"1Gi","storageClass":null}}]}`,
-			map[string]string{"POST /v1/sandboxes": "202 " + plain},
+			map[string]string{"POST /v1/sandboxes": "202 " + plain, get: "200 " + plain},
 			[]string{`POST /v1/sandboxes {"env":{"A":"1"},"extensions":{"x":null,"n":1e400,"t":"<"},"image":{"uri":"a"},"networkPolicy":{"defaultAction":"deny","egress":[]},` +
-				`"timeout":60,"volumes":[{"name":"v","pvc":{"claimName":"c"}}]}`},
+				`"timeout":60,"volumes":[{"name":"v","pvc":{"claimName":"c"}}]}`, get},
 			"202 " + plain},
 		"create without expiry": {"POST /v1/sandboxes", `{"timeout":null,"networkPolicy":{}}`,
-			map[string]string{"POST /v1/sandboxes": "202 " + endless},
-			[]string{`POST /v1/sandboxes {"metadata":{"opensandbox.io/expires-at":"never"},"networkPolicy":{},"timeout":86400}`},
-			`202 {"id":"` + id + `","metadata":{}}`},
+			map[string]string{"POST /v1/sandboxes": "202 " + endless, get: "200 " + endless},
+			[]string{`POST /v1/sandboxes {"metadata":{"opensandbox.io/expires-at":"never"},"networkPolicy":{},"timeout":86400}`, get},
+			`202 {"id":"` + id + `"}`},
 		"create that asks for more": {"POST /v1/sandboxes",
 			`{"timeout":60,"secureAccess":true,"volumes":[{"pvc":{"createIfNotExists":false,"deleteOnSandboxTermination":true}}]}`,
 			map[string]string{"POST /v1/sandboxes": "400 {}"},
@@ -151,18 +152,18 @@ func TestTranslation(t *testing.T) {
 		"create of nothing": {"POST /v1/sandboxes", `[`, map[string]string{"POST /v1/sandboxes": "400 {}"}, []string{`POST /v1/sandboxes [`}, "400 {}"},
 		"get with a promise": {get, "", map[string]string{get: "200 " + promised}, []string{get},
 			"200 " + sandbox(`{"a":"b"}`, near)},
-		"get of what does not expire": {get, "", map[string]string{get: "200 " + endless}, []string{get}, `200 {"id":"` + id + `","metadata":{}}`},
+		"get of what does not expire": {get, "", map[string]string{get: "200 " + endless}, []string{get}, `200 {"id":"` + id + `"}`},
 		"list": {"GET /v1/sandboxes?state=Running&state=New&metadata=a%3Db&pageSize=1000", "",
 			map[string]string{"GET /v1/sandboxes": `200 {"items":[` + endless + `],"pagination":{"page":1}}`},
 			[]string{"GET /v1/sandboxes?metadata=a%3Db&pageSize=200&state=Running"},
-			`200 {"items":[{"id":"` + id + `","metadata":{}}],"pagination":{"page":1}}`},
+			`200 {"items":[{"id":"` + id + `"}],"pagination":{"page":1}}`},
 		"list of unknown states": {"GET /v1/sandboxes?state=New&metadata=a%3Db", "",
 			map[string]string{"GET /v1/sandboxes": `200 {"items":[],"pagination":{}}`},
 			[]string{"GET /v1/sandboxes?metadata=a%3Db%26opensandbox.io%252Fno-sandbox%3D1"}, `200 {"items":[],"pagination":{}}`},
 		"metadata": {metadata, `{"a":"c","b":null,"opensandbox.io/expires-at":null}`,
 			map[string]string{metadata: `200 {"metadata":{}}`, get: "200 " + plain},
 			[]string{metadata + ` {"a":"c","b":null}`, get}, "200 " + plain},
-		"metadata of no sandbox": {metadata, `{}`, nil, []string{metadata + ` {}`}, `404 {"code":"SANDBOX_NOT_FOUND","message":"gone","detail":"gone"}`},
+		"metadata of no sandbox": {metadata, `{}`, nil, []string{metadata + ` {}`}, `404 {"code":"DOCKER::SANDBOX_NOT_FOUND","message":"gone"}`},
 		"renew": {"POST " + path + "/renew-expiration", `{"expiresAt":"2026-01-03T15:04:06Z"}`,
 			map[string]string{get: "200 " + plain, "POST " + path + "/renew-expiration": `200 {"expiresAt":"2026-01-03T15:04:06Z"}`},
 			[]string{get, "POST " + path + `/renew-expiration {"expiresAt":"2026-01-03T15:04:06Z"}`}, `200 {"expiresAt":"2026-01-03T15:04:06Z"}`},
@@ -174,8 +175,7 @@ func TestTranslation(t *testing.T) {
 			map[string]string{get: "200 " + plain, metadata: "200 {}"},
 			[]string{get, metadata + ` {"opensandbox.io/expires-at":"` + near + `"}`}, `200 {"expiresAt":"` + near + `"}`},
 		"renew of what is ending": {"POST " + path + "/renew-expiration", `{"expiresAt":"` + near + `"}`,
-			map[string]string{get: `200 {"status":{"state":"Stopping"},"expiresAt":"` + far + `"}`, metadata: "200 {}", "POST " + path + "/renew-expiration": "409 {}"},
-			[]string{get, "POST " + path + `/renew-expiration {"expiresAt":"` + near + `"}`}, "409 {}"},
+			map[string]string{get: `200 {"status":{"state":"Stopping"},"expiresAt":"` + far + `"}`}, []string{get}, missing},
 		"renew in the past": {"POST " + path + "/renew-expiration", `{"expiresAt":"2026-01-02T15:04:05Z"}`,
 			map[string]string{"POST " + path + "/renew-expiration": "400 {}"},
 			[]string{"POST " + path + `/renew-expiration {"expiresAt":"2026-01-02T15:04:05Z"}`}, "400 {}"},
@@ -192,17 +192,17 @@ func TestTranslation(t *testing.T) {
 		"signed endpoint through the service": {get + "/endpoints/8000?expires=1767369845&use_server_proxy=1", "",
 			map[string]string{get + "/endpoints/8000": "400 {}"},
 			[]string{get + "/endpoints/8000?expires=2026-01-02T16%3A04%3A05Z&use_server_proxy=1"}, "400 {}"},
-		"policy": {get + "/proxy/18080/policy", "", map[string]string{get + "/network-policy": `200 {"defaultAction":"deny","egress":[]}`},
-			[]string{get + "/network-policy"}, `200 {"mode":"deny_all","policy":{"defaultAction":"deny","egress":[]},"status":"ok"}`},
+		"policy": {get + "/proxy/18080/policy", "", map[string]string{get + "/network-policy": `200 {"defaultAction":"deny","egress":[],"dryRun":false}`},
+			[]string{get + "/network-policy"}, `200 {"mode":"deny_all","enforcementMode":"dns+nft","policy":{"defaultAction":"deny","egress":[]},"status":"ok"}`},
 		"policy that is replaced": {"POST " + path + "/proxy/18080/policy", `{"egress":[{"action":"allow","target":"a.test"}]}`,
-			map[string]string{"PUT " + path + "/network-policy": `200 {"defaultAction":"deny","egress":[{}]}`},
+			map[string]string{"PUT " + path + "/network-policy": `200 {"defaultAction":"deny","egress":[{"action":"allow","target":"a.test"}],"dryRun":false}`},
 			[]string{"PUT " + path + `/network-policy {"defaultAction":"deny","egress":[{"action":"allow","target":"a.test"}]}`},
-			`200 {"mode":"enforcing","policy":{"defaultAction":"deny","egress":[{}]},"status":"ok"}`},
+			`200 {"mode":"enforcing","enforcementMode":"dns+nft","policy":{"defaultAction":"deny","egress":[{"action":"allow","target":"a.test"}]},"status":"ok"}`},
 		"policy that is reset": {"POST " + path + "/proxy/18080/policy", "",
 			map[string]string{"PUT " + path + "/network-policy": `200 {"defaultAction":"allow","egress":[]}`},
-			[]string{"PUT " + path + `/network-policy {}`}, `200 {"mode":"allow_all","policy":{"defaultAction":"allow","egress":[]},"status":"ok"}`},
-		"rules": {"PATCH " + path + "/proxy/18080/policy", `[1]`, map[string]string{"PATCH " + path + "/network-policy": "409 {}"},
-			[]string{"PATCH " + path + `/network-policy [1]`}, "409 {}"},
+			[]string{"PUT " + path + `/network-policy {}`}, `200 {"mode":"allow_all","enforcementMode":"dns+nft","policy":{"defaultAction":"allow","egress":[]},"status":"ok"}`},
+		"rules": {"PATCH " + path + "/proxy/18080/policy", `[1]`, map[string]string{"PATCH " + path + "/network-policy": "409 {}", get: "200 " + plain},
+			[]string{"PATCH " + path + `/network-policy [1]`, get}, "409 {}"},
 		"metrics": {"POST /v1/metrics/events", `{}`, map[string]string{"GET /v1/version": "200 {}"}, []string{"GET /v1/version"}, "204 "},
 		"a port":  {"PUT " + path + "/proxy/8000/a?offset=2", "body", nil, []string{"PUT " + path + "/proxy/8000/a?offset=2 body"}, `404 {"code":"SANDBOX_NOT_FOUND","message":"gone","detail":"gone"}`},
 	} {
@@ -305,6 +305,10 @@ func (b *backend) Get(_ context.Context, id string) (lifecycle.Sandbox, error) {
 func (b *backend) Renew(_ context.Context, id string, expiresAt time.Time) (time.Time, error) {
 	b.done <- "renew " + id + " " + expiresAt.Sub(now).String()
 	return expiresAt, nil
+}
+
+func (b *backend) Events(context.Context, lifecycle.EventSelection) (lifecycle.EventFeed, error) {
+	return nil, lifecycle.NotFound("none")
 }
 
 func (b *backend) Delete(_ context.Context, id string) error {

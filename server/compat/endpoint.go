@@ -31,7 +31,7 @@ func (x *exchange) endpoint(id, port string) {
 	found := x.ask(http.MethodGet, x.r.URL.Path, query, nil)
 	var endpoint object
 	if !found.ok() || json.Unmarshal(found.body.Bytes(), &endpoint) != nil {
-		found.send(x.w)
+		x.sendUnlessGone(found)
 		return
 	}
 	headers := map[string]string{}
@@ -90,17 +90,25 @@ func (x *exchange) policy(path string) {
 	}
 	changed := x.ask(method, path, x.r.URL.Query(), body)
 	var policy struct {
-		DefaultAction string            `json:"defaultAction"`
-		Egress        []json.RawMessage `json:"egress"`
+		DefaultAction string `json:"defaultAction"`
+		Egress        []rule `json:"egress"`
 	}
 	if !changed.ok() || json.Unmarshal(changed.body.Bytes(), &policy) != nil {
-		changed.send(x.w)
+		x.sendUnlessGone(changed)
 		return
 	}
 	mode := "enforcing"
 	if len(policy.Egress) == 0 {
-		mode = policy.DefaultAction + "_all"
+		mode, policy.Egress = policy.DefaultAction+"_all", []rule{}
 	}
-	wrapped := json.RawMessage(append([]byte(nil), changed.body.Bytes()...))
-	changed.sendJSON(x.w, map[string]any{"status": "ok", "mode": mode, "policy": wrapped})
+	changed.sendJSON(x.w, map[string]any{"status": "ok", "mode": mode, "enforcementMode": enforcement, "policy": policy})
+}
+
+// enforcement is what OpenSandbox calls the way in which policies are enforced here: by addresses, which the answers to names open.
+const enforcement = "dns+nft"
+
+// rule is a rule of a network policy with the fields that OpenSandbox has.
+type rule struct {
+	Action string `json:"action"`
+	Target string `json:"target"`
 }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 )
 
 const (
@@ -28,8 +29,19 @@ type exchange struct {
 	id   string        // of the request, once the service has answered
 }
 
-// pass lets the service answer the request as it is.
-func (x *exchange) pass() { x.edge.Next.ServeHTTP(x.w, x.r) }
+// pass lets the service answer the request as it is. Only its errors are translated, and nothing of what a program in a sandbox answers.
+func (x *exchange) pass() {
+	if rest, ok := strings.CutPrefix(x.r.URL.Path, versioned+"/"); !ok || strings.HasPrefix(rest, "sandboxes/") && !isOperation(x.r.URL.Path) {
+		x.edge.Next.ServeHTTP(x.w, x.r)
+		return
+	}
+	out := &problemWriter{ResponseWriter: x.w, translate: func(p problem) problem {
+		nameKeyHeader(x.w.Header())
+		return x.toTheirs(p)
+	}}
+	x.edge.Next.ServeHTTP(out, x.r)
+	out.finish()
+}
 
 // take reads a JSON body. It reports false when there is none that can be translated; the request still has it then, and the service
 // says what is wrong.
@@ -81,14 +93,23 @@ func (x *exchange) ask(method, path string, query url.Values, body []byte) *answ
 	if x.id != "" {
 		r.Header.Set(requestIDHeader, x.id)
 	}
-	kept := &answer{client: x.w, header: http.Header{}}
+	kept := &answer{exchange: x, client: x.w, header: http.Header{}}
 	x.edge.Next.ServeHTTP(kept, &r)
 	x.id = kept.header.Get(requestIDHeader)
 	return kept
 }
 
+// askAndWait is ask for a change of a sandbox's state, which the service waits for, some seconds at most.
+func (x *exchange) askAndWait(seconds int, method, path string, body []byte) *answer {
+	const prefer = "Prefer"
+	x.r.Header.Set(prefer, "wait="+strconv.Itoa(seconds))
+	defer x.r.Header.Del(prefer)
+	return x.ask(method, path, x.r.URL.Query(), body)
+}
+
 // answer is an answer of the service.
 type answer struct {
+	exchange *exchange // that it is part of
 	client   http.ResponseWriter
 	header   http.Header
 	status   int
@@ -131,10 +152,16 @@ func (a *answer) send(w http.ResponseWriter) {
 	if a.tooLarge {
 		panic(http.ErrAbortHandler)
 	}
+	if p, ok := parseProblem(a.status, a.header.Get("Content-Type"), a.body.Bytes()); ok {
+		nameKeyHeader(a.header)
+		a.body.Reset()
+		a.body.Write(encode(a.exchange.toTheirs(p)))
+	}
 	header := w.Header()
 	for name, values := range a.header {
 		header[name] = values
 	}
+	header.Del("Preference-Applied")
 	if a.body.Len() > 0 {
 		header.Set("Content-Length", strconv.Itoa(a.body.Len()))
 	}
@@ -151,10 +178,20 @@ func (a *answer) sendJSON(w http.ResponseWriter, value any) {
 	a.send(w)
 }
 
-// refuse answers the client that its request is wrong, as the service does.
+// fail answers the client with an error in place of the answer.
+func (a *answer) fail(w http.ResponseWriter, status int, code, message string) {
+	a.status = status
+	a.sendJSON(w, problem{Code: code, Message: message})
+}
+
+// refuse answers the client that its request is wrong, in place of the answer.
 func (a *answer) refuse(w http.ResponseWriter, message string) {
-	a.status = http.StatusBadRequest
-	a.sendJSON(w, map[string]string{"code": "INVALID_REQUEST_BODY", "message": message, "detail": message})
+	a.fail(w, http.StatusBadRequest, codeInvalidParameter, message)
+}
+
+// refuse answers the client that its request is wrong. The service is not asked but for the request's id.
+func (x *exchange) refuse(code, message string) {
+	x.ask(http.MethodGet, "/v1/version", nil, nil).fail(x.w, http.StatusBadRequest, code, message)
 }
 
 // object is a JSON object whose values stay as they were written.

@@ -15,12 +15,13 @@ const (
 	keepAhead = 23 * time.Hour
 )
 
-// Backend is what an [Edge] keeps promises with: a part of [lifecycle.Backend].
+// Backend is what an [Edge] keeps promises with, and reads events from: a part of [lifecycle.Backend].
 type Backend interface {
 	Get(ctx context.Context, id string) (lifecycle.Sandbox, error)
 	List(ctx context.Context, filter lifecycle.Filter, page lifecycle.Page) (lifecycle.Listing, error)
 	Renew(ctx context.Context, id string, expiresAt time.Time) (time.Time, error)
 	Delete(ctx context.Context, id string) error
+	Events(ctx context.Context, selection lifecycle.EventSelection) (lifecycle.EventFeed, error)
 }
 
 // expiryChanged makes Keep look at once.
@@ -51,14 +52,8 @@ func (e *Edge) Keep(ctx context.Context) {
 // sweep keeps what is due, and returns how long nothing will be.
 func (e *Edge) sweep(ctx context.Context) (wait time.Duration) {
 	wait = keepInterval
-	var living []lifecycle.State
-	for _, state := range lifecycle.States() {
-		if !state.Final() && state != lifecycle.StateStopping {
-			living = append(living, state)
-		}
-	}
 	for number := 1; ; number++ {
-		listing, err := e.Backend.List(ctx, lifecycle.Filter{States: living}, lifecycle.Page{Number: number, Size: lifecycle.MaxPageSize})
+		listing, err := e.Backend.List(ctx, lifecycle.Filter{States: livingStates()}, lifecycle.Page{Number: number, Size: lifecycle.MaxPageSize})
 		if err != nil {
 			e.log(ctx, err, "")
 			return wait

@@ -3,116 +3,126 @@ package compat
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"sandbox.internal/server/lifecycle"
 )
 
 const (
-	// expiryKey is the metadata of a sandbox whose client asked for another expiry than the service's own: never, or an earlier
-	// time. It has their prefix for keys of the system. Clients of OpenSandbox do not see it.
-	expiryKey = "opensandbox.io/expires-at"
+	// reservedPrefix is their prefix for metadata of the system. Here such metadata is what a sandbox's client asked for and the service has no
+	// field for; clients of OpenSandbox do not see it.
+	reservedPrefix = "opensandbox.io/"
+	// expiryKey is the metadata of a sandbox whose client asked for another expiry than the service's own: never, or an earlier time.
+	expiryKey = reservedPrefix + "expires-at"
 	never     = "never"
+	// platformKey has the platform that the client asked for, as OS/ARCHITECTURE.
+	platformKey = reservedPrefix + "platform"
 	// noSandbox is metadata that no sandbox has.
 	noSandbox = "opensandbox.io/no-sandbox"
 	// maxPageSize bounds the list that is held in memory while it is translated.
 	maxPageSize = 200
 )
 
-func (x *exchange) create() {
-	fields, ok := x.takeObject()
-	if !ok {
-		return
-	}
-	toSpec(fields)
-	created := x.ask(http.MethodPost, sandboxesPath, x.r.URL.Query(), encode(fields))
-	x.sendSandbox(created)
-	if created.ok() {
-		x.edge.expiryChanged()
-	}
-}
-
-// toSpec makes the body of a create one of this service. A field that asks for what the service cannot do stays, so that it is refused by
-// its name.
-func toSpec(fields object) {
-	dropNulls(fields)
-	for _, name := range []string{"env", "metadata", "resourceLimits"} {
-		within(fields, name, dropNulls)
-	}
-	within(fields, "image", func(image object) {
-		dropNulls(image)
-		within(image, "auth", dropNulls)
-	})
-	within(fields, "networkPolicy", toPolicy)
-	within(fields, "credentialProxy", dropNulls)
-	if is(fields["secureAccess"], "false") {
-		delete(fields, "secureAccess")
-	}
-	if is(fields["credentialProxy"], `{"enabled":false}`) || is(fields["credentialProxy"], `{}`) {
-		delete(fields, "credentialProxy")
-	}
-	var volumes []object
-	if json.Unmarshal(fields["volumes"], &volumes) == nil && fields["volumes"] != nil {
-		for _, volume := range volumes {
-			dropNulls(volume)
-			within(volume, "host", dropNulls)
-			within(volume, "pvc", toClaim)
-		}
-		fields["volumes"] = encode(volumes)
-	}
-	if fields["timeout"] == nil {
-		fields["timeout"] = json.RawMessage(strconv.Itoa(int(lifecycle.MaxTimeout / time.Second)))
-		if fields["metadata"] == nil {
-			fields["metadata"] = json.RawMessage("{}")
-		}
-		within(fields, "metadata", func(metadata object) { metadata[expiryKey] = quoted(never) })
-	}
-}
-
-// toPolicy writes the default out that OpenSandbox has and the service has not.
-func toPolicy(policy object) {
-	dropNulls(policy)
-	if len(policy) > 0 && policy["defaultAction"] == nil {
-		policy["defaultAction"] = quoted("deny")
-	}
-}
-
-// toClaim takes away what the service does anyway, and the hints for what it does not do.
-func toClaim(claim object) {
-	dropNulls(claim)
-	if is(claim["createIfNotExists"], "true") {
-		delete(claim, "createIfNotExists")
-	}
-	if is(claim["deleteOnSandboxTermination"], "false") {
-		delete(claim, "deleteOnSandboxTermination")
-	}
-	for _, hint := range []string{"storageClass", "storage", "accessModes"} {
-		delete(claim, hint)
-	}
-}
-
 func (x *exchange) get() { x.sendSandbox(x.ask(http.MethodGet, x.r.URL.Path, x.r.URL.Query(), nil)) }
+
+// stateOf is the state of a sandbox in JSON.
+type stateOf struct {
+	Status struct {
+		State   lifecycle.State  `json:"state"`
+		Reason  lifecycle.Reason `json:"reason"`
+		Message string           `json:"message"`
+	} `json:"status"`
+}
+
+// gone reports whether OpenSandbox would not have the sandbox any more: there, one that has ended is removed.
+func (s stateOf) gone() bool {
+	return s.Status.State == lifecycle.StateStopping || s.Status.State.Final()
+}
 
 // sendSandbox answers with the sandbox of an answer, or with the error that it is.
 func (x *exchange) sendSandbox(a *answer) {
 	var sandbox object
-	if !a.ok() || json.Unmarshal(a.body.Bytes(), &sandbox) != nil {
+	var state stateOf
+	if !a.ok() || json.Unmarshal(a.body.Bytes(), &sandbox) != nil || json.Unmarshal(a.body.Bytes(), &state) != nil {
 		a.send(x.w)
 		return
 	}
-	fromSandbox(sandbox)
-	a.sendJSON(x.w, sandbox)
+	if state.gone() {
+		x.sendGone(a)
+		return
+	}
+	a.sendJSON(x.w, fromSandbox(sandbox))
 }
 
-// fromSandbox shows a sandbox with the expiry that its client asked for.
-func fromSandbox(sandbox object) {
+// sendGone answers that there is no such sandbox, in place of the answer.
+func (x *exchange) sendGone(a *answer) {
+	id, _, _ := strings.Cut(strings.TrimPrefix(x.r.URL.Path, sandboxesPath+"/"), "/")
+	a.header.Del("Retry-After")
+	a.fail(x.w, http.StatusNotFound, x.edge.code("SANDBOX_NOT_FOUND"), lifecycle.NotFound(id).Message)
+}
+
+// sendUnlessGone answers with the answer to a request for a sandbox. A conflict is what the service answers for one that has ended, too.
+func (x *exchange) sendUnlessGone(a *answer) {
+	if a.status == http.StatusConflict && x.isGone() {
+		x.sendGone(a)
+		return
+	}
+	a.send(x.w)
+}
+
+// isGone asks the service whether the sandbox of the request has ended.
+func (x *exchange) isGone() bool {
+	id, _, _ := strings.Cut(strings.TrimPrefix(x.r.URL.Path, sandboxesPath+"/"), "/")
+	found := x.ask(http.MethodGet, sandboxesPath+"/"+id, nil, nil)
+	var state stateOf
+	return found.ok() && json.Unmarshal(found.body.Bytes(), &state) == nil && state.gone()
+}
+
+// act pauses or resumes.
+func (x *exchange) act() {
+	body, ok := x.take()
+	if !ok {
+		x.pass()
+		return
+	}
+	x.sendUnlessGone(x.ask(x.r.Method, x.r.URL.Path, x.r.URL.Query(), body))
+}
+
+// removeWait is how many seconds a removal may take until it is answered. The sandbox is gone for the client then, removed or not.
+const removeWait = 10
+
+// remove deletes the sandbox. One that is about to end is gone already.
+func (x *exchange) remove() {
+	found := x.ask(http.MethodGet, x.r.URL.Path, nil, nil)
+	var state stateOf
+	switch {
+	case !found.ok() || json.Unmarshal(found.body.Bytes(), &state) != nil:
+		found.send(x.w)
+	case state.gone():
+		x.sendGone(found)
+	default:
+		x.sendUnlessGone(x.askAndWait(removeWait, http.MethodDelete, x.r.URL.Path, nil))
+	}
+}
+
+// theirFields are the fields of a sandbox that OpenSandbox has.
+var theirFields = []string{
+	"id", "image", "snapshotId", "platform", "status", "metadata", "extensions", "allocation", "entrypoint", "expiresAt", "createdAt",
+}
+
+// fromSandbox returns a sandbox with their fields, and the expiry that its client asked for. What is empty is absent there.
+func fromSandbox(sandbox object) object {
 	within(sandbox, "metadata", func(metadata object) {
-		var requested string
+		var requested, platform string
 		_ = json.Unmarshal(metadata[expiryKey], &requested)
-		delete(metadata, expiryKey)
+		_ = json.Unmarshal(metadata[platformKey], &platform)
+		maps.DeleteFunc(metadata, func(key string, _ json.RawMessage) bool { return strings.HasPrefix(key, reservedPrefix) })
 		var own time.Time
 		_ = json.Unmarshal(sandbox["expiresAt"], &own)
 		if requested == never {
@@ -120,7 +130,14 @@ func fromSandbox(sandbox object) {
 		} else if at, ok := earlier(requested, own); ok {
 			sandbox["expiresAt"] = quoted(at.Format(time.RFC3339Nano))
 		}
+		if system, architecture, ok := strings.Cut(platform, "/"); ok {
+			sandbox["platform"] = encode(map[string]string{"os": system, "arch": architecture})
+		}
 	})
+	maps.DeleteFunc(sandbox, func(name string, value json.RawMessage) bool {
+		return !slices.Contains(theirFields, name) || is(value, "{}") || is(value, "null")
+	})
+	return sandbox
 }
 
 // earlier returns the requested time when there is one before the service's own.
@@ -135,20 +152,19 @@ func (x *exchange) list() {
 		x.pass()
 		return
 	}
-	if states := query["state"]; len(states) > 0 {
-		query.Del("state")
-		for _, state := range states {
-			if _, err := lifecycle.ParseState(state); err == nil {
-				query.Add("state", state)
-			}
+	states := query["state"]
+	query.Del("state")
+	for _, state := range livingStates() {
+		if len(states) == 0 || slices.ContainsFunc(states, func(name string) bool { return strings.EqualFold(name, string(state)) }) {
+			query.Add("state", string(state))
 		}
-		if len(query["state"]) == 0 { // what has an unknown state has no state of this service
-			filter := url.QueryEscape(noSandbox) + "=1"
-			if own := query.Get("metadata"); own != "" {
-				filter = own + "&" + filter
-			}
-			query.Set("metadata", filter)
+	}
+	if len(query["state"]) == 0 { // no sandbox that these clients can see is in one of the states
+		filter := url.QueryEscape(noSandbox) + "=1"
+		if own := query.Get("metadata"); own != "" {
+			filter = own + "&" + filter
 		}
+		query.Set("metadata", filter)
 	}
 	if size, err := strconv.Atoi(query.Get("pageSize")); err == nil && size > maxPageSize {
 		query.Set("pageSize", strconv.Itoa(maxPageSize))
@@ -164,11 +180,18 @@ func (x *exchange) list() {
 		found.send(x.w)
 		return
 	}
-	for _, sandbox := range items {
-		fromSandbox(sandbox)
+	for i, sandbox := range items {
+		items[i] = fromSandbox(sandbox)
 	}
 	page["items"] = encode(items)
 	found.sendJSON(x.w, page)
+}
+
+// livingStates lists the states of sandboxes that have not ended and are not about to.
+func livingStates() []lifecycle.State {
+	return slices.DeleteFunc(lifecycle.States(), func(state lifecycle.State) bool {
+		return state.Final() || state == lifecycle.StateStopping
+	})
 }
 
 func (x *exchange) patchMetadata() {
@@ -178,7 +201,7 @@ func (x *exchange) patchMetadata() {
 	}
 	delete(patch, expiryKey)
 	if patched := x.ask(http.MethodPatch, x.r.URL.Path, x.r.URL.Query(), encode(patch)); !patched.ok() {
-		patched.send(x.w)
+		x.sendUnlessGone(patched)
 		return
 	}
 	x.sendSandbox(x.ask(http.MethodGet, sandboxOf(x.r.URL.Path), nil, nil))
@@ -208,18 +231,16 @@ func (x *exchange) renew() {
 	}
 	found := x.ask(http.MethodGet, sandboxOf(x.r.URL.Path), nil, nil)
 	var sandbox struct {
+		stateOf
 		ExpiresAt time.Time         `json:"expiresAt"`
 		Metadata  map[string]string `json:"metadata"`
-		Status    struct {
-			State lifecycle.State `json:"state"`
-		} `json:"status"`
 	}
 	if !found.ok() || json.Unmarshal(found.body.Bytes(), &sandbox) != nil {
 		found.send(x.w)
 		return
 	}
-	if sandbox.Status.State.CheckRenewable() != nil {
-		asked().send(x.w) // the service says why
+	if sandbox.gone() {
+		x.sendGone(found)
 		return
 	}
 	promise := map[string]*string{expiryKey: nil}

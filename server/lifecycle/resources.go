@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"errors"
 	"math/big"
 	"regexp"
 	"strconv"
@@ -14,8 +15,11 @@ type ResourceLimits map[string]string
 type Limits struct {
 	NanoCPUs    int64 // billionths of a core
 	MemoryBytes int64
-	GPUs        int
+	GPUs        int // [AllGPUs] means every one of the machine
 }
+
+// AllGPUs is the number of GPUs of a sandbox that has every one of its machine.
+const AllGPUs = -1
 
 const (
 	minNanoCPUs = 10_000_000       // 10m, the least that the kernel's scheduler takes
@@ -60,6 +64,30 @@ func (r ResourceLimits) Parse() (Limits, error) {
 	return limits, nil
 }
 
+// checkRequests returns an Error of KindInvalid unless as much can be reserved for a sandbox with the limits.
+func checkRequests(requests, limits ResourceLimits) error {
+	reserved, err := requests.Parse()
+	if err != nil {
+		var invalid *Error
+		if errors.As(err, &invalid) {
+			return Invalidf("%s", strings.Replace(invalid.Message, "resourceLimits", "resourceRequests", 1))
+		}
+		return err
+	}
+	most, err := limits.Parse()
+	switch {
+	case err != nil:
+		return err
+	case reserved.GPUs != 0:
+		return Invalidf("resourceRequests.gpu: GPUs are reserved as resourceLimits has them; leave the key out")
+	case most.NanoCPUs > 0 && reserved.NanoCPUs > most.NanoCPUs:
+		return Invalidf("resourceRequests.cpu: must be at most resourceLimits.cpu, %s, got %s", limits["cpu"], requests["cpu"])
+	case most.MemoryBytes > 0 && reserved.MemoryBytes > most.MemoryBytes:
+		return Invalidf("resourceRequests.memory: must be at most resourceLimits.memory, %s, got %s", limits["memory"], requests["memory"])
+	}
+	return nil
+}
+
 func parseCPU(text string) (int64, error) {
 	match := findQuantity(cpuFormat, text)
 	if match == nil {
@@ -99,9 +127,12 @@ func parseMemory(text string) (int64, error) {
 }
 
 func parseGPU(text string) (int, error) {
+	if text == "all" {
+		return AllGPUs, nil
+	}
 	count, err := strconv.Atoi(text)
 	if err != nil || count < 1 || strings.HasPrefix(text, "+") {
-		return 0, Invalidf("resourceLimits.gpu: %.128q is not a count; write 1", text)
+		return 0, Invalidf("resourceLimits.gpu: %.128q is not a count; write 1, or all on Docker", text)
 	}
 	return count, nil
 }

@@ -34,6 +34,7 @@ func TestResources(t *testing.T) {
 		{"memory", "1T", lifecycle.Limits{MemoryBytes: 1_000_000_000_000}},
 		{"gpu", "1", lifecycle.Limits{GPUs: 1}},
 		{"gpu", "8", lifecycle.Limits{GPUs: 8}},
+		{"gpu", "all", lifecycle.Limits{GPUs: lifecycle.AllGPUs}},
 	} {
 		t.Run(test.key+" "+test.text, func(t *testing.T) {
 			got, err := lifecycle.ResourceLimits{test.key: test.text}.Parse()
@@ -82,7 +83,7 @@ func TestResourcesInvalid(t *testing.T) {
 		{"gpu", "-1", "write 1"},
 		{"gpu", "+1", "write 1"},
 		{"gpu", "1.5", "write 1"},
-		{"gpu", "all", "write 1"},
+		{"gpu", "All", "write 1"},
 		{"disk", "1Gi", "cpu, memory and gpu"},
 		{"CPU", "1", "cpu, memory and gpu"},
 	} {
@@ -113,7 +114,7 @@ func TestResourcesAnyText(t *testing.T) {
 			t.Fatalf("got error %v of another type", err)
 		case key == "cpu" && limits.NanoCPUs < 10_000_000,
 			key == "memory" && limits.MemoryBytes < 16<<20,
-			key == "gpu" && limits.GPUs < 1:
+			key == "gpu" && limits.GPUs < 1 && limits.GPUs != lifecycle.AllGPUs:
 			t.Fatalf("accepted %+v", limits)
 		}
 	})

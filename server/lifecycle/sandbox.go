@@ -39,10 +39,12 @@ type Status struct {
 
 // Spec is what a client asks for (lifecycle document, "Create request body"). Validate checks it.
 type Spec struct {
-	Image         string
-	Auth          *ImageAuth `json:"-"` // never stored
-	Timeout       time.Duration
-	Resources     ResourceLimits
+	Image     string
+	Auth      *ImageAuth `json:"-"` // never stored
+	Timeout   time.Duration
+	Resources ResourceLimits
+	// Requests is what a cluster reserves of the resources; a key that is absent is reserved as Resources limits it.
+	Requests      ResourceLimits `json:",omitempty"`
 	Entrypoint    []string
 	Env           map[string]string
 	Metadata      map[string]string
@@ -112,6 +114,7 @@ func (s Spec) Clone() Spec {
 	}
 	s.NetworkPolicy = s.NetworkPolicy.Clone()
 	s.Resources = maps.Clone(s.Resources)
+	s.Requests = maps.Clone(s.Requests)
 	s.Entrypoint = slices.Clone(s.Entrypoint)
 	s.Env = maps.Clone(s.Env)
 	s.Metadata = maps.Clone(s.Metadata)

@@ -29,6 +29,7 @@ func fullSpec() lifecycle.Spec {
 		Auth:          &lifecycle.ImageAuth{Username: "user", Password: "password"},
 		Timeout:       time.Hour,
 		Resources:     lifecycle.ResourceLimits{"cpu": "1"},
+		Requests:      lifecycle.ResourceLimits{"memory": "1Gi"},
 		Entrypoint:    []string{"sleep", "60"},
 		Env:           map[string]string{"A": "1"},
 		Metadata:      map[string]string{"name": "box"},

@@ -48,6 +48,9 @@ func (s *Spec) Validate() error {
 	if err := s.Resources.validate(); err != nil {
 		return err
 	}
+	if err := checkRequests(s.Requests, s.Resources); err != nil {
+		return err
+	}
 	if err := validateEnv(s.Env); err != nil {
 		return err
 	}
@@ -68,12 +71,17 @@ const (
 	envLogFile   = "EXECD_LOG_FILE"
 )
 
+// ReservedEnv reports whether a name is that of a variable of the sandbox's daemon that a client may not give.
+func ReservedEnv(name string) bool {
+	return strings.HasPrefix(name, daemonPrefix) && name != envGrace && name != envLogFile
+}
+
 func validateEnv(env map[string]string) error {
 	for _, name := range sortedKeys(env) {
 		switch {
 		case name == "" || strings.ContainsAny(name, "=\x00"):
 			return Invalidf("env: %.128q is not a variable name: it must be non-empty and contain neither '=' nor a NUL byte", name)
-		case strings.HasPrefix(name, daemonPrefix) && name != envGrace && name != envLogFile:
+		case ReservedEnv(name):
 			return Invalidf("env.%.128s: names that begin with %s are reserved for the sandbox's daemon, but for its settings %s and %s",
 				name, daemonPrefix, envGrace, envLogFile)
 		case strings.ContainsRune(env[name], 0):

@@ -78,7 +78,7 @@ func checkResources(in Input) error {
 		return invalid("memory", "%d bytes are less than the least, %d", r.MemoryBytes, minMemory)
 	case r.PIDs < 0:
 		return invalid("processes", "%d is negative", r.PIDs)
-	case r.GPUs < 0:
+	case r.GPUs < engine.AllGPUs:
 		return invalid("GPUs", "%d is negative", r.GPUs)
 	case in.Spec.LogBytes < 0:
 		return invalid("log", "%d bytes are negative", in.Spec.LogBytes)

@@ -36,8 +36,8 @@ var readonlyPaths = []string{
 }
 
 func build(in Input) (*specs.Spec, error) {
-	if in.Spec.Resources.GPUs > 0 {
-		return nil, invalid("GPUs", "%d are asked for, and this engine has none", in.Spec.Resources.GPUs)
+	if in.Spec.Resources.GPUs != 0 {
+		return nil, invalid("GPUs", "are asked for, and this engine has none")
 	}
 	process, err := process(in)
 	if err != nil {

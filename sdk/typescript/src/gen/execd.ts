@@ -754,10 +754,20 @@ export interface components {
         /** @description A shell command. Unknown fields are refused. */
         CommandRequest: {
             /**
-             * @description What the shell runs.
+             * @description What the shell runs. With `args`, a program.
              * @example ls -l
              */
             command: string;
+            /**
+             * @description The arguments of `command`, which is a program then: no shell reads either. It is a
+             *     path, which may be relative to `cwd`, or a name to search for in `PATH`. An empty
+             *     array runs it without arguments.
+             * @example [
+             *       "%s\n",
+             *       "$HOME"
+             *     ]
+             */
+            args?: string[];
             /**
              * @description The directory to run in; it must exist. Without it, the sandbox's working directory.
              * @example /tmp

@@ -667,6 +667,24 @@ export interface components {
             volumes?: components["schemas"]["Volume"][];
             extensions?: components["schemas"]["Extensions"];
             runtimeClass?: components["schemas"]["RuntimeClass"];
+            resourceRequests?: components["schemas"]["ResourceRequests"];
+        };
+        /**
+         * @description What a node of Kubernetes reserves for the sandbox, at most `resourceLimits` of each
+         *     resource. What is left out is reserved as it is limited. Without Kubernetes, and with
+         *     `extensions.poolRef`, nothing is reserved and the field is refused.
+         */
+        ResourceRequests: {
+            /**
+             * @description Processor time, as in `resourceLimits`.
+             * @example 100m
+             */
+            cpu?: string;
+            /**
+             * @description Bytes with a unit, as in `resourceLimits`.
+             * @example 128Mi
+             */
+            memory?: string;
         };
         /**
          * @description The name of what runs the sandbox, such as a runtime with a kernel of its own. It is one of
@@ -713,7 +731,8 @@ export interface components {
              */
             memory?: string;
             /**
-             * @description A number of GPUs, at least 1.
+             * @description A number of GPUs, at least 1. On Docker also `all` (extension): every GPU of the
+             *     machine.
              * @example 1
              */
             gpu?: string;

@@ -1,6 +1,7 @@
 // Takes sandboxes through their lives with the JavaScript SDK of OpenSandbox, unchanged. Usage: main.mjs IMAGE, with the service's address
 // (host:port) in OPEN_SANDBOX_DOMAIN and a key in OPEN_SANDBOX_API_KEY.
 import assert from "node:assert/strict";
+import { compareWithRecorded } from "./recorded.mjs";
 import { ConnectionConfig, Sandbox, SandboxApiException, SandboxManager } from "@alibaba-group/opensandbox";
 
 const image = process.argv[2];
@@ -48,6 +49,9 @@ async function life(useServerProxy) {
   assert.equal(status.exitCode, 0);
   const logs = await sandbox.commands.getBackgroundCommandLogs(background.id);
   assert.equal(logs.content.trim(), "one\ntwo");
+  const rest = await sandbox.commands.getBackgroundCommandLogs(background.id, logs.cursor);
+  assert.equal(rest.content, "");
+  assert.equal((await sandbox.commands.getBackgroundCommandLogs(background.id, 0)).content, logs.content);
   await refused(sandbox.commands.getCommandStatus("no-such-command"), 404);
 
   // A session.
@@ -67,7 +71,8 @@ async function life(useServerProxy) {
     { path: "/tmp/demo/b.bin", data: (async function* () { yield new Uint8Array([0, 1, 2]); yield new Uint8Array([255]); })() },
   ]);
   assert.equal(await files.readFile("/tmp/demo/a.txt"), "one\ntwo\nthree\n");
-  assert.equal(await files.readFile("/tmp/demo/a.txt", { offset: 2, limit: 1 }), "two\n");
+  assert.equal(await files.readFile("/tmp/demo/a.txt", { offset: 2, limit: 1 }), "two");
+  assert.equal(await files.readFile("/tmp/demo/a.txt", { offset: 2, limit: 9 }), "two\nthree");
   assert.equal(await files.readFile("/tmp/demo/a.txt", { range: "bytes=4-6" }), "two");
   assert.deepEqual([...(await files.readBytes("/tmp/demo/b.bin"))], [0, 1, 2, 255]);
   assert.deepEqual((await files.search({ path: "/tmp/demo", pattern: "*.txt" })).map((f) => f.path), ["/tmp/demo/a.txt"]);
@@ -96,6 +101,8 @@ async function life(useServerProxy) {
   const resumed = await sandbox.resume();
   assert.equal(text((await resumed.commands.run("echo again")).logs.stdout), "again");
   await resumed.kill();
+  await refused(resumed.getInfo(), 404); // what has ended is gone
+  await refused(resumed.kill(), 404);
   await Promise.all([sandbox.close(), resumed.close()]);
 }
 
@@ -108,10 +115,11 @@ async function withoutExpiry() {
   assert.deepEqual((await manager.listSandboxInfos({ states: ["NotYetInvented"] })).items, []);
   // It ends at the promised time, although the service's own expiry is a day away.
   await sandbox.sandboxes.renewSandboxExpiration(sandbox.id, { expiresAt: new Date(Date.now() + 2000).toISOString() });
-  await until("the sandbox has ended", async () => !["Running", "Stopping"].includes((await sandbox.getInfo()).status.state));
+  await until("the sandbox has ended", () => sandbox.getInfo().then(() => false, (error) => error.statusCode === 404));
   await Promise.all([sandbox.close(), manager.close()]);
 }
 
 await Promise.all([life(false), life(true), withoutExpiry()]);
+await compareWithRecorded(process.env.OPEN_SANDBOX_DOMAIN, process.env.OPEN_SANDBOX_API_KEY, image);
 await assert.rejects(Sandbox.create({ connectionConfig: { apiKey: "wrong" }, image }), { statusCode: 401 });
 console.log("all of it works");

@@ -89,10 +89,15 @@ class CommandAccepted:
 class CommandRequest:
     """A shell command. Unknown fields are refused."""
 
+    args: Sequence[str] | None = None
+    """The arguments of `command`, which is a program then: no shell reads either. It is a
+    path, which may be relative to `cwd`, or a name to search for in `PATH`. An empty
+    array runs it without arguments.
+    """
     background: bool | None = None
     """Whether to return at once and let the command run on."""
     command: str
-    """What the shell runs."""
+    """What the shell runs. With `args`, a program."""
     cwd: str | None = None
     """The directory to run in; it must exist. Without it, the sandbox's working directory."""
     envs: Mapping[str, str] | None = None

@@ -49,6 +49,7 @@ class CreateSandboxRequest:
     JSON_NAMES: ClassVar[Mapping[str, str]] = {
         "network_policy": "networkPolicy",
         "resource_limits": "resourceLimits",
+        "resource_requests": "resourceRequests",
         "runtime_class": "runtimeClass",
     }
 
@@ -75,6 +76,11 @@ class CreateSandboxRequest:
     """
     resource_limits: ResourceLimits
     """The most that the sandbox may use of each resource. What is left out is not limited."""
+    resource_requests: ResourceRequests | None = None
+    """What a node of Kubernetes reserves for the sandbox, at most `resourceLimits` of each
+    resource. What is left out is reserved as it is limited. Without Kubernetes, and with
+    `extensions.poolRef`, nothing is reserved and the field is refused.
+    """
     runtime_class: str | None = None
     """The name of what runs the sandbox, such as a runtime with a kernel of its own. It is one of
     the `runtimeClasses` of `/v1/version`; without it the service's default runs the sandbox.
@@ -397,11 +403,26 @@ class ResourceLimits:
     least `10m`.
     """
     gpu: str | None = None
-    """A number of GPUs, at least 1."""
+    """A number of GPUs, at least 1. On Docker also `all` (extension): every GPU of the
+    machine.
+    """
     memory: str | None = None
     """Bytes with a unit, such as `128Mi` or `1Gi`. A number without a unit, such as
     `512`, is invalid: write `512Mi`. At least `16Mi`.
     """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceRequests:
+    """What a node of Kubernetes reserves for the sandbox, at most `resourceLimits` of each
+    resource. What is left out is reserved as it is limited. Without Kubernetes, and with
+    `extensions.poolRef`, nothing is reserved and the field is refused.
+    """
+
+    cpu: str | None = None
+    """Processor time, as in `resourceLimits`."""
+    memory: str | None = None
+    """Bytes with a unit, as in `resourceLimits`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
