@@ -7,6 +7,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf16"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
@@ -117,8 +119,8 @@ func (t *tool) showValue(value any) error {
 	return err
 }
 
-// encodeJSON is JSON that leaves no control character to a terminal. Without an indent it is
-// one line.
+// encodeJSON is JSON that leaves no control character to a terminal, and none that turns the
+// direction of writing. Without an indent it is one line.
 func encodeJSON(value any, indent string) ([]byte, error) {
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
@@ -127,16 +129,32 @@ func encodeJSON(value any, indent string) ([]byte, error) {
 	if err := encoder.Encode(value); err != nil {
 		return nil, err
 	}
-	// encoding/json escapes the control characters of ASCII except DEL, and none of those after.
-	var clean bytes.Buffer
-	for _, r := range text.String() {
-		if r >= 0x7f && r < 0xa0 {
-			fmt.Fprintf(&clean, `\u%04x`, r)
-			continue
+	// encoding/json escapes the control characters of ASCII except DEL, and none of those after. All
+	// of what is found is inside of strings.
+	return escapeHidden(text.Bytes(), func(w *bytes.Buffer, r rune) {
+		for _, unit := range utf16.Encode([]rune{r}) {
+			fmt.Fprintf(w, `\u%04x`, unit)
 		}
-		clean.WriteRune(r)
+	}), nil
+}
+
+// escapeHidden writes each character that is not seen, but may change what is, by a function.
+func escapeHidden(text []byte, escape func(*bytes.Buffer, rune)) []byte {
+	var clean bytes.Buffer
+	for _, r := range string(text) {
+		if hidden(r) {
+			escape(&clean, r)
+		} else {
+			clean.WriteRune(r)
+		}
 	}
-	return clean.Bytes(), nil
+	return clean.Bytes()
+}
+
+// hidden reports whether a character is a control character beyond those of ASCII, or one of the
+// format characters, such as the marks that turn the direction of writing.
+func hidden(r rune) bool {
+	return r >= 0x7f && r < 0xa0 || unicode.Is(unicode.Cf, r)
 }
 
 // writeYAML prints JSON as YAML, its keys in the same order.
@@ -146,17 +164,27 @@ func writeYAML(w io.Writer, text []byte) error {
 		return err
 	}
 	plain(&node)
-	encoder := yaml.NewEncoder(w)
+	var whole bytes.Buffer // the encoder would hide that the output has no reader any more
+	encoder := yaml.NewEncoder(&whole)
 	encoder.SetIndent(2)
 	if err := encoder.Encode(&node); err != nil {
 		return err
 	}
-	return encoder.Close()
+	if err := encoder.Close(); err != nil {
+		return err
+	}
+	_, err := w.Write(escapeHidden(whole.Bytes(), func(w *bytes.Buffer, r rune) {
+		fmt.Fprintf(w, `\U%08x`, r)
+	}))
+	return err
 }
 
-// plain takes away the style that JSON has.
+// plain takes away the style that JSON has, but for strings that need escapes.
 func plain(node *yaml.Node) {
 	node.Style = 0
+	if strings.ContainsFunc(node.Value, hidden) {
+		node.Style = yaml.DoubleQuotedStyle
+	}
 	for _, child := range node.Content {
 		plain(child)
 	}
