@@ -160,9 +160,9 @@ func imagePruneCommand(t *tool) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "prune [flags]",
 		Short: "Remove images that have no name and no sandbox",
-		Long: "Remove images that have no name and no sandbox. Those that were loaded or used in\n" +
-			"the last minutes stay, and it says how many. A Docker Engine has images of other\n" +
-			"programs too: there it is refused.",
+		Long: "Remove images that have no name and no sandbox. Those that were loaded or used\n" +
+			"in the last minutes stay, and it says how many. A Docker Engine has images of\n" +
+			"other programs too: there it is refused.",
 		Example: "  sandbox image prune --all",
 		Args:    arguments(0, 0, ""),
 		RunE: func(c *cobra.Command, _ []string) error {

@@ -108,12 +108,16 @@ func showText[T any](t *tool, v view[T], items []T) error {
 
 // showValue prints a value as JSON or YAML.
 func (t *tool) showValue(value any) error {
+	if t.output.format == formatYAML {
+		text, err := marshal(value, "")
+		if err != nil {
+			return err
+		}
+		return writeYAML(t.Stdout, text)
+	}
 	text, err := encodeJSON(value, "  ")
 	if err != nil {
 		return err
-	}
-	if t.output.format == formatYAML {
-		return writeYAML(t.Stdout, text)
 	}
 	_, err = t.Stdout.Write(text)
 	return err
@@ -122,20 +126,27 @@ func (t *tool) showValue(value any) error {
 // encodeJSON is JSON that leaves no control character to a terminal, and none that turns the
 // direction of writing. Without an indent it is one line.
 func encodeJSON(value any, indent string) ([]byte, error) {
-	var text bytes.Buffer
-	encoder := json.NewEncoder(&text)
-	encoder.SetEscapeHTML(false)
-	encoder.SetIndent("", indent)
-	if err := encoder.Encode(value); err != nil {
+	text, err := marshal(value, indent)
+	if err != nil {
 		return nil, err
 	}
 	// encoding/json escapes the control characters of ASCII except DEL, and none of those after. All
 	// of what is found is inside of strings.
-	return escapeHidden(text.Bytes(), func(w *bytes.Buffer, r rune) {
+	return escapeHidden(text, func(w *bytes.Buffer, r rune) {
 		for _, unit := range utf16.Encode([]rune{r}) {
 			fmt.Fprintf(w, `\u%04x`, unit)
 		}
 	}), nil
+}
+
+// marshal is JSON as encoding/json has it, but for characters of HTML.
+func marshal(value any, indent string) ([]byte, error) {
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", indent)
+	err := encoder.Encode(value)
+	return text.Bytes(), err
 }
 
 // escapeHidden writes each character that is not seen, but may change what is, by a function.
@@ -159,6 +170,8 @@ func hidden(r rune) bool {
 
 // writeYAML prints JSON as YAML, its keys in the same order.
 func writeYAML(w io.Writer, text []byte) error {
+	// YAML refuses control characters as they are, and the surrogates of JSON.
+	text = escapeHidden(text, func(w *bytes.Buffer, r rune) { fmt.Fprintf(w, `\U%08x`, r) })
 	var node yaml.Node
 	if err := yaml.Unmarshal(text, &node); err != nil {
 		return err
