@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import ssl
 from typing import Any, cast
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 
 class SandboxesError(Exception):
@@ -122,7 +124,15 @@ def connect_error(url: str, error: OSError) -> TransportError:
         reason, permanent = "the server does not speak TLS: the URL should begin with http://, not https://", True
     elif isinstance(error, ssl.SSLError):
         reason = f"the TLS handshake failed: {(error.reason or 'it was cut').lower().replace('_', ' ')}"
-    return TransportError(f"{url} cannot be reached: {reason}", sent=False, permanent=permanent)
+    return TransportError(f"{url} cannot be reached: {reason}{_unused_proxy(url)}", sent=False, permanent=permanent)
+
+
+def _unused_proxy(url: str) -> str:
+    """What to say where the environment names a proxy for a URL: this client connects directly."""
+    parts = urlsplit(url)
+    if parts.scheme not in getproxies() or proxy_bypass(parts.hostname or ""):
+        return ""
+    return f" ({parts.scheme.upper()}_PROXY is set, and this client does not use proxies)"
 
 
 _PLAIN_TO_TLS = (b"HTTP request to an HTTPS server", b"HTTP request was sent to HTTPS port", b"speaking plain HTTP to an SSL-enabled server")
