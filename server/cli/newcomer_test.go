@@ -100,6 +100,25 @@ func TestLoginWithoutAnybodyToAsk(t *testing.T) {
 	}
 }
 
+// TestLoginTriesTheKeyThatItSaves, and not another one that the environment of the process has.
+func TestLoginTriesTheKeyThatItSaves(t *testing.T) {
+	t.Setenv("SERVICE_API_KEY", "right")
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("SERVICE-API-KEY") != "right" {
+			answer(w, http.StatusUnauthorized, lifecycle.Error{Code: "UNAUTHORIZED", Message: "the key is missing or wrong"})
+			return
+		}
+		answer(w, http.StatusOK, lifecycle.Version{Version: "v1"})
+	}))
+	defer service.Close()
+	for stdin, want := range map[string]int{"\n": cli.ExitFailed, "wrong\n": cli.ExitFailed, "right\n": cli.ExitOK} {
+		env := map[string]string{"SANDBOX_CONTEXTS": filepath.Join(t.TempDir(), "contexts.json"), "SERVICE_API_KEY": "right"}
+		if got := runWith(t.Context(), env, stdin, "login", service.URL); got.code != want {
+			t.Errorf("%q: code %d, stdout %q, stderr %q", stdin, got.code, got.stdout, got.stderr)
+		}
+	}
+}
+
 func TestVersionFlag(t *testing.T) {
 	t.Parallel()
 	env := map[string]string{"SANDBOX_URL": unusedURL(t)}
