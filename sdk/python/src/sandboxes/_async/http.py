@@ -270,7 +270,7 @@ class AsyncHTTP:
             head = split_head(connection.buffer)
             if head is not None and (head.status >= 200 or head.status == 101):
                 return head
-            if connection.buffer[:2] in (b"\x15\x03", b"\x16\x03"):  # an alert, or a handshake
+            if connection.buffer.startswith((b"\x15\x03", b"\x16\x03")):  # an alert, or a handshake
                 raise ProtocolError(f"{self.origin.url}: {NEEDS_TLS}")
             if head is None:
                 data = await connection.read(max(0.001, deadline - time.monotonic()))
