@@ -1,10 +1,13 @@
 # What a person types. Longer jobs are scripts/ or Go programs.
-# Without the commit, so that a program changes only when its sources do, and with it images and cached test results. Symbols for a
+# Without the commit that the Go tool would stamp, so that a program changes only when its sources do, and with it images and cached test
+# results. Programs outside of sandboxes have the commit that changed their sources last, from scripts/version.sh. Symbols for a
 # debugger, which -s -w would drop, take a tenth of the time of a compilation.
 # The compiler and the linker collect garbage less often, which takes a sixth of their time away; what they make is the same.
 export GOFLAGS := $(shell go env GOFLAGS) '-toolexec=env GOGC=400'
 COMPILED    = -trimpath -buildvcs=false -gcflags=all=-dwarf=false
 GOBUILD     = CGO_ENABLED=0 go build $(COMPILED) -ldflags '-s -w' -o bin/new/
+VERSIONED   = CGO_ENABLED=0 go build $(COMPILED) -ldflags "-s -w $$(scripts/version.sh | sed -E \
+	's|(.*) (.*)|-X sandbox.internal/server/build.version=\1 -X sandbox.internal/server/build.commit=\2|')" -o bin/new/
 # Of programs that are in every sandbox: HTTP/2 takes half a megabyte of each.
 IN_SANDBOX  = -tags nethttpomithttp2
 # A program that has not changed keeps its time: tests that use it are repeated when that changes.
@@ -24,7 +27,8 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 run: ## install what is missing, start the service, take a sandbox through its life (PORT=8080, ENGINE=local or docker)
-	$(GOBUILD) ./server/cmd/sandbox ./server/cmd/sandbox-server ./server/cmd/sandbox-keeper
+	$(VERSIONED) ./server/cmd/sandbox ./server/cmd/sandbox-server
+	$(GOBUILD) ./server/cmd/sandbox-keeper
 	$(GOBUILD) $(IN_SANDBOX) ./execd/cmd/execd ./execd/cmd/execd-init
 	$(REPLACE)
 	@scripts/run.sh
@@ -87,7 +91,8 @@ lint: ## gofmt, vet, staticcheck
 	GOGC=400 $(CHECKED) $(STATICCHECK) ./...
 
 build: ## compile the programs into bin/
-	$(GOBUILD) ./server/cmd/...
+	$(VERSIONED) $(filter-out %/sandbox-keeper,$(wildcard ./server/cmd/*))
+	$(GOBUILD) ./server/cmd/sandbox-keeper
 	$(GOBUILD) $(IN_SANDBOX) ./execd/cmd/...
 	$(REPLACE)
 

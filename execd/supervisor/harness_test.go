@@ -52,6 +52,7 @@ type plan struct {
 	StopGrace  time.Duration
 	Grace      time.Duration
 	AwaitReady bool
+	Idle       bool
 }
 
 func runInit(raw string) int {
@@ -61,7 +62,7 @@ func runInit(raw string) int {
 		return 255
 	}
 	return supervisor.Run(supervisor.Options{
-		Name: "test-init", Program: p.Daemon, Prefix: supervisor.PrefixExecd, Entrypoint: p.Entrypoint, StopSignal: p.StopSignal, StopGrace: p.StopGrace, Grace: p.Grace, AwaitReady: p.AwaitReady, LongestPause: 5 * time.Second,
+		Name: "test-init", Program: p.Daemon, Prefix: supervisor.PrefixExecd, Entrypoint: p.Entrypoint, StopSignal: p.StopSignal, StopGrace: p.StopGrace, Grace: p.Grace, AwaitReady: p.AwaitReady, Idle: p.Idle, LongestPause: 5 * time.Second,
 	})
 }
 

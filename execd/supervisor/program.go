@@ -101,7 +101,7 @@ func (s *supervisor) spawnProgram() (pid int, err error) {
 	}
 	s.program.ready = pipe[0]
 	s.program.starts++
-	if s.entrypoint != 0 {
+	if s.entrypoint != 0 || s.idle {
 		s.reportStart(true)
 	}
 	return pid, nil

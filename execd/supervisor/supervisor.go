@@ -66,6 +66,9 @@ type Options struct {
 	// Entrypoint, if not empty, is the command line that the container is for; its first word is looked up in PATH. It gets the standard
 	// input, and the environment without the variables of execd (see [process.Environment]).
 	Entrypoint []string
+	// Idle is for an entrypoint that does nothing until SIGTERM, SIGINT or SIGHUP: this process does that itself, without starting
+	// Entrypoint, and the status is 0 then. Other signals have no effect.
+	Idle bool
 	// AwaitReady starts the entrypoint only when the program works.
 	AwaitReady bool
 	// StopSignal is what the entrypoint gets in place of SIGTERM; 0 means SIGTERM itself.
@@ -115,7 +118,9 @@ func Run(o Options) int {
 		if o.AwaitReady && !(started && s.awaitReady()) {
 			return s.programFailed()
 		}
-		if err := s.startEntrypoint(terminal); err != nil {
+		if o.Idle {
+			s.idle = true
+		} else if err := s.startEntrypoint(terminal); err != nil {
 			o.say("cannot start the entrypoint \"" + o.Entrypoint[0] + "\": " + err.Error())
 			s.reportStart(false)
 			s.stopProgram()
@@ -130,6 +135,7 @@ type supervisor struct {
 	Options
 	signals    signals
 	program    program
+	idle       bool               // the entrypoint that does nothing has begun
 	stopping   bool               // without an entrypoint: the program was signalled to end
 	entrypoint int                // process id; 0 once it was reaped
 	overdue    <-chan time.Time   // fires when the entrypoint has not ended in time; nil until it has to
@@ -143,6 +149,11 @@ func (s *supervisor) loop() int {
 		select {
 		case sig := <-s.signals.forward:
 			switch {
+			case s.idle:
+				if sig == syscall.SIGTERM || sig == syscall.SIGINT || sig == syscall.SIGHUP {
+					s.stopProgram()
+					return 0
+				}
 			case sandbox:
 				s.signal(s.entrypoint, s.forEntrypoint(sig.(syscall.Signal)))
 				if sig == syscall.SIGTERM && s.StopGrace > 0 && s.overdue == nil {
@@ -163,7 +174,7 @@ func (s *supervisor) loop() int {
 			case sandbox && s.entrypoint == 0:
 				s.stopProgram()
 				return process.ExitCode(s.status)
-			case ended && !sandbox && (s.stopping || !s.program.worked):
+			case ended && !sandbox && !s.idle && (s.stopping || !s.program.worked):
 				return process.ExitCode(s.program.status)
 			case ended:
 				s.scheduleProgram()

@@ -137,7 +137,8 @@ type ClientInterface interface {
 
 	// PruneImages Remove images that nothing needs
 	//
-	// Removes images that have neither a name nor a sandbox. It is 501 with an engine that has
+	// Removes images that have neither a name nor a sandbox, and were neither loaded nor used a
+	// short time ago, as the answer says. It is 501 with an engine that has
 	// the images of other programs, too.
 	//
 	// Corresponds with POST /v1/images/prune (the `PruneImages` operationId).
@@ -543,7 +544,8 @@ func (c *Client) LoadImagesWithBody(ctx context.Context, contentType string, bod
 
 // PruneImages Remove images that nothing needs
 //
-// Removes images that have neither a name nor a sandbox. It is 501 with an engine that has
+// Removes images that have neither a name nor a sandbox, and were neither loaded nor used a
+// short time ago, as the answer says. It is 501 with an engine that has
 // the images of other programs, too.
 //
 // Corresponds with POST /v1/images/prune (the `PruneImages` operationId).
@@ -2530,7 +2532,8 @@ type ClientWithResponsesInterface interface {
 
 	// PruneImagesWithResponse Remove images that nothing needs
 	//
-	// Removes images that have neither a name nor a sandbox. It is 501 with an engine that has
+	// Removes images that have neither a name nor a sandbox, and were neither loaded nor used a
+	// short time ago, as the answer says. It is 501 with an engine that has
 	// the images of other programs, too.
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -6895,7 +6898,8 @@ func (c *ClientWithResponses) LoadImagesWithBodyWithResponse(ctx context.Context
 
 // PruneImagesWithResponse Remove images that nothing needs
 //
-// Removes images that have neither a name nor a sandbox. It is 501 with an engine that has
+// Removes images that have neither a name nor a sandbox, and were neither loaded nor used a
+// short time ago, as the answer says. It is 501 with an engine that has
 // the images of other programs, too.
 //
 // Returns a wrapper object for the known response body format(s).

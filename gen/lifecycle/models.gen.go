@@ -85,7 +85,9 @@ type ClaimSource struct {
 
 // CreateSandboxRequest What to run, for how long and within which limits. Unknown fields are refused.
 type CreateSandboxRequest struct {
-	// Entrypoint The entry process as `[executable, arg1, ...]`. It replaces the image's own entrypoint and command.
+	// Entrypoint The entry process as `[executable, arg1, ...]`. It replaces the image's own entrypoint and
+	// command. Every sandbox has `/opt/sandbox/execd-init idle`, whatever its image: it does
+	// nothing until the sandbox is to end.
 	//
 	// Example: ["sleep","infinity"]
 	Entrypoint Entrypoint `json:"entrypoint"`
@@ -113,7 +115,8 @@ type CreateSandboxRequest struct {
 	Metadata Metadata `json:"metadata,omitempty"`
 
 	// NetworkPolicy What the sandbox may reach. It requires bridge mode and a configured egress
-	// image. An empty policy allows everything.
+	// image; without them a create that has one, even an empty one, is 400. An empty policy
+	// allows everything.
 	NetworkPolicy *NetworkPolicy `json:"networkPolicy,omitempty"`
 
 	// ResourceLimits The most that the sandbox may use of each resource. What is left out is not limited.
@@ -148,7 +151,9 @@ type CreatedSandbox struct {
 	// Example: 2026-01-02T15:04:05Z
 	CreatedAt time.Time `json:"createdAt"`
 
-	// Entrypoint The entry process as `[executable, arg1, ...]`. It replaces the image's own entrypoint and command.
+	// Entrypoint The entry process as `[executable, arg1, ...]`. It replaces the image's own entrypoint and
+	// command. Every sandbox has `/opt/sandbox/execd-init idle`, whatever its image: it does
+	// nothing until the sandbox is to end.
 	//
 	// Example: ["sleep","infinity"]
 	Entrypoint Entrypoint `json:"entrypoint"`
@@ -251,7 +256,9 @@ type Engine struct {
 	Version string `json:"version"`
 }
 
-// Entrypoint The entry process as `[executable, arg1, ...]`. It replaces the image's own entrypoint and command.
+// Entrypoint The entry process as `[executable, arg1, ...]`. It replaces the image's own entrypoint and
+// command. Every sandbox has `/opt/sandbox/execd-init idle`, whatever its image: it does
+// nothing until the sandbox is to end.
 //
 // Example: ["sleep","infinity"]
 type Entrypoint = []string
@@ -480,7 +487,8 @@ type NetworkDecisionList struct {
 }
 
 // NetworkPolicy What the sandbox may reach. It requires bridge mode and a configured egress
-// image. An empty policy allows everything.
+// image; without them a create that has one, even an empty one, is 400. An empty policy
+// allows everything.
 type NetworkPolicy struct {
 	// DefaultAction What happens to traffic - `allow` lets it pass, `deny` stops it.
 	//
@@ -528,6 +536,16 @@ type PrunedImages struct {
 	//
 	// Example: 120795136
 	FreedBytes int64 `json:"freedBytes"`
+
+	// GraceSeconds For how many seconds an image stays after it was loaded or used last.
+	//
+	// Example: 600
+	GraceSeconds *int `json:"graceSeconds,omitempty"`
+
+	// Recent How many images stay only because they were loaded or used in the last `graceSeconds`.
+	//
+	// Example: 2
+	Recent *int `json:"recent,omitempty"`
 }
 
 // PullImageRequest Which image to get.
@@ -602,7 +620,9 @@ type Sandbox struct {
 	// Example: 2026-01-02T15:04:05Z
 	CreatedAt time.Time `json:"createdAt"`
 
-	// Entrypoint The entry process as `[executable, arg1, ...]`. It replaces the image's own entrypoint and command.
+	// Entrypoint The entry process as `[executable, arg1, ...]`. It replaces the image's own entrypoint and
+	// command. Every sandbox has `/opt/sandbox/execd-init idle`, whatever its image: it does
+	// nothing until the sandbox is to end.
 	//
 	// Example: ["sleep","infinity"]
 	Entrypoint Entrypoint `json:"entrypoint"`
@@ -691,7 +711,8 @@ type SandboxEvent struct {
 	MetadataRemoved []string `json:"metadataRemoved,omitempty"`
 
 	// NetworkPolicy What the sandbox may reach. It requires bridge mode and a configured egress
-	// image. An empty policy allows everything.
+	// image; without them a create that has one, even an empty one, is 400. An empty policy
+	// allows everything.
 	NetworkPolicy *NetworkPolicy `json:"networkPolicy,omitempty"`
 
 	// Reason The cause for machines, as in the status of a sandbox.

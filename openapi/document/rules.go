@@ -187,6 +187,9 @@ func schemaOf(declared *openapi3.Schema, above []*openapi3.Schema) (*rules.Schem
 	if example, ok := declared.Example.(string); ok && declared.Pattern != "" {
 		schema.Example = example
 	}
+	if words, ok := declared.Extensions["x-pattern-words"].(string); ok {
+		schema.Words = words
+	}
 	for _, value := range declared.Enum {
 		text, ok := value.(string)
 		if !ok {

@@ -44,6 +44,7 @@ type Schema struct {
 	MaxLength     int // as of the other limits, 0 is none
 	Pattern       string
 	Example       string // of a string with a Pattern: what its violation shows
+	Words         string // what a string with a Pattern must be, for people; its violation says this and not the Pattern
 	MinItems      int
 	MaxItems      int
 	Items         *Schema
@@ -268,6 +269,9 @@ func (s *Schema) checkString(value string) *Violation {
 	case s.MaxLength > 0 && length > s.MaxLength:
 		return broken("maximum string length is %d", s.MaxLength)
 	case s.Pattern != "" && !compiled(s.Pattern).MatchString(value):
+		if s.Words != "" {
+			return broken(`must be %s; an example is "%s"`, s.Words, s.Example)
+		}
 		if s.Example != "" {
 			return broken(`string doesn't match the regular expression "%s"; an example is "%s"`, s.Pattern, s.Example)
 		}

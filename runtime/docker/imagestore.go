@@ -224,7 +224,7 @@ func (e *Engine) untag(ctx context.Context, id string, refused error) error {
 
 // PruneImages implements [engine.ImageStore]. A Docker Engine has images of other programs, which
 // are not ours to remove.
-func (e *Engine) PruneImages(context.Context, bool) (int64, error) {
-	return 0, fmt.Errorf("prune images: %w: a Docker Engine also has the images of other programs; docker image prune removes those that no container uses",
+func (e *Engine) PruneImages(context.Context, bool) (engine.Pruned, error) {
+	return engine.Pruned{}, fmt.Errorf("prune images: %w: a Docker Engine also has the images of other programs; docker image prune removes those that no container uses",
 		errors.ErrUnsupported)
 }

@@ -25,9 +25,8 @@ type ImageStore interface {
 	// more is removed at once or by PruneImages. It returns [ErrNotFound] when there is no such image, and may return [ErrImageInUse].
 	RemoveImage(ctx context.Context, ref string) error
 
-	// PruneImages removes what no container and no name needs, with all what no container needs, and returns how many bytes of disk that
-	// freed. It returns an error that wraps [errors.ErrUnsupported] where the images are not the service's alone.
-	PruneImages(ctx context.Context, all bool) (freed int64, err error)
+	// PruneImages removes what no container and no name needs, with all what no container needs. It returns an error that wraps [errors.ErrUnsupported] where the images are not the service's alone.
+	PruneImages(ctx context.Context, all bool) (Pruned, error)
 }
 
 // Image is an image that an engine has.
@@ -37,4 +36,11 @@ type Image struct {
 	Bytes   int64     // of its unpacked layers; images may share some
 	Created time.Time // when it came to the engine, or was built, whichever the engine has
 	InUse   bool      // a container is made of it
+}
+
+// Pruned is what a removal of images has freed, and what it has left.
+type Pruned struct {
+	Bytes  int64         // of disk that are free now
+	Recent int           // how many images stay only because they were loaded or used a short time ago
+	Grace  time.Duration // how long that is
 }

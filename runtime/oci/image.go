@@ -63,15 +63,16 @@ func (e *Engine) RemoveImage(_ context.Context, ref string) error {
 }
 
 // PruneImages implements [engine.ImageStore].
-func (e *Engine) PruneImages(ctx context.Context, all bool) (freed int64, err error) {
+func (e *Engine) PruneImages(ctx context.Context, all bool) (engine.Pruned, error) {
 	if e.closing.Err() != nil {
-		return 0, closedError("prune images")
+		return engine.Pruned{}, closedError("prune images")
 	}
-	freed, err = e.images.Prune(ctx, all)
+	freed, err := e.images.Prune(ctx, all)
+	pruned := engine.Pruned{Bytes: freed, Recent: e.images.Recent(all), Grace: e.options.Images.Grace}
 	if err != nil {
-		return freed, fmt.Errorf("prune images: %w", err)
+		return pruned, fmt.Errorf("prune images: %w", err)
 	}
-	return freed, nil
+	return pruned, nil
 }
 
 func (e *Engine) describeImages(list []images.Image) []engine.Image {

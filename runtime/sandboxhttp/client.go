@@ -6,16 +6,14 @@
 package sandboxhttp
 
 import (
-	"errors"
+	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/url"
-	"regexp"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -24,17 +22,11 @@ const (
 	DefaultMaxAnswer = 64 << 10
 	// maxHeader bounds the header of an answer, in bytes.
 	maxHeader = 32 << 10
-	// dialTimeout bounds how long a connection may take to be made, and idleTimeout how long it is kept without a request.
+	// dialTimeout bounds how long a connection may take to be made, tlsTimeout how long its TLS handshake may take after that, and
+	// idleTimeout how long it is kept without a request.
 	dialTimeout = 5 * time.Second
+	tlsTimeout  = 10 * time.Second
 	idleTimeout = 30 * time.Second
-)
-
-// Test for these with errors.Is.
-var (
-	// ErrNotHTTP: something answered, but not with HTTP. What it said is left out.
-	ErrNotHTTP = errors.New("the response is not HTTP")
-	// ErrAnswerTooLong: the body of the answer is longer than Options.MaxAnswer. Reading it returns this error at the bound.
-	ErrAnswerTooLong = errors.New("the answer is too long")
 )
 
 // Options are what clients differ in. The zero value is a client that makes a connection for each request, reads at most
@@ -67,7 +59,7 @@ func NewClient(o Options) *http.Client {
 	dialer := &net.Dialer{Timeout: dialTimeout}
 	var viaProxy func(*http.Request) (*url.URL, error)
 	if o.EnvironmentProxy {
-		viaProxy = http.ProxyFromEnvironment
+		viaProxy = environmentProxy
 	}
 	return &http.Client{
 		Timeout: o.Timeout,
@@ -77,7 +69,9 @@ func NewClient(o Options) *http.Client {
 			maxAnswer: o.MaxAnswer,
 			Transport: &http.Transport{
 				Proxy:                  viaProxy,
+				OnProxyConnectResponse: connected,
 				DialContext:            dialer.DialContext,
+				TLSHandshakeTimeout:    tlsTimeout,
 				DisableKeepAlives:      o.IdleConnections == 0,
 				MaxIdleConnsPerHost:    o.IdleConnections,
 				IdleConnTimeout:        idleTimeout,
@@ -88,6 +82,24 @@ func NewClient(o Options) *http.Client {
 			},
 		},
 	}
+}
+
+// environmentProxy is http.ProxyFromEnvironment with an error of our own: that of net/http has the variable's value, which may have a
+// password.
+func environmentProxy(r *http.Request) (*url.URL, error) {
+	proxy, err := http.ProxyFromEnvironment(r)
+	if err != nil {
+		return nil, ErrProxyAddress
+	}
+	return proxy, nil
+}
+
+// connected refuses a proxy's answer to CONNECT that is no success, in words of our own.
+func connected(_ context.Context, _ *url.URL, _ *http.Request, response *http.Response) error {
+	if response.StatusCode == http.StatusOK {
+		return nil
+	}
+	return &ProxyError{Status: response.StatusCode}
 }
 
 // transport takes out of answers what a caller could be misled by.
@@ -116,28 +128,6 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		response.Body = &bounded{ReadCloser: response.Body, left: t.maxAnswer}
 	}
 	return response, nil
-}
-
-// tooLarge is what net/http says about a header beyond its limit, which has no type.
-var tooLarge = regexp.MustCompile(`server response headers exceeded \d{1,19} bytes; aborted$`)
-
-// Cause returns an error of net/http if it comes from this machine's network or from a limit, and ErrNotHTTP in place of any other: the
-// text of net/http quotes what it could not understand of an answer.
-func Cause(err error) error {
-	if ours(err) {
-		return err
-	}
-	if text := tooLarge.FindString(err.Error()); text != "" {
-		return errors.New(text)
-	}
-	return ErrNotHTTP
-}
-
-// ours reports whether an error comes from this machine's network, and not from what it could not understand of an answer.
-func ours(err error) bool {
-	var network net.Error
-	var number syscall.Errno
-	return errors.As(err, &network) || errors.As(err, &number) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // bounded is a body that ends with an error when it is longer than it may be.

@@ -44,6 +44,8 @@ type Options struct {
 	URL string
 	// Key is the API key. Empty means $SERVICE_API_KEY; without that, none is sent.
 	Key string
+	// NoKey sends no API key, whatever Key and the environment have.
+	NoKey bool
 	// HTTPClient sends the requests. Nil means a client that uses the proxies of the environment
 	// and follows no redirection. One that is given should not follow redirections either, and
 	// should have no Timeout: streams are endless.
@@ -85,7 +87,7 @@ func New(o *Options) (*Client, error) {
 		maxAnswer:   cmp.Or(o.MaxAnswer, defaultMaxAnswer),
 	}
 	c.Images = Images{c}
-	if key := cmp.Or(o.Key, os.Getenv(KeyVariable)); key != "" {
+	if key := cmp.Or(o.Key, os.Getenv(KeyVariable)); key != "" && !o.NoKey {
 		c.headers.Set(KeyHeader, key)
 	}
 	if c.http == nil {

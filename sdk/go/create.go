@@ -30,7 +30,7 @@ type CreateOptions struct {
 	// Image is the reference of a container image; Username and Password are for a private registry.
 	Image, Username, Password string
 	// Entrypoint is the sandbox's own program and its arguments; the sandbox ends when it does.
-	// Empty means one that sleeps.
+	// Empty means [IdleEntrypoint].
 	Entrypoint []string
 	// Timeout is how long the sandbox lives, in whole seconds from 60 to 86400; 0 means
 	// DefaultTimeout. Renew moves its end.
@@ -42,7 +42,7 @@ type CreateOptions struct {
 	Env map[string]string
 	// Metadata are tags; "name" is for people.
 	Metadata map[string]string
-	// NetworkPolicy is what the sandbox may reach; nil means everything.
+	// NetworkPolicy is what the sandbox may reach; nil means everything, and an empty one is [ErrEmptyPolicy].
 	NetworkPolicy *NetworkPolicy
 	Volumes       []Volume
 	// RuntimeClass is the name of what runs the sandbox, one of Version.RuntimeClasses; empty means the
@@ -59,6 +59,10 @@ type CreateOptions struct {
 	Wait time.Duration
 }
 
+// IdleEntrypoint returns an entrypoint that does nothing until the sandbox is to end. It is in every sandbox,
+// whatever the image has.
+func IdleEntrypoint() []string { return []string{"/opt/sandbox/execd-init", "idle"} }
+
 // request is what the contract calls the options.
 func (o *CreateOptions) request() lifecycle.CreateSandboxRequest {
 	request := lifecycle.CreateSandboxRequest{
@@ -72,7 +76,7 @@ func (o *CreateOptions) request() lifecycle.CreateSandboxRequest {
 		Extensions: o.Extensions, RuntimeClass: optional(o.RuntimeClass),
 	}
 	if len(request.Entrypoint) == 0 {
-		request.Entrypoint = []string{"sleep", "infinity"}
+		request.Entrypoint = IdleEntrypoint()
 	}
 	if o.Username != "" || o.Password != "" {
 		request.Image.Auth = &lifecycle.ImageAuth{Username: o.Username, Password: o.Password}
@@ -89,6 +93,9 @@ func (c *Client) Create(ctx context.Context, o *CreateOptions) (*Sandbox, error)
 	}
 	if o == nil {
 		o = &CreateOptions{} // the service says what is wrong with it
+	}
+	if err := checkPolicy(o.NetworkPolicy); err != nil {
+		return nil, err
 	}
 	key := cmp.Or(o.IdempotencyKey, rand.Text())
 	request := o.request()

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"sandbox.internal/openapi/sse"
+	"sandbox.internal/runtime/sandboxhttp"
 )
 
 // The kinds of an [Error]: test for them with errors.Is.
@@ -120,10 +122,18 @@ func errorOf(response *http.Response) *Error {
 		failure.Message = http.StatusText(response.StatusCode)
 	case json.Unmarshal(data, &body) == nil && body.Message != "":
 		failure.Code, failure.Message = clean(body.Code, 64), clean(body.Message, maxMessage)
+	case plainToTLS(response.StatusCode, data):
+		failure.Message = sandboxhttp.ErrNeedsTLS.Error()
 	default:
 		failure.Message = clean(strings.TrimSpace(string(data)), 200)
 	}
 	return failure
+}
+
+// plainToTLS reports whether an answer is that of a server that expects TLS: of Go, nginx or Apache.
+func plainToTLS(status int, body []byte) bool {
+	return status == http.StatusBadRequest && (bytes.Contains(body, []byte("HTTP request to an HTTPS server")) ||
+		bytes.Contains(body, []byte("HTTP request was sent to HTTPS port")) || bytes.Contains(body, []byte("speaking plain HTTP to an SSL-enabled server")))
 }
 
 // clean takes out of a foreign text what moves the cursor of a terminal, and bounds it in bytes.

@@ -57,11 +57,12 @@ func (i Images) Remove(ctx context.Context, ref string) error {
 }
 
 // Prune removes images that have no name and no sandbox, with all also those that have a name, and
-// returns how many bytes that freed.
-func (i Images) Prune(ctx context.Context, all bool) (freed int64, err error) {
-	var pruned lifecycle.PrunedImages
-	err = i.client.call(ctx, once, &pruned, func(ctx context.Context) (*http.Response, error) {
+// returns how many bytes that freed, and how many images stay only because they were loaded or used a
+// short time ago.
+func (i Images) Prune(ctx context.Context, all bool) (PrunedImages, error) {
+	var pruned PrunedImages
+	err := i.client.call(ctx, once, &pruned, func(ctx context.Context) (*http.Response, error) {
 		return i.client.service.PruneImages(ctx, &lifecycle.PruneImagesParams{All: optional(all)})
 	})
-	return pruned.FreedBytes, err
+	return pruned, err
 }

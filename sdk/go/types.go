@@ -54,6 +54,8 @@ type (
 	Engine = lifecycle.Engine
 	// StoredImage is an image that the service's engine has.
 	StoredImage = lifecycle.StoredImage
+	// PrunedImages is what a removal of images has freed, and what it has left.
+	PrunedImages = lifecycle.PrunedImages
 	// Event is something that happened to a sandbox; which fields it has depends on its Type.
 	Event = lifecycle.SandboxEvent
 	// HostLoad is how busy the machine of the service is.
@@ -66,7 +68,7 @@ type (
 	HostSource = lifecycle.HostSource
 	// ClaimSource is a volume that the runtime manages.
 	ClaimSource = lifecycle.ClaimSource
-	// NetworkPolicy is what a sandbox may reach. An empty one allows everything.
+	// NetworkPolicy is what a sandbox may reach. An empty one is refused with [ErrEmptyPolicy].
 	NetworkPolicy = lifecycle.NetworkPolicy
 	// NetworkAction is Allow or Deny.
 	NetworkAction = lifecycle.NetworkAction

@@ -93,11 +93,13 @@ func (h *handlers) PruneImages(
 	if err != nil {
 		return nil, err
 	}
-	freed, err := store.Prune(ctx, value(request.Params.All))
+	pruned, err := store.Prune(ctx, value(request.Params.All))
 	if err != nil {
 		return nil, err
 	}
-	return gen.PruneImages200JSONResponse{Body: gen.PrunedImages{FreedBytes: freed}}, nil
+	return gen.PruneImages200JSONResponse{Body: gen.PrunedImages{
+		FreedBytes: pruned.FreedBytes, Recent: &pruned.Recent, GraceSeconds: new(int(pruned.Grace / time.Second)),
+	}}, nil
 }
 
 func toStoredImages(images []lifecycle.Image) gen.ImagesJSONResponse {

@@ -60,11 +60,11 @@ func (i *images) Remove(_ context.Context, ref string) error {
 	return i.err
 }
 
-func (i *images) Prune(_ context.Context, all bool) (int64, error) {
+func (i *images) Prune(_ context.Context, all bool) (lifecycle.PrunedImages, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.all = all
-	return 1 << 40, i.err
+	return lifecycle.PrunedImages{FreedBytes: 1 << 40, Recent: 3, Grace: 10 * time.Minute}, i.err
 }
 
 func TestImages(t *testing.T) {
@@ -98,7 +98,8 @@ func TestImages(t *testing.T) {
 	}
 	for _, all := range []bool{true, false} {
 		pruned, err := s.client.PruneImagesWithResponse(t.Context(), &gen.PruneImagesParams{All: &all})
-		if err != nil || pruned.JSON200 == nil || pruned.JSON200.FreedBytes != 1<<40 || store.all != all {
+		if err != nil || pruned.JSON200 == nil || pruned.JSON200.FreedBytes != 1<<40 || store.all != all ||
+			*pruned.JSON200.Recent != 3 || *pruned.JSON200.GraceSeconds != 600 {
 			t.Errorf("prune with all %t: %t, %v", all, store.all, err)
 		}
 	}

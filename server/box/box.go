@@ -179,7 +179,7 @@ func (c *Containers) Ready(ctx context.Context) error {
 
 // Admit refuses what no box can hold, and what the caller may not have. It returns an error of type *lifecycle.Error.
 func (c *Containers) Admit(ctx context.Context, spec lifecycle.Spec, options lifecycle.CreateOptions) error {
-	if !spec.NetworkPolicy.Empty() && (c.options.HostNetwork || c.options.EgressImage == "") {
+	if spec.NetworkPolicy != nil && (c.options.HostNetwork || c.options.EgressImage == "") {
 		return lifecycle.Invalidf("networkPolicy: a network policy requires bridge mode and egress image configuration (docker.network_mode and egress.image)")
 	}
 	if len(spec.Requests) > 0 {

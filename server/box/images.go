@@ -81,12 +81,12 @@ func (i *Images) Remove(ctx context.Context, ref string) error {
 }
 
 // Prune implements lifecycle.ImageStore.
-func (i *Images) Prune(ctx context.Context, all bool) (int64, error) {
-	freed, err := i.store.PruneImages(ctx, all)
+func (i *Images) Prune(ctx context.Context, all bool) (lifecycle.PrunedImages, error) {
+	pruned, err := i.store.PruneImages(ctx, all)
 	if errors.Is(err, errors.ErrUnsupported) {
-		return 0, &lifecycle.Error{Kind: lifecycle.KindUnsupported, Message: err.Error()}
+		return lifecycle.PrunedImages{}, &lifecycle.Error{Kind: lifecycle.KindUnsupported, Message: err.Error()}
 	}
-	return freed, ofImages(err)
+	return lifecycle.PrunedImages{FreedBytes: pruned.Bytes, Recent: pruned.Recent, Grace: pruned.Grace}, ofImages(err)
 }
 
 func fromEngine(list []engine.Image) []lifecycle.Image {

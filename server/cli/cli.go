@@ -29,7 +29,7 @@ const (
 	ExitService     = 125
 	ExitCannotRun   = 126
 	ExitNotFound    = 127
-	ExitInterrupted = 130 // left by a second interrupt, or by the first where nothing is to be interrupted
+	ExitInterrupted = 130 // an interrupt has ended the command, or the program that it ran
 	ExitOutput      = 141 // the output has no reader any more; as a shell has it for SIGPIPE
 )
 
@@ -115,15 +115,15 @@ func (t *tool) run(ctx context.Context, args []string) int {
 
 // exit prints an error and returns the code to exit with.
 func (t *tool) exit(ctx context.Context, command *cobra.Command, err error) int {
+	if errors.Is(context.Cause(ctx), errInterrupted) {
+		return ExitInterrupted // also of what an interrupt is the usual end of
+	}
 	if err == nil {
 		return ExitOK
 	}
 	var exit exitError
 	if errors.As(err, &exit) {
 		return exit.code
-	}
-	if errors.Is(context.Cause(ctx), errInterrupted) {
-		return ExitInterrupted
 	}
 	if t.outputClosed(err) {
 		return ExitOutput

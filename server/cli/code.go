@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 
 	"github.com/spf13/cobra"
 
@@ -107,8 +108,10 @@ func (t *tool) runCode(ctx context.Context, box *sandbox.Sandbox, source string,
 	defer cancel(nil)
 	options := &sandbox.CodeOptions{Language: f.language, Context: f.context}
 	// The first interrupt ends the cell, which then says so itself. Further ones do not wait for it.
+	var interrupted atomic.Bool
 	options.OnStart = func(id string) {
 		t.signals.onInterrupt(func() {
+			interrupted.Store(true)
 			go func() {
 				if err := box.Code.Interrupt(run, id); err != nil && run.Err() == nil {
 					t.warn("interrupt the code: %v", err)
@@ -150,7 +153,10 @@ func (t *tool) runCode(ctx context.Context, box *sandbox.Sandbox, source string,
 	case execution.Error != nil:
 		t.showTraceback(execution.Error)
 	}
-	if execution.Error != nil {
+	switch {
+	case execution.Error != nil && interrupted.Load():
+		return exitError{ExitInterrupted}
+	case execution.Error != nil:
 		return exitError{ExitFailed}
 	}
 	return nil

@@ -45,7 +45,7 @@ func (t *tool) demo(ctx context.Context, image string) error {
 	}
 	l := &demoSandbox{t: t, table: t.newStepTable(), options: sandbox.CreateOptions{
 		Image: image, Timeout: 10 * time.Minute, CPU: "1", Memory: "512Mi",
-		Entrypoint: []string{"sleep", "infinity"}, Metadata: map[string]string{nameKey: "demo"},
+		Entrypoint: sandbox.IdleEntrypoint(), Metadata: map[string]string{nameKey: "demo"},
 	}}
 	l.table.line(fmt.Sprintf("The life of a sandbox: image %s, service %s\n", image, c.url))
 

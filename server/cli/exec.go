@@ -7,6 +7,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -133,10 +134,12 @@ func (t *tool) runProgram(ctx context.Context, box *sandbox.Sandbox, p program) 
 		defer stop()
 		go t.feed(feeding, command)
 	}
-	result, err := t.follow(ctx, command)
+	result, interrupted, err := t.follow(ctx, command)
 	switch {
 	case err != nil:
 		return err
+	case interrupted && endedBySignal(result):
+		return exitError{ExitInterrupted}
 	case result.TimedOut():
 		t.warn("the program was ended after %s", p.timeout)
 		return exitError{ExitTimeout}
@@ -148,13 +151,22 @@ func (t *tool) runProgram(ctx context.Context, box *sandbox.Sandbox, p program) 
 	return nil
 }
 
-// follow prints the output of a command up to its end. The first interrupt ends the command.
-func (t *tool) follow(ctx context.Context, command *sandbox.Command) (sandbox.Result, error) {
+// endedBySignal reports whether a program was ended by one of the signals of an interrupt, and has
+// not chosen an exit code of its own.
+func endedBySignal(result sandbox.Result) bool {
+	return result.ExitCode == nil || *result.ExitCode == 128+int(syscall.SIGTERM) ||
+		*result.ExitCode == 128+int(syscall.SIGKILL) || *result.ExitCode == 128+int(syscall.SIGINT)
+}
+
+// follow prints the output of a command up to its end. The first interrupt ends the command, and is
+// reported.
+func (t *tool) follow(ctx context.Context, command *sandbox.Command) (result sandbox.Result,
+	interrupted bool, err error) {
 	asked := make(chan struct{}, 1)
 	release := t.signals.onInterrupt(func() { asked <- struct{}{} })
 	defer release()
 	over := make(chan struct{})
-	interrupted := make(chan bool, 1) // whether the daemon ends the command
+	delivered := make(chan bool, 1) // whether the daemon ends the command
 	go func() {
 		select {
 		case <-asked:
@@ -162,9 +174,9 @@ func (t *tool) follow(ctx context.Context, command *sandbox.Command) (sandbox.Re
 			if err != nil && ctx.Err() == nil {
 				t.warn("interrupt the program: %v", err)
 			}
-			interrupted <- err == nil
+			delivered <- err == nil
 		case <-over:
-			interrupted <- false
+			delivered <- false
 		}
 	}()
 	// What is printed cannot be taken back, so an output that cannot be written ends the command.
@@ -177,16 +189,16 @@ func (t *tool) follow(ctx context.Context, command *sandbox.Command) (sandbox.Re
 			}
 		}
 	}
-	result, err := command.Wait(ctx, &sandbox.RunOptions{OnStdout: print(t.Stdout),
+	result, err = command.Wait(ctx, &sandbox.RunOptions{OnStdout: print(t.Stdout),
 		OnStderr: print(t.Stderr), MaxOutput: 1})
 	close(over)
-	if ends := <-interrupted; err != nil && ctx.Err() != nil {
+	if interrupted = <-delivered; err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
-		if !ends {
+		if !interrupted {
 			t.abort(ctx, command)
 		}
 	}
-	return result, err
+	return result, interrupted, err
 }
 
 // callOffLimit bounds the request that ends a command when the tool leaves.

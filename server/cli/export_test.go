@@ -106,3 +106,6 @@ func Table(colour, ascii bool) string {
 	r.failed("download", 12*time.Second)
 	return out.String()
 }
+
+// MemorySize is memorySize.
+func MemorySize(text string) (string, error) { return memorySize(text) }

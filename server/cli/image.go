@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -159,7 +160,8 @@ func imagePruneCommand(t *tool) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "prune [flags]",
 		Short: "Remove images that have no name and no sandbox",
-		Long: "Remove images that have no name and no sandbox. A Docker Engine has images of\n" +
+		Long: "Remove images that have no name and no sandbox. Those that were loaded or used\n" +
+			"in the last minutes stay, and it says how many. A Docker Engine has images of\n" +
 			"other programs too: there it is refused.",
 		Example: "  sandbox image prune --all",
 		Args:    arguments(0, 0, ""),
@@ -168,16 +170,29 @@ func imagePruneCommand(t *tool) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			freed, err := images.Prune(c.Context(), all)
+			pruned, err := images.Prune(c.Context(), all)
 			if err != nil {
 				return err
 			}
-			_, err = io.WriteString(t.Stdout, bytesOf(freed)+" freed\n")
+			_, err = io.WriteString(t.Stdout, bytesOf(pruned.FreedBytes)+" freed\n"+recentImages(pruned))
 			return err
 		},
 	}
 	command.Flags().BoolVarP(&all, "all", "a", false, "also those with a name that no sandbox uses")
 	return command
+}
+
+// recentImages says which images a removal has left that nothing uses, and why.
+func recentImages(pruned sandbox.PrunedImages) string {
+	grace := roughly(time.Duration(optional(pruned.GraceSeconds)) * time.Second)
+	switch n := optional(pruned.Recent); n {
+	case 0:
+		return ""
+	case 1:
+		return "1 image stays: it was loaded or used in the last " + grace + "\n"
+	default:
+		return fmt.Sprintf("%d images stay: they were loaded or used in the last %s\n", n, grace)
+	}
 }
 
 func (t *tool) images() (sandbox.Images, error) {

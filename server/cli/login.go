@@ -73,7 +73,11 @@ func (t *tool) login(ctx context.Context, name string, to service) error {
 	if err := saved.save(); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(t.Stdout, "%s is the current context: %s\n", t.clean(name), t.clean(to.URL))
+	without := ""
+	if to.APIKey == "" {
+		without = ", without a key"
+	}
+	_, err = fmt.Fprintf(t.Stdout, "%s is the current context: %s%s\n", t.clean(name), t.clean(to.URL), without)
 	return err
 }
 
@@ -138,6 +142,10 @@ func (t *tool) pipedKey() (string, error) {
 	key, err := bufio.NewReader(io.LimitReader(t.Stdin, maxKey)).ReadString('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
 		return "", fmt.Errorf("read the key: %w", err)
+	}
+	if key == "" { // nobody answered, as with /dev/null; an empty line is the answer that there is none
+		return "", errors.New("the standard input has no key, and nothing is saved: " +
+			"pipe the key in, or an empty line for a service without keys")
 	}
 	return key, nil
 }

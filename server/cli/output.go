@@ -7,6 +7,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf16"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
@@ -106,57 +108,96 @@ func showText[T any](t *tool, v view[T], items []T) error {
 
 // showValue prints a value as JSON or YAML.
 func (t *tool) showValue(value any) error {
+	if t.output.format == formatYAML {
+		text, err := marshal(value, "")
+		if err != nil {
+			return err
+		}
+		return writeYAML(t.Stdout, text)
+	}
 	text, err := encodeJSON(value, "  ")
 	if err != nil {
 		return err
-	}
-	if t.output.format == formatYAML {
-		return writeYAML(t.Stdout, text)
 	}
 	_, err = t.Stdout.Write(text)
 	return err
 }
 
-// encodeJSON is JSON that leaves no control character to a terminal. Without an indent it is
-// one line.
+// encodeJSON is JSON that leaves no control character to a terminal, and none that turns the
+// direction of writing. Without an indent it is one line.
 func encodeJSON(value any, indent string) ([]byte, error) {
+	text, err := marshal(value, indent)
+	if err != nil {
+		return nil, err
+	}
+	// encoding/json escapes the control characters of ASCII except DEL, and none of those after. All
+	// of what is found is inside of strings.
+	return escapeHidden(text, func(w *bytes.Buffer, r rune) {
+		for _, unit := range utf16.Encode([]rune{r}) {
+			fmt.Fprintf(w, `\u%04x`, unit)
+		}
+	}), nil
+}
+
+// marshal is JSON as encoding/json has it, but for characters of HTML.
+func marshal(value any, indent string) ([]byte, error) {
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", indent)
-	if err := encoder.Encode(value); err != nil {
-		return nil, err
-	}
-	// encoding/json escapes the control characters of ASCII except DEL, and none of those after.
+	err := encoder.Encode(value)
+	return text.Bytes(), err
+}
+
+// escapeHidden writes each character that is not seen, but may change what is, by a function.
+func escapeHidden(text []byte, escape func(*bytes.Buffer, rune)) []byte {
 	var clean bytes.Buffer
-	for _, r := range text.String() {
-		if r >= 0x7f && r < 0xa0 {
-			fmt.Fprintf(&clean, `\u%04x`, r)
-			continue
+	for _, r := range string(text) {
+		if hidden(r) {
+			escape(&clean, r)
+		} else {
+			clean.WriteRune(r)
 		}
-		clean.WriteRune(r)
 	}
-	return clean.Bytes(), nil
+	return clean.Bytes()
+}
+
+// hidden reports whether a character is a control character beyond those of ASCII, or one of the
+// format characters, such as the marks that turn the direction of writing.
+func hidden(r rune) bool {
+	return r >= 0x7f && r < 0xa0 || unicode.Is(unicode.Cf, r)
 }
 
 // writeYAML prints JSON as YAML, its keys in the same order.
 func writeYAML(w io.Writer, text []byte) error {
+	// YAML refuses control characters as they are, and the surrogates of JSON.
+	text = escapeHidden(text, func(w *bytes.Buffer, r rune) { fmt.Fprintf(w, `\U%08x`, r) })
 	var node yaml.Node
 	if err := yaml.Unmarshal(text, &node); err != nil {
 		return err
 	}
 	plain(&node)
-	encoder := yaml.NewEncoder(w)
+	var whole bytes.Buffer // the encoder would hide that the output has no reader any more
+	encoder := yaml.NewEncoder(&whole)
 	encoder.SetIndent(2)
 	if err := encoder.Encode(&node); err != nil {
 		return err
 	}
-	return encoder.Close()
+	if err := encoder.Close(); err != nil {
+		return err
+	}
+	_, err := w.Write(escapeHidden(whole.Bytes(), func(w *bytes.Buffer, r rune) {
+		fmt.Fprintf(w, `\U%08x`, r)
+	}))
+	return err
 }
 
-// plain takes away the style that JSON has.
+// plain takes away the style that JSON has, but for strings that need escapes.
 func plain(node *yaml.Node) {
 	node.Style = 0
+	if strings.ContainsFunc(node.Value, hidden) {
+		node.Style = yaml.DoubleQuotedStyle
+	}
 	for _, child := range node.Content {
 		plain(child)
 	}

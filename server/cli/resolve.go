@@ -12,9 +12,9 @@ import (
 	sandbox "sandbox.internal/sdk/go"
 )
 
-// find returns the sandbox that a name means: the one with this id, the only one with this
+// find returns the sandbox that a name means: the one with this id, the one with this
 // metadata.name, or the only one whose id begins so. Sandboxes that have ended count only where
-// no other is meant.
+// no other is meant; of several with the same metadata.name that have ended, the newest does.
 func (t *tool) find(ctx context.Context, name string) (*sandbox.Sandbox, error) {
 	c, err := t.connect()
 	if err != nil {
@@ -56,6 +56,8 @@ func (t *tool) lookUp(ctx context.Context, name string) (string, error) {
 	}
 	if live := slices.DeleteFunc(slices.Clone(matches), ended); len(live) > 0 {
 		matches = live
+	} else if len(named) > 0 {
+		matches = named[:1] // the list begins with the newest
 	}
 	switch len(matches) {
 	case 0:

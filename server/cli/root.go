@@ -38,6 +38,9 @@ func newRoot(t *tool) *cobra.Command {
 		Args:          cobra.ArbitraryArgs, // groupOf names the first of them
 		RunE:          groupOf,
 	}
+	own := ownBuild()
+	root.Version = describeBuild(own)
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.SetOut(t.Stdout)
 	root.SetErr(t.Stderr)
 	root.SetIn(t.Stdin)

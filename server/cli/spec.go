@@ -1,8 +1,11 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path"
 	"strings"
@@ -30,12 +33,14 @@ type specFlags struct {
 	cpu, memory string
 	gpu         string
 	policy      string
+	given       func(flag string) bool
 	user        string
 	class       string
 }
 
 func (f *specFlags) register(command *cobra.Command, lives time.Duration) {
 	flags := command.Flags()
+	f.given = flags.Changed
 	flags.StringVar(&f.name, "name", "", "`NAME` of the sandbox, its metadata.name")
 	flags.StringArrayVarP(&f.env, "env", "e", nil,
 		"`NAME=VALUE` for its environment, or NAME to pass your own on")
@@ -45,10 +50,10 @@ func (f *specFlags) register(command *cobra.Command, lives time.Duration) {
 	flags.StringArrayVar(&f.extensions, "extension", nil,
 		"`KEY=VALUE` of its extensions; the value is JSON or a string")
 	flags.StringArrayVar(&f.entrypoint, "entrypoint", nil,
-		"its main `PROGRAM`, again for each argument; else sleep infinity")
+		"its main `PROGRAM`, again for each argument; else one that does nothing")
 	flags.DurationVar(&f.timeout, "timeout", lives, "how long it lives at most, from 1m to 24h")
 	flags.StringVar(&f.cpu, "cpu", "", "`CORES` that it may use, such as 0.5 or 250m")
-	flags.StringVar(&f.memory, "memory", "", "`BYTES` that it may use, such as 512Mi")
+	flags.StringVar(&f.memory, "memory", "", "`BYTES` that it may use, such as 512Mi or 1g")
 	flags.StringVar(&f.gpu, "gpu", "", "`NUMBER` of GPUs")
 	flags.StringVar(&f.policy, "policy", "", "`FILE` of its network policy, in JSON or YAML")
 	flags.StringVar(&f.class, "runtime-class", "",
@@ -70,6 +75,9 @@ func (f *specFlags) options(t *tool, image string) (sandbox.CreateOptions, error
 		o.Username, o.Password = f.user, t.Env("SANDBOX_REGISTRY_PASSWORD")
 	}
 	var err error
+	if o.Memory, err = memorySize(f.memory); err != nil {
+		return o, err
+	}
 	if o.Env, err = environment(f.env, t.Env); err != nil {
 		return o, err
 	}
@@ -92,7 +100,8 @@ func (f *specFlags) options(t *tool, image string) (sandbox.CreateOptions, error
 	if o.Extensions, err = parseExtensions(f.extensions); err != nil {
 		return o, err
 	}
-	if f.policy != "" {
+	// An empty name, of a variable that is not set, is no sandbox without a policy.
+	if f.policy != "" || f.given("policy") {
 		if o.NetworkPolicy, err = readPolicy(f.policy); err != nil {
 			return o, err
 		}
@@ -176,6 +185,9 @@ func parseExtensions(list []string) (json.RawMessage, error) {
 // readPolicy reads a network policy; "-" is not special, because commands have uses of their own
 // for the standard input.
 func readPolicy(file string) (*sandbox.NetworkPolicy, error) {
+	if file == "" {
+		return nil, usageErrorf("policy: must be the name of a file, not empty")
+	}
 	info, err := os.Stat(file)
 	if err != nil {
 		return nil, fmt.Errorf("policy: %w", err)
@@ -188,9 +200,13 @@ func readPolicy(file string) (*sandbox.NetworkPolicy, error) {
 		return nil, fmt.Errorf("policy: %w", err)
 	}
 	// The contract's names are those of the JSON tags.
-	var value any
-	if err := yaml.Unmarshal(text, &value); err != nil {
+	var value, second any
+	documents := yaml.NewDecoder(bytes.NewReader(text))
+	if err := documents.Decode(&value); err != nil && !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("policy: %s: %w", file, err)
+	}
+	if err := documents.Decode(&second); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("policy: %s: must be one YAML document", file)
 	}
 	text, err = json.Marshal(value)
 	if err != nil {
@@ -201,6 +217,10 @@ func readPolicy(file string) (*sandbox.NetworkPolicy, error) {
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(policy); err != nil {
 		return nil, fmt.Errorf("policy: %s: %w", file, err)
+	}
+	if policy.DefaultAction == nil && len(policy.Egress) == 0 {
+		return nil, fmt.Errorf("policy: %s: must have a defaultAction or egress rules; "+
+			"leave --policy out to allow everything", file)
 	}
 	return policy, nil
 }

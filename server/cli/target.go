@@ -128,7 +128,8 @@ func newConnection(to service) (*connection, error) {
 	if err != nil {
 		return nil, fmt.Errorf("prepare the client of %s: %w", to.URL, err)
 	}
-	c.client, err = sandbox.New(&sandbox.Options{URL: to.URL, Key: to.APIKey, HTTPClient: c.http})
+	// Whether the environment's key is the one was decided before: login, for one, tries the key that it saves.
+	c.client, err = sandbox.New(&sandbox.Options{URL: to.URL, Key: to.APIKey, NoKey: !c.secured, HTTPClient: c.http})
 	return c, err
 }
 

@@ -180,6 +180,7 @@ func TestRefusals(t *testing.T) {
 		says   []string
 	}{
 		"policy without a sidecar": {func(s *lifecycle.Spec) { s.NetworkPolicy = &lifecycle.NetworkPolicy{DefaultAction: "deny"} }, []string{"networkPolicy", "egress.image"}},
+		"empty policy":             {func(s *lifecycle.Spec) { s.NetworkPolicy = &lifecycle.NetworkPolicy{} }, []string{"networkPolicy", "egress.image"}},
 		"path that is not allowed": {func(s *lifecycle.Spec) {
 			s.Volumes = []lifecycle.Volume{{Name: "x", HostPath: "/etc", MountPath: "/x"}}
 		}, []string{"volumes[0].host.path", "storage.allowed_host_paths"}},

@@ -153,7 +153,7 @@ func (c *Cluster) seccomp() *corev1.SeccompProfile {
 // starts; and that has neither of the capabilities that could change it or forge what it goes by ("Networking rules", 4).
 func (c *Cluster) wallIn(pod *corev1.PodSpec, policy *lifecycle.NetworkPolicy, secret *secret) error {
 	if c.EgressImage == "" {
-		if !policy.Empty() {
+		if policy != nil {
 			return lifecycle.Invalidf("networkPolicy: a network policy requires bridge mode and egress image configuration: egress.image is not set")
 		}
 		return nil
@@ -350,7 +350,7 @@ func fits(pool *v1alpha1.Pool, spec lifecycle.Spec, class lifecycle.RuntimeClass
 		return lifecycle.Invalidf("volumes: the pods of Pool %q exist already, so volumes cannot be added", pool.Name)
 	case len(spec.Requests) > 0:
 		return lifecycle.Invalidf("resourceRequests: the pods of Pool %q exist already, with what is reserved for them", pool.Name)
-	case !spec.NetworkPolicy.Empty():
+	case spec.NetworkPolicy != nil:
 		return lifecycle.Invalidf("networkPolicy: the pods of Pool %q exist already, so an egress sidecar cannot be added", pool.Name)
 	}
 	wanted, err := requirements(spec.Resources, nil)

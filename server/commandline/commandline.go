@@ -50,6 +50,14 @@ func Run(root *cobra.Command, args []string, stdout, stderr io.Writer) int {
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
 	root.SetUsageFunc(writeUsage)
+	for _, command := range root.Commands() {
+		if words := command.Annotations[versionWords]; words != "" {
+			root.Version = words
+			root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
+			root.Flags().Bool("version", false, "print the version")
+			root.Flags().Lookup("version").Hidden = true // the help has the command
+		}
+	}
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetArgs(append([]string{}, args...)) // cobra takes those of the process for nil
@@ -117,12 +125,17 @@ func Group(name, short string, commands ...*cobra.Command) *cobra.Command {
 
 func isGroup(command *cobra.Command) bool { return command.Annotations[group] != "" }
 
-// Version returns the command version, which prints the program's name and the words.
+// versionWords is an annotation of the command that Version returns: what it prints after the program's name.
+const versionWords = "version-words"
+
+// Version returns the command version, which prints the program's name and the words. Of a program that has it, the flag --version prints
+// the same.
 func Version(words ...string) *cobra.Command {
 	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  NoArguments,
+		Use:         "version",
+		Short:       "Print the version",
+		Args:        NoArguments,
+		Annotations: map[string]string{versionWords: strings.Join(words, " ")},
 		RunE: func(c *cobra.Command, _ []string) error {
 			line := append([]string{c.Root().Name()}, words...)
 			_, err := fmt.Fprintln(c.OutOrStdout(), strings.Join(line, " "))

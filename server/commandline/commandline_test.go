@@ -59,6 +59,7 @@ func TestRun(t *testing.T) {
 	}{
 		{nil, 0, "done\n", ""},
 		{[]string{"version"}, 0, "program 1.2 commit\n", ""},
+		{[]string{"--version"}, 0, "program 1.2 commit\n", ""},
 		{[]string{"config", "check"}, 0, "", ""},
 		{[]string{"--outcome", "failure"}, 1, "", "a failure\n"},
 		{[]string{"--outcome", "code"}, 78, "", "around: a failure of its own\n"},

@@ -5,6 +5,8 @@ import (
 	_ "embed" // for the example file
 	"fmt"
 	"io"
+	"strconv"
+	"strings"
 
 	"github.com/pelletier/go-toml/v2"
 )
@@ -46,4 +48,25 @@ var example string
 // demands apiKey, listens on 127.0.0.1 and permits no path of the host to be mounted.
 func Init(apiKey string) []byte {
 	return bytes.Replace([]byte(example), []byte("API_KEY"), []byte(apiKey), 1)
+}
+
+// InitLocal is Init for the local engine, which loads the images of the archives, absolute paths, at
+// its start. What is for Docker alone is at its default, so that it causes no warning.
+func InitLocal(apiKey string, archives []string) []byte {
+	list := make([]string, len(archives))
+	for i, path := range archives {
+		list[i] = strconv.Quote(path)
+	}
+	text := string(Init(apiKey))
+	for _, change := range [][2]string{
+		{`type = "docker"`, `type = "local"`},
+		{"spare_networks = 2", "spare_networks = 0"},
+		{"server.host, server.api_key and storage.host_volumes keep the service closed,\n" +
+			"# docker.spare_networks shortens creates. A line", "server.host, server.api_key and storage.host_volumes keep the service closed,\n" +
+			"# local.archives has the images of this machine. A line"},
+		{"archives = []", "archives = [" + strings.Join(list, ", ") + "]"},
+	} {
+		text = strings.Replace(text, change[0], change[1], 1)
+	}
+	return []byte(text)
 }

@@ -24,9 +24,16 @@ type ImageStore interface {
 	// the engine does not keep it for as long as it is.
 	Remove(ctx context.Context, ref string) error
 
-	// Prune removes images that have no name and no sandbox, with all also those that have a name, and returns how many bytes that freed.
+	// Prune removes images that have no name and no sandbox, with all also those that have a name, and returns what became of them.
 	// It returns KindUnsupported where the engine's images are not the service's alone.
-	Prune(ctx context.Context, all bool) (freed int64, err error)
+	Prune(ctx context.Context, all bool) (PrunedImages, error)
+}
+
+// PrunedImages is what a removal of images has freed, and what it has left.
+type PrunedImages struct {
+	FreedBytes int64         // of disk
+	Recent     int           // how many images stay only because they were loaded or used a short time ago
+	Grace      time.Duration // how long that is
 }
 
 // Image is an image that an engine has.

@@ -26,11 +26,6 @@ type EgressRule struct {
 	Target string
 }
 
-// Empty reports whether the policy asks for nothing, which the document defines as "allow all".
-func (p *NetworkPolicy) Empty() bool {
-	return p == nil || (p.DefaultAction == "" && len(p.Egress) == 0 && !p.DryRun)
-}
-
 // Clone returns a copy that shares nothing mutable with the policy.
 func (p *NetworkPolicy) Clone() *NetworkPolicy {
 	if p == nil {

@@ -41,9 +41,10 @@ func (c RuntimeClasses) Names() []string {
 	return names
 }
 
-// CheckPolicy returns an Error of KindInvalid when the policy asks for something and no wall can hold it for sandboxes of the class.
+// CheckPolicy returns an Error of KindInvalid when there is a policy, and sandboxes of the class have no egress sidecar that enforces it. That
+// goes for an empty policy too: it was meant to say something.
 func (c RuntimeClass) CheckPolicy(policy *NetworkPolicy) error {
-	if c.EgressSidecar || policy.Empty() {
+	if c.EgressSidecar || policy == nil {
 		return nil
 	}
 	return Invalidf("networkPolicy: cannot be held for the runtime class %q, whose sandboxes have no egress sidecar (egress_sidecar of the class in runtime.classes)", c.Name)

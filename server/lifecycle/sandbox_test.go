@@ -126,24 +126,6 @@ func TestFilterMatch(t *testing.T) {
 	}
 }
 
-func TestNetworkPolicyEmpty(t *testing.T) {
-	for name, test := range map[string]struct {
-		policy *lifecycle.NetworkPolicy
-		want   bool
-	}{
-		"omitted": {nil, true},
-		"empty":   {&lifecycle.NetworkPolicy{}, true},
-		"action":  {&lifecycle.NetworkPolicy{DefaultAction: "allow"}, false},
-		"rules":   {&lifecycle.NetworkPolicy{Egress: []lifecycle.EgressRule{{Action: "deny", Target: "10.0.0.0/8"}}}, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if got := test.policy.Empty(); got != test.want {
-				t.Errorf("got %t, want %t", got, test.want)
-			}
-		})
-	}
-}
-
 func TestSpecJSONHasNoCredentials(t *testing.T) {
 	data, err := json.Marshal(fullRecord())
 	if err != nil {

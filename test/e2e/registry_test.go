@@ -112,6 +112,8 @@ func TestScratchImageInAPrivateRegistry(t *testing.T) {
 
 	// An image that the engine has is used as it is, for every client.
 	s.Running(t, lives.Request(image, "/forever"))
+	// One without a program that waits has the idle entrypoint of every sandbox.
+	s.Running(t, lives.Request(image, "/opt/sandbox/execd-init", "idle"))
 
 	s.Delete(t, first)
 	if got := s.Await(t, first, "Terminated").Status; got.Reason != "USER_DELETE" {

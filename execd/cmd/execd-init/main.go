@@ -2,13 +2,17 @@
 // status.
 //
 //	execd-init [flags of execd] -- entrypoint [arguments]
+//	execd-init idle
 //	execd-init hold
 //
 // It listens on execd's port before anything else runs, and keeps the port while execd is started again. execd is the program of that name
 // in its own folder. The status also goes to the open file that EXECD_EXIT_FD names. An entrypoint that has not ended EXECD_STOP_GRACE after a
 // SIGTERM is killed; it gets the signal of EXECD_STOP_SIGNAL in its place.
 //
-// With the word hold it does nothing until SIGTERM: a network namespace that no sandbox has yet needs a process.
+// With the word idle it does nothing until SIGTERM, SIGINT or SIGHUP: an entrypoint for images that have no program which waits. As the
+// entrypoint of a sandbox it costs no process, because process 1 recognises itself.
+//
+// With the word hold it does the same: a network namespace that no sandbox has yet needs a process.
 package main
 
 import (
@@ -32,6 +36,8 @@ const (
 const (
 	// name is what this program is called in its messages.
 	name = "execd-init"
+	// idle is the word for doing nothing.
+	idle = "idle"
 	// longestPause bounds the pause before execd is started again: the sandbox's own code may kill it as often as it likes.
 	longestPause = 5 * time.Second
 )
@@ -39,8 +45,8 @@ const (
 func main() { supervisor.Exit(name, func() int { return run(os.Args[1:]) }) }
 
 func run(args []string) int {
-	if slices.Equal(args, []string{"hold"}) {
-		hold()
+	if len(args) == 1 && (args[0] == idle || args[0] == "hold") {
+		wait()
 		return 0
 	}
 	flags, entrypoint, err := splitArgs(args)
@@ -74,6 +80,7 @@ func run(args []string) int {
 		State:        state,
 		LongestPause: longestPause,
 		Entrypoint:   entrypoint,
+		Idle:         slices.Equal(entrypoint, []string{self, idle}),
 		// The entrypoint could read the token from an execd that has not shielded itself yet.
 		AwaitReady: true,
 		StopSignal: settings.stopSignal,
@@ -82,10 +89,10 @@ func run(args []string) int {
 	})
 }
 
-// hold waits until the container is to end. As process 1 it would not get the signals otherwise.
-func hold() {
+// wait returns when the process is to end. As process 1 it would not get the signals otherwise.
+func wait() {
 	ended := make(chan os.Signal, 1)
-	signal.Notify(ended, syscall.SIGTERM, syscall.SIGINT)
+	signal.Notify(ended, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	<-ended
 }
 

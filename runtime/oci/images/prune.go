@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -145,6 +147,23 @@ func (s *Store) sweep(began time.Time, using []string, pins func(named) bool) (t
 		trash = append(trash, path)
 	}
 	return trash, freed, nil
+}
+
+// Recent returns how many images [Store.Prune] with the same all would remove, had the time of grace since their last use passed.
+func (s *Store) Recent(all bool) int {
+	using := s.inUse()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	recent := 0
+	for id, i := range s.images {
+		pinned := slices.ContainsFunc(slices.Collect(maps.Values(s.names)), func(n named) bool {
+			return n.Image == id && (!all || s.keep[n.Name] || s.keep[n.Image])
+		})
+		if !pinned && i.holds == 0 && !slices.Contains(using, id) {
+			recent++
+		}
+	}
+	return recent
 }
 
 // forget removes an image and its names; its layers stay. It needs s.mu.

@@ -517,3 +517,26 @@ func TestKill(t *testing.T) {
 	}
 	wantOnly(t, folder, 7, 3, 3)
 }
+
+// TestRecent counts what a prune leaves for its time of grace alone.
+func TestRecent(t *testing.T) {
+	r := newRegistry(t)
+	var using []string
+	unnamed := r.push(t, "unnamed:1", newImage(t, v1.Config{}, randomLayer(t, 1000)))
+	named := r.push(t, "named:1", newImage(t, v1.Config{}, randomLayer(t, 1000)))
+	kept := r.push(t, "kept:1", newImage(t, v1.Config{}, randomLayer(t, 1000)))
+	s := open(t, images.Options{Grace: time.Hour, Keep: []string{kept}, InUse: func() []string { return using }})
+	id := ensure(t, s, unnamed)
+	ensure(t, s, named)
+	ensure(t, s, kept)
+	if err := s.Remove(unnamed); err != nil {
+		t.Fatal(err)
+	}
+	if all, some := s.Recent(true), s.Recent(false); all != 2 || some != 1 {
+		t.Errorf("%d with all and %d without; want the two that nothing keeps, and the one of them without a name", all, some)
+	}
+	using = []string{id}
+	if all, some := s.Recent(true), s.Recent(false); all != 1 || some != 0 {
+		t.Errorf("with one in use: %d with all and %d without", all, some)
+	}
+}

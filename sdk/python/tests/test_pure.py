@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import ssl
 import time
 import tracemalloc
 import unittest
@@ -35,6 +36,7 @@ from sandboxes._errors import (
     SandboxesError,
     TransportError,
     api_error,
+    connect_error,
 )
 from sandboxes._http1 import Body, Head, Origin, chunk, request_head, split_head
 from sandboxes._operations import encode
@@ -52,6 +54,51 @@ def pieces(data: bytes, seed: int) -> list[bytes]:
         cut.append(data[:size])
         data = data[size:]
     return cut
+
+
+class Connecting(unittest.TestCase):
+    """Why there is no connection, and whether that stays so."""
+
+    def test_certificates(self) -> None:
+        error = ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed")
+        error.verify_code, error.verify_message = 18, "self-signed certificate"
+        found = connect_error("https://service", error)
+        self.assertEqual(str(found), "https://service cannot be reached: the certificate of the server is not trusted: self-signed certificate")
+        self.assertTrue(found.permanent)
+        operation = lifecycle.get_version()
+        with self.assertRaises(TransportError):
+            Repetitions(operation).pause(found)
+        self.assertIsNone(Resumption(60).pause(found))
+
+    def test_no_tls(self) -> None:
+        error = ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number")
+        error.reason = "WRONG_VERSION_NUMBER"
+        self.assertIn("the URL should begin with http://", str(connect_error("https://service", error)))
+        answer = b"Client sent an HTTP request to an HTTPS server.\n"
+        self.assertIn("the URL should begin with https://", str(api_error(400, answer, "", "")))
+
+    def test_others_are_repeated(self) -> None:
+        for error in (ConnectionRefusedError(111, "Connection refused"), TimeoutError()):
+            found = connect_error("http://service", error)
+            self.assertFalse(found.permanent or found.sent)
+        self.assertIn("it did not answer in time", str(connect_error("http://service", TimeoutError())))
+
+    def test_proxies_are_not_used(self) -> None:
+        for environment, said in (({"HTTP_PROXY": "http://proxy:3128"}, False), ({"HTTPS_PROXY": "http://proxy:3128"}, True),
+                                  ({"HTTPS_PROXY": "http://proxy:3128", "NO_PROXY": "service"}, False), ({}, False)):
+            with patch.dict("os.environ", environment, clear=True):
+                found = str(connect_error("https://service", ConnectionRefusedError(111, "Connection refused")))
+                self.assertEqual("HTTPS_PROXY is set, and this client does not use proxies" in found, said, environment)
+
+
+class Policies(unittest.TestCase):
+    def test_empty_ones_are_refused(self) -> None:
+        network = Network(None, "box")  # type: ignore[arg-type]
+        for policy in (lifecycle.NetworkPolicy(), lifecycle.NetworkPolicy(egress=[]), lifecycle.NetworkPolicy(dry_run=True)):
+            with self.assertRaisesRegex(ValueError, "must have a default_action or egress rules"):
+                network.set_policy(policy)
+            with self.assertRaisesRegex(ValueError, "must have a default_action or egress rules"):
+                Client("http://127.0.0.1:9").create("image", network_policy=policy)
 
 
 class Ages(unittest.TestCase):

@@ -2,6 +2,7 @@ import { Api } from "./calls.js";
 import { type EventOptions, type NumberedEvent, followEvents } from "./events.js";
 import type { components, paths } from "./gen/lifecycle.js";
 import { type CallOptions, Http, newKey, shortly } from "./http.js";
+import { checkPolicy } from "./network.js";
 import { type Connection, Sandbox, type SandboxInfo, type SandboxState } from "./sandbox.js";
 import type { WebSocketConstructor } from "./terminals.js";
 
@@ -36,6 +37,7 @@ export interface CreateOptions extends CallOptions {
   resourceLimits?: CreateRequest["resourceLimits"];
   /** Credentials for a private registry. */
   auth?: NonNullable<CreateRequest["image"]["auth"]>;
+  /** What the sandbox may reach; everything without it. An empty one is `invalid`. */
   networkPolicy?: NonNullable<CreateRequest["networkPolicy"]>;
   volumes?: NonNullable<CreateRequest["volumes"]>;
   /** What runs the sandbox, one of the `runtimeClasses` of the service's version. Without it, the service's default does. */
@@ -90,13 +92,14 @@ export class Client {
   async create(image: string, options: CreateOptions = {}): Promise<Sandbox> {
     const { timeout = 600, resourceLimits = {}, startTimeout = 300_000, auth, signal, ...rest } = options;
     const body: CreateRequest = {
-      entrypoint: ["tail", "-f", "/dev/null"],
+      entrypoint: ["/opt/sandbox/execd-init", "idle"], // in every sandbox, whatever its image has
       ...rest,
       image: { uri: image, ...(auth ? { auth } : {}) },
       timeout,
       resourceLimits,
     };
     signal?.throwIfAborted();
+    checkPolicy(body.networkPolicy);
     const call = signal ? { signal } : {};
     const header = newKey();
     const request = async (options: CallOptions) => {

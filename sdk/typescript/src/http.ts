@@ -171,7 +171,7 @@ export class Http {
           if (mayHaveArrived(error) || request.signal?.aborted === true) since ??= begin;
           const repeat =
             isKind(error, "rate_limited") || // it has had no effect
-            (request.idempotent === true && isKind(error, "connection", "unavailable"));
+            (request.idempotent === true && isKind(error, "connection", "unavailable") && !isPermanent(error));
           const repeatable = !(request.body instanceof ReadableStream);
           if (!repeat || !repeatable) throw error;
           if (!(await pauses.next(error.retryAfter, request.signal))) throw error;
@@ -209,10 +209,54 @@ function name(request: HttpRequest): string {
 /** An error of fetch or of reading a body as one of ours. */
 export function cut(error: unknown, what: string): SandboxError {
   if (error instanceof SandboxError) return error;
-  const cause = error instanceof Error && error.cause instanceof Error ? error.cause : error;
-  const text = cause instanceof Error ? cause.message || cause.name : String(cause);
-  return new SandboxError("connection", `${what}: ${clean(text)}`, { cause: error });
+  return new SandboxError("connection", `${what}: ${clean(reason(error))}`, { cause: error });
 }
+
+/** What Node.js calls the errors that stay until the URL or a certificate is another, and what to say of them. */
+const permanent: Record<string, string> = {
+  CERT_HAS_EXPIRED: "it has expired",
+  CERT_NOT_YET_VALID: "it is not valid yet; is this machine's clock right?",
+  CERT_REJECTED: "it is rejected",
+  CERT_UNTRUSTED: "it is not to be trusted for servers",
+  DEPTH_ZERO_SELF_SIGNED_CERT: "it is signed by itself; a file that NODE_EXTRA_CA_CERTS names can have it",
+  ERR_TLS_CERT_ALTNAME_INVALID: "it is not for the name of the URL",
+  INVALID_CA: "the certificate of its authority is invalid",
+  SELF_SIGNED_CERT_IN_CHAIN: "its authority is not known; a file that NODE_EXTRA_CA_CERTS names can have the authority's certificate",
+  UNABLE_TO_GET_ISSUER_CERT: "its authority is not known; a file that NODE_EXTRA_CA_CERTS names can have the authority's certificate",
+  UNABLE_TO_GET_ISSUER_CERT_LOCALLY: "its authority is not known; a file that NODE_EXTRA_CA_CERTS names can have the authority's certificate",
+  UNABLE_TO_VERIFY_LEAF_SIGNATURE: "its authority is not known; a file that NODE_EXTRA_CA_CERTS names can have the authority's certificate",
+};
+const noTLS: unknown[] = ["ERR_SSL_WRONG_VERSION_NUMBER", "ERR_SSL_PACKET_LENGTH_TOO_LONG", "ERR_SSL_TLSV1_ALERT_PROTOCOL_VERSION"];
+const needsTLS = "the server speaks TLS: the URL should begin with https://, not http://";
+
+/** What fetch gives as the cause of its error: Node.js has a code there. */
+function causeOf(error: unknown): { cause: unknown; code: unknown } {
+  const cause = error instanceof Error && error.cause instanceof Error ? error.cause : error;
+  return { cause, code: cause instanceof Error && "code" in cause ? cause.code : undefined };
+}
+
+/** Why fetch failed, for people. */
+function reason(error: unknown): string {
+  const { cause, code } = causeOf(error);
+  if (typeof code === "string" && code in permanent) return `the certificate of the server is not trusted: ${permanent[code]}`;
+  if (noTLS.includes(code)) return "the server does not speak TLS: the URL should begin with http://, not https://";
+  if (typeof code === "string" && code.startsWith("HPE_")) {
+    const data = "data" in (cause as object) ? String((cause as { data: unknown }).data) : "";
+    return /^[\x15\x16]\x03/.test(data) ? needsTLS : "the answer is not HTTP";
+  }
+  // Of a name with several addresses, each has an error, and all of them together have no message.
+  if (cause instanceof AggregateError && !cause.message) return cause.errors.map((each) => (each instanceof Error ? each.message : String(each))).join("; ");
+  return cause instanceof Error ? cause.message || cause.name : String(cause);
+}
+
+/** Whether a request that failed fails the same way again: the URL or a certificate has to change first. */
+export function isPermanent(error: unknown): boolean {
+  const { code } = causeOf(error instanceof SandboxError ? error.cause : error);
+  return (typeof code === "string" && code in permanent) || noTLS.includes(code);
+}
+
+/** What servers of Go, nginx and Apache that expect TLS answer without it. */
+const plainToTLS = /HTTP request to an HTTPS server|HTTP request was sent to HTTPS port|speaking plain HTTP to an SSL-enabled server/;
 
 /** The error that an answer describes. */
 async function problem(response: Response, request: HttpRequest): Promise<SandboxError> {
@@ -220,6 +264,7 @@ async function problem(response: Response, request: HttpRequest): Promise<Sandbo
   let message = response.statusText || "no reason is given";
   try {
     const body = new TextDecoder().decode(await readAll(response, maxErrorBody));
+    if (response.status === 400 && plainToTLS.test(body)) message = needsTLS;
     const parsed = JSON.parse(body) as { code?: unknown; message?: unknown };
     if (typeof parsed.code === "string") code = clean(parsed.code);
     if (typeof parsed.message === "string") message = parsed.message;

@@ -1,4 +1,5 @@
 import type { Api } from "./calls.js";
+import { SandboxError } from "./errors.js";
 import type { components, paths } from "./gen/lifecycle.js";
 import type { CallOptions } from "./http.js";
 import { resumable } from "./resume.js";
@@ -9,6 +10,15 @@ export type NetworkPolicy = components["schemas"]["NetworkPolicy"];
 export type EgressRule = components["schemas"]["EgressRule"];
 /** What became of all attempts that are alike. */
 export type NetworkDecision = components["schemas"]["NetworkDecision"];
+
+/**
+ * Refuses a policy that is there and empty: the service takes it for one that allows everything, which whoever forgot to fill it
+ * in did not mean.
+ */
+export function checkPolicy(policy: NetworkPolicy | undefined): void {
+  if (policy === undefined || policy.defaultAction !== undefined || (policy.egress?.length ?? 0) > 0) return;
+  throw new SandboxError("invalid", "networkPolicy: must have a defaultAction or egress rules: an empty one would allow everything");
+}
 
 /** What one sandbox may reach, and what it reached. It is a `conflict` without an egress sidecar. */
 export class Network {
@@ -27,8 +37,9 @@ export class Network {
     return this.api.json("get", "/v1/sandboxes/{sandboxId}/network-policy", { path: this.#path }, options);
   }
 
-  /** Replaces the whole policy; `{}` allows everything. */
-  replace(policy: NetworkPolicy, options: CallOptions = {}): Promise<NetworkPolicy> {
+  /** Replaces the whole policy. An empty one is `invalid`; `{ defaultAction: "allow" }` allows everything. */
+  async replace(policy: NetworkPolicy, options: CallOptions = {}): Promise<NetworkPolicy> {
+    checkPolicy(policy);
     const input = { path: this.#path, body: policy };
     return this.api.json("put", "/v1/sandboxes/{sandboxId}/network-policy", input, options);
   }

@@ -27,7 +27,11 @@ func configCommand(file *string) *cobra.Command {
 	}
 	initial := command("init", "Write a commented example with a random API key", initialise)
 	initial.Long = `Write a commented example, with a random API key and for 127.0.0.1, to the file
-of the configuration, unless it exists. With --config - print it.`
+of the configuration, unless it exists. With --config - print it.
+
+It is for Docker where a Docker Engine answers (at $DOCKER_HOST, else at
+/var/run/docker.sock), and for the local engine where none does, the command is
+given as root, and crun, runc or runsc is installed.`
 	return commandline.Group("config", "Check, print or begin a configuration",
 		command("check", "Report whether the configuration is valid", check),
 		command("print", "Print the values in effect, secrets masked", print),
@@ -62,7 +66,7 @@ func print(file string, out io.Writer) error {
 func initialise(file string, out io.Writer) error {
 	key := make([]byte, 32)
 	rand.Read(key) // crypto/rand.Read never returns an error
-	example := config.Init(hex.EncodeToString(key))
+	example, fits := fitting(hex.EncodeToString(key), os.Getenv)
 	if file == "-" {
 		_, err := out.Write(example)
 		return err
@@ -84,6 +88,6 @@ func initialise(file string, out io.Writer) error {
 	if err := created.Close(); err != nil {
 		return fmt.Errorf("config init: %w", err)
 	}
-	fmt.Fprintf(out, "wrote %s, with a random API key (server.api_key)\n", file)
+	fmt.Fprintf(out, "wrote %s, with a random API key (server.api_key)\n%s\n", file, fits)
 	return nil
 }

@@ -52,6 +52,8 @@ func testRefusedCreates(t *testing.T, s *Service) {
 			[]string{"resourceLimits/cpu"}},
 		"memory 512": {fields{"resourceLimits": fields{"memory": "512"}},
 			[]string{"resourceLimits.memory", "512Mi"}},
+		"memory in the units of docker": {fields{"resourceLimits": fields{"memory": "1g"}},
+			[]string{"resourceLimits/memory", "must be a number with one of the units", "512Mi"}},
 		"memory too small": {fields{"resourceLimits": fields{"memory": "1Mi"}},
 			[]string{"resourceLimits.memory", "16Mi"}},
 		"gpu x": {fields{"resourceLimits": fields{"gpu": "x"}},

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import ssl
 from typing import Any, cast
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 
 class SandboxesError(Exception):
@@ -13,12 +16,14 @@ class SandboxesError(Exception):
 class TransportError(SandboxesError):
     """The service could not be reached, or a connection broke before the answer was complete.
 
-    `sent` says whether the request may have had its effect.
+    `sent` says whether the request may have had its effect, `permanent` whether it fails the same way when it is
+    sent again: the URL or a certificate has to change first.
     """
 
-    def __init__(self, message: str, *, sent: bool) -> None:
+    def __init__(self, message: str, *, sent: bool, permanent: bool = False) -> None:
         super().__init__(message)
         self.sent = sent
+        self.permanent = permanent
 
 
 class ProtocolError(SandboxesError):
@@ -107,6 +112,33 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() or letter in "\n\t" else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
+NEEDS_TLS = "the server speaks TLS: the URL should begin with https://, not http://"
+
+
+def connect_error(url: str, error: OSError) -> TransportError:
+    """Why there is no connection."""
+    reason, permanent = str(error) or "it did not answer in time", False
+    if isinstance(error, ssl.SSLCertVerificationError):
+        reason, permanent = f"the certificate of the server is not trusted: {printable(error.verify_message)}", True
+    elif isinstance(error, ssl.SSLError) and error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"):
+        reason, permanent = "the server does not speak TLS: the URL should begin with http://, not https://", True
+    elif isinstance(error, ssl.SSLError):
+        reason = f"the TLS handshake failed: {(error.reason or 'it was cut').lower().replace('_', ' ')}"
+    return TransportError(f"{url} cannot be reached: {reason}{_unused_proxy(url)}", sent=False, permanent=permanent)
+
+
+def _unused_proxy(url: str) -> str:
+    """What to say where the environment names a proxy for a URL: this client connects directly."""
+    parts = urlsplit(url)
+    if parts.scheme not in getproxies() or proxy_bypass(parts.hostname or ""):
+        return ""
+    return f" ({parts.scheme.upper()}_PROXY is set, and this client does not use proxies)"
+
+
+_PLAIN_TO_TLS = (b"HTTP request to an HTTPS server", b"HTTP request was sent to HTTPS port", b"speaking plain HTTP to an SSL-enabled server")
+"""What servers that expect TLS answer without it: of Go, nginx and Apache."""
+
+
 def api_error(status: int, body: bytes, request_id: str, retry_after: str) -> APIError:
     """The error that an answer is, whoever made it: a proxy on the way may answer with a page."""
     code, message = "", ""
@@ -119,6 +151,8 @@ def api_error(status: int, body: bytes, request_id: str, retry_after: str) -> AP
         code, message = str(found.get("code", "")), str(found.get("message", ""))
     if not message and 300 <= status < 400:
         message = "the answer is a redirect, which is not followed"
+    if not message and status == 400 and any(text in body for text in _PLAIN_TO_TLS):
+        message = NEEDS_TLS
     after = float(retry_after) if retry_after.isdecimal() and len(retry_after) < 10 else None
     return _KINDS.get(status, APIError)(
         status, printable(code[:100]) or "UNKNOWN", printable(message[:2000]) or "no message", printable(request_id), after)

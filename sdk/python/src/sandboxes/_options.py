@@ -8,10 +8,15 @@ from datetime import datetime, timedelta, timezone
 from typing import Mapping
 from urllib.parse import urlencode
 
+from ._gen.lifecycle import NetworkPolicy
+
 Duration = float | timedelta
 """A number of seconds, or a timedelta."""
 
 DAEMON_PORT = 44772
+
+IDLE_ENTRYPOINT = ("/opt/sandbox/execd-init", "idle")
+"""A program that does nothing until the sandbox is to end. It is in every sandbox, whatever the image has."""
 
 
 def seconds(duration: Duration) -> float:
@@ -42,6 +47,15 @@ def service_url(url: str | None) -> str:
 def service_key(key: str | None) -> str | None:
     """The key: the argument, else $SERVICE_API_KEY; an open service needs none."""
     return key if key is not None else os.environ.get("SERVICE_API_KEY")
+
+
+def check_policy(policy: NetworkPolicy | None) -> None:
+    """Refuses a policy that is there and empty.
+
+    The service takes it for one that allows everything, which whoever forgot to fill it in did not mean.
+    """
+    if policy is not None and policy.default_action is None and not policy.egress:
+        raise ValueError("network_policy: must have a default_action or egress rules: an empty one would allow everything")
 
 
 def metadata_filter(metadata: Mapping[str, str] | None) -> str | None:

@@ -58,6 +58,8 @@ class Repetitions:
                 return True
             case ConflictError():
                 return error.retry_after is not None  # soon the state will allow it
+            case TransportError(permanent=True):
+                return False
             case TransportError(sent=False):
                 return True
             case TransportError() | UnavailableError():
@@ -83,7 +85,7 @@ class Resumption:
         temporary = isinstance(error, (TransportError, UnavailableError, RateLimitedError, ConflictError))
         if self._deadline is None:
             self._deadline = time.monotonic() + self._limit
-        if not temporary or time.monotonic() >= self._deadline:
+        if not temporary or isinstance(error, TransportError) and error.permanent or time.monotonic() >= self._deadline:
             return None
         seconds = _pause(self._pause, error)
         self._pause = min(LONGEST_PAUSE, self._pause * 2 or 0.05)

@@ -512,7 +512,8 @@ export interface paths {
         put?: never;
         /**
          * Remove images that nothing needs
-         * @description Removes images that have neither a name nor a sandbox. It is 501 with an engine that has
+         * @description Removes images that have neither a name nor a sandbox, and were neither loaded nor used a
+         *     short time ago, as the answer says. It is 501 with an engine that has
          *     the images of other programs, too.
          */
         post: operations["pruneImages"];
@@ -738,7 +739,9 @@ export interface components {
             gpu?: string;
         };
         /**
-         * @description The entry process as `[executable, arg1, ...]`. It replaces the image's own entrypoint and command.
+         * @description The entry process as `[executable, arg1, ...]`. It replaces the image's own entrypoint and
+         *     command. Every sandbox has `/opt/sandbox/execd-init idle`, whatever its image: it does
+         *     nothing until the sandbox is to end.
          * @example [
          *       "sleep",
          *       "infinity"
@@ -811,10 +814,21 @@ export interface components {
              * @example 120795136
              */
             freedBytes: number;
+            /**
+             * @description How many images stay only because they were loaded or used in the last `graceSeconds`.
+             * @example 2
+             */
+            recent?: number;
+            /**
+             * @description For how many seconds an image stays after it was loaded or used last.
+             * @example 600
+             */
+            graceSeconds?: number;
         };
         /**
          * @description What the sandbox may reach. It requires bridge mode and a configured egress
-         *     image. An empty policy allows everything.
+         *     image; without them a create that has one, even an empty one, is 400. An empty policy
+         *     allows everything.
          */
         NetworkPolicy: {
             defaultAction?: components["schemas"]["NetworkAction"];

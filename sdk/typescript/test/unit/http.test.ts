@@ -12,7 +12,7 @@ const servers: (() => void)[] = [];
 after(() => servers.forEach((close) => close()));
 
 /** A client of a server that answers as a test wants, and what the server was asked. */
-async function clientOf(handler: Handler, options = {}): Promise<{ client: Client; asked: IncomingMessage[] }> {
+async function clientOf(handler: Handler, options = {}): Promise<{ client: Client; asked: IncomingMessage[]; port: number }> {
   const asked: IncomingMessage[] = [];
   const server = createServer((request, response) => {
     asked.push(request);
@@ -23,8 +23,9 @@ async function clientOf(handler: Handler, options = {}): Promise<{ client: Clien
     server.closeAllConnections();
     server.close();
   });
-  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}/`;
-  return { client: new Client({ url, apiKey: "secret", retryFor: 2_000, ...options }), asked };
+  const { port } = server.address() as AddressInfo;
+  const url = `http://127.0.0.1:${port}/`;
+  return { client: new Client({ url, apiKey: "secret", retryFor: 2_000, ...options }), asked, port };
 }
 
 function refuse(response: ServerResponse, status: number, code: string, headers = {}): void {
@@ -502,4 +503,48 @@ test("a stream that cannot be resumed fails, and says so", async () => {
   assert.deepEqual(seen, [7]);
   assert.ok(asked.length > 2, `${asked.length} requests`);
   assert.ok(asked.slice(1).every(({ headers }) => headers["last-event-id"] === "7"));
+});
+
+test("an empty network policy is refused before it is sent", async () => {
+  const { client, asked } = await clientOf((_, response) => response.end("{}"));
+  for (const networkPolicy of [{}, { egress: [] }, { dryRun: true }]) {
+    const error = await errorOf(client.create("image", { networkPolicy }));
+    assert.equal(error.kind, "invalid");
+    assert.match(error.message, /networkPolicy: must have a defaultAction or egress rules/);
+  }
+  assert.equal(asked.length, 0);
+});
+
+test("without an entrypoint, a sandbox has the idle one that is in every sandbox", async () => {
+  let body = "";
+  const { client } = await clientOf((request, response) => {
+    request.on("data", (piece: Buffer) => (body += piece.toString()));
+    request.on("end", () => refuse(response, 400, "INVALID"));
+  });
+  await errorOf(client.create("image"));
+  assert.deepEqual((JSON.parse(body) as { entrypoint: string[] }).entrypoint, ["/opt/sandbox/execd-init", "idle"]);
+});
+
+test("the reason of a connection that fails is told apart", async () => {
+  const plain = await clientOf((_, response) => response.end("{}"));
+  const failing = (code: string, message = "") => () => Promise.reject(new TypeError("fetch failed", { cause: Object.assign(new Error(message), { code }) }));
+  const says = async (code: string, message?: string) => {
+    let times = 0;
+    const reject = failing(code, message);
+    const client = new Client({ url: "https://service.example", retryFor: 300, fetch: () => (times++, reject()) });
+    return { message: (await errorOf(client.get("a"))).message, times };
+  };
+  for (const code of ["DEPTH_ZERO_SELF_SIGNED_CERT", "CERT_HAS_EXPIRED", "ERR_TLS_CERT_ALTNAME_INVALID", "UNABLE_TO_VERIFY_LEAF_SIGNATURE"]) {
+    const got = await says(code);
+    assert.match(got.message, /the certificate of the server is not trusted: it/);
+    assert.equal(got.times, 1, code);
+  }
+  assert.match((await says("ERR_SSL_WRONG_VERSION_NUMBER")).message, /the URL should begin with http:/);
+  assert.match((await says("ECONNREFUSED", "connect ECONNREFUSED 127.0.0.1:9")).message, /ECONNREFUSED/);
+  const several = new AggregateError([new Error("connect ECONNREFUSED ::1:9"), new Error("connect ECONNREFUSED 127.0.0.1:9")]);
+  const client = new Client({ url: "http://localhost:9", retryFor: 0, fetch: () => Promise.reject(new TypeError("fetch failed", { cause: several })) });
+  assert.match((await errorOf(client.get("a"))).message, /ECONNREFUSED ::1:9; connect ECONNREFUSED 127/);
+  // A real one: TLS to a server without it.
+  const url = `https://127.0.0.1:${plain.port}`;
+  assert.match((await errorOf(new Client({ url, retryFor: 0 }).get("a"))).message, /the URL should begin with http:/);
 });

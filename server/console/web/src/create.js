@@ -46,9 +46,10 @@ function bodyOf({ elements }) {
   if (value('name')) metadata.name = value('name');
   if (Object.keys(metadata).length) body.metadata = metadata;
   if (elements.runtimeClass?.value) body.runtimeClass = elements.runtimeClass.value;
-  if (value('defaultAction') || value('egress')) {
-    body.networkPolicy = { egress: rules(elements.egress.value) };
-    if (value('defaultAction')) body.networkPolicy.defaultAction = value('defaultAction');
+  if (value('defaultAction') || value('egress') || elements.dryRun.checked) {
+    // Without it the service allows what no rule matches, which "no policy" does not say.
+    if (!value('defaultAction')) throw new Error('networkPolicy/defaultAction: choose allow or deny for what no rule matches');
+    body.networkPolicy = { egress: rules(elements.egress.value), defaultAction: value('defaultAction') };
     if (elements.dryRun.checked) body.networkPolicy.dryRun = true;
   }
   if (value('volumes')) body.volumes = json(value('volumes'), 'volumes');
@@ -58,7 +59,7 @@ function bodyOf({ elements }) {
 
 // The fields of the form by the place that an error of the API names. Some of its rules write body/resourceLimits/cpu, others resourceLimits.cpu.
 const places = [['body/image/auth', 'username'], ['body/image', 'uri'], ['body/timeout', 'timeout'], ['body/resourceLimits/cpu', 'cpu'], ['body/resourceLimits/memory', 'memory'],
-  ['body/resourceLimits/gpu', 'gpu'], ['body/entrypoint', 'entrypoint'], ['body/env', 'env'], ['body/metadata', 'metadata'], ['body/networkPolicy', 'egress'],
+  ['body/resourceLimits/gpu', 'gpu'], ['body/entrypoint', 'entrypoint'], ['body/env', 'env'], ['body/metadata', 'metadata'], ['body/networkPolicy/defaultAction', 'defaultAction'], ['body/networkPolicy', 'egress'],
   ['body/runtimeClass', 'runtimeClass'], ['body/volumes', 'volumes'], ['body/extensions', 'extensions']];
 
 /** useChoices returns the runtime classes of the service, and the images to suggest: those that its engine has, which it lists for
@@ -119,7 +120,7 @@ export function Create() {
     <form class="create" onSubmit=${submit}>
       ${field('uri', 'Image', { required: true, placeholder: 'python:3.12', list: 'images' })}
       <datalist id="images">${images.map((name) => html`<option key=${name} value=${name} />`)}</datalist>
-      ${field('entrypoint', 'Entrypoint', { required: true, defaultValue: 'sleep infinity' }, 'The program and its arguments, with quotes as in a shell; nothing is expanded. The sandbox ends with it.')}
+      ${field('entrypoint', 'Entrypoint', { required: true, defaultValue: '/opt/sandbox/execd-init idle' }, 'The program and its arguments, with quotes as in a shell; nothing is expanded. The sandbox ends with it. What stands here is in every sandbox and does nothing.')}
       ${field('name', 'Name', { maxlength: 4096 })}
       <div class="fields">
         ${field('timeout', 'Lifetime in seconds', { type: 'number', required: true, min: limits.timeout.minimum, max: limits.timeout.maximum, defaultValue: 3600 }, `${limits.timeout.minimum} to ${limits.timeout.maximum}`)}
@@ -136,7 +137,7 @@ export function Create() {
       </details>
       <details><summary>Network policy</summary>
         <div class="field"><label for="f-defaultAction">What no rule matches</label>
-          <select id="f-defaultAction" name="defaultAction"><option value="">no policy</option>${limits.actions.map((action) => html`<option>${action}</option>`)}</select></div>
+          <select id="f-defaultAction" name="defaultAction" aria-invalid=${wrong === 'defaultAction' ? 'true' : undefined}><option value="">no policy</option>${limits.actions.map((action) => html`<option>${action}</option>`)}</select></div>
         ${area('egress', 'Rules', 'allow *.example.com\nallow 10.20.0.0/16', 'allow or deny and a domain, wildcard domain or CIDR range on each line; the first that matches decides')}
         <label><input type="checkbox" name="dryRun" /> Dry run: record, and let everything pass</label>
       </details>

@@ -10,7 +10,8 @@ from copy import copy
 from typing import TypeVar, cast
 
 from .._decode import decode
-from .._errors import APIError, NotFoundError, ProtocolError, SandboxesError, TransportError, api_error
+from .._errors import (NEEDS_TLS, APIError, NotFoundError, ProtocolError, SandboxesError, TransportError, api_error,
+                       connect_error)
 from .._http1 import Body, Head, Origin, chunk, common_headers, request_head, split_head
 from .._operations import Call, Operation, Upgrade
 from .._retry import Repetitions
@@ -209,8 +210,7 @@ class AsyncHTTP:
         try:
             return await AsyncConnection.open(self.origin, self._tls, self.timeout)
         except OSError as error:
-            reason = str(error) or "it did not answer in time"
-            raise TransportError(f"{self.origin.url} cannot be reached: {reason}", sent=False) from error
+            raise connect_error(self.origin.url, error) from error
 
     async def _send(self, connection: AsyncConnection, operation: Operation, prefix: str, timeout: float,
                     content: list[bytes | AsyncIterable[bytes]] | None, extra: list[tuple[str, str]]) -> Head:
@@ -270,6 +270,8 @@ class AsyncHTTP:
             head = split_head(connection.buffer)
             if head is not None and (head.status >= 200 or head.status == 101):
                 return head
+            if connection.buffer.startswith((b"\x15\x03", b"\x16\x03")):  # an alert, or a handshake
+                raise ProtocolError(f"{self.origin.url}: {NEEDS_TLS}")
             if head is None:
                 data = await connection.read(max(0.001, deadline - time.monotonic()))
                 if not data:

@@ -6,6 +6,7 @@ from typing import Sequence, TypeAlias
 
 from .._gen import lifecycle
 from .._gen.lifecycle import EgressRule, NetworkDecision, NetworkPolicy
+from .._options import check_policy
 from .http import AsyncHTTP
 from .streams import AsyncEvents
 
@@ -24,7 +25,8 @@ class AsyncNetwork:
         return await self._http.call(lifecycle.get_network_policy(self._id))
 
     async def set_policy(self, policy: NetworkPolicy) -> NetworkPolicy:
-        """Replaces the whole policy."""
+        """Replaces the whole policy. An empty one is a ValueError; one with the default action "allow" allows everything."""
+        check_policy(policy)
         return await self._http.call(lifecycle.replace_network_policy(self._id, policy))
 
     async def add_rules(self, rules: Sequence[EgressRule]) -> NetworkPolicy:

@@ -54,7 +54,10 @@ class CreateSandboxRequest:
     }
 
     entrypoint: Sequence[str]
-    """The entry process as `[executable, arg1, ...]`. It replaces the image's own entrypoint and command."""
+    """The entry process as `[executable, arg1, ...]`. It replaces the image's own entrypoint and
+    command. Every sandbox has `/opt/sandbox/execd-init idle`, whatever its image: it does
+    nothing until the sandbox is to end.
+    """
     env: Mapping[str, str] | None = None
     """Environment variables of the sandbox, on top of the image's own. Names that begin with
     `EXECD_` are reserved, but for `EXECD_API_GRACE_SHUTDOWN` and `EXECD_LOG_FILE`.
@@ -72,7 +75,8 @@ class CreateSandboxRequest:
     """
     network_policy: NetworkPolicy | None = None
     """What the sandbox may reach. It requires bridge mode and a configured egress
-    image. An empty policy allows everything.
+    image; without them a create that has one, even an empty one, is 400. An empty policy
+    allows everything.
     """
     resource_limits: ResourceLimits
     """The most that the sandbox may use of each resource. What is left out is not limited."""
@@ -103,7 +107,10 @@ class CreatedSandbox:
     created_at: datetime
     """When the sandbox was created, RFC 3339 in UTC."""
     entrypoint: Sequence[str]
-    """The entry process as `[executable, arg1, ...]`. It replaces the image's own entrypoint and command."""
+    """The entry process as `[executable, arg1, ...]`. It replaces the image's own entrypoint and
+    command. Every sandbox has `/opt/sandbox/execd-init idle`, whatever its image: it does
+    nothing until the sandbox is to end.
+    """
     expires_at: datetime
     """When the sandbox ends by itself, RFC 3339 in UTC."""
     id: str
@@ -320,7 +327,8 @@ class NetworkDecisionList:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkPolicy:
     """What the sandbox may reach. It requires bridge mode and a configured egress
-    image. An empty policy allows everything.
+    image; without them a create that has one, even an empty one, is 400. An empty policy
+    allows everything.
     """
 
     JSON_NAMES: ClassVar[Mapping[str, str]] = {
@@ -365,10 +373,15 @@ class PrunedImages:
 
     JSON_NAMES: ClassVar[Mapping[str, str]] = {
         "freed_bytes": "freedBytes",
+        "grace_seconds": "graceSeconds",
     }
 
     freed_bytes: int
     """Bytes of disk."""
+    grace_seconds: int | None = None
+    """For how many seconds an image stays after it was loaded or used last."""
+    recent: int | None = None
+    """How many images stay only because they were loaded or used in the last `graceSeconds`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -438,7 +451,10 @@ class Sandbox:
     created_at: datetime
     """When the sandbox was created, RFC 3339 in UTC."""
     entrypoint: Sequence[str]
-    """The entry process as `[executable, arg1, ...]`. It replaces the image's own entrypoint and command."""
+    """The entry process as `[executable, arg1, ...]`. It replaces the image's own entrypoint and
+    command. Every sandbox has `/opt/sandbox/execd-init idle`, whatever its image: it does
+    nothing until the sandbox is to end.
+    """
     expires_at: datetime
     """When the sandbox ends by itself, RFC 3339 in UTC."""
     extensions: Mapping[str, Any] | None = None
@@ -506,7 +522,8 @@ class SandboxEvent:
     """The keys that were removed from the metadata. Absent when none was."""
     network_policy: NetworkPolicy | None = None
     """What the sandbox may reach. It requires bridge mode and a configured egress
-    image. An empty policy allows everything.
+    image; without them a create that has one, even an empty one, is 400. An empty policy
+    allows everything.
     """
     reason: str | None = None
     """The cause for machines, as in the status of a sandbox."""
@@ -1020,7 +1037,8 @@ def prune_images(
 ) -> Call[PrunedImages]:
     """Remove images that nothing needs.
 
-    Removes images that have neither a name nor a sandbox. It is 501 with an engine that has
+    Removes images that have neither a name nor a sandbox, and were neither loaded nor used a
+    short time ago, as the answer says. It is 501 with an engine that has
     the images of other programs, too.
     """
     return Call(

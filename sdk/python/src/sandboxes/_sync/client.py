@@ -16,7 +16,7 @@ from .._gen import lifecycle
 from .._gen.lifecycle import ImageAuth, NetworkPolicy, SandboxEvent, Version, Volume
 from .._gen.lifecycle import Sandbox as SandboxInfo
 from .._operations import Call
-from .._options import Duration, metadata_filter, prefer_wait, seconds, service_key, service_url
+from .._options import IDLE_ENTRYPOINT, Duration, check_policy, metadata_filter, prefer_wait, seconds, service_key, service_url
 from .http import HTTP
 from .sandbox import Sandbox
 from .streams import Events
@@ -52,7 +52,7 @@ class Client:
         """Closes the connections that are kept."""
         self._http.close()
 
-    def create(self, image: str, *, timeout: Duration = 600, entrypoint: Sequence[str] = ("sleep", "infinity"),
+    def create(self, image: str, *, timeout: Duration = 600, entrypoint: Sequence[str] = IDLE_ENTRYPOINT,
                      cpu: str | None = None, memory: str | None = None, gpu: str | None = None,
                      env: Mapping[str, str] | None = None, metadata: Mapping[str, str] | None = None,
                      network_policy: NetworkPolicy | None = None, volumes: Sequence[Volume] | None = None,
@@ -62,7 +62,9 @@ class Client:
         """Creates a sandbox and waits until it is Running.
 
         It ends by itself after `timeout` seconds, 60 to 86400. `cpu` is in cores (`0.5`, `500m`), `memory` in
-        bytes with a unit (`512Mi`). The entrypoint must keep running, because its exit ends the sandbox.
+        bytes with a unit (`512Mi`). The entrypoint must keep running, because its exit ends the sandbox;
+        without one the sandbox is idle until it is used.
+        A `network_policy` that is empty is a ValueError; without one everything is allowed.
         `runtime_class` names what runs it, one of those of the service's version.
 
         The request has an idempotency key, so repetitions after a cut connection make one sandbox. One that
@@ -71,6 +73,7 @@ class Client:
         wait, such as a cancellation, the sandbox is deleted, within 5 seconds or not at all, unless the caller gave an
         `idempotency_key`: a create with the same key and the same arguments finds it again.
         """
+        check_policy(network_policy)
         limit = seconds(ready_timeout)
         prefer, held = prefer_wait(limit) if limit > 0 else (None, 0)
         key = idempotency_key or str(uuid.uuid4())

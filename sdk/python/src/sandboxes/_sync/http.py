@@ -11,7 +11,8 @@ from copy import copy
 from typing import TypeVar, cast
 
 from .._decode import decode
-from .._errors import APIError, NotFoundError, ProtocolError, SandboxesError, TransportError, api_error
+from .._errors import (NEEDS_TLS, APIError, NotFoundError, ProtocolError, SandboxesError, TransportError, api_error,
+                       connect_error)
 from .._http1 import Body, Head, Origin, chunk, common_headers, request_head, split_head
 from .._operations import Call, Operation, Upgrade
 from .._retry import Repetitions
@@ -210,8 +211,7 @@ class HTTP:
         try:
             return Connection.open(self.origin, self._tls, self.timeout)
         except OSError as error:
-            reason = str(error) or "it did not answer in time"
-            raise TransportError(f"{self.origin.url} cannot be reached: {reason}", sent=False) from error
+            raise connect_error(self.origin.url, error) from error
 
     def _send(self, connection: Connection, operation: Operation, prefix: str, timeout: float,
                     content: list[bytes | Iterable[bytes]] | None, extra: list[tuple[str, str]]) -> Head:
@@ -271,6 +271,8 @@ class HTTP:
             head = split_head(connection.buffer)
             if head is not None and (head.status >= 200 or head.status == 101):
                 return head
+            if connection.buffer.startswith((b"\x15\x03", b"\x16\x03")):  # an alert, or a handshake
+                raise ProtocolError(f"{self.origin.url}: {NEEDS_TLS}")
             if head is None:
                 data = connection.read(max(0.001, deadline - time.monotonic()))
                 if not data:

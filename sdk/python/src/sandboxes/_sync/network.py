@@ -7,6 +7,7 @@ from typing import Sequence, TypeAlias
 
 from .._gen import lifecycle
 from .._gen.lifecycle import EgressRule, NetworkDecision, NetworkPolicy
+from .._options import check_policy
 from .http import HTTP
 from .streams import Events
 
@@ -25,7 +26,8 @@ class Network:
         return self._http.call(lifecycle.get_network_policy(self._id))
 
     def set_policy(self, policy: NetworkPolicy) -> NetworkPolicy:
-        """Replaces the whole policy."""
+        """Replaces the whole policy. An empty one is a ValueError; one with the default action "allow" allows everything."""
+        check_policy(policy)
         return self._http.call(lifecycle.replace_network_policy(self._id, policy))
 
     def add_rules(self, rules: Sequence[EgressRule]) -> NetworkPolicy:

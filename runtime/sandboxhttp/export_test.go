@@ -1,0 +1,4 @@
+package sandboxhttp
+
+// Connected is connected.
+var Connected = connected

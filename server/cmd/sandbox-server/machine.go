@@ -1,0 +1,82 @@
+package main
+
+import (
+	"cmp"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"sandbox.internal/server/config"
+)
+
+// answerPatience is how long a Docker Engine may take to accept a connection.
+const answerPatience = time.Second
+
+// ociRuntimes are the programs that local.oci_runtime is looked up among.
+var ociRuntimes = []string{"crun", "runc", "runsc"}
+
+// fitting returns the example of a configuration for what this machine has, and says what that is.
+func fitting(key string, getenv func(string) string) (example []byte, says string) {
+	host := cmp.Or(getenv("DOCKER_HOST"), "unix:///var/run/docker.sock")
+	if answers(host) {
+		return config.Init(key), "runtime.type is docker: an engine answers at " + host
+	}
+	runtime := ""
+	for _, name := range ociRuntimes {
+		if _, err := exec.LookPath(name); err == nil {
+			runtime = name
+			break
+		}
+	}
+	switch {
+	case runtime == "":
+		return config.Init(key), "runtime.type is docker, but no engine answers at " + host +
+			": start one, or install crun for runtime.type = \"local\""
+	case os.Geteuid() != 0:
+		return config.Init(key), "runtime.type is docker, but no engine answers at " + host +
+			": start one, or be root for runtime.type = \"local\""
+	}
+	archives := archivesOf(getenv)
+	says = "runtime.type is local: no Docker Engine answers at " + host + ", and " + runtime + " is installed"
+	if len(archives) == 0 {
+		says += "\nlocal.archives is empty: scripts/images.sh --archives makes the images of the project"
+	}
+	return config.InitLocal(key, archives), says
+}
+
+// answers reports whether something accepts a connection at the address of a Docker Engine.
+func answers(host string) bool {
+	network, address, found := strings.Cut(host, "://")
+	if !found {
+		return false
+	}
+	if network != "unix" {
+		network = "tcp"
+	}
+	connection, err := net.DialTimeout(network, address, answerPatience)
+	if err != nil {
+		return false
+	}
+	_ = connection.Close()
+	return true
+}
+
+// archivesOf returns the archives that scripts/images.sh has made for this user.
+func archivesOf(getenv func(string) string) []string {
+	cache := getenv("SANDBOX_CACHE")
+	if cache == "" {
+		folder := cmp.Or(getenv("XDG_CACHE_HOME"), filepath.Join(getenv("HOME"), ".cache"))
+		cache = filepath.Join(folder, "sandbox")
+	}
+	var archives []string
+	for _, name := range []string{"execd", "base"} {
+		path := filepath.Join(cache, "archives", name+".tar")
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && filepath.IsAbs(path) {
+			archives = append(archives, path)
+		}
+	}
+	return archives
+}
