@@ -111,6 +111,14 @@ var values = map[string][]string{
 		"--set", "networkPolicy.ingress[0].from[0].namespaceSelector.matchLabels.a=b",
 		"--set", "networkPolicy.dns.to[0].ipBlock.cidr=169.254.20.10/32",
 		"--set", "gateway.service.type=LoadBalancer", "--set", "gateway.tolerations[0].operator=Exists",
+		"--set", "sandboxes.serviceAccount=boxes", "--set", "sandboxes.podLabels.team=a", "--set", "sandboxes.podAnnotations.example\\.com/note=b=c",
+		"--set", "sandboxes.hostUsers=false", "--set", "sandboxes.requestPercent.cpu=25", "--set", "sandboxes.requestPercent.memory=50",
+		"--set-json", `sandboxes.affinity={"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": {"topologyKey": "kubernetes.io/hostname"}}]}}`,
+		"--set", "server.auditLog.persistentVolumeClaim.claimName=audit", "--set", "server.serviceAccount.name=mine", "--set", "gateway.serviceAccount.annotations.a=b",
+		"--set", "controller.podLabels.team=a", "--set", "controller.hostUsers=false", "--set", "controller.flowSchema=false", "--set", "controller.extraArgs={--log-compress=false}",
+		"--set-json", `controller.extraVolumes=[{"name": "scratch", "emptyDir": {}}]`, "--set-json", `controller.extraVolumeMounts=[{"name": "scratch", "mountPath": "/scratch"}]`,
+		"--set-json", `server.extraVolumes=[{"name": "scratch", "emptyDir": {}}]`, "--set-json", `server.extraVolumeMounts=[{"name": "scratch", "mountPath": "/scratch"}]`,
+		"--set-json", `gateway.extraVolumes=[{"name": "scratch", "emptyDir": {}}]`, "--set-json", `gateway.extraVolumeMounts=[{"name": "scratch", "mountPath": "/scratch"}]`,
 		"--set", "server.extraKeys.server.compatibility={opensandbox}", "--set", "server.extraKeys.server.max_connections=500000",
 		"--set", "server.extraKeys.kubernetes.provision_timeout=120", "--set", "server.extraKeys.egress.upstream={192.0.2.53:53}",
 	},
@@ -211,6 +219,9 @@ func TestSchemaRefuses(t *testing.T) {
 		"gateway.address=https://a.example.com":           "/gateway/address",
 		"sandboxes.ephemeralStorage=1.5Gi":                "/sandboxes/ephemeralStorage",
 		"server.extraKeys.local.bridge=x":                 "/server/extraKeys",
+		"sandboxes.requestPercent.cpu=0":                  "/sandboxes/requestPercent/cpu",
+		"controller.hostUsers=maybe":                      "/controller/hostUsers",
+		"sandboxes.podLabels.a.b=c":                       "/sandboxes/podLabels/a",
 	} {
 		if _, err := tryHelm(t, "template", "refused", chart, "--set", set); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %s", set, err, want)
@@ -445,11 +456,13 @@ func TestAccountsMayNoMore(t *testing.T) {
 			"batchsandboxes.sandbox.internal/status [patch]",
 			"events [create patch]",
 			"events.events.k8s.io [create patch]",
-			"leases.coordination.k8s.io [get create update]",
+			"leases.coordination.k8s.io [get]",
 			"pods [get list watch create patch delete]",
 			"pools.sandbox.internal [get list watch patch]",
 			"pools.sandbox.internal/finalizers [update]",
 			"pools.sandbox.internal/status [patch]",
+			"rolebindings.rbac.authorization.k8s.io [sandbox-controller sandbox-controller-last] [get patch]",
+			"roles.rbac.authorization.k8s.io [sandbox-controller sandbox-controller-last] [get patch]",
 			"secrets [get create]",
 		},
 		"sandbox-gateway": {"batchsandboxes.sandbox.internal [list watch]", "secrets [get]"},
@@ -458,7 +471,14 @@ func TestAccountsMayNoMore(t *testing.T) {
 			if got := allowed(t, "install", account, "boxes"); !slices.Equal(got, want) {
 				t.Errorf("where sandboxes are it may\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
 			}
-			for _, namespace := range []string{"install", "elsewhere", "kube-system"} {
+			var home []string
+			if account == "sandbox-controller" {
+				home = []string{"leases.coordination.k8s.io [get create update]"}
+			}
+			if got := allowed(t, "install", account, "install"); !slices.Equal(got, home) {
+				t.Errorf("in the release's namespace it may %s, want %s", got, home)
+			}
+			for _, namespace := range []string{"elsewhere", "kube-system"} {
 				if got := allowed(t, "install", account, namespace); len(got) > 0 {
 					t.Errorf("in %s it may %s", namespace, got)
 				}
@@ -483,7 +503,7 @@ func allowed(t *testing.T, home, account, namespace string) []string {
 		for _, empty := range []string{"[]", "[]"} {
 			rest = strings.TrimSpace(strings.TrimPrefix(rest, empty))
 		}
-		found = append(found, resource+" "+rest)
+		found = append(found, resource+" "+strings.Join(strings.Fields(rest), " "))
 	}
 	slices.Sort(found)
 	return found

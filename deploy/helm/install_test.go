@@ -73,6 +73,29 @@ func TestInstalledServiceWorks(t *testing.T) {
 			}
 		}
 	}
+	i.namespaceGoes(servers[1])
+}
+
+// namespaceGoes deletes the namespace of the sandboxes, with some in it and a Pool.
+func (i *installed) namespaceGoes(server string) {
+	i.t.Helper()
+	var created struct{ ID string }
+	for range 3 {
+		i.call(http.MethodPost, server, "/v1/sandboxes", `{"image": {"uri": "sandbox/busybox:dev"}, "timeout": 600,
+			"resourceLimits": {"cpu": "100m", "memory": "64Mi"}, "entrypoint": ["sleep", "3600"]}`, http.StatusAccepted, &created)
+	}
+	i.reaches(server, created.ID, "Running")
+	i.kubectl("delete", "namespace", "boxes", "--wait=false")
+	began := time.Now()
+	i.eventually("the namespace of the sandboxes is gone", func() error {
+		if left := i.kubectl("get", "namespace", "boxes", "--ignore-not-found", "-o", "jsonpath={.status.conditions[*].message}{.metadata.name}"); left != "" {
+			return fmt.Errorf("after %v: %s", time.Since(began), left)
+		}
+		return nil
+	})
+	if took := time.Since(began); took > time.Minute {
+		i.t.Errorf("the namespace was gone after %v", took)
+	}
 }
 
 // servesFromTheDocumentedPool applies the Pool that the documentation shows for sandboxes of the API, with images that this machine has, and takes

@@ -58,6 +58,14 @@ func exported(t *testing.T) metricLabels {
 	}
 
 	found := metricLabels{"up": nil}
+	// Those of the controller that alerts use: its own, and of the libraries that it is made of.
+	for name, labels := range map[string][]string{
+		"sandbox_pool_missing_pods":     {"namespace", "pool"},
+		"leader_election_master_status": {"name"},
+		"rest_client_requests_total":    {"code", "method", "host"},
+	} {
+		found[name] = labels
+	}
 	for _, gatherer := range []prometheus.Gatherer{service.Gatherer(), app.Gatherer()} {
 		descs := make(chan *prometheus.Desc, 1000)
 		gatherer.(prometheus.Collector).Describe(descs)

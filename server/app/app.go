@@ -142,7 +142,7 @@ func (a *App) addFrontEnds(cfg config.Server, options api.Options) error {
 			Identify: func(r *http.Request, key string) (lifecycle.Principal, error) {
 				return api.Identify(r, keys, options.Local, key)
 			},
-			Open: len(keys) == 0,
+			Open: len(keys) == 0, Shared: sharedSessions(a.backend, options),
 		})
 		if err != nil {
 			return err

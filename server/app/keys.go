@@ -10,6 +10,7 @@ import (
 	"sandbox.internal/openapi/serve"
 	"sandbox.internal/server/api"
 	"sandbox.internal/server/config"
+	"sandbox.internal/server/console"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/server/reach"
 )
@@ -87,5 +88,30 @@ func limits(cfg config.RateLimits) api.Limits {
 	return api.Limits{
 		Anonymous: rate(cfg.Default()),
 		Refused:   serve.Rate{PerSecond: float64(failed) / 60, Burst: failed},
+	}
+}
+
+// sharedSessions is how replicas of the service share the console's sessions, nil where there is one service alone, or replicas have no key
+// in common.
+func sharedSessions(backend any, options api.Options) *console.Shared {
+	marks, shared := backend.(console.Marks)
+	key := options.Signing.Derive("sessions of the console")
+	if !shared || key == nil {
+		return nil
+	}
+	return &console.Shared{
+		Key: key, Marks: marks,
+		Fingerprint: func(principal lifecycle.Principal) (string, bool) {
+			if len(options.Keys) == 0 {
+				return "", true
+			}
+			for _, known := range options.Keys {
+				if known.Name == principal.Name && known.Role == principal.Role {
+					digest := sha256.Sum256(known.Digest[:])
+					return hex.EncodeToString(digest[:8]), true
+				}
+			}
+			return "", false
+		},
 	}
 }

@@ -53,11 +53,9 @@ func clusterOptions(cfg config.Config) cluster.Options {
 // placement is how the section [kubernetes] places pods. The section has been checked.
 func placement(k config.Kubernetes) cluster.Placement {
 	placed := cluster.Placement{
-		RuntimeClass: k.RuntimeClass, PriorityClass: k.PriorityClass, EphemeralStorage: k.EphemeralStorage, NodeSelector: make(map[string]string),
-	}
-	for _, label := range k.NodeSelector {
-		name, value, _ := strings.Cut(label, "=")
-		placed.NodeSelector[name] = value
+		RuntimeClass: k.RuntimeClass, PriorityClass: k.PriorityClass, EphemeralStorage: k.EphemeralStorage, NodeSelector: pairs(k.NodeSelector),
+		ServiceAccount: k.ServiceAccount, Labels: pairs(k.PodLabels), Annotations: pairs(k.PodAnnotations), UserNamespaces: !k.HostUsers,
+		Affinity: k.Affinity, CPURequestPercent: k.CPURequestPercent, MemoryRequestPercent: k.MemoryRequestPercent,
 	}
 	for _, t := range k.Tolerations {
 		placed.Tolerations = append(placed.Tolerations, cluster.Toleration{
@@ -65,4 +63,14 @@ func placement(k config.Kubernetes) cluster.Placement {
 		})
 	}
 	return placed
+}
+
+// pairs reads what is written as NAME=VALUE.
+func pairs(texts []string) map[string]string {
+	m := make(map[string]string, len(texts))
+	for _, text := range texts {
+		name, value, _ := strings.Cut(text, "=")
+		m[name] = value
+	}
+	return m
 }

@@ -133,7 +133,7 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 // connect makes a Cluster whose view is empty.
 func connect(options Options) (*Cluster, error) {
 	if err := options.Placement.check(); err != nil {
-		return nil, fmt.Errorf("kubernetes.ephemeral_storage: %w", err)
+		return nil, err
 	}
 	connection, err := view.Connect(options.Kubeconfig, options.Namespace)
 	if err != nil {
@@ -249,13 +249,7 @@ func failedPending(b *v1alpha1.BatchSandbox) bool {
 }
 
 // Count returns how many sandboxes there are in each state that any is in.
-func (c *Cluster) Count() map[lifecycle.State]int {
-	count := make(map[lifecycle.State]int)
-	for _, e := range c.view.All() {
-		count[e.Sandbox.Status.State]++
-	}
-	return count
-}
+func (c *Cluster) Count() map[lifecycle.State]int { return c.view.Count() }
 
 // noObserver measures nothing.
 type noObserver struct{}

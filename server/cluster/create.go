@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"iter"
 	"strconv"
 	"strings"
 	"time"
@@ -43,7 +42,7 @@ func (c *Cluster) Create(ctx context.Context, spec lifecycle.Spec, options lifec
 	}
 	if err == nil {
 		var done func()
-		if done, err = c.quota.Take(id, options.Owner, options.MaxSandboxes, c.sandboxes()); err == nil {
+		if done, err = c.quota.TakeCounted(id, options.Owner, options.MaxSandboxes, c.view); err == nil {
 			defer done()
 		}
 	}
@@ -75,17 +74,6 @@ func (c *Cluster) Create(ctx context.Context, spec lifecycle.Spec, options lifec
 	c.Observer.StageDone(lifecycle.StageAccepted, durable.Sub(began))
 	c.Logger.Info().Str("sandbox_id", b.Name).Str("image", spec.Image).Str("owner", options.Owner).Time("expires_at", e.Sandbox.ExpiresAt).Msg("sandbox accepted")
 	return e.Sandbox, nil
-}
-
-// sandboxes are those of the view, which has what other replicas create a moment later.
-func (c *Cluster) sandboxes() iter.Seq[*lifecycle.Sandbox] {
-	return func(yield func(*lifecycle.Sandbox) bool) {
-		for _, e := range c.view.All() {
-			if !yield(&e.Sandbox) {
-				return
-			}
-		}
-	}
 }
 
 // insert writes the resource, and its Secret before it, so that it exists before a pod needs it. A client that leaves meanwhile does not stop it:
@@ -268,6 +256,14 @@ func (c *Cluster) fromPool(ctx context.Context, b *v1alpha1.BatchSandbox, name s
 	}
 	if err != nil {
 		return view.Explain(err)
+	}
+	switch {
+	case pool.DeletionTimestamp != nil:
+		return lifecycle.Invalidf("extensions.poolRef: Pool %q is being deleted and gives no more pods", name)
+	case pool.Spec.CapacitySpec.PoolMax < 1:
+		return lifecycle.Invalidf("extensions.poolRef: Pool %q gives no pods: its spec.capacitySpec.poolMax is 0", name)
+	case pool.Spec.UnknownField != "":
+		return lifecycle.Invalidf("extensions.poolRef: Pool %q cannot be used: spec.%s", name, pool.Spec.UnknownField)
 	}
 	if err := fits(&pool, spec, class); err != nil {
 		return err

@@ -111,15 +111,10 @@ func (c *Cluster) List(_ context.Context, filter lifecycle.Filter, page lifecycl
 	if err := page.Validate(); err != nil {
 		return lifecycle.Listing{}, err
 	}
-	listing := lifecycle.Listing{Items: []lifecycle.Sandbox{}}
-	for _, e := range c.view.All() {
-		if !filter.Match(&e.Sandbox) {
-			continue
-		}
-		if listing.Total/page.Size == page.Number-1 {
-			listing.Items = append(listing.Items, e.Sandbox)
-		}
-		listing.Total++
+	items, total := c.view.List(filter, page)
+	listing := lifecycle.Listing{Items: make([]lifecycle.Sandbox, 0, len(items)), Total: total}
+	for _, e := range items {
+		listing.Items = append(listing.Items, e.Sandbox)
 	}
 	return listing, nil
 }

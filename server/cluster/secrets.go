@@ -120,9 +120,13 @@ func (c *Cluster) drop(id, name string, only ...client.DeleteOption) {
 // sweep deals with Secrets that a replica left which was killed in the middle of a create, for as long as the cluster is followed.
 func (c *Cluster) sweep() {
 	seen := make(map[types.UID]time.Time)
+	var marks time.Time
 	for {
 		pause := sweepInterval
 		young, err := c.sweepOnce(c.ctx, seen)
+		if err == nil {
+			err = c.dropMarks(c.ctx, &marks)
+		}
 		if err != nil && c.ctx.Err() == nil {
 			c.Logger.Warn().Err(err).Msg("Secrets of sandboxes that do not exist may be left")
 		}

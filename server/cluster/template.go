@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
@@ -116,7 +117,9 @@ func (c *Cluster) template(spec lifecycle.Spec, class lifecycle.RuntimeClass, to
 			return nil, err
 		}
 	}
-	return &corev1.PodTemplateSpec{Spec: pod}, nil
+	return &corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: maps.Clone(c.Placement.Labels), Annotations: maps.Clone(c.Placement.Annotations)}, Spec: pod,
+	}, nil
 }
 
 // confinement is what [docker] says about a sandbox's container, as far as Kubernetes has it.

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -29,6 +30,24 @@ type Kubernetes struct {
 	// EphemeralStorage is how much a sandbox may write on its node before it is evicted: a number
 	// of bytes with an optional suffix such as Mi or Gi. It is requested, too. Unset: no limit.
 	EphemeralStorage string `toml:"ephemeral_storage"`
+	// ServiceAccount is the name of the pods' service account, whose token they do not get. Unset:
+	// the namespace's default.
+	ServiceAccount string `toml:"service_account"`
+	// PodLabels are labels of the pods, each as NAME=VALUE.
+	PodLabels []string `toml:"pod_labels"`
+	// PodAnnotations are annotations of the pods, each as NAME=VALUE.
+	PodAnnotations []string `toml:"pod_annotations"`
+	// HostUsers runs pods without a user namespace. false needs Kubernetes 1.33, nodes that support
+	// user namespaces for pods, and no host volumes of file systems without idmapped mounts.
+	HostUsers bool `toml:"host_users"`
+	// Affinity is the affinity of the pods as JSON, as in a pod.
+	Affinity string `toml:"affinity"`
+	// CPURequestPercent is how much of the processor that a sandbox may use at most its pod requests,
+	// 1 to 100.
+	CPURequestPercent int `toml:"cpu_request_percent"`
+	// MemoryRequestPercent is how much of the memory that a sandbox may use at most its pod requests,
+	// 1 to 100. Below 100 a node whose memory is used up ends sandboxes.
+	MemoryRequestPercent int `toml:"memory_request_percent"`
 	// Tolerations permit sandboxes on nodes with taints.
 	Tolerations []Toleration `toml:"tolerations"`
 }
@@ -48,7 +67,11 @@ type Toleration struct {
 }
 
 func defaultKubernetes() Kubernetes {
-	return Kubernetes{ProvisionTimeout: 600, NodeSelector: []string{}, Tolerations: []Toleration{}}
+	return Kubernetes{
+		ProvisionTimeout: 600, NodeSelector: []string{}, Tolerations: []Toleration{},
+		PodLabels: []string{}, PodAnnotations: []string{}, HostUsers: true,
+		CPURequestPercent: 100, MemoryRequestPercent: 100,
+	}
 }
 
 var (
@@ -81,7 +104,7 @@ func (k Kubernetes) check(p *problems, runtime RuntimeType) {
 	}
 	k.ProvisionTimeout.check(p, "kubernetes.provision_timeout", 1)
 	for key, name := range map[string]string{"kubernetes.runtime_class": k.RuntimeClass,
-		"kubernetes.priority_class": k.PriorityClass} {
+		"kubernetes.priority_class": k.PriorityClass, "kubernetes.service_account": k.ServiceAccount} {
 		if name != "" && (len(name) > 253 || !objectName.MatchString(name)) {
 			p.add(key,
 				"must be the name of an object: at most 253 lower-case letters, digits, '-' and '.' (got %q)", name)
@@ -99,8 +122,49 @@ func (k Kubernetes) check(p *problems, runtime RuntimeType) {
 			"must be a whole number of bytes with an optional suffix such as Mi or Gi (got %q)",
 			k.EphemeralStorage)
 	}
+	k.checkPods(p)
 	for i, t := range k.Tolerations {
 		t.check(p, fmt.Sprintf("kubernetes.tolerations[%d]", i))
+	}
+}
+
+// reservedLabel reports whether a name is one that the controller and the service know pods and resources by.
+func reservedLabel(name string) bool {
+	return strings.HasPrefix(name, "sandbox.internal/") || name == "app.kubernetes.io/managed-by"
+}
+
+// checkPods applies the rules of the API server for what every pod gets.
+func (k Kubernetes) checkPods(p *problems) {
+	for i, label := range k.PodLabels {
+		name, value, ok := strings.Cut(label, "=")
+		path := fmt.Sprintf("kubernetes.pod_labels[%d]", i)
+		switch {
+		case !ok || !labelName.MatchString(name) || !labelValue.MatchString(value):
+			p.add(path, "must be a label in the form NAME=VALUE (got %q)", label)
+		case reservedLabel(name):
+			p.add(path, "must not be a label of our own (got %q)", name)
+		}
+	}
+	for i, annotation := range k.PodAnnotations {
+		name, _, ok := strings.Cut(annotation, "=")
+		path := fmt.Sprintf("kubernetes.pod_annotations[%d]", i)
+		switch {
+		case !ok || !labelName.MatchString(name):
+			p.add(path, "must be an annotation in the form NAME=VALUE (got %q)", annotation)
+		case reservedLabel(name):
+			p.add(path, "must not be an annotation of our own (got %q)", name)
+		}
+	}
+	for key, percent := range map[string]int{"kubernetes.cpu_request_percent": k.CPURequestPercent,
+		"kubernetes.memory_request_percent": k.MemoryRequestPercent} {
+		if percent < 1 || percent > 100 {
+			p.add(key, "must be 1 to 100 (got %d)", percent)
+		}
+	}
+	var object map[string]any
+	if k.Affinity != "" && json.Unmarshal([]byte(k.Affinity), &object) != nil {
+		p.add("kubernetes.affinity", "must be a JSON object, as the affinity of a pod (got %.100q)",
+			k.Affinity)
 	}
 }
 

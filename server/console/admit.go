@@ -58,7 +58,11 @@ func (c *Console) admit(r, inner *http.Request) (*session, error) {
 	query.Del(ticketName)
 	inner.URL.RawQuery = query.Encode()
 	for _, candidate := range c.sessions.byCookie(r) {
-		if candidate.redeem(secret, inner.URL.Path) {
+		good, err := c.sessions.redeem(r, candidate, secret, inner.URL.Path)
+		if err != nil {
+			return nil, err
+		}
+		if good {
 			return candidate, nil
 		}
 	}

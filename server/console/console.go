@@ -65,6 +65,8 @@ type Options struct {
 	Open bool
 	// Lifetime is how long a session lasts; 0 means 12 hours.
 	Lifetime time.Duration
+	// Shared makes sessions those of every replica of the service; nil means that there is one.
+	Shared *Shared
 }
 
 // Console is the page and its sessions. It may be used by several goroutines at once.
@@ -83,7 +85,7 @@ func New(options Options) (*Console, error) {
 	}
 	c := &Console{
 		options:  options,
-		sessions: newSessions(),
+		sessions: newSessions(options.Shared),
 		files:    static.New(fmt.Sprintf(policy, "")),
 	}
 	entries, err := assets.ReadDir("assets")
@@ -186,8 +188,13 @@ func (c *Console) signIn(ctx echo.Context, server *serve.Server) error {
 	}
 	serve.LogField(r.Context(), "key_name", principal.Name)
 	return server.Admitted(principal, func(ctx echo.Context) error {
-		c.sessions.end(r)
-		s, cookie, token := c.sessions.begin(principal, c.options.Lifetime)
+		if err := c.sessions.end(r); err != nil {
+			return err
+		}
+		s, cookie, token, err := c.sessions.begin(r.Context(), principal, c.options.Lifetime)
+		if err != nil {
+			return err
+		}
 		http.SetCookie(ctx.Response(), ofBrowser(r, cookie, s.expiresAt))
 		ctx.Response().Header().Set("Cache-Control", "no-store")
 		return ctx.JSON(
@@ -202,7 +209,9 @@ func (c *Console) signOut(ctx echo.Context) error {
 	if err := fromOwnPage(r); err != nil {
 		return err
 	}
-	c.sessions.end(r)
+	if err := c.sessions.end(r); err != nil {
+		return err
+	}
 	http.SetCookie(ctx.Response(), ofBrowser(r, "", time.Unix(1, 0)))
 	return ctx.NoContent(http.StatusNoContent)
 }
@@ -229,7 +238,7 @@ func (c *Console) issueTicket(ctx echo.Context, server *serve.Server) error {
 	ctx.Response().Header().Set("Cache-Control", "no-store")
 	return ctx.JSON(http.StatusCreated, struct {
 		Ticket string `json:"ticket"`
-	}{s.issue(body.Path)})
+	}{c.sessions.ticket(s, body.Path)})
 }
 
 func readJSON(r *http.Request, into any) error {
@@ -278,6 +287,9 @@ func (c *Console) Handler(next http.Handler) http.Handler {
 			ctx, cancel = context.WithCancelCause(ctx)
 			defer cancel(nil)
 			defer context.AfterFunc(s.alive, func() { cancel(errEnded) })()
+			if c.options.Shared != nil {
+				go c.options.Shared.watch(ctx, s)
+			}
 		}
 		next.ServeHTTP(w, inner.WithContext(ctx))
 	})

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
+	"maps"
 	"net/http"
 	"slices"
 	"sync"
@@ -38,16 +39,21 @@ type digest = [sha256.Size]byte
 func digestOf(secret string) digest { return sha256.Sum256([]byte(secret)) }
 
 // sessions are kept in memory alone, by the digests of their cookies, so that a restart ends all of
-// them.
+// them, unless replicas share them.
 type sessions struct {
+	shared *Shared // nil when there is one service alone
+
 	mu  sync.Mutex
 	all map[digest]*session
 }
 
-func newSessions() *sessions { return &sessions{all: map[digest]*session{}} }
+func newSessions(shared *Shared) *sessions {
+	return &sessions{shared: shared, all: map[digest]*session{}}
+}
 
 // session is a browser that a user has signed in with.
 type session struct {
+	id        string // no secret; replicas name the session by it
 	principal lifecycle.Principal
 	began     time.Time
 	expiresAt time.Time
@@ -68,41 +74,83 @@ type ticket struct {
 
 // begin returns a new session and its two secrets.
 func (s *sessions) begin(
+	ctx context.Context,
 	principal lifecycle.Principal,
 	life time.Duration,
-) (begun *session, cookie, token string) {
+) (begun *session, cookie, token string, err error) {
 	cookie, token = rand.Text(), rand.Text()
 	now := time.Now()
 	begun = &session{
+		id:        rand.Text(),
 		principal: principal,
 		began:     now,
 		expiresAt: now.Add(life).UTC().Truncate(time.Second),
 		token:     digestOf(token),
 	}
+	if s.shared != nil {
+		if cookie, err = s.shared.cookie(begun); err != nil {
+			return nil, "", "", err
+		}
+	}
 	begun.alive, begun.end = context.WithTimeout(context.Background(), life)
+	if oldest := s.add(begun, cookie); oldest != nil {
+		if err := s.stop(ctx, oldest); err != nil {
+			begun.end()
+			return nil, "", "", err
+		}
+	}
+	return begun, cookie, token, nil
+}
+
+// add returns the session that must end for the new one.
+func (s *sessions) add(begun *session, cookie string) (oldest *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.prune()
 	var same []*session
-	for at, other := range s.all {
-		switch {
-		case other.alive.Err() != nil:
-			delete(s.all, at)
-		case other.principal.Name == principal.Name:
+	for _, other := range s.all {
+		if other.principal.Name == begun.principal.Name {
 			same = append(same, other)
 		}
 	}
 	if len(same) >= maxSessions {
-		slices.MinFunc(same, func(a, b *session) int { return a.began.Compare(b.began) }).end()
+		oldest = slices.MinFunc(same, func(a, b *session) int { return a.began.Compare(b.began) })
 	}
 	s.all[digestOf(cookie)] = begun
-	return begun, cookie, token
+	return oldest
+}
+
+// prune forgets sessions that have ended. The caller holds mu.
+func (s *sessions) prune() {
+	maps.DeleteFunc(s.all, func(_ digest, other *session) bool { return other.alive.Err() != nil })
+}
+
+// stop ends a session, at every replica.
+func (s *sessions) stop(ctx context.Context, ended *session) error {
+	if s.shared != nil {
+		if err := s.shared.markEnded(ctx, ended); err != nil {
+			return err
+		}
+	}
+	ended.end()
+	return nil
 }
 
 // of returns the session that a request carries both secrets of.
 func (s *sessions) of(r *http.Request) (*session, error) {
 	token := digestOf(r.Header.Get(tokenHeader))
 	for _, candidate := range s.byCookie(r) {
-		if subtle.ConstantTimeCompare(token[:], candidate.token[:]) == 1 {
+		if subtle.ConstantTimeCompare(token[:], candidate.token[:]) != 1 {
+			continue
+		}
+		if s.shared == nil {
+			return candidate, nil
+		}
+		ended, err := s.shared.over(r.Context(), candidate)
+		if err != nil {
+			return nil, err
+		}
+		if !ended {
 			return candidate, nil
 		}
 	}
@@ -124,14 +172,37 @@ func (s *sessions) byCookie(r *http.Request) (found []*session) {
 			found = append(found, known)
 		}
 	}
+	if s.shared != nil {
+		found = s.byCookieOfAny(r, found)
+	}
 	return found
 }
 
 // end ends the session of a request, if it has one.
-func (s *sessions) end(r *http.Request) {
+func (s *sessions) end(r *http.Request) error {
 	if ended, err := s.of(r); err == nil {
-		ended.end()
+		return s.stop(r.Context(), ended)
 	}
+	return nil
+}
+
+// ticket returns a ticket of a session for one WebSocket at a path of the API.
+func (s *sessions) ticket(of *session, path string) string {
+	if s.shared != nil {
+		return s.shared.ticket(of, path)
+	}
+	return of.issue(path)
+}
+
+// redeem reports whether a ticket of a session is good for a path, and voids it.
+func (s *sessions) redeem(r *http.Request, of *session, secret, path string) (bool, error) {
+	if s.shared == nil {
+		return of.redeem(secret, path), nil
+	}
+	if ended, err := s.shared.over(r.Context(), of); err != nil || ended {
+		return false, err
+	}
+	return s.shared.redeem(r.Context(), of, secret, path)
 }
 
 func (s *sessions) close() {

@@ -45,6 +45,44 @@ func (q *Quota) Take(id, owner string, perKey int, sandboxes iter.Seq[*Sandbox])
 			count(s.Owner)
 		}
 	}
+	return q.take(id, owner, perKey, total, own)
+}
+
+// Living counts the sandboxes that there are.
+type Living interface {
+	// Living returns how many sandboxes have not ended, and how many of an owner.
+	Living(owner string) (total, own int)
+	// Lives reports whether there is a sandbox of the id that has not ended, and whose it is.
+	Lives(id string) (owner string, lives bool)
+}
+
+// TakeCounted is Take where somebody else counts the sandboxes that there are: what it takes does not grow with their number.
+func (q *Quota) TakeCounted(id, owner string, perKey int, sandboxes Living) (done func(), err error) {
+	if q.Total == 0 && perKey == 0 {
+		return func() {}, nil
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	total, own := sandboxes.Living(owner)
+	count := func(by string, n int) {
+		total += n
+		if by == owner {
+			own += n
+		}
+	}
+	for creating, c := range q.creating {
+		if _, counted := sandboxes.Lives(creating); creating != id && !counted {
+			count(c.owner, 1)
+		}
+	}
+	if by, counted := sandboxes.Lives(id); counted {
+		count(by, -1)
+	}
+	return q.take(id, owner, perKey, total, own)
+}
+
+// take makes room for one more where there are so many. The caller holds mu.
+func (q *Quota) take(id, owner string, perKey, total, own int) (done func(), err error) {
 	if perKey > 0 && own >= perKey {
 		return nil, Conflictf(
 			"sandboxes of API key %q that have not ended: %d, and server.keys.max_sandboxes is %d; delete one, or wait until one expires",

@@ -145,3 +145,13 @@ func mac(key []byte, id, token string, port int, until string) []byte {
 	fmt.Fprintf(sum, "sandbox endpoint 2\n%s\n%d\n%s\n%s", id, port, until, token)
 	return sum.Sum(nil)
 }
+
+// Derive returns a key for another purpose, from the one that signs; nil without such a key.
+func (k Keys) Derive(purpose string) []byte {
+	if len(k.keys) == 0 {
+		return nil
+	}
+	mac := hmac.New(sha256.New, k.keys[0])
+	fmt.Fprintf(mac, "derived key: %s", purpose)
+	return mac.Sum(nil)
+}

@@ -21,7 +21,7 @@ type Accounts struct {
 const accountsRelease = "sandbox"
 
 // grants matches the objects of the chart that accounts and their rights are made of.
-var grants = regexp.MustCompile(`(?m)^kind: (ServiceAccount|Role|RoleBinding)$`)
+var grants = regexp.MustCompile(`(?m)^kind: (ServiceAccount|Role|RoleBinding|ClusterRole)$`)
 
 // Accounts makes the chart's service accounts, roles and bindings in a namespace that exists, for
 // sandboxes in that namespace, and writes their kubeconfig files into a folder. The API server's

@@ -8,6 +8,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -52,8 +55,9 @@ func (r *reconciler) advance(ctx context.Context,
 	outcomes := b.Status.Outcomes
 	switch err := r.write(ctx, b, after, now, &due); {
 	case v1alpha1.IsTooLarge(err) && isEnd(after.Phase):
-		// The end must not wait for room in etcd.
-		b.Status, failed = after, err
+		// The end must not wait for room in etcd. It is not on record, so not in what is remembered.
+		b, failed = b.DeepCopy(), err
+		b.Status = after
 	case err != nil:
 		return reconcile.Result{}, err
 	}
@@ -103,6 +107,9 @@ func (r *reconciler) advance(ctx context.Context,
 	return result, failed
 }
 
+var batchResource = schema.GroupResource{Group: v1alpha1.GroupVersion.Group,
+	Resource: "batchsandboxes"}
+
 // deadline is the earliest time at which a batch must be looked at again.
 type deadline struct{ time time.Time }
 
@@ -145,6 +152,9 @@ func (r *reconciler) provide(ctx context.Context, b *v1alpha1.BatchSandbox, v *v
 	}
 	if len(lacking) == 0 {
 		return map[int]refusal{}, nil
+	}
+	if b.Spec.Template == nil { // TrimBatch; the next try is on what the API server has
+		return nil, apierrors.NewConflict(batchResource, b.Name, errors.New("the cache has no template"))
 	}
 	made, refused, err := r.create(ctx, b, lacking)
 	if made > 0 && b.Status.Phase == "" {
@@ -193,6 +203,10 @@ func (r *reconciler) allocate(ctx context.Context, b *v1alpha1.BatchSandbox, v *
 			why = refusal{v1alpha1.ReasonPoolNotFound,
 				fmt.Sprintf("there is no Pool %s in namespace %s", b.Spec.PoolRef, b.Namespace),
 				false}
+		case errors.Is(err, v1alpha1.ErrPoolEnds):
+			why = refusal{v1alpha1.ReasonPoolNotFound, err.Error(), true}
+		case errors.Is(err, v1alpha1.ErrPoolTooSmall):
+			why = refusal{v1alpha1.ReasonResourceLimit, err.Error(), true}
 		case errors.Is(err, v1alpha1.ErrInvalidPool):
 			why = refusal{v1alpha1.ReasonInvalidTemplate, err.Error(), true}
 		case errors.Is(err, v1alpha1.ErrTooLarge):
@@ -207,6 +221,7 @@ func (r *reconciler) allocate(ctx context.Context, b *v1alpha1.BatchSandbox, v *
 			}
 			if missing > 0 {
 				m.allocated = now
+				why = r.whyNone(ctx, b, why)
 			} else if b.Status.Phase == "" {
 				r.recordEvent(b, corev1.EventTypeNormal, "Allocated", "%d pods of Pool %s",
 					b.Spec.Replicas, b.Spec.PoolRef)
@@ -219,6 +234,32 @@ func (r *reconciler) allocate(ctx context.Context, b *v1alpha1.BatchSandbox, v *
 		}
 	}
 	return refused, failed
+}
+
+// whyNone returns why a Pool has no pod ready, where it says so: the API server refuses its pods. A rule of
+// the namespace will not take the next ones either.
+func (r *reconciler) whyNone(ctx context.Context, b *v1alpha1.BatchSandbox, why refusal) refusal {
+	var pool v1alpha1.Pool
+	if r.client.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: b.Spec.PoolRef}, &pool,
+		client.UnsafeDisableDeepCopy) != nil {
+		return why
+	}
+	ready := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionReady)
+	if ready == nil || ready.Status != metav1.ConditionFalse || ready.Reason != v1alpha1.NotServed ||
+		ready.ObservedGeneration != pool.Generation {
+		return why
+	}
+	why.message += ": " + ready.Message
+	if pool.Status.Total > 0 {
+		return why // these may come back
+	}
+	switch {
+	case neverFits(ready.Message):
+		why.invalid = true
+	case byRule.MatchString(ready.Message):
+		why.reason, why.invalid = v1alpha1.ReasonInvalidTemplate, true
+	}
+	return why
 }
 
 // allocateNow asks the pool, once it is known that its pods do for the batch.

@@ -21,8 +21,8 @@ type Pools interface {
 	// any, in one write to the API server: the allocation annotation and the finalizer of the
 	// batch. It changes the batch that it is given to what was written, and returns how many pods
 	// are still missing. The pool records the demand and makes more; the batch is reconciled again
-	// when there are. It returns [v1alpha1.ErrNoPool], [v1alpha1.ErrInvalidPool] and
-	// [v1alpha1.ErrTooLarge].
+	// when there are. It returns [v1alpha1.ErrNoPool], [v1alpha1.ErrPoolEnds],
+	// [v1alpha1.ErrPoolTooSmall], [v1alpha1.ErrInvalidPool] and [v1alpha1.ErrTooLarge].
 	Allocate(ctx context.Context, batch *v1alpha1.BatchSandbox) (missing int, err error)
 
 	// Holds reports whether a pod that the batch's allocation names is the batch's, and not another

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -46,6 +47,9 @@ const (
 	// clockInterval is how late a time may be noticed after a step of the clock or a suspended host,
 	// which the timers of the queue do not take part in.
 	clockInterval = time.Minute
+	// conflictPause is how long after a conflict a batch is tried again, on what the API server has;
+	// it doubles with each further one.
+	conflictPause = 50 * time.Millisecond
 	// maxBackoff bounds the pause between tries of what fails.
 	maxBackoff = 15 * time.Second
 
@@ -87,6 +91,9 @@ type memory struct {
 	refused   time.Time         // when a sandbox could not be frozen or thawed
 	refusing  map[int]time.Time // since when execds answer that they do not, by the sandboxes' numbers
 	made      int               // the highest number of which this process has made a pod, and 1
+	// newest is the batch as this process wrote or read it last, nil once the cache has that version
+	newest    *v1alpha1.BatchSandbox
+	conflicts int // in a row
 }
 
 // The names of the cache's indexes.
@@ -187,8 +194,29 @@ func (r *reconciler) Reconcile(ctx context.Context,
 		}
 		return reconcile.Result{}, err
 	}
-	var result reconcile.Result
-	var err error
+	b = r.newest(b)
+	version := b.ResourceVersion
+	result, err := r.step(ctx, b)
+	m := r.remember(b)
+	if b.ResourceVersion != version {
+		b.ManagedFields = nil
+		m.newest = b
+	} else if err == nil && b.Status.Phase.Finished() {
+		r.drop(request.NamespacedName) // it may be on record for hours
+	}
+	switch {
+	case apierrors.IsConflict(err):
+		return r.catchUp(ctx, request.NamespacedName, m)
+	case errors.Is(err, errGone):
+		return reconcile.Result{}, nil
+	}
+	m.conflicts = 0
+	return result, err
+}
+
+// step takes the next step of a batch, and changes it to what is written.
+func (r *reconciler) step(ctx context.Context,
+	b *v1alpha1.BatchSandbox) (result reconcile.Result, err error) {
 	switch {
 	case b.DeletionTimestamp != nil:
 		result, err = r.remove(ctx, b)
@@ -197,13 +225,45 @@ func (r *reconciler) Reconcile(ctx context.Context,
 	default:
 		result, err = r.advance(ctx, b)
 	}
-	switch {
-	case apierrors.IsConflict(err): // the cache was behind, and will deliver the change
-		return reconcile.Result{RequeueAfter: 50 * time.Millisecond}, nil
-	case errors.Is(err, errGone):
-		return reconcile.Result{}, nil
-	}
 	return result, err
+}
+
+// newest returns the version of a batch to decide on: the one of the cache, or what this process has
+// written or read since. A cache lags behind the API server, by seconds where that is busy, and a
+// write onto an older version is refused: with a new try for each event of a pod, more requests would
+// be refused than served.
+func (r *reconciler) newest(cached *v1alpha1.BatchSandbox) *v1alpha1.BatchSandbox {
+	m := r.remember(cached)
+	if m.newest == nil || m.newest.UID != cached.UID || !older(cached, m.newest) {
+		m.newest = nil
+		return cached
+	}
+	return m.newest.DeepCopy()
+}
+
+// older reports whether version a of a batch is older than version b.
+func older(a, b *v1alpha1.BatchSandbox) bool {
+	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
+	return err == nil && order < 0
+}
+
+// catchUp reads a batch, of which somebody else has written a version that the cache does not show
+// yet, so that the next step is taken on that one.
+func (r *reconciler) catchUp(ctx context.Context, key types.NamespacedName,
+	m *memory) (reconcile.Result, error) {
+	live := new(v1alpha1.BatchSandbox)
+	err := r.live.Get(ctx, key, live)
+	if apierrors.IsNotFound(err) {
+		return reconcile.Result{}, nil // the cache will deliver that
+	}
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	live.ManagedFields = nil
+	m.newest = live
+	pause := min(conflictPause<<min(m.conflicts, 16), maxBackoff)
+	m.conflicts++
+	return reconcile.Result{RequeueAfter: pause}, nil
 }
 
 // errGone means that the batch does not exist any more; the cache will deliver that.
@@ -228,10 +288,15 @@ func (r *reconciler) remember(b *v1alpha1.BatchSandbox) *memory {
 	return r.memory[key]
 }
 
-func (r *reconciler) forget(key types.NamespacedName) {
+// drop removes what is in memory of a batch.
+func (r *reconciler) drop(key types.NamespacedName) {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	delete(r.memory, key)
-	r.mu.Unlock()
+}
+
+func (r *reconciler) forget(key types.NamespacedName) {
+	r.drop(key)
 	r.freezer.forget(key)
 	r.Tasks.Forget(key.Namespace, key.Name)
 }
@@ -281,9 +346,12 @@ func (r *reconciler) remove(ctx context.Context,
 	}
 	changed := b.DeepCopy()
 	changed.Finalizers = without(b.Finalizers, v1alpha1.Finalizer)
-	return reconcile.Result{},
-		client.IgnoreNotFound(r.client.Patch(ctx, changed,
-			client.MergeFromWithOptions(b, client.MergeFromWithOptimisticLock{})))
+	if err := r.client.Patch(ctx, changed,
+		client.MergeFromWithOptions(b, client.MergeFromWithOptimisticLock{})); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	*b = *changed
+	return reconcile.Result{}, nil
 }
 
 // endOwned ends all pods that were made from a batch's template, and returns them as they were.
@@ -339,13 +407,20 @@ func (r *reconciler) retain(ctx context.Context,
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	kept := int32(0)
 	for _, pod := range pods {
+		if keeps(b, pod) {
+			kept++
+		}
 		if terminal(pod) {
 			continue // it is kept for its log
 		}
 		if err := r.end(ctx, pod, false); err != nil {
 			return reconcile.Result{}, err
 		}
+	}
+	if err := r.recordKept(ctx, b, kept); err != nil {
+		return reconcile.Result{}, err
 	}
 	switch ttl := b.Spec.TTLSecondsAfterFinished; {
 	case ttl == nil && !expired(&b.Status):
@@ -357,6 +432,22 @@ func (r *reconciler) retain(ctx context.Context,
 	}
 	return reconcile.Result{},
 		client.IgnoreNotFound(r.client.Delete(ctx, b, client.Preconditions{UID: &b.UID}))
+}
+
+// recordKept writes how many pods there are still of a batch that has ended, when that has changed: a
+// pod may be removed before the record is.
+func (r *reconciler) recordKept(ctx context.Context, b *v1alpha1.BatchSandbox, kept int32) error {
+	if b.Status.Replicas <= kept { // a cache without the last pods' end shows fewer
+		return nil
+	}
+	changed := b.DeepCopy()
+	changed.Status.Replicas = kept
+	if err := r.client.Status().Patch(ctx, changed,
+		client.MergeFromWithOptions(b, client.MergeFromWithOptimisticLock{})); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	*b = *changed
+	return nil
 }
 
 // expired reports whether the time of a batch was up, however its end went then. The reason of a

@@ -42,6 +42,7 @@ type situation struct {
 	// by number, also those that are not wanted: a pod exists, or the allocation names one
 	held     []bool
 	existing int      // pods there are, whatever their state
+	kept     int      // of these, those that stay after the end of the batch, for their logs
 	lack     *refusal // why pods are missing, where something refuses to give them
 	frozen   freezing // what a try to freeze or thaw made of it
 	stopped  bool     // nothing of the batch runs any more, as far as can be known
@@ -130,6 +131,7 @@ func (d *decision) enter(phase v1alpha1.Phase, reason, message string) {
 	}
 	if phase.Finished() {
 		d.status.FinishedAt = &now
+		d.status.Replicas = int32(d.at.kept)
 	}
 }
 

@@ -165,8 +165,14 @@ func (p *place) control(pools batch.Pools, tasks batch.Tasks) {
 		return &counting{inner, p}
 	})
 	mgr, err := ctrl.NewManager(config, manager.Options{
-		Scheme:  p.scheme,
-		Cache:   cache.Options{DefaultNamespaces: map[string]cache.Config{p.namespace: {}}},
+		Scheme: p.scheme,
+		Cache: cache.Options{
+			DefaultNamespaces: map[string]cache.Config{p.namespace: {}},
+			ByObject: map[client.Object]cache.ByObject{
+				&corev1.Pod{}:            {Transform: batch.TrimPod},
+				&v1alpha1.BatchSandbox{}: {Transform: batch.TrimBatch},
+			},
+		},
 		Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
 	})
 	p.must(err)

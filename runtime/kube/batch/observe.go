@@ -38,6 +38,10 @@ func observe(pod *corev1.Pod) sandbox {
 	switch pod.Status.Phase {
 	case corev1.PodSucceeded, corev1.PodFailed:
 		s.ended = true
+		if how := disruption(pod); how != "" && pod.Status.Phase == corev1.PodFailed {
+			s.failed, s.reason, s.message = true, v1alpha1.ReasonRemovedExternally, how
+			return s
+		}
 		s.failed, s.reason, s.message = ending(pod)
 		return s
 	}
@@ -45,6 +49,9 @@ func observe(pod *corev1.Pod) sandbox {
 		s.ended, s.failed = true, true
 		s.reason, s.message = v1alpha1.ReasonRemovedExternally,
 			fmt.Sprintf("pod %s is being deleted, and not by the controller", pod.Name)
+		if how := disruption(pod); how != "" {
+			s.message = how
+		}
 		if evictedByTaint(pod) {
 			s.message = fmt.Sprintf(
 				"pod %s is being deleted because of a taint of its node %s: the node does not answer, or takes no more pods", pod.Name, pod.Spec.NodeName)
@@ -65,6 +72,37 @@ func observe(pod *corev1.Pod) sandbox {
 	}
 	s.reason, s.message, s.fatal = waiting(pod, main)
 	return s
+}
+
+// disruptions are the ways in which a cluster takes a pod away, by the reason of the condition that it
+// sets before; what a pod's node does itself is in the pod's status.
+var disruptions = map[string]string{
+	"EvictionByEvictionAPI": "was evicted from node %s, as a drain of the node does",
+	"PreemptionByScheduler": "was removed from node %s for a pod of a higher priority",
+	"DeletionByPodGC":       "was removed because its node %s is gone",
+}
+
+// disruption returns how the cluster took a pod away before its main container ended, empty when it did
+// not.
+func disruption(pod *corev1.Pod) string {
+	i := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue &&
+			disruptions[c.Reason] != ""
+	})
+	if i < 0 {
+		return ""
+	}
+	condition := &pod.Status.Conditions[i]
+	status := containerStatus(pod.Status.ContainerStatuses, mainContainer(pod).Name)
+	if status != nil && status.State.Terminated != nil && // in whole seconds
+		status.State.Terminated.FinishedAt.Time.Before(condition.LastTransitionTime.Truncate(time.Second)) {
+		return "" // it had ended by itself
+	}
+	how := fmt.Sprintf("pod %s "+disruptions[condition.Reason], pod.Name, pod.Spec.NodeName)
+	if condition.Message != "" {
+		how += ": " + condition.Message
+	}
+	return how
 }
 
 // mainContainer is the one whose end ends the sandbox: the one that kubectl takes by default, else

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/utils/ptr"
@@ -28,6 +30,9 @@ func podName(b *v1alpha1.BatchSandbox, number int) string {
 
 // build makes the pod of a sandbox from the template. Its errors name the field that breaks a rule.
 func build(b *v1alpha1.BatchSandbox, number int) (*corev1.Pod, error) {
+	if b.Spec.UnknownField != "" {
+		return nil, errors.New("spec." + b.Spec.UnknownField)
+	}
 	template := b.Spec.Template.DeepCopy()
 	if number < len(b.Spec.ShardPatches) {
 		var err error
@@ -85,7 +90,7 @@ func patched(template *corev1.PodTemplateSpec, patch []byte) (*corev1.PodTemplat
 		return nil, err
 	}
 	result := new(corev1.PodTemplateSpec)
-	if err := json.Unmarshal(merged, result); err != nil {
+	if err := v1alpha1.Strictly(merged, result); err != nil {
 		return nil, err
 	}
 	return result, nil
@@ -192,15 +197,47 @@ func classify(err error) (why *refusal, again error) {
 		return &refusal{v1alpha1.ReasonInvalidTemplate,
 			"the API server refuses the pod: " + err.Error(), true}, nil
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota"):
-		return &refusal{v1alpha1.ReasonResourceLimit, err.Error(), false}, nil
-	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "violates PodSecurity"),
-		apierrors.IsForbidden(err) &&
-			strings.Contains(err.Error(), "must be less than or equal to"):
-		// a LimitRange
+		return &refusal{v1alpha1.ReasonResourceLimit, err.Error(), neverFits(err.Error())}, nil
+	case apierrors.IsForbidden(err) && byRule.MatchString(err.Error()):
 		return &refusal{v1alpha1.ReasonInvalidTemplate,
 			"the API server refuses the pod: " + err.Error(), true}, nil
 	}
 	return &refusal{v1alpha1.ReasonProvisioning, "the pod is not made: " + err.Error(), false}, err
+}
+
+// byRule matches what the API server says of a pod that breaks a rule of its namespace: a level of Pod
+// Security, a LimitRange, or a ResourceQuota for a limit or request that the pod does not have.
+var byRule = regexp.MustCompile(`violates PodSecurity|must be less than or equal to|` +
+	`(?:maximum|minimum) \S+ usage per |max limit to request ratio per |` +
+	`failed quota: .*must specify `)
+
+// inQuota matches the lists of a quota that is exceeded.
+var inQuota = regexp.MustCompile(`requested: (\S+), used: \S+, limited: (\S+)`)
+
+// neverFits reports whether a pod asks for more than a quota allows altogether, so that no other pod's
+// end makes room for it. It takes what the API server says, which names all resources that lack.
+func neverFits(text string) bool {
+	for _, found := range inQuota.FindAllStringSubmatch(text, -1) {
+		limited := quantities(found[2])
+		for name, requested := range quantities(found[1]) {
+			if limit, ok := limited[name]; ok && requested.Cmp(limit) > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// quantities reads NAME=QUANTITY,...
+func quantities(list string) map[string]resource.Quantity {
+	read := make(map[string]resource.Quantity)
+	for entry := range strings.SplitSeq(list, ",") {
+		name, text, _ := strings.Cut(entry, "=")
+		if quantity, err := resource.ParseQuantity(text); err == nil {
+			read[name] = quantity
+		}
+	}
+	return read
 }
 
 // annotationEnding, on a pod that is to end and stay as an object, is when its kubelet was asked for

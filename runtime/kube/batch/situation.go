@@ -112,6 +112,9 @@ func (r *reconciler) assess(ctx context.Context, b *v1alpha1.BatchSandbox, v *vi
 			continue
 		}
 		at.existing++
+		if keeps(b, pod) {
+			at.kept++
+		}
 		switch {
 		case !r.runs(b, pod):
 		case abandoned(pod, r.Now()):
@@ -180,6 +183,11 @@ func (r *reconciler) assess(ctx context.Context, b *v1alpha1.BatchSandbox, v *vi
 		at.stopped = !unseen
 	}
 	return at, nil
+}
+
+// keeps reports whether a pod stays after the end of its batch: it has ended, and has the log.
+func keeps(b *v1alpha1.BatchSandbox, pod *corev1.Pod) bool {
+	return b.Spec.PoolRef == "" && pod.DeletionTimestamp == nil && terminal(pod)
 }
 
 // runs reports whether something of a sandbox may run in its pod.

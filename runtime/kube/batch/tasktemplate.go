@@ -26,7 +26,7 @@ func TaskTemplate(b *v1alpha1.BatchSandbox, number int) (*v1alpha1.TaskTemplate,
 	merged, err := jsonpatch.MergePatch(original, patch)
 	template := new(v1alpha1.TaskTemplate)
 	if err == nil {
-		err = json.Unmarshal(merged, template)
+		err = v1alpha1.Strictly(merged, template)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("spec.shardTaskPatches[%d]: %w", number, err)

@@ -40,6 +40,11 @@ import (
 // leaderElectionID names the lease that the leader of several controllers holds.
 const leaderElectionID = "sandbox-controller.sandbox.internal"
 
+// leaseDuration is after how long without a renewal another controller leads. It, and what passes until
+// the others have seen the last renewal and try again, are less than 10 s together. Renewals have a
+// connection of their own, and in the chart a priority, so that they are in time.
+const leaseDuration = 5 * time.Second
+
 // Options say how the controller runs.
 type Options struct {
 	// Config reaches the API server; Load makes one.
@@ -51,8 +56,12 @@ type Options struct {
 	// LeaderElectionNamespace is where the lease is; empty means Namespace, or else the
 	// controller's own, in a cluster.
 	LeaderElectionNamespace string
+	// Rights names the Role and the RoleBinding of the controller in Namespace, which outlast every
+	// BatchSandbox and Pool when the namespace is deleted; empty means that nothing keeps them. With
+	// the suffix -last it names the RoleBinding by which the controller may see to that.
+	Rights string
 	// LeaseDuration is how long the others wait for a leader that exited without releasing its
-	// lease, at least 3 s; 0 means 15 s.
+	// lease, at least 3 s; 0 means 5 s.
 	LeaseDuration time.Duration
 	// MetricsAddress and HealthAddress are where /metrics, and /healthz and /readyz are served; ""
 	// or "0" means nowhere.
@@ -105,7 +114,10 @@ func New(options Options) (*Manager, error) {
 	}
 	cacheOptions := cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
-		ByObject:         map[client.Object]cache.ByObject{&corev1.Pod{}: {Label: ours}},
+		ByObject: map[client.Object]cache.ByObject{
+			&corev1.Pod{}:            {Label: ours, Transform: batch.TrimPod},
+			&v1alpha1.BatchSandbox{}: {Transform: batch.TrimBatch},
+		},
 	}
 	electionNamespace := options.LeaderElectionNamespace
 	if options.Namespace != "" {
@@ -116,9 +128,9 @@ func New(options Options) (*Manager, error) {
 	}
 	lease := options.LeaseDuration
 	if lease == 0 {
-		lease = 15 * time.Second
+		lease = leaseDuration
 	}
-	renew, retry := lease*2/3, lease/8
+	renew, retry := lease*2/3, lease/10
 	managerOptions := ctrlmanager.Options{
 		Scheme: scheme, Cache: cacheOptions, Logger: options.Logger,
 		// several managers may live in one process
@@ -133,7 +145,8 @@ func New(options Options) (*Manager, error) {
 	}
 	var lock *pool.Lease
 	if options.LeaderElection {
-		if lock, err = newLease(config, electionNamespace, renew); err != nil {
+		if lock, err = newLease(config, electionNamespace, options.Namespace,
+			renew); err != nil {
 			return nil, fmt.Errorf("leader election: %w", err)
 		}
 		managerOptions.LeaderElectionResourceLockInterface = lock
@@ -162,6 +175,11 @@ func New(options Options) (*Manager, error) {
 		Metrics: batch.NewMetrics(m.metrics),
 	}); err != nil {
 		return nil, fmt.Errorf("controller of BatchSandboxes: %w", err)
+	}
+	if options.Rights != "" {
+		if err := m.holdRights(options.Namespace, options.Rights); err != nil {
+			return nil, err
+		}
 	}
 	if address := orNone(options.MetricsAddress); address != "0" {
 		if m.listener, err = new(net.ListenConfig).Listen(context.Background(), "tcp",

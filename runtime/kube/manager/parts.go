@@ -3,6 +3,7 @@ package manager
 import (
 	"context"
 	"errors"
+	"net"
 	"os"
 	"time"
 
@@ -55,9 +56,10 @@ func (m *Manager) tasks(lease *pool.Lease, enqueuer *batch.Enqueuer,
 // podNamespace is the file with the namespace of the pod that the controller runs in.
 const podNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
-// newLease is the lock of the election. limit is how long after a renewal this controller takes
-// itself for the leader.
-func newLease(config *rest.Config, namespace string, limit time.Duration) (*pool.Lease, error) {
+// newLease is the lock of the election, in a namespace; before is where earlier versions had it, which
+// may be the same. limit is how long after a renewal this controller takes itself for the leader.
+func newLease(config *rest.Config, namespace, before string, limit time.Duration) (*pool.Lease,
+	error) {
 	if namespace == "" {
 		text, err := os.ReadFile(podNamespace)
 		if err != nil {
@@ -71,8 +73,39 @@ func newLease(config *rest.Config, namespace string, limit time.Duration) (*pool
 	if err != nil {
 		return nil, err
 	}
+	identity := host + "_" + uuid.NewString()
+	config = leaseConfig(config, limit)
+	lock, err := lockIn(namespace, config, identity)
+	if err != nil {
+		return nil, err
+	}
+	if before != "" && before != namespace {
+		earlier, err := lockIn(before, config, identity)
+		if err != nil {
+			return nil, err
+		}
+		lock = &movedLock{Interface: lock, before: earlier, now: time.Now}
+	}
+	return pool.NewLease(lock, limit), nil
+}
+
+// leaseConfig is for the client of the lease alone. It has connections of its own: on one that it shared
+// with everything else, a renewal would wait for what the controller has sent before.
+func leaseConfig(config *rest.Config, limit time.Duration) *rest.Config {
 	config = rest.AddUserAgent(config, "leader-election")
 	config.Timeout = max(limit/2, time.Second) // one slow answer must not cost the lease
+	dial := config.Dial
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: config.Timeout, KeepAlive: 30 * time.Second}).DialContext
+	}
+	// The library shares the transport of configurations that are the same; functions never are.
+	config.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+		return dial(ctx, network, address)
+	}
+	return config
+}
+
+func lockIn(namespace string, config *rest.Config, identity string) (resourcelock.Interface, error) {
 	core, err := corev1.NewForConfig(config)
 	if err != nil {
 		return nil, err
@@ -81,11 +114,6 @@ func newLease(config *rest.Config, namespace string, limit time.Duration) (*pool
 	if err != nil {
 		return nil, err
 	}
-	lock, err := resourcelock.New(resourcelock.LeasesResourceLock, namespace, leaderElectionID,
-		core, coordination,
-		resourcelock.ResourceLockConfig{Identity: host + "_" + uuid.NewString()})
-	if err != nil {
-		return nil, err
-	}
-	return pool.NewLease(lock, limit), nil
+	return resourcelock.New(resourcelock.LeasesResourceLock, namespace, leaderElectionID,
+		core, coordination, resourcelock.ResourceLockConfig{Identity: identity})
 }

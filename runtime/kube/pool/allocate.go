@@ -3,12 +3,12 @@ package pool
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -30,8 +30,8 @@ var batchResource = schema.GroupResource{Group: v1alpha1.GroupVersion.Group,
 // returns how many pods are still missing. The pool makes more, and enqueues the batch when there
 // are.
 //
-// It returns [v1alpha1.ErrNoPool], [v1alpha1.ErrInvalidPool], [v1alpha1.ErrTooLarge],
-// ErrNotLeading, and an error for which apierrors.IsConflict is true when the batch is not the
+// It returns [v1alpha1.ErrNoPool], [v1alpha1.ErrPoolEnds], [v1alpha1.ErrPoolTooSmall],
+// [v1alpha1.ErrInvalidPool], [v1alpha1.ErrTooLarge], ErrNotLeading, and an error for which apierrors.IsConflict is true when the batch is not the
 // latest.
 func (p *Pools) Allocate(ctx context.Context,
 	batch *v1alpha1.BatchSandbox) (missing int, err error) {
@@ -60,7 +60,12 @@ func (p *Pools) Allocate(ctx context.Context,
 		}
 	}
 	pool, err := p.usable(ctx, batch)
-	if err != nil {
+	switch {
+	case errors.Is(err, v1alpha1.ErrPoolEnds), errors.Is(err, v1alpha1.ErrPoolTooSmall):
+		p.ledger.observe(batch)
+		p.ledger.passOver(batch.UID) // it holds up no other
+		return missing, err
+	case err != nil:
 		p.ledger.ask(batch)
 		return missing, err
 	}
@@ -68,12 +73,7 @@ func (p *Pools) Allocate(ctx context.Context,
 		p.ledger.passOver(batch.UID)
 		return missing, err
 	}
-	var pods []*corev1.Pod
-	names, current, err := p.ledger.reserve(batch, revisionOf(pool),
-		func() (_ []*corev1.Pod, err error) {
-			pods, err = p.podsOf(ctx, client.ObjectKeyFromObject(pool))
-			return pods, err
-		})
+	names, current, err := p.ledger.reserve(batch, p.revision(pool), nil)
 	if err != nil {
 		return missing, err
 	}
@@ -84,7 +84,7 @@ func (p *Pools) Allocate(ctx context.Context,
 	if len(names) == 0 {
 		return missing, p.checkRequired(ctx, batch, pool)
 	}
-	if err := p.give(ctx, batch, names, cleanSince(pods, names)); err != nil {
+	if err := p.give(ctx, batch, names, cleanSince(p.ledger.podsNamed(batch.Namespace, names), names)); err != nil {
 		return missing, err
 	}
 	p.metrics.allocated(batch, len(names), time.Since(started))
@@ -129,9 +129,22 @@ func (p *Pools) usable(ctx context.Context, batch *v1alpha1.BatchSandbox) (*v1al
 		return nil, fmt.Errorf("%w: %s", v1alpha1.ErrNoPool, batch.Spec.PoolRef)
 	case err != nil:
 		return nil, fmt.Errorf("pool %s: %w", batch.Spec.PoolRef, err)
-	case pool.DeletionTimestamp != nil:
-		return nil, fmt.Errorf("%w: %s is being deleted and gives no more pods",
-			v1alpha1.ErrNoPool, pool.Name)
+	}
+	if err := neverServes(&pool, batch); err != nil {
+		// The cache may be behind a Pool that was made again, or larger.
+		live := new(v1alpha1.Pool)
+		reading, cancel := context.WithTimeout(ctx, writeLimit)
+		defer cancel()
+		switch failed := p.live.Get(reading, client.ObjectKeyFromObject(&pool), live); {
+		case apierrors.IsNotFound(failed):
+			return nil, fmt.Errorf("%w: %s", v1alpha1.ErrNoPool, batch.Spec.PoolRef)
+		case failed != nil:
+			return nil, fmt.Errorf("pool %s: %w", batch.Spec.PoolRef, failed)
+		}
+		if err := neverServes(live, batch); err != nil {
+			return nil, err
+		}
+		pool = *live
 	}
 	if err := checkTemplate(&pool); err != nil {
 		return nil, fmt.Errorf("%w: Pool %s: %w", v1alpha1.ErrInvalidPool, pool.Name, err)
@@ -139,19 +152,17 @@ func (p *Pools) usable(ctx context.Context, batch *v1alpha1.BatchSandbox) (*v1al
 	return &pool, nil
 }
 
-// podsOf returns the pods of a pool as the cache has them. They must not be changed.
-func (p *Pools) podsOf(ctx context.Context, pool types.NamespacedName) ([]*corev1.Pod, error) {
-	var list corev1.PodList
-	err := p.client.List(ctx, &list, client.InNamespace(pool.Namespace),
-		client.MatchingFields{indexPool: pool.Name}, client.UnsafeDisableDeepCopy)
-	if err != nil {
-		return nil, fmt.Errorf("pods of pool %s: %w", pool.Name, err)
+// neverServes returns why a Pool will never give a batch what it asks for, however long that waits.
+func neverServes(pool *v1alpha1.Pool, batch *v1alpha1.BatchSandbox) error {
+	most := pool.Spec.CapacitySpec.PoolMax
+	switch {
+	case pool.DeletionTimestamp != nil:
+		return fmt.Errorf("pool %s: %w", pool.Name, v1alpha1.ErrPoolEnds)
+	case batch.Spec.Replicas > most:
+		return fmt.Errorf("pool %s: %w: spec.capacitySpec.poolMax is %d, and spec.replicas of the BatchSandbox %d",
+			pool.Name, v1alpha1.ErrPoolTooSmall, most, batch.Spec.Replicas)
 	}
-	pods := make([]*corev1.Pod, len(list.Items))
-	for i := range list.Items {
-		pods[i] = &list.Items[i]
-	}
-	return pods, nil
+	return nil
 }
 
 // give writes an allocation with more pods. When it returns an error, it is unknown whether they

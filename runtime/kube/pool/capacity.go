@@ -53,6 +53,9 @@ func limitsOf(spec v1alpha1.PoolSpec) limits {
 	return l
 }
 
+// buffer is how many pods are to be ready: bufferMin, as far as poolMax allows.
+func (l limits) buffer(c podCounts) int { return min(l.bufferMin, max(l.poolMax-c.allocated, 0)) }
+
 // share is a number or a percentage of something, rounded up, and at least 1, because with 0
 // nothing would ever happen.
 func share(value intstr.IntOrString, of int) int {

@@ -64,9 +64,13 @@ func (p *Pools) handOver(ctx context.Context, batch *v1alpha1.BatchSandbox, name
 }
 
 // dropHandovers removes those that are no longer needed from a Pool.
-func (p *Pools) dropHandovers(ctx context.Context, pool *v1alpha1.Pool, pods []*corev1.Pod,
-	now time.Time) error {
-	over := p.ledger.takeHandovers(client.ObjectKeyFromObject(pool), pods, now)
+func (p *Pools) dropHandovers(ctx context.Context, pool *v1alpha1.Pool, now time.Time) error {
+	key := client.ObjectKeyFromObject(pool)
+	var pods []*corev1.Pod
+	if named := p.ledger.handedOver(key); len(named) > 0 {
+		pods = p.ledger.podsNamed(pool.Namespace, named)
+	}
+	over := p.ledger.takeHandovers(key, pods, now)
 	if len(over) == 0 {
 		return nil
 	}
@@ -153,6 +157,18 @@ func (l *ledger) handingOver(batch types.UID) bool {
 		}
 	}
 	return false
+}
+
+// handedOver returns the names of the pods in the handovers of a Pool.
+func (l *ledger) handedOver(pool types.NamespacedName) (names []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, h := range l.handovers {
+		if h.pool == pool {
+			names = append(names, h.Pods...)
+		}
+	}
+	return names
 }
 
 // takeHandovers removes from the ledger, and returns, the handovers of a Pool that are no longer

@@ -33,6 +33,7 @@ type ledger struct {
 	// pods that are being deleted; true when that has to be asked for again
 	gone      map[types.UID]bool
 	made      map[types.NamespacedName]time.Time
+	index     *index
 	handovers map[string]handoverEntry // by the annotation's name
 }
 
@@ -78,6 +79,7 @@ func newLedger() *ledger {
 		atLeast:   make(map[types.UID]string),
 		gone:      make(map[types.UID]bool),
 		made:      make(map[types.NamespacedName]time.Time),
+		index:     newIndex(),
 		handovers: make(map[string]handoverEntry),
 	}
 }
@@ -115,6 +117,7 @@ func (l *ledger) note(batch *v1alpha1.BatchSandbox) bool {
 		if name != "" && l.takes(r, key) {
 			l.holders[key] = r.uid
 			delete(l.orphans, key)
+			l.touch(key)
 			changed = true
 		}
 	}
@@ -122,6 +125,7 @@ func (l *ledger) note(batch *v1alpha1.BatchSandbox) bool {
 		if name != "" && !kept[name] {
 			l.free(r, name, !r.returned[name])
 			delete(r.returned, name) // it may be given to the batch again
+			l.touch(types.NamespacedName{Namespace: r.key.Namespace, Name: name})
 			changed = true
 		}
 	}
@@ -136,6 +140,7 @@ func (l *ledger) note(batch *v1alpha1.BatchSandbox) bool {
 	}
 	changed = changed || lacks != r.lacks
 	r.lacks = lacks
+	l.account(r)
 	return changed
 }
 
@@ -167,6 +172,7 @@ func (l *ledger) add(batch *v1alpha1.BatchSandbox) *record {
 func (l *ledger) resolveWrite(r *record) {
 	write, pods := r.uncertain, setOf(r.pods)
 	r.uncertain = nil
+	defer l.account(r)
 	var next *record
 	if write.foreign {
 		next = l.inDoubt(r)
@@ -178,6 +184,7 @@ func (l *ledger) resolveWrite(r *record) {
 		case next != nil:
 			l.holders[key] = next.uid
 			next.uncertain.pods = append(next.uncertain.pods, name)
+			l.touch(key)
 		default:
 			l.free(r, name, false)
 		}
@@ -211,9 +218,11 @@ func (l *ledger) doubt(batches []types.UID, pods []corev1.Pod) {
 			if c := l.classify(pod); c == classIdle || c == classStarting {
 				l.holders[client.ObjectKeyFromObject(pod)] = uid
 				write.pods = append(write.pods, pod.Name)
+				l.touch(client.ObjectKeyFromObject(pod))
 			}
 		}
 		r.uncertain = write
+		l.account(r)
 	}
 }
 
@@ -227,6 +236,7 @@ func (l *ledger) free(r *record, name string, used bool) {
 	if used {
 		l.orphans[key] = true
 	}
+	l.touch(key)
 }
 
 // removed records that a batch is gone for good. Pods that it has not given back belong to no
@@ -247,13 +257,14 @@ func (l *ledger) removed(uid types.UID) {
 		}
 	}
 	delete(l.batches, uid)
+	l.account(r)
 }
 
 // reserve picks pods for a batch that asks for them, and holds them until writeSucceeded, refused
 // or markUncertain is called. It returns none while an older batch lacks what there is. Those of the
 // revision come first. current is false when the batch is not the latest.
 //
-// The pods are listed while the ledger is locked. It forgets a pod when the watch delivers its
+// list returns the pods; nil stands for those of the index. They are listed while the ledger is locked. It forgets a pod when the watch delivers its
 // deletion, which the cache has seen before: a list from before that could still have the pod, which
 // by then looks as if it were of no batch.
 func (l *ledger) reserve(batch *v1alpha1.BatchSandbox, revision string,
@@ -268,9 +279,12 @@ func (l *ledger) reserve(batch *v1alpha1.BatchSandbox, revision string,
 	if r.uncertain != nil {
 		return nil, false, nil
 	}
-	pods, err := list()
-	if err != nil {
-		return nil, true, err
+	defer l.account(r)
+	pods := l.candidates(r, revision)
+	if list != nil {
+		if pods, err = list(); err != nil {
+			return nil, true, err
+		}
 	}
 	var suitable []*corev1.Pod
 	idle := make(map[string]int) // by what they provide
@@ -291,7 +305,8 @@ func (l *ledger) reserve(batch *v1alpha1.BatchSandbox, revision string,
 	}
 	slices.SortStableFunc(suitable, preferred(revision))
 	for _, pod := range suitable[:n] {
-		l.holders[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}] = r.uid
+		l.holders[client.ObjectKeyFromObject(pod)] = r.uid
+		l.touch(client.ObjectKeyFromObject(pod))
 		names = append(names, pod.Name)
 	}
 	r.uncertain = &uncertainWrite{base: batch.ResourceVersion, pods: names}
@@ -317,9 +332,8 @@ func preferred(revision string) func(a, b *corev1.Pod) int {
 // is how many pods can be given, by what they provide.
 func (l *ledger) before(r *record, idle map[string]int) int {
 	lacked := make(map[string]int)
-	for _, other := range l.batches {
-		if other.asked && other != r && other.pool == r.pool &&
-			other.key.Namespace == r.key.Namespace && earlier(other, r) < 0 {
+	for _, other := range l.index.pool(types.NamespacedName{Namespace: r.key.Namespace, Name: r.pool}).waiting {
+		if other != r && earlier(other, r) < 0 {
 			lacked[other.requires] += other.shortfall()
 		}
 	}
@@ -393,6 +407,7 @@ func (l *ledger) passOver(uid types.UID) {
 	defer l.mu.Unlock()
 	if r := l.batches[uid]; r != nil {
 		r.asked = false
+		l.account(r)
 	}
 }
 
@@ -403,6 +418,7 @@ func (l *ledger) ask(batch *v1alpha1.BatchSandbox) {
 	l.note(batch)
 	if r := l.batches[batch.UID]; r.lacks > 0 {
 		r.asked = true
+		l.account(r)
 	}
 }
 
@@ -435,6 +451,9 @@ func (l *ledger) markReturned(uid types.UID, names map[string]bool) {
 		r.returned = make(map[string]bool)
 	}
 	maps.Copy(r.returned, names)
+	for name := range names {
+		l.touch(types.NamespacedName{Namespace: r.key.Namespace, Name: name})
+	}
 }
 
 // isReturned reports whether a pod is to be written off by the batch that has it. The ledger is
@@ -444,15 +463,21 @@ func (l *ledger) isReturned(key types.NamespacedName) bool {
 	return r != nil && r.returned[key.Name]
 }
 
-// known returns the batches of a pool, and which of them have an uncertain write.
-func (l *ledger) known(pool types.NamespacedName) map[types.UID]types.NamespacedName {
+// known returns the batches of a pool: all of them, or those with an uncertain write.
+func (l *ledger) known(pool types.NamespacedName, all bool) map[types.UID]types.NamespacedName {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	keys := make(map[types.UID]types.NamespacedName)
-	for uid, r := range l.batches {
-		if r.pool == pool.Name && r.key.Namespace == pool.Namespace {
-			keys[uid] = r.key
-		}
+	p := l.index.pools[pool]
+	if p == nil {
+		return keys
+	}
+	records := p.unsure
+	if all {
+		records = p.batches
+	}
+	for uid, r := range records {
+		keys[uid] = r.key
 	}
 	return keys
 }

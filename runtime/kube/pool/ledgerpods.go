@@ -27,6 +27,7 @@ const (
 	classDeleting        // is being deleted
 	classUnwanted        // must be deleted: used and of no batch, ended, or evicted
 	classAllocated       // belongs to a batch
+	classes              // how many there are
 )
 
 func (l *ledger) classify(pod *corev1.Pod) class {
@@ -111,6 +112,9 @@ func (l *ledger) podDeleted(pod *corev1.Pod) {
 	delete(l.atLeast, pod.UID)
 	delete(l.orphans, key)
 	delete(l.made, key)
+	if i := l.index.pods[key]; i != nil && i.pod.UID == pod.UID {
+		l.unindex(key)
+	}
 }
 
 // leave notes that a pod is about to be deleted, unless it belongs to another batch than the
@@ -122,6 +126,7 @@ func (l *ledger) leave(pod *corev1.Pod, owner types.UID) bool {
 		return false
 	}
 	l.gone[pod.UID] = false
+	l.touch(client.ObjectKeyFromObject(pod))
 	return true
 }
 
@@ -131,6 +136,7 @@ func (l *ledger) left(pod *corev1.Pod, err error) {
 	defer l.mu.Unlock()
 	if _, ok := l.gone[pod.UID]; ok {
 		l.gone[pod.UID] = err != nil
+		l.touch(client.ObjectKeyFromObject(pod))
 	}
 }
 
@@ -139,6 +145,7 @@ func (l *ledger) written(pod *corev1.Pod) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.atLeast[pod.UID] = pod.ResourceVersion
+	l.touch(client.ObjectKeyFromObject(pod))
 }
 
 // expect notes that a pod is about to be made, until the watch delivers it.

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -25,6 +26,9 @@ import (
 // changes the batch's version, so that a write that may still be on its way can no longer happen.
 // It is a label because the annotations of an object, unlike its labels, may be full.
 const labelEpoch = "sandbox.internal/epoch"
+
+// errNotDelivered is why nothing is given or taken yet.
+var errNotDelivered = errors.New("the watch has not delivered all pods and batches yet")
 
 // load fills the ledger from the API server, once, before anything is given or taken: by then this
 // process is the leader. The lists are quorum reads. Batches come first: what a batch no longer has
@@ -39,6 +43,11 @@ func (p *Pools) load(ctx context.Context) error {
 	}
 	if !p.options.Lease.Held() {
 		return ErrNotLeading
+	}
+	waiting, cancel := context.WithTimeout(ctx, writeLimit)
+	defer cancel()
+	if !cache.WaitForCacheSync(waiting.Done(), p.synced...) { // soon: the cache is filled
+		return errNotDelivered
 	}
 	l := p.ledger
 	l.mu.Lock()
@@ -79,6 +88,7 @@ func (p *Pools) load(ctx context.Context) error {
 	}
 	l.takeOver(pools.Items, pods.Items, time.Now())
 	l.doubt(unfenced, pods.Items)
+	l.touchAll()
 	p.loaded = true
 	return nil
 }

@@ -22,6 +22,7 @@ type poolMetrics struct {
 	latency     *prometheus.HistogramVec
 	recycles    *prometheus.CounterVec
 	size        *prometheus.GaugeVec
+	missing     *prometheus.GaugeVec
 }
 
 func newMetrics(registry prometheus.Registerer) (*poolMetrics, error) {
@@ -47,8 +48,13 @@ func newMetrics(registry prometheus.Registerer) (*poolMetrics, error) {
 		size: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "sandbox_pool_pods", Help: "Pods of a pool, by state.",
 		}, append([]string{"state"}, pool...)),
+		missing: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "sandbox_pool_missing_pods",
+			Help: "How many pods fewer are ready than bufferMin, as far as poolMax allows, asks for.",
+		}, pool),
 	}
-	for _, c := range []prometheus.Collector{m.allocations, m.pods, m.latency, m.recycles, m.size} {
+	for _, c := range []prometheus.Collector{m.allocations, m.pods, m.latency, m.recycles, m.size,
+		m.missing} {
 		if err := registry.Register(c); err != nil {
 			return nil, err
 		}
@@ -66,7 +72,8 @@ func (m *poolMetrics) recycled(namespace, pool, outcome string) {
 	m.recycles.WithLabelValues(outcome, namespace, pool).Inc()
 }
 
-func (m *poolMetrics) counted(pool types.NamespacedName, c podCounts) {
+func (m *poolMetrics) counted(pool types.NamespacedName, l limits, c podCounts) {
+	m.missing.WithLabelValues(pool.Namespace, pool.Name).Set(float64(max(l.buffer(c)-c.ready, 0)))
 	for state, n := range map[string]int{
 		"available": c.ready, "starting": c.starting, "recycling": c.recycling,
 		"allocated": c.allocated, "leaving": c.leaving,
@@ -76,5 +83,7 @@ func (m *poolMetrics) counted(pool types.NamespacedName, c podCounts) {
 }
 
 func (m *poolMetrics) forget(pool types.NamespacedName) {
-	m.size.DeletePartialMatch(prometheus.Labels{"namespace": pool.Namespace, "pool": pool.Name})
+	labels := prometheus.Labels{"namespace": pool.Namespace, "pool": pool.Name}
+	m.size.DeletePartialMatch(labels)
+	m.missing.DeletePartialMatch(labels)
 }

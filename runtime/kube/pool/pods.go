@@ -94,11 +94,37 @@ func revisionOf(pool *v1alpha1.Pool) string {
 	return hex.EncodeToString(sum[:5])
 }
 
+// generation is what a Pool's revision was at a generation of its spec.
+type generation struct {
+	uid        types.UID
+	generation int64
+	revision   string
+}
+
+// revision is revisionOf, from memory if the spec is the same as the last time.
+func (p *Pools) revision(pool *v1alpha1.Pool) string {
+	key := client.ObjectKeyFromObject(pool)
+	p.mu.Lock()
+	known := p.revisions[key]
+	p.mu.Unlock()
+	if known.uid == pool.UID && known.generation == pool.Generation && pool.Generation != 0 {
+		return known.revision
+	}
+	known = generation{pool.UID, pool.Generation, revisionOf(pool)}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.revisions[key] = known
+	return known.revision
+}
+
 // checkTemplate returns an error that names the rule that a pool's template breaks.
 func checkTemplate(pool *v1alpha1.Pool) error {
 	template := pool.Spec.Template
 	if template == nil || len(template.Spec.Containers) == 0 {
 		return errors.New("spec.template.spec.containers must have one at least")
+	}
+	if pool.Spec.UnknownField != "" {
+		return errors.New("spec." + pool.Spec.UnknownField)
 	}
 	if v1alpha1.UsesTasks(template) {
 		if err := v1alpha1.CheckTaskPod(template); err != nil {

@@ -42,7 +42,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -96,10 +95,13 @@ type Pools struct {
 	queue    workqueue.TypedRateLimitingInterface[reconcile.Request]
 	reported map[types.NamespacedName]time.Time // when the status of a pool was written last
 	delays   map[types.NamespacedName]*delay
+	audited  map[types.NamespacedName]time.Time // when all batches of a pool were looked at last
+	// of pools by their generation: a hash of the template is not made for each allocation
+	revisions map[types.NamespacedName]generation
+	synced    []cache.InformerSynced // what the ledger learns from has been delivered to it
 }
 
 const (
-	indexPool   = "pool"           // of pods, by the name of their pool
 	writeLimit  = 10 * time.Second // for one request to the API server
 	parallel    = 16               // requests to the API server at once, for one pool or batch
 	recycleTime = 2 * time.Minute
@@ -136,20 +138,18 @@ func Setup(mgr ctrl.Manager, options Options) (*Pools, error) {
 		ledger:   newLedger(),
 		reported: make(map[types.NamespacedName]time.Time),
 		delays:   make(map[types.NamespacedName]*delay),
+		audited:  make(map[types.NamespacedName]time.Time),
+
+		revisions: make(map[types.NamespacedName]generation),
 	}
 	p.recycler = newRecycler(p)
 	ctx := context.Background()
-	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, indexPool,
-		poolsOfPod); err != nil {
-		return nil, fmt.Errorf("index of pods by pool: %w", err)
-	}
 	if err := p.listen(ctx, mgr); err != nil {
 		return nil, err
 	}
 	err = ctrl.NewControllerManagedBy(mgr).
 		Named("pool").
 		For(&v1alpha1.Pool{}).
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(requestsOfPod)).
 		WatchesRawSource(source.Func(p.start)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 4, RateLimiter: backoff()}).
 		Complete(p)
@@ -186,7 +186,7 @@ func (p *Pools) listen(ctx context.Context, mgr ctrl.Manager) error {
 			}
 		}
 	}
-	if _, err := batches.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	seen, err := batches.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    see,
 		UpdateFunc: func(_, object any) { see(object) },
 		DeleteFunc: func(object any) {
@@ -195,22 +195,38 @@ func (p *Pools) listen(ctx context.Context, mgr ctrl.Manager) error {
 				p.enqueue(batch.Namespace, batch.Spec.PoolRef)
 			}
 		},
-	}); err != nil {
+	})
+	if err != nil {
 		return fmt.Errorf("watch of BatchSandboxes: %w", err)
 	}
+	p.synced = append(p.synced, seen.HasSynced)
 	pods, err := mgr.GetCache().GetInformer(ctx, &corev1.Pod{})
 	if err != nil {
 		return fmt.Errorf("watch of pods: %w", err)
 	}
-	if _, err := pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	// The pool is reconciled after the ledger has seen what happened to its pod.
+	look := func(object any) {
+		if pod, ok := object.(*corev1.Pod); ok {
+			if pool, ok := p.ledger.see(pod); ok {
+				p.enqueue(pool.Namespace, pool.Name)
+			}
+		}
+	}
+	if seen, err = pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    look,
+		UpdateFunc: func(_, object any) { look(object) },
 		DeleteFunc: func(object any) {
 			if pod, ok := last(object).(*corev1.Pod); ok {
 				p.ledger.podDeleted(pod)
+				if name := pod.Labels[v1alpha1.LabelPool]; name != "" {
+					p.enqueue(pod.Namespace, name)
+				}
 			}
 		},
 	}); err != nil {
 		return fmt.Errorf("watch of pods: %w", err)
 	}
+	p.synced = append(p.synced, seen.HasSynced)
 	return nil
 }
 
@@ -239,19 +255,4 @@ func (p *Pools) enqueue(namespace, name string) {
 		p.queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace,
 			Name: name}})
 	}
-}
-
-func poolsOfPod(object client.Object) []string {
-	if name := object.GetLabels()[v1alpha1.LabelPool]; name != "" {
-		return []string{name}
-	}
-	return nil
-}
-
-func requestsOfPod(_ context.Context, object client.Object) []reconcile.Request {
-	name := object.GetLabels()[v1alpha1.LabelPool]
-	if name == "" {
-		return nil
-	}
-	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: name}}}
 }

@@ -51,15 +51,11 @@ func (p *Pools) Reconcile(ctx context.Context,
 		return reconcile.Result{}, err
 	}
 	auditing := p.audit(ctx, key) // one batch that cannot be read holds up no other
-	pods, err := p.podsOf(ctx, key)
-	if err != nil {
-		return reconcile.Result{}, err
-	}
 	if pool.DeletionTimestamp != nil {
 		if auditing != nil {
 			return reconcile.Result{}, auditing
 		}
-		return p.terminate(ctx, &pool, pods)
+		return p.terminate(ctx, &pool, p.ledger.podsOf(key))
 	}
 	if controllerutil.AddFinalizer(&pool, v1alpha1.PoolFinalizer) {
 		base := pool.DeepCopy()
@@ -70,9 +66,13 @@ func (p *Pools) Reconcile(ctx context.Context,
 		}
 	}
 
+	if ready := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionReady); ready != nil &&
+		ready.Reason == v1alpha1.NotServed {
+		p.enqueueAll(key) // they need not wait for what is refused
+	}
 	now := time.Now()
-	revision := revisionOf(&pool)
-	v := p.ledger.view(key, revision, pods, now)
+	revision := p.revision(&pool)
+	v := p.ledger.view(key, revision, now)
 	hold := p.hold(key, v.unwanted, now)
 	working := p.work(ctx, &pool, revision, &v, hold)
 	again := resyncInterval
@@ -93,8 +93,8 @@ func (p *Pools) Reconcile(ctx context.Context,
 	if pool.Status.ObservedGeneration != pool.Generation {
 		p.enqueueAll(key) // their status about the pool may be out of date
 	}
-	p.metrics.counted(key, v.podCounts)
-	dropping := p.dropHandovers(ctx, &pool, pods, now)
+	p.metrics.counted(key, limitsOf(pool.Spec), v.podCounts)
+	dropping := p.dropHandovers(ctx, &pool, now)
 	wait, err := p.writeStatus(ctx, &pool, revision, &v, working, now)
 	soon(wait)
 	if err := errors.Join(working, dropping, auditing, err); err != nil {
@@ -129,7 +129,7 @@ func (p *Pools) work(ctx context.Context, pool *v1alpha1.Pool, revision string, 
 		v.starting += made
 	}
 	if d.remove > 0 {
-		n, err := p.removePods(ctx, v.surplus[:min(d.remove, len(v.surplus))])
+		n, err := p.removePods(ctx, p.ledger.surplus(client.ObjectKeyFromObject(pool), revision, d.remove))
 		if n > 0 {
 			p.events.Eventf(pool, nil, corev1.EventTypeNormal, "PodsRemoved", "Scale",
 				"Removed %d pods: more waited than capacitySpec allows", n)
@@ -139,7 +139,7 @@ func (p *Pools) work(ctx context.Context, pool *v1alpha1.Pool, revision string, 
 		}
 	}
 	if d.replace > 0 {
-		n, err := p.removePods(ctx, v.stale[:min(d.replace, len(v.stale))])
+		n, err := p.removePods(ctx, p.ledger.staleOf(client.ObjectKeyFromObject(pool), revision, d.replace))
 		if n > 0 {
 			p.events.Eventf(pool, nil, corev1.EventTypeNormal, "PodsReplaced", "Update",
 				"Removed %d pods from an older template than %s", n, revision)
@@ -191,8 +191,8 @@ func (p *Pools) terminate(ctx context.Context, pool *v1alpha1.Pool,
 		return reconcile.Result{}, fmt.Errorf("remove pods of pool %s: %w", pool.Name, err)
 	}
 	// An Allocate that has read the Pool before it was deleted may have taken one of them until then.
-	v := p.ledger.view(key, "", pods, time.Now())
-	p.metrics.counted(key, v.podCounts)
+	v := p.ledger.view(key, "", time.Now())
+	p.metrics.counted(key, limits{}, v.podCounts)
 	if v.given {
 		return reconcile.Result{RequeueAfter: resyncInterval}, nil
 	}
@@ -216,6 +216,8 @@ func (p *Pools) forget(key types.NamespacedName) {
 	defer p.mu.Unlock()
 	delete(p.reported, key)
 	delete(p.delays, key)
+	delete(p.audited, key)
+	delete(p.revisions, key)
 }
 
 // enqueueAll enqueues the batches that wait for a pool.
@@ -228,8 +230,14 @@ func (p *Pools) enqueueAll(key types.NamespacedName) {
 // audit resolves writes with unknown outcome, and finds batches that are gone although no watch has
 // delivered that.
 func (p *Pools) audit(ctx context.Context, pool types.NamespacedName) error {
+	p.mu.Lock()
+	all := time.Since(p.audited[pool]) >= resyncInterval // there may be many, and each is read
+	if all {
+		p.audited[pool] = time.Now()
+	}
+	p.mu.Unlock()
 	var failed []error
-	for uid, key := range p.ledger.known(pool) {
+	for uid, key := range p.ledger.known(pool, all) {
 		if _, err := p.settle(ctx, key, uid); err != nil {
 			failed = append(failed, err)
 			continue
@@ -300,7 +308,7 @@ func (p *Pools) unserved(ctx context.Context, pool *v1alpha1.Pool, why error) er
 		"The Pool cannot be served: %s", why)
 	base := pool.DeepCopy()
 	meta.SetStatusCondition(&pool.Status.Conditions, metav1.Condition{
-		Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: "NotServed",
+		Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: v1alpha1.NotServed,
 		Message: why.Error(), ObservedGeneration: pool.Generation,
 	})
 	if equality.Semantic.DeepEqual(&base.Status, &pool.Status) {
@@ -328,12 +336,11 @@ func conditionsOf(pool *v1alpha1.Pool, v *view, working error) []metav1.Conditio
 	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue,
 		Reason: "BufferFilled"}
 	l := limitsOf(pool.Spec)
-	least := min(l.bufferMin, max(l.poolMax-v.allocated, 0))
 	switch {
 	case refusal(working):
-		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, "NotServed",
+		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, v1alpha1.NotServed,
 			working.Error()
-	case v.ready < least:
+	case v.ready < l.buffer(v.podCounts):
 		ready.Status, ready.Reason = metav1.ConditionFalse, "BufferLow"
 		ready.Message = fmt.Sprintf("fewer pods are ready than bufferMin, %d, and poolMax ask for",
 			l.bufferMin)

@@ -7,9 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
 // view is a pool at one moment.
@@ -19,59 +16,38 @@ type view struct {
 	idle     map[string]int // of the ready ones: by what they provide
 	unwanted []*corev1.Pod
 	old      []*corev1.Pod // not ready, and from an older template
-	surplus  []*corev1.Pod // what may be removed, in that order
-	stale    []*corev1.Pod // ready, and from an older template
 	given    bool          // some batch has pods, or may have
 	expires  time.Time     // when a pod that was made and not seen is given up; zero without such
 }
 
 // view counts the pods of a pool.
-func (l *ledger) view(pool types.NamespacedName, revision string, pods []*corev1.Pod,
-	now time.Time) view {
+func (l *ledger) view(pool types.NamespacedName, revision string, now time.Time) view {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	v := view{idle: make(map[string]int)}
-	var starting, ready []*corev1.Pod
-	for _, pod := range pods {
-		delete(l.made, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})
-		current := pod.Labels[v1alpha1.LabelRevision] == revision
-		if current {
-			v.updated++
-		}
-		class := l.classify(pod)
-		if key := client.ObjectKeyFromObject(pod); class == classAllocated && l.isReturned(key) {
-			// Its batch waits for the end of what runs in it. To the pool it is as if it had been
-			// written off.
-			if class = l.classifyFree(pod, key); class != classRecycling {
-				class = classDeleting
-			}
-		}
-		switch class {
-		case classAllocated:
-			v.allocated++
-		case classDeleting:
+	defer l.index.tidy(pool)
+	p := l.index.pool(pool)
+	v.updated = p.revisions[revision]
+	v.allocated = len(p.classes[classAllocated])
+	v.recycling = len(p.classes[classRecycling])
+	v.ready = len(p.classes[classIdle])
+	v.starting = len(p.classes[classStarting])
+	v.leaving = len(p.classes[classDeleting]) + len(p.classes[classUnwanted])
+	for _, i := range p.classes[classUnwanted] {
+		v.unwanted = append(v.unwanted, i.pod)
+	}
+	for _, i := range p.classes[classStarting] { // as many as start at once
+		if i.revision != revision && !l.outdated(i.pod) {
 			v.leaving++
-		case classUnwanted:
-			v.leaving++
-			v.unwanted = append(v.unwanted, pod)
-		case classRecycling:
-			v.recycling++
-		case classStarting:
-			if !current && !l.outdated(pod) {
-				v.leaving++
-				v.old = append(v.old, pod)
-				continue
-			}
-			v.starting++
-			starting = append(starting, pod)
-		case classIdle:
-			v.ready++
-			v.idle[pod.Labels[v1alpha1.LabelProvides]]++
-			if !current {
-				v.podCounts.stale++
-				v.stale = append(v.stale, pod)
-			} else {
-				ready = append(ready, pod)
+			v.starting--
+			v.old = append(v.old, i.pod)
+		}
+	}
+	for provides, revisions := range p.idle {
+		for of, list := range revisions {
+			v.idle[provides] += len(list)
+			if of != revision {
+				v.podCounts.stale += len(list)
 			}
 		}
 	}
@@ -88,26 +64,71 @@ func (l *ledger) view(pool types.NamespacedName, revision string, pods []*corev1
 			v.expires = until
 		}
 	}
-	youngest := func(a, b *corev1.Pod) int {
-		return b.CreationTimestamp.Compare(
-			a.CreationTimestamp.Time)
+	for _, r := range p.waiting {
+		v.want += r.shortfall()
 	}
-	slices.SortStableFunc(starting, youngest)
-	slices.SortStableFunc(ready, youngest)
-	v.surplus = slices.Concat(starting, v.stale, ready)
-	for _, r := range l.batches {
-		if r.pool != pool.Name || r.key.Namespace != pool.Namespace {
-			continue
-		}
-		if r.asked {
-			v.want += r.shortfall()
-		}
-		if r.uncertain != nil ||
-			slices.ContainsFunc(r.pods, func(name string) bool { return name != "" }) {
-			v.given = true
-		}
-	}
+	v.given = len(p.holding) > 0
 	return v
+}
+
+// surplus returns n pods of a pool that may be removed: those on their way, then the stale ones, then the
+// others, young ones first.
+func (l *ledger) surplus(pool types.NamespacedName, revision string, n int) []*corev1.Pod {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := l.index.pools[pool]
+	if p == nil {
+		return nil
+	}
+	var starting, current []*indexed
+	for _, i := range p.classes[classStarting] {
+		if i.revision == revision || l.outdated(i.pod) {
+			starting = append(starting, i)
+		}
+	}
+	for _, revisions := range p.idle {
+		list := revisions[revision]
+		current = append(current, list[max(len(list)-n, 0):]...)
+	}
+	youngest := func(a, b *indexed) int { return oldest(b, a) }
+	slices.SortFunc(starting, youngest)
+	slices.SortFunc(current, youngest)
+	all := slices.Concat(starting, p.stale(revision), current)
+	pods := make([]*corev1.Pod, 0, min(n, len(all)))
+	for _, i := range all[:min(n, len(all))] {
+		pods = append(pods, i.pod)
+	}
+	return pods
+}
+
+// staleOf returns n ready pods of a pool that are from an older template.
+func (l *ledger) staleOf(pool types.NamespacedName, revision string, n int) []*corev1.Pod {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := l.index.pools[pool]
+	if p == nil {
+		return nil
+	}
+	var pods []*corev1.Pod
+	for _, i := range p.stale(revision) {
+		if len(pods) == n {
+			break
+		}
+		pods = append(pods, i.pod)
+	}
+	return pods
+}
+
+// stale returns the ready pods that are from older templates than the revision.
+func (p *poolIndex) stale(revision string) (stale []*indexed) {
+	for _, revisions := range p.idle {
+		for of, list := range revisions {
+			if of != revision {
+				stale = append(stale, list...)
+			}
+		}
+	}
+	return stale
 }
 
 // due returns the batches for which there are pods now, in the order of their creation, and how
@@ -123,9 +144,12 @@ func (l *ledger) due(pool types.NamespacedName, idle map[string]int, now time.Ti
 	for _, n := range idle {
 		all += n
 	}
-	for _, r := range slices.SortedFunc(maps.Values(l.batches), earlier) {
-		if !r.asked || r.inFlight || r.lacks <= 0 || r.pool != pool.Name ||
-			r.key.Namespace != pool.Namespace {
+	p := l.index.pools[pool]
+	if p == nil || all == 0 {
+		return nil, 0
+	}
+	for _, r := range slices.SortedFunc(maps.Values(p.waiting), earlier) {
+		if r.inFlight || r.lacks <= 0 {
 			continue
 		}
 		if all <= 0 {
@@ -158,8 +182,8 @@ func (l *ledger) waiters(pool types.NamespacedName) []types.NamespacedName {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var keys []types.NamespacedName
-	for _, r := range l.batches {
-		if r.asked && r.pool == pool.Name && r.key.Namespace == pool.Namespace {
+	if p := l.index.pools[pool]; p != nil {
+		for _, r := range p.waiting {
 			keys = append(keys, r.key)
 		}
 	}

@@ -72,6 +72,10 @@ type BatchSandboxSpec struct {
 	// +kubebuilder:pruning:PreserveUnknownFields
 	Template *corev1.PodTemplateSpec `json:"template,omitempty"`
 
+	// UnknownField says, after decoding, which field of the template no pod has, so that the template
+	// is refused; empty when there is none.
+	UnknownField string `json:"-"`
+
 	// PoolRef names the Pool, in the same namespace, whose pods become the sandboxes.
 	//
 	// +optional

@@ -12,9 +12,12 @@ import (
 
 // Why a batch gets no pods from its Pool, for errors.Is. Waiting helps against the first alone.
 var (
-	// ErrNoPool means that the Pool that the batch names does not exist, or is being deleted and
-	// gives no more.
+	// ErrNoPool means that the Pool that the batch names does not exist.
 	ErrNoPool = errors.New("there is no such Pool")
+	// ErrPoolEnds means that the Pool is being deleted and gives no more pods.
+	ErrPoolEnds = errors.New("the Pool is being deleted and gives no more pods")
+	// ErrPoolTooSmall means that the batch asks for more pods than the Pool may ever have.
+	ErrPoolTooSmall = errors.New("the Pool never has as many pods")
 	// ErrInvalidPool means that the Pool's template breaks a rule, so that it makes no pods, or that
 	// it makes others by now than the batch requires (AnnotationRequires).
 	ErrInvalidPool = errors.New("the Pool cannot be used")

@@ -32,6 +32,9 @@ type Pool struct {
 	Status PoolStatus `json:"status,omitempty"`
 }
 
+// NotServed is the reason of the condition Ready of a Pool whose pods the API server refuses.
+const NotServed = "NotServed"
+
 // PoolList is a list of Pools.
 //
 // +kubebuilder:object:root=true
@@ -50,6 +53,10 @@ type PoolSpec struct {
 	// +kubebuilder:validation:Type=object
 	// +kubebuilder:pruning:PreserveUnknownFields
 	Template *corev1.PodTemplateSpec `json:"template"`
+
+	// UnknownField says, after decoding, which field of the template no pod has, so that the template
+	// is refused; empty when there is none.
+	UnknownField string `json:"-"`
 
 	// CapacitySpec bounds the pool.
 	CapacitySpec CapacitySpec `json:"capacitySpec"`

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"sync"
 	"time"
+	"unsafe"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
 	"sandbox.internal/server/lifecycle"
@@ -17,8 +18,8 @@ import (
 const placeBits = 6
 
 // maxEvents and maxEventBytes bound the events that a replica keeps: how many, and how many bytes ([sizeOf]). When there are more, the
-// oldest fifth goes.
-const maxEvents, maxEventBytes = 20000, 32 << 20
+// oldest tenth goes. A sandbox has seven in its life, so that what is left is more than a minute of 300 whole lives a second.
+const maxEvents, maxEventBytes = 150_000, 48 << 20
 
 // feedPage and feedBytes bound what a feed hands out at once: so many events, and none once they have so many bytes.
 const feedPage, feedBytes = 256, 256 << 10
@@ -86,10 +87,10 @@ func (j *journal) take(e *Entry, deleted bool, now time.Time) []lifecycle.Event 
 	return events
 }
 
-// drop forgets the oldest events until there is room for a fifth of what is remembered at most.
+// drop forgets the oldest events until there is room for a tenth of what is remembered at most.
 func (j *journal) drop() {
 	n := 0
-	for ; n < len(j.events) && (len(j.events)-n > maxEvents/5*4 || j.bytes > maxEventBytes/5*4); n++ {
+	for ; n < len(j.events) && (len(j.events)-n > maxEvents/10*9 || j.bytes > maxEventBytes/10*9); n++ {
 		j.floor = j.events[n].Sequence
 		j.bytes -= sizeOf(&j.events[n])
 	}
@@ -98,8 +99,9 @@ func (j *journal) drop() {
 
 // sizeOf is about how many bytes of memory an event takes.
 func sizeOf(event *lifecycle.Event) int {
-	const fields, entry = 512, 64 // of the event itself, and of each entry of its lists
-	size := fields + len(event.Message)
+	// Of each entry of its lists, and of a message that is not counted: most are constants.
+	const entry, usual = 64, 64
+	size := int(unsafe.Sizeof(*event)) + max(len(event.Message)-usual, 0) // ids and names are the sandbox's
 	for key, value := range event.Metadata {
 		size += entry + len(key) + len(value)
 	}

@@ -2,13 +2,17 @@ package view
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/types"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
@@ -75,7 +79,7 @@ type routes struct {
 	// unread are the newest versions of the sandboxes whose Secret could not be read, which may take until an operator has mended it: the watch
 	// does not wait for them.
 	unread map[types.UID]*Entry
-	failed time.Time // when a Secret could not be read last
+	failed time.Time // when the API server last did not answer for a Secret
 }
 
 // routeOf is the way to a sandbox: without an address while it has none, and while its Secret cannot be read. The caller holds mu.
@@ -98,21 +102,52 @@ func (r *routes) routeOf(e *Entry) Route {
 	return route
 }
 
-// token returns a sandbox's token. It reads no Secret that readUnread is reading, and none right after another could not be read: to see that
-// the API server does not answer takes a while. The caller holds mu.
+// token returns a sandbox's token, if it has been read. The caller holds mu.
 func (r *routes) token(uid types.UID, e *Entry) (token string, ok bool) {
 	if r.unread[uid] != nil {
 		return "", false
 	}
-	if token, ok = r.known[uid].held(); ok || time.Since(r.failed) < firstUnread {
-		return token, ok
+	return r.known[uid].held()
+}
+
+// parallelReads is how many Secrets are read at once: when an ingress starts, those of all sandboxes.
+const parallelReads = 32
+
+// readTokens reads the tokens that the routes of sandboxes need, so that they are known. It reads no Secret that readUnread is reading, and
+// none right after the API server did not answer: to see that takes a while. Nothing waits for it but the watch.
+func (r *routes) readTokens(entries []*Entry) {
+	var reading errgroup.Group
+	reading.SetLimit(parallelReads)
+	for _, e := range entries {
+		r.mu.Lock()
+		if e.Address() == "" || e.Sandbox.Status.State.Final() || r.unread[e.Batch.UID] != nil || time.Since(r.failed) < firstUnread {
+			r.mu.Unlock()
+			continue
+		}
+		if r.known[e.Batch.UID] == nil {
+			r.known[e.Batch.UID] = e.tokens
+		}
+		mine := r.known[e.Batch.UID]
+		r.mu.Unlock()
+		if _, known := mine.held(); known {
+			continue
+		}
+		reading.Go(func() error {
+			_, _, err := mine.read(r.ctx, r.api, e.Batch)
+			if err == nil || r.ctx.Err() != nil {
+				return nil
+			}
+			r.logger.Warn().Err(err).Str("sandbox_id", e.Sandbox.ID).Msg("the token of a sandbox cannot be read; until it can, the ingress answers 503 for the sandbox")
+			var answer *lifecycle.Error
+			if errors.As(err, &answer) && answer.Kind == lifecycle.KindUnavailable {
+				r.mu.Lock()
+				r.failed = time.Now()
+				r.mu.Unlock()
+			}
+			return nil
+		})
 	}
-	token, _, err := r.known[uid].read(r.ctx, r.api, e.Batch)
-	if err != nil {
-		r.failed = time.Now()
-		r.logger.Warn().Err(err).Str("sandbox_id", e.Sandbox.ID).Msg("the token of a sandbox cannot be read; until it can, the ingress answers 503 for the sandbox")
-	}
-	return token, err == nil
+	_ = reading.Wait() // no function returns an error
 }
 
 // readUnread reads again what could not be read, until ctx ends.
@@ -121,11 +156,20 @@ func (r *routes) readUnread() {
 		r.mu.Lock()
 		waiting := maps.Clone(r.unread)
 		r.mu.Unlock()
-		pause = firstUnread
+		var reading errgroup.Group
+		reading.SetLimit(parallelReads)
+		var again atomic.Bool
 		for uid, e := range waiting {
-			if !r.readAgain(uid, e) {
-				pause = longestUnread
-			}
+			reading.Go(func() error {
+				if !r.readAgain(uid, e) {
+					again.Store(true)
+				}
+				return nil
+			})
+		}
+		_ = reading.Wait() // no function returns an error
+		if pause = firstUnread; again.Load() {
+			pause = longestUnread
 		}
 	}
 }
@@ -151,6 +195,7 @@ func (r *routes) readAgain(uid types.UID, e *Entry) bool {
 }
 
 func (r *routes) replace(listed map[string]*Entry, _ uint64) {
+	r.readTokens(slices.Collect(maps.Values(listed)))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	all, live := make([]Route, 0, len(listed)), make(map[types.UID]bool, len(listed))
@@ -164,6 +209,9 @@ func (r *routes) replace(listed map[string]*Entry, _ uint64) {
 }
 
 func (r *routes) take(e *Entry, deleted bool) {
+	if !deleted {
+		r.readTokens([]*Entry{e})
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if deleted {

@@ -97,6 +97,36 @@ func (v *View) Close() {
 // All returns every sandbox, newest first, ties by id.
 func (v *View) All() []*Entry { return v.table.all() }
 
+// List returns a page of the sandboxes that a filter accepts, newest first, ties by id, and how many it accepts.
+func (v *View) List(filter lifecycle.Filter, page lifecycle.Page) (items []*Entry, total int) {
+	return v.table.list(&filter, page)
+}
+
+// Count returns how many sandboxes there are in each state that any is in.
+func (v *View) Count() map[lifecycle.State]int { return v.table.count(allOwners) }
+
+// Living returns how many sandboxes there are that have not ended, and how many of an owner. It implements lifecycle.Living.
+func (v *View) Living(owner string) (total, own int) {
+	living := func(count map[lifecycle.State]int) (n int) {
+		for state, of := range count {
+			if !state.Final() {
+				n += of
+			}
+		}
+		return n
+	}
+	return living(v.table.count(allOwners)), living(v.table.count(owner))
+}
+
+// Lives reports whether there is a sandbox that has not ended, and whose it is. It implements lifecycle.Living.
+func (v *View) Lives(id string) (owner string, lives bool) {
+	e := v.table.get(id)
+	if e == nil || e.Sandbox.Status.State.Final() {
+		return "", false
+	}
+	return e.Sandbox.Owner, true
+}
+
 // Find returns a sandbox. One that the view does not have may have been created at another replica a moment ago, so the API server is
 // asked before it counts as missing. It returns KindNotFound.
 func (v *View) Find(ctx context.Context, id string) (*Entry, error) {

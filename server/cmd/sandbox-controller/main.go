@@ -68,6 +68,9 @@ func (s *settings) register(root *cobra.Command) {
 			"of several controllers one works, and another one when it dies")
 		flags.StringVar(&s.options.LeaderElectionNamespace, "leader-elect-namespace", "",
 			"`NAME` of the lease's namespace; else that of --namespace, or the controller's own")
+		flags.StringVar(&s.options.Rights, "rights", "",
+			"`NAME` of the controller's Role and RoleBinding in --namespace, and with -last of one that lets it "+
+				"keep them until no BatchSandbox or Pool is left")
 	})
 	commandline.AddFlags(root, "Listeners", func(flags *pflag.FlagSet) {
 		flags.StringVar(&s.options.MetricsAddress, "metrics-bind-address", ":8082",

@@ -34,11 +34,47 @@ app.kubernetes.io/name: {{ printf "sandbox-%s" (index . 1) }}
 app.kubernetes.io/instance: {{ $.Release.Name }}
 {{- end }}
 
+{{/* The name of a component's service account. Called likewise, with the component's values as the third. */}}
+{{- define "sandbox.account" -}}
+{{- $values := index . 2 -}}
+{{ ($values.serviceAccount).name | default (printf "%s-%s" (include "sandbox.name" (index . 0)) (index . 1)) }}
+{{- end }}
+
+{{/* The account as an object, unless it is named and so there already. */}}
+{{- define "sandbox.accountObject" -}}
+{{- $ := index . 0 -}}
+{{- $values := index . 2 -}}
+{{- if not ($values.serviceAccount).name -}}
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: {{ include "sandbox.account" . }}
+  namespace: {{ $.Release.Namespace }}
+  labels: {{- include "sandbox.labels" . | nindent 4 }}
+  {{- with ($values.serviceAccount).annotations }}
+  annotations: {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Labels of a component's pods. */}}
+{{- define "sandbox.podLabels" -}}
+{{- include "sandbox.labels" . }}
+{{- with (index . 2).podLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
 {{/* What the pods of all components share. Called likewise, with the component's values as the third. */}}
 {{- define "sandbox.pod" -}}
 {{- $ := index . 0 -}}
 {{- $values := index . 2 -}}
-serviceAccountName: {{ include "sandbox.name" $ }}-{{ index . 1 }}
+serviceAccountName: {{ include "sandbox.account" . }}
+{{- if hasKey $values "hostUsers" }}
+{{- if kindIs "bool" $values.hostUsers }}
+hostUsers: {{ $values.hostUsers }}
+{{- end }}
+{{- end }}
 securityContext:
   runAsNonRoot: true
   runAsUser: 65532
@@ -76,11 +112,12 @@ securityContext:
   readOnlyRootFilesystem: true
   capabilities: {drop: [ALL]}
 resources: {{ toYaml $values.resources | nindent 2 }}
-{{- with include "sandbox.memory" (($values.resources).limits).memory }}
 env:
+  - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+  {{- with include "sandbox.memory" (($values.resources).limits).memory }}
   # The rest is for what the Go runtime does not count. It collects more often before it has more.
   - {name: GOMEMLIMIT, value: {{ . | quote }}}
-{{- end }}
+  {{- end }}
 {{- end }}
 
 {{/* 90 % of a quantity of memory, in bytes; empty for none, and for one with an exponent. */}}
