@@ -23,6 +23,7 @@ import (
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/engine/pull"
+	"sandbox.internal/runtime/engine/registries"
 )
 
 // defaultAPITimeout is what the lifecycle document gives as the default of docker.api_timeout.
@@ -37,7 +38,10 @@ type Options struct {
 	// APITimeout bounds every request except pulls and Watch, which last as long as they last. Zero
 	// means 180 s.
 	APITimeout time.Duration
-	Logger     zerolog.Logger
+	// InternalRegistries are the registries with internal addresses that images of every caller may
+	// come from; a caller that is no guest may name others, too.
+	InternalRegistries []string
+	Logger             zerolog.Logger
 }
 
 // Engine talks to one Docker Engine. Use [New].
@@ -46,6 +50,8 @@ type Engine struct {
 	timeout time.Duration
 	log     zerolog.Logger
 	pulls   *pull.Group
+
+	registries registries.Rules
 
 	negotiated  atomic.Bool
 	negotiation chan struct{} // holds one token: see negotiate
@@ -91,6 +97,7 @@ func New(opts Options) (*Engine, error) {
 		timeout:     timeout,
 		log:         opts.Logger,
 		pulls:       pull.NewGroup(),
+		registries:  registries.Rules{Listed: opts.InternalRegistries},
 		negotiation: make(chan struct{}, 1),
 		volumeTurn:  make(chan struct{}, 1),
 		filled:      map[string]filledVolume{},

@@ -37,6 +37,8 @@ type Options struct {
 
 	// Instance marks this service's containers, so that two services on one engine leave each other's alone.
 	Instance string
+	// ImageGrants keeps which keys may have images that were pulled with credentials; nil keeps it in memory alone.
+	ImageGrants ImageGrants
 	// ExecdImage is the image whose folder lifecycle.DaemonPath holds the daemon that every sandbox gets.
 	ExecdImage string
 	// Security is what the processes of a sandbox may do. PIDsLimit bounds their number; 0 means no limit.
@@ -91,6 +93,7 @@ type Containers struct {
 	info        engine.Info
 	pinger      *pinger
 	spares      *spares
+	images      *imageAccess
 	starts      chan struct{}
 	inspections chan struct{}
 
@@ -133,6 +136,9 @@ func (c *Containers) prepare(ctx context.Context) error {
 	if c.info, err = c.options.Engine.Info(ctx); err != nil {
 		return fmt.Errorf("ask the container engine: %w", err)
 	}
+	if c.images, err = openImageAccess(ctx, c.options); err != nil {
+		return err
+	}
 	c.hostPaths = hostPathRules(c.options, c.info)
 	if c.options.PinFolder != "" {
 		if c.options.PinFolder, err = preparePins(c.options.PinFolder); err != nil {
@@ -151,7 +157,7 @@ func (c *Containers) prepare(ctx context.Context) error {
 		return fmt.Errorf("make execd available from runtime.execd_image %q: %w", c.options.ExecdImage, err)
 	}
 	if c.options.EgressImage != "" && !c.options.HostNetwork {
-		if _, err := c.options.Engine.EnsureImage(ctx, c.options.EgressImage, nil, nil); err != nil {
+		if _, err := c.images.own(ctx, c.options.EgressImage); err != nil {
 			return fmt.Errorf("make egress.image %q available: %w", c.options.EgressImage, err)
 		}
 	}
@@ -251,7 +257,7 @@ func (c *Containers) daemonVolume(ctx context.Context) (string, error) {
 	if volume != "" {
 		return volume, nil
 	}
-	imageID, err := c.options.Engine.EnsureImage(ctx, c.options.ExecdImage, nil, nil)
+	imageID, err := c.images.own(ctx, c.options.ExecdImage)
 	if err != nil {
 		return "", err
 	}

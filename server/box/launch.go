@@ -140,7 +140,8 @@ func (c *Containers) createAndStart(spec engine.ContainerSpec) error {
 
 func (l *launching) image(ctx context.Context) (string, error) {
 	auth := registryAuth(l.Auth)
-	imageID, err := l.containers.options.Engine.EnsureImage(ctx, l.record.Sandbox.Image, auth, func(progress string) {
+	request := imageRequest{ref: l.record.Sandbox.Image, auth: auth, key: l.record.Sandbox.Owner, admin: l.record.ByAdmin}
+	imageID, err := l.containers.images.ensure(ctx, request, func(progress string) {
 		l.Waiting(lifecycle.ReasonImagePulling, progress)
 	})
 	if errors.Is(err, engine.ErrImage) && l.record.NeedsAuth && auth == nil {
