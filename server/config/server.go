@@ -236,7 +236,7 @@ func (c Config) Exposed() string {
 	}
 	means := "everyone who reaches it can run programs on this machine, and read and end every sandbox"
 	if c.Storage.HostVolumes && len(c.Storage.AllowedHostPaths) == 0 {
-		means += "; since storage.allowed_host_paths is empty, they can also read and change files of this machine, as root"
+		means += "; since storage.allowed_host_paths is empty, they can also read and change files of this machine outside of its system, as root"
 	}
 	return fmt.Sprintf(
 		"the service listens on %s (server.host) and demands no API key (server.api_key, server.keys): %s. "+
