@@ -22,12 +22,17 @@ import (
 	"github.com/rs/zerolog"
 
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/engine/fair"
 	"sandbox.internal/runtime/engine/pull"
 	"sandbox.internal/runtime/engine/registries"
 )
 
 // defaultAPITimeout is what the lifecycle document gives as the default of docker.api_timeout.
 const defaultAPITimeout = 180 * time.Second
+
+// pullsAtOnce bounds the pulls that the engine is asked for at once; half of them are for callers
+// that have none.
+const pullsAtOnce = 8
 
 // Options say which engine to use and how.
 type Options struct {
@@ -52,6 +57,9 @@ type Engine struct {
 	pulls   *pull.Group
 
 	registries registries.Rules
+	// pullTurns are those of callers: the engine itself downloads three layers at once, those of the
+	// first pull first.
+	pullTurns *fair.Queue
 
 	negotiated  atomic.Bool
 	negotiation chan struct{} // holds one token: see negotiate
@@ -97,6 +105,7 @@ func New(opts Options) (*Engine, error) {
 		timeout:     timeout,
 		log:         opts.Logger,
 		pulls:       pull.NewGroup(),
+		pullTurns:   fair.New(pullsAtOnce, pullsAtOnce/2),
 		registries:  registries.Rules{Listed: opts.InternalRegistries},
 		negotiation: make(chan struct{}, 1),
 		volumeTurn:  make(chan struct{}, 1),

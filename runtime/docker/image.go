@@ -145,6 +145,11 @@ func (e *Engine) pull(ctx context.Context, name reference.Named, auth engine.Reg
 		return err
 	}
 	options := image.PullOptions{RegistryAuth: encoded}
+	caller := engine.CallerOf(ctx).Name
+	if err := e.pullTurns.Take(ctx, caller); err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	defer e.pullTurns.Give(caller)
 	report("resolving " + reference.FamiliarString(name))
 	stream, err := e.api.ImagePull(ctx, name.String(), options)
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/engine/fair"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -81,8 +82,9 @@ const (
 	// kills everything at once, is to be the last resort.
 	daemonStop = 6 * time.Second
 	// concurrentStarts bounds how many containers are created and started at once: an engine that is asked for more answers later, not
-	// faster.
+	// faster. API keys take turns, and a quarter is for those that have none under way.
 	concurrentStarts = 16
+	reservedStarts   = concurrentStarts / 4
 	// concurrentInspections bounds the inspections that are under way at once: when the engine comes back, every sandbox is inspected.
 	concurrentInspections = 16
 )
@@ -94,7 +96,7 @@ type Containers struct {
 	pinger      *pinger
 	spares      *spares
 	images      *imageAccess
-	starts      chan struct{}
+	starts      *fair.Queue
 	inspections chan struct{}
 
 	hostPaths lifecycle.HostPaths
@@ -115,7 +117,7 @@ type Containers struct {
 func Open(ctx context.Context, options Options) (*Containers, error) {
 	c := &Containers{
 		options: options, pinger: newPinger(),
-		starts: make(chan struct{}, concurrentStarts), inspections: make(chan struct{}, concurrentInspections),
+		starts: fair.New(concurrentStarts, reservedStarts), inspections: make(chan struct{}, concurrentInspections),
 		filling: make(chan struct{}, 1),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())

@@ -77,12 +77,11 @@ func (l *launching) make(ctx context.Context) error {
 		return err
 	}
 	l.Reached(lifecycle.StagePulled)
-	select {
-	case c.starts <- struct{}{}:
-		defer func() { <-c.starts }()
-	case <-ctx.Done():
-		return ctx.Err()
+	owner := l.record.Sandbox.Owner
+	if err := c.starts.Take(ctx, owner); err != nil {
+		return err
 	}
+	defer c.starts.Give(owner)
 	defer c.spares.begin()()
 	if err := l.makeNetwork(ctx); err != nil {
 		return err

@@ -95,7 +95,7 @@ var projectRules = importRules{
 		{
 			packages: []string{"server/box"},
 			ours: []string{
-				"runtime/engine", "runtime/engine/registries", "runtime/sandboxhttp", "server/clock", "server/lifecycle",
+				"runtime/engine", "runtime/engine/fair", "runtime/engine/registries", "runtime/sandboxhttp", "server/clock", "server/lifecycle",
 			},
 		},
 		{
@@ -264,12 +264,14 @@ var projectRules = importRules{
 		},
 		{packages: []string{"runtime/engine/pull"}, ours: []string{"runtime/engine"}, libraries: noLibraries},
 		{packages: []string{"runtime/engine/registries"}, ours: []string{}, libraries: []string{"github.com/distribution/reference"}},
-		{packages: []string{"runtime/docker"}, ours: []string{"runtime/engine", "runtime/engine/pull", "runtime/engine/registries"}},
+		{packages: []string{"runtime/engine/fair"}, ours: []string{}, libraries: noLibraries},
+		{packages: []string{"runtime/docker"}, ours: []string{"runtime/engine", "runtime/engine/fair", "runtime/engine/pull", "runtime/engine/registries"}},
 		{packages: []string{"runtime/oci/images/unpack"}, ours: []string{"runtime/remove"}, libraries: []string{sysPackage}},
 		{
 			packages: []string{"runtime/oci/images"},
 			ours: []string{
-				"runtime/engine", "runtime/engine/pull", "runtime/engine/registries", "runtime/oci/images/unpack", "runtime/remove",
+				"runtime/engine", "runtime/engine/fair", "runtime/engine/pull", "runtime/engine/registries", "runtime/oci/images/unpack",
+				"runtime/remove",
 			},
 			libraries: []string{
 				"github.com/distribution/reference", "github.com/google/go-containerregistry",

@@ -38,7 +38,7 @@ func startWithUsers(t *testing.T, local, server string) *lives.Service {
 	for user, key := range map[string]string{"alice": aliceKey, "bob": bobKey} {
 		keys = append(keys, config.Key{Name: user, Role: config.RoleUser, SHA256: fmt.Sprintf("%x", sha256.Sum256([]byte(key)))})
 	}
-	return lives.Start(t, onLocal(m), lives.Plan{Keys: keys, Server: server})
+	return lives.Start(t, onLocal(m), lives.Plan{Program: true, Keys: keys, Server: server})
 }
 
 // startPrivateRegistry returns the name of an image in a registry that wants a user's name and a password, and how often it was asked.
