@@ -36,14 +36,24 @@ func (c *Cluster) Create(ctx context.Context, spec lifecycle.Spec, options lifec
 	if err := c.hostPaths().CheckVolumes(spec.Volumes, options.Role); err != nil {
 		return lifecycle.Sandbox{}, err
 	}
+	bounded, digest := spec, "" // a repeated request is compared as it was sent
+	if options.IdempotencyKey != "" {
+		digest = spec.Digest()
+	}
+	if err := options.Bounds.Apply(&bounded); err != nil {
+		return lifecycle.Sandbox{}, err
+	}
 	id := newID(options)
-	b, secret, err := c.newBatch(ctx, id, spec, options)
+	b, secret, err := c.newBatch(ctx, id, bounded, digest, options)
 	if err == nil {
 		err = c.checkClaims(ctx, spec.Volumes, options)
 	}
 	if err == nil {
 		var done func()
-		if done, err = c.quota.Take(id, options.Owner, options.MaxSandboxes, c.sandboxes()); err == nil {
+		limits, _ := bounded.Resources.Parse() // Validate has
+		if done, err = c.quota.Take(lifecycle.Request{
+			ID: id, Owner: options.Owner, Limits: limits, MaxSandboxes: options.MaxSandboxes, Bounds: options.Bounds,
+		}, c.sandboxes()); err == nil {
 			defer done()
 		}
 	}
@@ -179,11 +189,7 @@ func (c *Cluster) createdBefore(ctx context.Context, id string, spec lifecycle.S
 }
 
 // newBatch is the resource of a new sandbox, and its Secret. It returns an error of KindInvalid for what this cluster does not offer.
-func (c *Cluster) newBatch(ctx context.Context, id string, spec lifecycle.Spec, options lifecycle.CreateOptions) (*v1alpha1.BatchSandbox, *secret, error) {
-	digest := ""
-	if options.IdempotencyKey != "" {
-		digest = spec.Digest()
-	}
+func (c *Cluster) newBatch(ctx context.Context, id string, spec lifecycle.Spec, digest string, options lifecycle.CreateOptions) (*v1alpha1.BatchSandbox, *secret, error) {
 	class, err := c.RuntimeClasses.Find(spec.RuntimeClass)
 	if err != nil {
 		return nil, nil, err
@@ -213,7 +219,7 @@ func (c *Cluster) newBatch(ctx context.Context, id string, spec lifecycle.Spec, 
 	err = errors.Join(
 		view.Annotate(b, view.AnnotationRecord, view.Record{
 			Owner: options.Owner, Image: spec.Image, Entrypoint: spec.Entrypoint, CreatedAt: now, Extensions: spec.Extensions, Digest: digest,
-			RuntimeClass: spec.RuntimeClass,
+			RuntimeClass: spec.RuntimeClass, Resources: spec.Resources,
 		}),
 		view.Annotate(b, view.AnnotationMetadata, spec.Metadata),
 	)

@@ -69,6 +69,8 @@ type Server struct {
 	MaxSandboxes int `toml:"max_sandboxes"`
 	// RateLimit bounds how often the service may be called.
 	RateLimit RateLimits `toml:"rate_limit"`
+	// Limits are what API keys may ask for.
+	Limits Limits `toml:"limits"`
 	// AuditLog is the path of the file that records every request which changes something, see
 	// docs/security.md. Unset: there is none. A file that is damaged or in use is refused.
 	AuditLog string `toml:"audit_log"`
@@ -168,6 +170,7 @@ func (s Server) check(p *problems) {
 		checkOneOf(p, "server.compatibility", name, CompatibilityOpenSandbox)
 	}
 	s.RateLimit.check(p)
+	s.Limits.check(p, "server.limits")
 	if s.AuditLog != "" && (!filepath.IsAbs(s.AuditLog) || strings.HasSuffix(s.AuditLog, "/")) {
 		p.add("server.audit_log",
 			"must be the absolute path of a file, or begin with ~/ while HOME is set (got %q)",

@@ -16,39 +16,53 @@ type Quota struct {
 // creation is a sandbox that is being created, by one request or by several with the same Idempotency-Key.
 type creation struct {
 	owner    string
+	limits   Limits
 	requests int
 }
 
-// Take makes room for a new sandbox among those that there are, in any state. perKey is how many sandboxes that have not ended its owner may
-// have, 0 for no limit. Without room it returns an Error of KindConflict; otherwise a function that must be called once there is the sandbox,
+// Request is what a new sandbox takes of a [Quota].
+type Request struct {
+	ID, Owner    string
+	Limits       Limits
+	MaxSandboxes int    // that have not ended, of the owner; 0 is no limit
+	Bounds       Bounds // of the owner
+}
+
+// Take makes room for a new sandbox among those that there are, in any state. Without room it returns an Error of KindConflict; otherwise a function that must be called once there is the sandbox,
 // or there will be none.
-func (q *Quota) Take(id, owner string, perKey int, sandboxes iter.Seq[*Sandbox]) (done func(), err error) {
-	if q.Total == 0 && perKey == 0 {
+func (q *Quota) Take(r Request, sandboxes iter.Seq[*Sandbox]) (done func(), err error) {
+	if q.Total == 0 && r.MaxSandboxes == 0 && len(r.Bounds.Total) == 0 {
 		return func() {}, nil
 	}
+	id, owner := r.ID, r.Owner
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	total, own := 0, 0
-	count := func(by string) {
+	total, own, used := 0, 0, Limits{}
+	count := func(by string, limits Limits) {
 		total++
 		if by == owner {
 			own++
+			used.NanoCPUs += limits.NanoCPUs
+			used.MemoryBytes += limits.MemoryBytes
 		}
 	}
 	for creating, c := range q.creating {
 		if creating != id {
-			count(c.owner)
+			count(c.owner, c.limits)
 		}
 	}
 	for s := range sandboxes {
 		if _, counted := q.creating[s.ID]; !counted && s.ID != id && !s.Status.State.Final() {
-			count(s.Owner)
+			count(s.Owner, s.Limits)
 		}
 	}
-	if perKey > 0 && own >= perKey {
+	if err := r.Bounds.checkTotal(owner, used, r.Limits); err != nil {
+		return nil, err
+	}
+	if r.MaxSandboxes > 0 && own >= r.MaxSandboxes {
 		return nil, Conflictf(
 			"sandboxes of API key %q that have not ended: %d, and server.keys.max_sandboxes is %d; delete one, or wait until one expires",
-			owner, own, perKey)
+			owner, own, r.MaxSandboxes)
 	}
 	if q.Total > 0 && total >= q.Total {
 		return nil, Conflictf(
@@ -59,7 +73,7 @@ func (q *Quota) Take(id, owner string, perKey int, sandboxes iter.Seq[*Sandbox])
 		q.creating = make(map[string]*creation)
 	}
 	if q.creating[id] == nil {
-		q.creating[id] = &creation{owner: owner}
+		q.creating[id] = &creation{owner: owner, limits: r.Limits}
 	}
 	q.creating[id].requests++
 	return func() {
