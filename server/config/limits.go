@@ -8,17 +8,20 @@ import (
 // Limits is the section [server.limits], and limits of one entry of [[server.keys]]: what an API key may ask for. What is more is
 // 400, or 409 for the sums. The administrators' keys have the same limits.
 type Limits struct {
-	// DefaultCPU and DefaultMemory are what a sandbox gets whose request has no resourceLimits.cpu or
-	// resourceLimits.memory, such as 500m and 512Mi. Unset: what max_cpu and max_memory say.
-	DefaultCPU    string `toml:"default_cpu"`
+	// DefaultCPU is what a sandbox gets whose request has no resourceLimits.cpu, such as 500m. Unset:
+	// max_cpu.
+	DefaultCPU string `toml:"default_cpu"`
+	// DefaultMemory is what a sandbox gets whose request has no resourceLimits.memory, such as 512Mi.
+	// Unset: max_memory.
 	DefaultMemory string `toml:"default_memory"`
-	// MaxCPU and MaxMemory are the most that one sandbox may have. Unset: no limit.
-	MaxCPU    string `toml:"max_cpu"`
+	// MaxCPU is the most that one sandbox may have. Unset: no limit.
+	MaxCPU string `toml:"max_cpu"`
+	// MaxMemory is the most that one sandbox may have. Unset: no limit.
 	MaxMemory string `toml:"max_memory"`
-	// TotalCPU and TotalMemory are the most that the sandboxes of one key may have together that have
-	// not ended; a request must then ask for some, unless there is a default or a maximum. Unset: no
-	// limit.
-	TotalCPU    string `toml:"total_cpu"`
+	// TotalCPU is the most that the sandboxes of one key that have not ended may have together;
+	// without a default and a maximum each request must then ask for some. Unset: no limit.
+	TotalCPU string `toml:"total_cpu"`
+	// TotalMemory is the same for memory. Unset: no limit.
 	TotalMemory string `toml:"total_memory"`
 	// MaxTimeout is the longest timeout of a sandbox, and the furthest expiry of a renewal from its
 	// request, 60 to 86400; 0 is 86400.
