@@ -103,6 +103,9 @@ func limits(server config.Server) api.Limits {
 
 // bounds are limits as the domain takes them. section is where they are configured.
 func bounds(section string, cfg config.Limits) lifecycle.Bounds {
+	if cfg == (config.Limits{}) {
+		return lifecycle.Bounds{}
+	}
 	return lifecycle.Bounds{
 		Section: section, Default: resources(cfg.DefaultCPU, cfg.DefaultMemory), Max: resources(cfg.MaxCPU, cfg.MaxMemory),
 		Total: resources(cfg.TotalCPU, cfg.TotalMemory), MaxTimeout: cfg.MaxTimeout.Duration(),
