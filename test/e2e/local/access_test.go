@@ -19,7 +19,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
 	"sandbox.internal/gen/lifecycle"
-	"sandbox.internal/server/config"
 	"sandbox.internal/test/e2e/lives"
 	"sandbox.internal/test/e2e/lives/onlocal"
 )
@@ -30,15 +29,15 @@ const (
 )
 
 // startWithUsers starts a service with two keys that are no administrators'. local is for its section [local].
-func startWithUsers(t *testing.T, local, server string) *lives.Service {
+func startWithUsers(t *testing.T, local string) *lives.Service {
 	t.Helper()
 	m := newMachines()
 	m.Local = local
-	var keys []config.Key
+	keys := ""
 	for user, key := range map[string]string{"alice": aliceKey, "bob": bobKey} {
-		keys = append(keys, config.Key{Name: user, Role: config.RoleUser, SHA256: fmt.Sprintf("%x", sha256.Sum256([]byte(key)))})
+		keys += fmt.Sprintf("[[server.keys]]\nname = %q\nrole = \"user\"\nsha256 = \"%x\"\n", user, sha256.Sum256([]byte(key)))
 	}
-	return lives.Start(t, onLocal(m), lives.Plan{Program: true, Keys: keys, Server: server})
+	return lives.Start(t, onLocal(m), lives.Plan{Program: true, Server: keys})
 }
 
 // startPrivateRegistry returns the name of an image in a registry that wants a user's name and a password, and how often it was asked.
@@ -95,7 +94,7 @@ func TestPrivateImageStaysItsKeys(t *testing.T) {
 	t.Parallel()
 	image, _ := startPrivateRegistry(t, "robot", "word")
 	registryHost, _, _ := strings.Cut(image, "/")
-	s := startWithUsers(t, fmt.Sprintf("insecure_registries = [%q]", registryHost), "")
+	s := startWithUsers(t, fmt.Sprintf("insecure_registries = [%q]", registryHost))
 	good := &lifecycle.ImageAuth{Username: "robot", Password: "word"}
 	want := func(key string, ref string, auth *lifecycle.ImageAuth, state lifecycle.SandboxState) {
 		t.Helper()
@@ -137,7 +136,7 @@ func TestUserNamesNoInternalRegistry(t *testing.T) {
 	t.Parallel()
 	image, asked := startPrivateRegistry(t, "robot", "word")
 	before := asked.Load()
-	s := startWithUsers(t, "", "")
+	s := startWithUsers(t, "")
 	for _, ref := range []string{image, "127.0.0.1:1/corp/app:1"} {
 		got := settle(t, s, aliceKey, ref, &lifecycle.ImageAuth{Username: "robot", Password: "word"})
 		if got.State != "Failed" || !strings.Contains(got.Message, "runtime.internal_registries") {
