@@ -22,11 +22,17 @@ import (
 	"github.com/rs/zerolog"
 
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/engine/fair"
 	"sandbox.internal/runtime/engine/pull"
+	"sandbox.internal/runtime/engine/registries"
 )
 
 // defaultAPITimeout is what the lifecycle document gives as the default of docker.api_timeout.
 const defaultAPITimeout = 180 * time.Second
+
+// pullsAtOnce bounds the pulls that the engine is asked for at once; half of them are for callers
+// that have none.
+const pullsAtOnce = 8
 
 // Options say which engine to use and how.
 type Options struct {
@@ -37,7 +43,10 @@ type Options struct {
 	// APITimeout bounds every request except pulls and Watch, which last as long as they last. Zero
 	// means 180 s.
 	APITimeout time.Duration
-	Logger     zerolog.Logger
+	// InternalRegistries are the registries with internal addresses that images of every caller may
+	// come from; a caller that is no guest may name others, too.
+	InternalRegistries []string
+	Logger             zerolog.Logger
 }
 
 // Engine talks to one Docker Engine. Use [New].
@@ -46,6 +55,11 @@ type Engine struct {
 	timeout time.Duration
 	log     zerolog.Logger
 	pulls   *pull.Group
+
+	registries registries.Rules
+	// pullTurns are those of callers: the engine itself downloads three layers at once, those of the
+	// first pull first.
+	pullTurns *fair.Queue
 
 	negotiated  atomic.Bool
 	negotiation chan struct{} // holds one token: see negotiate
@@ -97,6 +111,8 @@ func New(opts Options) (*Engine, error) {
 		timeout:     timeout,
 		log:         opts.Logger,
 		pulls:       pull.NewGroup(),
+		pullTurns:   fair.New(pullsAtOnce, pullsAtOnce/2),
+		registries:  registries.Rules{Listed: opts.InternalRegistries},
 		negotiation: make(chan struct{}, 1),
 		volumeTurn:  make(chan struct{}, 1),
 		filled:      map[string]filledVolume{},

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
+	"slices"
 
 	"github.com/distribution/reference"
 	"github.com/docker/docker/api/types/image"
@@ -15,10 +15,8 @@ import (
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/engine/pull"
+	"sandbox.internal/runtime/engine/registries"
 )
-
-// imageIDs are accepted besides names: an image without a name can be used, but not pulled.
-var imageIDs = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
 // EnsureImage implements [engine.Engine].
 //
@@ -28,7 +26,7 @@ var imageIDs = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 // while one of them still waits.
 func (e *Engine) EnsureImage(ctx context.Context, ref string, auth *engine.RegistryAuth,
 	progress func(string)) (string, error) {
-	if imageIDs.MatchString(ref) {
+	if registries.IsID(ref) {
 		return e.localImage(ctx, ref)
 	}
 	// The full name keeps the engine from taking a short name for the beginning of an image's id.
@@ -40,7 +38,7 @@ func (e *Engine) EnsureImage(ctx context.Context, ref string, auth *engine.Regis
 	if !errors.Is(err, engine.ErrImage) {
 		return id, err
 	}
-	key := pull.Key{Ref: name.String()}
+	key := pull.Key{Ref: name.String(), Caller: engine.CallerOf(ctx)}
 	if auth != nil {
 		key.Auth = *auth
 	}
@@ -57,33 +55,101 @@ func (e *Engine) EnsureImage(ctx context.Context, ref string, auth *engine.Regis
 		})
 }
 
+// login checks that the caller may ask the registry of the image, and returns the credentials for it as the engine takes them, empty for none.
+//
+// The engine resolves the name of a registry by itself and follows its redirects, which nothing here can keep from internal addresses.
+func (e *Engine) login(ctx context.Context, op string, name reference.Named, auth engine.RegistryAuth) (string, error) {
+	if engine.CallerOf(ctx).Guest {
+		if err := e.registries.Check(ctx, reference.Domain(name)); err != nil {
+			return "", describe(op, engine.ErrImage, err)
+		}
+	}
+	if auth == (engine.RegistryAuth{}) {
+		return "", nil
+	}
+	encoded, err := registry.EncodeAuthConfig(registry.AuthConfig{
+		Username:      auth.Username,
+		Password:      auth.Password,
+		ServerAddress: reference.Domain(name),
+	})
+	if err != nil {
+		return "", fmt.Errorf("%s: encode credentials: %w", op, err)
+	}
+	return encoded, nil
+}
+
+// FindImage implements [engine.Engine].
+func (e *Engine) FindImage(ctx context.Context, ref string) (engine.Image, error) {
+	if !registries.IsID(ref) {
+		name, err := reference.ParseDockerRef(ref)
+		if err != nil {
+			return engine.Image{}, fmt.Errorf("image %q: %w: %w", ref, engine.ErrImage, err)
+		}
+		ref = name.String()
+	}
+	found, err := e.inspectImage(ctx, ref)
+	if err != nil {
+		return engine.Image{}, err
+	}
+	described := engine.Image{ID: found.ID, Bytes: found.Size}
+	for _, short := range slices.Concat(named(found.RepoTags), found.RepoDigests) {
+		if name, err := reference.ParseNormalizedNamed(short); err == nil {
+			described.Names = append(described.Names, name.String())
+		}
+	}
+	return described, nil
+}
+
+// ProveAccess implements [engine.Engine].
+func (e *Engine) ProveAccess(ctx context.Context, ref string, auth *engine.RegistryAuth) error {
+	op := "ask for image " + ref
+	name, err := reference.ParseDockerRef(ref)
+	if err != nil {
+		return fmt.Errorf("image %q: %w: %w", ref, engine.ErrImage, err)
+	}
+	var given engine.RegistryAuth
+	if auth != nil {
+		given = *auth
+	}
+	encoded, err := e.login(ctx, op, name, given)
+	if err != nil {
+		return err
+	}
+	return e.call(ctx, op, forImage, func(ctx context.Context) error {
+		_, err := e.api.DistributionInspect(ctx, name.String(), encoded)
+		return err
+	})
+}
+
 // localImage returns ErrImage when the engine does not have the image.
 func (e *Engine) localImage(ctx context.Context, ref string) (string, error) {
-	var found image.InspectResponse
-	err := e.call(ctx, "look for image "+ref,
+	found, err := e.inspectImage(ctx, ref)
+	return found.ID, err
+}
+
+func (e *Engine) inspectImage(ctx context.Context, ref string) (found image.InspectResponse, err error) {
+	err = e.call(ctx, "look for image "+ref,
 		meaning{notFound: engine.ErrImage, invalid: engine.ErrImage},
 		func(ctx context.Context) (err error) {
 			found, err = e.api.ImageInspect(ctx, ref)
 			return err
 		})
-	return found.ID, err
+	return found, err
 }
 
 func (e *Engine) pull(ctx context.Context, name reference.Named, auth engine.RegistryAuth,
 	report func(string)) error {
 	op := "pull image " + name.String()
-	options := image.PullOptions{}
-	if auth != (engine.RegistryAuth{}) {
-		encoded, err := registry.EncodeAuthConfig(registry.AuthConfig{
-			Username:      auth.Username,
-			Password:      auth.Password,
-			ServerAddress: reference.Domain(name),
-		})
-		if err != nil {
-			return fmt.Errorf("%s: encode credentials: %w", op, err)
-		}
-		options.RegistryAuth = encoded
+	encoded, err := e.login(ctx, op, name, auth)
+	if err != nil {
+		return err
 	}
+	options := image.PullOptions{RegistryAuth: encoded}
+	caller := engine.CallerOf(ctx).Name
+	if err := e.pullTurns.Take(ctx, caller); err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	defer e.pullTurns.Give(caller)
 	report("resolving " + reference.FamiliarString(name))
 	stream, err := e.api.ImagePull(ctx, name.String(), options)
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/docker/docker/pkg/jsonmessage"
 
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/engine/registries"
 )
 
 var _ engine.ImageStore = (*Engine)(nil)
@@ -177,7 +178,7 @@ func loadedRefs(answer io.Reader) (map[string]bool, error) {
 // cannot be removed.
 func (e *Engine) RemoveImage(ctx context.Context, ref string) error {
 	op := "remove image " + ref
-	isID := imageIDs.MatchString(ref)
+	isID := registries.IsID(ref)
 	if !isID {
 		// As in EnsureImage: a short name is no beginning of an id, of whatever image.
 		name, err := reference.ParseDockerRef(ref)

@@ -28,9 +28,17 @@ type Engine interface {
 // Images gets images, and folders of images.
 type Images interface {
 	// EnsureImage returns the id of the image named ref and pulls it first when the engine does not have it.
-	// Calls for the same missing image share one pull. progress, if not nil, is called with short sentences on how the pull goes.
+	// Calls of one [Caller] for the same missing image share one pull. progress, if not nil, is called with short sentences on how the pull goes.
 	// It returns [ErrImage] with the registry's own message when the image cannot be had.
 	EnsureImage(ctx context.Context, ref string, auth *RegistryAuth, progress func(string)) (imageID string, err error)
+
+	// FindImage returns the image named ref, or with that id, that the engine has; its Names are full, and may have digests among them. InUse is
+	// not looked up. It returns [ErrImage] when the engine does not have it. No registry is asked.
+	FindImage(ctx context.Context, ref string) (Image, error)
+
+	// ProveAccess asks the registry of ref for the image's manifest, with these credentials, and downloads nothing else. It returns [ErrImage]
+	// with the registry's own message when the registry refuses.
+	ProveAccess(ctx context.Context, ref string, auth *RegistryAuth) error
 
 	// EnsureFolder makes what the image holds at path available under the name, to be mounted as [Mount].Folder, and returns when it is
 	// complete. A folder that is complete already is left alone.

@@ -29,6 +29,26 @@ func (e *Engine) EnsureImage(ctx context.Context, ref string, auth *engine.Regis
 	return id, nil
 }
 
+// FindImage implements [engine.Engine].
+func (e *Engine) FindImage(_ context.Context, ref string) (engine.Image, error) {
+	if e.closing.Err() != nil {
+		return engine.Image{}, closedError("look for image " + ref)
+	}
+	found, err := e.images.Find(ref)
+	if err != nil {
+		return engine.Image{}, err
+	}
+	return engine.Image{ID: found.ID, Names: found.Names, Bytes: found.Bytes, Created: found.Created}, nil
+}
+
+// ProveAccess implements [engine.Engine].
+func (e *Engine) ProveAccess(ctx context.Context, ref string, auth *engine.RegistryAuth) error {
+	if e.closing.Err() != nil {
+		return closedError("ask for image " + ref)
+	}
+	return e.images.Prove(ctx, ref, auth)
+}
+
 // ListImages implements [engine.ImageStore].
 func (e *Engine) ListImages(context.Context) ([]engine.Image, error) {
 	if e.closing.Err() != nil {

@@ -75,6 +75,7 @@ type ImageOptions struct {
 	Grace    time.Duration       // how long an image without a container stays before it can be removed; 0 means 10 minutes
 	Mirrors  map[string][]string // of a registry's host: the hosts that are asked first
 	Insecure []string            // registries that are asked without TLS; those on the host itself always are
+	Internal []string            // registries that may have internal addresses, whoever asks for an image
 	Keep     []string            // images that are never removed
 }
 
@@ -220,6 +221,10 @@ func (e *Engine) openParts(ctx context.Context) error {
 	e.images, err = images.Open(images.Options{
 		Folder: e.layout.images(), MaxBytes: e.options.Images.MaxBytes, Grace: e.options.Images.Grace,
 		Mirrors: e.options.Images.Mirrors, Insecure: e.options.Images.Insecure,
+		Internal: e.options.Images.Internal,
+		Never: func(address netip.AddrPort, listed bool) bool {
+			return e.network != nil && e.network.Sandboxed(address, listed)
+		},
 		InUse: e.imagesInUse, Keep: e.options.Images.Keep, Logger: e.log,
 	})
 	if err != nil {

@@ -111,6 +111,7 @@ func New(options Options) (*serve.Server, error) {
 		clock:    clock,
 
 		maxSandboxes: maxSandboxes(options.Keys),
+		bounds:       bounds(options.Keys, options.Limits),
 	}
 	gen.RegisterHandlersWithOptions(
 		server.Echo(),
@@ -147,6 +148,7 @@ type handlers struct {
 	clock   func() time.Time
 
 	maxSandboxes map[string]int // of API keys, by name
+	bounds       map[string]lifecycle.Bounds
 
 	hostLoad func() (LoadSampler, error) // nil where sandboxes run on other machines
 }

@@ -63,6 +63,7 @@ func (h *handlers) CreateSandbox(
 		Took:  timing.add,
 
 		MaxSandboxes: h.maxSandboxes[principal.Name],
+		Bounds:       h.bounds[principal.Name],
 	}
 	if key := request.Params.IdempotencyKey; key != nil {
 		options.IdempotencyKey = *key
@@ -165,6 +166,9 @@ func (h *handlers) RenewExpiration(
 	ctx context.Context, request gen.RenewExpirationRequestObject,
 ) (gen.RenewExpirationResponseObject, error) {
 	if _, err := h.authorized(ctx, request.SandboxID, lifecycle.Principal.CanUse); err != nil {
+		return nil, err
+	}
+	if err := h.bounds[caller(ctx).Name].CheckRenewal(time.Now(), request.Body.ExpiresAt); err != nil {
 		return nil, err
 	}
 	expiresAt, err := h.backend.Renew(ctx, request.SandboxID, request.Body.ExpiresAt)

@@ -12,6 +12,8 @@ import (
 type Limits struct {
 	// Anonymous is the rate of requests of one remote address while no key is configured.
 	Anonymous serve.Rate
+	// Bounds are of what a client may ask for while no key is configured.
+	Bounds lifecycle.Bounds
 	// Refused is the rate of requests without a key, or with a wrong one, of one remote address.
 	Refused serve.Rate
 }
@@ -23,6 +25,18 @@ func maxSandboxes(keys []Key) map[string]int {
 		limits[key.Name] = key.MaxSandboxes
 	}
 	return limits
+}
+
+// bounds returns what each key may ask for, by its name; while no key is configured, what all may.
+func bounds(keys []Key, limits Limits) map[string]lifecycle.Bounds {
+	all := make(map[string]lifecycle.Bounds, len(keys)+1)
+	if len(keys) == 0 {
+		all[""] = limits.Bounds
+	}
+	for _, key := range keys {
+		all[key.Name] = key.Bounds
+	}
+	return all
 }
 
 // rateLimits counts the requests of each key, or of each remote address while no key is configured.

@@ -122,7 +122,7 @@ func (a *App) apiOptions(cfg config.Config, version api.Version, measured *metri
 	}
 	return api.Options{
 		Backend: a.backend, Images: a.images,
-		Keys: keys, Local: isLoopback(cfg.Server.Host), Session: console.Caller, Limits: limits(cfg.Server.RateLimit), Version: version, Logger: a.logger,
+		Keys: keys, Local: isLoopback(cfg.Server.Host), Session: console.Caller, Limits: limits(cfg.Server), Version: version, Logger: a.logger,
 		Ingress: ingress(cfg.Ingress), Signing: signing, RuntimeClasses: runtimeClasses(cfg.Runtime).Names(),
 		Engine: a.machine.describe(), HostLoad: hostLoad(cfg),
 		Metrics: measured.Handler(), Observer: measured, AuditLog: a.auditLog(measured.AuditFailed),

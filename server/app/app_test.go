@@ -10,8 +10,10 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
@@ -113,11 +115,32 @@ func TestRateLimitsOfKeys(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", keys[i].Name, keys[i].Rate, want)
 		}
 	}
-	if got := app.Limits(cfg.RateLimit); got.Anonymous != usual || got.Refused != (serve.Rate{PerSecond: 0.5, Burst: 30}) {
+	if got := app.Limits(cfg); got.Anonymous != usual || got.Refused != (serve.Rate{PerSecond: 0.5, Burst: 30}) {
 		t.Errorf("%+v", got)
 	}
-	if got := app.Limits(config.RateLimits{}); got.Anonymous != (serve.Rate{}) || got.Refused != (serve.Rate{}) {
+	if got := app.Limits(config.Server{}); got.Anonymous != (serve.Rate{}) || got.Refused != (serve.Rate{}) {
 		t.Errorf("off by default: %+v", got)
+	}
+}
+
+// TestBoundsOfKeys: a key's own limits replace single ones of all keys.
+func TestBoundsOfKeys(t *testing.T) {
+	digest := hex.EncodeToString(make([]byte, sha256.Size))
+	keys, err := app.APIKeys(config.Server{Limits: config.Limits{DefaultCPU: "1", MaxMemory: "1Gi"}, Keys: []config.Key{
+		{Name: "usual", SHA256: digest}, {Name: "own", SHA256: digest, Limits: &config.Limits{MaxMemory: "2Gi", MaxTimeout: 60}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := keys[0].Bounds; got.Default["cpu"] != "1" || got.Max["memory"] != "1Gi" || got.Section != "server.limits" {
+		t.Errorf("all: %+v", got)
+	}
+	if got := keys[1].Bounds; got.Default["cpu"] != "1" || got.Max["memory"] != "2Gi" || got.MaxTimeout != time.Minute {
+		t.Errorf("its own: %+v", got)
+	}
+	_, err = app.APIKeys(config.Server{Limits: config.Limits{DefaultCPU: "2", MaxCPU: "1"}})
+	if err == nil || !strings.Contains(err.Error(), "server.limits.default_cpu") {
+		t.Errorf("a default above the maximum: %v", err)
 	}
 }
 
@@ -135,7 +158,7 @@ func TestAPIKeys(t *testing.T) {
 		{Name: "server.api_key", Digest: sha256.Sum256([]byte("plain")), Role: lifecycle.RoleAdmin},
 		{Name: "alice", Digest: digest, Role: lifecycle.RoleUser},
 	}
-	if len(keys) != 2 || keys[0] != want[0] || keys[1] != want[1] {
+	if !reflect.DeepEqual(keys, want) {
 		t.Errorf("keys %+v, want %+v", keys, want)
 	}
 	for _, broken := range []string{"", "abc", strings.Repeat("z", 64), hex.EncodeToString(digest[:31]), hex.EncodeToString(digest[:]) + "00"} {

@@ -25,7 +25,8 @@ func openEngine(ctx context.Context, cfg config.Config, logger zerolog.Logger) (
 	switch cfg.Runtime.Type {
 	case config.RuntimeDocker:
 		opened, err := docker.New(docker.Options{
-			Host: cfg.Environment.DockerHost, APITimeout: cfg.Docker.APITimeout.Duration(), Logger: logger,
+			Host: cfg.Environment.DockerHost, APITimeout: cfg.Docker.APITimeout.Duration(),
+			InternalRegistries: cfg.Runtime.InternalRegistries, Logger: logger,
 		})
 		if err != nil {
 			return nil, err // a nil pointer would be an engine that is not nil
@@ -67,7 +68,8 @@ func localOptions(cfg config.Config) (oci.Options, error) {
 		Runtime: cfg.Local.OCIRuntime, Bridge: cfg.Local.Bridge, UserNamespaces: oci.UserNamespaces(cfg.Local.UserNamespaces),
 		DiskBytes: cfg.Local.DiskMiB << 20,
 		Images: oci.ImageOptions{
-			MaxBytes: cfg.Local.ImagesMiB << 20, Insecure: cfg.Local.InsecureRegistries, Mirrors: map[string][]string{},
+			MaxBytes: cfg.Local.ImagesMiB << 20, Insecure: cfg.Local.InsecureRegistries, Internal: cfg.Runtime.InternalRegistries,
+			Mirrors: map[string][]string{},
 		},
 	}
 	for _, needed := range []string{cfg.Runtime.ExecdImage, cfg.Egress.Image} {

@@ -18,17 +18,26 @@ import (
 // apiKeys returns the keys that are let in. server.api_key is one administrator's key.
 func apiKeys(cfg config.Server) ([]api.Key, error) {
 	var keys []api.Key
-	usual := rate(cfg.RateLimit.Default())
+	usual, limited := rate(cfg.RateLimit.Default()), bounds("server.limits", cfg.Limits)
+	if err := limited.Validate(); err != nil {
+		return nil, err
+	}
 	if cfg.APIKeyFile != "" && cfg.APIKey == "" {
 		return nil, fmt.Errorf("server.api_key_file %q has not been read: only config.Load does", cfg.APIKeyFile)
 	}
 	if cfg.APIKey != "" {
-		keys = append(keys, api.Key{Name: "server.api_key", Digest: sha256.Sum256([]byte(cfg.APIKey)), Role: lifecycle.RoleAdmin, Rate: usual})
+		keys = append(keys, api.Key{Name: "server.api_key", Digest: sha256.Sum256([]byte(cfg.APIKey)), Role: lifecycle.RoleAdmin, Rate: usual, Bounds: limited})
 	}
 	for _, entry := range cfg.Keys {
-		key := api.Key{Name: entry.Name, Role: lifecycle.Role(entry.Role), Rate: usual, MaxSandboxes: entry.MaxSandboxes}
+		key := api.Key{Name: entry.Name, Role: lifecycle.Role(entry.Role), Rate: usual, MaxSandboxes: entry.MaxSandboxes, Bounds: limited}
 		if entry.RateLimit != nil {
 			key.Rate = rate(*entry.RateLimit)
+		}
+		if entry.Limits != nil {
+			key.Bounds = bounds("server.keys.limits", entry.Limits.Over(cfg.Limits))
+			if err := key.Bounds.Validate(); err != nil {
+				return nil, fmt.Errorf("server.keys %q: %w", entry.Name, err)
+			}
 		}
 		digest, err := hex.DecodeString(entry.SHA256)
 		if err != nil || len(digest) != sha256.Size {
@@ -83,9 +92,11 @@ func rate(limit config.RateLimit) serve.Rate {
 }
 
 // limits are those that do not belong to one key.
-func limits(cfg config.RateLimits) api.Limits {
+func limits(server config.Server) api.Limits {
+	cfg := server.RateLimit
 	failed := cfg.FailedAttemptsPerMinute
 	return api.Limits{
+		Bounds:    bounds("server.limits", server.Limits),
 		Anonymous: rate(cfg.Default()),
 		Refused:   serve.Rate{PerSecond: float64(failed) / 60, Burst: failed},
 	}
@@ -114,4 +125,25 @@ func sharedSessions(backend any, options api.Options) *console.Shared {
 			return "", false
 		},
 	}
+}
+
+// bounds are limits as the domain takes them. section is where they are configured.
+func bounds(section string, cfg config.Limits) lifecycle.Bounds {
+	if cfg == (config.Limits{}) {
+		return lifecycle.Bounds{}
+	}
+	return lifecycle.Bounds{
+		Section: section, Default: resources(cfg.DefaultCPU, cfg.DefaultMemory), Max: resources(cfg.MaxCPU, cfg.MaxMemory),
+		Total: resources(cfg.TotalCPU, cfg.TotalMemory), MaxTimeout: cfg.MaxTimeout.Duration(),
+	}
+}
+
+func resources(cpu, memory string) lifecycle.ResourceLimits {
+	limits := lifecycle.ResourceLimits{}
+	for key, value := range map[string]string{"cpu": cpu, "memory": memory} {
+		if value != "" {
+			limits[key] = value
+		}
+	}
+	return limits
 }

@@ -58,12 +58,13 @@ func (a *App) prepareMachine(cfg config.Config, measured *metrics.Metrics) (star
 		}
 		a.machine.engine = opened
 		boxes.Engine = measured.Engine(opened)
-		if images, ok := opened.(engine.ImageStore); ok {
-			a.images = box.NewImages(boxes.Engine, images)
-		}
+		boxes.ImageGrants = a.machine.store
 		containers, err := box.Open(ctx, boxes)
 		if err != nil {
 			return nil, err
+		}
+		if images, ok := opened.(engine.ImageStore); ok {
+			a.images = containers.Images(ctx, images)
 		}
 		a.machine.info = containers.Info()
 		if checked, ok := opened.(networkChecker); ok {

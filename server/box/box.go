@@ -16,6 +16,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/engine/fair"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -37,6 +38,8 @@ type Options struct {
 
 	// Instance marks this service's containers, so that two services on one engine leave each other's alone.
 	Instance string
+	// ImageGrants keeps which keys may have images that were pulled with credentials; nil keeps it in memory alone.
+	ImageGrants ImageGrants
 	// ExecdImage is the image whose folder lifecycle.DaemonPath holds the daemon that every sandbox gets.
 	ExecdImage string
 	// Security is what the processes of a sandbox may do. PIDsLimit bounds their number; 0 means no limit.
@@ -79,8 +82,9 @@ const (
 	// kills everything at once, is to be the last resort.
 	daemonStop = 6 * time.Second
 	// concurrentStarts bounds how many containers are created and started at once: an engine that is asked for more answers later, not
-	// faster.
+	// faster. API keys take turns, and a quarter is for those that have none under way.
 	concurrentStarts = 16
+	reservedStarts   = concurrentStarts / 4
 	// concurrentInspections bounds the inspections that are under way at once: when the engine comes back, every sandbox is inspected.
 	concurrentInspections = 16
 )
@@ -91,7 +95,8 @@ type Containers struct {
 	info        engine.Info
 	pinger      *pinger
 	spares      *spares
-	starts      chan struct{}
+	images      *imageAccess
+	starts      *fair.Queue
 	inspections chan struct{}
 
 	hostPaths lifecycle.HostPaths
@@ -112,7 +117,7 @@ type Containers struct {
 func Open(ctx context.Context, options Options) (*Containers, error) {
 	c := &Containers{
 		options: options, pinger: newPinger(),
-		starts: make(chan struct{}, concurrentStarts), inspections: make(chan struct{}, concurrentInspections),
+		starts: fair.New(concurrentStarts, reservedStarts), inspections: make(chan struct{}, concurrentInspections),
 		filling: make(chan struct{}, 1),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
@@ -133,6 +138,9 @@ func (c *Containers) prepare(ctx context.Context) error {
 	if c.info, err = c.options.Engine.Info(ctx); err != nil {
 		return fmt.Errorf("ask the container engine: %w", err)
 	}
+	if c.images, err = openImageAccess(ctx, c.options); err != nil {
+		return err
+	}
 	c.hostPaths = hostPathRules(c.options, c.info)
 	if c.options.PinFolder != "" {
 		if c.options.PinFolder, err = preparePins(c.options.PinFolder); err != nil {
@@ -151,7 +159,7 @@ func (c *Containers) prepare(ctx context.Context) error {
 		return fmt.Errorf("make execd available from runtime.execd_image %q: %w", c.options.ExecdImage, err)
 	}
 	if c.options.EgressImage != "" && !c.options.HostNetwork {
-		if _, err := c.options.Engine.EnsureImage(ctx, c.options.EgressImage, nil, nil); err != nil {
+		if _, err := c.images.own(ctx, c.options.EgressImage); err != nil {
 			return fmt.Errorf("make egress.image %q available: %w", c.options.EgressImage, err)
 		}
 	}
@@ -254,7 +262,7 @@ func (c *Containers) daemonVolume(ctx context.Context) (string, error) {
 	if volume != "" {
 		return volume, nil
 	}
-	imageID, err := c.options.Engine.EnsureImage(ctx, c.options.ExecdImage, nil, nil)
+	imageID, err := c.images.own(ctx, c.options.ExecdImage)
 	if err != nil {
 		return "", err
 	}

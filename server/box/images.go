@@ -13,16 +13,24 @@ import (
 
 // Images manages the images of an engine.
 type Images struct {
-	engine engine.Engine
+	access *imageAccess
 	store  engine.ImageStore
 }
 
 var _ lifecycle.ImageStore = (*Images)(nil)
 
-// NewImages returns what manages the images of an engine, where store is the engine's own. Pulls go through the engine, which may be
-// measured.
-func NewImages(e engine.Engine, store engine.ImageStore) *Images {
-	return &Images{engine: e, store: store}
+// Images returns what manages the images of the engine, where store is the engine's own. Pulls go through the engine, which may be measured.
+func (c *Containers) Images(ctx context.Context, store engine.ImageStore) *Images {
+	images := &Images{access: c.images, store: store}
+	images.tidy(ctx)
+	return images
+}
+
+// tidy is no matter of the caller's: what it leaves does no harm.
+func (i *Images) tidy(ctx context.Context) {
+	if err := i.access.tidy(ctx, i.store); err != nil {
+		i.access.log.Warn().Err(err).Msg("who may have which images could not be brought up to date")
+	}
 }
 
 // Images implements lifecycle.ImageStore.
@@ -33,7 +41,7 @@ func (i *Images) Images(ctx context.Context) ([]lifecycle.Image, error) {
 
 // Pull implements lifecycle.ImageStore.
 func (i *Images) Pull(ctx context.Context, ref string, auth *lifecycle.ImageAuth) (lifecycle.Image, error) {
-	id, err := i.engine.EnsureImage(ctx, ref, registryAuth(auth), nil)
+	id, err := i.access.pullForAll(ctx, ref, registryAuth(auth))
 	if errors.Is(err, engine.ErrImage) {
 		return lifecycle.Image{}, &lifecycle.Error{Kind: lifecycle.KindImagePull, Message: err.Error()}
 	}
@@ -65,6 +73,9 @@ func (i *Images) Load(ctx context.Context, archive io.Reader) ([]lifecycle.Image
 	if errors.Is(err, engine.ErrImage) {
 		return nil, lifecycle.Invalidf("body: is no archive of images that can be loaded: %v", err)
 	}
+	if err == nil {
+		err = i.access.loaded(ctx, list)
+	}
 	return fromEngine(list), ofImages(err)
 }
 
@@ -76,6 +87,8 @@ func (i *Images) Remove(ctx context.Context, ref string) error {
 		return &lifecycle.Error{Kind: lifecycle.KindNoImage, Message: fmt.Sprintf("there is no image %q", ref)}
 	case errors.Is(err, engine.ErrImageInUse):
 		return lifecycle.Conflictf("image %q is in use: %v", ref, err)
+	case err == nil:
+		i.tidy(ctx)
 	}
 	return ofImages(err)
 }
@@ -86,6 +99,7 @@ func (i *Images) Prune(ctx context.Context, all bool) (lifecycle.PrunedImages, e
 	if errors.Is(err, errors.ErrUnsupported) {
 		return lifecycle.PrunedImages{}, &lifecycle.Error{Kind: lifecycle.KindUnsupported, Message: err.Error()}
 	}
+	i.tidy(ctx)
 	return lifecycle.PrunedImages{FreedBytes: pruned.Bytes, Recent: pruned.Recent, Grace: pruned.Grace}, ofImages(err)
 }
 

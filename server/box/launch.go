@@ -77,12 +77,11 @@ func (l *launching) make(ctx context.Context) error {
 		return err
 	}
 	l.Reached(lifecycle.StagePulled)
-	select {
-	case c.starts <- struct{}{}:
-		defer func() { <-c.starts }()
-	case <-ctx.Done():
-		return ctx.Err()
+	owner := l.record.Sandbox.Owner
+	if err := c.starts.Take(ctx, owner); err != nil {
+		return err
 	}
+	defer c.starts.Give(owner)
 	defer c.spares.begin()()
 	if err := l.makeNetwork(ctx); err != nil {
 		return err
@@ -140,7 +139,8 @@ func (c *Containers) createAndStart(spec engine.ContainerSpec) error {
 
 func (l *launching) image(ctx context.Context) (string, error) {
 	auth := registryAuth(l.Auth)
-	imageID, err := l.containers.options.Engine.EnsureImage(ctx, l.record.Sandbox.Image, auth, func(progress string) {
+	request := imageRequest{ref: l.record.Sandbox.Image, auth: auth, key: l.record.Sandbox.Owner, admin: l.record.ByAdmin}
+	imageID, err := l.containers.images.ensure(ctx, request, func(progress string) {
 		l.Waiting(lifecycle.ReasonImagePulling, progress)
 	})
 	if errors.Is(err, engine.ErrImage) && l.record.NeedsAuth && auth == nil {

@@ -29,8 +29,8 @@ var kernelFileSystems = []string{
 	"nsfs", "proc", "pstore", "rpc_pipefs", "securityfs", "selinuxfs", "sysfs", "tracefs",
 }
 
-// brokenByMounts returns [lifecycle.RuleNever] for a path, with its links followed, that shows by a mount what never can be mounted: the
-// path itself or something mounted below it is a file system of the kernel, or overlaps a protected path in the same file system.
+// brokenByMounts returns [lifecycle.RuleNever] or [lifecycle.RuleSystem] for a path, with its links followed, that shows by a mount what cannot be
+// mounted: the path itself or something mounted below it is a file system of the kernel, or overlaps a protected path in the same file system.
 func (c *Containers) brokenByMounts(path string) (rule string, err error) {
 	mounts, err := mountPoints()
 	if err != nil {
@@ -46,14 +46,22 @@ func (c *Containers) brokenByMounts(path string) (rule string, err error) {
 		if slices.Contains(kernelFileSystems, m.kind) {
 			return lifecycle.RuleNever, nil
 		}
-		for _, never := range c.hostPaths.Never {
-			protected := coveringMount(mounts, never).narrowed(never)
-			if m.device == protected.device && overlap(m.root, protected.root) {
-				return lifecycle.RuleNever, nil
-			}
+		if m.shows(mounts, c.hostPaths.Never) {
+			return lifecycle.RuleNever, nil
+		}
+		if m.shows(mounts, c.hostPaths.System()) {
+			return lifecycle.RuleSystem, nil
 		}
 	}
 	return "", nil
+}
+
+// shows reports whether a mount overlaps one of the paths in the same file system.
+func (m mountPoint) shows(mounts []mountPoint, paths []string) bool {
+	return slices.ContainsFunc(paths, func(path string) bool {
+		protected := coveringMount(mounts, path).narrowed(path)
+		return m.device == protected.device && overlap(m.root, protected.root)
+	})
 }
 
 // narrowed is the mount of the path alone, which lies at or below the mount point.

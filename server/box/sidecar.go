@@ -30,7 +30,7 @@ func wallIn(box string, spec *engine.ContainerSpec) {
 
 // startSidecar starts the sidecar of a record and returns when its wall stands, with the record's policy.
 func (c *Containers) startSidecar(ctx context.Context, record lifecycle.Record) error {
-	imageID, err := c.options.Engine.EnsureImage(ctx, record.Sidecar.Image, nil, nil)
+	imageID, err := c.images.own(ctx, record.Sidecar.Image)
 	if err != nil {
 		return err
 	}

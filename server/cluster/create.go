@@ -35,14 +35,21 @@ func (c *Cluster) Create(ctx context.Context, spec lifecycle.Spec, options lifec
 	if err := c.hostPaths().CheckVolumes(spec.Volumes, options.Role); err != nil {
 		return lifecycle.Sandbox{}, err
 	}
+	bounded, digest := spec, "" // a repeated request is compared as it was sent
+	if options.IdempotencyKey != "" {
+		digest = spec.Digest()
+	}
+	if err := options.Bounds.Apply(&bounded); err != nil {
+		return lifecycle.Sandbox{}, err
+	}
 	id := newID(options)
-	b, secret, err := c.newBatch(ctx, id, spec, options)
+	b, secret, err := c.newBatch(ctx, id, bounded, digest, options)
 	if err == nil {
 		err = c.checkClaims(ctx, spec.Volumes, options)
 	}
 	if err == nil {
 		var done func()
-		if done, err = c.quota.TakeCounted(id, options.Owner, options.MaxSandboxes, c.view); err == nil {
+		if done, err = c.takePlace(id, bounded, options); err == nil {
 			defer done()
 		}
 	}
@@ -74,6 +81,25 @@ func (c *Cluster) Create(ctx context.Context, spec lifecycle.Spec, options lifec
 	c.Observer.StageDone(lifecycle.StageAccepted, durable.Sub(began))
 	c.Logger.Info().Str("sandbox_id", b.Name).Str("image", spec.Image).Str("owner", options.Owner).Time("expires_at", e.Sandbox.ExpiresAt).Msg("sandbox accepted")
 	return e.Sandbox, nil
+}
+
+// takePlace makes room for a new sandbox among those of the view, which has what other replicas create a moment later. done must be called once
+// the view has the sandbox, or there will be none.
+func (c *Cluster) takePlace(id string, spec lifecycle.Spec, options lifecycle.CreateOptions) (done func(), err error) {
+	limits, _ := spec.Resources.Parse() // Validate has
+	request := lifecycle.Request{
+		ID: id, Owner: options.Owner, Limits: limits, MaxSandboxes: options.MaxSandboxes, Bounds: options.Bounds,
+	}
+	if len(options.Bounds.Total) == 0 {
+		return c.quota.TakeCounted(request, c.view)
+	}
+	return c.quota.Take(request, func(yield func(*lifecycle.Sandbox) bool) {
+		for _, e := range c.view.All() {
+			if !yield(&e.Sandbox) {
+				return
+			}
+		}
+	})
 }
 
 // insert writes the resource, and its Secret before it, so that it exists before a pod needs it. A client that leaves meanwhile does not stop it:
@@ -167,11 +193,7 @@ func (c *Cluster) createdBefore(ctx context.Context, id string, spec lifecycle.S
 }
 
 // newBatch is the resource of a new sandbox, and its Secret. It returns an error of KindInvalid for what this cluster does not offer.
-func (c *Cluster) newBatch(ctx context.Context, id string, spec lifecycle.Spec, options lifecycle.CreateOptions) (*v1alpha1.BatchSandbox, *secret, error) {
-	digest := ""
-	if options.IdempotencyKey != "" {
-		digest = spec.Digest()
-	}
+func (c *Cluster) newBatch(ctx context.Context, id string, spec lifecycle.Spec, digest string, options lifecycle.CreateOptions) (*v1alpha1.BatchSandbox, *secret, error) {
 	class, err := c.RuntimeClasses.Find(spec.RuntimeClass)
 	if err != nil {
 		return nil, nil, err
@@ -201,7 +223,7 @@ func (c *Cluster) newBatch(ctx context.Context, id string, spec lifecycle.Spec, 
 	err = errors.Join(
 		view.Annotate(b, view.AnnotationRecord, view.Record{
 			Owner: options.Owner, Image: spec.Image, Entrypoint: spec.Entrypoint, CreatedAt: now, Extensions: spec.Extensions, Digest: digest,
-			RuntimeClass: spec.RuntimeClass,
+			RuntimeClass: spec.RuntimeClass, Resources: spec.Resources,
 		}),
 		view.Annotate(b, view.AnnotationMetadata, spec.Metadata),
 	)

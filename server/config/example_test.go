@@ -49,6 +49,11 @@ var extensions = []string{
 	"server.max_connections", "server.max_sandboxes", "server.keys.max_sandboxes", "server.compatibility", "server.audit_log", "server.signing_key", "server.debug_address",
 	"server.mcp", "server.console",
 	"local.data_dir", "local.oci_runtime", "local.keeper", "local.bridge", "local.subnet", "local.user_namespaces", "local.disk_mib", "local.archives", "local.images_mib",
+	"runtime.internal_registries",
+	"server.limits.default_cpu", "server.limits.default_memory", "server.limits.max_cpu", "server.limits.max_memory",
+	"server.limits.total_cpu", "server.limits.total_memory", "server.limits.max_timeout",
+	"server.keys.limits.default_cpu", "server.keys.limits.default_memory", "server.keys.limits.max_cpu", "server.keys.limits.max_memory",
+	"server.keys.limits.total_cpu", "server.keys.limits.total_memory", "server.keys.limits.max_timeout",
 	"local.insecure_registries", "local.mirrors.registry", "local.mirrors.hosts",
 	"runtime.classes.name", "runtime.classes.handler", "runtime.classes.egress_sidecar",
 	"docker.allow_unenforced_limits", "docker.spare_networks", "storage.host_volumes", "egress.upstream",
@@ -98,6 +103,7 @@ func TestInitLoadsToTheDefaults(t *testing.T) {
 	// closed
 	want.Server.Host, want.Server.APIKey, want.Storage.HostVolumes = "127.0.0.1", key, false
 	want.Docker.SpareNetworks = 2
+	want.Server.Limits.DefaultCPU, want.Server.Limits.DefaultMemory = "2", "2Gi" // no sandbox without a bound
 	if got := load(t, string(config.Init(key)), home); !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}

@@ -36,6 +36,8 @@ type Key struct {
 	MaxSandboxes int `toml:"max_sandboxes"`
 	// RateLimit replaces [server.rate_limit] for this key; nil leaves it.
 	RateLimit *RateLimit `toml:"rate_limit"`
+	// Limits replaces single keys of [server.limits] for this key; nil leaves all.
+	Limits *Limits `toml:"limits"`
 }
 
 // ReservedNames returns what no key may be called, because the logs use these names for requests to
@@ -88,6 +90,9 @@ func checkKeys(p *problems, keys []Key, apiKey string) {
 		checkLimit(p, path+".max_sandboxes", k.MaxSandboxes)
 		if k.RateLimit != nil {
 			k.RateLimit.check(p, path+".rate_limit")
+		}
+		if k.Limits != nil {
+			k.Limits.check(p, path+".limits")
 		}
 	}
 }

@@ -62,7 +62,7 @@ allowed_host_paths = ["/data/", "/"]
 		Keys: []config.Key{{Name: "ci", SHA256: digestA, Role: config.RoleViewer, MaxSandboxes: 4}},
 	}
 	want.Runtime = config.Runtime{Type: config.RuntimeDocker,
-		ExecdImage: "registry.example/execd@sha256:abc", Classes: []config.RuntimeClass{}}
+		ExecdImage: "registry.example/execd@sha256:abc", InternalRegistries: []string{}, Classes: []config.RuntimeClass{}}
 	want.Docker = config.Docker{
 		NetworkMode: config.NetworkBridge, DropCapabilities: []string{"NET_RAW", "ALL"},
 		AppArmorProfile: "docker-default",

@@ -40,7 +40,7 @@ type Local struct {
 	// when a pull needs the place.
 	ImagesMiB int64 `toml:"images_mib"`
 	// InsecureRegistries are the registries that are asked over HTTP: host names with an optional port. Those on the loopback
-	// interface always are.
+	// interface always are. Keys of every role may name these registries, as those in runtime.internal_registries.
 	InsecureRegistries []string `toml:"insecure_registries"`
 	// Mirrors are the registries that are asked before another one.
 	Mirrors []Mirror `toml:"mirrors"`

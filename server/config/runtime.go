@@ -20,8 +20,16 @@ type Runtime struct {
 	// Type is what sandboxes run on: local (an OCI runtime on this machine), docker or kubernetes.
 	Type RuntimeType `toml:"type"`
 	// ExecdImage is the reference of the image with execd, which is put into every sandbox. The
-	// engine pulls it at the start when it does not have it.
+	// engine pulls it at the start when it does not have it, if the reference has the host of a
+	// registry or a digest; else the image must have been loaded or built there. On a cluster the
+	// nodes pull it.
 	ExecdImage string `toml:"execd_image"`
+	// InternalRegistries are the registries with loopback, private or link-local addresses that keys
+	// of every role may name in images, and that other internal registries may lead to: host names
+	// with an optional port, as in the names of images. Those of local.insecure_registries may be
+	// named, too. Keys with the role admin may name any. The nodes of a cluster have rules of their
+	// own.
+	InternalRegistries []string `toml:"internal_registries"`
 	// Classes are what a create request may choose to run its sandbox with.
 	Classes []RuntimeClass `toml:"classes"`
 }
@@ -41,7 +49,9 @@ type RuntimeClass struct {
 	EgressSidecar bool `toml:"egress_sidecar"`
 }
 
-func defaultRuntime() Runtime { return Runtime{Classes: []RuntimeClass{}} }
+func defaultRuntime() Runtime {
+	return Runtime{InternalRegistries: []string{}, Classes: []RuntimeClass{}}
+}
 
 func (r Runtime) check(p *problems) {
 	switch r.Type {
@@ -57,6 +67,12 @@ func (r Runtime) check(p *problems) {
 	case hasSpace(r.ExecdImage):
 		p.add("runtime.execd_image", "must be an image reference without spaces (got %q)",
 			r.ExecdImage)
+	}
+	for i, host := range r.InternalRegistries {
+		if !isHostPort(host) {
+			p.add(fmt.Sprintf("runtime.internal_registries[%d]", i),
+				"must be a host name or an IP address with an optional port (got %q)", host)
+		}
 	}
 	r.checkClasses(p)
 }

@@ -69,6 +69,8 @@ type Server struct {
 	MaxSandboxes int `toml:"max_sandboxes"`
 	// RateLimit bounds how often the service may be called.
 	RateLimit RateLimits `toml:"rate_limit"`
+	// Limits are what API keys may ask for.
+	Limits Limits `toml:"limits"`
 	// AuditLog is the path of the file that records every request which changes something, see
 	// docs/security.md. Unset: there is none. A file that is damaged or in use is refused.
 	AuditLog string `toml:"audit_log"`
@@ -168,6 +170,7 @@ func (s Server) check(p *problems) {
 		checkOneOf(p, "server.compatibility", name, CompatibilityOpenSandbox)
 	}
 	s.RateLimit.check(p)
+	s.Limits.check(p, "server.limits")
 	if s.AuditLog != "" && (!filepath.IsAbs(s.AuditLog) || strings.HasSuffix(s.AuditLog, "/")) {
 		p.add("server.audit_log",
 			"must be the absolute path of a file, or begin with ~/ while HOME is set (got %q)",
@@ -236,7 +239,7 @@ func (c Config) Exposed() string {
 	}
 	means := "everyone who reaches it can run programs on this machine, and read and end every sandbox"
 	if c.Storage.HostVolumes && len(c.Storage.AllowedHostPaths) == 0 {
-		means += "; since storage.allowed_host_paths is empty, they can also read and change files of this machine, as root"
+		means += "; since storage.allowed_host_paths is empty, they can also read and change files of this machine outside of its system, as root"
 	}
 	return fmt.Sprintf(
 		"the service listens on %s (server.host) and demands no API key (server.api_key, server.keys): %s. "+

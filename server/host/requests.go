@@ -52,11 +52,17 @@ func (h *Host) create(
 	ctx context.Context, spec lifecycle.Spec, options lifecycle.CreateOptions,
 	key *lifecycle.IdempotencyKey, began time.Time,
 ) (lifecycle.Sandbox, error) {
+	if err := options.Bounds.Apply(&spec); err != nil {
+		return lifecycle.Sandbox{}, err
+	}
 	if err := h.options.Boxes.Admit(ctx, spec, options); err != nil {
 		return lifecycle.Sandbox{}, err
 	}
 	record := h.newRecord(spec, options)
-	done, err := h.quota.Take(record.Sandbox.ID, options.Owner, options.MaxSandboxes, h.registry.sandboxes())
+	done, err := h.quota.Take(lifecycle.Request{
+		ID: record.Sandbox.ID, Owner: options.Owner, Limits: record.Sandbox.Limits,
+		MaxSandboxes: options.MaxSandboxes, Bounds: options.Bounds,
+	}, h.registry.sandboxes())
 	if err != nil {
 		return lifecycle.Sandbox{}, err
 	}
@@ -128,7 +134,8 @@ func (h *Host) createdBefore(
 func (h *Host) newRecord(spec lifecycle.Spec, options lifecycle.CreateOptions) lifecycle.Record {
 	now := h.options.Clock().UTC()
 	needsAuth := spec.Auth != nil
-	spec.Auth = nil // the actor has them, for the pull alone
+	limits, _ := spec.Resources.Parse() // Validate has
+	spec.Auth = nil                     // the actor has them, for the pull alone
 	record := lifecycle.Record{
 		Sandbox: lifecycle.Sandbox{
 			ID:         uuid.NewString(),
@@ -139,6 +146,7 @@ func (h *Host) newRecord(spec lifecycle.Spec, options lifecycle.CreateOptions) l
 			ExpiresAt:  wall(now.Add(spec.Timeout)),
 			Owner:      options.Owner,
 			Extensions: spec.Extensions,
+			Limits:     limits,
 
 			RuntimeClass: spec.RuntimeClass,
 			Status: lifecycle.Status{

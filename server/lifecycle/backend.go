@@ -73,6 +73,8 @@ type CreateOptions struct {
 	Role  Role   // of that key; what is not an administrator's is decided as a user's
 	// MaxSandboxes is how many sandboxes that have not ended the owner may have; 0 is no limit.
 	MaxSandboxes int
+	// Bounds are what the owner may ask for.
+	Bounds Bounds
 	// IdempotencyKey makes a repeated request return the sandbox of the first one, for 24 hours, per owner. Empty means none.
 	IdempotencyKey string
 	// Took, if not nil, is called with how long the steps of the creation took: validate, durable.

@@ -6,12 +6,12 @@ import (
 )
 
 // HostPaths says which paths of the host volumes may come from. All paths in it are absolute and clean. The zero value allows every
-// path but the file systems of the kernel.
+// path but the host's system and the file systems of the kernel.
 type HostPaths struct {
 	// None forbids every path.
 	None bool
-	// Allowed are folders that volumes may come from, with everything below; empty allows every path (lifecycle document,
-	// storage.allowed_host_paths).
+	// Allowed are folders that volumes may come from, with everything below; empty allows every path but those of the host's system (lifecycle
+	// document, storage.allowed_host_paths).
 	Allowed []string
 	// Never are paths that no volume may show, whatever Allowed has: neither they nor what lies below them, nor a folder above them.
 	// The file systems of the kernel belong to them without being listed.
@@ -27,7 +27,25 @@ const (
 	// RuleNever does not name the path that it protects: where the service keeps its data is not for its clients.
 	RuleNever = "cannot be mounted: the host's root, the kernel's file systems, the container engine's sockets and data, " +
 		"the service's own data, and folders that hold any of them never can"
+	// RuleSystem is broken without a list by what the host itself is made of.
+	RuleSystem = "is part of the host's system, such as /etc, /root, /boot, /usr and /var/lib, or holds a part of it: " +
+		"it can be mounted only if storage.allowed_host_paths lists it"
 )
+
+// systemPaths are what the host itself is made of, and what its programs keep: who can write there is root on the host, and who can read there has its
+// secrets.
+var systemPaths = []string{
+	"/bin", "/boot", "/efi", "/etc", "/gnu", "/lib", "/lib32", "/lib64", "/libx32", "/nix", "/root", "/run", "/sbin", "/snap", "/usr",
+	"/var/backups", "/var/cache", "/var/lib", "/var/log", "/var/run", "/var/spool",
+}
+
+// System returns the paths that volumes show only if they are listed; none where there is a list.
+func (p HostPaths) System() []string {
+	if len(p.Allowed) > 0 {
+		return nil
+	}
+	return systemPaths
+}
 
 // Broken returns the rule that the path breaks as it is written, or "" if it breaks none. It looks at no
 // disk: what symbolic links make of the path is for the caller to find out.
@@ -43,6 +61,11 @@ func (p HostPaths) Broken(hostPath string) string {
 			return RuleNever
 		}
 	}
+	for _, system := range p.System() {
+		if PathWithin(hostPath, system) || PathWithin(system, hostPath) {
+			return RuleSystem
+		}
+	}
 	return ""
 }
 
@@ -52,6 +75,11 @@ func (p HostPaths) BrokenOnTheWay(hostPath string) string {
 	for _, never := range p.never() {
 		if PathWithin(hostPath, never) {
 			return RuleNever
+		}
+	}
+	for _, system := range p.System() {
+		if PathWithin(hostPath, system) {
+			return RuleSystem
 		}
 	}
 	if p.listed(hostPath) {

@@ -15,7 +15,16 @@ func TestHostPaths(t *testing.T) {
 		allowed []string
 		rule    string
 	}{
-		"no list":                  {"/etc", nil, ""},
+		"no list":                  {"/srv", nil, ""},
+		"no list, /etc":            {"/etc", nil, lifecycle.RuleSystem},
+		"no list, below /etc":      {"/etc/ssh", nil, lifecycle.RuleSystem},
+		"no list, /root":           {"/root/.ssh", nil, lifecycle.RuleSystem},
+		"no list, /boot":           {"/boot", nil, lifecycle.RuleSystem},
+		"no list, /usr":            {"/usr/local/bin", nil, lifecycle.RuleSystem},
+		"no list, /var/spool":      {"/var/spool/cron", nil, lifecycle.RuleSystem},
+		"no list, a longer name":   {"/etcetera", nil, ""},
+		"no list, /var/tmp":        {"/var/tmp/x", nil, ""},
+		"system, listed":           {"/etc/ssl/certs", []string{"/etc/ssl"}, ""},
 		"the prefix itself":        {"/srv", []string{"/srv"}, ""},
 		"below":                    {"/srv/a/b", []string{"/srv"}, ""},
 		"second prefix":            {"/data/a", []string{"/srv", "/data"}, ""},
@@ -33,11 +42,11 @@ func TestHostPaths(t *testing.T) {
 		"/dev":                     {"/dev/shm", nil, lifecycle.RuleNever},
 		"a socket":                 {"/run/docker.sock", []string{"/run"}, lifecycle.RuleNever},
 		"its folder":               {"/run", []string{"/run"}, lifecycle.RuleNever},
-		"beside it":                {"/run/user", nil, ""},
+		"beside it":                {"/run/user", []string{"/run"}, ""},
 		"a socket by another name": {"/var/run/docker.sock", nil, lifecycle.RuleNever},
 		"two above":                {"/var", nil, lifecycle.RuleNever},
 		"below own data":           {"/var/lib/sandbox-server/signing.key", []string{"/var/lib"}, lifecycle.RuleNever},
-		"a longer name of data":    {"/var/lib/sandbox-server-2", nil, ""},
+		"a longer name of data":    {"/var/lib/sandbox-server-2", []string{"/var/lib"}, ""},
 		"not listed goes first":    {"/proc", []string{"/srv"}, lifecycle.RuleAllowed},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -71,7 +80,7 @@ func TestAnchors(t *testing.T) {
 	}{
 		"no list":                {nil, "/srv/a/b", "/srv", "a/b"},
 		"the anchor itself":      {nil, "/srv", "/srv", ""},
-		"beside a socket":        {nil, "/var/lib/x/y", "/var/lib", "x/y"},
+		"beside a socket":        {nil, "/var/tmp/x/y", "/var/tmp", "x/y"},
 		"beside own data":        {nil, "/data/x", "/data/x", ""},
 		"listed":                 {[]string{"/srv/a"}, "/srv/a/b", "/srv/a", "b"},
 		"the shorter prefix":     {[]string{"/srv/a/b", "/srv/a"}, "/srv/a/b/c", "/srv/a", "b/c"},
@@ -120,7 +129,7 @@ func TestHostVolumesOfRoles(t *testing.T) {
 			t.Errorf("%s, no host volumes: %v", role, err)
 		}
 	}
-	below := []lifecycle.Volume{{Name: "data", HostPath: "/var", SubPath: "lib"}}
+	below := []lifecycle.Volume{{Name: "data", HostPath: "/var", SubPath: "tmp"}}
 	if err := (lifecycle.HostPaths{Never: []string{"/var/run"}}).CheckVolumes(below, lifecycle.RoleAdmin); err != nil {
 		t.Errorf("what is mounted is the sub path: %v", err)
 	}

@@ -44,3 +44,11 @@ type Image struct {
 	CreatedAt time.Time
 	InUse     bool // a sandbox is made of it
 }
+
+// ImageGrant says that an API key may have an image that was pulled with credentials. An image of a repository without any grant is every key's.
+type ImageGrant struct {
+	Repository string // with its registry, without tag and digest
+	// Image is the image's id. Empty: a pull with credentials has begun, and brings an image that is not known yet.
+	Image string
+	Key   string // the name of the API key; empty means every key
+}

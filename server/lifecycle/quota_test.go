@@ -12,7 +12,7 @@ import (
 func TestQuotaOfRepeatedRequests(t *testing.T) {
 	q := &lifecycle.Quota{}
 	take := func(id string) (done func(), err error) {
-		return q.Take(id, "alice", 1, slices.Values([]*lifecycle.Sandbox(nil)))
+		return q.Take(lifecycle.Request{ID: id, Owner: "alice", MaxSandboxes: 1}, slices.Values([]*lifecycle.Sandbox(nil)))
 	}
 	first, err := take("a")
 	if err != nil {

@@ -25,6 +25,8 @@ type Sandbox struct {
 	Extensions []byte    `json:",omitempty"` // as in the Spec, byte for byte
 	// RuntimeClass is the name of the class that it runs in; empty means the backend's default.
 	RuntimeClass string `json:",omitempty"`
+	// Limits are its resource limits in numbers.
+	Limits Limits `json:",omitzero"`
 	// Stages are the stages of provisioning that the sandbox has reached, in order. Empty when they are not known.
 	Stages []StageTime `json:",omitempty"`
 }

@@ -58,7 +58,7 @@ func (e *measuredEngine) Info(ctx context.Context) (engine.Info, error) {
 
 func (e *measuredEngine) EnsureImage(ctx context.Context, ref string, auth *engine.RegistryAuth,
 	progress func(string)) (string, error) {
-	key := flightKey{ref: ref}
+	key := flightKey{ref: ref, caller: engine.CallerOf(ctx)}
 	if auth != nil {
 		key.auth = *auth
 	}
@@ -77,6 +77,21 @@ func (e *measuredEngine) EnsureImage(ctx context.Context, ref string, auth *engi
 	}
 	e.measure("ensure_image", began, err)
 	return id, err
+}
+
+func (e *measuredEngine) FindImage(ctx context.Context, ref string) (engine.Image, error) {
+	began := e.metrics.clock()
+	found, err := e.Engine.FindImage(ctx, ref)
+	e.measure("find_image", began, err)
+	return found, err
+}
+
+func (e *measuredEngine) ProveAccess(ctx context.Context, ref string,
+	auth *engine.RegistryAuth) error {
+	began := e.metrics.clock()
+	err := e.Engine.ProveAccess(ctx, ref, auth)
+	e.measure("prove_access", began, err)
+	return err
 }
 
 func (e *measuredEngine) EnsureFolder(ctx context.Context, name, imageID, path string,

@@ -16,7 +16,7 @@ const (
 	pullGivenUp   = "canceled"
 )
 
-// flights are the running pulls. Callers with the same credentials and the same image share
+// flights are the running pulls. Requests of one caller with the same credentials and image share
 // one, which counts once.
 type flights struct {
 	mu      sync.Mutex
@@ -25,8 +25,9 @@ type flights struct {
 
 // flightKey identifies a pull as an engine does. It is compared and never shown.
 type flightKey struct {
-	ref  string
-	auth engine.RegistryAuth
+	ref    string
+	auth   engine.RegistryAuth
+	caller engine.Caller
 }
 
 type flight struct {

@@ -56,6 +56,13 @@ func migrations() []string {
 		UPDATE events SET total = sums.total
 			FROM (SELECT sequence, sum(length(event)) OVER (ORDER BY sequence) AS total FROM events) AS sums
 			WHERE sums.sequence = events.sequence;`,
+
+		`CREATE TABLE image_grants (
+			repository TEXT NOT NULL,
+			image      TEXT NOT NULL,
+			key        TEXT NOT NULL,
+			PRIMARY KEY (repository, image, key)
+		) STRICT, WITHOUT ROWID;`,
 	}
 }
 

@@ -20,6 +20,7 @@ type statements struct {
 	newest, oldestSince      *sql.Stmt
 	trimEvents               *sql.Stmt
 	saveLog, forgetLog       *sql.Stmt
+	addGrant, removeGrant    *sql.Stmt
 	all                      []*sql.Stmt
 }
 
@@ -60,6 +61,8 @@ func prepareStatements(ctx context.Context, conn *sql.Conn) (*statements, error)
 		{&s.saveLog, `INSERT INTO logs (sandbox_id, log) SELECT id, ? FROM sandboxes WHERE id = ?
 			ON CONFLICT DO UPDATE SET log = excluded.log`},
 		{&s.forgetLog, `DELETE FROM logs WHERE sandbox_id = ?`},
+		{&s.addGrant, `INSERT INTO image_grants (repository, image, key) VALUES (?, ?, ?) ON CONFLICT DO NOTHING`},
+		{&s.removeGrant, `DELETE FROM image_grants WHERE repository = ? AND image = ? AND key = ?`},
 	} {
 		stmt, err := conn.PrepareContext(ctx, each.query)
 		if err != nil {

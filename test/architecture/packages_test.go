@@ -95,7 +95,7 @@ var projectRules = importRules{
 		{
 			packages: []string{"server/box"},
 			ours: []string{
-				"runtime/engine", "runtime/sandboxhttp", "server/clock", "server/lifecycle",
+				"runtime/engine", "runtime/engine/fair", "runtime/engine/registries", "runtime/sandboxhttp", "server/clock", "server/lifecycle",
 			},
 		},
 		{
@@ -264,19 +264,26 @@ var projectRules = importRules{
 			ours:     []string{"runtime/engine", "test/program"},
 		},
 		{packages: []string{"runtime/engine/pull"}, ours: []string{"runtime/engine"}, libraries: noLibraries},
+		{packages: []string{"runtime/engine/registries"}, ours: []string{}, libraries: []string{"github.com/distribution/reference"}},
+		{packages: []string{"runtime/engine/fair"}, ours: []string{}, libraries: noLibraries},
 		{
 			packages:  []string{"runtime/profile"},
 			ours:      []string{},
 			libraries: []string{runtimeSpec, seccompProfiles, sysPackage},
 		},
-		{packages: []string{"runtime/docker"}, ours: []string{"runtime/engine", "runtime/engine/pull", "runtime/profile"}},
+		{packages: []string{"runtime/docker"}, ours: []string{
+			"runtime/engine", "runtime/engine/fair", "runtime/engine/pull", "runtime/engine/registries", "runtime/profile",
+		}},
 		{packages: []string{"runtime/oci/images/unpack"}, ours: []string{"runtime/remove"}, libraries: []string{sysPackage}},
 		{
 			packages: []string{"runtime/oci/images"},
-			ours:     []string{"runtime/engine", "runtime/engine/pull", "runtime/oci/images/unpack", "runtime/remove"},
+			ours: []string{
+				"runtime/engine", "runtime/engine/fair", "runtime/engine/pull", "runtime/engine/registries", "runtime/oci/images/unpack",
+				"runtime/remove",
+			},
 			libraries: []string{
 				"github.com/distribution/reference", "github.com/google/go-containerregistry",
-				"github.com/klauspost/compress", "golang.org/x/sync", sysPackage, zerolog,
+				"github.com/klauspost/compress", "golang.org/x/net/http/httpproxy", "golang.org/x/sync", sysPackage, zerolog,
 			},
 		},
 		{
@@ -308,7 +315,7 @@ var projectRules = importRules{
 			ours:      []string{"runtime/engine", "runtime/failpoint", "runtime/oci/overlay", "runtime/oci/thread"},
 			libraries: []string{sysPackage, zerolog},
 		},
-		{packages: []string{"runtime/oci/network"}, ours: []string{"runtime/engine", "runtime/flock", "runtime/oci/thread"}},
+		{packages: []string{"runtime/oci/network"}, ours: []string{"runtime/engine", "runtime/engine/registries", "runtime/flock", "runtime/oci/thread"}},
 		{
 			packages: []string{"runtime/oci"},
 			ours: []string{

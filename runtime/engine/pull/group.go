@@ -22,11 +22,12 @@ type Group struct {
 	running sync.WaitGroup
 }
 
-// Key says what is pulled. It has the credentials so that only callers with the same ones share a
-// pull.
+// Key says what is pulled. It has the credentials and the caller so that only callers who may have
+// what the others may share a pull, and nobody's waits in the turn of another.
 type Key struct {
-	Ref  string // full
-	Auth engine.RegistryAuth
+	Ref    string // full
+	Auth   engine.RegistryAuth
+	Caller engine.Caller
 }
 
 // flight is one pull. The fields above done are guarded by Group.mu until done closes, when they are

@@ -234,10 +234,15 @@ func TestTargets(t *testing.T) {
 		{"registry.example", "http://admin.localhost:8080/", false},
 		{"registry.example", "http://LOCALHOST./", false},
 		{"registry.example", "http://registry.test:5000/", false},
-		{"registry.test:5000", "https://10.0.0.1/", true},
-		{"registry.test:5000", "http://127.0.0.1:5000/", true},
-		{"127.0.0.1:5000", "http://127.0.0.1:6000/", true},
-		{"10.0.0.1", "https://10.0.0.2/", true},
+		{"registry.test:5000", "https://10.0.0.1/", false},
+		{"registry.test:5000", "http://127.0.0.1:5000/", false},
+		{"registry.test:5000", "http://registry.test:5000/v2/", true},
+		{"127.0.0.1:5000", "http://127.0.0.1:5000/token", true},
+		{"127.0.0.1:5000", "http://127.0.0.1:6000/", false},
+		{"127.0.0.1:5000", "http://registry.test:5000/token", true},
+		{"127.0.0.1:5000", "https://storage.example/blob", false},
+		{"10.0.0.1", "https://10.0.0.1/token", true},
+		{"10.0.0.1", "https://10.0.0.2/", false},
 		{"10.0.0.1", "http://10.0.0.2/", false},
 	} {
 		err := s.CheckTarget(test.registry, must(url.Parse(test.target))(t))
@@ -273,7 +278,10 @@ func TestRedirectedLayer(t *testing.T) {
 		}
 		return false
 	})
-	if _, err := open(t, images.Options{}).Ensure(t.Context(), ref, good, nil); err != nil {
+	_, err := open(t, images.Options{}).Ensure(t.Context(), ref, good, nil)
+	wantImageError(t, err, "runtime.internal_registries")
+	away := strings.TrimPrefix(storage.URL, "http://")
+	if _, err := open(t, images.Options{Internal: []string{away}}).Ensure(t.Context(), ref, good, nil); err != nil {
 		t.Error(err)
 	}
 }

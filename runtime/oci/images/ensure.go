@@ -2,19 +2,22 @@ package images
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"os"
-	"regexp"
+	"slices"
 	"time"
 
 	"github.com/distribution/reference"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/engine/pull"
+	"sandbox.internal/runtime/engine/registries"
 )
-
-// imageIDs are accepted besides names: an image without a name can be used, but not pulled.
-var imageIDs = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
 // Ensure returns the id of the image named ref and pulls it first when it is not here, as [engine.Images].EnsureImage asks for.
 //
@@ -22,7 +25,7 @@ var imageIDs = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 // latest. A pull is shared by callers with the same credentials only, so that no caller gets a missing image by the password of another; it
 // goes on while one of them still waits. Without auth the credentials are those of the user's Docker configuration.
 func (s *Store) Ensure(ctx context.Context, ref string, auth *engine.RegistryAuth, progress func(string)) (id string, err error) {
-	if imageIDs.MatchString(ref) {
+	if registries.IsID(ref) {
 		if !s.use(ref) {
 			return "", noSuchImage(ref)
 		}
@@ -38,7 +41,7 @@ func (s *Store) Ensure(ctx context.Context, ref string, auth *engine.RegistryAut
 	if s.ctx.Err() != nil {
 		return "", fmt.Errorf("pull image %s: %w: the store is closed", name, engine.ErrUnavailable)
 	}
-	key := pull.Key{Ref: name.String()}
+	key := pull.Key{Ref: name.String(), Caller: engine.CallerOf(ctx)}
 	if auth != nil {
 		key.Auth = *auth
 	}
@@ -52,6 +55,71 @@ func (s *Store) Ensure(ctx context.Context, ref string, auth *engine.RegistryAut
 		return id, describeError(ctx, "pull image "+name.String(), err)
 	})
 }
+
+// Find returns the image with the name or id, and notes that it is wanted. It returns [engine.ErrImage] when it is not here.
+func (s *Store) Find(ref string) (Image, error) {
+	id := ref
+	if !registries.IsID(ref) {
+		name, err := reference.ParseDockerRef(ref)
+		if err != nil {
+			return Image{}, fmt.Errorf("image %q: %w: %w", ref, engine.ErrImage, err)
+		}
+		id, _ = s.useName(name.String())
+	}
+	if !s.use(id) {
+		return Image{}, noSuchImage(ref)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i, ok := s.images[id]
+	if !ok {
+		return Image{}, noSuchImage(ref)
+	}
+	return s.describe(i), nil
+}
+
+// Prove asks the registry of the image for its manifest, with the credentials, and returns [engine.ErrImage] when it does not let the caller have it.
+// Mirrors are not asked: they have the credentials of the service.
+func (s *Store) Prove(ctx context.Context, ref string, auth *engine.RegistryAuth) error {
+	op := "ask for image " + ref
+	name, err := reference.ParseDockerRef(ref)
+	if err != nil {
+		return fmt.Errorf("image %q: %w: %w", ref, engine.ErrImage, err)
+	}
+	refs, err := s.endpoints(name)
+	if err != nil {
+		return describeError(ctx, op, err)
+	}
+	var login engine.RegistryAuth
+	if auth != nil {
+		login = *auth
+	}
+	return describeError(ctx, op, s.prove(ctx, refs[len(refs)-1], login))
+}
+
+func (s *Store) prove(ctx context.Context, ref name.Reference, auth engine.RegistryAuth) error {
+	turn, err := s.asks.take(ctx, ref.Context().RegistryStr())
+	if err != nil {
+		return err
+	}
+	defer turn.release()
+	limited, cancel := context.WithTimeout(ctx, s.pace.answers)
+	defer cancel()
+	from, err := s.connect(limited, ref, auth, false)
+	if err != nil {
+		return err
+	}
+	options := []remote.Option{remote.WithContext(limited), remote.WithTransport(from.client.Transport)}
+	_, err = remote.Head(ref, options...)
+	var answer *transport.Error
+	if err != nil && (!errors.As(err, &answer) || !slices.Contains(refusals, answer.StatusCode)) {
+		_, err = remote.Get(ref, options...) // not every registry answers a HEAD as it should
+	}
+	return err
+}
+
+// refusals are answers of registries that are the same for a GET.
+var refusals = []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound}
 
 // use notes that the image is wanted; false when it is not here.
 func (s *Store) use(id string) bool {
@@ -175,7 +243,7 @@ func (s *Store) addName(n named) error {
 // when there is no such name or image, and [engine.ErrImageInUse] for a name of [Options].Keep; then it removes nothing.
 func (s *Store) Remove(refOrID string) error {
 	var remove func(named) bool
-	if imageIDs.MatchString(refOrID) {
+	if registries.IsID(refOrID) {
 		if !s.use(refOrID) {
 			return noSuchImage(refOrID)
 		}

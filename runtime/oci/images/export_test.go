@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"net/http"
 	"net/url"
 	"time"
 
@@ -33,7 +34,9 @@ func (s *Store) AnswersWithin(limit time.Duration) { s.pace.answers = limit }
 
 // Dial replaces how hosts are reached, without a look at their certificates.
 func (s *Store) Dial(dial func(ctx context.Context, network, address string) (net.Conn, error)) {
-	s.base.DialContext, s.base.TLSClientConfig = dial, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}
+	for _, t := range []*http.Transport{s.base, s.permitted} {
+		t.DialContext, t.TLSClientConfig = dial, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}
+	}
 }
 
 // LayersAtOnce is how many layers are downloaded at once.
@@ -54,7 +57,7 @@ func (s *Store) CheckTarget(registry string, target *url.URL) error {
 	if err != nil {
 		return err
 	}
-	return s.newGuard(parsed.Repo("image")).check(target)
+	return s.newGuard(parsed.Repo("image"), true).check(target)
 }
 
 // Safe says whether everything is known to be safe on the disk.

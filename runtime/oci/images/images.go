@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -26,6 +27,7 @@ import (
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/engine/pull"
+	"sandbox.internal/runtime/engine/registries"
 	"sandbox.internal/runtime/oci/images/unpack"
 )
 
@@ -36,9 +38,12 @@ type Options struct {
 	Grace    time.Duration       // how long what is not used stays before Prune removes it
 	Mirrors  map[string][]string // host of a registry, e.g. docker.io -> hosts that are asked before it
 	Insecure []string            // hosts of registries that may be asked over HTTP; localhost and 127.0.0.0/8 always may
-	InUse    func() []string     // ids of the images that containers are made of; nil means none
-	Keep     []string            // images that are never removed, as a request would name them
-	Logger   zerolog.Logger
+	Internal []string            // hosts of registries that may have internal addresses, whoever asks for an image; those of Insecure may, too
+	// Never, if not nil, reports addresses that are not connected to, see [registries.Rules].
+	Never  func(address netip.AddrPort, listed bool) bool
+	InUse  func() []string // ids of the images that containers are made of; nil means none
+	Keep   []string        // images that are never removed, as a request would name them
+	Logger zerolog.Logger
 }
 
 // Image is an image that is here.
@@ -89,7 +94,9 @@ type Store struct {
 
 	boot      string // id of this boot of the host
 	opened    time.Time
-	base      *http.Transport
+	rules     registries.Rules
+	base      *http.Transport // to public hosts, and to what rules permit
+	permitted *http.Transport // also to internal hosts
 	pulls     *pull.Group
 	turns     *turns // of layers that are made at the moment
 	wideTurns *turns // of those of them with large windows
@@ -139,7 +146,6 @@ func Open(o Options) (*Store, error) {
 		log:       o.Logger,
 		boot:      boot,
 		opened:    time.Now(),
-		base:      newTransport(),
 		pulls:     pull.NewGroup(),
 		turns:     newTurns(layersAtOnce, layersOfHost),
 		wideTurns: newTurns(wideLayersAtOnce, wideLayersOfHost),
@@ -154,6 +160,8 @@ func Open(o Options) (*Store, error) {
 		layers:    map[string]*layer{},
 		making:    map[origin]*making{},
 	}
+	s.rules = registries.Rules{Listed: slices.Concat(o.Internal, o.Insecure), Never: o.Never}
+	s.base, s.permitted = s.newTransport(false), s.newTransport(true)
 	if s.maxBytes == 0 {
 		s.maxBytes = math.MaxInt64
 	}
@@ -164,7 +172,7 @@ func Open(o Options) (*Store, error) {
 		s.insecure[host] = true
 	}
 	for _, ref := range o.Keep {
-		if imageIDs.MatchString(ref) {
+		if registries.IsID(ref) {
 			s.keep[ref] = true
 			continue
 		}
@@ -193,6 +201,7 @@ func (s *Store) Close() error {
 	s.pulls.Close()
 	s.working.Wait()
 	s.base.CloseIdleConnections()
+	s.permitted.CloseIdleConnections()
 	if err := s.syncAtEnd(); err != nil {
 		return fmt.Errorf("close images: %w", err)
 	}

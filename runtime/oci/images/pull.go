@@ -27,18 +27,18 @@ func (s *Store) pull(ctx context.Context, named reference.Named, auth engine.Reg
 	}
 	meter := newMeter("pulling "+reference.FamiliarString(named), report)
 	for position, ref := range refs {
-		credentials := auth
-		if position < len(refs)-1 {
+		credentials, mirror := auth, position < len(refs)-1
+		if mirror {
 			credentials = engine.RegistryAuth{}
 		}
 		var image Image
-		if image, err = s.pullFrom(ctx, ref, credentials, named.String(), meter); err == nil {
+		if image, err = s.pullFrom(ctx, ref, credentials, mirror, named.String(), meter); err == nil {
 			return image.ID, nil
 		}
 		if ctx.Err() != nil {
 			return "", ctx.Err()
 		}
-		if position < len(refs)-1 {
+		if mirror {
 			s.log.Info().Str("image", named.String()).Str("mirror", ref.Context().RegistryStr()).Str("error", oneLine(err.Error())).
 				Msg("a mirror does not provide an image")
 		}
@@ -46,8 +46,8 @@ func (s *Store) pull(ctx context.Context, named reference.Named, auth engine.Reg
 	return "", err
 }
 
-func (s *Store) pullFrom(ctx context.Context, ref name.Reference, auth engine.RegistryAuth, imageName string, meter *meter) (Image, error) {
-	p, err := s.resolve(ctx, ref, auth)
+func (s *Store) pullFrom(ctx context.Context, ref name.Reference, auth engine.RegistryAuth, mirror bool, imageName string, meter *meter) (Image, error) {
+	p, err := s.resolve(ctx, ref, auth, mirror)
 	if err != nil {
 		return Image{}, err
 	}
@@ -64,7 +64,7 @@ func (s *Store) pullFrom(ctx context.Context, ref name.Reference, auth engine.Re
 }
 
 // resolve logs in and asks what the image is made of. A registry that takes too long fails this, and does not end ctx.
-func (s *Store) resolve(ctx context.Context, ref name.Reference, auth engine.RegistryAuth) (*parts, error) {
+func (s *Store) resolve(ctx context.Context, ref name.Reference, auth engine.RegistryAuth, mirror bool) (*parts, error) {
 	turn, err := s.asks.take(ctx, ref.Context().RegistryStr()) // given back before layers wait for theirs
 	if err != nil {
 		return nil, err
@@ -72,15 +72,15 @@ func (s *Store) resolve(ctx context.Context, ref name.Reference, auth engine.Reg
 	defer turn.release()
 	limited, cancel := context.WithTimeout(ctx, s.pace.answers)
 	defer cancel()
-	p, err := s.resolveWithin(limited, ref, auth)
+	p, err := s.resolveWithin(limited, ref, auth, mirror)
 	if err != nil && limited.Err() != nil && ctx.Err() == nil {
 		return nil, fmt.Errorf("%w: %s did not send the image's manifest and configuration within %s", errSlow, ref.Context().RegistryStr(), s.pace.answers)
 	}
 	return p, err
 }
 
-func (s *Store) resolveWithin(ctx context.Context, ref name.Reference, auth engine.RegistryAuth) (*parts, error) {
-	from, err := s.connect(ctx, ref, auth)
+func (s *Store) resolveWithin(ctx context.Context, ref name.Reference, auth engine.RegistryAuth, mirror bool) (*parts, error) {
+	from, err := s.connect(ctx, ref, auth, mirror)
 	if err != nil {
 		return nil, err
 	}

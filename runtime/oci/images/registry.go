@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/distribution/reference"
@@ -20,8 +22,10 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"golang.org/x/net/http/httpproxy"
 
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/engine/registries"
 )
 
 // What answers of registries are bounded by, where they are read into memory.
@@ -36,6 +40,9 @@ const maxRedirects = 10
 
 // headerTimeout is how long a host may take to begin an answer. Another try follows, while there is time for it.
 const headerTimeout = time.Minute
+
+// dialTimeout bounds how long a connection may take to be made.
+const dialTimeout = 30 * time.Second
 
 // retriedCodes are answers of registries that may be others the next time.
 var retriedCodes = []int{
@@ -84,15 +91,16 @@ func (s *Store) allowsHTTP(host string) bool {
 		bare = host // without a port
 	}
 	bare = strings.Trim(bare, "[]")
-	if isLocalhost(bare) {
+	if registries.IsLocalhost(bare) {
 		return true
 	}
 	address, err := netip.ParseAddr(bare)
 	return err == nil && address.IsLoopback()
 }
 
-// connect logs in. The caller's credentials are for the registry itself; a mirror has those of the user's Docker configuration.
-func (s *Store) connect(ctx context.Context, ref name.Reference, auth engine.RegistryAuth) (*endpoint, error) {
+// connect logs in. The caller's credentials are for the registry itself; a mirror has those of the user's Docker configuration, and may be an internal
+// host without being listed.
+func (s *Store) connect(ctx context.Context, ref name.Reference, auth engine.RegistryAuth, mirror bool) (*endpoint, error) {
 	var login authn.Authenticator
 	if auth != (engine.RegistryAuth{}) {
 		login = &authn.Basic{Username: auth.Username, Password: auth.Password}
@@ -103,7 +111,7 @@ func (s *Store) connect(ctx context.Context, ref name.Reference, auth engine.Reg
 		}
 		login = found
 	}
-	patient := transport.NewRetry(s.newGuard(ref.Context()), transport.WithRetryStatusCodes(retriedCodes...))
+	patient := transport.NewRetry(s.newGuard(ref.Context(), mirror || !engine.CallerOf(ctx).Guest), transport.WithRetryStatusCodes(retriedCodes...))
 	scopes := []string{ref.Scope(transport.PullScope)}
 	logged, err := transport.NewWithContext(ctx, ref.Context().Registry, login, patient, scopes)
 	if err != nil {
@@ -112,51 +120,36 @@ func (s *Store) connect(ctx context.Context, ref name.Reference, auth engine.Reg
 	return &endpoint{ref: ref, client: &http.Client{Transport: logged}, pace: s.pace}, nil
 }
 
-// internalRanges are of no public host, beside those that package netip has names for: this network, and what providers share.
-var internalRanges = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10")}
-
-// isInternal reports whether a host is an address that is not a public one, or localhost. Other names are not resolved.
-func isInternal(host string) bool {
-	address, err := netip.ParseAddr(host)
-	if err != nil {
-		return isLocalhost(host)
-	}
-	address = address.Unmap().WithZone("")
-	return address.IsPrivate() || address.IsLoopback() || address.IsLinkLocalUnicast() || address.IsUnspecified() || address.IsMulticast() ||
-		slices.ContainsFunc(internalRanges, func(r netip.Prefix) bool { return r.Contains(address) })
-}
-
-// isLocalhost reports whether resolvers give the name a loopback address (RFC 6761, 6.3).
-func isLocalhost(name string) bool {
-	name = strings.ToLower(strings.TrimSuffix(name, "."))
-	return name == "localhost" || strings.HasSuffix(name, ".localhost")
-}
-
 // guard is below everything that talks to a registry. It decides which hosts the registry may lead this host to, by redirects and by what it
 // says where tokens are, and bounds what of their answers is read into memory and quoted.
 //
-// A public registry leads to public hosts only, and over HTTPS: so a name that resolves to an internal address is of no use to it, because
-// what answers there has no certificate for the name.
+// A public registry leads to public hosts only, and over HTTPS. One on an internal network leads to itself, and to what is listed: else who may
+// name it could have this host ask anything there. Names are checked here, and what they resolve to when a connection is made.
 type guard struct {
-	inner      http.RoundTripper
-	plain      func(host string) bool
-	manifests  atomic.Int64 // bytes that were read of them: an index may lead to another, and all are held
-	registry   string       // that the pull is for, perhaps with a port
-	repository string
-	internal   bool // the registry itself is an internal host, or may be asked over HTTP
+	own, others http.RoundTripper // for the registry itself, and for every other host
+	rules       registries.Rules
+	plain       func(host string) bool
+	manifests   atomic.Int64 // bytes that were read of them: an index may lead to another, and all are held
+	registry    string       // that the pull is for, perhaps with a port
+	repository  string
+	internal    bool // the registry itself is an internal host, or may be asked over HTTP
+	permitted   bool // although it is not listed
 }
 
-func (s *Store) newGuard(repository name.Repository) *guard {
+// newGuard returns what may be asked for an image of the repository. permitted says that the registry may be an internal host without being listed.
+func (s *Store) newGuard(repository name.Repository, permitted bool) *guard {
 	registry := repository.RegistryStr()
 	bare := (&url.URL{Host: registry}).Hostname()
-	return &guard{inner: s.base, plain: s.allowsHTTP, registry: registry, repository: repository.RepositoryStr(),
-		internal: isInternal(bare) || s.allowsHTTP(registry)}
+	g := &guard{own: s.base, others: s.base, rules: s.rules, plain: s.allowsHTTP, registry: registry, repository: repository.RepositoryStr(),
+		internal: registries.IsInternalHost(bare) || s.allowsHTTP(registry), permitted: permitted}
+	if permitted {
+		g.own = s.permitted
+	}
+	return g
 }
 
 // refusedError is why the guard sends no request. Another try ends the same way.
-type refusedError string
-
-func (e refusedError) Error() string { return string(e) }
+type refusedError = registries.RefusedError
 
 func (g *guard) RoundTrip(request *http.Request) (*http.Response, error) {
 	first, redirects := firstOf(request)
@@ -166,7 +159,14 @@ func (g *guard) RoundTrip(request *http.Request) (*http.Response, error) {
 	if err := g.check(request.URL); err != nil {
 		return nil, err
 	}
-	response, err := g.inner.RoundTrip(request)
+	inner := g.others
+	if request.URL.Host == g.registry {
+		inner = g.own
+	}
+	response, err := inner.RoundTrip(request)
+	if refused := refusedError(""); errors.As(err, &refused) {
+		return nil, refused // without the address that the host was resolved to
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -185,13 +185,21 @@ func (g *guard) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// check refuses hosts that the registry must not lead to.
+// check refuses hosts that the registry must not lead to, or be.
 func (g *guard) check(target *url.URL) error {
+	own, listed := target.Host == g.registry, g.rules.Lists(target.Host)
+	switch {
+	case own && g.permitted || listed && (own || g.internal):
+	case own && registries.IsInternalHost(target.Hostname()):
+		return registries.Internal(target.Host)
+	case !own && g.internal:
+		return refusedError(fmt.Sprintf("the registry %s leads to %s: one with an internal address leads to itself, and to what is in runtime.internal_registries",
+			g.registry, target.Host))
+	case !own && registries.IsInternalHost(target.Hostname()):
+		return refusedError(fmt.Sprintf("the registry %s leads to %s, which is an internal address", g.registry, target.Host))
+	}
 	if target.Scheme != "https" && !(g.plain(g.registry) && g.plain(target.Host)) {
 		return refusedError(target.Host + " is asked over HTTPS only")
-	}
-	if !g.internal && isInternal(target.Hostname()) {
-		return refusedError(fmt.Sprintf("the registry %s leads to %s, which is an internal address", g.registry, target.Host))
 	}
 	return nil
 }
@@ -272,10 +280,45 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func newTransport() *http.Transport {
+// newTransport returns what connects to hosts. permitted lets them be internal ones that are not listed.
+func (s *Store) newTransport(permitted bool) *http.Transport {
 	t := remote.DefaultTransport.(*http.Transport).Clone()
 	t.ReadBufferSize = 64 << 10
 	t.MaxResponseHeaderBytes = 64 << 10
 	t.ResponseHeaderTimeout = headerTimeout
+	proxies := proxyHosts()
+	t.DialContext = func(ctx context.Context, network, host string) (net.Conn, error) {
+		dialer := net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}
+		if !slices.Contains(proxies, host) {
+			dialer.ControlContext = func(_ context.Context, _, address string, _ syscall.RawConn) error {
+				resolved, err := netip.ParseAddrPort(address)
+				if err != nil {
+					return err
+				}
+				return s.rules.CheckAddress(host, resolved, permitted)
+			}
+		}
+		return dialer.DialContext(ctx, network, host)
+	}
 	return t
+}
+
+// proxyHosts returns the hosts, with a port, that the environment has requests sent through.
+func proxyHosts() (hosts []string) {
+	proxies := httpproxy.FromEnvironment()
+	for _, setting := range []string{proxies.HTTPProxy, proxies.HTTPSProxy} {
+		if !strings.Contains(setting, "://") {
+			setting = "http://" + setting
+		}
+		proxy, err := url.Parse(setting)
+		if err != nil || proxy.Host == "" {
+			continue
+		}
+		port := proxy.Port()
+		if port == "" {
+			port = map[string]string{"http": "80", "https": "443", "socks5": "1080", "socks5h": "1080"}[proxy.Scheme]
+		}
+		hosts = append(hosts, net.JoinHostPort(proxy.Hostname(), port))
+	}
+	return hosts
 }

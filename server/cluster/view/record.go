@@ -34,6 +34,8 @@ type Record struct {
 	Extensions []byte    `json:"extensions,omitempty"` // base64 in JSON, so that no byte changes
 	// RuntimeClass is the name of the class in the request.
 	RuntimeClass string `json:"runtimeClass,omitempty"`
+	// Resources are the sandbox's limits, for those of its owner.
+	Resources lifecycle.ResourceLimits `json:"resources,omitempty"`
 	// Digest is the request's, for a repetition with the same Idempotency-Key.
 	Digest string `json:"digest,omitempty"`
 }
@@ -45,12 +47,14 @@ func NewEntry(b *v1alpha1.BatchSandbox) (*Entry, error) {
 	if err := json.Unmarshal([]byte(b.Annotations[AnnotationRecord]), &e.Record); err != nil {
 		return nil, fmt.Errorf("annotation %s of BatchSandbox %s: %w", AnnotationRecord, b.Name, err)
 	}
+	limits, _ := e.Record.Resources.Parse() // they were checked
 	e.Sandbox = lifecycle.Sandbox{
 		ID:         b.Name,
 		Image:      e.Record.Image,
 		Entrypoint: e.Record.Entrypoint,
 		Owner:      e.Record.Owner,
 		Extensions: e.Record.Extensions,
+		Limits:     limits,
 
 		RuntimeClass: e.Record.RuntimeClass,
 		CreatedAt:    e.Record.CreatedAt.UTC(),
