@@ -82,9 +82,9 @@ var lifecycle = Contract{KeyHeader: "SERVICE-API-KEY", Operations: []*Operation{
 				}, Closed: true}}},
 			}, Closed: true}},
 			{Name: "resourceLimits", Schema: &Schema{Type: "object", Properties: []Property{
-				{Name: "cpu", Schema: &Schema{Type: "string", Pattern: "^[0-9]+(\\.[0-9]+)?m?$", Example: "500m"}},
+				{Name: "cpu", Schema: &Schema{Type: "string", Pattern: "^[0-9]+(\\.[0-9]+)?m?$", Example: "500m", Words: "a number of cores, or of thousandths with an m"}},
 				{Name: "gpu", Schema: &Schema{Type: "string", Pattern: "^([0-9]+|all)$", Example: "1"}},
-				{Name: "memory", Schema: &Schema{Type: "string", Pattern: "^[0-9]+(\\.[0-9]+)?([KMGT]i|[kMGT])?$", Example: "512Mi"}},
+				{Name: "memory", Schema: &Schema{Type: "string", Pattern: "^[0-9]+(\\.[0-9]+)?([KMGT]i|[kMGT])?$", Example: "512Mi", Words: "a number with one of the units Ki, Mi, Gi and Ti (of 1024) or k, M, G and T (of 1000), not g or MB"}},
 			}, Closed: true}},
 			{Name: "resourceRequests", Schema: &Schema{Type: "object", Properties: []Property{
 				{Name: "cpu", Schema: &Schema{Type: "string", Pattern: "^[0-9]+(\\.[0-9]+)?m?$", Example: "100m"}},
