@@ -116,6 +116,10 @@ func inWords(err *openapi3.SchemaError) string {
 		return place + ": value must be one of " + strings.TrimPrefix(err.Reason, "value is not one of the allowed values ")
 	case "format":
 		return place + ": must be a valid " + err.Schema.Format
+	case "pattern":
+		if words, ok := err.Schema.Extensions["x-pattern-words"].(string); ok {
+			return place + ": must be " + words
+		}
 	case "oneOf":
 		return place + ": value must match exactly one of the allowed forms"
 	}

@@ -50,7 +50,7 @@ func typical(number int, phase v1alpha1.Phase) (*v1alpha1.BatchSandbox, *corev1.
 			Annotations: map[string]string{"sandbox.internal/record": strings.Repeat("r", 600), "sandbox.internal/metadata": strings.Repeat("m", 300)},
 			Labels:      map[string]string{"app.kubernetes.io/managed-by": "sandbox-server"},
 			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "sandbox-server",
-				FieldsV1: &metav1.FieldsV1{Raw: []byte(`"` + strings.Repeat("f", 2000) + `"`)}}},
+				FieldsV1: metav1.NewFieldsV1(`"` + strings.Repeat("f", 2000) + `"`)}},
 		},
 		Spec: v1alpha1.BatchSandboxSpec{Replicas: 1, Template: &corev1.PodTemplateSpec{Spec: *spec.DeepCopy()},
 			TTLSecondsAfterFinished: ptr.To(int32(3600))},

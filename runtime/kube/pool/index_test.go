@@ -111,10 +111,7 @@ func TestIndexFollows(t *testing.T) {
 				if batch == nil {
 					break
 				}
-				var list []*corev1.Pod
-				for _, pod := range l.podsOf(pool) {
-					list = append(list, pod)
-				}
+				list := append([]*corev1.Pod(nil), l.podsOf(pool)...)
 				given, _, err := l.reserve(batch.DeepCopy(), "new", nil)
 				if err != nil {
 					t.Fatal(err)

@@ -164,10 +164,6 @@ func plain(kind byte, change func(header []byte)) []byte {
 	return append(header, make([]byte, 1024)...)
 }
 
-func rename(_ []byte, name string) []byte {
-	return plain(tar.TypeReg, func(header []byte) { copy(header, name+strings.Repeat("\x00", 4)) })
-}
-
 func relink(_ []byte, target string) []byte {
 	return plain(tar.TypeSymlink, func(header []byte) { copy(header[157:], target) })
 }
