@@ -300,7 +300,11 @@ func TestLife(t *testing.T) {
 	if got := policy("life"); got != kept {
 		t.Errorf("after the chart's removal there are the network policies %q", got)
 	}
-	if left := kubectl(t, "", "-n", "life", "get", "deployments,services,roles,rolebindings,poddisruptionbudgets,configmaps", "-l", "app.kubernetes.io/instance=sandbox", "-o", "name"); left != "" {
+	// The controller of another release needs these for the sandboxes that stay.
+	const rights = "role.rbac.authorization.k8s.io/sandbox-controller\n" +
+		"rolebinding.rbac.authorization.k8s.io/sandbox-controller\n" +
+		"rolebinding.rbac.authorization.k8s.io/sandbox-controller-last\n"
+	if left := kubectl(t, "", "-n", "life", "get", "deployments,services,roles,rolebindings,poddisruptionbudgets,configmaps", "-l", "app.kubernetes.io/instance=sandbox", "-o", "name"); left != rights {
 		t.Errorf("left: %s", left)
 	}
 	helm(t, "install", "sandbox", chart, "--namespace", "life")
@@ -461,8 +465,10 @@ func TestAccountsMayNoMore(t *testing.T) {
 			"pools.sandbox.internal [get list watch patch]",
 			"pools.sandbox.internal/finalizers [update]",
 			"pools.sandbox.internal/status [patch]",
-			"rolebindings.rbac.authorization.k8s.io [sandbox-controller sandbox-controller-last] [get patch]",
-			"roles.rbac.authorization.k8s.io [sandbox-controller sandbox-controller-last] [get patch]",
+			"rolebindings.rbac.authorization.k8s.io [sandbox-controller-last] [get patch]",
+			"rolebindings.rbac.authorization.k8s.io [sandbox-controller] [get patch]",
+			"roles.rbac.authorization.k8s.io [sandbox-controller-last] [get patch]",
+			"roles.rbac.authorization.k8s.io [sandbox-controller] [get patch]",
 			"secrets [get create]",
 		},
 		"sandbox-gateway": {"batchsandboxes.sandbox.internal [list watch]", "secrets [get]"},

@@ -51,8 +51,8 @@ func TestClientsOfOpenSandbox(t *testing.T) {
 
 	for query, want := range map[string]string{
 		"&offset=2":         "two\n" + long + "\nfour",
-		"&limit=1":          "one\n",
-		"&offset=2&limit=2": "two\n" + long + "\n",
+		"&limit=1":          "one",
+		"&offset=2&limit=2": "two\n" + long,
 		"&offset=4&limit=9": "four",
 		"&offset=5":         "",
 		"":                  "one\ntwo\n" + long + "\nfour",

@@ -80,6 +80,7 @@ func TestClaimsOfPools(t *testing.T) {
 	s.claim(t, "alice-data", func(c *corev1.PersistentVolumeClaim) { c.Labels = map[string]string{owner: "alice"} })
 	share := true
 	pool := &v1alpha1.Pool{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "warm"}}
+	pool.Spec.CapacitySpec.PoolMax = 1
 	pool.Spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{ShareProcessNamespace: &share,
 		Containers: []corev1.Container{{Name: "task-executor", Image: "x"}, {Name: "main", Image: sampleSpec().Image}},
 		Volumes: []corev1.Volume{{Name: "scratch"}, {Name: "data", VolumeSource: corev1.VolumeSource{

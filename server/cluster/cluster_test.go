@@ -242,6 +242,7 @@ func TestPool(t *testing.T) {
 	})
 	share := true
 	pool := &v1alpha1.Pool{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "warm"}}
+	pool.Spec.CapacitySpec.PoolMax = 1
 	pool.Spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{ShareProcessNamespace: &share, Containers: []corev1.Container{
 		{Name: "task-executor", Image: "x", SecurityContext: &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"SYS_PTRACE"}}}},
 		{Name: "main", Image: "registry.example/team/tool:1"},

@@ -57,6 +57,9 @@ func TestLikeDocker(t *testing.T) {
 			}
 			compareRlimits(t, ours, docker)
 			for name, value := range docker.Sysctls {
+				if name == "ping_group_range" {
+					value = "1 0" // no group: what waits in ping sockets is counted for no container
+				}
 				if ours.Sysctls[name] != value {
 					t.Errorf("kernel parameter %s is %s, Docker's is %s", name, ours.Sysctls[name], value)
 				}

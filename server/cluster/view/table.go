@@ -182,7 +182,10 @@ func (t *table) list(filter *lifecycle.Filter, page lifecycle.Page) (items []*En
 		owner = *filter.Owner
 	}
 	order := t.orders[owner]
-	skip := (page.Number - 1) * page.Size
+	skip := len(order) // more than there are; the product may be more than an int
+	if page.Number-1 <= skip/page.Size {
+		skip = (page.Number - 1) * page.Size
+	}
 	if len(filter.Metadata) == 0 && len(filter.States) == 0 {
 		for i := len(order) - 1 - skip; i >= 0 && len(items) < page.Size; i-- {
 			items = append(items, order[i])

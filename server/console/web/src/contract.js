@@ -3,6 +3,6 @@ export const limits = {
   timeout: { minimum: 60, maximum: 86400 },
   cpu: '^[0-9]+(\\.[0-9]+)?m?$',
   memory: '^[0-9]+(\\.[0-9]+)?([KMGT]i|[kMGT])?$',
-  gpu: '^[0-9]+$',
+  gpu: '^([0-9]+|all)$',
   actions: ['allow', 'deny'],
 };

@@ -126,7 +126,7 @@ export function Create() {
         ${field('timeout', 'Lifetime in seconds', { type: 'number', required: true, min: limits.timeout.minimum, max: limits.timeout.maximum, defaultValue: 3600 }, `${limits.timeout.minimum} to ${limits.timeout.maximum}`)}
         ${field('cpu', 'CPU', { pattern: limits.cpu, defaultValue: '500m' }, 'Cores, or thousandths: 500m')}
         ${field('memory', 'Memory', { pattern: limits.memory, defaultValue: '512Mi' }, 'Bytes with a unit: 512Mi')}
-        ${field('gpu', 'GPUs', { pattern: limits.gpu, inputmode: 'numeric' })}
+        ${field('gpu', 'GPUs', { pattern: limits.gpu })}
         ${classes.length > 0 && html`<div class="field"><label for="f-runtimeClass">Runtime class</label>
           <select id="f-runtimeClass" name="runtimeClass" aria-invalid=${wrong === 'runtimeClass' ? 'true' : undefined}>
             <option value="">default</option>${classes.map((name) => html`<option key=${name}>${name}</option>`)}</select></div>`}
