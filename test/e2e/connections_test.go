@@ -39,7 +39,7 @@ func TestConnectionsThatSendNoBody(t *testing.T) {
 	}
 }
 
-// TestMaxConnections: more connections wait until one ends.
+// TestMaxConnections: more connections wait until one ends, where all have shown a key.
 func TestMaxConnections(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{Server: "max_connections = 2"})
@@ -49,7 +49,7 @@ func TestMaxConnections(t *testing.T) {
 	held := func() net.Conn {
 		conn := dial(t, host)
 		conn.SetReadDeadline(time.Now().Add(lives.Patience))
-		fmt.Fprint(conn, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+		fmt.Fprintf(conn, "GET /v1/sandboxes?pageSize=1 HTTP/1.1\r\nHost: x\r\n%s: %s\r\n\r\n", lives.KeyHeader, lives.AdminKey)
 		if _, err := conn.Read(make([]byte, 1)); err != nil {
 			t.Fatal(err)
 		}

@@ -80,7 +80,7 @@ func TestSpareNetwork(t *testing.T) {
 	t.Run("what owns the network can do nothing", func(t *testing.T) {
 		got := dockerCLI(t, "inspect", "-f", "{{.HostConfig.CapAdd}} {{.HostConfig.CapDrop}} {{.HostConfig.SecurityOpt}} {{.HostConfig.PidMode}}{{.HostConfig.Memory}} {{.HostConfig.PidsLimit}} {{.Mounts}}",
 			"sandbox-"+id+"-network")
-		if want := regexp.MustCompile(`^(\[\]|<no value>) \[ALL\] \[no-new-privileges\] \d+ \d+ \[\]\s*$`); !want.MatchString(got) {
+		if want := regexp.MustCompile(`^(\[\]|<no value>) \[ALL\] \[no-new-privileges seccomp=\{.*\}\] \d+ \d+ \[\]\s*$`); !want.MatchString(got) {
 			t.Errorf("it is made with %q", got)
 		}
 	})
