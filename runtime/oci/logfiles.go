@@ -27,7 +27,11 @@ func openLogFiles(at containerFolder) (*logFiles, error) {
 		if l.old, err = openIfThere(at.oldLog()); err != nil {
 			return nil, err
 		}
-		if l.current, err = openIfThere(at.log()); err != nil {
+		if l.current, err = openIfThere(at.log()); err == nil && l.current == nil {
+			// Nothing was printed, unless the container is gone: then its log is not empty, but elsewhere.
+			_, err = os.Stat(string(at))
+		}
+		if err != nil {
 			l.close()
 			return nil, err
 		}

@@ -21,7 +21,7 @@ func (e *Engine) Logs(_ context.Context, id string, tail int) (string, error) {
 	}
 	log, err := openLogFiles(c.at)
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", op, err)
+		return "", fmt.Errorf("%s: %w", op, gone(err))
 	}
 	defer log.close()
 	size := log.size()
@@ -163,6 +163,9 @@ func (s *logStream) next() (bool, error) {
 		return true, nil
 	}
 	now, err := openLogFiles(s.container.at)
+	if errors.Is(err, os.ErrNotExist) { // the container was removed; its end is reported
+		return false, nil
+	}
 	if err != nil {
 		return false, err
 	}
@@ -172,7 +175,7 @@ func (s *logStream) next() (bool, error) {
 		last, earlier = s.files.old, 0
 	}
 	switch {
-	case now.newest() == nil, sameFile(now.newest(), last): // the container was removed, or nothing is new
+	case now.newest() == nil, sameFile(now.newest(), last): // nothing is new
 		// If something was written between the two looks, a change is reported, or the container's end.
 		now.close()
 		return false, nil
