@@ -112,7 +112,8 @@ func (k *keeper) userNamespaceHere(ids []syscall.SysProcIDMap) (int, error) {
 	pid, ended, err := k.reaper.start("/proc/self/exe", []string{"user-namespace"}, &syscall.ProcAttr{
 		Dir: "/", Env: []string{},
 		Sys: &syscall.SysProcAttr{
-			Cloneflags: unix.CLONE_NEWUSER, UidMappings: ids, GidMappings: ids, Ptrace: true, Pdeathsig: unix.SIGKILL,
+			Cloneflags: unix.CLONE_NEWUSER, UidMappings: ids, GidMappings: ids, GidMappingsEnableSetgroups: true, // programs in it change their groups
+			Ptrace: true, Pdeathsig: unix.SIGKILL,
 		},
 	})
 	if err != nil {

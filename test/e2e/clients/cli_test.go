@@ -200,7 +200,7 @@ func TestCommandLine(t *testing.T) {
 		port.interrupt(t)
 		port.end(t, 130)
 		web.interrupt(t)
-		web.end(t, 143)
+		web.end(t, 130)
 	})
 }
 
