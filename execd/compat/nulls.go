@@ -60,7 +60,7 @@ func (f *nullFilter) Close() error { return f.body.Close() }
 const maxDepth = 8
 
 // dropNulls returns JSON without the fields of objects that are null, some levels deep. What is no JSON stays as it is, and so does a value that has
-// no null: the text of strings is never written anew.
+// no null: strings keep the text that the client sent.
 func dropNulls(value []byte, levels int) []byte {
 	if levels == 0 || !bytes.Contains(value, []byte("null")) {
 		return value

@@ -35,7 +35,7 @@ func (e *Engine) raiseHostBounds() {
 		raised, err := raise(filepath.Join("/proc/sys", bound.name), bound.least)
 		switch {
 		case err != nil:
-			e.log.Warn().Err(err).Str("parameter", parameter).Msg("one sandbox can use up " + bound.lost)
+			e.log.Warn().Err(err).Str("parameter", parameter).Msg("cannot raise a kernel parameter: one sandbox can use up " + bound.lost)
 		case raised:
 			e.log.Info().Str("parameter", parameter).Int64("value", bound.least).Msg("a kernel parameter is raised: sandboxes share what it bounds")
 		}

@@ -85,7 +85,7 @@ func (e *Engine) proveUsers(ctx context.Context) error {
 		case ctx.Err() == nil && !errors.As(err, &refused):
 			// Containers do without only where it is known that they must. If these must, they fail to start.
 			e.log.Warn().Err(err).Str("runtime", path).Str(userNamespacesField, "untried").
-				Msg("whether containers can have user namespaces could not be tried: they get them")
+				Msg("cannot try user namespaces: containers get them untried")
 		case e.options.UserNamespaces == UserNamespacesOn, ctx.Err() != nil:
 			return fmt.Errorf("containers of %s cannot have user namespaces: %w", path, err)
 		default:

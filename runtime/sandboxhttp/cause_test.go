@@ -61,7 +61,7 @@ func TestCertificates(t *testing.T) {
 		trusted     bool
 		says        string
 	}{
-		"of nobody":     {"127.0.0.1", now.Add(-time.Hour), now.Add(time.Hour), false, "signed by an authority that this machine does not know"},
+		"unsigned":      {"127.0.0.1", now.Add(-time.Hour), now.Add(time.Hour), false, "signed by an authority that this machine does not know"},
 		"of another":    {"other.example", now.Add(-time.Hour), now.Add(time.Hour), true, "it is not for the name 127.0.0.1"},
 		"expired":       {"127.0.0.1", now.Add(-2 * time.Hour), now.Add(-time.Hour), true, "it has expired, at 2"},
 		"not yet valid": {"127.0.0.1", now.Add(time.Hour), now.Add(2 * time.Hour), true, "it is valid only from 2"},
@@ -91,7 +91,7 @@ func TestCertificates(t *testing.T) {
 	}
 }
 
-// TestCauses: what went wrong is told apart.
+// TestCauses: each failure has its own words.
 func TestCauses(t *testing.T) {
 	client := sandboxhttp.NewClient(sandboxhttp.Options{Timeout: time.Minute})
 	plain := httptest.NewServer(http.NotFoundHandler())
@@ -117,7 +117,7 @@ func TestCauses(t *testing.T) {
 		"an alert of TLS without it":      {hostile(t, "\x15\x03\x01\x00\x02\x02\x46"), sandboxhttp.ErrNeedsTLS, "should begin with https://"},
 		"a handshake record of TLS":       {hostile(t, "\x16\x03\x03\x00\x04STOLEN\r\n\r\n"), sandboxhttp.ErrNeedsTLS, ""},
 		"not HTTP":                        {hostile(t, "220 mail STOLEN\r\n\r\n"), sandboxhttp.ErrNotHTTP, ""},
-		"nobody listens":                  {"http://" + closed.Addr().String(), nil, "connection refused"},
+		"nothing listens":                 {"http://" + closed.Addr().String(), nil, "connection refused"},
 		"no such name":                    {"http://name.invalid", nil, "name.invalid"},
 		"an alert for a handshake of TLS": {https(hostile(t, "\x15\x03\x03\x00\x02\x02\x28")), nil, "handshake failure"},
 		"cut in a handshake":              {https(hostile(t, "")), nil, "EOF"},

@@ -37,7 +37,7 @@ type imageAccess struct {
 	// known has the keys of each image that is not every key's, and by the empty id those whose pulls with credentials have not ended.
 	known   map[storedImage]map[string]bool
 	pulling map[lifecycle.ImageGrant]int  // pulls with credentials that are under way
-	stays   map[lifecycle.ImageGrant]bool // of those that a crash ended: nobody knows what they brought
+	stays   map[lifecycle.ImageGrant]bool // of those that a crash ended, so that the image they brought is unknown
 }
 
 // storedImage is an image under the names of one repository.

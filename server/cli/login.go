@@ -143,7 +143,7 @@ func (t *tool) pipedKey() (string, error) {
 	if err != nil && !errors.Is(err, io.EOF) {
 		return "", fmt.Errorf("read the key: %w", err)
 	}
-	if key == "" { // nobody answered, as with /dev/null; an empty line is the answer that there is none
+	if key == "" { // the input ended, as /dev/null does; an empty line is the answer that there is none
 		return "", errors.New("the standard input has no key, and nothing is saved: " +
 			"pipe the key in, or an empty line for a service without keys")
 	}

@@ -34,7 +34,7 @@ func TestNamesOfEndedSandboxes(t *testing.T) {
 			t.Errorf("%q: code %d, stdout %q, stderr %q; want %s", name, got.code, got.stdout, got.stderr, want)
 		}
 	}
-	// The beginning of an id is no name that somebody has given twice.
+	// The beginning of an id is not a name that two sandboxes have.
 	if got := run(t.Context(), env, "get", "-q", "aaaa"); got.code == cli.ExitOK || !strings.Contains(got.stderr, "ambiguous") {
 		t.Errorf("the beginning of two ids: code %d, stdout %q, stderr %q", got.code, got.stdout, got.stderr)
 	}

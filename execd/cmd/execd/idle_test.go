@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestIdleEntrypoint: process 1 recognises itself, so the entrypoint that does nothing is no process, and ends with the daemon when it is
-// told to.
+// TestIdleEntrypoint: process 1 recognises itself, so the entrypoint that does nothing is no process, and ends with the daemon at a
+// signal.
 func TestIdleEntrypoint(t *testing.T) {
 	t.Parallel()
 	init := filepath.Join(binaries, "execd-init")

@@ -20,7 +20,7 @@ type Queue struct {
 }
 
 // New returns a queue with so many turns. The reserved ones among them are for owners who hold none, so that one who takes all others, and keeps them, does
-// not keep the next owner out. The empty owner is nobody else's rival: it may take any.
+// not keep the next owner out. The empty owner is the service itself: it may take any turn.
 func New(turns, reserved int) *Queue {
 	return &Queue{free: turns, reserved: reserved, held: map[string]int{}, waiting: map[string][]chan struct{}{}}
 }

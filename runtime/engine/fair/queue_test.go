@@ -39,7 +39,7 @@ func next(t *testing.T, served <-chan string) string {
 	case owner := <-served:
 		return owner
 	case <-time.After(time.Minute):
-		t.Fatal("nobody got the turn")
+		t.Fatal("the turn went to no owner")
 		return ""
 	}
 }
@@ -86,7 +86,7 @@ func TestReservedTurns(t *testing.T) {
 	take("a", false) // of two that it may have, one
 	take("c", true)
 	if q.Pass("c") {
-		t.Error("a turn was passed to nobody")
+		t.Error("a turn was passed to an owner that does not wait")
 	}
 	served := waitFor(t, q, "d")
 	if !q.Pass("c") || next(t, served) != "d" {

@@ -23,7 +23,7 @@ type Group struct {
 }
 
 // Key says what is pulled. It has the credentials and the caller so that only callers who may have
-// what the others may share a pull, and nobody's waits in the turn of another.
+// what the others may share a pull, and each waits in the turn of its own key.
 type Key struct {
 	Ref    string // full
 	Auth   engine.RegistryAuth

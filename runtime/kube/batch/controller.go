@@ -247,7 +247,7 @@ func older(a, b *v1alpha1.BatchSandbox) bool {
 	return err == nil && order < 0
 }
 
-// catchUp reads a batch, of which somebody else has written a version that the cache does not show
+// catchUp reads a batch, of which another client has written a version that the cache does not show
 // yet, so that the next step is taken on that one.
 func (r *reconciler) catchUp(ctx context.Context, key types.NamespacedName,
 	m *memory) (reconcile.Result, error) {

@@ -36,7 +36,7 @@ func TestLeaderIsReplacedSoon(t *testing.T) {
 	go func() { ended <- leader.Run(ctx) }()
 	eventually(t, func() error {
 		if holder() == "" {
-			return errors.New("nobody leads")
+			return errors.New("no manager leads")
 		}
 		return nil
 	})

@@ -525,7 +525,7 @@ test("without an entrypoint, a sandbox has the idle one that is in every sandbox
   assert.deepEqual((JSON.parse(body) as { entrypoint: string[] }).entrypoint, ["/opt/sandbox/execd-init", "idle"]);
 });
 
-test("the reason of a connection that fails is told apart", async () => {
+test("each failure of a connection has its own words", async () => {
   const plain = await clientOf((_, response) => response.end("{}"));
   const failing = (code: string, message = "") => () => Promise.reject(new TypeError("fetch failed", { cause: Object.assign(new Error(message), { code }) }));
   const says = async (code: string, message?: string) => {
