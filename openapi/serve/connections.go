@@ -73,6 +73,10 @@ func (u *connections) Accept() (net.Conn, error) {
 		}
 		u.left.Wait()
 	}
+	if u.closed {
+		_ = tcp.Close()
+		return nil, net.ErrClosed
+	}
 	u.all++
 	counted.open = true
 	if u.limit > 0 {
@@ -81,7 +85,7 @@ func (u *connections) Accept() (net.Conn, error) {
 	return counted, nil
 }
 
-// Close implements net.Listener. Nothing that was accepted waits any longer.
+// Close implements net.Listener. A connection that waits is closed.
 func (u *connections) Close() error {
 	u.mu.Lock()
 	u.closed = true

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -21,6 +22,14 @@ import (
 // bounded serves the widgets with few connections without a key.
 func bounded(t *testing.T, limit int) string {
 	t.Helper()
+	address, _ := serveBounded(t, serve.ServeOptions{MaxUnauthenticated: limit})
+	return address
+}
+
+// serveBounded serves the widgets until stop is called, which returns when Serve has.
+func serveBounded(t *testing.T, options serve.ServeOptions) (address string, stop func()) {
+	t.Helper()
+	options.Logger = zerolog.Nop()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -28,16 +37,16 @@ func bounded(t *testing.T, limit int) string {
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() {
-		served <- serve.Serve(ctx, listener, contractServer(t),
-			serve.ServeOptions{Logger: zerolog.Nop(), MaxUnauthenticated: limit})
+		served <- serve.Serve(ctx, listener, contractServer(t), options)
 	}()
-	t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-served; err != nil {
 			t.Errorf("serve: %v", err)
 		}
 	})
-	return listener.Addr().String()
+	t.Cleanup(stop)
+	return listener.Addr().String(), stop
 }
 
 // connection is one of a client.
@@ -154,5 +163,27 @@ func TestUnauthenticatedHeadersAreBounded(t *testing.T) {
 	honest.exchange("X: x")
 	if got := honest.exchange("X: "+strings.Repeat("x", large), keyHeader+": "+key); got == http.StatusUnauthorized {
 		t.Errorf("with the key: %d", got)
+	}
+}
+
+// TestConnectionsAreBounded: one more than there may be takes the place of one without a key. Where all have shown a key it waits until one of
+// them ends, and no longer than the service runs.
+func TestConnectionsAreBounded(t *testing.T) {
+	t.Parallel()
+	address, stop := serveBounded(t, serve.ServeOptions{MaxUnauthenticated: 2, MaxConnections: 2})
+	withKey := keyHeader + ": " + key
+	unknown, first := dial(t, address), dial(t, address)
+	unknown.exchange("X: x")
+	first.exchange("X: x", withKey)
+	second := dial(t, address)
+	second.exchange("X: x", withKey)
+	unknown.isCut()
+	third := dial(t, address)
+	first.Close()
+	third.exchange("X: x", withKey)
+	fourth := dial(t, address) // waits
+	stop()
+	for _, c := range []*connection{second, third, fourth} {
+		c.isCut()
 	}
 }
