@@ -153,6 +153,11 @@ func testIDs(t *testing.T, s site, e *oci.Engine, imageID string) {
 		if got := namespaceOwner(t, s.processOf(t, id)); got != owner && s.Runtime == "crun" {
 			t.Errorf("the user namespace of container %s belongs to the host's user %d, want %d", id, got, owner)
 		}
+		// Else no program in it runs with the groups of another user.
+		groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/setgroups", s.processOf(t, id)))
+		if err != nil || strings.TrimSpace(string(groups)) != "allow" {
+			t.Errorf("setgroups in container %s: %q, %v", id, groups, err)
+		}
 	}
 	id := start(t, e, probe(imageID, "write", "/written", "text"))
 	if ended := waitEnd(t, e, id); ended.ExitCode != 0 {
