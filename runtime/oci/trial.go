@@ -36,7 +36,7 @@ func (e *Engine) openUsers() error {
 		e.log.Info().Msg("user namespaces are switched off: root in a container is that of the host, without the capabilities")
 		return nil
 	}
-	pool, err := users.Open(claims, e.layout.data, e.makeUserNamespace)
+	pool, err := users.Open(claims, e.layout.data, e.userNamespaceMakers())
 	if err != nil && !passing(err) && e.options.UserNamespaces == UserNamespacesAuto {
 		e.noUsers = err.Error()
 		e.log.Warn().Err(err).Str(userNamespacesField, "missing").Msg("containers have no user namespaces: their root is that of the host, without the capabilities")
@@ -54,9 +54,16 @@ func (e *Engine) openUsers() error {
 	return nil
 }
 
-// makeUserNamespace has the keeper make it.
-func (e *Engine) makeUserNamespace(ids []syscall.SysProcIDMap) (*os.File, error) {
-	return e.keeper.UserNamespace(ids, 0) // the kernel lets its owner alone map the host's 0
+// userNamespaceMakers have the keeper make them.
+func (e *Engine) userNamespaceMakers() users.Makers {
+	return users.Makers{
+		Mounts: func(ids []syscall.SysProcIDMap) (*os.File, error) {
+			return e.keeper.UserNamespace(ids, 0) // the kernel lets its owner alone map the host's 0
+		},
+		Container: func(ids []syscall.SysProcIDMap, owner int) (*os.File, error) {
+			return e.keeper.UserNamespace(ids, owner)
+		},
+	}
 }
 
 // proveUsers runs a container with a user namespace with every runtime that is configured.

@@ -88,14 +88,12 @@ func (s *startOperation) takeUsers() error {
 // makeUserNamespace makes the container's, which belongs to its own root. One that the runtime makes belongs to root of the host: what the kernel
 // counts for each user (inotify instances and watches, queued signals, message queues) it counts for the owner as well, and so the containers would
 // share one bound with one another and with the host.
-//
-// Each start has a new one, because the root of an earlier container may have changed it.
 func (s *startOperation) makeUserNamespace() error {
 	first := s.users.First
 	if first == 0 || s.runtime.LimitsFromOutside && !mayExceedLimits() {
 		return nil
 	}
-	made, err := s.engine.keeper.UserNamespace(s.users.IDs(s.beyond), first)
+	made, err := s.engine.users.TakeContainer(first, s.beyond)
 	if errors.Is(err, engine.ErrUnavailable) {
 		return err
 	}

@@ -1,17 +1,11 @@
 package users
 
 import (
-	"os"
 	"slices"
 	"syscall"
 )
 
-// maker makes a user namespace with these ids, of users and of groups alike.
-type maker func(ids []syscall.SysProcIDMap) (*os.File, error)
-
-// IDs maps the ids of a container with a range, and these ids beyond it, to those of the host.
-func (r Range) IDs(beyond []uint32) []syscall.SysProcIDMap { return containerIDs(r.First, beyond) }
-
+// containerIDs maps the ids of a container with a range, and these ids beyond it, to those of the host.
 func containerIDs(first int, beyond []uint32) []syscall.SysProcIDMap {
 	own := Size - len(beyond)
 	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: first, Size: own}}

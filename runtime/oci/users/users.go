@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
+	"syscall"
 )
 
 const (
@@ -19,10 +21,9 @@ const (
 	// maxBeyond is how many ids of a container may lie beyond its range.
 	maxBeyond = 16
 
-	// ready is how many namespaces are kept for the next containers: as many as are started at the same time.
+	// ready is for how many of the next containers namespaces are kept: as many as are started at the same time.
 	ready = 8
-	// few is how many are left when others are made. Containers that come and go give theirs back, and need no new ones: to make one takes 2 ms of
-	// a processor, beside the start of the container.
+	// few is for how many there are some when others are made: to make one takes 2 ms of a processor.
 	few = ready / 2
 )
 
@@ -36,16 +37,25 @@ type Range struct {
 	Namespace *os.File
 }
 
+// Makers make user namespaces with these ids, of users and of groups alike. They are called from several goroutines at once.
+type Makers struct {
+	// Mounts makes one for mounts.
+	Mounts func(ids []syscall.SysProcIDMap) (*os.File, error)
+	// Container makes one for a container, which belongs to the user owner of the host.
+	Container func(ids []syscall.SysProcIDMap, owner int) (*os.File, error)
+}
+
 // Pool has the ranges of one service. Its methods may be called from several goroutines at once.
 type Pool struct {
 	block int // where its ranges begin
 	count int
-	make  maker
+	make  Makers
 
 	mu         sync.Mutex
 	taken      map[int]bool
 	namespaces map[int]*os.File // of ranges that are taken, and of idle
 	special    map[int]*os.File // of ranges that are taken with ids beyond them: no other container can use them
+	unused     map[int]*os.File // of the next container of a range that has a namespace, for itself
 	idle       []int            // ranges that are not taken and have a namespace, the one that was released last at the end
 	next       int              // where the search for one that never was taken goes on
 	ahead      bool             // namespaces are made ahead
@@ -55,17 +65,17 @@ type Pool struct {
 }
 
 // Open takes a block of ranges for the folder of a service's data. claims is a folder that all services of the host have in common; it is made
-// when it is missing, and has a link to the data folder of each. make is called from several goroutines at once.
-func Open(claims, data string, make maker) (*Pool, error) {
+// when it is missing, and has a link to the data folder of each.
+func Open(claims, data string, make Makers) (*Pool, error) {
 	block, err := claim(claims, data)
 	if err != nil {
 		return nil, fmt.Errorf("user ids: %w", err)
 	}
 	return &Pool{block: block, count: rangesOfBlock, make: make, taken: map[int]bool{}, namespaces: map[int]*os.File{},
-		special: map[int]*os.File{}}, nil
+		special: map[int]*os.File{}, unused: map[int]*os.File{}}, nil
 }
 
-// Prepare makes some namespaces ahead, in the background, as Take does from then on. It is called after every MarkTaken.
+// Prepare makes some namespaces ahead, in the background, as Take and TakeContainer do from then on. It is called after every MarkTaken.
 func (p *Pool) Prepare() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -73,25 +83,72 @@ func (p *Pool) Prepare() {
 	p.refill()
 }
 
-// refill makes namespaces in the background, if few are left, until there are enough, as long as there are ranges for them beside those of
-// containers. The lock is held.
+// refill makes namespaces in the background, if there are some for few containers. The lock is held.
 func (p *Pool) refill() {
-	if !p.ahead || p.refilling || p.closed || len(p.idle) > few {
+	if !p.ahead || p.refilling || p.closed || p.complete() > few {
 		return
 	}
 	p.refilling = true
 	p.making.Go(func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		for !p.closed && len(p.idle) < ready && p.count-len(p.taken) > 2*ready {
-			made, err := p.takeNew()
-			if err != nil {
-				break // a container that needs one reports it
-			}
-			p.release(made.First) // some may have been released meanwhile
+		// A container that needs one reports an error.
+		if len(p.idle) > few || p.addRanges() == nil {
+			_ = p.addUnused()
 		}
 		p.refilling = false
 	})
+}
+
+// addRanges makes namespaces for mounts until enough ranges have one, as long as there are ranges for them beside those of containers. The lock
+// is held before and after.
+func (p *Pool) addRanges() error {
+	for !p.closed && len(p.idle) < ready && p.count-len(p.taken) > 2*ready {
+		made, err := p.takeNew()
+		if err != nil {
+			return err
+		}
+		p.release(made.First) // some may have been released meanwhile
+	}
+	return nil
+}
+
+// addUnused makes a namespace for the next container of each idle range that has none. The lock is held before and after.
+func (p *Pool) addUnused() error {
+	for {
+		at := slices.IndexFunc(p.idle, func(first int) bool { return p.unused[first] == nil })
+		if at < 0 {
+			return nil
+		}
+		if err := p.makeUnused(p.idle[at]); err != nil {
+			return err
+		}
+	}
+}
+
+// complete returns how many containers would find both namespaces. The lock is held.
+func (p *Pool) complete() int {
+	n := 0
+	for _, first := range p.idle {
+		if p.unused[first] != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// makeUnused makes a namespace for the next container of the range. The lock is held before and after, and not meanwhile.
+func (p *Pool) makeUnused(first int) error {
+	p.mu.Unlock()
+	made, err := p.make.Container(containerIDs(first, nil), first)
+	p.mu.Lock()
+	if err == nil && (p.closed || p.namespaces[first] == nil || p.unused[first] != nil) {
+		return made.Close()
+	}
+	if err == nil {
+		p.unused[first] = made
+	}
+	return err
 }
 
 // Close closes the namespaces that are kept. Ranges stay the service's until [ReleaseBlock].
@@ -102,13 +159,12 @@ func (p *Pool) Close() {
 	p.making.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, namespace := range p.namespaces {
-		_ = namespace.Close()
+	for _, all := range []map[int]*os.File{p.namespaces, p.special, p.unused} {
+		for _, namespace := range all {
+			_ = namespace.Close()
+		}
 	}
-	for _, namespace := range p.special {
-		_ = namespace.Close()
-	}
-	p.namespaces, p.special, p.idle = nil, nil, nil
+	p.namespaces, p.special, p.unused, p.idle = nil, nil, nil, nil
 }
 
 // MarkTaken marks the range as taken: a container of an earlier process has it.
@@ -126,14 +182,35 @@ func (p *Pool) Take() (Range, error) {
 		return Range{}, os.ErrClosed
 	}
 	defer p.refill()
-	for len(p.idle) > 0 {
-		first := p.idle[len(p.idle)-1]
-		p.idle = p.idle[:len(p.idle)-1]
-		if !p.taken[first] {
-			return p.take(first), nil
+	p.idle = slices.DeleteFunc(p.idle, func(first int) bool { return p.taken[first] })
+	if len(p.idle) == 0 {
+		return p.takeNew()
+	}
+	at := len(p.idle) - 1
+	for i, first := range p.idle {
+		if p.unused[first] != nil {
+			at = i
 		}
 	}
-	return p.takeNew()
+	first := p.idle[at]
+	p.idle = slices.Delete(p.idle, at, at+1)
+	return p.take(first), nil
+}
+
+// TakeContainer returns a new user namespace for a container, which belongs to First: its root. These are its ids beyond the range. The caller
+// closes it.
+//
+// Each container has a new one, because the root of an earlier container may have changed its own.
+func (p *Pool) TakeContainer(first int, beyond []uint32) (*os.File, error) {
+	p.mu.Lock()
+	made := p.unused[first]
+	delete(p.unused, first)
+	p.refill()
+	p.mu.Unlock()
+	if made != nil {
+		return made, nil
+	}
+	return p.make.Container(containerIDs(first, beyond), first)
 }
 
 // TakeWith is Take for a container with ids of [Beyond]: the i-th of n is First+Size-n+i on the host, and the container does not have the last n
@@ -171,7 +248,7 @@ func (p *Pool) makeNew(beyond []uint32) (first int, namespace *os.File, err erro
 	}
 	p.taken[first] = true
 	p.mu.Unlock()
-	namespace, err = p.make(idsOf(first, beyond))
+	namespace, err = p.make.Mounts(idsOf(first, beyond))
 	p.mu.Lock()
 	if err == nil && p.closed {
 		err = errors.Join(os.ErrClosed, namespace.Close())
@@ -218,13 +295,15 @@ func (p *Pool) release(first int) {
 		delete(p.special, first)
 		return
 	}
-	namespace := p.namespaces[first]
 	switch {
-	case namespace == nil: // of an earlier process
+	case p.namespaces[first] == nil: // of an earlier process
 	case len(p.idle) < ready:
 		p.idle = append(p.idle, first)
+		p.refill()
 	default:
-		_ = namespace.Close()
-		delete(p.namespaces, first)
+		for _, all := range []map[int]*os.File{p.namespaces, p.unused} {
+			_ = all[first].Close() // of nil, an error
+			delete(all, first)
+		}
 	}
 }

@@ -2,9 +2,11 @@ package users_test
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -16,9 +18,17 @@ import (
 // makeNamespace returns this process's: what a range has to do with its namespace is tested with the keeper, which makes them.
 func makeNamespace([]syscall.SysProcIDMap) (*os.File, error) { return os.Open("/proc/self/ns/user") }
 
+// makers make namespaces for mounts with makeForMounts.
+func makers(makeForMounts func([]syscall.SysProcIDMap) (*os.File, error)) users.Makers {
+	return users.Makers{
+		Mounts:    makeForMounts,
+		Container: func(ids []syscall.SysProcIDMap, _ int) (*os.File, error) { return makeNamespace(ids) },
+	}
+}
+
 func open(t *testing.T, claims, data string) *users.Pool {
 	t.Helper()
-	pool, err := users.Open(claims, data, makeNamespace)
+	pool, err := users.Open(claims, data, makers(makeNamespace))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,46 +70,111 @@ func TestTake(t *testing.T) {
 	pool.Release(kept) // as a removal that is repeated does
 }
 
-// TestTakesWhatWasMadeAhead: no container waits for its namespace, as long as they do not come faster than namespaces are made; and none is made
-// for containers that come and go.
+// TestTakesWhatWasMadeAhead: no container waits for its namespaces, as long as they do not come faster than namespaces are made. For containers
+// that come and go, none for mounts is made, and a new one for each container.
 func TestTakesWhatWasMadeAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		made := 0
-		pool, err := users.Open(t.TempDir(), t.TempDir(), func(ids []syscall.SysProcIDMap) (*os.File, error) {
-			made++
-			return makeNamespace(ids)
+		forMounts, ofContainers := 0, map[*os.File]bool{} // a container has it
+		var mu sync.Mutex
+		pool, err := users.Open(t.TempDir(), t.TempDir(), users.Makers{
+			Mounts: func(ids []syscall.SysProcIDMap) (*os.File, error) {
+				forMounts++
+				return makeNamespace(ids)
+			},
+			Container: func(ids []syscall.SysProcIDMap, owner int) (*os.File, error) {
+				if ids[0].HostID != owner {
+					t.Errorf("user %d is to own the namespace of the range at %d", owner, ids[0].HostID)
+				}
+				made, err := makeNamespace(ids)
+				mu.Lock()
+				defer mu.Unlock()
+				ofContainers[made] = false
+				return made, err
+			},
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(pool.Close)
 		const ahead, few = 8, 4
+		// container takes a range and both namespaces, and expects them to be there.
+		container := func() int {
+			first := take(t, pool).First
+			synctest.Wait()
+			mu.Lock()
+			before := maps.Clone(ofContainers)
+			mu.Unlock()
+			own, err := pool.TakeContainer(first, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if _, ahead := before[own]; !ahead {
+				t.Error("a container waits for its own namespace")
+			}
+			if ofContainers[own] {
+				t.Error("two containers have one namespace")
+			}
+			ofContainers[own] = true
+			if err := own.Close(); err != nil {
+				t.Error(err)
+			}
+			return first
+		}
 		pool.Prepare()
 		synctest.Wait()
-		if made != ahead {
-			t.Fatalf("%d are made ahead, want %d", made, ahead)
+		if forMounts != ahead || len(ofContainers) != ahead {
+			t.Fatalf("%d and %d are made ahead, want %d of each", forMounts, len(ofContainers), ahead)
 		}
 		seen := map[int]bool{}
 		for taken := 1; taken <= 5*few; taken++ {
-			first := take(t, pool).First
+			first := container()
+			synctest.Wait()
 			if seen[first] {
 				t.Errorf("the range at %d is given twice", first)
 			}
 			seen[first] = true
-			synctest.Wait()
-			if want := ahead + taken/few*few; made != want {
-				t.Errorf("%d are made when %d were taken, want %d", made, taken, want)
+			if want := ahead + taken/few*few; forMounts != want || len(ofContainers) != want {
+				t.Errorf("%d and %d are made when %d were taken, want %d of each", forMounts, len(ofContainers), taken, want)
 			}
 		}
-		had := made
+		had := forMounts
 		for range 5 * ahead {
-			first := take(t, pool).First
+			pool.Release(container())
 			synctest.Wait()
-			pool.Release(first)
 		}
-		if made != had {
-			t.Errorf("%d are made for containers that came and went", made-had)
+		if forMounts != had {
+			t.Errorf("%d are made for mounts of containers that came and went", forMounts-had)
 		}
+	})
+}
+
+// TestContainersNamespaceRefused: what the kernel does not let be made is reported to the container that needs it, and nothing else is kept from
+// being made ahead.
+func TestContainersNamespaceRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refused, forMounts := errors.New("refused"), 0
+		pool, err := users.Open(t.TempDir(), t.TempDir(), users.Makers{
+			Mounts: func(ids []syscall.SysProcIDMap) (*os.File, error) {
+				forMounts++
+				return makeNamespace(ids)
+			},
+			Container: func([]syscall.SysProcIDMap, int) (*os.File, error) { return nil, refused },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(pool.Close)
+		pool.Prepare()
+		synctest.Wait()
+		if forMounts != 8 {
+			t.Errorf("%d are made ahead for mounts, want 8", forMounts)
+		}
+		if _, err := pool.TakeContainer(take(t, pool).First, nil); !errors.Is(err, refused) {
+			t.Errorf("the container is told: %v", err)
+		}
+		synctest.Wait()
 	})
 }
 
@@ -108,14 +183,14 @@ func TestGivenBackWhileOneIsMade(t *testing.T) {
 	const kept = 8
 	ahead := false
 	made, goOn := make(chan struct{}), make(chan struct{})
-	pool, err := users.Open(t.TempDir(), t.TempDir(), func(ids []syscall.SysProcIDMap) (*os.File, error) {
+	pool, err := users.Open(t.TempDir(), t.TempDir(), makers(func(ids []syscall.SysProcIDMap) (*os.File, error) {
 		namespace, err := makeNamespace(ids)
 		if ahead {
 			made <- struct{}{}
 			<-goOn
 		}
 		return namespace, err
-	})
+	}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,9 +214,9 @@ func TestGivenBackWhileOneIsMade(t *testing.T) {
 		pool.Release(first)
 	}
 	close(goOn)
-	for deadline := time.Now().Add(10 * time.Second); descriptors() != before+kept; time.Sleep(time.Millisecond) { // between two looks
+	for deadline := time.Now().Add(10 * time.Second); descriptors() != before+2*kept; time.Sleep(time.Millisecond) { // between two looks
 		if time.Now().After(deadline) {
-			t.Fatalf("%d namespaces are kept, want %d", descriptors()-before, kept)
+			t.Fatalf("%d namespaces are kept, want %d", descriptors()-before, 2*kept)
 		}
 	}
 }
@@ -188,7 +263,7 @@ func TestServices(t *testing.T) {
 	for range 13 {
 		open(t, claims, t.TempDir())
 	}
-	if _, err := users.Open(claims, t.TempDir(), makeNamespace); err == nil {
+	if _, err := users.Open(claims, t.TempDir(), makers(makeNamespace)); err == nil {
 		t.Error("more services have ids than there are blocks")
 	}
 	if err := users.ReleaseBlock(filepath.Join(claims, "missing"), one); err != nil {
