@@ -80,6 +80,10 @@ api_key_file = "$key"
 data_dir = "$state/data"
 instance = "make-run"
 
+[server.limits]
+default_cpu = "2"
+default_memory = "2Gi"
+
 [runtime]
 type = "$engine"
 execd_image = "sandbox/execd:dev"
