@@ -230,7 +230,7 @@ var projectRules = importRules{
 		{packages: []string{"execd/freeze"}, ours: []string{"execd/process"}, libraries: []string{sysPackage}},
 		{packages: []string{"execd/probe"}, libraries: noLibraries},
 		{packages: []string{"execd/api"}, ours: []string{
-			"gen/execd", "openapi/rules", "openapi/serve", "runtime/sandboxhttp",
+			"gen/execd", "openapi/rules", "openapi/serve", "runtime/claims", "runtime/sandboxhttp",
 			"execd/code", "execd/command", "execd/eventlog", "execd/files", "execd/freeze", "execd/invalid",
 			"execd/metrics", "execd/proxy", "execd/terminal", "execd/watch",
 		}},
@@ -349,6 +349,7 @@ var projectRules = importRules{
 		{packages: []string{"runtime/kube/manager"}, ours: []string{"runtime/kube/..."}},
 		{packages: []string{"runtime/kernel"}},
 		{packages: []string{"runtime/forward", "runtime/sandboxhttp"}, ours: []string{}, libraries: noLibraries},
+		{packages: []string{"runtime/claims"}, ours: []string{}, libraries: noLibraries},
 		{
 			packages:  []string{"runtime/tasks"},
 			ours:      []string{"runtime/sandboxhttp"},
