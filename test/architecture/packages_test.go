@@ -340,7 +340,12 @@ var projectRules = importRules{
 		},
 		{
 			packages: []string{"runtime/kube/executor"},
-			ours:     []string{"runtime/kube/v1alpha1", "runtime/tasks"},
+			ours:     []string{"runtime/claims", "runtime/kube/v1alpha1", "runtime/tasks"},
+		},
+		{
+			packages: []string{"runtime/kube/claim"},
+			ours: []string{"runtime/claims", "runtime/kube/batch", "runtime/kube/v1alpha1",
+				"runtime/sandboxhttp"},
 		},
 		{
 			packages: []string{"runtime/kube/task"},

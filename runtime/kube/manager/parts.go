@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"sandbox.internal/runtime/kube/batch"
+	"sandbox.internal/runtime/kube/claim"
 	"sandbox.internal/runtime/kube/executor"
 	"sandbox.internal/runtime/kube/pool"
 	"sandbox.internal/runtime/kube/task"
@@ -51,6 +52,20 @@ func (m *Manager) tasks(lease *pool.Lease, enqueuer *batch.Enqueuer,
 	keys *executor.Keys) (batch.Tasks, error) {
 	t := task.New(enqueuer.Enqueue, signer(keys, lease), m.GetAPIReader())
 	return t, m.Add(t)
+}
+
+// claims makes the part that claims pods, which ends with the manager. It signs only while this
+// controller certainly leads.
+func (m *Manager) claims(lease *pool.Lease, enqueuer *batch.Enqueuer,
+	keys *executor.Keys) (batch.Claims, error) {
+	c := claim.New(enqueuer.Enqueue, func(ctx context.Context, namespace string, pod types.UID, token,
+		digest string) (string, error) {
+		if !lease.Held() {
+			return "", pool.ErrNotLeading
+		}
+		return keys.SignClaim(ctx, namespace, pod, token, digest)
+	}, m.GetAPIReader())
+	return c, m.Add(c)
 }
 
 // podNamespace is the file with the namespace of the pod that the controller runs in.

@@ -43,6 +43,9 @@ const (
 	// ttlSecondsAfterFinished, unlike with a DELETE of the BatchSandbox.
 	AnnotationStop = "sandbox.internal/stop"
 
+	// AnnotationMainContainer, on a pod, names its main container.
+	AnnotationMainContainer = "kubectl.kubernetes.io/default-container"
+
 	// Finalizer keeps a BatchSandbox until its pods are released. Who creates one for a Pool should
 	// set it: then its pods are given in one write.
 	Finalizer = "sandbox.internal/pods"

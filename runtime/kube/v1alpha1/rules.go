@@ -29,6 +29,44 @@ func CheckTaskPod(template *corev1.PodTemplateSpec) error {
 	return nil
 }
 
+// waitingCommand is how the command of a container begins that waits for a claim.
+var waitingCommand = []string{"/opt/sandbox/execd-init", "await"}
+
+// WaitingContainer returns the container of a pod that waits for a claim: the first one with the
+// command "/opt/sandbox/execd-init await". It is nil when there is none.
+func WaitingContainer(spec *corev1.PodSpec) *corev1.Container {
+	for i := range spec.Containers {
+		if command := spec.Containers[i].Command; len(command) >= len(waitingCommand) &&
+			slices.Equal(command[:len(waitingCommand)], waitingCommand) {
+			return &spec.Containers[i]
+		}
+	}
+	return nil
+}
+
+// CheckClaimPod returns an error that names the rule which a pod's template breaks that is to be
+// claimed: the main container waits, and is never started again, because no pod takes two claims.
+func CheckClaimPod(template *corev1.PodTemplateSpec) error {
+	waiting := WaitingContainer(&template.Spec)
+	main := template.Annotations[AnnotationMainContainer]
+	switch {
+	case waiting == nil:
+		return fmt.Errorf("template.spec.containers must have one with the command %q, which waits for a sandbox",
+			waitingCommand)
+	case template.Spec.RestartPolicy != corev1.RestartPolicyNever:
+		return errors.New("template.spec.restartPolicy must be Never for pods that wait for a sandbox")
+	case UsesTasks(template):
+		return fmt.Errorf("template.spec.containers must have none named %s in pods that wait for a sandbox",
+			ContainerTaskExecutor)
+	case main != "" && main != waiting.Name:
+		return fmt.Errorf("template.metadata.annotations must name the waiting container %s in %s",
+			waiting.Name, AnnotationMainContainer)
+	case main == "" && waiting != &template.Spec.Containers[0]:
+		return fmt.Errorf("template.spec.containers must have the waiting container %s first", waiting.Name)
+	}
+	return nil
+}
+
 // Confine gives a pod that runs foreign code no token for the API server, unless its template asks
 // for one.
 func Confine(pod *corev1.PodSpec) {
@@ -70,25 +108,23 @@ func Claims(spec *corev1.PodSpec) []string {
 }
 
 // Provides returns the hash of what the lifecycle service compares of a Pool's template with a request
-// for a sandbox: image and limits of the sandbox's container, which is the first one that is not the
-// task-executor's, the limits of that one, the RuntimeClass, and the claims.
+// for a sandbox: name, image, limits and resizePolicy of the container that waits for one, whether
+// there is an egress sidecar, the RuntimeClass, and the claims.
 func Provides(template *corev1.PodTemplateSpec) string {
 	var compared struct {
-		Image              string
-		Limits, TaskLimits corev1.ResourceList
-		RuntimeClass       *string
-		Claims             []string `json:",omitempty"`
+		Name, Image  string
+		Limits       corev1.ResourceList
+		Resize       []corev1.ContainerResizePolicy `json:",omitempty"`
+		Egress       bool
+		RuntimeClass *string
+		Claims       []string `json:",omitempty"`
 	}
 	compared.Claims = Claims(&template.Spec)
 	compared.RuntimeClass = template.Spec.RuntimeClassName
-	main := slices.IndexFunc(template.Spec.Containers,
-		func(c corev1.Container) bool { return c.Name != ContainerTaskExecutor })
-	if main >= 0 {
-		compared.Image = template.Spec.Containers[main].Image
-		compared.Limits = template.Spec.Containers[main].Resources.Limits
-	}
-	if executor := TaskExecutor(&template.Spec); executor != nil {
-		compared.TaskLimits = executor.Resources.Limits
+	compared.Egress = EgressSidecar(&template.Spec) != nil
+	if waiting := WaitingContainer(&template.Spec); waiting != nil {
+		compared.Name, compared.Image = waiting.Name, waiting.Image
+		compared.Limits, compared.Resize = waiting.Resources.Limits, waiting.ResizePolicy
 	}
 	text, err := json.Marshal(compared)
 	if err != nil {
@@ -96,4 +132,17 @@ func Provides(template *corev1.PodTemplateSpec) string {
 	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:16])
+}
+
+// EgressSidecar returns the init container of a pod that is the egress sidecar, nil when there is
+// none.
+func EgressSidecar(spec *corev1.PodSpec) *corev1.Container {
+	for i := range spec.InitContainers {
+		c := &spec.InitContainers[i]
+		if c.Name == ContainerEgress && c.RestartPolicy != nil &&
+			*c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			return c
+		}
+	}
+	return nil
 }
