@@ -344,8 +344,8 @@ var projectRules = importRules{
 		},
 		{
 			packages: []string{"runtime/kube/claim"},
-			ours: []string{"runtime/claims", "runtime/kube/batch", "runtime/kube/v1alpha1",
-				"runtime/sandboxhttp"},
+			ours: []string{"runtime/claims", "runtime/failpoint", "runtime/kube/batch",
+				"runtime/kube/v1alpha1", "runtime/sandboxhttp"},
 		},
 		{
 			packages: []string{"runtime/kube/task"},
@@ -411,7 +411,7 @@ var projectRules = importRules{
 		}},
 		// The same on a cluster, with the access of its administrators.
 		{packages: []string{"test/e2e/kube"}, tests: true, ours: []string{
-			"test/e2e/lives", "gen/...", "runtime/kube/manager", "runtime/kube/v1alpha1", "test/cluster", "test/random",
+			"test/e2e/lives", "gen/...", "runtime/kube/manager", "runtime/kube/v1alpha1", "test/cluster", "test/program", "test/random",
 		}},
 		{packages: []string{"test/e2e/coverage"}, tests: true},
 		{packages: []string{"test/e2e/cells"}, tests: true, ours: []string{

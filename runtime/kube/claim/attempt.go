@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sandbox.internal/runtime/claims"
+	"sandbox.internal/runtime/failpoint"
 	"sandbox.internal/runtime/kube/batch"
 	"sandbox.internal/runtime/kube/v1alpha1"
 	"sandbox.internal/runtime/sandboxhttp"
@@ -165,10 +166,12 @@ func (a *attempt) send(ctx context.Context) batch.ClaimState {
 	request.Header.Set(claims.TokenHeader, a.token)
 	request.Header.Set(claims.DigestHeader, digest)
 	request.Header.Set(claims.ProofHeader, proof)
+	failpoint.Hit("claim-send")
 	response, err := a.http.Do(request)
 	if err != nil {
 		return batch.ClaimState{Message: "the execd of its pod does not answer the claim"}
 	}
+	failpoint.Hit("claim-sent")
 	defer response.Body.Close()
 	switch response.StatusCode {
 	case http.StatusAccepted, http.StatusConflict: // or it was by a request whose answer is lost
