@@ -273,7 +273,8 @@ func (c *Cluster) fromPool(ctx context.Context, b *v1alpha1.BatchSandbox, name s
 	if err != nil {
 		return err
 	}
-	if err := fits(pool, spec, class); err != nil {
+	limits, err := fits(pool, spec, class, c.resizes)
+	if err != nil {
 		return err
 	}
 	if err := c.checkPoolClaims(ctx, pool, options); err != nil {
@@ -285,6 +286,7 @@ func (c *Cluster) fromPool(ctx context.Context, b *v1alpha1.BatchSandbox, name s
 	b.Spec.Claim = &v1alpha1.Claim{
 		Container:  v1alpha1.WaitingContainer(&pool.Spec.Template.Spec).Name,
 		Entrypoint: spec.Entrypoint,
+		Limits:     limits,
 		Token:      secret.reference(view.EntryExecdToken, token),
 	}
 	for i, name := range sortedKeys(spec.Env) {

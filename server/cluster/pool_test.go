@@ -140,6 +140,53 @@ func TestPoolRefusals(t *testing.T) {
 	must(t, err)
 }
 
+// TestPoolLimits: limits that differ from those of a Pool become a part of the claim, where the cluster can give them to a pod that exists.
+func TestPoolLimits(t *testing.T) {
+	t.Parallel()
+	s := newSpace(t)
+	c := s.replica(t)
+	old := s.replica(t, behind(t, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if r.URL.Path == "/api/v1" { // what the API server has, without resizing
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, `{"kind":"APIResourceList","groupVersion":"v1","resources":[{"name":"pods","namespaced":true,"kind":"Pod","verbs":["get"]}]}`)
+			return
+		}
+		pass.ServeHTTP(w, r)
+	}))
+	s.pool(t, "limited", limited("memory", "64Mi", "cpu", "1", "nvidia.com/gpu", "1"))
+	s.pool(t, "restarts", limited("memory", "64Mi"), func(p *corev1.PodTemplateSpec) {
+		p.Spec.Containers[0].ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: "memory", RestartPolicy: corev1.RestartContainer}}
+	})
+	asking := func(pool string, limits lifecycle.ResourceLimits) lifecycle.Spec {
+		spec := fromPool(pool)
+		spec.Resources = limits
+		return spec
+	}
+	sandbox := create(t, c, asking("limited", lifecycle.ResourceLimits{"memory": "128Mi", "cpu": "1"}))
+	limits := s.batch(t, sandbox.ID).Spec.Claim.Limits
+	if memory := limits["memory"]; len(limits) != 1 || memory.Cmp(resource.MustParse("128Mi")) != 0 {
+		t.Errorf("the claim has the limits %v", limits)
+	}
+	same := create(t, old, asking("limited", lifecycle.ResourceLimits{"memory": "64Mi", "cpu": "1", "gpu": "1"}))
+	if limits := s.batch(t, same.ID).Spec.Claim.Limits; limits != nil {
+		t.Errorf("limits that the pods have are in the claim: %v", limits)
+	}
+	for name, tc := range map[string]struct {
+		by     *cluster.Cluster
+		pool   string
+		limits lifecycle.ResourceLimits
+		says   []string
+	}{
+		"gpu":     {c, "limited", lifecycle.ResourceLimits{"gpu": "2"}, []string{"resourceLimits.gpu:", "cannot be changed"}},
+		"restart": {c, "restarts", lifecycle.ResourceLimits{"memory": "1Gi"}, []string{"resourceLimits.memory:", "64Mi", "resizePolicy"}},
+		"old":     {old, "limited", lifecycle.ResourceLimits{"cpu": "2"}, []string{"resourceLimits.cpu:", "does not resize pods"}},
+	} {
+		_, err := tc.by.Create(t.Context(), asking(tc.pool, tc.limits), lifecycle.CreateOptions{})
+		t.Log(name)
+		refuses(t, err, lifecycle.KindInvalid, append(tc.says, tc.pool)...)
+	}
+}
+
 // TestLogOfAPool: the log of a sandbox of a Pool is that of the container that waited, all of it.
 func TestLogOfAPool(t *testing.T) {
 	t.Parallel()

@@ -28,13 +28,15 @@ type attempt struct {
 	*Claims
 	namespace string
 	claim     *v1alpha1.Claim
+	name      string // of the pod
 	pod       types.UID
 	address   string
 
-	token string // empty while the Secrets were not read
-	body  []byte
-	taken bool      // execd has accepted the claim
-	since time.Time // when it had, for the pauses
+	resized bool   // the pod has the limits of the claim
+	token   string // empty while the Secrets were not read
+	body    []byte
+	taken   bool      // execd has accepted the claim
+	since   time.Time // when it had, for the pauses
 }
 
 // who answers on execd's port.
@@ -49,6 +51,7 @@ const (
 // advance takes the next step of the claim, and returns what is known of it then. Every step can be
 // repeated: what an execd says of itself decides.
 func (a *attempt) advance(ctx context.Context) batch.ClaimState {
+	a.resized = a.resized || len(a.claim.Limits) == 0
 	if a.token == "" {
 		if err := a.read(ctx); err != nil {
 			return batch.ClaimState{Message: err.Error()}
@@ -62,6 +65,10 @@ func (a *attempt) advance(ctx context.Context) batch.ClaimState {
 		return batch.ClaimState{Done: true}
 	case found == foreign:
 		return failed("the execd of its pod is another sandbox's")
+	case !a.resized:
+		if state := a.resize(ctx); !a.resized {
+			return state
+		}
 	case a.taken: // it is being replaced by the sandbox's
 		return batch.ClaimState{Message: "its pod is claimed, and does not serve it yet"}
 	}

@@ -21,6 +21,9 @@ import (
 const (
 	// answerTime is how long an answer of an execd or the API server may take.
 	answerTime = 10 * time.Second
+	// resizeInterval is the pause before the API server is asked again whether a pod has its new size;
+	// nodes take a second or two.
+	resizeInterval = 100 * time.Millisecond
 	// maxAnswer bounds what is read of an answer, in bytes: it may be the sandbox's own.
 	maxAnswer = 4096
 )
@@ -34,6 +37,7 @@ type Claims struct {
 	enqueue func(namespace, name string)
 	sign    Sign
 	live    client.Reader
+	pods    client.SubResourceClient // resizes pods
 	http    *http.Client
 	port    int
 
@@ -46,10 +50,12 @@ type Claims struct {
 }
 
 // New returns Claims that call enqueue, which must not block, when the claim of a batch has changed.
-// They read the Secrets that claims name with live, which must not be a cache. Its Start ends them.
-func New(enqueue func(namespace, name string), sign Sign, live client.Reader) *Claims {
+// They read pods and the Secrets that claims name with live, which must not be a cache, and resize pods
+// with resize, which is the client of that subresource. Its Start ends them.
+func New(enqueue func(namespace, name string), sign Sign, live client.Reader,
+	resize client.SubResourceClient) *Claims {
 	c := &Claims{
-		enqueue: enqueue, sign: sign, live: live, port: v1alpha1.PortExecd,
+		enqueue: enqueue, sign: sign, live: live, pods: resize, port: v1alpha1.PortExecd,
 		http:      sandboxhttp.NewClient(sandboxhttp.Options{Timeout: answerTime, MaxAnswer: maxAnswer}),
 		followers: make(map[types.NamespacedName]*follower),
 	}
@@ -131,8 +137,8 @@ func (c *Claims) follow(key types.NamespacedName, b *v1alpha1.BatchSandbox, pod 
 	ctx, cancel := context.WithCancel(c.ctx)
 	f := &follower{batch: b.UID, pod: pod.UID, address: pod.Status.PodIP, cancel: cancel,
 		state: batch.ClaimState{Message: "its pod is being claimed"}}
-	a := &attempt{Claims: c, namespace: b.Namespace, claim: b.Spec.Claim.DeepCopy(), pod: pod.UID,
-		address: pod.Status.PodIP}
+	a := &attempt{Claims: c, namespace: b.Namespace, claim: b.Spec.Claim.DeepCopy(), name: pod.Name,
+		pod: pod.UID, address: pod.Status.PodIP}
 	c.done.Go(func() {
 		defer cancel()
 		began := time.Now()
@@ -151,8 +157,11 @@ func (c *Claims) follow(key types.NamespacedName, b *v1alpha1.BatchSandbox, pod 
 				a.since = time.Now()
 			}
 			pause := pauseAfter(time.Since(began))
-			if a.taken {
+			switch {
+			case a.taken:
 				pause = pauseAfter(time.Since(a.since))
+			case !a.resized:
+				pause = max(pause, resizeInterval)
 			}
 			select {
 			case <-ctx.Done():

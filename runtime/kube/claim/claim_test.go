@@ -93,7 +93,7 @@ func (w *world) controller(reader client.Reader) *Claims {
 	c := New(func(string, string) {}, func(_ context.Context, _ string, pod types.UID, token, digest string) (string, error) {
 		w.asked.Add(1)
 		return claims.Prove(w.key, string(pod), token, digest), nil
-	}, reader)
+	}, reader, nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- c.Start(ctx) }()

@@ -64,7 +64,7 @@ func (m *Manager) claims(lease *pool.Lease, enqueuer *batch.Enqueuer,
 			return "", pool.ErrNotLeading
 		}
 		return keys.SignClaim(ctx, namespace, pod, token, digest)
-	}, m.GetAPIReader())
+	}, m.GetAPIReader(), m.GetClient().SubResource("resize"))
 	return c, m.Add(c)
 }
 

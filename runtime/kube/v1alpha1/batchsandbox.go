@@ -204,6 +204,11 @@ type Claim struct {
 	//
 	// +optional
 	Env []EnvVar `json:"env,omitempty"`
+	// Limits are those of the container's limits that are to be others before the entrypoint starts. The
+	// pod is resized in place, and its requests with it.
+	//
+	// +optional
+	Limits corev1.ResourceList `json:"limits,omitempty"`
 	// Token is the entry of a Secret in the batch's namespace with what execd demands as its access
 	// token from then on.
 	Token SecretKeySelector `json:"token"`

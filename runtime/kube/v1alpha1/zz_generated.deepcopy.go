@@ -225,6 +225,13 @@ func (in *Claim) DeepCopyInto(out *Claim) {
 			(*in)[i].DeepCopyInto(&(*out)[i])
 		}
 	}
+	if in.Limits != nil {
+		in, out := &in.Limits, &out.Limits
+		*out = make(v1.ResourceList, len(*in))
+		for key, val := range *in {
+			(*out)[key] = val.DeepCopy()
+		}
+	}
 	out.Token = in.Token
 }
 

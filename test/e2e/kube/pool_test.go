@@ -64,6 +64,36 @@ func TestPool(t *testing.T) {
 	kubectl(t, s.Instance, "", "delete", "pool", "warm")
 }
 
+// TestPoolResizes gives sandboxes of a Pool limits of their own, in the pods that wait.
+func TestPoolResizes(t *testing.T) {
+	s := lives.Start(t, onKubernetes(), lives.Plan{})
+	enforce(t, s.Instance, "baseline")
+	kubectl(t, s.Instance, apiPool("warm", 2, 4, ""), "apply", "-f", "-")
+	available(t, s.Instance, "warm", 2)
+	r := lives.Limited(fromPool("warm", "exec sleep 1000"), "250m", "64Mi")
+	began := time.Now()
+	got := s.Send(t, "POST", "/v1/sandboxes", lives.Encode(t, r), "Prefer", "wait=60")
+	took := time.Since(began)
+	created, err := lives.Decode[lifecycle.CreatedSandbox](got)
+	if err != nil || created.Status.State != "Running" {
+		t.Fatalf("create: %v; %s", err, got)
+	}
+	t.Logf("Running, with limits of its own, %v after the request", took)
+	inside := s.Enter(t, created.ID)
+	inside.Want(t, "cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null || true", fmt.Sprintln(64<<20))
+	inside.Want(t, "if [ -e /sys/fs/cgroup/cpu.max ]; then cut -d' ' -f1 /sys/fs/cgroup/cpu.max; else cat /sys/fs/cgroup/cpu/cpu.cfs_quota_us; fi", "25000\n")
+
+	// A node that never can says so, and so does the sandbox.
+	r = lives.Limited(fromPool("warm", "exec sleep 1000"), "250m", "4Ti")
+	if status := s.Await(t, createPooled(t, s, r), "Failed").Status; status.Reason != "RESOURCE_LIMIT_EXCEEDED" ||
+		!strings.Contains(status.Message, "cannot resize the pod") {
+		t.Errorf("a sandbox of 4 TiB: %+v", status)
+	}
+	s.Delete(t, created.ID)
+	s.Await(t, created.ID, "Terminated")
+	kubectl(t, s.Instance, "", "delete", "pool", "warm")
+}
+
 // testPooled takes one sandbox of the Pool through its life.
 func testPooled(t *testing.T, s *lives.Service) {
 	t.Helper()
