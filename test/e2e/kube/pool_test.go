@@ -13,9 +13,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/runtime/kube/v1alpha1"
 	"sandbox.internal/test/e2e/lives"
 	"sandbox.internal/test/program"
 )
@@ -92,6 +95,78 @@ func TestPoolResizes(t *testing.T) {
 	s.Delete(t, created.ID)
 	s.Await(t, created.ID, "Terminated")
 	kubectl(t, s.Instance, "", "delete", "pool", "warm")
+}
+
+// TestPoolRestricted has a sandbox served under the Pod Security level restricted: as a user that is not root, without any capability.
+func TestPoolRestricted(t *testing.T) {
+	s := lives.Start(t, onKubernetes(), lives.Plan{})
+	enforce(t, s.Instance, "restricted")
+	kubectl(t, s.Instance, apiPool("warm", 1, 2, "runAsNonRoot: true, runAsUser: 1000, allowPrivilegeEscalation: false, "+
+		"capabilities: {drop: [ALL]}, seccompProfile: {type: RuntimeDefault}"), "apply", "-f", "-")
+	available(t, s.Instance, "warm", 1)
+	id := createPooled(t, s, fromPool("warm", "exec sleep 1000"))
+	s.Await(t, id, "Running")
+	inside := s.Enter(t, id)
+	inside.Want(t, "id -u; grep -E 'CapBnd|NoNewPrivs' /proc/self/status", "1000\nCapBnd:\t0000000000000000\nNoNewPrivs:\t1\n")
+	inside.Upload(t, "/tmp/file", "content")
+	inside.Want(t, "cat /tmp/file", "content")
+	s.Pause(t, id)
+	s.Resume(t, id)
+	s.Delete(t, id)
+	s.Await(t, id, "Terminated")
+	kubectl(t, s.Instance, "", "delete", "pool", "warm")
+}
+
+// TestTasks runs tasks of a batch in pods of a Pool with task-executors.
+func TestTasks(t *testing.T) {
+	s := lives.Start(t, onKubernetes(), lives.Plan{})
+	kubectl(t, s.Instance, taskPool("executors", 2, 2), "apply", "-f", "-")
+	available(t, s.Instance, "executors", 2)
+	batch := &v1alpha1.BatchSandbox{ObjectMeta: metav1.ObjectMeta{Namespace: s.Instance, Name: "parts"}}
+	batch.Spec = v1alpha1.BatchSandboxSpec{Replicas: 2, PoolRef: "executors",
+		TaskTemplate:     &v1alpha1.TaskTemplate{Command: []string{"sh", "-c", "exit $CODE"}, Env: []v1alpha1.EnvVar{{Name: "CODE", Value: "0"}}},
+		ShardTaskPatches: []runtime.RawExtension{{Raw: []byte(`{}`)}, {Raw: []byte(`{"env":[{"name":"CODE","value":"3"}]}`)}}}
+	if err := admin.Create(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "both tasks have ended as their commands do", func(ctx context.Context) error {
+		err := admin.Get(ctx, client.ObjectKeyFromObject(batch), batch)
+		if stats := batch.Status.TaskStats; err == nil && (stats == nil || stats.Succeed != 1 || stats.Failed != 1) {
+			err = fmt.Errorf("the tasks are %+v", stats)
+		}
+		return err
+	})
+	wantColumns(t, kubectl(t, s.Instance, "", "get", "bsbx", "parts", "-o", "wide"),
+		map[string]string{"NAME": "parts", "TASK_SUCCEED": "1", "TASK_FAILED": "1"})
+	kubectl(t, s.Instance, "", "delete", "bsbx", "parts")
+	kubectl(t, s.Instance, "", "delete", "pool", "executors")
+}
+
+// taskPool is a Pool for tasks.
+func taskPool(name string, buffer, most int) string {
+	return fmt.Sprintf(`
+apiVersion: sandbox.internal/v1alpha1
+kind: Pool
+metadata: {name: %[1]s}
+spec:
+  capacitySpec: {bufferMin: %[2]d, bufferMax: %[2]d, poolMin: %[2]d, poolMax: %[3]d}
+  template:
+    spec:
+      shareProcessNamespace: true
+      automountServiceAccountToken: false
+      containers:
+        - name: main
+          image: %[4]s
+          command: [sh, -c, 'trap "exit 0" TERM; while :; do sleep 3600 & wait; done']
+          env: [{name: SANDBOX_MAIN, value: "1"}]
+        - name: task-executor
+          image: %[5]s
+          readinessProbe: {httpGet: {path: /healthz, port: 5758}, periodSeconds: 1}
+          resources: {requests: {memory: 16Mi}, limits: {memory: 256Mi}}
+          securityContext: {runAsUser: 0, capabilities: {add: [SYS_PTRACE]}}
+          volumeMounts: [{name: task-executor, mountPath: /var/lib/task-executor}]
+      volumes: [{name: task-executor, emptyDir: {}}]
+`, name, buffer, most, busyboxImage, executorImage)
 }
 
 // testPooled takes one sandbox of the Pool through its life.
