@@ -287,7 +287,11 @@ func (c *Cluster) fromPool(ctx context.Context, b *v1alpha1.BatchSandbox, name s
 		Container:  v1alpha1.WaitingContainer(&pool.Spec.Template.Spec).Name,
 		Entrypoint: spec.Entrypoint,
 		Limits:     limits,
+		Egress:     v1alpha1.EgressSidecar(&pool.Spec.Template.Spec) != nil,
 		Token:      secret.reference(view.EntryExecdToken, token),
+	}
+	if b.Spec.Claim.NetworkPolicy, err = c.policyOfClaim(spec.NetworkPolicy); err != nil {
+		return err
 	}
 	for i, name := range sortedKeys(spec.Env) {
 		b.Spec.Claim.Env = append(b.Spec.Claim.Env, secret.claimVariable(name, entryVariable+strconv.Itoa(i), spec.Env[name]))

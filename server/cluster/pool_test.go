@@ -140,6 +140,48 @@ func TestPoolRefusals(t *testing.T) {
 	must(t, err)
 }
 
+// walled adds an egress sidecar, and takes from the container that waits what could pass by it.
+func walled(template *corev1.PodTemplateSpec) {
+	always := corev1.ContainerRestartPolicyAlways
+	template.Spec.InitContainers = []corev1.Container{{Name: "egress", Image: "egress", RestartPolicy: &always}}
+	template.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"NET_RAW"}}}
+}
+
+// TestPoolPolicy: a policy becomes a part of the claim where the pods have a sidecar, whose token is another one in each pod.
+func TestPoolPolicy(t *testing.T) {
+	t.Parallel()
+	s := newSpace(t)
+	c := s.replica(t)
+	s.pool(t, "walled", walled)
+	s.pool(t, "open", walled, func(p *corev1.PodTemplateSpec) { p.Spec.Containers[0].SecurityContext = nil })
+	must(t, s.api.Create(t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: v1alpha1.SecretExecutors},
+		Data:       map[string][]byte{v1alpha1.EntryExecutorKey: []byte("0123456789abcdef0123456789abcdef")},
+	}))
+	spec := fromPool("walled")
+	spec.NetworkPolicy = &lifecycle.NetworkPolicy{DefaultAction: "deny"}
+	tokens := make(map[string]bool)
+	for _, pod := range []string{"walled-1", "walled-2"} {
+		id := create(t, c, spec).ID
+		b := s.batch(t, id)
+		if claim := b.Spec.Claim; !claim.Egress || !strings.Contains(claim.NetworkPolicy, `"defaultAction":"deny"`) {
+			t.Errorf("the claim is %+v", claim)
+		}
+		b.SetAllocation(v1alpha1.Allocation{Pods: []string{pod}})
+		must(t, s.api.Update(t.Context(), b))
+		s.play(t, id, v1alpha1.PhaseRunning, v1alpha1.ReasonContainerRunning, "execd answers")
+		awaitState(t, c, id, lifecycle.StateRunning)
+		location, err := c.Locate(t.Context(), id, lifecycle.SidecarPort)
+		must(t, err)
+		tokens[location.Endpoint.Headers[lifecycle.SidecarTokenHeader]] = true
+	}
+	if len(tokens) != 2 || tokens[""] {
+		t.Errorf("the tokens of the sidecars are %v", tokens)
+	}
+	_, err := c.Create(t.Context(), fromPool("open"), lifecycle.CreateOptions{})
+	refuses(t, err, lifecycle.KindInvalid, "extensions.poolRef:", "NET_RAW", "sidecar")
+}
+
 // TestPoolLimits: limits that differ from those of a Pool become a part of the claim, where the cluster can give them to a pod that exists.
 func TestPoolLimits(t *testing.T) {
 	t.Parallel()

@@ -36,8 +36,11 @@ func fits(pool *v1alpha1.Pool, spec lifecycle.Spec, class lifecycle.RuntimeClass
 		return nil, lifecycle.Invalidf("volumes: the pods of Pool %q exist already, so volumes cannot be added", pool.Name)
 	case len(spec.Requests) > 0:
 		return nil, lifecycle.Invalidf("resourceRequests: the pods of Pool %q exist already, with what is reserved for them", pool.Name)
-	case spec.NetworkPolicy != nil:
-		return nil, lifecycle.Invalidf("networkPolicy: the pods of Pool %q exist already, so an egress sidecar cannot be added", pool.Name)
+	case spec.NetworkPolicy != nil && v1alpha1.EgressSidecar(&template.Spec) == nil:
+		return nil, lifecycle.Invalidf("networkPolicy: the pods of Pool %q exist already, without an egress sidecar, and none can be added", pool.Name)
+	}
+	if err := class.CheckPolicy(spec.NetworkPolicy); err != nil {
+		return nil, err
 	}
 	return fitsLimits(pool.Name, waiting, spec.Resources, resizes)
 }
@@ -96,4 +99,16 @@ func (c *Cluster) resizes() (bool, error) {
 	can := slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == "pods/resize" })
 	c.canResize.Store(can)
 	return can, nil
+}
+
+// policyOfClaim is a network policy as the egress sidecar takes it, empty without one.
+func (c *Cluster) policyOfClaim(policy *lifecycle.NetworkPolicy) (string, error) {
+	if policy == nil {
+		return "", nil
+	}
+	variables, whole, err := c.NewGuard("").Environment(lifecycle.Sidecar{}, policy)
+	if err == nil && !whole {
+		err = lifecycle.Invalidf("networkPolicy: is too large for a pod; it must fit into 100 KiB of JSON")
+	}
+	return variables[variablePolicy], err
 }

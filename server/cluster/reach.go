@@ -49,7 +49,7 @@ func (c *Cluster) guarded(ctx context.Context, id string) (Guard, lifecycle.Side
 		return nil, lifecycle.Sidecar{}, err
 	}
 	if !e.HasSidecar() {
-		return nil, lifecycle.Sidecar{}, lifecycle.Conflictf("the sandbox has no egress sidecar: when it was created, egress.image was not set, or it came from a pool")
+		return nil, lifecycle.Sidecar{}, lifecycle.Conflictf("the sandbox has no egress sidecar: when it was created, egress.image was not set, or its Pool has none")
 	}
 	if err := e.Sandbox.Status.State.CheckSidecar(); err != nil {
 		return nil, lifecycle.Sidecar{}, err

@@ -33,7 +33,10 @@ const (
 const resourceGPU corev1.ResourceName = "nvidia.com/gpu"
 
 // variableGuardToken is the variable of the egress sidecar with its token.
-const variableGuardToken = "EGRESS_ACCESS_TOKEN"
+const variableGuardToken = v1alpha1.EnvEgressToken
+
+// variablePolicy is the one with the policy that it begins with.
+const variablePolicy = "EGRESS_POLICY"
 
 // egressState is where the egress sidecar keeps what must survive its container.
 const egressState = "/run/egress"

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -32,11 +33,12 @@ type attempt struct {
 	pod       types.UID
 	address   string
 
-	resized bool   // the pod has the limits of the claim
-	token   string // empty while the Secrets were not read
-	body    []byte
-	taken   bool      // execd has accepted the claim
-	since   time.Time // when it had, for the pauses
+	confined bool   // the egress sidecar has the policy of the claim
+	resized  bool   // the pod has the limits of the claim
+	token    string // empty while the Secrets were not read
+	body     []byte
+	taken    bool      // execd has accepted the claim
+	since    time.Time // when it had, for the pauses
 }
 
 // who answers on execd's port.
@@ -72,7 +74,44 @@ func (a *attempt) advance(ctx context.Context) batch.ClaimState {
 	case a.taken: // it is being replaced by the sandbox's
 		return batch.ClaimState{Message: "its pod is claimed, and does not serve it yet"}
 	}
+	if a.claim.NetworkPolicy != "" && !a.confined {
+		if state := a.confine(ctx); !a.confined {
+			return state
+		}
+	}
 	return a.send(ctx)
+}
+
+// confine gives the egress sidecar the policy of the claim. It sets a.confined once that is in force.
+func (a *attempt) confine(ctx context.Context) batch.ClaimState {
+	asking, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	token, err := a.keys.SidecarToken(asking, a.namespace, a.name)
+	if err != nil {
+		return batch.ClaimState{Message: err.Error()}
+	}
+	url := "http://" + net.JoinHostPort(a.address, strconv.Itoa(v1alpha1.PortEgress)) + "/policy"
+	request, err := http.NewRequestWithContext(asking, http.MethodPut, url, strings.NewReader(a.claim.NetworkPolicy))
+	if err != nil {
+		return failed("%v", err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set(v1alpha1.HeaderEgressToken, token)
+	response, err := a.http.Do(request)
+	if err != nil {
+		return batch.ClaimState{Message: "the egress sidecar of its pod does not answer"}
+	}
+	defer response.Body.Close()
+	switch response.StatusCode {
+	case http.StatusOK:
+		a.confined = true
+		return batch.ClaimState{}
+	case http.StatusBadRequest, http.StatusUnauthorized, http.StatusRequestEntityTooLarge:
+		state := failed("the egress sidecar of its pod refuses the policy: %s", reason(response))
+		state.Reason = v1alpha1.ReasonNetworkError
+		return state
+	}
+	return batch.ClaimState{Message: "the egress sidecar of its pod refuses the policy for now: " + reason(response)}
 }
 
 func failed(format string, args ...any) batch.ClaimState {
@@ -161,7 +200,7 @@ func (a *attempt) send(ctx context.Context) batch.ClaimState {
 	digest := claims.Digest(a.body)
 	signing, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	proof, err := a.sign(signing, a.namespace, a.pod, a.token, digest)
+	proof, err := a.keys.SignClaim(signing, a.namespace, a.pod, a.token, digest)
 	if err != nil {
 		return batch.ClaimState{Message: err.Error()}
 	}

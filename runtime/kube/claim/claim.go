@@ -28,14 +28,19 @@ const (
 	maxAnswer = 4096
 )
 
-// Sign signs a claim of the pod with this UID (claims.Prove).
-type Sign func(ctx context.Context, namespace string, pod types.UID, token, digest string) (string, error)
+// Keys are what the controller proves itself to pods with.
+type Keys interface {
+	// SignClaim signs a claim of the pod with this UID (claims.Prove).
+	SignClaim(ctx context.Context, namespace string, pod types.UID, token, digest string) (string, error)
+	// SidecarToken returns the token of the egress sidecar in a pod.
+	SidecarToken(ctx context.Context, namespace, pod string) (string, error)
+}
 
 // Claims follows the claims of pods. It keeps nothing that a pod does not show: after a restart of
 // the controller each execd is asked whether it is the sandbox's already.
 type Claims struct {
 	enqueue func(namespace, name string)
-	sign    Sign
+	keys    Keys
 	live    client.Reader
 	pods    client.SubResourceClient // resizes pods
 	http    *http.Client
@@ -52,10 +57,10 @@ type Claims struct {
 // New returns Claims that call enqueue, which must not block, when the claim of a batch has changed.
 // They read pods and the Secrets that claims name with live, which must not be a cache, and resize pods
 // with resize, which is the client of that subresource. Its Start ends them.
-func New(enqueue func(namespace, name string), sign Sign, live client.Reader,
+func New(enqueue func(namespace, name string), keys Keys, live client.Reader,
 	resize client.SubResourceClient) *Claims {
 	c := &Claims{
-		enqueue: enqueue, sign: sign, live: live, pods: resize, port: v1alpha1.PortExecd,
+		enqueue: enqueue, keys: keys, live: live, pods: resize, port: v1alpha1.PortExecd,
 		http:      sandboxhttp.NewClient(sandboxhttp.Options{Timeout: answerTime, MaxAnswer: maxAnswer}),
 		followers: make(map[types.NamespacedName]*follower),
 	}

@@ -90,15 +90,21 @@ func newWorld(t *testing.T, reader client.Reader) *world {
 
 // controller is a process of the controller, which ends with the test.
 func (w *world) controller(reader client.Reader) *Claims {
-	c := New(func(string, string) {}, func(_ context.Context, _ string, pod types.UID, token, digest string) (string, error) {
-		w.asked.Add(1)
-		return claims.Prove(w.key, string(pod), token, digest), nil
-	}, reader, nil)
+	c := New(func(string, string) {}, w, reader, nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- c.Start(ctx) }()
 	w.Cleanup(func() { cancel(); <-done })
 	return c
+}
+
+func (w *world) SignClaim(_ context.Context, _ string, pod types.UID, token, digest string) (string, error) {
+	w.asked.Add(1)
+	return claims.Prove(w.key, string(pod), token, digest), nil
+}
+
+func (w *world) SidecarToken(context.Context, string, string) (string, error) {
+	return "", fmt.Errorf("no pod here has a sidecar")
 }
 
 // pod starts an execd that waits for the claim of a pod, and has the claims use its port.

@@ -39,8 +39,8 @@ func NewKeys(reader client.Reader, writer client.Writer) *Keys {
 }
 
 // Equip makes the task-executor of a pod that is about to be created accept this controller's
-// proofs and no others, and a container that waits for a claim only this controller's claims. A pod
-// without either stays as it is.
+// proofs and no others, and a container that waits for a claim only this controller's claims; the
+// egress sidecar beside that gets a token of its own. A pod without either stays as it is.
 func (k *Keys) Equip(ctx context.Context, pod *corev1.Pod) error {
 	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for i := range list {
@@ -54,6 +54,15 @@ func (k *Keys) Equip(ctx context.Context, pod *corev1.Pod) error {
 		}
 	}
 	if waiting := v1alpha1.WaitingContainer(&pod.Spec); waiting != nil {
+		if sidecar := v1alpha1.EgressSidecar(&pod.Spec); sidecar != nil {
+			token, err := k.SidecarToken(ctx, pod.Namespace, pod.Name)
+			if err != nil {
+				return err
+			}
+			sidecar.Env = append(slices.DeleteFunc(sidecar.Env, func(v corev1.EnvVar) bool {
+				return v.Name == v1alpha1.EnvEgressToken
+			}), corev1.EnvVar{Name: v1alpha1.EnvEgressToken, Value: token})
+		}
 		return k.equip(ctx, pod.Namespace, waiting, claims.KeyVariable, claims.PodVariable)
 	}
 	return nil
@@ -76,6 +85,15 @@ func (k *Keys) equip(ctx context.Context, namespace string, c *corev1.Container,
 		}},
 	)
 	return nil
+}
+
+// SidecarToken returns the token of the egress sidecar in a pod that waits for a claim.
+func (k *Keys) SidecarToken(ctx context.Context, namespace, pod string) (string, error) {
+	key, err := k.key(ctx, namespace)
+	if err != nil {
+		return "", err
+	}
+	return v1alpha1.SidecarToken(key.Seed(), namespace, pod), nil
 }
 
 // SignClaim signs a claim of a pod (claims.Prove).

@@ -54,17 +54,27 @@ func (m *Manager) tasks(lease *pool.Lease, enqueuer *batch.Enqueuer,
 	return t, m.Add(t)
 }
 
+// leading are keys that are of use only while this controller certainly leads.
+type leading struct {
+	*executor.Keys
+	lease *pool.Lease
+}
+
+// SignClaim implements claim.Keys.
+func (l leading) SignClaim(ctx context.Context, namespace string, pod types.UID, token,
+	digest string) (string, error) {
+	if !l.lease.Held() {
+		return "", pool.ErrNotLeading
+	}
+	return l.Keys.SignClaim(ctx, namespace, pod, token, digest)
+}
+
 // claims makes the part that claims pods, which ends with the manager. It signs only while this
 // controller certainly leads.
 func (m *Manager) claims(lease *pool.Lease, enqueuer *batch.Enqueuer,
 	keys *executor.Keys) (batch.Claims, error) {
-	c := claim.New(enqueuer.Enqueue, func(ctx context.Context, namespace string, pod types.UID, token,
-		digest string) (string, error) {
-		if !lease.Held() {
-			return "", pool.ErrNotLeading
-		}
-		return keys.SignClaim(ctx, namespace, pod, token, digest)
-	}, m.GetAPIReader(), m.GetClient().SubResource("resize"))
+	c := claim.New(enqueuer.Enqueue, leading{keys, lease}, m.GetAPIReader(),
+		m.GetClient().SubResource("resize"))
 	return c, m.Add(c)
 }
 

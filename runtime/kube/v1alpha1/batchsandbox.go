@@ -209,6 +209,15 @@ type Claim struct {
 	//
 	// +optional
 	Limits corev1.ResourceList `json:"limits,omitempty"`
+	// Egress says that the pod has an egress sidecar.
+	//
+	// +optional
+	Egress bool `json:"egress,omitempty"`
+	// NetworkPolicy, unless it is empty, is what the egress sidecar holds before the entrypoint starts, as
+	// the JSON of its API.
+	//
+	// +optional
+	NetworkPolicy string `json:"networkPolicy,omitempty"`
 	// Token is the entry of a Secret in the batch's namespace with what execd demands as its access
 	// token from then on.
 	Token SecretKeySelector `json:"token"`

@@ -57,6 +57,7 @@ const (
 	ContainerEgress       = "egress"        // the init container that is the egress sidecar
 	PortTaskExecutor      = 5758
 	PortExecd             = 44772
+	PortEgress            = 18080
 )
 
 // How the controller proves itself to the task-executor in a pod: it signs with the key of the
@@ -74,6 +75,12 @@ const (
 const (
 	EnvExecdToken    = "EXECD_ACCESS_TOKEN"
 	HeaderExecdToken = "X-EXECD-ACCESS-TOKEN"
+)
+
+// The token of an egress sidecar: its variable, and the header of its API.
+const (
+	EnvEgressToken    = "EGRESS_ACCESS_TOKEN"
+	HeaderEgressToken = "X-EGRESS-ACCESS-TOKEN"
 )
 
 // The letters of BatchSandboxStatus.Outcomes.

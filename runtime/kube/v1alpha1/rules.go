@@ -1,6 +1,7 @@
 package v1alpha1
 
 import (
+	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -63,8 +64,25 @@ func CheckClaimPod(template *corev1.PodTemplateSpec) error {
 			waiting.Name, AnnotationMainContainer)
 	case main == "" && waiting != &template.Spec.Containers[0]:
 		return fmt.Errorf("template.spec.containers must have the waiting container %s first", waiting.Name)
+	case EgressSidecar(&template.Spec) != nil && !confined(waiting.SecurityContext):
+		return fmt.Errorf("container %s must drop NET_RAW or ALL in securityContext.capabilities, add neither NET_RAW "+
+			"nor NET_ADMIN, and not be privileged: it could pass by the egress sidecar", waiting.Name)
 	}
 	return nil
+}
+
+// confined reports whether a container can neither change the rules of the egress sidecar beside it nor
+// forge what they go by.
+func confined(c *corev1.SecurityContext) bool {
+	if c == nil || c.Capabilities == nil || c.Privileged != nil && *c.Privileged {
+		return false
+	}
+	drops := slices.ContainsFunc(c.Capabilities.Drop, func(name corev1.Capability) bool {
+		return name == "ALL" || name == "NET_RAW"
+	})
+	return drops && !slices.ContainsFunc(c.Capabilities.Add, func(name corev1.Capability) bool {
+		return name == "ALL" || name == "NET_RAW" || name == "NET_ADMIN"
+	})
 }
 
 // Confine gives a pod that runs foreign code no token for the API server, unless its template asks
@@ -145,4 +163,12 @@ func EgressSidecar(spec *corev1.PodSpec) *corev1.Container {
 		}
 	}
 	return nil
+}
+
+// SidecarToken returns the token of the egress sidecar in a pod of a Pool, which follows from the key
+// of its namespace (EntryExecutorKey) and the name of the pod: those who may read the Secret know it.
+func SidecarToken(key []byte, namespace, pod string) string {
+	sum := hmac.New(sha256.New, key)
+	fmt.Fprintf(sum, "sandbox.internal egress v1\x00%s\x00%s", namespace, pod)
+	return hex.EncodeToString(sum.Sum(nil))
 }

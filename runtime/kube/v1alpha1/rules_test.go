@@ -80,3 +80,24 @@ func TestCheckClaimPod(t *testing.T) {
 		t.Errorf("a second container that is named the main one: %v", err)
 	}
 }
+
+// TestClaimPodBesideSidecar: what could pass by the egress sidecar is no sandbox with a policy.
+func TestClaimPodBesideSidecar(t *testing.T) {
+	for name, test := range map[string]struct {
+		context *corev1.SecurityContext
+		allowed bool
+	}{
+		"nothing":    {nil, false},
+		"drops":      {&corev1.SecurityContext{Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"NET_RAW"}}}, true},
+		"drops all":  {&corev1.SecurityContext{Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}}, true},
+		"adds":       {&corev1.SecurityContext{Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: []corev1.Capability{"NET_ADMIN"}}}, false},
+		"privileged": {&corev1.SecurityContext{Privileged: ptr.To(true), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}}, false},
+	} {
+		template := waiting()
+		template.Spec.InitContainers = []corev1.Container{{Name: ContainerEgress, RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways)}}
+		template.Spec.Containers[0].SecurityContext = test.context
+		if err := CheckClaimPod(template); (err == nil) != test.allowed {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

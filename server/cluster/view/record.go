@@ -192,6 +192,9 @@ func Annotate(b *v1alpha1.BatchSandbox, name string, value any) error {
 
 // HasSidecar reports whether the sandbox has an egress sidecar.
 func (e *Entry) HasSidecar() bool {
+	if claim := e.Batch.Spec.Claim; claim != nil {
+		return claim.Egress
+	}
 	return e.Batch.Spec.Template != nil && slices.ContainsFunc(e.Batch.Spec.Template.Spec.InitContainers,
 		func(c corev1.Container) bool { return c.Name == ContainerSidecar })
 }
@@ -217,7 +220,7 @@ func trim(b *v1alpha1.BatchSandbox) {
 		b.Spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{InitContainers: names}}
 	}
 	if claim := b.Spec.Claim; claim != nil {
-		b.Spec.Claim = &v1alpha1.Claim{Container: claim.Container}
+		b.Spec.Claim = &v1alpha1.Claim{Container: claim.Container, Egress: claim.Egress}
 	}
 	b.Spec.TaskTemplate, b.Spec.ShardPatches, b.Spec.ShardTaskPatches = nil, nil, nil
 	b.Status.TaskStats, b.Status.Conditions = nil, nil

@@ -117,6 +117,50 @@ func TestPoolRestricted(t *testing.T) {
 	kubectl(t, s.Instance, "", "delete", "pool", "warm")
 }
 
+// TestPoolPolicy: the policy of a request holds in a pod of a Pool with a sidecar before its program runs, and can be changed; no other sandbox
+// of the Pool has it, or its token.
+func TestPoolPolicy(t *testing.T) {
+	s := lives.Start(t, onKubernetes(), lives.Plan{})
+	pool := strings.NewReplacer(busyboxImage, baseImage, "      initContainers:\n", fmt.Sprintf(`      initContainers:
+        - name: egress
+          image: %s
+          restartPolicy: Always
+          startupProbe: {httpGet: {path: /healthz, port: 18080}, periodSeconds: 1, failureThreshold: 60}
+          securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL], add: [NET_ADMIN]}}
+          volumeMounts: [{name: egress, mountPath: /run/egress}]
+`, egressImage), "volumes: [", "volumes: [{name: egress, emptyDir: {}}, ").Replace(apiPool("walled", 3, 4, "capabilities: {drop: [NET_ADMIN, NET_RAW]}"))
+	kubectl(t, s.Instance, pool, "apply", "-f", "-")
+	available(t, s.Instance, "walled", 3)
+	request := func(words ...string) lifecycle.CreateSandboxRequest {
+		r := fromPool("walled", "")
+		r.Image.URI, r.Entrypoint = baseImage, words
+		return r
+	}
+	target := addressOf(t, s, s.Running(t, request("python3", "-m", "http.server", "8000")))
+	reaching := "curl --silent --noproxy '*' --output /dev/null --connect-timeout 10 --max-time 20 http://" + target + ":8000/"
+	free := s.Running(t, request("sleep", "infinity"))
+	lives.Eventually(t, "a sandbox without a policy reaches the other one", func() bool { return s.Enter(t, free).Run(t, reaching).Code == 0 })
+	deny := lifecycle.NetworkActionDeny
+	r := request("sh", "-c", reaching+"; echo $? > /tmp/first; exec sleep infinity")
+	r.NetworkPolicy = &lifecycle.NetworkPolicy{DefaultAction: &deny}
+	id := s.Running(t, r)
+	inside := s.Enter(t, id)
+	lives.Eventually(t, "its program has tried", func() bool { return inside.Run(t, "cat /tmp/first").Stdout != "" })
+	if first := inside.Run(t, "cat /tmp/first").Stdout; first == "0\n" {
+		t.Error("the first thing that its program does passes the policy")
+	}
+	if policy := s.Policy(t, "GET", id, ""); policy.DefaultAction == nil || *policy.DefaultAction != deny {
+		t.Errorf("the policy is %+v", policy)
+	}
+	s.Policy(t, "PUT", id, fmt.Sprintf(`{"defaultAction":"deny","egress":[{"action":"allow","target":%q}]}`, target))
+	lives.Eventually(t, "it reaches what is allowed now", func() bool { return inside.Run(t, reaching).Code == 0 })
+	mine, other := s.Endpoint(t, id, 18080), s.Endpoint(t, free, 18080)
+	if len(mine.Headers) == 0 || fmt.Sprint(mine.Headers) == fmt.Sprint(other.Headers) {
+		t.Errorf("the sidecars have the same token: %v", mine.Headers)
+	}
+	emptied(t, s.Instance)
+}
+
 // TestTasks runs tasks of a batch in pods of a Pool with task-executors.
 func TestTasks(t *testing.T) {
 	s := lives.Start(t, onKubernetes(), lives.Plan{})
