@@ -28,7 +28,7 @@ func blocks(t *testing.T, page, language string) (found []string) {
 	return found
 }
 
-// documentedPool returns the Pool with execd and a task-executor that docs/kubernetes.md shows.
+// documentedPool returns the Pool for sandboxes of the API that docs/kubernetes.md shows.
 func documentedPool(t *testing.T) string {
 	t.Helper()
 	for _, block := range blocks(t, "kubernetes.md", "yaml") {
@@ -71,8 +71,8 @@ func TestDocumentedResources(t *testing.T) {
 			kubectl(t, block, "-n", "sandboxes", "apply", "--dry-run=server", "--validate=strict", "-f", "-")
 		}
 	}
-	if resources != 3 {
-		t.Errorf("%d resources are found, not the batch, the Pool and the batch with tasks of docs/kubernetes.md", resources)
+	if resources != 4 {
+		t.Errorf("%d resources are found, not the batch, the two Pools and the batch with tasks of docs/kubernetes.md", resources)
 	}
 }
 

@@ -462,6 +462,7 @@ func TestAccountsMayNoMore(t *testing.T) {
 			"events.events.k8s.io [create patch]",
 			"leases.coordination.k8s.io [get]",
 			"pods [get list watch create patch delete]",
+			"pods/resize [patch]",
 			"pools.sandbox.internal [get list watch patch]",
 			"pools.sandbox.internal/finalizers [update]",
 			"pools.sandbox.internal/status [patch]",

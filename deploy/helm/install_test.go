@@ -104,7 +104,7 @@ func (i *installed) servesFromTheDocumentedPool(server string) {
 	i.t.Helper()
 	pool := documentedPool(i.t)
 	for from, to := range map[string]string{
-		`example.com/sandbox/execd:[0-9.]+`: "sandbox/execd:dev", `example.com/sandbox/task-executor:[0-9.]+`: "sandbox/task-executor:dev",
+		`example.com/sandbox/execd:[0-9.]+`: "sandbox/execd:dev",
 		`python:3.12-slim`: "sandbox/base:dev", `namespace: sandboxes`: "namespace: boxes", `(bufferMin|poolMin): [0-9]+`: "$1: 1", `bufferMax: [0-9]+`: "bufferMax: 1",
 	} {
 		pool = regexp.MustCompile(from).ReplaceAllString(pool, to)

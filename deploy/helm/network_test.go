@@ -132,7 +132,7 @@ func TestNetworkPolicies(t *testing.T) {
 		}
 	}
 	want := map[string]string{
-		"walled/sandbox-server": "[{TCP 44772} {TCP 18080}]", "walled/sandbox-controller": "[{TCP 44772} {TCP 5758}]", "walled/sandbox-gateway": "[{TCP 44772}]",
+		"walled/sandbox-server": "[{TCP 44772} {TCP 18080}]", "walled/sandbox-controller": "[{TCP 44772} {TCP 5758} {TCP 18080}]", "walled/sandbox-gateway": "[{TCP 44772}]",
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("sandboxes are reached by %v, want %v", got, want)

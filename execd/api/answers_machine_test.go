@@ -202,6 +202,7 @@ func tooLarge(d *daemon) []answer {
 		large("moveFiles", "POST /files/mv", json, "body"),
 		large("replaceInFiles", "POST /files/replace", json, "body"),
 		large("makeDirectories", "POST /directories", json, "body"),
+		large("claim", "POST /claim", json, "body"),
 		metadata,
 	}
 }

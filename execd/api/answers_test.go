@@ -51,6 +51,9 @@ var unprovoked = map[string]string{
 	"watchFiles 500":     "every error of inotify(7) has a kind",
 	"uploadFiles 404":    "needs a folder that is removed while its file arrives",
 
+	"claim 500": "works on memory",
+	"claim 503": "cut off together with its connection",
+
 	"freeze 500": "needs a process that does not stop",
 	"freeze 503": "cut off together with its connection",
 	"thaw 500":   "needs a process that may not be signalled",
@@ -186,10 +189,12 @@ func TestEveryDeclaredAnswer(t *testing.T) {
 	check(outOfDescriptors(t, transport))
 	check(atProcessLimit(t, transport))
 	check(frozen(t, transport))
+	check(claimRefusals(t, plain))
 	successes(t, plain)
 	codeSuccesses(t, plain)
 	terminalSuccesses(t, plain)
 	watchSuccesses(t, plain)
+	claimSuccess(t, transport)
 
 	for _, pair := range transport.Unseen() {
 		if unprovoked[pair] == "" {

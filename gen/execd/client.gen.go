@@ -90,6 +90,42 @@ func WithRequestEditorFn(fn RequestEditorFn) ClientOption {
 // The interface specification for the client above.
 type ClientInterface interface {
 
+	// ClaimWithBody Make a waiting container a sandbox
+	//
+	// For the controller of a cluster alone. A container of a Pool that was started with
+	// `execd-init await` runs nothing but a daemon that waits: it answers `GET /ping`,
+	// without a proof, and takes one claim, which carries the signature of the controller.
+	// Then the container becomes the sandbox that the claim describes, as if it had been
+	// started so: the entrypoint starts, and the daemon demands the token that the claim
+	// has brought. No container takes a second claim: a sandbox answers 409.
+	//
+	// The header `X-EXECD-ACCESS-TOKEN` is the token to be. `Repr-Digest` must have the
+	// body's `sha-256`. The claim has taken effect when `GET /ping` answers a challenge
+	// with the proof for that token.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /claim (the `Claim` operationId).
+	ClaimWithBody(ctx context.Context, params *ClaimParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// Claim Make a waiting container a sandbox
+	//
+	// For the controller of a cluster alone. A container of a Pool that was started with
+	// `execd-init await` runs nothing but a daemon that waits: it answers `GET /ping`,
+	// without a proof, and takes one claim, which carries the signature of the controller.
+	// Then the container becomes the sandbox that the claim describes, as if it had been
+	// started so: the entrypoint starts, and the daemon demands the token that the claim
+	// has brought. No container takes a second claim: a sandbox answers 409.
+	//
+	// The header `X-EXECD-ACCESS-TOKEN` is the token to be. `Repr-Digest` must have the
+	// body's `sha-256`. The claim has taken effect when `GET /ping` answers a challenge
+	// with the proof for that token.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /claim (the `Claim` operationId).
+	Claim(ctx context.Context, params *ClaimParams, body ClaimJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// InterruptCode Interrupt the running cell of a context
 	//
 	// The cell's stream ends with an `error` event, `KeyboardInterrupt` where the kernel
@@ -515,6 +551,62 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /thaw (the `Thaw` operationId).
 	Thaw(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+}
+
+// ClaimWithBody Make a waiting container a sandbox
+//
+// For the controller of a cluster alone. A container of a Pool that was started with
+// `execd-init await` runs nothing but a daemon that waits: it answers `GET /ping`,
+// without a proof, and takes one claim, which carries the signature of the controller.
+// Then the container becomes the sandbox that the claim describes, as if it had been
+// started so: the entrypoint starts, and the daemon demands the token that the claim
+// has brought. No container takes a second claim: a sandbox answers 409.
+//
+// The header `X-EXECD-ACCESS-TOKEN` is the token to be. `Repr-Digest` must have the
+// body's `sha-256`. The claim has taken effect when `GET /ping` answers a challenge
+// with the proof for that token.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /claim (the `Claim` operationId).
+func (c *Client) ClaimWithBody(ctx context.Context, params *ClaimParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewClaimRequestWithBody(c.Server, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// Claim Make a waiting container a sandbox
+//
+// For the controller of a cluster alone. A container of a Pool that was started with
+// `execd-init await` runs nothing but a daemon that waits: it answers `GET /ping`,
+// without a proof, and takes one claim, which carries the signature of the controller.
+// Then the container becomes the sandbox that the claim describes, as if it had been
+// started so: the entrypoint starts, and the daemon demands the token that the claim
+// has brought. No container takes a second claim: a sandbox answers 409.
+//
+// The header `X-EXECD-ACCESS-TOKEN` is the token to be. `Repr-Digest` must have the
+// body's `sha-256`. The claim has taken effect when `GET /ping` answers a challenge
+// with the proof for that token.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /claim (the `Claim` operationId).
+func (c *Client) Claim(ctx context.Context, params *ClaimParams, body ClaimJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewClaimRequest(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
 }
 
 // InterruptCode Interrupt the running cell of a context
@@ -1381,6 +1473,72 @@ func (c *Client) Thaw(ctx context.Context, reqEditors ...RequestEditorFn) (*http
 		return nil, err
 	}
 	return c.Client.Do(req)
+}
+
+// NewClaimRequest calls the generic Claim builder with application/json body
+func NewClaimRequest(server string, params *ClaimParams, body ClaimJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewClaimRequestWithBody(server, params, "application/json", bodyReader)
+}
+
+// NewClaimRequestWithBody constructs an http.Request for the Claim method, with any body, and a specified content type
+func NewClaimRequestWithBody(server string, params *ClaimParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/claim")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.XEXECDCLAIMPROOF != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-EXECD-CLAIM-PROOF", *params.XEXECDCLAIMPROOF, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-EXECD-CLAIM-PROOF", headerParam0)
+		}
+
+		if params.ReprDigest != nil {
+			var headerParam1 string
+
+			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "Repr-Digest", *params.ReprDigest, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Repr-Digest", headerParam1)
+		}
+
+	}
+
+	return req, nil
 }
 
 // NewInterruptCodeRequest constructs an http.Request for the InterruptCode method
@@ -3157,6 +3315,42 @@ func WithBaseURL(baseURL string) ClientOption {
 // ClientWithResponsesInterface is the interface specification for the client with responses above.
 type ClientWithResponsesInterface interface {
 
+	// ClaimWithBodyWithResponse Make a waiting container a sandbox
+	//
+	// For the controller of a cluster alone. A container of a Pool that was started with
+	// `execd-init await` runs nothing but a daemon that waits: it answers `GET /ping`,
+	// without a proof, and takes one claim, which carries the signature of the controller.
+	// Then the container becomes the sandbox that the claim describes, as if it had been
+	// started so: the entrypoint starts, and the daemon demands the token that the claim
+	// has brought. No container takes a second claim: a sandbox answers 409.
+	//
+	// The header `X-EXECD-ACCESS-TOKEN` is the token to be. `Repr-Digest` must have the
+	// body's `sha-256`. The claim has taken effect when `GET /ping` answers a challenge
+	// with the proof for that token.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /claim (the `Claim` operationId).
+	ClaimWithBodyWithResponse(ctx context.Context, params *ClaimParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ClaimResponse, error)
+
+	// ClaimWithResponse Make a waiting container a sandbox
+	//
+	// For the controller of a cluster alone. A container of a Pool that was started with
+	// `execd-init await` runs nothing but a daemon that waits: it answers `GET /ping`,
+	// without a proof, and takes one claim, which carries the signature of the controller.
+	// Then the container becomes the sandbox that the claim describes, as if it had been
+	// started so: the entrypoint starts, and the daemon demands the token that the claim
+	// has brought. No container takes a second claim: a sandbox answers 409.
+	//
+	// The header `X-EXECD-ACCESS-TOKEN` is the token to be. `Repr-Digest` must have the
+	// body's `sha-256`. The claim has taken effect when `GET /ping` answers a challenge
+	// with the proof for that token.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /claim (the `Claim` operationId).
+	ClaimWithResponse(ctx context.Context, params *ClaimParams, body ClaimJSONRequestBody, reqEditors ...RequestEditorFn) (*ClaimResponse, error)
+
 	// InterruptCodeWithResponse Interrupt the running cell of a context
 	//
 	// The cell's stream ends with an `error` event, `KeyboardInterrupt` where the kernel
@@ -3634,6 +3828,89 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /thaw (the `Thaw` operationId).
 	ThawWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ThawResponse, error)
+}
+
+type ClaimResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *Empty
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON409 the response for an HTTP 409 `application/json` response
+	JSON409 *Claimed
+	// JSON413 the response for an HTTP 413 `application/json` response
+	JSON413 *ContentTooLarge
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *RuntimeError
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r ClaimResponse) GetJSON202() *Empty {
+	return r.JSON202
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r ClaimResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r ClaimResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON409 returns the response for an HTTP 409 `application/json` response
+func (r ClaimResponse) GetJSON409() *Claimed {
+	return r.JSON409
+}
+
+// GetJSON413 returns the response for an HTTP 413 `application/json` response
+func (r ClaimResponse) GetJSON413() *ContentTooLarge {
+	return r.JSON413
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r ClaimResponse) GetJSON500() *RuntimeError {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r ClaimResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r ClaimResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ClaimResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ClaimResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ClaimResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
 }
 
 type InterruptCodeResponse struct {
@@ -6595,6 +6872,54 @@ func (r ThawResponse) ContentType() string {
 	return ""
 }
 
+// ClaimWithBodyWithResponse Make a waiting container a sandbox
+//
+// For the controller of a cluster alone. A container of a Pool that was started with
+// `execd-init await` runs nothing but a daemon that waits: it answers `GET /ping`,
+// without a proof, and takes one claim, which carries the signature of the controller.
+// Then the container becomes the sandbox that the claim describes, as if it had been
+// started so: the entrypoint starts, and the daemon demands the token that the claim
+// has brought. No container takes a second claim: a sandbox answers 409.
+//
+// The header `X-EXECD-ACCESS-TOKEN` is the token to be. `Repr-Digest` must have the
+// body's `sha-256`. The claim has taken effect when `GET /ping` answers a challenge
+// with the proof for that token.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /claim (the `Claim` operationId).
+func (c *ClientWithResponses) ClaimWithBodyWithResponse(ctx context.Context, params *ClaimParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ClaimResponse, error) {
+	rsp, err := c.ClaimWithBody(ctx, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseClaimResponse(rsp)
+}
+
+// ClaimWithResponse Make a waiting container a sandbox
+//
+// For the controller of a cluster alone. A container of a Pool that was started with
+// `execd-init await` runs nothing but a daemon that waits: it answers `GET /ping`,
+// without a proof, and takes one claim, which carries the signature of the controller.
+// Then the container becomes the sandbox that the claim describes, as if it had been
+// started so: the entrypoint starts, and the daemon demands the token that the claim
+// has brought. No container takes a second claim: a sandbox answers 409.
+//
+// The header `X-EXECD-ACCESS-TOKEN` is the token to be. `Repr-Digest` must have the
+// body's `sha-256`. The claim has taken effect when `GET /ping` answers a challenge
+// with the proof for that token.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /claim (the `Claim` operationId).
+func (c *ClientWithResponses) ClaimWithResponse(ctx context.Context, params *ClaimParams, body ClaimJSONRequestBody, reqEditors ...RequestEditorFn) (*ClaimResponse, error) {
+	rsp, err := c.Claim(ctx, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseClaimResponse(rsp)
+}
+
 // InterruptCodeWithResponse Interrupt the running cell of a context
 //
 // The cell's stream ends with an `error` event, `KeyboardInterrupt` where the kernel
@@ -7335,6 +7660,74 @@ func (c *ClientWithResponses) ThawWithResponse(ctx context.Context, reqEditors .
 		return nil, err
 	}
 	return ParseThawResponse(rsp)
+}
+
+// ParseClaimResponse parses an HTTP response from a ClaimWithResponse call
+func ParseClaimResponse(rsp *http.Response) (*ClaimResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ClaimResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest Empty
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest Claimed
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON409 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest ContentTooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest RuntimeError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	return response, nil
 }
 
 // ParseInterruptCodeResponse parses an HTTP response from a InterruptCodeWithResponse call

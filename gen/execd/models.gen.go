@@ -162,6 +162,24 @@ func (e TerminalNewsType) Valid() bool {
 	}
 }
 
+// ClaimEnv Variables beside those of the container; one of the same name takes the place of the container's.
+//
+// Example: {"GREETING":"hello"}
+type ClaimEnv map[string]string
+
+// ClaimRequest What a waiting container becomes.
+type ClaimRequest struct {
+	// Entrypoint The program of the sandbox and its arguments.
+	//
+	// Example: ["python3","-m","http.server"]
+	Entrypoint []string `json:"entrypoint"`
+
+	// Env Variables beside those of the container; one of the same name takes the place of the container's.
+	//
+	// Example: {"GREETING":"hello"}
+	Env ClaimEnv `json:"env,omitempty"`
+}
+
 // CodeContext A kernel that keeps its variables.
 type CodeContext struct {
 	// ID The id of a context (the session identifier).
@@ -1013,6 +1031,9 @@ type Paths = []Path
 // BadRequest Why a request was not fulfilled.
 type BadRequest = Error
 
+// Claimed Why a request was not fulfilled.
+type Claimed = Error
+
 // Conflict Why a request was not fulfilled.
 type Conflict = Error
 
@@ -1048,6 +1069,18 @@ type Unavailable = Error
 
 // UnknownParameter Why a request was not fulfilled.
 type UnknownParameter = Error
+
+// ClaimParams defines parameters for Claim.
+type ClaimParams struct {
+	// XEXECDCLAIMPROOF An Ed25519 signature in base64 (RFC 4648, section 5, without padding), by the key
+	// whose public part the container has in `EXECD_CLAIM_KEY`, over `execd claim 1`,
+	// the UID of the pod, the token, and the value of `Repr-Digest`, with a zero byte
+	// between each two.
+	XEXECDCLAIMPROOF *string `json:"X-EXECD-CLAIM-PROOF,omitempty"`
+
+	// ReprDigest The SHA-256 of the body (RFC 9530).
+	ReprDigest *string `json:"Repr-Digest,omitempty"`
+}
 
 // InterruptCodeParams defines parameters for InterruptCode.
 type InterruptCodeParams struct {
@@ -1245,6 +1278,9 @@ type StartTerminalParams struct {
 	// what that started may run on. Without an Idempotency-Key the header has no meaning.
 	IdempotencyAge *IdempotencyAge `json:"Idempotency-Age,omitempty"`
 }
+
+// ClaimJSONRequestBody defines body for Claim for application/json ContentType.
+type ClaimJSONRequestBody = ClaimRequest
 
 // RunCodeJSONRequestBody defines body for RunCode for application/json ContentType.
 type RunCodeJSONRequestBody = CodeRequest

@@ -18,6 +18,9 @@ import (
 
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
+	// Claim Make a waiting container a sandbox
+	// (POST /claim)
+	Claim(ctx echo.Context, params ClaimParams) error
 	// InterruptCode Interrupt the running cell of a context
 	// (DELETE /code)
 	InterruptCode(ctx echo.Context, params InterruptCodeParams) error
@@ -131,6 +134,50 @@ type ServerInterface interface {
 // ServerInterfaceWrapper converts echo contexts to parameters.
 type ServerInterfaceWrapper struct {
 	Handler ServerInterface
+}
+
+// Claim converts echo context to params.
+func (w *ServerInterfaceWrapper) Claim(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ClaimParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "X-EXECD-CLAIM-PROOF" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("X-EXECD-CLAIM-PROOF")]; found {
+		var XEXECDCLAIMPROOF string
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for X-EXECD-CLAIM-PROOF, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "X-EXECD-CLAIM-PROOF", valueList[0], &XEXECDCLAIMPROOF, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter X-EXECD-CLAIM-PROOF: %s", err))
+		}
+
+		params.XEXECDCLAIMPROOF = &XEXECDCLAIMPROOF
+	}
+	// ------------- Optional header parameter "Repr-Digest" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Repr-Digest")]; found {
+		var ReprDigest string
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Repr-Digest, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Repr-Digest", valueList[0], &ReprDigest, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Repr-Digest: %s", err))
+		}
+
+		params.ReprDigest = &ReprDigest
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.Claim(ctx, params)
+	return err
 }
 
 // InterruptCode converts echo context to params.
@@ -1016,10 +1063,13 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/pty/:id/attach", wrapper.AttachTerminal, options.OperationMiddlewares["attachTerminal"]...)
 	router.POST(options.BaseURL+"/freeze", wrapper.Freeze, options.OperationMiddlewares["freeze"]...)
 	router.POST(options.BaseURL+"/thaw", wrapper.Thaw, options.OperationMiddlewares["thaw"]...)
+	router.POST(options.BaseURL+"/claim", wrapper.Claim, options.OperationMiddlewares["claim"]...)
 
 }
 
 type BadRequestJSONResponse Error
+
+type ClaimedJSONResponse Error
 
 type ConflictJSONResponse Error
 
@@ -1051,6 +1101,113 @@ type UnauthorizedJSONResponse Error
 type UnavailableJSONResponse Error
 
 type UnknownParameterJSONResponse Error
+
+type ClaimRequestObject struct {
+	Params ClaimParams
+	Body   *ClaimJSONRequestBody
+}
+
+type ClaimResponseObject interface {
+	VisitClaimResponse(w http.ResponseWriter) error
+}
+
+type Claim202JSONResponse Empty
+
+func (response Claim202JSONResponse) VisitClaimResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(202)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type Claim400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response Claim400JSONResponse) VisitClaimResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type Claim401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response Claim401JSONResponse) VisitClaimResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type Claim409JSONResponse struct{ ClaimedJSONResponse }
+
+func (response Claim409JSONResponse) VisitClaimResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type Claim413JSONResponse struct{ ContentTooLargeJSONResponse }
+
+func (response Claim413JSONResponse) VisitClaimResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type Claim500JSONResponse struct{ RuntimeErrorJSONResponse }
+
+func (response Claim500JSONResponse) VisitClaimResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type Claim503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response Claim503JSONResponse) VisitClaimResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
 
 type InterruptCodeRequestObject struct {
 	Params InterruptCodeParams
@@ -5130,6 +5287,9 @@ func (response Thaw503JSONResponse) VisitThawResponse(w http.ResponseWriter) err
 
 // StrictServerInterface represents all server handlers.
 type StrictServerInterface interface {
+	// Claim Make a waiting container a sandbox
+	// (POST /claim)
+	Claim(ctx context.Context, request ClaimRequestObject) (ClaimResponseObject, error)
 	// InterruptCode Interrupt the running cell of a context
 	// (DELETE /code)
 	InterruptCode(ctx context.Context, request InterruptCodeRequestObject) (InterruptCodeResponseObject, error)
@@ -5250,6 +5410,54 @@ func NewStrictHandler(ssi StrictServerInterface, middlewares []StrictMiddlewareF
 type strictHandler struct {
 	ssi         StrictServerInterface
 	middlewares []StrictMiddlewareFunc
+}
+
+// Claim operation middleware
+func (sh *strictHandler) Claim(ctx echo.Context, params ClaimParams) error {
+	var request ClaimRequestObject
+
+	request.Params = params
+
+	var body ClaimJSONRequestBody
+	var err error
+	if binder, ok := ctx.Echo().Binder.(*echo.DefaultBinder); ok {
+		// A request validator built on kin-openapi's openapi3filter with
+		// KeepValidatedValue leaves the value it validated on the body. Bind
+		// that value, matching member names exactly, so the handler receives
+		// what was validated instead of a second, case-insensitive decode.
+		// Otherwise bind only the request body, so that path and query
+		// parameters are not also bound into the body struct.
+		if vb, ok := ctx.Request().Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+			err = binder.BindBody(ctx, &body)
+		}
+	} else {
+		// A custom binder is installed on the Echo instance; defer to it
+		// entirely, since echo.Binder does not expose body-only binding and
+		// the binder may do more than decode (for example call ctx.Validate).
+		err = ctx.Bind(&body)
+	}
+	if err != nil {
+		return err
+	}
+	request.Body = &body
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.Claim(ctx.Request().Context(), request.(ClaimRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "Claim")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(ClaimResponseObject); ok {
+		return validResponse.VisitClaimResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
 }
 
 // InterruptCode operation middleware

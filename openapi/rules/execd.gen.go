@@ -3,6 +3,17 @@
 package rules
 
 var execd = Contract{KeyHeader: "X-EXECD-ACCESS-TOKEN", Operations: []*Operation{
+	{ID: "claim", Parameters: []*Parameter{
+		{Name: "X-EXECD-CLAIM-PROOF", In: "header", Schema: &Schema{Type: "string", MaxLength: 128}},
+		{Name: "Repr-Digest", In: "header", Schema: &Schema{Type: "string", MaxLength: 128}},
+	}, Body: &Body{Required: true, Media: []Media{
+		{Type: "application/json", Schema: &Schema{Type: "object", Properties: []Property{
+			{Name: "entrypoint", Schema: &Schema{Type: "array", MinItems: 1, MaxItems: 65536, Items: &Schema{Type: "string"}}},
+			{Name: "env", Schema: &Schema{Type: "object", Others: &Schema{Type: "string"}}},
+		}, Required: []string{
+			"entrypoint",
+		}, Closed: true}},
+	}}},
 	{ID: "interruptCode", Parameters: []*Parameter{
 		{Name: "id", In: "query", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
 	}},

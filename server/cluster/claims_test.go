@@ -7,7 +7,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"sandbox.internal/runtime/kube/v1alpha1"
 	"sandbox.internal/server/cluster"
 	"sandbox.internal/server/lifecycle"
 )
@@ -78,20 +77,13 @@ func TestClaimsOfPools(t *testing.T) {
 	c := s.replica(t, func(o *cluster.Options) { o.Kubeconfig = accounts.Server })
 	const owner = "sandbox.internal/owner"
 	s.claim(t, "alice-data", func(c *corev1.PersistentVolumeClaim) { c.Labels = map[string]string{owner: "alice"} })
-	share := true
-	pool := &v1alpha1.Pool{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "warm"}}
-	pool.Spec.CapacitySpec.PoolMax = 1
-	pool.Spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{ShareProcessNamespace: &share,
-		Containers: []corev1.Container{{Name: "task-executor", Image: "x"}, {Name: "main", Image: sampleSpec().Image}},
-		Volumes: []corev1.Volume{{Name: "scratch"}, {Name: "data", VolumeSource: corev1.VolumeSource{
+	s.pool(t, "warm", func(template *corev1.PodTemplateSpec) {
+		template.Spec.Volumes = []corev1.Volume{{Name: "scratch"}, {Name: "data", VolumeSource: corev1.VolumeSource{
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "alice-data"},
-		}}},
-	}}
-	must(t, s.api.Create(t.Context(), pool))
+		}}}
+	})
 	create := func(owner string, role lifecycle.Role) error {
-		spec := sampleSpec()
-		spec.Resources, spec.Extensions = nil, []byte(`{"poolRef": "warm"}`)
-		_, err := c.Create(t.Context(), spec, lifecycle.CreateOptions{Owner: owner, Role: role})
+		_, err := c.Create(t.Context(), fromPool("warm"), lifecycle.CreateOptions{Owner: owner, Role: role})
 		return err
 	}
 	refuses(t, create("bob", lifecycle.RoleUser), lifecycle.KindForbidden, "extensions.poolRef", `Pool "warm"`, owner)

@@ -12,6 +12,7 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -107,6 +108,7 @@ type Cluster struct {
 	connection *view.Connection
 	api        client.Client
 	pods       kubernetes.Interface
+	canResize  atomic.Bool // it was found that the cluster resizes pods in place
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc

@@ -14,7 +14,6 @@ import (
 
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -232,98 +231,6 @@ func TestRuntimeClassOfAPod(t *testing.T) {
 	spec.RuntimeClass, spec.NetworkPolicy = "gvisor", &lifecycle.NetworkPolicy{DefaultAction: "deny"}
 	_, err = c.Create(t.Context(), spec, lifecycle.CreateOptions{})
 	refuses(t, err, lifecycle.KindInvalid, "networkPolicy", "gvisor")
-}
-
-func TestPool(t *testing.T) {
-	t.Parallel()
-	s := newSpace(t)
-	c := s.replica(t, func(o *cluster.Options) {
-		o.RuntimeClasses = lifecycle.RuntimeClasses{{Name: "gvisor", Handler: "runsc"}}
-	})
-	share := true
-	pool := &v1alpha1.Pool{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "warm"}}
-	pool.Spec.CapacitySpec.PoolMax = 1
-	pool.Spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{ShareProcessNamespace: &share, Containers: []corev1.Container{
-		{Name: "task-executor", Image: "x", SecurityContext: &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"SYS_PTRACE"}}}},
-		{Name: "main", Image: "registry.example/team/tool:1"},
-	}}}
-	limits := func(limits ...string) corev1.ResourceRequirements {
-		list := corev1.ResourceList{}
-		for i := 0; i < len(limits); i += 2 {
-			list[corev1.ResourceName(limits[i])] = resource.MustParse(limits[i+1])
-		}
-		return corev1.ResourceRequirements{Limits: list}
-	}
-	must(t, s.api.Create(t.Context(), pool))
-	spec := sampleSpec()
-	spec.Resources, spec.Extensions = nil, []byte(`{"poolRef": "warm"}`)
-	sandbox := create(t, c, spec)
-	b := s.batch(t, sandbox.ID)
-	task := b.Spec.TaskTemplate
-	if b.Spec.PoolRef != "warm" || b.Spec.Template != nil || task == nil || task.Command[0] != "/opt/sandbox/execd-init" || !slices.Equal(task.Args, spec.Entrypoint) ||
-		task.Readiness.Port != 44772 || task.Readiness.Path != "/ping" || b.Spec.TaskResourcePolicyWhenCompleted != v1alpha1.TaskRelease {
-		t.Fatalf("the spec is %+v, the task %+v", b.Spec, task)
-	}
-	if got, want := b.Annotations[v1alpha1.AnnotationRequires], v1alpha1.Provides(pool.Spec.Template); got != want {
-		t.Errorf("the sandbox requires a pod that provides %q, and %q was compared", got, want)
-	}
-	s.play(t, sandbox.ID, v1alpha1.PhaseRunning, v1alpha1.ReasonContainerRunning, "execd answers")
-	location, err := c.Locate(t.Context(), sandbox.ID, 8000)
-	must(t, err)
-	endpoint := location.Endpoint
-	var secret corev1.Secret
-	from := task.Env[0].ValueFrom.SecretKeyRef
-	must(t, s.api.Get(t.Context(), client.ObjectKey{Namespace: s.name, Name: from.Name}, &secret))
-	if token := string(secret.Data[from.Key]); endpoint.Headers["X-EXECD-ACCESS-TOKEN"] != token || len(token) != 64 {
-		t.Errorf("the endpoint is %+v", endpoint)
-	}
-	for _, variable := range task.Env {
-		if variable.Value != "" || variable.ValueFrom.SecretKeyRef.Name != secret.Name {
-			t.Errorf("a variable of the task is in the resource: %+v", variable)
-		}
-	}
-	for says, change := range map[string]func(*lifecycle.Spec){
-		"image.uri":          func(s *lifecycle.Spec) { s.Image = "other" },
-		"runtimeClass":       func(s *lifecycle.Spec) { s.RuntimeClass = "gvisor" },
-		"resourceLimits.cpu": func(s *lifecycle.Spec) { s.Resources = lifecycle.ResourceLimits{"cpu": "1"} },
-		"volumes": func(s *lifecycle.Spec) {
-			s.Volumes = []lifecycle.Volume{{Name: "x", ClaimName: "claim", MountPath: "/x"}}
-		},
-		"image.auth":    func(s *lifecycle.Spec) { s.Auth = &lifecycle.ImageAuth{Username: "a", Password: "b"} },
-		"networkPolicy": func(s *lifecycle.Spec) { s.NetworkPolicy = &lifecycle.NetworkPolicy{DefaultAction: "deny"} },
-	} {
-		changed := spec
-		change(&changed)
-		_, err := c.Create(t.Context(), changed, lifecycle.CreateOptions{})
-		refuses(t, err, lifecycle.KindInvalid, says, "warm")
-	}
-
-	// What runs for a sandbox runs within the limits of the task-executor's container: no other limit is promised.
-	for name, tc := range map[string]struct {
-		executor, main corev1.ResourceRequirements
-		asked          lifecycle.ResourceLimits
-		says           string // empty where it is held
-	}{
-		"held":                 {limits("memory", "64Mi"), limits("memory", "64Mi"), lifecycle.ResourceLimits{"memory": "64Mi"}, ""},
-		"held-only-there":      {limits("memory", "64Mi"), limits(), lifecycle.ResourceLimits{"memory": "64Mi"}, ""},
-		"of-the-main-one-only": {limits(), limits("memory", "64Mi"), lifecycle.ResourceLimits{"memory": "64Mi"}, "resourceLimits.memory"},
-		"another-one":          {limits("memory", "1Gi"), limits("memory", "64Mi"), lifecycle.ResourceLimits{"memory": "64Mi"}, "1Gi"},
-		"declared-only":        {limits(), limits("memory", "64Mi"), nil, "cannot be held"},
-		"declared-as-less":     {limits("cpu", "2"), limits("cpu", "1"), nil, "cannot be held"},
-	} {
-		p := pool.DeepCopy()
-		p.ObjectMeta = metav1.ObjectMeta{Namespace: s.name, Name: name}
-		p.Spec.Template.Spec.Containers[0].Resources, p.Spec.Template.Spec.Containers[1].Resources = tc.executor, tc.main
-		must(t, s.api.Create(t.Context(), p))
-		asking := spec
-		asking.Resources, asking.Extensions = tc.asked, []byte(`{"poolRef": "`+name+`"}`)
-		_, err := c.Create(t.Context(), asking, lifecycle.CreateOptions{})
-		if tc.says == "" {
-			must(t, err)
-		} else {
-			refuses(t, err, lifecycle.KindInvalid, tc.says, name, "task-executor")
-		}
-	}
 }
 
 func TestLife(t *testing.T) {

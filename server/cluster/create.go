@@ -266,45 +266,56 @@ func poolOf(extensions []byte) (string, error) {
 	return name, nil
 }
 
-// fromPool makes the sandbox a task in a pod of a pool. What the pod is follows from the pool, so what the client asks for has to be that.
+// fromPool makes the sandbox the claim of a pod of a pool. What the pod is follows from the pool, so what the client asks for has to be that.
 func (c *Cluster) fromPool(ctx context.Context, b *v1alpha1.BatchSandbox, name string, spec lifecycle.Spec, options lifecycle.CreateOptions, class lifecycle.RuntimeClass,
 	token string, secret *secret) error {
-	ctx, cancel := context.WithTimeout(ctx, view.CallTimeout)
-	defer cancel()
-	var pool v1alpha1.Pool
-	err := c.api.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: name}, &pool)
-	if apierrors.IsNotFound(err) {
-		return lifecycle.Invalidf("extensions.poolRef: there is no Pool %q in the namespace of the sandboxes", name)
-	}
+	pool, err := c.findPool(ctx, name)
 	if err != nil {
-		return view.Explain(err)
-	}
-	switch {
-	case pool.DeletionTimestamp != nil:
-		return lifecycle.Invalidf("extensions.poolRef: Pool %q is being deleted and gives no more pods", name)
-	case pool.Spec.CapacitySpec.PoolMax < 1:
-		return lifecycle.Invalidf("extensions.poolRef: Pool %q gives no pods: its spec.capacitySpec.poolMax is 0", name)
-	case pool.Spec.UnknownField != "":
-		return lifecycle.Invalidf("extensions.poolRef: Pool %q cannot be used: spec.%s", name, pool.Spec.UnknownField)
-	}
-	if err := fits(&pool, spec, class); err != nil {
 		return err
 	}
-	if err := c.checkPoolClaims(ctx, &pool, options); err != nil {
+	limits, err := fits(pool, spec, class, c.resizes)
+	if err != nil {
+		return err
+	}
+	if err := c.checkPoolClaims(ctx, pool, options); err != nil {
 		return err
 	}
 	b.Spec.PoolRef = name
 	// The Pool may change before the sandbox has its pod, and while it does there are pods of two templates.
 	b.Annotations[v1alpha1.AnnotationRequires] = v1alpha1.Provides(pool.Spec.Template)
-	b.Spec.TaskTemplate = &v1alpha1.TaskTemplate{
-		Command:   daemonCommand(&spec),
-		Args:      spec.Entrypoint,
-		Env:       []v1alpha1.EnvVar{secret.taskVariable(v1alpha1.EnvExecdToken, view.EntryExecdToken, token)},
-		Readiness: &v1alpha1.TaskReadiness{Port: v1alpha1.PortExecd, Path: "/ping"},
+	b.Spec.Claim = &v1alpha1.Claim{
+		Container:  v1alpha1.WaitingContainer(&pool.Spec.Template.Spec).Name,
+		Entrypoint: spec.Entrypoint,
+		Limits:     limits,
+		Egress:     v1alpha1.EgressSidecar(&pool.Spec.Template.Spec) != nil,
+		Token:      secret.reference(view.EntryExecdToken, token),
 	}
-	b.Spec.TaskResourcePolicyWhenCompleted = v1alpha1.TaskRelease // the sandbox ends with its entrypoint
+	if b.Spec.Claim.NetworkPolicy, err = c.policyOfClaim(spec.NetworkPolicy); err != nil {
+		return err
+	}
 	for i, name := range sortedKeys(spec.Env) {
-		b.Spec.TaskTemplate.Env = append(b.Spec.TaskTemplate.Env, secret.taskVariable(name, entryVariable+strconv.Itoa(i), spec.Env[name]))
+		b.Spec.Claim.Env = append(b.Spec.Claim.Env, secret.claimVariable(name, entryVariable+strconv.Itoa(i), spec.Env[name]))
 	}
 	return nil
+}
+
+// findPool returns a pool that gives pods.
+func (c *Cluster) findPool(ctx context.Context, name string) (*v1alpha1.Pool, error) {
+	ctx, cancel := context.WithTimeout(ctx, view.CallTimeout)
+	defer cancel()
+	var pool v1alpha1.Pool
+	err := c.api.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: name}, &pool)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, lifecycle.Invalidf("extensions.poolRef: there is no Pool %q in the namespace of the sandboxes", name)
+	case err != nil:
+		return nil, view.Explain(err)
+	case pool.DeletionTimestamp != nil:
+		return nil, lifecycle.Invalidf("extensions.poolRef: Pool %q is being deleted and gives no more pods", name)
+	case pool.Spec.CapacitySpec.PoolMax < 1:
+		return nil, lifecycle.Invalidf("extensions.poolRef: Pool %q gives no pods: its spec.capacitySpec.poolMax is 0", name)
+	case pool.Spec.UnknownField != "":
+		return nil, lifecycle.Invalidf("extensions.poolRef: Pool %q cannot be used: spec.%s", name, pool.Spec.UnknownField)
+	}
+	return &pool, nil
 }

@@ -49,7 +49,7 @@ func (c *Cluster) guarded(ctx context.Context, id string) (Guard, lifecycle.Side
 		return nil, lifecycle.Sidecar{}, err
 	}
 	if !e.HasSidecar() {
-		return nil, lifecycle.Sidecar{}, lifecycle.Conflictf("the sandbox has no egress sidecar: when it was created, egress.image was not set, or it came from a pool")
+		return nil, lifecycle.Sidecar{}, lifecycle.Conflictf("the sandbox has no egress sidecar: when it was created, egress.image was not set, or its Pool has none")
 	}
 	if err := e.Sandbox.Status.State.CheckSidecar(); err != nil {
 		return nil, lifecycle.Sidecar{}, err
@@ -131,19 +131,9 @@ func (c *Cluster) Logs(ctx context.Context, id string, options lifecycle.LogOpti
 		out = open() // nothing is printed yet; the client gets the headers at once
 		e = c.view.Await(ctx, e, lifecycle.MaxTimeout, func(e *view.Entry) bool { return !pending(e) })
 	}
-	asked := time.Now()
-	fromPool := e.Batch.Spec.PoolRef != ""
-	if fromPool { // what the view shows may be old, and the pod another sandbox's by now
-		if e, err = c.view.Fetch(ctx, id); err != nil {
-			return err
-		}
-	}
 	log, err := c.openLog(ctx, e, options)
 	if err != nil {
 		return err
-	}
-	if fromPool {
-		log = c.lease(ctx, cancel, e, asked, log)
 	}
 	defer func() { _ = log.Close() }()
 	if out == nil {
@@ -164,7 +154,7 @@ func (nothing) Close() error             { return nil }
 func (c *Cluster) openLog(ctx context.Context, e *view.Entry, options lifecycle.LogOptions) (io.ReadCloser, error) {
 	state := e.Sandbox.Status.State
 	lost := lifecycle.Conflictf("the log is lost: the sandbox is %s, and on a cluster a log goes with its pod; the end of it is in the sandbox's message when it failed", state)
-	pod, container, begin := podOf(e)
+	pod, container := podOf(e)
 	if pod == "" {
 		if state == lifecycle.StatePending {
 			return nothing{}, nil
@@ -179,14 +169,6 @@ func (c *Cluster) openLog(ctx context.Context, e *view.Entry, options lifecycle.
 	if !options.Since.IsZero() {
 		wanted.SinceTime = &metav1.Time{Time: options.Since.Truncate(time.Second)}
 	}
-	if e.Batch.Spec.PoolRef != "" {
-		if begin == nil {
-			return nil, lifecycle.Conflictf("the log cannot be read: the record of the sandbox's pod does not say since when the pod is this sandbox's alone; an earlier version of the controller wrote it")
-		}
-		if wanted.SinceTime == nil || wanted.SinceTime.Before(begin) {
-			wanted.SinceTime = begin
-		}
-	}
 	log, err := c.pods.CoreV1().Pods(c.Namespace).GetLogs(pod, wanted).Stream(ctx)
 	var status *apierrors.StatusError
 	switch {
@@ -200,15 +182,15 @@ func (c *Cluster) openLog(ctx context.Context, e *view.Entry, options lifecycle.
 	return nil, view.Explain(err)
 }
 
-// podOf returns the names of a sandbox's pod and of its container there; none while it has no pod. The log of a pod of a Pool is the sandbox's from
-// the beginning on, if that is known.
-func podOf(e *view.Entry) (pod, container string, begin *metav1.Time) {
+// podOf returns the names of a sandbox's pod and of its container there; none while it has no pod. A pod of a Pool is the sandbox's for good, and
+// prints nothing before.
+func podOf(e *view.Entry) (pod, container string) {
 	if e.Batch.Spec.PoolRef == "" {
-		return e.Batch.Name + "-0", containerSandbox, nil
+		return e.Batch.Name + "-0", containerSandbox
 	}
 	allocation, err := e.Batch.Allocation()
-	if err != nil || len(allocation.Pods) == 0 {
-		return "", "", nil
+	if err != nil || len(allocation.Pods) == 0 || e.Batch.Spec.Claim == nil {
+		return "", ""
 	}
-	return allocation.Pods[0], v1alpha1.ContainerTaskExecutor, allocation.Since
+	return allocation.Pods[0], e.Batch.Spec.Claim.Container
 }

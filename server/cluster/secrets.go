@@ -57,10 +57,15 @@ func (s *secret) variable(name, entry, value string) corev1.EnvVar {
 	}}}
 }
 
-// taskVariable is variable for a task.
-func (s *secret) taskVariable(name, entry, value string) v1alpha1.EnvVar {
+// reference puts a value into an entry, and returns where it is.
+func (s *secret) reference(entry, value string) v1alpha1.SecretKeySelector {
 	s.add(entry, value)
-	return v1alpha1.EnvVar{Name: name, ValueFrom: &v1alpha1.EnvVarSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: s.name, Key: entry}}}
+	return v1alpha1.SecretKeySelector{Name: s.name, Key: entry}
+}
+
+// claimVariable is variable for a claim.
+func (s *secret) claimVariable(name, entry, value string) v1alpha1.EnvVar {
+	return v1alpha1.EnvVar{Name: name, ValueFrom: &v1alpha1.EnvVarSource{SecretKeyRef: s.reference(entry, value)}}
 }
 
 // addCredentials makes the Secret one that pods pull the image with.

@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
 	"sandbox.internal/server/cluster/view"
@@ -34,7 +33,10 @@ const (
 const resourceGPU corev1.ResourceName = "nvidia.com/gpu"
 
 // variableGuardToken is the variable of the egress sidecar with its token.
-const variableGuardToken = "EGRESS_ACCESS_TOKEN"
+const variableGuardToken = v1alpha1.EnvEgressToken
+
+// variablePolicy is the one with the policy that it begins with.
+const variablePolicy = "EGRESS_POLICY"
 
 // egressState is where the egress sidecar keeps what must survive its container.
 const egressState = "/run/egress"
@@ -328,60 +330,6 @@ func volumeName(v lifecycle.Volume, i int) string {
 		return name
 	}
 	return fmt.Sprintf("volume-%d", i)
-}
-
-// fits returns an error of KindInvalid unless the pods of a pool are what the client asks for.
-func fits(pool *v1alpha1.Pool, spec lifecycle.Spec, class lifecycle.RuntimeClass) error {
-	template := pool.Spec.Template
-	if template == nil || !v1alpha1.UsesTasks(template) {
-		return lifecycle.Invalidf("extensions.poolRef: the pods of Pool %q run no tasks: they have no container named %s", pool.Name, v1alpha1.ContainerTaskExecutor)
-	}
-	main := slices.IndexFunc(template.Spec.Containers, func(c corev1.Container) bool { return c.Name != v1alpha1.ContainerTaskExecutor })
-	if main < 0 {
-		return lifecycle.Invalidf("extensions.poolRef: the pods of Pool %q have no container for the sandbox", pool.Name)
-	}
-	container := template.Spec.Containers[main]
-	switch {
-	case spec.Image != container.Image:
-		return lifecycle.Invalidf("image.uri: must be %q, which the pods of Pool %q run", container.Image, pool.Name)
-	case class.Handler != "" && ptr.Deref(template.Spec.RuntimeClassName, "") != class.Handler:
-		return lifecycle.Invalidf("runtimeClass: %q stands for the RuntimeClass %q, and the pods of Pool %q have %q", class.Name, class.Handler, pool.Name,
-			ptr.Deref(template.Spec.RuntimeClassName, ""))
-	case spec.Auth != nil:
-		return lifecycle.Invalidf("image.auth: has no use in Pool %q, whose pods have their image already", pool.Name)
-	case len(spec.Volumes) > 0:
-		return lifecycle.Invalidf("volumes: the pods of Pool %q exist already, so volumes cannot be added", pool.Name)
-	case len(spec.Requests) > 0:
-		return lifecycle.Invalidf("resourceRequests: the pods of Pool %q exist already, with what is reserved for them", pool.Name)
-	case spec.NetworkPolicy != nil:
-		return lifecycle.Invalidf("networkPolicy: the pods of Pool %q exist already, so an egress sidecar cannot be added", pool.Name)
-	}
-	wanted, err := requirements(spec.Resources, nil)
-	if err != nil {
-		return err
-	}
-	// What runs for the sandbox is started by the task-executor and runs within the limits of its container. Those of the sandbox's own
-	// container hold for nothing but its first process, so they must not promise less than what is held.
-	executor := v1alpha1.TaskExecutor(&template.Spec).Resources.Limits
-	keys := map[corev1.ResourceName]string{corev1.ResourceCPU: "cpu", corev1.ResourceMemory: "memory", resourceGPU: "gpu"}
-	for _, name := range slices.Sorted(maps.Keys(keys)) {
-		asked, isAsked := wanted.Limits[name]
-		held, isHeld := executor[name]
-		declared, isDeclared := container.Resources.Limits[name]
-		limit := "no limit"
-		if isHeld {
-			limit = held.String()
-		}
-		switch {
-		case isAsked && (!isHeld || asked.Cmp(held) != 0):
-			return lifecycle.Invalidf("resourceLimits.%s: what runs in the pods of Pool %q has %s there, that of the container %s; leave the key out, or ask for just that",
-				keys[name], pool.Name, limit, v1alpha1.ContainerTaskExecutor)
-		case isDeclared && (!isHeld || declared.Cmp(held) < 0):
-			return lifecycle.Invalidf("extensions.poolRef: Pool %q limits %s to %s for the container %s, which cannot be held: sandboxes run within the limits of the container %s, which has %s",
-				pool.Name, keys[name], declared.String(), container.Name, v1alpha1.ContainerTaskExecutor, limit)
-		}
-	}
-	return nil
 }
 
 // literal keeps the kubelet from replacing $(NAME).

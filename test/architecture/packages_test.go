@@ -230,7 +230,7 @@ var projectRules = importRules{
 		{packages: []string{"execd/freeze"}, ours: []string{"execd/process"}, libraries: []string{sysPackage}},
 		{packages: []string{"execd/probe"}, libraries: noLibraries},
 		{packages: []string{"execd/api"}, ours: []string{
-			"gen/execd", "openapi/rules", "openapi/serve", "runtime/sandboxhttp",
+			"gen/execd", "openapi/rules", "openapi/serve", "runtime/claims", "runtime/sandboxhttp",
 			"execd/code", "execd/command", "execd/eventlog", "execd/files", "execd/freeze", "execd/invalid",
 			"execd/metrics", "execd/proxy", "execd/terminal", "execd/watch",
 		}},
@@ -340,7 +340,12 @@ var projectRules = importRules{
 		},
 		{
 			packages: []string{"runtime/kube/executor"},
-			ours:     []string{"runtime/kube/v1alpha1", "runtime/tasks"},
+			ours:     []string{"runtime/claims", "runtime/kube/v1alpha1", "runtime/tasks"},
+		},
+		{
+			packages: []string{"runtime/kube/claim"},
+			ours: []string{"runtime/claims", "runtime/failpoint", "runtime/kube/batch",
+				"runtime/kube/v1alpha1", "runtime/sandboxhttp"},
 		},
 		{
 			packages: []string{"runtime/kube/task"},
@@ -349,6 +354,7 @@ var projectRules = importRules{
 		{packages: []string{"runtime/kube/manager"}, ours: []string{"runtime/kube/..."}},
 		{packages: []string{"runtime/kernel"}},
 		{packages: []string{"runtime/forward", "runtime/sandboxhttp"}, ours: []string{}, libraries: noLibraries},
+		{packages: []string{"runtime/claims"}, ours: []string{}, libraries: noLibraries},
 		{
 			packages:  []string{"runtime/tasks"},
 			ours:      []string{"runtime/sandboxhttp"},
@@ -405,7 +411,7 @@ var projectRules = importRules{
 		}},
 		// The same on a cluster, with the access of its administrators.
 		{packages: []string{"test/e2e/kube"}, tests: true, ours: []string{
-			"test/e2e/lives", "gen/...", "runtime/kube/manager", "runtime/kube/v1alpha1", "test/cluster", "test/random",
+			"test/e2e/lives", "gen/...", "runtime/kube/manager", "runtime/kube/v1alpha1", "test/cluster", "test/program", "test/random",
 		}},
 		{packages: []string{"test/e2e/coverage"}, tests: true},
 		{packages: []string{"test/e2e/cells"}, tests: true, ours: []string{

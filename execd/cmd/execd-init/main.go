@@ -2,12 +2,16 @@
 // status.
 //
 //	execd-init [flags of execd] -- entrypoint [arguments]
+//	execd-init await [flags of execd]
 //	execd-init idle
 //	execd-init hold
 //
 // It listens on execd's port before anything else runs, and keeps the port while execd is started again. execd is the program of that name
 // in its own folder. The status also goes to the open file that EXECD_EXIT_FD names. An entrypoint that has not ended EXECD_STOP_GRACE after a
 // SIGTERM is killed; it gets the signal of EXECD_STOP_SIGNAL in its place.
+//
+// With the word await it runs nothing but an execd that waits for a claim (openapi/execd.yaml), and then is the first process of the sandbox that
+// the claim describes: for containers that are started before it is known what for.
 //
 // With the word idle it does nothing until SIGTERM, SIGINT or SIGHUP: an entrypoint for images that have no program which waits. As the
 // entrypoint of a sandbox it costs no process, because process 1 recognises itself.
@@ -48,6 +52,9 @@ func run(args []string) int {
 	if len(args) == 1 && (args[0] == idle || args[0] == "hold") {
 		wait()
 		return 0
+	}
+	if len(args) > 0 && args[0] == await {
+		return runAwait(args[1:])
 	}
 	flags, entrypoint, err := splitArgs(args)
 	if err != nil {

@@ -1,6 +1,7 @@
 // Command execd is the daemon inside each sandbox.
 //
 //	execd [flags]          serve the execution API
+//	execd await [flags]    wait for a claim, below execd-init
 //	execd sh -c command    the built-in shell, for images without one
 //	execd install folder   put copies of execd and execd-init there, for a pod's init container
 //
@@ -53,6 +54,8 @@ func run(args []string) int {
 		return probe.Main(args[1:], os.Stdout, os.Stderr)
 	case "sh":
 		return shell.Main(args[1:])
+	case "await":
+		return runAwait(args[1:])
 	case "serve":
 		args = args[1:]
 	}

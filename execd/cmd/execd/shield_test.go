@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -22,12 +23,26 @@ const capabilities = "+chown,+dac_override,+fsetid,+fowner,+mknod,+net_raw,+setg
 // contained starts execd-init as process 1 of a namespace, as root with a container's capabilities. It returns the address of the daemon.
 func contained(t *testing.T, entrypoint ...string) (address string, pid int, dir string) {
 	t.Helper()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	port := free.Addr().(*net.TCPAddr).Port
-	free.Close()
+	port := freePort(t)
 	command := first(t, append([]string{"--host=127.0.0.1", fmt.Sprintf("--port=%d", port), "--graceful-shutdown-timeout=0s", "--"}, entrypoint...)...)
 	command.Env = append(os.Environ(), "EXECD_ACCESS_TOKEN="+token, fmt.Sprintf("DAEMON_PORT=%d", port))
+	contain(t, command)
+	return fmt.Sprintf("127.0.0.1:%d", port), command.Process.Pid, command.Dir
+}
+
+// freePort returns a port that nothing listens on.
+func freePort(t *testing.T) int {
+	t.Helper()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer free.Close()
+	return free.Addr().(*net.TCPAddr).Port
+}
+
+// contain starts a program as process 1 of a namespace, as root with a container's capabilities, with its output in the file log of its
+// folder.
+func contain(t *testing.T, command *exec.Cmd) {
+	t.Helper()
 	const script = `mount -t proc proc /proc && exec setpriv --bounding-set=-all,` + capabilities + ` --inh-caps=-all "$@"`
 	command.Args = append([]string{"/bin/sh", "-c", script, "sh"}, append([]string{command.Path}, command.Args[1:]...)...)
 	command.Path = "/bin/sh"
@@ -45,7 +60,6 @@ func contained(t *testing.T, entrypoint ...string) (address string, pid int, dir
 			t.Logf("%s", data)
 		}
 	})
-	return fmt.Sprintf("127.0.0.1:%d", port), command.Process.Pid, command.Dir
 }
 
 // proves reports whether the daemon with the token answers.

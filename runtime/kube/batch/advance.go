@@ -48,6 +48,7 @@ func (r *reconciler) advance(ctx context.Context,
 	if err := r.syncTasks(ctx, b, &at, stopping); err != nil {
 		return reconcile.Result{}, err
 	}
+	r.syncClaim(b, &at, stopping)
 	at.now = now
 	r.toggle(b, &at, stopping, &due)
 
@@ -67,6 +68,9 @@ func (r *reconciler) advance(ctx context.Context,
 		if _, err := r.Tasks.Sync(ctx, b, podsOfTasks(b, &at)); err != nil {
 			return reconcile.Result{}, err
 		}
+	}
+	if over(outcome(&b.Status, 0)) {
+		r.Claims.Forget(b.Namespace, b.Name)
 	}
 	if err := r.deleteUnwanted(ctx, b, v, &at, &due); err != nil {
 		return reconcile.Result{}, err
@@ -265,7 +269,11 @@ func (r *reconciler) whyNone(ctx context.Context, b *v1alpha1.BatchSandbox, why 
 // allocateNow asks the pool, once it is known that its pods do for the batch.
 func (r *reconciler) allocateNow(ctx context.Context,
 	b *v1alpha1.BatchSandbox) (missing int, err error) {
-	if b.Spec.TaskTemplate != nil {
+	check := v1alpha1.CheckTaskPod
+	if b.Spec.Claim != nil {
+		check = v1alpha1.CheckClaimPod
+	}
+	if b.Spec.TaskTemplate != nil || b.Spec.Claim != nil {
 		var pool v1alpha1.Pool
 		err := r.client.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: b.Spec.PoolRef},
 			&pool)
@@ -275,7 +283,7 @@ func (r *reconciler) allocateNow(ctx context.Context,
 		case err != nil:
 			return 0, err
 		}
-		if err := v1alpha1.CheckTaskPod(pool.Spec.Template); err != nil {
+		if err := check(pool.Spec.Template); err != nil {
 			return 0, fmt.Errorf("pool %s: %w: %w", b.Spec.PoolRef, v1alpha1.ErrInvalidPool, err)
 		}
 	}

@@ -57,6 +57,24 @@ type Tasks interface {
 	Forget(namespace, name string)
 }
 
+// Claims makes waiting pods of a Pool the sandboxes of batches.
+type Claims interface {
+	// Sync claims the pod for the batch, without waiting for that, and returns what is known of it now.
+	// Later changes cause a reconcile of the batch. A claim that was made already is found to be.
+	Sync(batch *v1alpha1.BatchSandbox, pod *corev1.Pod) ClaimState
+
+	// Forget removes what is kept in memory for the batch: from then on no pod is claimed for it.
+	Forget(namespace, name string)
+}
+
+// ClaimState is what is known of the claim of a pod.
+type ClaimState struct {
+	Done    bool   // the pod has proved that it is the sandbox
+	Failed  bool   // it never will be
+	Reason  string // of a failure, upper snake case
+	Message string // why it is not done
+}
+
 // TaskState is what is known of the task of one sandbox.
 type TaskState struct {
 	Phase    TaskPhase

@@ -60,6 +60,7 @@ const (
 type Options struct {
 	Pools    Pools
 	Tasks    Tasks
+	Claims   Claims
 	Enqueuer *Enqueuer
 	Metrics  *Metrics
 	// Equip changes a pod that is about to be created, so that its task-executor accepts the
@@ -298,14 +299,20 @@ func (r *reconciler) drop(key types.NamespacedName) {
 func (r *reconciler) forget(key types.NamespacedName) {
 	r.drop(key)
 	r.freezer.forget(key)
-	r.Tasks.Forget(key.Namespace, key.Name)
+	r.forgetWork(key.Namespace, key.Name)
+}
+
+// forgetWork ends what is sent to the pods of a batch: tasks, and the claim.
+func (r *reconciler) forgetWork(namespace, name string) {
+	r.Tasks.Forget(namespace, name)
+	r.Claims.Forget(namespace, name)
 }
 
 // remove ends a batch that is being deleted, and removes its finalizer once it has no pods.
 func (r *reconciler) remove(ctx context.Context,
 	b *v1alpha1.BatchSandbox) (reconcile.Result, error) {
 	r.freezer.forget(client.ObjectKeyFromObject(b))
-	r.Tasks.Forget(b.Namespace, b.Name)
+	r.forgetWork(b.Namespace, b.Name)
 	if !hasFinalizer(b) {
 		return reconcile.Result{}, nil
 	}
@@ -398,7 +405,7 @@ func (r *reconciler) hasUnseen(ctx context.Context, b *v1alpha1.BatchSandbox,
 // it but pods that have ended.
 func (r *reconciler) retain(ctx context.Context,
 	b *v1alpha1.BatchSandbox) (reconcile.Result, error) {
-	r.Tasks.Forget(b.Namespace, b.Name)
+	r.forgetWork(b.Namespace, b.Name)
 	if err := r.releaseAll(ctx, b); err != nil { // where the controller was ended before it
 		return reconcile.Result{}, err
 	}

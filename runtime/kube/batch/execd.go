@@ -81,13 +81,16 @@ func callExecd(ctx context.Context, caller *http.Client, at daemon, operation st
 	return nil
 }
 
-// execdToken returns what reads the token of the execd in a sandbox's pod: that of the task which
-// runs it, or else of a container. It may be in a Secret. Of two variables of one name the last
+// execdToken returns what reads the token of the execd in a sandbox's pod: that of the claim, of the
+// task which runs it, or else of a container. It may be in a Secret. Of two variables of one name the last
 // counts.
 func (r *reconciler) execdToken(b *v1alpha1.BatchSandbox, number int,
 	pod *corev1.Pod) func(context.Context) (string, error) {
 	value := func(text string) func(context.Context) (string, error) {
 		return func(context.Context) (string, error) { return text, nil }
+	}
+	if claim := b.Spec.Claim; claim != nil {
+		return r.secret(b.Namespace, claim.Token.Name, claim.Token.Key)
 	}
 	if b.Spec.TaskTemplate != nil {
 		template, err := TaskTemplate(b, number)

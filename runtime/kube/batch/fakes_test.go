@@ -195,6 +195,49 @@ func (noTasks) Sync(context.Context, *v1alpha1.BatchSandbox,
 }
 func (noTasks) Forget(string, string) {}
 
+// answers is a Claims that says of each batch's claim what the test does.
+type answers struct {
+	enqueuer *batch.Enqueuer
+	mu       sync.Mutex
+	says     map[types.NamespacedName]batch.ClaimState
+	claimed  map[types.NamespacedName]string // the pod
+}
+
+func (a *answers) Sync(b *v1alpha1.BatchSandbox, pod *corev1.Pod) batch.ClaimState {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	key := client.ObjectKeyFromObject(b)
+	if a.claimed == nil {
+		a.claimed = make(map[types.NamespacedName]string)
+	}
+	a.claimed[key] = pod.Name
+	return a.says[key]
+}
+
+func (a *answers) Forget(namespace, name string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.claimed, types.NamespacedName{Namespace: namespace, Name: name})
+}
+
+// answer changes what is said of a claim.
+func (a *answers) answer(key types.NamespacedName, state batch.ClaimState) {
+	a.mu.Lock()
+	if a.says == nil {
+		a.says = make(map[types.NamespacedName]batch.ClaimState)
+	}
+	a.says[key] = state
+	a.mu.Unlock()
+	a.enqueuer.Enqueue(key.Namespace, key.Name)
+}
+
+// pod returns the pod that is being claimed for a batch, empty for none.
+func (a *answers) pod(key types.NamespacedName) string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.claimed[key]
+}
+
 // script is a Tasks that says of each sandbox's task what the test does.
 type script struct {
 	enqueuer *batch.Enqueuer

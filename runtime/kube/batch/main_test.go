@@ -89,6 +89,7 @@ type place struct {
 	ahead     atomic.Int64 // the controller's clock, by so many nanoseconds
 	looks     atomic.Int64 // at that clock, some of them in each reconcile
 	equip     func(ctx context.Context, pod *corev1.Pod) error
+	claims    *answers // of the controller that runs
 	// if not nil, called before a request of the controller is sent
 	before atomic.Pointer[func(r *http.Request)]
 }
@@ -183,8 +184,9 @@ func (p *place) control(pools batch.Pools, tasks batch.Tasks) {
 	if tasks, ok := tasks.(*script); ok {
 		tasks.enqueuer = enqueuer
 	}
+	p.claims = &answers{enqueuer: enqueuer}
 	p.must(batch.Setup(mgr, batch.Options{
-		Pools: pools, Tasks: tasks, Enqueuer: enqueuer,
+		Pools: pools, Tasks: tasks, Claims: p.claims, Enqueuer: enqueuer,
 		Metrics: batch.NewMetrics(prometheus.NewRegistry()),
 		Now: func() time.Time {
 			p.looks.Add(1)
@@ -218,7 +220,7 @@ func runController(ctx context.Context, config *rest.Config, namespace string, w
 		return err
 	}
 	if err := batch.Setup(mgr,
-		batch.Options{Tasks: noTasks{}, Enqueuer: new(batch.Enqueuer),
+		batch.Options{Tasks: noTasks{}, Claims: new(answers), Enqueuer: new(batch.Enqueuer),
 			Metrics: batch.NewMetrics(prometheus.NewRegistry())}); err != nil {
 		return err
 	}

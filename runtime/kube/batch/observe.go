@@ -108,7 +108,7 @@ func disruption(pod *corev1.Pod) string {
 // mainContainer is the one whose end ends the sandbox: the one that kubectl takes by default, else
 // the first that is not the task-executor's.
 func mainContainer(pod *corev1.Pod) *corev1.Container {
-	name := pod.Annotations["kubectl.kubernetes.io/default-container"]
+	name := pod.Annotations[v1alpha1.AnnotationMainContainer]
 	for i := range pod.Spec.Containers {
 		if pod.Spec.Containers[i].Name == name {
 			return &pod.Spec.Containers[i]

@@ -260,6 +260,29 @@ func (r *reconciler) syncTasks(ctx context.Context, b *v1alpha1.BatchSandbox, at
 	return nil
 }
 
+// syncClaim has the pod of a sandbox claimed that waits for that, and adds to the situation how far
+// that is. A batch that was Running once has its pod for good.
+func (r *reconciler) syncClaim(b *v1alpha1.BatchSandbox, at *situation, stopping bool) {
+	if b.Spec.Claim == nil {
+		return
+	}
+	phase := b.Status.Phase
+	if stopping || phase != "" && phase != v1alpha1.PhasePending || len(at.sandboxes) != 1 ||
+		at.sandboxes[0].pod == nil || at.sandboxes[0].ended || outcome(&b.Status, 0) != lives {
+		r.Claims.Forget(b.Namespace, b.Name)
+		return
+	}
+	s := &at.sandboxes[0]
+	switch state := r.Claims.Sync(b, s.pod); {
+	case state.Done:
+	case state.Failed:
+		s.usable, s.ended, s.failed = false, true, true
+		s.reason, s.message = state.Reason, state.Message
+	default:
+		s.usable, s.reason, s.message = false, v1alpha1.ReasonContainerStarting, state.Message
+	}
+}
+
 // podsOfTasks returns the pods whose tasks are followed, by number: those of the sandboxes that
 // live.
 func podsOfTasks(b *v1alpha1.BatchSandbox, at *situation) []*corev1.Pod {

@@ -1,5 +1,6 @@
 // Package executor is how the controller proves itself to the task-executors in its pods
-// (runtime/tasks, Prove): no pod holds a secret that opens another one.
+// (runtime/tasks, Prove), and to the execds that wait for a claim (runtime/claims): no pod holds a
+// secret that opens another one.
 package executor
 
 import (
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"sandbox.internal/runtime/claims"
 	"sandbox.internal/runtime/kube/v1alpha1"
 	"sandbox.internal/runtime/tasks"
 )
@@ -37,31 +39,71 @@ func NewKeys(reader client.Reader, writer client.Writer) *Keys {
 }
 
 // Equip makes the task-executor of a pod that is about to be created accept this controller's
-// proofs and no others. A pod without a task-executor stays as it is.
+// proofs and no others, and a container that waits for a claim only this controller's claims; the
+// egress sidecar beside that gets a token of its own. A pod without either stays as it is.
 func (k *Keys) Equip(ctx context.Context, pod *corev1.Pod) error {
 	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for i := range list {
 			if list[i].Name != v1alpha1.ContainerTaskExecutor {
 				continue
 			}
-			key, err := k.key(ctx, pod.Namespace)
+			if err := k.equip(ctx, pod.Namespace, &list[i], v1alpha1.EnvExecutorKey,
+				v1alpha1.EnvExecutorPod); err != nil {
+				return err
+			}
+		}
+	}
+	if waiting := v1alpha1.WaitingContainer(&pod.Spec); waiting != nil {
+		if sidecar := v1alpha1.EgressSidecar(&pod.Spec); sidecar != nil {
+			token, err := k.SidecarToken(ctx, pod.Namespace, pod.Name)
 			if err != nil {
 				return err
 			}
-			c := &list[i]
-			c.Env = slices.DeleteFunc(c.Env, func(v corev1.EnvVar) bool {
-				return v.Name == v1alpha1.EnvExecutorKey || v.Name == v1alpha1.EnvExecutorPod
-			})
-			c.Env = append(c.Env,
-				corev1.EnvVar{Name: v1alpha1.EnvExecutorKey,
-					Value: tasks.FormatKey(key.Public().(ed25519.PublicKey))},
-				corev1.EnvVar{Name: v1alpha1.EnvExecutorPod, ValueFrom: &corev1.EnvVarSource{
-					FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.uid"},
-				}},
-			)
+			sidecar.Env = append(slices.DeleteFunc(sidecar.Env, func(v corev1.EnvVar) bool {
+				return v.Name == v1alpha1.EnvEgressToken
+			}), corev1.EnvVar{Name: v1alpha1.EnvEgressToken, Value: token})
 		}
+		return k.equip(ctx, pod.Namespace, waiting, claims.KeyVariable, claims.PodVariable)
 	}
 	return nil
+}
+
+// equip gives a container the public key and the UID of its pod, in the variables of these names.
+func (k *Keys) equip(ctx context.Context, namespace string, c *corev1.Container, keyName,
+	podName string) error {
+	key, err := k.key(ctx, namespace)
+	if err != nil {
+		return err
+	}
+	c.Env = slices.DeleteFunc(c.Env, func(v corev1.EnvVar) bool {
+		return v.Name == keyName || v.Name == podName
+	})
+	c.Env = append(c.Env,
+		corev1.EnvVar{Name: keyName, Value: tasks.FormatKey(key.Public().(ed25519.PublicKey))},
+		corev1.EnvVar{Name: podName, ValueFrom: &corev1.EnvVarSource{
+			FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.uid"},
+		}},
+	)
+	return nil
+}
+
+// SidecarToken returns the token of the egress sidecar in a pod that waits for a claim.
+func (k *Keys) SidecarToken(ctx context.Context, namespace, pod string) (string, error) {
+	key, err := k.key(ctx, namespace)
+	if err != nil {
+		return "", err
+	}
+	return v1alpha1.SidecarToken(key.Seed(), namespace, pod), nil
+}
+
+// SignClaim signs a claim of a pod (claims.Prove).
+func (k *Keys) SignClaim(ctx context.Context, namespace string, pod types.UID, token,
+	digest string) (string, error) {
+	key, err := k.key(ctx, namespace)
+	if err != nil {
+		return "", err
+	}
+	return claims.Prove(key, string(pod), token, digest), nil
 }
 
 // Signer returns what makes the proofs for one pod, for tasks.Client.

@@ -170,8 +170,12 @@ func New(options Options) (*Manager, error) {
 	if err != nil {
 		return nil, fmt.Errorf("controller of Pools: %w", err)
 	}
+	claims, err := m.claims(lock, enqueuer, keys)
+	if err != nil {
+		return nil, err
+	}
 	if err := batch.Setup(mgr, batch.Options{
-		Pools: pools, Tasks: tasks, Equip: keys.Equip, Enqueuer: enqueuer,
+		Pools: pools, Tasks: tasks, Claims: claims, Equip: keys.Equip, Enqueuer: enqueuer,
 		Metrics: batch.NewMetrics(m.metrics),
 	}); err != nil {
 		return nil, fmt.Errorf("controller of BatchSandboxes: %w", err)

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"sandbox.internal/runtime/kube/batch"
+	"sandbox.internal/runtime/kube/claim"
 	"sandbox.internal/runtime/kube/executor"
 	"sandbox.internal/runtime/kube/pool"
 	"sandbox.internal/runtime/kube/task"
@@ -51,6 +52,30 @@ func (m *Manager) tasks(lease *pool.Lease, enqueuer *batch.Enqueuer,
 	keys *executor.Keys) (batch.Tasks, error) {
 	t := task.New(enqueuer.Enqueue, signer(keys, lease), m.GetAPIReader())
 	return t, m.Add(t)
+}
+
+// leading are keys that are of use only while this controller certainly leads.
+type leading struct {
+	*executor.Keys
+	lease *pool.Lease
+}
+
+// SignClaim implements claim.Keys.
+func (l leading) SignClaim(ctx context.Context, namespace string, pod types.UID, token,
+	digest string) (string, error) {
+	if !l.lease.Held() {
+		return "", pool.ErrNotLeading
+	}
+	return l.Keys.SignClaim(ctx, namespace, pod, token, digest)
+}
+
+// claims makes the part that claims pods, which ends with the manager. It signs only while this
+// controller certainly leads.
+func (m *Manager) claims(lease *pool.Lease, enqueuer *batch.Enqueuer,
+	keys *executor.Keys) (batch.Claims, error) {
+	c := claim.New(enqueuer.Enqueue, leading{keys, lease}, m.GetAPIReader(),
+		m.GetClient().SubResource("resize"))
+	return c, m.Add(c)
 }
 
 // podNamespace is the file with the namespace of the pod that the controller runs in.

@@ -2,8 +2,10 @@ package pool
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
@@ -46,5 +48,28 @@ func TestTemplateWithUnknownField(t *testing.T) {
 	const want = "spec.template.spec.containers[0].resorces: unknown field"
 	if err := checkTemplate(pool); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+// TestTemplateThatWaits: pods that wait for a sandbox are never used twice, and have what they need for that.
+func TestTemplateThatWaits(t *testing.T) {
+	pool := new(v1alpha1.Pool)
+	pool.Name = "p"
+	pool.Spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever,
+		Containers: []corev1.Container{{Name: "main", Command: []string{"/opt/sandbox/execd-init", "await"}}}}}
+	if err := checkTemplate(pool); err != nil {
+		t.Error(err)
+	}
+	if pod := newPod(pool, "r"); pod.Spec.Containers[0].TerminationMessagePolicy != corev1.TerminationMessageFallbackToLogsOnError {
+		t.Error("a failed sandbox would not say why")
+	}
+	restarted := pool.DeepCopy()
+	restarted.Spec.RecycleStrategy = v1alpha1.RecycleRestart
+	if err := checkTemplate(restarted); err == nil || !strings.Contains(err.Error(), "spec.recycleStrategy must be Delete") {
+		t.Errorf("with Restart: %v", err)
+	}
+	pool.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyAlways
+	if err := checkTemplate(pool); err == nil || !strings.Contains(err.Error(), "spec.template.spec.restartPolicy must be Never") {
+		t.Errorf("with Always: %v", err)
 	}
 }

@@ -82,7 +82,7 @@ func later(a, b *metav1.Time) *metav1.Time {
 
 // podsVersion stands for what newPod and Options.Equip add to a template: a controller that adds
 // something else replaces the pods that wait.
-const podsVersion = 4
+const podsVersion = 5
 
 // revisionOf is the hash of a pool's template, and of how pods are made from it.
 func revisionOf(pool *v1alpha1.Pool) string {
@@ -131,6 +131,14 @@ func checkTemplate(pool *v1alpha1.Pool) error {
 			return fmt.Errorf("spec.%w", err)
 		}
 	}
+	if v1alpha1.WaitingContainer(&template.Spec) != nil {
+		if err := v1alpha1.CheckClaimPod(template); err != nil {
+			return fmt.Errorf("spec.%w", err)
+		}
+		if pool.Spec.RecycleStrategy == v1alpha1.RecycleRestart {
+			return errors.New("spec.recycleStrategy must be Delete for pods that wait for a sandbox: no pod is one twice")
+		}
+	}
 	if r := template.Spec.RestartPolicy; pool.Spec.RecycleStrategy == v1alpha1.RecycleRestart &&
 		r != "" && r != corev1.RestartPolicyAlways {
 		return errors.New(
@@ -163,6 +171,10 @@ func newPod(pool *v1alpha1.Pool, revision string) *corev1.Pod {
 	pod.Labels[v1alpha1.LabelRevision] = revision
 	pod.Labels[v1alpha1.LabelProvides] = v1alpha1.Provides(pool.Spec.Template)
 	v1alpha1.Confine(&pod.Spec)
+	if c := v1alpha1.WaitingContainer(&pod.Spec); c != nil && c.TerminationMessagePolicy == "" {
+		// the last lines of its log say how the sandbox ended
+		c.TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError
+	}
 	return pod
 }
 

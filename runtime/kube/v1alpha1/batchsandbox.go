@@ -48,6 +48,9 @@ type BatchSandboxList struct {
 // +kubebuilder:validation:XValidation:rule="has(self.poolRef) == has(oldSelf.poolRef) && (!has(self.poolRef) || self.poolRef == oldSelf.poolRef)",message="poolRef is immutable"
 // +kubebuilder:validation:XValidation:rule="!has(self.shardPatches) || has(self.template)",message="shardPatches need a template: pods of a pool exist before the batch does"
 // +kubebuilder:validation:XValidation:rule="!has(self.shardTaskPatches) || has(self.taskTemplate)",message="shardTaskPatches need a taskTemplate"
+// +kubebuilder:validation:XValidation:rule="!has(self.claim) || has(self.poolRef) && !has(self.taskTemplate)",message="claim needs a poolRef, and excludes a taskTemplate"
+// +kubebuilder:validation:XValidation:rule="!has(self.claim) || self.replicas == 1",message="replicas must be 1 with a claim, which makes one sandbox"
+// +kubebuilder:validation:XValidation:rule="has(self.claim) == has(oldSelf.claim) && (!has(self.claim) || self.claim == oldSelf.claim)",message="claim is immutable"
 // +kubebuilder:validation:XValidation:rule="oldSelf.hasValue() || !has(self.shardPatches) || size(self.shardPatches) <= self.replicas",message="there are more shardPatches than replicas",optionalOldSelf=true
 // +kubebuilder:validation:XValidation:rule="oldSelf.hasValue() || !has(self.shardTaskPatches) || size(self.shardTaskPatches) <= self.replicas",message="there are more shardTaskPatches than replicas",optionalOldSelf=true
 // +kubebuilder:validation:XValidation:rule="!has(self.pause) || !self.pause || !has(oldSelf.pause) || !oldSelf.pause || self.replicas == oldSelf.replicas",message="replicas cannot change while the batch is paused"
@@ -100,6 +103,12 @@ type BatchSandboxSpec struct {
 	//
 	// +optional
 	TaskTemplate *TaskTemplate `json:"taskTemplate,omitempty"`
+
+	// Claim is what a pod of the Pool becomes whose main container waits for that. The lifecycle
+	// service sets it.
+	//
+	// +optional
+	Claim *Claim `json:"claim,omitempty"`
 
 	// ShardPatches changes the template for the sandbox of the same number, as a strategic merge
 	// patch.
@@ -178,6 +187,40 @@ type TaskTemplate struct {
 	//
 	// +optional
 	Readiness *TaskReadiness `json:"readiness,omitempty"`
+}
+
+// Claim is a sandbox in the main container of a pod that was started as "execd-init await". Its
+// execd takes one claim, and starts the entrypoint then.
+type Claim struct {
+	// Container is the name of the container that waits.
+	//
+	// +kubebuilder:validation:MinLength=1
+	Container string `json:"container"`
+	// Entrypoint is the executable and its arguments.
+	//
+	// +kubebuilder:validation:MinItems=1
+	Entrypoint []string `json:"entrypoint"`
+	// Env is added to the environment of the container.
+	//
+	// +optional
+	Env []EnvVar `json:"env,omitempty"`
+	// Limits are those of the container's limits that are to be others before the entrypoint starts. The
+	// pod is resized in place, and its requests with it.
+	//
+	// +optional
+	Limits corev1.ResourceList `json:"limits,omitempty"`
+	// Egress says that the pod has an egress sidecar.
+	//
+	// +optional
+	Egress bool `json:"egress,omitempty"`
+	// NetworkPolicy, unless it is empty, is what the egress sidecar holds before the entrypoint starts, as
+	// the JSON of its API.
+	//
+	// +optional
+	NetworkPolicy string `json:"networkPolicy,omitempty"`
+	// Token is the entry of a Secret in the batch's namespace with what execd demands as its access
+	// token from then on.
+	Token SecretKeySelector `json:"token"`
 }
 
 // EnvVar is an environment variable.

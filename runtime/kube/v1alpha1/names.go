@@ -43,6 +43,9 @@ const (
 	// ttlSecondsAfterFinished, unlike with a DELETE of the BatchSandbox.
 	AnnotationStop = "sandbox.internal/stop"
 
+	// AnnotationMainContainer, on a pod, names its main container.
+	AnnotationMainContainer = "kubectl.kubernetes.io/default-container"
+
 	// Finalizer keeps a BatchSandbox until its pods are released. Who creates one for a Pool should
 	// set it: then its pods are given in one write.
 	Finalizer = "sandbox.internal/pods"
@@ -54,6 +57,7 @@ const (
 	ContainerEgress       = "egress"        // the init container that is the egress sidecar
 	PortTaskExecutor      = 5758
 	PortExecd             = 44772
+	PortEgress            = 18080
 )
 
 // How the controller proves itself to the task-executor in a pod: it signs with the key of the
@@ -71,6 +75,12 @@ const (
 const (
 	EnvExecdToken    = "EXECD_ACCESS_TOKEN"
 	HeaderExecdToken = "X-EXECD-ACCESS-TOKEN"
+)
+
+// The token of an egress sidecar: its variable, and the header of its API.
+const (
+	EnvEgressToken    = "EGRESS_ACCESS_TOKEN"
+	HeaderEgressToken = "X-EGRESS-ACCESS-TOKEN"
 )
 
 // The letters of BatchSandboxStatus.Outcomes.

@@ -192,6 +192,9 @@ func Annotate(b *v1alpha1.BatchSandbox, name string, value any) error {
 
 // HasSidecar reports whether the sandbox has an egress sidecar.
 func (e *Entry) HasSidecar() bool {
+	if claim := e.Batch.Spec.Claim; claim != nil {
+		return claim.Egress
+	}
 	return e.Batch.Spec.Template != nil && slices.ContainsFunc(e.Batch.Spec.Template.Spec.InitContainers,
 		func(c corev1.Container) bool { return c.Name == ContainerSidecar })
 }
@@ -205,7 +208,7 @@ func (e *Entry) Address() string {
 }
 
 // trim drops what the read model does not need of a resource, so that what is kept of a sandbox is bounded: above all the pod, of which
-// only the names of the init containers stay. A patch is made from the difference of two such resources, which leaves what was dropped
+// only the names of the init containers stay, and of a claim that of the container. A patch is made from the difference of two such resources, which leaves what was dropped
 // as it is at the API server.
 func trim(b *v1alpha1.BatchSandbox) {
 	b.ManagedFields = nil
@@ -215,6 +218,9 @@ func trim(b *v1alpha1.BatchSandbox) {
 			names[i].Name = container.Name
 		}
 		b.Spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{InitContainers: names}}
+	}
+	if claim := b.Spec.Claim; claim != nil {
+		b.Spec.Claim = &v1alpha1.Claim{Container: claim.Container, Egress: claim.Egress}
 	}
 	b.Spec.TaskTemplate, b.Spec.ShardPatches, b.Spec.ShardTaskPatches = nil, nil, nil
 	b.Status.TaskStats, b.Status.Conditions = nil, nil

@@ -53,6 +53,28 @@ func (t *tokens) read(ctx context.Context, api getter, of *v1alpha1.BatchSandbox
 	if len(object.Data[EntryExecdToken]) == 0 {
 		return "", "", fmt.Errorf("there is no entry %s in Secret %s", EntryExecdToken, name)
 	}
-	t.execd, t.sidecar, t.known = string(object.Data[EntryExecdToken]), string(object.Data[EntrySidecarToken]), true
+	sidecar = string(object.Data[EntrySidecarToken])
+	if claim := of.Spec.Claim; claim != nil && claim.Egress {
+		if sidecar, err = sidecarOfPool(ctx, api, of); err != nil {
+			return "", "", err
+		}
+	}
+	t.execd, t.sidecar, t.known = string(object.Data[EntryExecdToken]), sidecar, true
 	return t.execd, t.sidecar, nil
+}
+
+// sidecarOfPool returns the token of the sidecar in the pod that a sandbox has from a Pool.
+func sidecarOfPool(ctx context.Context, api getter, of *v1alpha1.BatchSandbox) (string, error) {
+	allocation, err := of.Allocation()
+	if err != nil {
+		return "", err
+	}
+	if len(allocation.Pods) == 0 || allocation.Pods[0] == "" {
+		return "", fmt.Errorf("sandbox %s has no pod", of.Name)
+	}
+	var object corev1.Secret
+	if err := api.Get(ctx, client.ObjectKey{Namespace: of.Namespace, Name: v1alpha1.SecretExecutors}, &object); err != nil {
+		return "", fmt.Errorf("the key of the controller: %w", Explain(err))
+	}
+	return v1alpha1.SidecarToken(object.Data[v1alpha1.EntryExecutorKey], of.Namespace, allocation.Pods[0]), nil
 }

@@ -3,14 +3,12 @@ package kube_test
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"sandbox.internal/gen/lifecycle"
 	"sandbox.internal/runtime/kube/v1alpha1"
 	"sandbox.internal/test/e2e/lives"
 )
@@ -116,117 +114,6 @@ func wantHistory(t *testing.T, batch v1alpha1.BatchSandbox, want string) {
 	if strings.Join(phases, " ") != want {
 		t.Errorf("its history is %v, want %s", phases, want)
 	}
-}
-
-// TestPool has a sandbox served from a Pool over HTTP.
-func TestPool(t *testing.T) {
-	s := lives.Start(t, onKubernetes(), lives.Plan{})
-	kubectl(t, s.Instance, taskPool("warm", 2, 4), "apply", "-f", "-")
-	available(t, s.Instance, "warm", 2)
-	t.Run("row lifecycle/cluster/Pool capacitySpec", func(t *testing.T) {
-		table := kubectl(t, s.Instance, "", "get", "pool", "-o", "wide")
-		t.Logf("the pool is warm:\n%s", table)
-		wantColumns(t, table, map[string]string{
-			"NAME": "warm", "TOTAL": "2", "ALLOCATED": "0", "AVAILABLE": "2", "BUFFERMIN": "2",
-			"BUFFERMAX": "2", "POOLMIN": "2", "POOLMAX": "4",
-		})
-	})
-
-	r := lives.Request(busyboxImage, "sh", "-c", "echo $GREETING > /tmp/greeting; exec sleep 1000")
-	r.Env = lifecycle.Env{"GREETING": "from the request"}
-	r.Extensions = []byte(`{"poolRef":"warm"}`)
-	for range 3 {
-		available(t, s.Instance, "warm", 1)
-		warm := podsOf(t, s.Instance, "warm")
-		began := time.Now()
-		got := s.Send(t, "POST", "/v1/sandboxes", lives.Encode(t, r), "Prefer", "wait=60")
-		took := time.Since(began)
-		created, err := lives.Decode[lifecycle.CreatedSandbox](got)
-		if err != nil || created.Status.State != "Running" {
-			t.Fatalf("create: %v; %s", err, got)
-		}
-		t.Logf("Running %v after the request", took)
-		inside := s.Enter(t, created.ID)
-		lives.Eventually(t, "the entrypoint has its variables", func() bool {
-			return inside.Run(t, "cat /tmp/greeting").Stdout == "from the request\n"
-		})
-		table := kubectl(t, s.Instance, "", "get", "bsbx", created.ID, "-o", "wide")
-		wantColumns(t, table,
-			map[string]string{"NAME": created.ID, "ALLOCATED": "1", "READY": "1",
-				"TASK_RUNNING": "1", "TASK_FAILED": "0"})
-		t.Logf("\n%s", table)
-		var batch v1alpha1.BatchSandbox
-		if err := admin.Get(t.Context(), client.ObjectKey{Namespace: s.Instance, Name: created.ID},
-			&batch); err != nil {
-			t.Fatal(err)
-		}
-		allocation, err := batch.Allocation()
-		if err != nil || len(allocation.Pods) != 1 || !slices.Contains(warm, allocation.Pods[0]) {
-			t.Fatalf("it has %v (%v), and %v were waiting", allocation.Pods, err, warm)
-		}
-		s.Delete(t, created.ID)
-		s.Await(t, created.ID, "Terminated")
-		eventually(t, "its pod is given back", func(context.Context) error {
-			if slices.Contains(podsOf(t, s.Instance, "warm"), allocation.Pods[0]) {
-				return fmt.Errorf("pod %s is there", allocation.Pods[0])
-			}
-			return nil
-		})
-	}
-	t.Logf("\n%s", kubectl(t, s.Instance, "", "get", "bsbx,pool", "-o", "wide"))
-
-	// One that ends by itself ends like any other.
-	for command, end := range map[string]struct {
-		state,
-		says string
-	}{"exit 3": {"Failed", "exit code 3"}, "exit 0": {"Terminated", "exit code 0"}} {
-		available(t, s.Instance, "warm", 1)
-		r := lives.Request(busyboxImage, "sh", "-c", "sleep 2; "+command)
-		r.Extensions = []byte(`{"poolRef":"warm"}`)
-		created, err := lives.Decode[lifecycle.CreatedSandbox](s.Send(t, "POST", "/v1/sandboxes",
-			lives.Encode(t, r)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := s.Await(t, created.ID, end.state).Status; got.Reason != "ENTRYPOINT_EXITED" ||
-			!strings.Contains(got.Message, end.says) {
-			t.Errorf("%s: %+v", command, got)
-		}
-	}
-	kubectl(t, s.Instance, "", "delete", "pool", "warm")
-}
-
-// taskPool is a Pool for sandboxes of the service: execd is in the pods, and a task-executor starts
-// it.
-func taskPool(name string, buffer, most int) string {
-	return fmt.Sprintf(`
-apiVersion: sandbox.internal/v1alpha1
-kind: Pool
-metadata: {name: %[1]s}
-spec:
-  capacitySpec: {bufferMin: %[2]d, bufferMax: %[2]d, poolMin: %[2]d, poolMax: %[3]d}
-  template:
-    spec:
-      shareProcessNamespace: true
-      automountServiceAccountToken: false
-      initContainers:
-        - {name: install-execd, image: %[4]s, command: [/opt/sandbox/execd, install, /target], volumeMounts: [{name: execd, mountPath: /target}]}
-      containers:
-        - name: main
-          image: %[5]s
-          command: [sh, -c, 'trap "exit 0" TERM; while :; do sleep 3600 & wait; done']
-          env: [{name: SANDBOX_MAIN, value: "1"}]
-          volumeMounts: [{name: execd, mountPath: /opt/sandbox}]
-        - name: task-executor
-          image: %[6]s
-          readinessProbe: {httpGet: {path: /healthz, port: 5758}, periodSeconds: 1}
-          resources: {requests: {memory: 16Mi}, limits: {memory: 256Mi}}
-          securityContext: {runAsUser: 0, capabilities: {add: [SYS_PTRACE]}}
-          volumeMounts: [{name: task-executor, mountPath: /var/lib/task-executor}]
-      volumes:
-        - {name: execd, emptyDir: {}}
-        - {name: task-executor, emptyDir: {}}
-`, name, buffer, most, execdImage, busyboxImage, executorImage)
 }
 
 // available waits until a Pool has that many pods ready to be given.

@@ -693,10 +693,61 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/claim": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Make a waiting container a sandbox
+         * @description For the controller of a cluster alone. A container of a Pool that was started with
+         *     `execd-init await` runs nothing but a daemon that waits: it answers `GET /ping`,
+         *     without a proof, and takes one claim, which carries the signature of the controller.
+         *     Then the container becomes the sandbox that the claim describes, as if it had been
+         *     started so: the entrypoint starts, and the daemon demands the token that the claim
+         *     has brought. No container takes a second claim: a sandbox answers 409.
+         *
+         *     The header `X-EXECD-ACCESS-TOKEN` is the token to be. `Repr-Digest` must have the
+         *     body's `sha-256`. The claim has taken effect when `GET /ping` answers a challenge
+         *     with the proof for that token.
+         */
+        post: operations["claim"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        /** @description What a waiting container becomes. */
+        ClaimRequest: {
+            /**
+             * @description The program of the sandbox and its arguments.
+             * @example [
+             *       "python3",
+             *       "-m",
+             *       "http.server"
+             *     ]
+             */
+            entrypoint: string[];
+            env?: components["schemas"]["ClaimEnv"];
+        };
+        /**
+         * @description Variables beside those of the container; one of the same name takes the place of the container's.
+         * @example {
+         *       "GREETING": "hello"
+         *     }
+         */
+        ClaimEnv: {
+            [key: string]: string;
+        };
         /**
          * @description An empty object. That the request succeeded is all there is to say.
          * @example {}
@@ -1469,6 +1520,21 @@ export interface components {
                  * @example {
                  *       "code": "CONFLICT",
                  *       "message": "/tmp/b.txt: exists already and is never overwritten"
+                 *     }
+                 */
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+        /** @description The container is a sandbox already, or is becoming one. */
+        Claimed: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "code": "CONFLICT",
+                 *       "message": "this is a sandbox already: a container takes one claim"
                  *     }
                  */
                 "application/json": components["schemas"]["Error"];
@@ -2940,6 +3006,59 @@ export interface operations {
             };
             400: components["responses"]["UnknownParameter"];
             401: components["responses"]["Unauthorized"];
+            500: components["responses"]["RuntimeError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    claim: {
+        parameters: {
+            query?: never;
+            header?: {
+                /**
+                 * @description An Ed25519 signature in base64 (RFC 4648, section 5, without padding), by the key
+                 *     whose public part the container has in `EXECD_CLAIM_KEY`, over `execd claim 1`,
+                 *     the UID of the pod, the token, and the value of `Repr-Digest`, with a zero byte
+                 *     between each two.
+                 */
+                "X-EXECD-CLAIM-PROOF"?: string;
+                /** @description The SHA-256 of the body (RFC 9530). */
+                "Repr-Digest"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        /** @description The sandbox that the container becomes. */
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "entrypoint": [
+                 *         "python3",
+                 *         "-m",
+                 *         "http.server"
+                 *       ],
+                 *       "env": {
+                 *         "GREETING": "hello"
+                 *       }
+                 *     }
+                 */
+                "application/json": components["schemas"]["ClaimRequest"];
+            };
+        };
+        responses: {
+            /** @description The claim is taken. What it starts may still fail, and ends the container then. */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Empty"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
+            409: components["responses"]["Claimed"];
+            413: components["responses"]["ContentTooLarge"];
             500: components["responses"]["RuntimeError"];
             503: components["responses"]["Unavailable"];
         };

@@ -51,6 +51,16 @@ StreamEventType: TypeAlias = Literal["init", "status", "stdout", "stderr", "resu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRequest:
+    """What a waiting container becomes."""
+
+    entrypoint: Sequence[str]
+    """The program of the sandbox and its arguments."""
+    env: Mapping[str, str] | None = None
+    """Variables beside those of the container; one of the same name takes the place of the container's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CodeContext:
     """A kernel that keeps its variables."""
 
@@ -507,6 +517,37 @@ def attach_terminal(
     return Upgrade(
         method="GET",
         path=fill("/pty/{}/attach", id),
+    )
+
+
+def claim(
+    body: ClaimRequest,
+    *,
+    x_execd_claim_proof: str | None = None,
+    repr_digest: str | None = None,
+) -> Call[None]:
+    """Make a waiting container a sandbox.
+
+    For the controller of a cluster alone. A container of a Pool that was started with
+    `execd-init await` runs nothing but a daemon that waits: it answers `GET /ping`,
+    without a proof, and takes one claim, which carries the signature of the controller.
+    Then the container becomes the sandbox that the claim describes, as if it had been
+    started so: the entrypoint starts, and the daemon demands the token that the claim
+    has brought. No container takes a second claim: a sandbox answers 409.
+
+    The header `X-EXECD-ACCESS-TOKEN` is the token to be. `Repr-Digest` must have the
+    body's `sha-256`. The claim has taken effect when `GET /ping` answers a challenge
+    with the proof for that token.
+    """
+    return Call(
+        method="POST",
+        path="/claim",
+        headers=(
+            ("X-EXECD-CLAIM-PROOF", x_execd_claim_proof),
+            ("Repr-Digest", repr_digest),
+        ),
+        body=encode(body),
+        answer=type(None),
     )
 
 
