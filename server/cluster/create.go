@@ -138,6 +138,7 @@ func (c *Cluster) insert(ctx context.Context, b *v1alpha1.BatchSandbox, secret *
 		return nil, err
 	}
 	c.view.Put(e)
+	c.view.AwaitWatch(ctx, e, watchTimeout)
 	return e, nil // as it was created, whatever has become of it meanwhile
 }
 

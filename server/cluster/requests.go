@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"maps"
 	"strconv"
 	"time"
@@ -13,6 +14,12 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 	"sandbox.internal/server/cluster/view"
 	"sandbox.internal/server/lifecycle"
+)
+
+// freshTimeout is how long a read waits for the API server, watchTimeout how long a change waits for the watch to bring it.
+const (
+	freshTimeout = 2 * time.Second
+	watchTimeout = 250 * time.Millisecond
 )
 
 // maxConflicts is how often a change is tried again because the resource has changed meanwhile.
@@ -43,7 +50,11 @@ func (c *Cluster) change(ctx context.Context, id string, edit func(e *view.Entry
 		err = c.patch(ctx, b, e.Batch)
 		switch {
 		case err == nil:
-			return c.view.Learn(b)
+			e, err := c.view.Learn(b)
+			if err == nil {
+				c.view.AwaitWatch(ctx, e, watchTimeout)
+			}
+			return e, err
 		case apierrors.IsNotFound(err):
 			return nil, lifecycle.NotFound(id)
 		case !apierrors.IsConflict(err) || attempt == maxConflicts:
@@ -106,7 +117,34 @@ func (c *Cluster) Get(ctx context.Context, id string) (lifecycle.Sandbox, error)
 	return e.Sandbox, nil
 }
 
-// List implements lifecycle.Backend.
+// Read implements lifecycle.Backend.
+func (c *Cluster) Read(ctx context.Context, id string) (lifecycle.Sandbox, error) {
+	e, err := c.latest(ctx, id)
+	if err != nil {
+		return lifecycle.Sandbox{}, err
+	}
+	return e.Sandbox, nil
+}
+
+// latest returns a sandbox as the API server has it, with every change that a replica has answered. While the API server does not answer, it
+// is what this replica knows: better an answer that may be old by seconds than none.
+func (c *Cluster) latest(ctx context.Context, id string) (*view.Entry, error) {
+	known, err := c.view.Find(ctx, id) // it has asked the API server itself for one that the view does not have
+	if err != nil {
+		return nil, err
+	}
+	asking, cancel := context.WithTimeout(ctx, freshTimeout)
+	defer cancel()
+	e, err := c.view.Fetch(asking, id)
+	var unanswered *lifecycle.Error
+	if errors.As(err, &unanswered) && unanswered.Kind == lifecycle.KindUnavailable && ctx.Err() == nil {
+		return known, nil
+	}
+	return e, err
+}
+
+// List implements lifecycle.Backend. It shows what the watch has brought, as a consistent list costs the API server up to 100 ms. A change is
+// answered only once the watch of its replica has brought it (change), and then the other replicas' has, but for their own delay.
 func (c *Cluster) List(_ context.Context, filter lifecycle.Filter, page lifecycle.Page) (lifecycle.Listing, error) {
 	if err := page.Validate(); err != nil {
 		return lifecycle.Listing{}, err
@@ -204,7 +242,7 @@ func (c *Cluster) UpdateMetadata(ctx context.Context, id string, patch map[strin
 
 // AwaitStable implements lifecycle.Backend.
 func (c *Cluster) AwaitStable(ctx context.Context, id string, atMost time.Duration) (lifecycle.Sandbox, error) {
-	e, err := c.view.Find(ctx, id)
+	e, err := c.latest(ctx, id) // another replica may have begun what is waited for
 	if err != nil {
 		return lifecycle.Sandbox{}, err
 	}

@@ -1,9 +1,13 @@
 package cluster_test
 
 import (
+	"context"
 	"maps"
 	"net/http"
+	"strconv"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"sandbox.internal/server/cluster/view"
 	"sandbox.internal/server/lifecycle"
@@ -28,6 +32,9 @@ func TestChangeOnAStaleView(t *testing.T) {
 	if got, err := stale.Get(t.Context(), id); err != nil || got.Metadata["team"] != red {
 		t.Fatalf("the view is not stale: %v, %v", got.Metadata, err)
 	}
+	if got, err := stale.Read(t.Context(), id); err != nil || got.Metadata["team"] != blue {
+		t.Errorf("what is read has %v, %v, want what the other replica has answered", got.Metadata, err)
+	}
 	merged, err := stale.UpdateMetadata(t.Context(), id, map[string]*string{"team": &red})
 	must(t, err)
 	e, err := view.NewEntry(s.batch(t, id))
@@ -42,5 +49,67 @@ func TestChangeOnAStaleView(t *testing.T) {
 	must(t, stale.Delete(t.Context(), id))
 	if after := s.batch(t, id); after.ResourceVersion != before || awaitState(t, stale, id, lifecycle.StateStopping).ID != id {
 		t.Errorf("a repeated delete has written")
+	}
+}
+
+// TestReadsShowWhatOtherReplicasAnswered: a replica whose watch brings nothing reads and waits for what another one has changed, and shows what it
+// knows while the API server is away.
+func TestReadsShowWhatOtherReplicasAnswered(t *testing.T) {
+	t.Parallel()
+	s := newSpace(t)
+	one := s.replica(t)
+	id := create(t, one, sampleSpec()).ID
+	var away atomic.Bool
+	stale := s.replica(t, behind(t, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if r.URL.Query().Has("watch") {
+			<-r.Context().Done()
+			return
+		}
+		if away.Load() {
+			panic(http.ErrAbortHandler)
+		}
+		pass.ServeHTTP(w, r)
+	}))
+	known, err := stale.Get(t.Context(), id)
+	must(t, err)
+	expires := known.ExpiresAt.Add(time.Minute)
+	_, err = one.Renew(t.Context(), id, expires)
+	must(t, err)
+	if got, err := stale.Read(t.Context(), id); err != nil || !got.ExpiresAt.Equal(expires) {
+		t.Errorf("what is read expires at %v, %v, want %v", got.ExpiresAt, err, expires)
+	}
+	must(t, one.Delete(t.Context(), id))
+	if got, err := stale.AwaitStable(t.Context(), id, time.Millisecond); err != nil || got.Status.State != lifecycle.StateStopping {
+		t.Errorf("what is waited for is %s, %v", got.Status.State, err)
+	}
+	away.Store(true)
+	if got, err := stale.Read(t.Context(), id); err != nil || got.Status.State != lifecycle.StateStopping {
+		t.Errorf("without the API server what is read is %s, %v", got.Status.State, err)
+	}
+}
+
+// TestChangesWaitForTheWatch: a change is answered once the watch has brought it, so that the lists of other replicas have it, too.
+func TestChangesWaitForTheWatch(t *testing.T) {
+	t.Parallel()
+	s := newSpace(t)
+	one := s.replica(t)
+	id := create(t, one, sampleSpec()).ID
+	after := int64(0)
+	feed, err := one.Events(t.Context(), lifecycle.EventSelection{SandboxID: id, After: &after})
+	must(t, err)
+	defer feed.Close()
+	for n := range 20 {
+		mark := strconv.Itoa(n)
+		_, err := one.UpdateMetadata(t.Context(), id, map[string]*string{"team": &mark})
+		must(t, err)
+		for seen := false; !seen; {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond) // what there is already
+			batch, err := feed.Next(ctx)
+			cancel()
+			must(t, err)
+			for _, event := range batch.Events {
+				seen = seen || event.Metadata["team"] == mark
+			}
+		}
 	}
 }

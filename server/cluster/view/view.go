@@ -179,6 +179,25 @@ func (v *View) Await(ctx context.Context, e *Entry, atMost time.Duration, done f
 	return v.table.await(ctx, e, atMost, done)
 }
 
+// AwaitWatch returns when the watch has brought the version of the sandbox, the time is up, ctx ends or the view is closed. The watches of other
+// replicas bring it at about the same time.
+func (v *View) AwaitWatch(ctx context.Context, e *Entry, atMost time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, atMost)
+	defer cancel()
+	defer context.AfterFunc(v.ctx, cancel)()
+	for {
+		there, more := v.feeds.reached(e.Version)
+		if there {
+			return
+		}
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // latest asks the API server for the version that it has reached.
 func (v *View) latest(ctx context.Context) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
