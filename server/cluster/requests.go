@@ -16,12 +16,6 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// freshTimeout is how long a read waits for the API server, watchTimeout how long a change waits for the watch to bring it.
-const (
-	freshTimeout = 2 * time.Second
-	watchTimeout = 250 * time.Millisecond
-)
-
 // maxConflicts is how often a change is tried again because the resource has changed meanwhile.
 const maxConflicts = 20
 
@@ -52,7 +46,7 @@ func (c *Cluster) change(ctx context.Context, id string, edit func(e *view.Entry
 		case err == nil:
 			e, err := c.view.Learn(b)
 			if err == nil {
-				c.view.AwaitWatch(ctx, e, watchTimeout)
+				c.announce(ctx, e.Version)
 			}
 			return e, err
 		case apierrors.IsNotFound(err):
@@ -143,12 +137,12 @@ func (c *Cluster) latest(ctx context.Context, id string) (*view.Entry, error) {
 	return e, err
 }
 
-// List implements lifecycle.Backend. It shows what the watch has brought, as a consistent list costs the API server up to 100 ms. A change is
-// answered only once the watch of its replica has brought it (change), and then the other replicas' has, but for their own delay.
-func (c *Cluster) List(_ context.Context, filter lifecycle.Filter, page lifecycle.Page) (lifecycle.Listing, error) {
+// List implements lifecycle.Backend.
+func (c *Cluster) List(ctx context.Context, filter lifecycle.Filter, page lifecycle.Page) (lifecycle.Listing, error) {
 	if err := page.Validate(); err != nil {
 		return lifecycle.Listing{}, err
 	}
+	c.catchUp(ctx)
 	items, total := c.view.List(filter, page)
 	listing := lifecycle.Listing{Items: make([]lifecycle.Sandbox, 0, len(items)), Total: total}
 	for _, e := range items {

@@ -1,9 +1,9 @@
 package cluster_test
 
 import (
-	"context"
 	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -88,28 +88,74 @@ func TestReadsShowWhatOtherReplicasAnswered(t *testing.T) {
 	}
 }
 
-// TestChangesWaitForTheWatch: a change is answered once the watch has brought it, so that the lists of other replicas have it, too.
-func TestChangesWaitForTheWatch(t *testing.T) {
+// TestListsHaveWhatOtherReplicasAnswered: a list has what another replica has answered, however late the watch brings it.
+func TestListsHaveWhatOtherReplicasAnswered(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
 	one := s.replica(t)
+	late := s.replica(t, behind(t, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if r.URL.Query().Has("watch") {
+			w = delayed{w, 50 * time.Millisecond}
+		}
+		pass.ServeHTTP(w, r)
+	}))
+	listed := func(team string) (ids []string) {
+		listing, err := late.List(t.Context(), lifecycle.Filter{Metadata: map[string]string{"team": team}}, lifecycle.Page{Number: 1, Size: 10})
+		must(t, err)
+		for _, item := range listing.Items {
+			ids = append(ids, item.ID)
+		}
+		return ids
+	}
 	id := create(t, one, sampleSpec()).ID
-	after := int64(0)
-	feed, err := one.Events(t.Context(), lifecycle.EventSelection{SandboxID: id, After: &after})
-	must(t, err)
-	defer feed.Close()
-	for n := range 20 {
+	if ids := listed("red"); !slices.Equal(ids, []string{id}) {
+		t.Errorf("after a create the other replica lists %q", ids)
+	}
+	for n := range 10 {
 		mark := strconv.Itoa(n)
 		_, err := one.UpdateMetadata(t.Context(), id, map[string]*string{"team": &mark})
 		must(t, err)
-		for seen := false; !seen; {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond) // what there is already
-			batch, err := feed.Next(ctx)
-			cancel()
-			must(t, err)
-			for _, event := range batch.Events {
-				seen = seen || event.Metadata["team"] == mark
-			}
+		if ids := listed(mark); !slices.Equal(ids, []string{id}) {
+			t.Errorf("after change %d the other replica lists %q", n, ids)
 		}
 	}
+	must(t, one.Delete(t.Context(), id))
+	ended, err := late.List(t.Context(), lifecycle.Filter{States: []lifecycle.State{lifecycle.StateStopping}}, lifecycle.Page{Number: 1, Size: 10})
+	if err != nil || len(ended.Items) != 1 {
+		t.Errorf("after the deletion the other replica lists %v, %v", ended.Items, err)
+	}
 }
+
+// TestQuotaCountsWhatOtherReplicasMade: one sandbox is the most, whichever replica is asked for the next one.
+func TestQuotaCountsWhatOtherReplicasMade(t *testing.T) {
+	t.Parallel()
+	s := newSpace(t)
+	one := s.replica(t)
+	late := s.replica(t, behind(t, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if r.URL.Query().Has("watch") {
+			w = delayed{w, 50 * time.Millisecond}
+		}
+		pass.ServeHTTP(w, r)
+	}))
+	options := lifecycle.CreateOptions{Owner: "alice", MaxSandboxes: 1}
+	_, err := one.Create(t.Context(), sampleSpec(), options)
+	must(t, err)
+	if second, err := late.Create(t.Context(), sampleSpec(), options); err == nil {
+		t.Errorf("the other replica has made %s", second.ID)
+	}
+}
+
+// delayed holds each piece of an answer back for a while.
+type delayed struct {
+	http.ResponseWriter
+	by time.Duration
+}
+
+// Write writes a piece.
+func (d delayed) Write(p []byte) (int, error) {
+	time.Sleep(d.by) // what is tested is that nothing depends on it
+	return d.ResponseWriter.Write(p)
+}
+
+// Unwrap is for http.ResponseController.
+func (d delayed) Unwrap() http.ResponseWriter { return d.ResponseWriter }

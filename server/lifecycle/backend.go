@@ -21,7 +21,7 @@ type Backend interface {
 	// Read is Get with every change that any replica has answered. It asks where the records are, as Get need not.
 	Read(ctx context.Context, id string) (Sandbox, error)
 
-	// List returns a page of the sandboxes that match, newest first, ties by id, from what this replica knows as Get does.
+	// List returns a page of the sandboxes that match, newest first, ties by id, with every change that any replica has answered.
 	List(ctx context.Context, filter Filter, page Page) (Listing, error)
 
 	// Delete ends a sandbox; it returns as soon as the sandbox is Stopping and the rest goes on behind. A sandbox that is Stopping already

@@ -179,14 +179,13 @@ func (v *View) Await(ctx context.Context, e *Entry, atMost time.Duration, done f
 	return v.table.await(ctx, e, atMost, done)
 }
 
-// AwaitWatch returns when the watch has brought the version of the sandbox, the time is up, ctx ends or the view is closed. The watches of other
-// replicas bring it at about the same time.
-func (v *View) AwaitWatch(ctx context.Context, e *Entry, atMost time.Duration) {
-	ctx, cancel := context.WithTimeout(ctx, atMost)
+// AwaitVersion returns when the watch has brought every version up to this one, which is that of a sandbox, ctx ends or the view is closed.
+func (v *View) AwaitVersion(ctx context.Context, version uint64) {
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(v.ctx, cancel)()
 	for {
-		there, more := v.feeds.reached(e.Version)
+		there, more := v.feeds.reached(version)
 		if there {
 			return
 		}

@@ -380,7 +380,7 @@ func (r *replicas) signatures(t *testing.T, id string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		u.Path += "/ping"
+		u.Path = strings.TrimSuffix(u.Path, "/") + "/ping"
 		r.want(t, http.StatusOK, http.MethodGet, u.RequestURI(), "", lives.KeyHeader, "")
 		if n%2 == 0 {
 			r.want(t, http.StatusOK, http.MethodGet, "/health", "") // the replicas change roles
