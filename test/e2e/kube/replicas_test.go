@@ -19,7 +19,6 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"sandbox.internal/gen/lifecycle"
-	"sandbox.internal/server/config"
 	"sandbox.internal/test/e2e/lives"
 )
 
@@ -73,9 +72,9 @@ func startReplicas(t *testing.T) *replicas {
 		t.Fatal(err)
 	}
 	// As in the chart's configuration.
-	plan := lives.Plan{Program: true, Server: fmt.Sprintf("signing_key = %q\nconsole = true\nmcp = true\n", signing)}
-	plan.Keys = append(plan.Keys, config.Key{Name: "limited", SHA256: lives.Digest(limitedKey), Role: config.RoleUser, MaxSandboxes: 1},
-		config.Key{Name: "replaced", SHA256: lives.Digest(replacedKey), Role: config.RoleViewer})
+	const key = "[[server.keys]]\nname = %q\nsha256 = %q\nrole = %q\nmax_sandboxes = %d\n"
+	plan := lives.Plan{Program: true, Server: fmt.Sprintf("signing_key = %q\nconsole = true\nmcp = true\n"+key+key, signing,
+		"limited", lives.Digest(limitedKey), "user", 1, "replaced", lives.Digest(replacedKey), "viewer", 0)}
 	one := onKubernetes()
 	var same string
 	settings := one.Settings
@@ -92,12 +91,7 @@ func startReplicas(t *testing.T) *replicas {
 
 // RoundTrip sends a request to the next replica, whatever its host. It implements http.RoundTripper.
 func (r *replicas) RoundTrip(request *http.Request) (*http.Response, error) {
-	return r.sendTo(int(r.sent.Load())%2, request)
-}
-
-func (r *replicas) sendTo(replica int, request *http.Request) (*http.Response, error) {
-	r.sent.Add(1)
-	s := r.services[replica]
+	s := r.services[r.sent.Add(1)%2]
 	to := request.Clone(request.Context())
 	to.URL.Scheme, to.URL.Host = "http", strings.TrimPrefix(s.URL, "http://")
 	to.Host = "sandbox.example.com" // the one address that clients know
@@ -403,8 +397,8 @@ func (r *replicas) pages(t *testing.T) {
 		if n == 0 {
 			all = ids
 		}
-		sorted := slices.Sorted(slices.Values(ids))
-		if !slices.Equal(ids, all) || len(slices.Compact(sorted)) != len(ids) || len(ids) < 12 {
+		distinct := slices.Compact(slices.Sorted(slices.Values(ids)))
+		if !slices.Equal(ids, all) || len(distinct) != len(ids) || len(ids) < 12 {
 			t.Errorf("listing %d: %d sandboxes, %q; before %q", n, len(ids), ids, all)
 		}
 	}
