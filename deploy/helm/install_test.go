@@ -5,10 +5,15 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -74,27 +79,112 @@ func TestInstalledServiceWorks(t *testing.T) {
 		}
 	}
 	i.namespaceGoes(servers[1])
+	i.removesAll(servers[1])
 }
 
-// namespaceGoes deletes the namespace of the sandboxes, with some in it and a Pool.
+// deletions is how often the namespace of the sandboxes is deleted.
+var deletions = flag.Int("deletions", 3, "how often TestInstalledServiceWorks deletes the namespace of the sandboxes")
+
+// goneWithin is how long the deletion of a namespace with running sandboxes may take.
+const goneWithin = time.Minute
+
+// namespaceGoes deletes the namespace of the sandboxes again and again, with sandboxes, Pools and tasks that run in it, and has it made again by
+// an upgrade.
 func (i *installed) namespaceGoes(server string) {
 	i.t.Helper()
-	var created struct{ ID string }
-	for range 3 {
-		i.call(http.MethodPost, server, "/v1/sandboxes", `{"image": {"uri": "sandbox/busybox:dev"}, "timeout": 600,
-			"resourceLimits": {"cpu": "100m", "memory": "64Mi"}, "entrypoint": ["sleep", "3600"]}`, http.StatusAccepted, &created)
+	for round := range *deletions {
+		if round > 0 {
+			i.helm("upgrade", "sandbox", chart, "--namespace", "system", "--reuse-values", "--wait", "--timeout", "4m")
+		}
+		i.populate(server)
+		began := time.Now()
+		i.kubectl("delete", "namespace", "boxes", "--wait=false")
+		i.eventually("the namespace of the sandboxes is gone", func() error {
+			if left := i.kubectl("get", "namespace", "boxes", "--ignore-not-found", "-o", "jsonpath={.status.conditions[*].message}{.metadata.name}"); left != "" {
+				return fmt.Errorf("after %v: %s", time.Since(began), left)
+			}
+			return nil
+		})
+		took := time.Since(began)
+		i.t.Logf("deletion %d: the namespace was gone after %.1f s", round+1, took.Seconds())
+		if took > goneWithin {
+			i.t.Errorf("deletion %d: the namespace was gone after %v, want at most %v", round+1, took, goneWithin)
+		}
 	}
-	i.reaches(server, created.ID, "Running")
-	i.kubectl("delete", "namespace", "boxes", "--wait=false")
-	began := time.Now()
-	i.eventually("the namespace of the sandboxes is gone", func() error {
-		if left := i.kubectl("get", "namespace", "boxes", "--ignore-not-found", "-o", "jsonpath={.status.conditions[*].message}{.metadata.name}"); left != "" {
-			return fmt.Errorf("after %v: %s", time.Since(began), left)
+}
+
+// populate leaves in the namespace what keeps it: sandboxes of the API that run, a Pool with pods that wait, a batch with running tasks in
+// others of its pods, and a batch with pods of its own.
+func (i *installed) populate(server string) {
+	i.t.Helper()
+	i.apply(taskPool("tasks", 3))
+	i.apply(`
+apiVersion: sandbox.internal/v1alpha1
+kind: BatchSandbox
+metadata: {name: parts, namespace: boxes}
+spec: {replicas: 2, poolRef: tasks, taskTemplate: {command: [sleep, "3600"]}}
+---
+apiVersion: sandbox.internal/v1alpha1
+kind: BatchSandbox
+metadata: {name: own, namespace: boxes}
+spec:
+  replicas: 1
+  template:
+    spec:
+      automountServiceAccountToken: false
+      terminationGracePeriodSeconds: 5 # which process 1 uses up: it has no handler of SIGTERM
+      containers: [{name: main, image: "sandbox/busybox:dev", command: [sleep, "3600"]}]
+`)
+	var created struct{ ID string }
+	for range 2 {
+		i.eventually("the service makes a sandbox", func() error { // it may not have its rights in the new namespace yet
+			status, answer, err := i.try(http.MethodPost, server, "/v1/sandboxes", `{"image": {"uri": "sandbox/busybox:dev"}, "timeout": 600,
+				"resourceLimits": {"cpu": "100m", "memory": "64Mi"}, "entrypoint": ["sleep", "3600"]}`)
+			if err == nil && status != http.StatusAccepted {
+				err = fmt.Errorf("status %d: %s", status, answer)
+			}
+			if err != nil {
+				return err
+			}
+			return json.Unmarshal(answer, &created)
+		})
+		i.reaches(server, created.ID, "Running")
+	}
+	i.eventually("batches run", func() error {
+		phases := i.kubectl("-n", "boxes", "get", "bsbx", "parts", "own", "-o", "jsonpath={range .items[*]}{.status.phase}:{.status.ready} {end}")
+		if phases != "Running:2 Running:1 " {
+			return errors.New(phases)
 		}
 		return nil
 	})
-	if took := time.Since(began); took > time.Minute {
-		i.t.Errorf("the namespace was gone after %v", took)
+}
+
+// removesAll runs the commands of the documentation that remove everything, while sandboxes run: nothing of the release is left.
+func (i *installed) removesAll(server string) {
+	i.t.Helper()
+	i.helm("upgrade", "sandbox", chart, "--namespace", "system", "--reuse-values", "--wait", "--timeout", "4m")
+	i.populate(server)
+	var remove string
+	for _, block := range blocks(i.t, "kubernetes.md", "sh") {
+		if strings.Contains(block, "helm uninstall") {
+			remove = strings.NewReplacer("-n sandboxes", "-n boxes", "namespace sandboxes", "namespace boxes", "sandbox-system", "system").Replace(block)
+		}
+	}
+	if remove == "" {
+		i.t.Fatal("docs/kubernetes.md does not show how to remove everything")
+	}
+	ctx, cancel := context.WithTimeout(i.t.Context(), patience)
+	defer cancel()
+	shell := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", remove)
+	folder := i.t.TempDir()
+	shell.Env = append(i.c.Command(ctx, "kubectl").Env, "PATH="+filepath.Join(i.c.Folder, "bin")+":"+os.Getenv("PATH"),
+		"HELM_CACHE_HOME="+folder, "HELM_CONFIG_HOME="+folder, "HELM_DATA_HOME="+folder)
+	if out, err := shell.CombinedOutput(); err != nil {
+		i.t.Fatalf("%s%v\n%s", remove, err, out)
+	}
+	const kinds = "deployments,services,configmaps,secrets,serviceaccounts,roles,rolebindings,networkpolicies,poddisruptionbudgets,clusterroles,clusterrolebindings,flowschemas,namespaces"
+	if left := i.kubectl("get", kinds, "-A", "-l", "app.kubernetes.io/part-of=sandbox", "-o", "name"); left != "" {
+		i.t.Errorf("after the documented commands there are still\n%s", left)
 	}
 }
 
@@ -105,7 +195,7 @@ func (i *installed) servesFromTheDocumentedPool(server string) {
 	pool := documentedPool(i.t)
 	for from, to := range map[string]string{
 		`example.com/sandbox/execd:[0-9.]+`: "sandbox/execd:dev",
-		`python:3.12-slim`: "sandbox/base:dev", `namespace: sandboxes`: "namespace: boxes", `(bufferMin|poolMin): [0-9]+`: "$1: 1", `bufferMax: [0-9]+`: "bufferMax: 1",
+		`python:3.12-slim`:                  "sandbox/base:dev", `namespace: sandboxes`: "namespace: boxes", `(bufferMin|poolMin): [0-9]+`: "$1: 1", `bufferMax: [0-9]+`: "bufferMax: 1",
 	} {
 		pool = regexp.MustCompile(from).ReplaceAllString(pool, to)
 	}
@@ -133,22 +223,7 @@ func (i *installed) servesFromTheDocumentedPool(server string) {
 // pod; and no pod has a token for the API server.
 func (i *installed) separatesPods() {
 	i.t.Helper()
-	i.apply(strings.NewReplacer("NAME", "pair", "COUNT", "2").Replace(`
-apiVersion: sandbox.internal/v1alpha1
-kind: Pool
-metadata: {name: NAME, namespace: boxes}
-spec:
-  capacitySpec: {bufferMin: COUNT, bufferMax: COUNT, poolMin: COUNT, poolMax: COUNT}
-  template:
-    spec:
-      shareProcessNamespace: true
-      containers:
-      - {name: main, image: "sandbox/base:dev", command: [sleep, infinity], env: [{name: SANDBOX_MAIN, value: "1"}]}
-      - name: task-executor
-        image: sandbox/task-executor:dev
-        readinessProbe: {httpGet: {path: /healthz, port: 5758}, periodSeconds: 1}
-        securityContext: {runAsUser: 0, capabilities: {add: [SYS_PTRACE]}}
-`))
+	i.apply(taskPool("pair", 2))
 	var pods []string
 	i.eventually("two pods wait", func() error {
 		if i.kubectl("-n", "boxes", "get", "pool", "pair", "-o", "jsonpath={.status.available}") != "2" {
@@ -179,6 +254,26 @@ spec:
 		i.t.Errorf("there is a token for the API server: %s", mounted)
 	}
 	i.kubectl("-n", "boxes", "delete", "pool", "pair")
+}
+
+// taskPool is a Pool that has so many pods, which take tasks.
+func taskPool(name string, pods int) string {
+	return strings.NewReplacer("NAME", name, "COUNT", strconv.Itoa(pods)).Replace(`
+apiVersion: sandbox.internal/v1alpha1
+kind: Pool
+metadata: {name: NAME, namespace: boxes}
+spec:
+  capacitySpec: {bufferMin: COUNT, bufferMax: COUNT, poolMin: COUNT, poolMax: COUNT}
+  template:
+    spec:
+      shareProcessNamespace: true
+      containers:
+      - {name: main, image: "sandbox/base:dev", command: [sleep, infinity], env: [{name: SANDBOX_MAIN, value: "1"}]}
+      - name: task-executor
+        image: sandbox/task-executor:dev
+        readinessProbe: {httpGet: {path: /healthz, port: 5758}, periodSeconds: 1}
+        securityContext: {runAsUser: 0, capabilities: {add: [SYS_PTRACE]}}
+`)
 }
 
 // allocated is the only pod in an allocation.
@@ -264,6 +359,15 @@ func (i *installed) kubectl(args ...string) string {
 		i.t.Fatal(err)
 	}
 	return string(out)
+}
+
+func (i *installed) helm(args ...string) {
+	i.t.Helper()
+	ctx, cancel := context.WithTimeout(i.t.Context(), patience)
+	defer cancel()
+	if _, err := i.c.Helm(ctx, args...); err != nil {
+		i.t.Fatal(err)
+	}
 }
 
 // podsOf returns the addresses of a component's pods.

@@ -95,6 +95,12 @@ func (h *handlers) GetSandbox(
 	if err != nil {
 		return nil, err
 	}
+	if waitOf(value(request.Params.Prefer)) == 0 {
+		if sandbox, err = h.backend.Read(ctx, sandbox.ID); err != nil {
+			return nil, err
+		}
+		return sandboxAnswer{sandbox, nil}, nil
+	}
 	settled, applied := h.wait(ctx, request.Params.Prefer, sandbox.ID)
 	if applied != nil {
 		sandbox = settled

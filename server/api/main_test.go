@@ -78,6 +78,10 @@ func (b *backend) List(_ context.Context, filter lifecycle.Filter, page lifecycl
 	return b.listing, b.err
 }
 
+func (b *backend) Read(ctx context.Context, id string) (lifecycle.Sandbox, error) {
+	return b.Get(ctx, id)
+}
+
 func (b *backend) Delete(context.Context, string) error { return b.err }
 func (b *backend) Pause(context.Context, string) error  { return b.err }
 func (b *backend) Resume(context.Context, string) error { return b.err }

@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/rs/zerolog"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
@@ -62,7 +63,7 @@ type Options struct {
 	// Namespace is where sandboxes live; empty means that of the kubeconfig's context, or that of the service's own pod.
 	Namespace  string
 	ExecdImage string
-	// MaxSandboxes is how many sandboxes that have not ended there may be; 0 is no limit. Replicas that create at the same time may go beyond it.
+	// MaxSandboxes is how many sandboxes that have not ended there may be; 0 is no limit. Replicas that create at the same moment may go beyond it.
 	MaxSandboxes int
 	// EgressImage is the image of the sidecars; empty means that there are none. EgressUpstream are the name servers that they ask, with
 	// commas between; empty means the pod's own.
@@ -105,6 +106,7 @@ type Cluster struct {
 	quota      lifecycle.Quota
 	ended      *lifecycle.Ended[string] // by id
 	view       *view.View
+	announcer  announcer
 	connection *view.Connection
 	api        client.Client
 	pods       kubernetes.Interface
@@ -152,7 +154,7 @@ func connect(options Options) (*Cluster, error) {
 	c := &Cluster{
 		Options: options, quota: lifecycle.Quota{Total: options.MaxSandboxes},
 		ended:      lifecycle.NewEnded[string](cmp.Or(options.EndedBudget, endedBudget)),
-		connection: connection, api: connection.API, pods: pods,
+		connection: connection, api: connection.API, pods: pods, announcer: announcer{replica: uuid.NewString()},
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.view = view.New(view.Options{

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -49,7 +50,7 @@ func (c *Cluster) Create(ctx context.Context, spec lifecycle.Spec, options lifec
 	}
 	if err == nil {
 		var done func()
-		if done, err = c.takePlace(id, bounded, options); err == nil {
+		if done, err = c.takePlace(ctx, id, bounded, options); err == nil {
 			defer done()
 		}
 	}
@@ -83,12 +84,15 @@ func (c *Cluster) Create(ctx context.Context, spec lifecycle.Spec, options lifec
 	return e.Sandbox, nil
 }
 
-// takePlace makes room for a new sandbox among those of the view, which has what other replicas create a moment later. done must be called once
+// takePlace makes room for a new sandbox among those of the view, which has what other replicas have answered. done must be called once
 // the view has the sandbox, or there will be none.
-func (c *Cluster) takePlace(id string, spec lifecycle.Spec, options lifecycle.CreateOptions) (done func(), err error) {
+func (c *Cluster) takePlace(ctx context.Context, id string, spec lifecycle.Spec, options lifecycle.CreateOptions) (done func(), err error) {
 	limits, _ := spec.Resources.Parse() // Validate has
 	request := lifecycle.Request{
 		ID: id, Owner: options.Owner, Limits: limits, MaxSandboxes: options.MaxSandboxes, Bounds: options.Bounds,
+	}
+	if options.MaxSandboxes > 0 || c.MaxSandboxes > 0 || len(options.Bounds.Total) > 0 {
+		c.catchUp(ctx)
 	}
 	if len(options.Bounds.Total) == 0 {
 		return c.quota.TakeCounted(request, c.view)
@@ -129,13 +133,16 @@ func (c *Cluster) insert(ctx context.Context, b *v1alpha1.BatchSandbox, secret *
 		}
 		return nil, err
 	}
-	// When this fails, the sweep does it.
-	if err := c.own(ctx, b, secret.name); err != nil {
-		c.Logger.Warn().Err(err).Str("sandbox_id", b.Name).Msg("the Secret does not belong to its sandbox yet")
-	}
 	e, err := view.NewEntry(b)
 	if err != nil {
 		return nil, err
+	}
+	var announced sync.WaitGroup
+	defer announced.Wait()
+	announced.Go(func() { c.announce(ctx, e.Version) })
+	// When this fails, the sweep does it.
+	if err := c.own(ctx, b, secret.name); err != nil {
+		c.Logger.Warn().Err(err).Str("sandbox_id", b.Name).Msg("the Secret does not belong to its sandbox yet")
 	}
 	c.view.Put(e)
 	return e, nil // as it was created, whatever has become of it meanwhile

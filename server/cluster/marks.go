@@ -69,6 +69,9 @@ func (c *Cluster) dropMarks(ctx context.Context, last *time.Time) error {
 		return nil
 	}
 	*last = time.Now()
+	if err := c.dropVersions(ctx); err != nil {
+		return err
+	}
 	var list metav1.PartialObjectMetadataList
 	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("SecretList"))
 	if err := c.api.List(ctx, &list, client.InNamespace(c.Namespace), client.HasLabels{labelMark}); err != nil {

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"maps"
 	"strconv"
 	"time"
@@ -43,7 +44,11 @@ func (c *Cluster) change(ctx context.Context, id string, edit func(e *view.Entry
 		err = c.patch(ctx, b, e.Batch)
 		switch {
 		case err == nil:
-			return c.view.Learn(b)
+			e, err := c.view.Learn(b)
+			if err == nil {
+				c.announce(ctx, e.Version)
+			}
+			return e, err
 		case apierrors.IsNotFound(err):
 			return nil, lifecycle.NotFound(id)
 		case !apierrors.IsConflict(err) || attempt == maxConflicts:
@@ -106,11 +111,38 @@ func (c *Cluster) Get(ctx context.Context, id string) (lifecycle.Sandbox, error)
 	return e.Sandbox, nil
 }
 
+// Read implements lifecycle.Backend.
+func (c *Cluster) Read(ctx context.Context, id string) (lifecycle.Sandbox, error) {
+	e, err := c.latest(ctx, id)
+	if err != nil {
+		return lifecycle.Sandbox{}, err
+	}
+	return e.Sandbox, nil
+}
+
+// latest returns a sandbox as the API server has it, with every change that a replica has answered. While the API server does not answer, it
+// is what this replica knows: better an answer that may be old by seconds than none.
+func (c *Cluster) latest(ctx context.Context, id string) (*view.Entry, error) {
+	known, err := c.view.Find(ctx, id) // it has asked the API server itself for one that the view does not have
+	if err != nil {
+		return nil, err
+	}
+	asking, cancel := context.WithTimeout(ctx, freshTimeout)
+	defer cancel()
+	e, err := c.view.Fetch(asking, id)
+	var unanswered *lifecycle.Error
+	if errors.As(err, &unanswered) && unanswered.Kind == lifecycle.KindUnavailable && ctx.Err() == nil {
+		return known, nil
+	}
+	return e, err
+}
+
 // List implements lifecycle.Backend.
-func (c *Cluster) List(_ context.Context, filter lifecycle.Filter, page lifecycle.Page) (lifecycle.Listing, error) {
+func (c *Cluster) List(ctx context.Context, filter lifecycle.Filter, page lifecycle.Page) (lifecycle.Listing, error) {
 	if err := page.Validate(); err != nil {
 		return lifecycle.Listing{}, err
 	}
+	c.catchUp(ctx)
 	items, total := c.view.List(filter, page)
 	listing := lifecycle.Listing{Items: make([]lifecycle.Sandbox, 0, len(items)), Total: total}
 	for _, e := range items {
@@ -204,7 +236,7 @@ func (c *Cluster) UpdateMetadata(ctx context.Context, id string, patch map[strin
 
 // AwaitStable implements lifecycle.Backend.
 func (c *Cluster) AwaitStable(ctx context.Context, id string, atMost time.Duration) (lifecycle.Sandbox, error) {
-	e, err := c.view.Find(ctx, id)
+	e, err := c.latest(ctx, id) // another replica may have begun what is waited for
 	if err != nil {
 		return lifecycle.Sandbox{}, err
 	}

@@ -15,6 +15,9 @@ func (h *Host) Get(_ context.Context, id string) (lifecycle.Sandbox, error) {
 	return a.snapshot().Sandbox, nil
 }
 
+// Read implements lifecycle.Backend. There is one replica.
+func (h *Host) Read(ctx context.Context, id string) (lifecycle.Sandbox, error) { return h.Get(ctx, id) }
+
 // List implements lifecycle.Backend.
 func (h *Host) List(
 	_ context.Context, filter lifecycle.Filter, page lifecycle.Page,

@@ -14,10 +14,14 @@ type Backend interface {
 	// It returns KindInvalid for a spec that breaks a rule and KindConflict for an idempotency key used with another spec.
 	Create(ctx context.Context, spec Spec, options CreateOptions) (Sandbox, error)
 
-	// Get returns a sandbox. It returns KindNotFound.
+	// Get returns a sandbox. What another replica of the service has changed a moment ago may be missing: it serves to find a sandbox and
+	// its owner. It returns KindNotFound.
 	Get(ctx context.Context, id string) (Sandbox, error)
 
-	// List returns a page of the sandboxes that match, newest first, ties by id.
+	// Read is Get with every change that any replica has answered. It asks where the records are, as Get need not.
+	Read(ctx context.Context, id string) (Sandbox, error)
+
+	// List returns a page of the sandboxes that match, newest first, ties by id, with every change that any replica has answered.
 	List(ctx context.Context, filter Filter, page Page) (Listing, error)
 
 	// Delete ends a sandbox; it returns as soon as the sandbox is Stopping and the rest goes on behind. A sandbox that is Stopping already

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -27,15 +28,25 @@ import (
 type Keys struct {
 	reader client.Reader
 	writer client.Writer
+	now    func() time.Time
 
 	mu   sync.Mutex
-	keys map[string]ed25519.PrivateKey
+	keys map[string]*known
 }
+
+// known is the key of a namespace.
+type known struct {
+	key  ed25519.PrivateKey
+	seen time.Time // when its Secret was there
+}
+
+// seenFor is how long a Secret is taken to be there after it was seen.
+const seenFor = time.Minute
 
 // NewKeys returns Keys that read and write Secrets with these clients. The reader must not be a
 // cache: the controller may not list Secrets.
-func NewKeys(reader client.Reader, writer client.Writer) *Keys {
-	return &Keys{reader: reader, writer: writer, keys: make(map[string]ed25519.PrivateKey)}
+func NewKeys(reader client.Reader, writer client.Writer, now func() time.Time) *Keys {
+	return &Keys{reader: reader, writer: writer, now: now, keys: make(map[string]*known)}
 }
 
 // Equip makes the task-executor of a pod that is about to be created accept this controller's
@@ -72,6 +83,9 @@ func (k *Keys) Equip(ctx context.Context, pod *corev1.Pod) error {
 func (k *Keys) equip(ctx context.Context, namespace string, c *corev1.Container, keyName,
 	podName string) error {
 	key, err := k.key(ctx, namespace)
+	if err == nil {
+		err = k.keep(ctx, namespace)
+	}
 	if err != nil {
 		return err
 	}
@@ -122,8 +136,8 @@ func (k *Keys) Signer(namespace string,
 func (k *Keys) key(ctx context.Context, namespace string) (ed25519.PrivateKey, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if key := k.keys[namespace]; key != nil {
-		return key, nil
+	if known := k.keys[namespace]; known != nil {
+		return known.key, nil
 	}
 	seed, err := k.seed(ctx, namespace)
 	if err != nil {
@@ -137,8 +151,30 @@ func (k *Keys) key(ctx context.Context, namespace string) (ed25519.PrivateKey, e
 				v1alpha1.SecretExecutors, v1alpha1.EntryExecutorKey, ed25519.SeedSize, len(seed))
 	}
 	key := ed25519.NewKeyFromSeed(seed)
-	k.keys[namespace] = key
+	k.keys[namespace] = &known{key, k.now()}
 	return key, nil
+}
+
+// keep makes the Secret of a known key again when it was deleted, as that of a namespace that was deleted and
+// made again: the next leader needs the key for the pods that this one equips.
+func (k *Keys) keep(ctx context.Context, namespace string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	known := k.keys[namespace]
+	if k.now().Sub(known.seen) < seenFor {
+		return nil
+	}
+	var secret metav1.PartialObjectMetadata
+	secret.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
+	err := k.reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: v1alpha1.SecretExecutors}, &secret)
+	if apierrors.IsNotFound(err) {
+		err = k.create(ctx, namespace, known.key.Seed())
+	}
+	if err != nil {
+		return fmt.Errorf("the key for task-executors: Secret %s: %w", v1alpha1.SecretExecutors, err)
+	}
+	known.seen = k.now()
+	return nil
 }
 
 // seed reads the Secret, or makes it. Of several controllers that make it one succeeds, and the
@@ -154,8 +190,18 @@ func (k *Keys) seed(ctx context.Context, namespace string) ([]byte, error) {
 	if _, err := rand.Read(seed); err != nil {
 		return nil, err
 	}
+	err = k.create(ctx, namespace, seed)
+	if apierrors.IsAlreadyExists(err) {
+		err = k.reader.Get(ctx, name, &secret)
+		seed = secret.Data[v1alpha1.EntryExecutorKey]
+	}
+	return seed, err
+}
+
+// create makes the Secret.
+func (k *Keys) create(ctx context.Context, namespace string, seed []byte) error {
 	immutable := true
-	err = k.writer.Create(ctx, &corev1.Secret{
+	return k.writer.Create(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: v1alpha1.SecretExecutors,
 			Labels: map[string]string{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy},
@@ -163,9 +209,4 @@ func (k *Keys) seed(ctx context.Context, namespace string) ([]byte, error) {
 		Immutable: &immutable,
 		Data:      map[string][]byte{v1alpha1.EntryExecutorKey: seed},
 	})
-	if apierrors.IsAlreadyExists(err) {
-		err = k.reader.Get(ctx, name, &secret)
-		seed = secret.Data[v1alpha1.EntryExecutorKey]
-	}
-	return seed, err
 }

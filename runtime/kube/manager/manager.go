@@ -161,7 +161,7 @@ func New(options Options) (*Manager, error) {
 		return nil, err
 	}
 	enqueuer := new(batch.Enqueuer)
-	keys := executor.NewKeys(mgr.GetAPIReader(), mgr.GetClient())
+	keys := executor.NewKeys(mgr.GetAPIReader(), mgr.GetClient(), time.Now)
 	tasks, err := m.tasks(lock, enqueuer, keys)
 	if err != nil {
 		return nil, err

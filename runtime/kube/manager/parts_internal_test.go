@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -66,7 +67,7 @@ func TestNoProofsWithoutTheLease(t *testing.T) {
 		"not renewed": {pool.NewLease(nil, 0), pool.ErrNotLeading},
 	} {
 		served = nil
-		sign := signer(executor.NewKeys(secret, nil), test.lease)
+		sign := signer(executor.NewKeys(secret, nil, time.Now), test.lease)
 		resetter := &pool.Executor{HTTP: caller, Sign: sign}
 		if err := resetter.Reset(t.Context(), pod); !errors.Is(err, test.want) {
 			t.Errorf("%s: a reset is answered with %v", name, err)

@@ -32,7 +32,7 @@ type poolIndex struct {
 	revisions map[string]int // how many pods there are, by revision
 	classes   [classes]map[types.NamespacedName]*indexed
 	// those that can be given, by what they provide and by revision, oldest first
-	idle map[string]map[string][]*indexed
+	idle map[string]map[string]*queue
 
 	waiting map[types.UID]*record // batches that asked and lack pods
 	holding map[types.UID]*record // batches that have pods, or may have
@@ -50,7 +50,7 @@ func (x *index) pool(key types.NamespacedName) *poolIndex {
 	p := x.pools[key]
 	if p == nil {
 		p = &poolIndex{
-			revisions: make(map[string]int), idle: make(map[string]map[string][]*indexed),
+			revisions: make(map[string]int), idle: make(map[string]map[string]*queue),
 			waiting: make(map[types.UID]*record), holding: make(map[types.UID]*record),
 			unsure: make(map[types.UID]*record), batches: make(map[types.UID]*record),
 		}
@@ -155,12 +155,15 @@ func (x *index) insert(key types.NamespacedName, i *indexed) {
 	if i.class != classIdle {
 		return
 	}
-	if p.idle[i.provides] == nil {
-		p.idle[i.provides] = make(map[string][]*indexed)
+	revisions := p.idle[i.provides]
+	if revisions == nil {
+		revisions = make(map[string]*queue)
+		p.idle[i.provides] = revisions
 	}
-	list := p.idle[i.provides][i.revision]
-	at, _ := slices.BinarySearchFunc(list, i, oldest)
-	p.idle[i.provides][i.revision] = slices.Insert(list, at, i)
+	if revisions[i.revision] == nil {
+		revisions[i.revision] = new(queue)
+	}
+	revisions[i.revision].insert(i)
 }
 
 func (x *index) remove(key types.NamespacedName, i *indexed) {
@@ -169,14 +172,13 @@ func (x *index) remove(key types.NamespacedName, i *indexed) {
 	if i.class != classIdle {
 		return
 	}
-	list := p.idle[i.provides][i.revision]
-	if at, found := slices.BinarySearchFunc(list, i, oldest); found {
-		list = slices.Delete(list, at, at+1)
+	revisions := p.idle[i.provides]
+	if list := revisions[i.revision]; list != nil {
+		if list.remove(i); len(list.pods()) == 0 {
+			delete(revisions, i.revision)
+		}
 	}
-	if p.idle[i.provides][i.revision] = list; len(list) == 0 {
-		delete(p.idle[i.provides], i.revision)
-	}
-	if len(p.idle[i.provides]) == 0 {
+	if len(revisions) == 0 {
 		delete(p.idle, i.provides)
 	}
 }
@@ -222,10 +224,11 @@ func (l *ledger) candidates(r *record, revision string) []*corev1.Pod {
 	}
 	var pods []*corev1.Pod
 	for _, revisions := range p.idle {
-		for of, list := range revisions {
-			if of != revision && len(revisions[revision]) >= enough {
+		for of, queued := range revisions {
+			if of != revision && len(revisions[revision].pods()) >= enough {
 				continue
 			}
+			list := queued.pods()
 			for _, i := range list[:min(len(list), enough)] {
 				pods = append(pods, i.pod)
 			}

@@ -34,6 +34,7 @@ type ledger struct {
 	gone      map[types.UID]bool
 	made      map[types.NamespacedName]time.Time
 	index     *index
+	looked    int                      // how often a pod was looked at
 	handovers map[string]handoverEntry // by the annotation's name
 }
 

@@ -31,6 +31,7 @@ const (
 )
 
 func (l *ledger) classify(pod *corev1.Pod) class {
+	l.looked++
 	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 	if _, held := l.holders[key]; held {
 		return classAllocated

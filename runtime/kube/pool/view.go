@@ -45,9 +45,9 @@ func (l *ledger) view(pool types.NamespacedName, revision string, now time.Time)
 	}
 	for provides, revisions := range p.idle {
 		for of, list := range revisions {
-			v.idle[provides] += len(list)
+			v.idle[provides] += len(list.pods())
 			if of != revision {
-				v.podCounts.stale += len(list)
+				v.podCounts.stale += len(list.pods())
 			}
 		}
 	}
@@ -87,7 +87,7 @@ func (l *ledger) surplus(pool types.NamespacedName, revision string, n int) []*c
 		}
 	}
 	for _, revisions := range p.idle {
-		list := revisions[revision]
+		list := revisions[revision].pods()
 		current = append(current, list[max(len(list)-n, 0):]...)
 	}
 	youngest := func(a, b *indexed) int { return oldest(b, a) }
@@ -124,7 +124,7 @@ func (p *poolIndex) stale(revision string) (stale []*indexed) {
 	for _, revisions := range p.idle {
 		for of, list := range revisions {
 			if of != revision {
-				stale = append(stale, list...)
+				stale = append(stale, list.pods()...)
 			}
 		}
 	}

@@ -36,6 +36,7 @@ type journal struct {
 	floor   int64             // events up to this sequence are unknown here
 	newest  int64             // every event up to this sequence is here, or was
 	changed chan struct{}     // closed, and replaced, when there are new events
+	newer   chan struct{}     // closed, and removed, when newest grows; nil while nothing waits for that
 }
 
 func newJournal() *journal {
@@ -50,6 +51,7 @@ func (j *journal) begin(version uint64, listed map[string]*Entry) {
 	j.floor = sequenceAfter(version)
 	j.newest = j.floor
 	j.notify()
+	j.grown()
 }
 
 // advance records that there are no more events up to a version.
@@ -57,6 +59,28 @@ func (j *journal) advance(version uint64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.newest = max(j.newest, sequenceAfter(version))
+	j.grown()
+}
+
+// grown wakes what waits for a version. The caller holds mu.
+func (j *journal) grown() {
+	if j.newer != nil {
+		close(j.newer)
+		j.newer = nil
+	}
+}
+
+// reached reports whether the watch has brought all versions up to this one; if not, more is closed when it has brought another.
+func (j *journal) reached(version uint64) (there bool, more <-chan struct{}) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.newest >= sequenceAfter(version) {
+		return true, nil
+	}
+	if j.newer == nil {
+		j.newer = make(chan struct{})
+	}
+	return false, j.newer
 }
 
 // take adds the events that a version of a sandbox shows, and returns them.
@@ -81,6 +105,7 @@ func (j *journal) take(e *Entry, deleted bool, now time.Time) []lifecycle.Event 
 		j.drop()
 	}
 	j.newest = max(j.newest, sequenceAfter(e.Version))
+	j.grown()
 	if len(events) > 0 {
 		j.notify()
 	}

@@ -179,6 +179,24 @@ func (v *View) Await(ctx context.Context, e *Entry, atMost time.Duration, done f
 	return v.table.await(ctx, e, atMost, done)
 }
 
+// AwaitVersion returns when the watch has brought every version up to this one, which is that of a sandbox, ctx ends or the view is closed.
+func (v *View) AwaitVersion(ctx context.Context, version uint64) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(v.ctx, cancel)()
+	for {
+		there, more := v.feeds.reached(version)
+		if there {
+			return
+		}
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // latest asks the API server for the version that it has reached.
 func (v *View) latest(ctx context.Context) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
