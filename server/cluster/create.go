@@ -40,11 +40,16 @@ func (c *Cluster) Create(ctx context.Context, spec lifecycle.Spec, options lifec
 	if options.IdempotencyKey != "" {
 		digest = spec.Digest()
 	}
-	if err := options.Bounds.Apply(&bounded); err != nil {
-		return lifecycle.Sandbox{}, err
-	}
 	id := newID(options)
-	b, secret, err := c.newBatch(ctx, id, bounded, digest, options)
+	var b *v1alpha1.BatchSandbox
+	var secret *secret
+	pool, err := c.poolOf(ctx, spec.Extensions)
+	if err == nil {
+		if bounded.Resources, err = boundedLimits(bounded, pool, options.Bounds); err != nil {
+			return lifecycle.Sandbox{}, err
+		}
+		b, secret, err = c.newBatch(ctx, id, bounded, pool, digest, options)
+	}
 	if err == nil {
 		err = c.checkClaims(ctx, spec.Volumes, options)
 	}
@@ -199,13 +204,21 @@ func (c *Cluster) createdBefore(ctx context.Context, id string, spec lifecycle.S
 	return e.Sandbox, nil
 }
 
-// newBatch is the resource of a new sandbox, and its Secret. It returns an error of KindInvalid for what this cluster does not offer.
-func (c *Cluster) newBatch(ctx context.Context, id string, spec lifecycle.Spec, digest string, options lifecycle.CreateOptions) (*v1alpha1.BatchSandbox, *secret, error) {
-	class, err := c.RuntimeClasses.Find(spec.RuntimeClass)
-	if err != nil {
-		return nil, nil, err
+// boundedLimits returns what a sandbox gets: what the request asks for, and for the rest what the bounds say, or else the limits of the pods of the
+// pool, which are there already. It returns an error of KindInvalid when that is more than the API key may have.
+func boundedLimits(spec lifecycle.Spec, pool *v1alpha1.Pool, bounds lifecycle.Bounds) (lifecycle.ResourceLimits, error) {
+	if pool == nil {
+		err := bounds.Apply(&spec)
+		return spec.Resources, err
 	}
-	pool, err := poolOf(spec.Extensions)
+	spec.Resources = poolLimits(pool, spec.Resources)
+	return spec.Resources, bounds.Check(spec)
+}
+
+// newBatch is the resource of a new sandbox, and its Secret. pool is nil unless it is to be one of a pool. It returns an error of KindInvalid for what this cluster does not offer.
+func (c *Cluster) newBatch(ctx context.Context, id string, spec lifecycle.Spec, pool *v1alpha1.Pool, digest string,
+	options lifecycle.CreateOptions) (*v1alpha1.BatchSandbox, *secret, error) {
+	class, err := c.RuntimeClasses.Find(spec.RuntimeClass)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -244,7 +257,7 @@ func (c *Cluster) newBatch(ctx context.Context, id string, spec lifecycle.Spec, 
 		return nil, nil, err
 	}
 	token := lifecycle.NewToken()
-	if pool != "" {
+	if pool != nil {
 		err = c.fromPool(ctx, b, pool, spec, options, class, token, secret)
 	} else {
 		b.Spec.Template, err = c.template(spec, class, token, secret)
@@ -255,8 +268,16 @@ func (c *Cluster) newBatch(ctx context.Context, id string, spec lifecycle.Spec, 
 	return b, secret, err
 }
 
-// poolOf is the name of the pool in the extensions, empty when the sandbox gets a pod of its own.
-func poolOf(extensions []byte) (string, error) {
+// poolOf returns the pool in the extensions, nil when the sandbox gets a pod of its own.
+func (c *Cluster) poolOf(ctx context.Context, extensions []byte) (*v1alpha1.Pool, error) {
+	name, err := poolName(extensions)
+	if err != nil || name == "" {
+		return nil, err
+	}
+	return c.findPool(ctx, name)
+}
+
+func poolName(extensions []byte) (string, error) {
 	if extensions == nil {
 		return "", nil
 	}
@@ -274,12 +295,8 @@ func poolOf(extensions []byte) (string, error) {
 }
 
 // fromPool makes the sandbox the claim of a pod of a pool. What the pod is follows from the pool, so what the client asks for has to be that.
-func (c *Cluster) fromPool(ctx context.Context, b *v1alpha1.BatchSandbox, name string, spec lifecycle.Spec, options lifecycle.CreateOptions, class lifecycle.RuntimeClass,
+func (c *Cluster) fromPool(ctx context.Context, b *v1alpha1.BatchSandbox, pool *v1alpha1.Pool, spec lifecycle.Spec, options lifecycle.CreateOptions, class lifecycle.RuntimeClass,
 	token string, secret *secret) error {
-	pool, err := c.findPool(ctx, name)
-	if err != nil {
-		return err
-	}
 	limits, err := fits(pool, spec, class, c.resizes)
 	if err != nil {
 		return err
@@ -287,7 +304,7 @@ func (c *Cluster) fromPool(ctx context.Context, b *v1alpha1.BatchSandbox, name s
 	if err := c.checkPoolClaims(ctx, pool, options); err != nil {
 		return err
 	}
-	b.Spec.PoolRef = name
+	b.Spec.PoolRef = pool.Name
 	// The Pool may change before the sandbox has its pod, and while it does there are pods of two templates.
 	b.Annotations[v1alpha1.AnnotationRequires] = v1alpha1.Provides(pool.Spec.Template)
 	b.Spec.Claim = &v1alpha1.Claim{

@@ -140,6 +140,32 @@ func TestPoolRefusals(t *testing.T) {
 	must(t, err)
 }
 
+// TestPoolBounds: a sandbox has the limits of its Pool where the request says nothing, and not the defaults of the API key; they count for the key.
+func TestPoolBounds(t *testing.T) {
+	t.Parallel()
+	s := newSpace(t)
+	c := s.replica(t)
+	s.pool(t, "warm")
+	s.pool(t, "limited", limited("memory", "64Mi", "cpu", "1500m"))
+	type limits = lifecycle.ResourceLimits
+	bounds := lifecycle.Bounds{Section: "server.limits", Default: limits{"cpu": "1", "memory": "1Gi"}, Max: limits{"cpu": "2"}}
+	for pool, want := range map[string]lifecycle.Limits{"warm": {}, "limited": {NanoCPUs: 1_500_000_000, MemoryBytes: 64 << 20}} {
+		sandbox, err := c.Create(t.Context(), fromPool(pool), lifecycle.CreateOptions{Bounds: bounds})
+		must(t, err)
+		if claim := s.batch(t, sandbox.ID).Spec.Claim; len(claim.Limits) > 0 || sandbox.Limits != want {
+			t.Errorf("%s: the sandbox has %+v, and its claim %v", pool, sandbox.Limits, claim.Limits)
+		}
+	}
+	bounds.Max["cpu"] = "1"
+	_, err := c.Create(t.Context(), fromPool("limited"), lifecycle.CreateOptions{Bounds: bounds})
+	refuses(t, err, lifecycle.KindInvalid, "resourceLimits.cpu:", "1500m", "server.limits.max_cpu")
+	bounds = lifecycle.Bounds{Section: "server.limits", Total: limits{"memory": "100Mi"}}
+	_, err = c.Create(t.Context(), fromPool("limited"), lifecycle.CreateOptions{Bounds: bounds, Owner: "one"})
+	must(t, err)
+	_, err = c.Create(t.Context(), fromPool("limited"), lifecycle.CreateOptions{Bounds: bounds, Owner: "one"})
+	refuses(t, err, lifecycle.KindConflict, "resourceLimits.memory:", "server.limits.total_memory")
+}
+
 // walled adds an egress sidecar, and takes from the container that waits what could pass by it.
 func walled(template *corev1.PodTemplateSpec) {
 	always := corev1.ContainerRestartPolicyAlways

@@ -3,8 +3,10 @@ package cluster
 import (
 	"maps"
 	"slices"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -47,6 +49,41 @@ func fits(pool *v1alpha1.Pool, spec lifecycle.Spec, class lifecycle.RuntimeClass
 
 // limitKeys are the keys of resourceLimits by the cluster's names of resources.
 var limitKeys = map[corev1.ResourceName]string{corev1.ResourceCPU: "cpu", corev1.ResourceMemory: "memory", resourceGPU: "gpu"}
+
+// poolLimits returns the limits that are asked for, and for the rest those of the container that waits, as far as a request could ask for them.
+func poolLimits(pool *v1alpha1.Pool, asked lifecycle.ResourceLimits) lifecycle.ResourceLimits {
+	limits := lifecycle.ResourceLimits{}
+	if template := pool.Spec.Template; template != nil && v1alpha1.CheckClaimPod(template) == nil {
+		for name, key := range limitKeys {
+			limit, limited := v1alpha1.WaitingContainer(&template.Spec).Resources.Limits[name]
+			if text := limitText(key, limit); limited && text != "" {
+				limits[key] = text
+			}
+		}
+	}
+	maps.Copy(limits, asked)
+	return limits
+}
+
+// limitText is a quantity as requests write that of the key; empty when they cannot.
+func limitText(key string, limit resource.Quantity) string {
+	var text string
+	switch milli := limit.MilliValue(); {
+	case key == "memory":
+		text = strconv.FormatInt(limit.Value()>>10, 10) + "Ki"
+	case key == "cpu" && milli%1000 != 0:
+		text = strconv.FormatInt(milli, 10) + "m"
+	default:
+		text = strconv.FormatInt(limit.Value(), 10)
+	}
+	list, err := quantities(lifecycle.ResourceLimits{key: text})
+	for _, same := range list {
+		if err == nil && same.Cmp(limit) == 0 {
+			return text
+		}
+	}
+	return ""
+}
 
 // fitsLimits is fits for the limits: those of cpu and memory can be changed where the cluster resizes pods.
 func fitsLimits(pool string, waiting *corev1.Container, asked lifecycle.ResourceLimits, resizes func() (bool, error)) (corev1.ResourceList, error) {

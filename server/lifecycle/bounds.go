@@ -1,6 +1,10 @@
 package lifecycle
 
-import "time"
+import (
+	"cmp"
+	"maps"
+	"time"
+)
 
 // Bounds are what an API key may ask for, and what it gets where it asks for nothing. The zero value sets no bound.
 type Bounds struct {
@@ -33,33 +37,35 @@ func (b Bounds) Validate() error {
 	return nil
 }
 
-// Apply gives a valid spec what it does not ask for: the default, or else the maximum. It returns an Error of KindInvalid that names the field, the bound
-// and its key in the configuration when the spec asks for more than one sandbox may have.
+// Apply gives a valid spec what it does not ask for: the default, or else the maximum. It returns the errors of Check.
 func (b Bounds) Apply(spec *Spec) error {
+	given := maps.Clone(spec.Resources)
+	for _, key := range boundedResources {
+		if usual := cmp.Or(b.Default[key], b.Max[key]); given[key] == "" && usual != "" {
+			if given == nil {
+				given = ResourceLimits{}
+			}
+			given[key] = usual
+		}
+	}
+	spec.Resources = given
+	return b.Check(*spec)
+}
+
+// Check returns an Error of KindInvalid that names the field, the bound and its key in the configuration when a valid spec asks for more than one
+// sandbox may have, or for nothing where sandboxes of the key have a bound together.
+func (b Bounds) Check(spec Spec) error {
 	if b.MaxTimeout > 0 && spec.Timeout > b.MaxTimeout {
 		return Invalidf("timeout: %d seconds is more than %d, which %s.max_timeout allows this API key",
 			int64(spec.Timeout/time.Second), int64(b.MaxTimeout/time.Second), b.Section)
 	}
-	given := ResourceLimits{}
-	for key, value := range spec.Resources {
-		given[key] = value
-	}
 	for _, key := range boundedResources {
-		usual := b.Default[key]
-		if usual == "" {
-			usual = b.Max[key]
-		}
-		switch {
-		case given[key] == "" && usual != "":
-			given[key] = usual
-		case given[key] == "" && b.Total[key] != "":
+		switch given := spec.Resources[key]; {
+		case given == "" && b.Total[key] != "":
 			return Invalidf("resourceLimits.%s: is required of this API key, because %s.total_%[1]s bounds what its sandboxes have together", key, b.Section)
-		case b.Max[key] != "" && amount(given, key) > amount(b.Max, key):
-			return Invalidf("resourceLimits.%s: %.128q is more than %s, which %s.max_%[1]s allows this API key for one sandbox", key, given[key], b.Max[key], b.Section)
+		case b.Max[key] != "" && amount(spec.Resources, key) > amount(b.Max, key):
+			return Invalidf("resourceLimits.%s: %.128q is more than %s, which %s.max_%[1]s allows this API key for one sandbox", key, given, b.Max[key], b.Section)
 		}
-	}
-	if len(given) > 0 {
-		spec.Resources = given
 	}
 	return nil
 }
