@@ -72,6 +72,9 @@ if [[ ! -s $key ]]; then
 fi
 SERVICE_API_KEY=$(<"$key")
 export SERVICE_API_KEY
+# A sandbox that asks for nothing gets at most half of the memory, and two processors where there are as many.
+cpus=$(nproc)
+half=$(awk '$1 == "MemTotal:" { print int($2 / 2048) }' /proc/meminfo)
 cat >"$state/sandbox.toml" <<TOML
 [server]
 host = "127.0.0.1"
@@ -79,6 +82,10 @@ port = $port
 api_key_file = "$key"
 data_dir = "$state/data"
 instance = "make-run"
+
+[server.limits]
+default_cpu = "$((cpus < 2 ? cpus : 2))"
+default_memory = "$((half < 2048 ? half : 2048))Mi"
 
 [runtime]
 type = "$engine"
@@ -91,6 +98,9 @@ if [[ $engine == local ]]; then
 	list="\"$archives/execd.tar\""
 	[[ $image != sandbox/base:dev ]] || list+=", \"$archives/base.tar\""
 	printf '\n[local]\nbridge = "sandbox-run"\narchives = [%s]\n' "$list" >>"$state/sandbox.toml"
+	if [[ -e /dev/loop-control ]] && PATH=$PATH:/usr/sbin:/sbin command -v mkfs.ext4 >/dev/null; then
+		echo 'disk_mib = 10240' >>"$state/sandbox.toml"
+	fi
 else
 	printf '\n[docker]\nspare_networks = 2\n' >>"$state/sandbox.toml"
 fi

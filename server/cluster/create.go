@@ -39,7 +39,7 @@ func (c *Cluster) Create(ctx context.Context, spec lifecycle.Spec, options lifec
 	if options.IdempotencyKey != "" {
 		digest = spec.Digest()
 	}
-	if err := options.Bounds.Apply(&bounded); err != nil {
+	if err := applyBounds(options.Bounds, &bounded); err != nil {
 		return lifecycle.Sandbox{}, err
 	}
 	id := newID(options)
@@ -246,6 +246,18 @@ func (c *Cluster) newBatch(ctx context.Context, id string, spec lifecycle.Spec, 
 		err = checkSpec(b, len(spec.Env))
 	}
 	return b, secret, err
+}
+
+// applyBounds also leaves open what the pods of a pool have already.
+func applyBounds(bounds lifecycle.Bounds, spec *lifecycle.Spec) error {
+	pool, err := poolOf(spec.Extensions)
+	switch {
+	case err != nil:
+		return err
+	case pool != "":
+		return bounds.ApplyToPool(spec)
+	}
+	return bounds.Apply(spec)
 }
 
 // poolOf is the name of the pool in the extensions, empty when the sandbox gets a pod of its own.

@@ -35,7 +35,12 @@ func (b Bounds) Validate() error {
 
 // Apply gives a valid spec what it does not ask for: the default, or else the maximum. It returns an Error of KindInvalid that names the field, the bound
 // and its key in the configuration when the spec asks for more than one sandbox may have.
-func (b Bounds) Apply(spec *Spec) error {
+func (b Bounds) Apply(spec *Spec) error { return b.apply(spec, true) }
+
+// ApplyToPool is Apply for a spec whose sandbox runs in a pod that exists: that has its limits already, so what the spec does not ask for stays open.
+func (b Bounds) ApplyToPool(spec *Spec) error { return b.apply(spec, false) }
+
+func (b Bounds) apply(spec *Spec, fill bool) error {
 	if b.MaxTimeout > 0 && spec.Timeout > b.MaxTimeout {
 		return Invalidf("timeout: %d seconds is more than %d, which %s.max_timeout allows this API key",
 			int64(spec.Timeout/time.Second), int64(b.MaxTimeout/time.Second), b.Section)
@@ -48,6 +53,9 @@ func (b Bounds) Apply(spec *Spec) error {
 		usual := b.Default[key]
 		if usual == "" {
 			usual = b.Max[key]
+		}
+		if !fill {
+			usual = ""
 		}
 		switch {
 		case given[key] == "" && usual != "":

@@ -44,6 +44,14 @@ func TestBounds(t *testing.T) {
 			}
 		})
 	}
+	pooled := lifecycle.Spec{Resources: limits{"memory": "512Mi"}, Timeout: time.Hour}
+	if err := full.ApplyToPool(&pooled); err != nil || !equal(pooled.Resources, limits{"memory": "512Mi"}) {
+		t.Errorf("a pod that exists: got %v, %v", pooled.Resources, err)
+	}
+	pooled.Resources = limits{"cpu": "3"}
+	if err := full.ApplyToPool(&pooled); err == nil {
+		t.Error("a pod that exists: more than the maximum is accepted")
+	}
 	now := time.Now()
 	if err := full.CheckRenewal(now, now.Add(time.Hour)); err != nil {
 		t.Error(err)
