@@ -72,6 +72,9 @@ if [[ ! -s $key ]]; then
 fi
 SERVICE_API_KEY=$(<"$key")
 export SERVICE_API_KEY
+# A sandbox that asks for nothing gets at most half of the memory, and two processors where there are as many.
+cpus=$(nproc)
+half=$(awk '$1 == "MemTotal:" { print int($2 / 2048) }' /proc/meminfo)
 cat >"$state/sandbox.toml" <<TOML
 [server]
 host = "127.0.0.1"
@@ -81,8 +84,8 @@ data_dir = "$state/data"
 instance = "make-run"
 
 [server.limits]
-default_cpu = "2"
-default_memory = "2Gi"
+default_cpu = "$((cpus < 2 ? cpus : 2))"
+default_memory = "$((half < 2048 ? half : 2048))Mi"
 
 [runtime]
 type = "$engine"

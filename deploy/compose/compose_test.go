@@ -170,6 +170,9 @@ func TestConfiguration(t *testing.T) {
 	if loaded.Server.Host != "127.0.0.1" || loaded.Server.DataDir != "/var/lib/sandbox-server" {
 		t.Errorf("%+v", loaded.Server)
 	}
+	if limits := loaded.Server.Limits; limits.DefaultCPU == "" || limits.DefaultMemory == "" {
+		t.Errorf("a request without resourceLimits gets no bounds: %+v", limits)
+	}
 }
 
 func read(t *testing.T, path string) string {

@@ -186,6 +186,13 @@ func TestChartIsClosed(t *testing.T) {
 			t.Errorf("the configuration lacks %q", want)
 		}
 	}
+	for set, want := range map[string]string{"server.limits.maxCPU=4": "max_cpu = \"4\"", "server.extraConfig=[server.limits]": ""} {
+		got := helm(t, "template", "sandbox", chart, "--set", set)
+		bounded := strings.Contains(got, "default_cpu = \"500m\"") && strings.Contains(got, "default_memory = \"512Mi\"")
+		if bounded != (want != "") || !strings.Contains(got, want) || strings.Count(got, "[server.limits]") != 1 {
+			t.Errorf("%s: a request without resourceLimits is bounded: %t", set, bounded)
+		}
+	}
 	opened := helm(t, "template", "sandbox", chart, "--set", "sandboxes.allowedHostPaths={/data}")
 	if strings.Contains(opened, "host_volumes") || !strings.Contains(opened, `allowed_host_paths = ["/data"]`) {
 		t.Error("a list of allowed paths does not have its effect")

@@ -50,6 +50,37 @@ func Init(apiKey string) []byte {
 	return bytes.Replace([]byte(example), []byte("API_KEY"), []byte(apiKey), 1)
 }
 
+// Machine is what a configuration is written for; what is zero is not known.
+type Machine struct {
+	CPUs        int
+	MemoryBytes int64
+	// BoundsDisk is whether the local engine can bound what a sandbox writes: there are mkfs.ext4 and loop devices.
+	BoundsDisk bool
+}
+
+// What sandboxes get in an example's configuration when their requests ask for nothing, unless the machine has less.
+const (
+	initCPUs      = 2
+	initMemoryMiB = 2048
+	initDiskMiB   = 10240
+)
+
+// Fit returns an example for the machine: a sandbox that asks for nothing gets at most its processors and half of its memory, and on the
+// local engine may write 10 GiB where that can be bounded.
+func Fit(example []byte, m Machine) []byte {
+	text := string(example)
+	if m.CPUs > 0 && m.CPUs < initCPUs {
+		text = strings.Replace(text, `default_cpu = "2"`, `default_cpu = "`+strconv.Itoa(m.CPUs)+`"`, 1)
+	}
+	if half := m.MemoryBytes >> 21; m.MemoryBytes > 0 && half < initMemoryMiB {
+		text = strings.Replace(text, `default_memory = "2Gi"`, `default_memory = "`+strconv.FormatInt(max(half, 16), 10)+`Mi"`, 1)
+	}
+	if m.BoundsDisk && strings.Contains(text, "\ntype = \"local\"") {
+		text = strings.Replace(text, "\ndisk_mib = 0", "\ndisk_mib = "+strconv.Itoa(initDiskMiB), 1)
+	}
+	return []byte(text)
+}
+
 // InitLocal is Init for the local engine, which loads the images of the archives, absolute paths, at
 // its start. What is for Docker alone is at its default, so that it causes no warning.
 func InitLocal(apiKey string, archives []string) []byte {

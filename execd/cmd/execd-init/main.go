@@ -67,6 +67,7 @@ func run(args []string) int {
 	if err := process.Shield(); err != nil {
 		return fail(exitFailure, err)
 	}
+	correctHosts(hostsPath, ipv6Off)
 	self, err := os.Executable()
 	if err != nil {
 		return fail(exitFailure, err)

@@ -67,6 +67,7 @@ func initialise(file string, out io.Writer) error {
 	key := make([]byte, 32)
 	rand.Read(key) // crypto/rand.Read never returns an error
 	example, fits := fitting(hex.EncodeToString(key), os.Getenv)
+	example = config.Fit(example, thisMachine())
 	if file == "-" {
 		_, err := out.Write(example)
 		return err

@@ -6,8 +6,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"sandbox.internal/server/config"
 )
@@ -24,15 +28,15 @@ func fitting(key string, getenv func(string) string) (example []byte, says strin
 	if answers(host) {
 		return config.Init(key), "runtime.type is docker: an engine answers at " + host
 	}
-	runtime := ""
+	program := ""
 	for _, name := range ociRuntimes {
 		if _, err := exec.LookPath(name); err == nil {
-			runtime = name
+			program = name
 			break
 		}
 	}
 	switch {
-	case runtime == "":
+	case program == "":
 		return config.Init(key), "runtime.type is docker, but no engine answers at " + host +
 			": start one, or install crun for runtime.type = \"local\""
 	case os.Geteuid() != 0:
@@ -40,11 +44,26 @@ func fitting(key string, getenv func(string) string) (example []byte, says strin
 			": start one, or be root for runtime.type = \"local\""
 	}
 	archives := archivesOf(getenv)
-	says = "runtime.type is local: no Docker Engine answers at " + host + ", and " + runtime + " is installed"
+	says = "runtime.type is local: no Docker Engine answers at " + host + ", and " + program + " is installed"
 	if len(archives) == 0 {
 		says += "\nlocal.archives is empty: scripts/images.sh --archives makes the images of the project"
 	}
 	return config.InitLocal(key, archives), says
+}
+
+// thisMachine is what limits of sandboxes are fitted to.
+func thisMachine() config.Machine {
+	m := config.Machine{CPUs: runtime.NumCPU()}
+	var info unix.Sysinfo_t
+	if unix.Sysinfo(&info) == nil {
+		m.MemoryBytes = int64(info.Totalram) * int64(info.Unit) //nolint:gosec,unconvert // bytes of memory; the type depends on the processor
+	}
+	_, missing := os.Stat("/dev/loop-control")
+	m.BoundsDisk = missing == nil && slices.ContainsFunc([]string{"mkfs.ext4", "/usr/sbin/mkfs.ext4", "/sbin/mkfs.ext4"}, func(program string) bool {
+		_, err := exec.LookPath(program)
+		return err == nil
+	})
+	return m
 }
 
 // answers reports whether something accepts a connection at the address of a Docker Engine.
