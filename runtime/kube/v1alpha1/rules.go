@@ -126,8 +126,8 @@ func Claims(spec *corev1.PodSpec) []string {
 }
 
 // Provides returns the hash of what the lifecycle service compares of a Pool's template with a request
-// for a sandbox: name, image, limits and resizePolicy of the container that waits for one, whether
-// there is an egress sidecar, the RuntimeClass, and the claims.
+// for a sandbox: name, image, limits and resizePolicy of the container that waits for one (else of the
+// first), whether there is an egress sidecar, the RuntimeClass, and the claims.
 func Provides(template *corev1.PodTemplateSpec) string {
 	var compared struct {
 		Name, Image  string
@@ -140,7 +140,11 @@ func Provides(template *corev1.PodTemplateSpec) string {
 	compared.Claims = Claims(&template.Spec)
 	compared.RuntimeClass = template.Spec.RuntimeClassName
 	compared.Egress = EgressSidecar(&template.Spec) != nil
-	if waiting := WaitingContainer(&template.Spec); waiting != nil {
+	waiting := WaitingContainer(&template.Spec)
+	if waiting == nil && len(template.Spec.Containers) > 0 {
+		waiting = &template.Spec.Containers[0]
+	}
+	if waiting != nil {
 		compared.Name, compared.Image = waiting.Name, waiting.Image
 		compared.Limits, compared.Resize = waiting.Resources.Limits, waiting.ResizePolicy
 	}
