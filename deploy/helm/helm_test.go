@@ -112,7 +112,7 @@ var values = map[string][]string{
 		"--set", "networkPolicy.dns.to[0].ipBlock.cidr=169.254.20.10/32",
 		"--set", "gateway.service.type=LoadBalancer", "--set", "gateway.tolerations[0].operator=Exists",
 		"--set", "sandboxes.serviceAccount=boxes", "--set", "sandboxes.podLabels.team=a", "--set", "sandboxes.podAnnotations.example\\.com/note=b=c",
-		"--set", "sandboxes.hostUsers=false", "--set", "sandboxes.requestPercent.cpu=25", "--set", "sandboxes.requestPercent.memory=50",
+		"--set", "sandboxes.hostUsers=false", "--set", "sandboxes.runAsUser=1000", "--set", "sandboxes.requestPercent.cpu=25", "--set", "sandboxes.requestPercent.memory=50",
 		"--set-json", `sandboxes.affinity={"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": {"topologyKey": "kubernetes.io/hostname"}}]}}`,
 		"--set", "server.auditLog.persistentVolumeClaim.claimName=audit", "--set", "server.serviceAccount.name=mine", "--set", "gateway.serviceAccount.annotations.a=b",
 		"--set", "controller.podLabels.team=a", "--set", "controller.hostUsers=false", "--set", "controller.flowSchema=false", "--set", "controller.extraArgs={--log-compress=false}",

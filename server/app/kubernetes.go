@@ -54,7 +54,7 @@ func clusterOptions(cfg config.Config) cluster.Options {
 func placement(k config.Kubernetes) cluster.Placement {
 	placed := cluster.Placement{
 		RuntimeClass: k.RuntimeClass, PriorityClass: k.PriorityClass, EphemeralStorage: k.EphemeralStorage, NodeSelector: pairs(k.NodeSelector),
-		ServiceAccount: k.ServiceAccount, Labels: pairs(k.PodLabels), Annotations: pairs(k.PodAnnotations), UserNamespaces: !k.HostUsers,
+		ServiceAccount: k.ServiceAccount, Labels: pairs(k.PodLabels), Annotations: pairs(k.PodAnnotations), UserNamespaces: !k.HostUsers, RunAsUser: k.RunAsUser,
 		Affinity: k.Affinity, CPURequestPercent: k.CPURequestPercent, MemoryRequestPercent: k.MemoryRequestPercent,
 	}
 	for _, t := range k.Tolerations {

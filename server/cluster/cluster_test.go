@@ -23,6 +23,39 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
+// TestPodsAreRestricted: with a user of their own pods pass the level restricted of Pod Security, and baseline without.
+func TestPodsAreRestricted(t *testing.T) {
+	t.Parallel()
+	for user, levels := range map[int64]map[string]bool{0: {"baseline": true, "restricted": false}, 1000: {"baseline": true, "restricted": true}} {
+		s := newSpace(t)
+		must(t, s.api.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "default"}}))
+		c := s.replica(t, func(o *cluster.Options) { o.Placement.RunAsUser = user })
+		template := s.batch(t, create(t, c, sampleSpec()).ID).Spec.Template
+		for level, passes := range levels {
+			must(t, s.api.Update(t.Context(), &corev1.Namespace{
+				ObjectMeta: metav1.ObjectMeta{Name: s.name, Labels: map[string]string{"pod-security.kubernetes.io/enforce": level}},
+			}))
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: level}, Spec: *template.Spec.DeepCopy()}
+			var err error
+			// The API server looks at labels that it has cached.
+			deadline := time.Now().Add(patience)
+			for {
+				err = s.api.Create(t.Context(), pod.DeepCopy(), client.DryRunAll)
+				if (err == nil) == passes || time.Now().After(deadline) {
+					break
+				}
+				time.Sleep(20 * time.Millisecond) // between two looks
+			}
+			switch {
+			case passes && err != nil:
+				t.Errorf("user %d, level %s: %v", user, level, err)
+			case !passes && (err == nil || !strings.Contains(err.Error(), "violates PodSecurity")):
+				t.Errorf("user %d passes the level %s: %v", user, level, err)
+			}
+		}
+	}
+}
+
 func TestCreateMakesAPodsTemplate(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)

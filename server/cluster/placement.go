@@ -26,6 +26,9 @@ type Placement struct {
 	Labels, Annotations map[string]string
 	// UserNamespaces runs each pod in a user namespace of its own.
 	UserNamespaces bool
+	// RunAsUser is the user of the sandboxes' programs, without capabilities and without a way to more rights, as the level restricted of the Pod
+	// Security Standards demands; 0 means the image's.
+	RunAsUser int64
 	// Affinity is that of the pods, as JSON; empty means none.
 	Affinity string
 	// CPURequestPercent and MemoryRequestPercent are how much of a sandbox's limits its pod requests; 0 means 100.
@@ -87,6 +90,9 @@ func (p Placement) apply(pod *corev1.PodSpec) {
 	if p.UserNamespaces {
 		pod.HostUsers = new(bool)
 	}
+	if p.RunAsUser != 0 {
+		p.restrict(pod)
+	}
 	pod.Affinity, _ = p.affinity()
 	for _, containers := range [][]corev1.Container{pod.InitContainers, pod.Containers} {
 		for i := range containers {
@@ -107,5 +113,19 @@ func (p Placement) apply(pod *corev1.PodSpec) {
 			*list = corev1.ResourceList{}
 		}
 		(*list)[corev1.ResourceEphemeralStorage] = resource.MustParse(p.EphemeralStorage)
+	}
+}
+
+// restrict makes a pod one of the level restricted of the Pod Security Standards, but for a sidecar, which is added later. The user gets the
+// volumes that can be given to a group.
+func (p Placement) restrict(pod *corev1.PodSpec) {
+	pod.SecurityContext.FSGroup, pod.SecurityContext.FSGroupChangePolicy = &p.RunAsUser, new(corev1.FSGroupChangeOnRootMismatch)
+	for _, containers := range [][]corev1.Container{pod.InitContainers, pod.Containers} {
+		for i := range containers {
+			context := containers[i].SecurityContext
+			context.RunAsUser, context.RunAsGroup, context.RunAsNonRoot = &p.RunAsUser, &p.RunAsUser, new(true)
+			context.AllowPrivilegeEscalation = new(bool)
+			context.Capabilities = &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}
+		}
 	}
 }

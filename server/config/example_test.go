@@ -60,7 +60,7 @@ var extensions = []string{
 	"kubernetes.provision_timeout",
 	"kubernetes.runtime_class", "kubernetes.priority_class", "kubernetes.node_selector",
 	"kubernetes.ephemeral_storage", "kubernetes.service_account", "kubernetes.pod_labels",
-	"kubernetes.pod_annotations", "kubernetes.host_users", "kubernetes.affinity",
+	"kubernetes.pod_annotations", "kubernetes.host_users", "kubernetes.run_as_user", "kubernetes.affinity",
 	"kubernetes.cpu_request_percent", "kubernetes.memory_request_percent",
 	"kubernetes.tolerations.key", "kubernetes.tolerations.operator", "kubernetes.tolerations.value",
 	"kubernetes.tolerations.effect",

@@ -3,6 +3,7 @@ package config
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -40,6 +41,10 @@ type Kubernetes struct {
 	// HostUsers runs pods without a user namespace. false needs Kubernetes 1.33, nodes that support
 	// user namespaces for pods, and no host volumes of file systems without idmapped mounts.
 	HostUsers bool `toml:"host_users"`
+	// RunAsUser is the user that the programs of sandboxes run as, 1 to 2147483647, without
+	// capabilities and without a way to more rights; the pods then pass the level restricted of the
+	// Pod Security Standards. 0: the user of the image.
+	RunAsUser int64 `toml:"run_as_user"`
 	// Affinity is the affinity of the pods as JSON, as in a pod.
 	Affinity string `toml:"affinity"`
 	// CPURequestPercent is how much of the processor that a sandbox may use at most its pod requests,
@@ -160,6 +165,10 @@ func (k Kubernetes) checkPods(p *problems) {
 		if percent < 1 || percent > 100 {
 			p.add(key, "must be 1 to 100 (got %d)", percent)
 		}
+	}
+	if k.RunAsUser < 0 || k.RunAsUser > math.MaxInt32 {
+		p.add("kubernetes.run_as_user", "must be 0, for the user of the image, or 1 to 2147483647 (got %d)",
+			k.RunAsUser)
 	}
 	var object map[string]any
 	if k.Affinity != "" && json.Unmarshal([]byte(k.Affinity), &object) != nil {

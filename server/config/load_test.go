@@ -256,6 +256,8 @@ func TestLoadRefuses(t *testing.T) {
 			`kubernetes.affinity: must be a JSON object, as the affinity of a pod (got "zone")`},
 		"kubernetes.cpu_request_percent": {`kubernetes.cpu_request_percent = 0`,
 			`kubernetes.cpu_request_percent: must be 1 to 100 (got 0)`},
+		"kubernetes.run_as_user": {`kubernetes.run_as_user = -1`,
+			`kubernetes.run_as_user: must be 0, for the user of the image, or 1 to 2147483647 (got -1)`},
 		"kubernetes.memory_request_percent": {`kubernetes.memory_request_percent = 101`,
 			`kubernetes.memory_request_percent: must be 1 to 100 (got 101)`},
 		"kubernetes.ephemeral_storage": {`kubernetes.ephemeral_storage = "much"`,
