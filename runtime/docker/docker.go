@@ -46,7 +46,11 @@ type Options struct {
 	// InternalRegistries are the registries with internal addresses that images of every caller may
 	// come from; a caller that is no guest may name others, too.
 	InternalRegistries []string
-	Logger             zerolog.Logger
+	// Bounded are labels: containers that have them are ended, as if for their memory, when their
+	// netlink sockets hold too much memory of the host, where this process sees those of the engine's
+	// host. Empty: none is.
+	Bounded map[string]string
+	Logger  zerolog.Logger
 }
 
 // Engine talks to one Docker Engine. Use [New].
@@ -76,6 +80,12 @@ type Engine struct {
 
 	plainMu sync.Mutex
 	plain   map[plainPath]bool
+
+	hoardedMu sync.Mutex
+	hoarded   map[string]time.Time // when it was ended for what its netlink sockets held, by container
+
+	stop       context.CancelFunc // of what goes on in the background
+	background sync.WaitGroup
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -105,7 +115,10 @@ func New(opts Options) (*Engine, error) {
 	if timeout <= 0 {
 		timeout = defaultAPITimeout
 	}
-	return &Engine{
+	ctx, stop := context.WithCancel(context.Background())
+	e := &Engine{
+		stop:        stop,
+		hoarded:     map[string]time.Time{},
 		plain:       map[plainPath]bool{},
 		api:         api,
 		timeout:     timeout,
@@ -116,7 +129,11 @@ func New(opts Options) (*Engine, error) {
 		negotiation: make(chan struct{}, 1),
 		volumeTurn:  make(chan struct{}, 1),
 		filled:      map[string]filledVolume{},
-	}, nil
+	}
+	if len(opts.Bounded) > 0 {
+		e.background.Go(func() { e.boundNetlink(ctx, opts.Bounded) })
+	}
+	return e, nil
 }
 
 // Info implements [engine.Engine].
@@ -203,6 +220,8 @@ func hasSecurityOption(list []string, kind string) bool {
 
 // Close implements [engine.Engine]. Pulls that are under way are cancelled.
 func (e *Engine) Close() error {
+	e.stop()
+	e.background.Wait()
 	e.pulls.Close()
 	return e.api.Close()
 }

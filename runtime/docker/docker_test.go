@@ -33,16 +33,19 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestEngine(t *testing.T) {
-	enginetest.Run(t, func(t *testing.T) (engine.Engine, enginetest.Janitor) {
-		return open(t), newJanitor(t)
+	enginetest.Run(t, func(t *testing.T, labels map[string]string) (engine.Engine, enginetest.Janitor) {
+		return openBounded(t, labels), newJanitor(t)
 	})
 }
 
 // open returns the machine's engine. Without one the test fails: these tests are about nothing
 // else.
-func open(t *testing.T) *docker.Engine {
+func open(t *testing.T) *docker.Engine { return openBounded(t, nil) }
+
+// openBounded is open with containers of these labels bounded.
+func openBounded(t *testing.T, labels map[string]string) *docker.Engine {
 	t.Helper()
-	e, err := docker.New(docker.Options{Host: os.Getenv("DOCKER_HOST"),
+	e, err := docker.New(docker.Options{Host: os.Getenv("DOCKER_HOST"), Bounded: labels,
 		Logger: zerolog.New(zerolog.NewTestWriter(t))})
 	if err != nil {
 		t.Fatal(err)

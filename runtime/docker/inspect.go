@@ -29,7 +29,7 @@ func (e *Engine) Inspect(ctx context.Context, id string) (engine.Container, erro
 	}
 	c := fromInspect(found)
 	if found.State != nil {
-		c.OOMKilled = e.diedOfMemory(ctx, found)
+		c.OOMKilled = e.wasHoarding(found.ID) || e.diedOfMemory(ctx, found)
 	}
 	return c, nil
 }

@@ -131,7 +131,7 @@ func TestEngine(t *testing.T) {
 				traits = append(traits, enginetest.OwnKernel)
 			}
 			t.Run("suite", func(t *testing.T) {
-				enginetest.Run(t, func(t *testing.T) (engine.Engine, enginetest.Janitor) {
+				enginetest.Run(t, func(t *testing.T, _ map[string]string) (engine.Engine, enginetest.Janitor) {
 					e := s.mustOpen(t)
 					return e, janitor{e}
 				}, traits...)

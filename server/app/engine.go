@@ -14,6 +14,7 @@ import (
 	"sandbox.internal/runtime/docker"
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci"
+	"sandbox.internal/server/box"
 	"sandbox.internal/server/config"
 )
 
@@ -26,7 +27,7 @@ func openEngine(ctx context.Context, cfg config.Config, logger zerolog.Logger) (
 	case config.RuntimeDocker:
 		opened, err := docker.New(docker.Options{
 			Host: cfg.Environment.DockerHost, APITimeout: cfg.Docker.APITimeout.Duration(),
-			InternalRegistries: cfg.Runtime.InternalRegistries, Logger: logger,
+			InternalRegistries: cfg.Runtime.InternalRegistries, Bounded: box.Labels(cfg.Server.Instance), Logger: logger,
 		})
 		if err != nil {
 			return nil, err // a nil pointer would be an engine that is not nil

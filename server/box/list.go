@@ -10,9 +10,10 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-func (c *Containers) ours() map[string]string {
-	return map[string]string{labelInstance: c.options.Instance}
-}
+// Labels are on every container of the service with this instance.
+func Labels(instance string) map[string]string { return map[string]string{labelInstance: instance} }
+
+func (c *Containers) ours() map[string]string { return Labels(c.options.Instance) }
 
 // List returns every box of this service that the engine has, and what is left of others, but for networks that were made ahead.
 func (c *Containers) List(ctx context.Context) ([]lifecycle.BoxListing, error) {

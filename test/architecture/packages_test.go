@@ -104,6 +104,7 @@ var projectRules = importRules{
 			libraries: noLibraries,
 		},
 		{packages: []string{"runtime/flock", "runtime/remove"}, ours: []string{}, libraries: []string{sysPackage}},
+		{packages: []string{"runtime/netlinkmem"}, ours: []string{}},
 		{packages: []string{"runtime/failpoint"}, ours: []string{}, libraries: noLibraries},
 		{packages: []string{"server/store"}, ours: []string{"runtime/flock", "server/lifecycle"}},
 		{packages: []string{"server/load"}, ours: []string{"server/lifecycle"}, libraries: []string{sysPackage}},
@@ -272,7 +273,7 @@ var projectRules = importRules{
 			libraries: []string{runtimeSpec, seccompProfiles, sysPackage},
 		},
 		{packages: []string{"runtime/docker"}, ours: []string{
-			"runtime/engine", "runtime/engine/fair", "runtime/engine/pull", "runtime/engine/registries", "runtime/profile",
+			"runtime/engine", "runtime/engine/fair", "runtime/engine/pull", "runtime/engine/registries", "runtime/netlinkmem", "runtime/profile",
 		}},
 		{packages: []string{"runtime/oci/images/unpack"}, ours: []string{"runtime/remove"}, libraries: []string{sysPackage}},
 		{
@@ -319,7 +320,7 @@ var projectRules = importRules{
 		{
 			packages: []string{"runtime/oci"},
 			ours: []string{
-				"runtime/engine", "runtime/flock", "runtime/oci/bundle", "runtime/oci/cgroup", "runtime/oci/disk",
+				"runtime/engine", "runtime/flock", "runtime/netlinkmem", "runtime/oci/bundle", "runtime/oci/cgroup", "runtime/oci/disk",
 				"runtime/oci/images", "runtime/oci/keeper", "runtime/oci/network", "runtime/oci/overlay", "runtime/remove",
 				"runtime/oci/thread", "runtime/oci/users",
 			},

@@ -42,9 +42,12 @@ type Trait string
 // interface without a network; it is not in the host's network; its own threads count as processes, so it ends at their limit.
 const OwnKernel Trait = "own kernel"
 
-// Run runs the suite. open returns the engine under test, which must reach registries on 127.0.0.1 of this machine
-// without TLS; Run closes it.
-func Run(t *testing.T, open func(t *testing.T) (engine.Engine, Janitor), traits ...Trait) {
+// Open returns the engine under test, which must reach registries on 127.0.0.1 of this machine without TLS. All containers of the suite have the
+// labels.
+type Open func(t *testing.T, labels map[string]string) (engine.Engine, Janitor)
+
+// Run runs the suite, and closes the engine.
+func Run(t *testing.T, open Open, traits ...Trait) {
 	s := newSuite(t, open)
 	s.ownKernel = slices.Contains(traits, OwnKernel)
 	// Everything at once: the contract allows it, so the suite does it.
@@ -74,6 +77,7 @@ func Run(t *testing.T, open func(t *testing.T) (engine.Engine, Janitor), traits 
 			"NetworkHost":                 s.testNetworkHost,
 			"NetworkNone":                 s.testNetworkNone,
 			"MemoryLimit":                 s.testMemoryLimit,
+			"NetlinkMemory":               s.testNetlinkMemory,
 			"PIDsLimit":                   s.testPIDsLimit,
 			"Security":                    s.testSecurity,
 			"Sockets":                     s.testSockets,
@@ -117,10 +121,10 @@ type suite struct {
 	ownKernel bool
 }
 
-func newSuite(t *testing.T, open func(t *testing.T) (engine.Engine, Janitor)) *suite {
+func newSuite(t *testing.T, open Open) *suite {
 	t.Helper()
 	s := &suite{run: uuid.NewString(), registry: newRegistry(t, buildProbe(t))}
-	s.engine, s.janitor = open(t)
+	s.engine, s.janitor = open(t, s.labels())
 	t.Cleanup(func() {
 		if err := s.engine.Close(); err != nil {
 			t.Errorf("close the engine: %v", err)

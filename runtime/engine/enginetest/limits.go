@@ -114,6 +114,33 @@ func (s *suite) testMemoryLimit(t *testing.T) {
 	}
 }
 
+// testNetlinkMemory: a container whose netlink sockets hold more than it may is ended as one without memory, also when it has joined the network
+// of another one, which goes on; one whose sockets hold less goes on.
+func (s *suite) testNetlinkMemory(t *testing.T) {
+	if s.ownKernel {
+		return // its sockets are its own kernel's
+	}
+	owner := s.spec("sleep")
+	owner.Network, owner.Publish, owner.PublishIP = engine.NetworkOwn, []int{8080}, "127.0.0.1"
+	modest := s.spec("hoard", "8")
+	modest.Network, modest.Publish, modest.PublishIP = engine.NetworkOwn, []int{8080}, "127.0.0.1"
+	ownerID, modestID := s.start(t, owner), s.start(t, modest)
+	joined, alone := s.spec("hoard", "64"), s.spec("hoard", "64")
+	joined.Network, joined.Join = engine.NetworkOwn, owner.Name
+	alone.Network = engine.NetworkNone
+	for name, spec := range map[string]engine.ContainerSpec{"joined": joined, "no network": alone} {
+		spec.Resources.MemoryBytes = 32 << 20
+		if ended := s.waitStatus(t, s.start(t, spec), engine.StatusExited); ended.ExitCode != 137 || !ended.OOMKilled {
+			t.Errorf("%s: it ended with %d, for its memory: %t", name, ended.ExitCode, ended.OOMKilled)
+		}
+	}
+	for name, id := range map[string]string{"the owner of the network": ownerID, "the modest": modestID} {
+		if found := s.inspect(t, id); found.Status != engine.StatusRunning {
+			t.Errorf("%s is %s", name, found.Status)
+		}
+	}
+}
+
 func (s *suite) testPIDsLimit(t *testing.T) {
 	spec := s.spec("fork", "200")
 	spec.Resources.PIDs = 50

@@ -1,0 +1,112 @@
+package docker
+
+import (
+	"context"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/docker/docker/api/types/container"
+
+	"sandbox.internal/runtime/netlinkmem"
+)
+
+// endedFor is how long it is known of a container that it was ended for what its sockets held.
+const endedFor = time.Hour
+
+// boundNetlink ends containers with the labels whose netlink sockets hold too much, until ctx ends.
+func (e *Engine) boundNetlink(ctx context.Context, labels map[string]string) {
+	pids := map[string]int{} // of first processes, by container
+	netlinkmem.Watch(ctx, func() { e.endHolders(ctx, labels, pids) })
+}
+
+// endHolders kills every container whose netlink sockets hold too much. Of those that share a network
+// it is the one that has joined. While the engine does not answer, nothing is done.
+func (e *Engine) endHolders(ctx context.Context, labels map[string]string, pids map[string]int) {
+	var running []container.Summary
+	filter := labelFilter(labels)
+	filter.Add("status", container.StateRunning)
+	err := e.call(ctx, "list running containers", forEngine, func(ctx context.Context) (err error) {
+		running, err = e.api.ContainerList(ctx, container.ListOptions{Filters: filter})
+		return err
+	})
+	if err != nil {
+		return
+	}
+	joined := map[string]bool{}
+	alive := map[string]bool{}
+	for _, c := range running {
+		if id, joins := strings.CutPrefix(c.HostConfig.NetworkMode, "container:"); joins {
+			joined[id] = true
+		}
+		alive[c.ID] = true
+	}
+	for id := range pids {
+		if !alive[id] {
+			delete(pids, id)
+		}
+	}
+	for _, c := range running {
+		if joined[c.ID] || c.HostConfig.NetworkMode == "host" {
+			continue
+		}
+		pid := e.firstProcess(ctx, c.ID, pids)
+		held, err := netlinkmem.Of(pid)
+		if err != nil || !held.TooMuch() || !isOf(pid, c.ID) {
+			continue // with an error it has ended, or this process does not see those of the engine's host
+		}
+		e.endHolder(ctx, c.ID, held)
+	}
+}
+
+func (e *Engine) endHolder(ctx context.Context, id string, held netlinkmem.Held) {
+	e.log.Warn().Str("container", id).Int64("bytes", held.Bytes).Int("sockets", held.Sockets).
+		Msg("the netlink sockets of the container hold memory of the host that no limit counts: it is ended")
+	e.hoardedMu.Lock()
+	for other, at := range e.hoarded {
+		if time.Since(at) > endedFor {
+			delete(e.hoarded, other)
+		}
+	}
+	e.hoarded[id] = time.Now()
+	e.hoardedMu.Unlock()
+	err := e.call(ctx, "kill container "+id, forContainer, func(ctx context.Context) error {
+		return e.api.ContainerKill(ctx, id, "KILL")
+	})
+	if err != nil {
+		e.log.Error().Err(err).Str("container", id).Msg("the container cannot be ended")
+	}
+}
+
+// firstProcess returns the process id of the first process of a container, 0 when it is not known.
+func (e *Engine) firstProcess(ctx context.Context, id string, pids map[string]int) int {
+	if pid := pids[id]; pid != 0 && isOf(pid, id) {
+		return pid
+	}
+	var found container.InspectResponse
+	err := e.call(ctx, "inspect container "+id, forContainer, func(ctx context.Context) (err error) {
+		found, err = e.api.ContainerInspect(ctx, id)
+		return err
+	})
+	if err != nil || found.State == nil {
+		return 0
+	}
+	pids[id] = found.State.Pid
+	return found.State.Pid
+}
+
+// isOf reports whether a process is one of the container: the number may be another's by now, or be
+// of another process where this one runs in a container itself.
+func isOf(pid int, id string) bool {
+	groups, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
+	return err == nil && strings.Contains(string(groups), id)
+}
+
+// wasHoarding reports whether a container was ended for what its netlink sockets held.
+func (e *Engine) wasHoarding(id string) bool {
+	e.hoardedMu.Lock()
+	defer e.hoardedMu.Unlock()
+	_, was := e.hoarded[id]
+	return was
+}
