@@ -2,6 +2,7 @@ package clients_test
 
 import (
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"sandbox.internal/test/e2e/lives"
@@ -19,6 +20,25 @@ func TestPythonClientProxies(t *testing.T) {
 		t.Run(module, func(t *testing.T) {
 			t.Parallel()
 			t.Log(lives.Tool(t, folder, environment, python, "-m", "unittest", "--verbose", module))
+		})
+	}
+}
+
+// TestTypeScriptClientProxies runs those of the TypeScript client.
+func TestTypeScriptClientProxies(t *testing.T) {
+	t.Parallel()
+	s, folder := start(t, lives.Plan{}), buildTypeScript(t)
+	environment := append(s.Variables(), "SANDBOX_IMAGE="+busyboxImage, "SANDBOX_CODE_IMAGE="+pythonImage)
+	environment = append(environment, lives.Forward(t, s.URL)...)
+	for _, variable := range environment {
+		if file, found := strings.CutPrefix(variable, "PROXY_CA="); found {
+			environment = append(environment, "NODE_EXTRA_CA_CERTS="+file)
+		}
+	}
+	for _, name := range []string{"unit/proxy", "live/proxy"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			t.Log(lives.Tool(t, folder, environment, "node", "--test", "build/test/"+name+".test.js"))
 		})
 	}
 }
