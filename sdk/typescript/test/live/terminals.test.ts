@@ -119,6 +119,6 @@ test("a version of Node.js without a WebSocket has that of undici", async () => 
   const terminal = await same.terminals.create({ command: "cat" });
   await using attachment = await terminal.attach();
   await attachment.write("there\n");
-  await new Screen(attachment).until("there\r\n", 2);
+  await new Screen(attachment).until("there\r\n");
   await terminal.delete();
 });
