@@ -55,12 +55,25 @@ export const unconnected: unknown[] = ["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN",
 /** Sends requests through a proxy, or directly whatever the runtime would do. */
 function through(proxy: Proxy | undefined): Transport {
   const load = async () => {
-    const { Agent, ProxyAgent, fetch, WebSocket } = await import("undici");
+    const { Agent, Pool, ProxyAgent, fetch, WebSocket } = await import("undici");
     if (proxy === undefined) {
       const agent = new Agent();
       return { fetch, WebSocket, requests: agent, upgrades: agent };
     }
-    const options = { uri: proxy.url, ...(proxy.authorization === undefined ? {} : { token: proxy.authorization }) };
+    const options = {
+      uri: proxy.url,
+      ...(proxy.authorization === undefined ? {} : { token: proxy.authorization }),
+      clientFactory: (origin: URL, pool: object) => new Tunnels(origin, pool),
+    };
+    /** Connections to the proxy. Of one that it refuses fetch would say only that it was cancelled. */
+    class Tunnels extends Pool {
+      override async connect(tunnel: Parameters<InstanceType<typeof Pool>["connect"]>[0]): Promise<never> {
+        const answer = await super.connect(tunnel);
+        if (answer.statusCode === 200) return answer as never;
+        answer.socket.on("error", () => undefined).destroy();
+        throw new Error(`Proxy response (${answer.statusCode})`);
+      }
+    }
     // Many proxies connect to port 443 alone, and forward no upgrade.
     return { fetch, WebSocket, requests: new ProxyAgent({ ...options, proxyTunnel: false }), upgrades: new ProxyAgent(options) };
   };

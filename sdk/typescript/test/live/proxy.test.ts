@@ -80,7 +80,7 @@ for (const scheme of ["http", "https"]) {
   }
 }
 
-test("an option wins over the environment", async () => {
+test("an option wins over the environment", { timeout: 60_000 }, async () => {
   const host = `${randomUUID()}.sandbox.test`;
   await ask(clientWith({ HTTP_PROXY: "http://127.0.0.1:1", NO_PROXY: "*" }, `http://${host}`, { proxy: proxied(false) }));
   assert.equal((await counts(host)).requests, 1);
@@ -90,7 +90,7 @@ test("an option wins over the environment", async () => {
   assert.throws(() => new Client({ fetch, proxy: false }), /proxy: must not be given together with fetch/);
 });
 
-test("ALL_PROXY is for both, and NO_PROXY and this machine are left out", async () => {
+test("ALL_PROXY is for both, and NO_PROXY and this machine are left out", { timeout: 60_000 }, async () => {
   const host = `${randomUUID()}.sandbox.test`;
   for (const scheme of ["http", "https"]) await ask(clientWith({ all_proxy: proxied(false) }, `${scheme}://${host}`));
   const before = await counts(host);
@@ -103,7 +103,7 @@ test("ALL_PROXY is for both, and NO_PROXY and this machine are left out", async 
   assert.deepEqual(await counts(host), before);
 });
 
-test("a proxy that refuses is an error that says so, at once", async () => {
+test("a proxy that refuses is an error that says so, at once", { timeout: 60_000 }, async () => {
   const host = `${randomUUID()}.sandbox.test`;
   const patient = { retryFor: 600_000 };
   for (const scheme of ["http", "https"]) {
