@@ -42,6 +42,7 @@ package sandbox
 //go:generate go run ./sdk/python/synchronous -o sdk/python/tests/test_sync_life.py sdk/python/tests/test_async_life.py
 //go:generate go run ./sdk/python/synchronous -o sdk/python/tests/test_sync_inside.py sdk/python/tests/test_async_inside.py
 //go:generate go run ./sdk/python/synchronous -o sdk/python/tests/test_sync_cuts.py sdk/python/tests/test_async_cuts.py
+//go:generate go run ./sdk/python/synchronous -o sdk/python/tests/test_sync_proxy.py sdk/python/tests/test_async_proxy.py
 //go:generate go tool controller-gen object paths=./runtime/kube/v1alpha1
 //go:generate go tool controller-gen crd:maxDescLen=300 paths=./runtime/kube/v1alpha1 output:crd:dir=runtime/kube/config/crd
 //go:generate go run ./runtime/oci/seccomp/table -o runtime/oci/seccomp/syscalls.txt go.mod

@@ -83,13 +83,6 @@ class Connecting(unittest.TestCase):
             self.assertFalse(found.permanent or found.sent)
         self.assertIn("it did not answer in time", str(connect_error("http://service", TimeoutError())))
 
-    def test_proxies_are_not_used(self) -> None:
-        for environment, said in (({"HTTP_PROXY": "http://proxy:3128"}, False), ({"HTTPS_PROXY": "http://proxy:3128"}, True),
-                                  ({"HTTPS_PROXY": "http://proxy:3128", "NO_PROXY": "service"}, False), ({}, False)):
-            with patch.dict("os.environ", environment, clear=True):
-                found = str(connect_error("https://service", ConnectionRefusedError(111, "Connection refused")))
-                self.assertEqual("HTTPS_PROXY is set, and this client does not use proxies" in found, said, environment)
-
 
 class Policies(unittest.TestCase):
     def test_empty_ones_are_refused(self) -> None:

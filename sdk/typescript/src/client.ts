@@ -1,8 +1,10 @@
 import { Api } from "./calls.js";
 import { type EventOptions, type NumberedEvent, followEvents } from "./events.js";
 import type { components, paths } from "./gen/lifecycle.js";
+import { SandboxError } from "./errors.js";
 import { type CallOptions, Http, newKey, shortly } from "./http.js";
 import { checkPolicy } from "./network.js";
+import { transportTo } from "./proxy.js";
 import { type Connection, Sandbox, type SandboxInfo, type SandboxState } from "./sandbox.js";
 import type { WebSocketConstructor } from "./terminals.js";
 
@@ -20,9 +22,14 @@ export interface ClientOptions {
   retryFor?: number;
   /** Milliseconds for which a stream tries to resume before it fails; 60 s without it. */
   resumeFor?: number;
-  /** Takes the place of the runtime's fetch. */
+  /**
+   * The URL of an HTTP proxy that every request goes through, or false for none; without it, the environment names it:
+   * `$HTTP_PROXY`, `$HTTPS_PROXY`, `$ALL_PROXY` and `$NO_PROXY`. In Node.js alone.
+   */
+  proxy?: string | false;
+  /** Takes the place of the runtime's fetch, and of proxies for it. */
   fetch?: typeof fetch;
-  /** Takes the place of the runtime's WebSocket, which Node.js 20 does not have. Terminals need it. */
+  /** Takes the place of the runtime's WebSocket, and of proxies for it. Terminals need it. */
   webSocket?: WebSocketConstructor;
 }
 
@@ -71,8 +78,12 @@ export class Client {
   constructor(options: ClientOptions = {}) {
     const url = (options.url ?? environment("SANDBOX_URL") ?? "http://127.0.0.1:8080").replace(/\/+$/, "");
     const key = options.apiKey ?? environment("SERVICE_API_KEY");
+    if (options.fetch !== undefined && options.proxy !== undefined) {
+      throw new SandboxError("invalid", "proxy: must not be given together with fetch, which does not use it");
+    }
+    const transport = transportTo(url, options.proxy);
     const http = new Http(url, key === undefined ? {} : { "SERVICE-API-KEY": key }, {
-      fetch: options.fetch ?? ((input, init) => fetch(input, init)),
+      fetch: options.fetch ?? transport.fetch,
       timeout: options.timeout ?? 60_000,
       retryFor: options.retryFor ?? 10_000,
     });
@@ -80,7 +91,7 @@ export class Client {
     this.#connection = {
       api: this.api,
       resumeFor: options.resumeFor ?? 60_000,
-      webSocket: options.webSocket ?? globalThis.WebSocket, // undefined in Node.js 20
+      webSocket: options.webSocket === undefined ? transport.webSocket : async () => options.webSocket,
     };
   }
 

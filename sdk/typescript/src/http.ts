@@ -1,5 +1,6 @@
 import { SandboxError, clean, isKind, kindOf } from "./errors.js";
 import { Pauses } from "./pauses.js";
+import { refusedByProxy, unconnected } from "./proxy.js";
 
 /** What every call takes. */
 export interface CallOptions {
@@ -200,8 +201,6 @@ export function mayHaveArrived(error: unknown): boolean {
   return !(cause instanceof Error && "code" in cause && unconnected.includes(cause.code));
 }
 
-const unconnected: unknown[] = ["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN"];
-
 function name(request: HttpRequest): string {
   return `${request.method} ${request.path}`;
 }
@@ -252,7 +251,7 @@ function reason(error: unknown): string {
 /** Whether a request that failed fails the same way again: the URL or a certificate has to change first. */
 export function isPermanent(error: unknown): boolean {
   const { code } = causeOf(error instanceof SandboxError ? error.cause : error);
-  return (typeof code === "string" && code in permanent) || noTLS.includes(code);
+  return (typeof code === "string" && code in permanent) || noTLS.includes(code) || code === refusedByProxy;
 }
 
 /** What servers of Go, nginx and Apache that expect TLS answer without it. */

@@ -26,7 +26,7 @@ export type Metrics = insideComponents["schemas"]["Metrics"];
 export interface Connection {
   api: Api<paths>;
   resumeFor: number;
-  webSocket: WebSocketConstructor | undefined;
+  webSocket: () => Promise<WebSocketConstructor | undefined>;
 }
 
 /** How long one request waits for a state, in seconds; the service permits 60. */

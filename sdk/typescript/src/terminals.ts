@@ -58,7 +58,7 @@ const maxQueue = 8 << 20;
 /** What terminals need of their client. */
 export interface Outside {
   lifecycle: Api<LifecyclePaths>;
-  webSocket: WebSocketConstructor | undefined;
+  webSocket: () => Promise<WebSocketConstructor | undefined>;
 }
 
 /** Interactive programs in one sandbox. */
@@ -112,11 +112,11 @@ export class Terminal {
 
   /** Watches the terminal and types into it. A cut connection is made again. */
   async attach(options: CallOptions = {}): Promise<Attachment> {
-    const { webSocket } = this.outside;
+    const webSocket = await this.outside.webSocket();
     if (webSocket === undefined) {
       throw new SandboxError(
         "unsupported",
-        "this runtime has no WebSocket; in Node.js 20 install ws: new Client({ webSocket: WebSocket })",
+        "this runtime has no WebSocket: give one to the client, new Client({ webSocket: WebSocket })",
       );
     }
     const connect = async () => new webSocket(await this.#address());

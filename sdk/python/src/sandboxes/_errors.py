@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import ssl
 from typing import Any, cast
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 
 class SandboxesError(Exception):
@@ -115,7 +113,7 @@ def printable(text: str) -> str:
 NEEDS_TLS = "the server speaks TLS: the URL should begin with https://, not http://"
 
 
-def connect_error(url: str, error: OSError) -> TransportError:
+def connect_error(where: str, error: OSError) -> TransportError:
     """Why there is no connection."""
     reason, permanent = str(error) or "it did not answer in time", False
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -124,15 +122,7 @@ def connect_error(url: str, error: OSError) -> TransportError:
         reason, permanent = "the server does not speak TLS: the URL should begin with http://, not https://", True
     elif isinstance(error, ssl.SSLError):
         reason = f"the TLS handshake failed: {(error.reason or 'it was cut').lower().replace('_', ' ')}"
-    return TransportError(f"{url} cannot be reached: {reason}{_unused_proxy(url)}", sent=False, permanent=permanent)
-
-
-def _unused_proxy(url: str) -> str:
-    """What to say where the environment names a proxy for a URL: this client connects directly."""
-    parts = urlsplit(url)
-    if parts.scheme not in getproxies() or proxy_bypass(parts.hostname or ""):
-        return ""
-    return f" ({parts.scheme.upper()}_PROXY is set, and this client does not use proxies)"
+    return TransportError(f"{where} cannot be reached: {reason}", sent=False, permanent=permanent)
 
 
 _PLAIN_TO_TLS = (b"HTTP request to an HTTPS server", b"HTTP request was sent to HTTPS port", b"speaking plain HTTP to an SSL-enabled server")

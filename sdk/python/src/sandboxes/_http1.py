@@ -167,6 +167,8 @@ class Origin:
         self.port = parts.port or (443 if self.tls else 80)
         self.prefix = parts.path.rstrip("/")
         self.host = parts.netloc
+        self.authority = f"[{self.name}]:{self.port}" if ":" in self.name else f"{self.name}:{self.port}"
+        """Where a proxy is to connect to."""
         self.url = f"{parts.scheme}://{parts.netloc}{self.prefix}"
 
 

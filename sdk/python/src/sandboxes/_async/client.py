@@ -16,6 +16,7 @@ from .._gen.lifecycle import ImageAuth, NetworkPolicy, SandboxEvent, Version, Vo
 from .._gen.lifecycle import Sandbox as SandboxInfo
 from .._operations import Call
 from .._options import IDLE_ENTRYPOINT, Duration, check_policy, metadata_filter, prefer_wait, seconds, service_key, service_url
+from .._proxy import ProxyOption
 from .http import AsyncHTTP
 from .sandbox import AsyncSandbox
 from .streams import AsyncEvents
@@ -30,12 +31,14 @@ class AsyncClient:
     """A service that sandboxes are made with. As a context manager it closes its connections at the end."""
 
     def __init__(self, url: str | None = None, key: str | None = None, *, timeout: Duration = 60,
-                 tls: ssl.SSLContext | None = None) -> None:
+                 tls: ssl.SSLContext | None = None, proxy: ProxyOption = None) -> None:
         """The URL is else $SANDBOX_URL, the key $SERVICE_API_KEY.
 
         `timeout` is how many seconds the service may take to answer; `tls` replaces the system's certificates.
+        `proxy` is the URL of an HTTP proxy that every request goes through, or False for none; else the environment
+        names it: HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY. One that is no such URL is a ValueError.
         """
-        self._http = AsyncHTTP(service_url(url), service_key(key), seconds(timeout), tls)
+        self._http = AsyncHTTP(service_url(url), service_key(key), seconds(timeout), tls, proxy)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._http.origin.url}>"

@@ -10,7 +10,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, BinaryIO, Callable, Coroutine
 
-from .._http1 import Origin
+from .._proxy import Proxy
 
 PIECE = 64 << 10
 
@@ -23,13 +23,20 @@ class AsyncConnection:
         self._writer = writer
         self.buffer = bytearray()
         """What was read and not yet taken."""
+        self.asks: Proxy | None = None
+        """The proxy that is asked for the URLs of requests, and answers in the service's place."""
 
     @classmethod
-    async def open(cls, origin: Origin, tls: ssl.SSLContext | None, timeout: float) -> AsyncConnection:
+    async def open(cls, name: str, port: int, tls: ssl.SSLContext | None, timeout: float) -> AsyncConnection:
         """Connects within so many seconds."""
         async with asyncio.timeout(timeout):
-            reader, writer = await asyncio.open_connection(origin.name, origin.port, ssl=tls, limit=PIECE)
+            reader, writer = await asyncio.open_connection(name, port, ssl=tls, limit=PIECE)
         return cls(reader, writer)
+
+    async def start_tls(self, tls: ssl.SSLContext, name: str, timeout: float) -> None:
+        """Goes on with TLS, also inside of the TLS of a proxy."""
+        async with asyncio.timeout(timeout):
+            await self._writer.start_tls(tls, server_hostname=name)
 
     async def read(self, timeout: float | None) -> bytes:
         """Some bytes, or none at the end of the connection."""

@@ -12,7 +12,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import BinaryIO, Callable
 
-from .._http1 import Origin
+from .._proxy import Proxy
+from .._tls import TLSInTLS
 
 PIECE = 64 << 10
 
@@ -27,24 +28,37 @@ class Connection:
     """
 
     def __init__(self, opened: socket.socket) -> None:
-        self._socket = opened
+        self._socket: socket.socket | TLSInTLS = opened
         self._lock = threading.Lock()
         self.buffer = bytearray()
         """What was read and not yet taken."""
+        self.asks: Proxy | None = None
+        """The proxy that is asked for the URLs of requests, and answers in the service's place."""
 
     @classmethod
-    def open(cls, origin: Origin, tls: ssl.SSLContext | None, timeout: float) -> Connection:
+    def open(cls, name: str, port: int, tls: ssl.SSLContext | None, timeout: float) -> Connection:
         """Connects within so many seconds."""
-        opened = socket.create_connection((origin.name, origin.port), timeout)
+        opened = socket.create_connection((name, port), timeout)
         try:
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls is not None:
-                opened = tls.wrap_socket(opened, server_hostname=origin.name)
+                opened = tls.wrap_socket(opened, server_hostname=name)
             opened.setblocking(False)
         except BaseException:
             opened.close()
             raise
         return cls(opened)
+
+    def start_tls(self, tls: ssl.SSLContext, name: str, timeout: float) -> None:
+        """Goes on with TLS, also inside of the TLS of a proxy."""
+        outer = self._socket
+        assert isinstance(outer, socket.socket)
+        outer.settimeout(timeout)
+        if isinstance(outer, ssl.SSLSocket):
+            self._socket = TLSInTLS(outer, tls, name)
+        else:
+            self._socket = tls.wrap_socket(outer, server_hostname=name)
+        self._socket.setblocking(False)
 
     def read(self, timeout: float | None) -> bytes:
         """Some bytes, or none at the end of the connection."""

@@ -15,6 +15,7 @@ from .._errors import (NEEDS_TLS, APIError, NotFoundError, ProtocolError, Sandbo
                        connect_error)
 from .._http1 import Body, Head, Origin, chunk, common_headers, request_head, split_head
 from .._operations import Call, Operation, Upgrade
+from .._proxy import Proxy, ProxyOption, proxy_for
 from .._retry import Repetitions
 from .._websocket import Handshake
 from .connection import Connection, sleep
@@ -80,12 +81,16 @@ class Response:
 class HTTP:
     """Sends requests to one service."""
 
-    def __init__(self, url: str, key: str | None, timeout: float, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, url: str, key: str | None, timeout: float, tls: ssl.SSLContext | None,
+                 proxy: ProxyOption = None) -> None:
         self.origin = Origin(url)
+        self._proxy = proxy_for(self.origin, proxy)
         self._timeout = timeout
         self._deadline = math.inf
         self._headers = list(common_headers(self.origin, key).items())
-        self._tls = (tls or ssl.create_default_context()) if self.origin.tls else None
+        authorities = tls or ssl.create_default_context() if self.origin.tls or self._proxy and self._proxy.tls else None
+        self._tls = authorities if self.origin.tls else None
+        self._proxy_tls = authorities if self._proxy and self._proxy.tls else None
         self._kept: list[tuple[Connection, float]] = []
         self._closed = False
 
@@ -163,7 +168,7 @@ class HTTP:
     def upgrade(self, operation: Upgrade, prefix: str) -> Connection:
         """Makes a new connection a WebSocket."""
         handshake = Handshake()
-        connection = self._connect()
+        connection = self._connect(tunnel=True)  # many proxies forward no upgrade
         try:
             head = self._send(connection, operation, prefix, self.timeout, None, handshake.headers)
             if head.status != 101:
@@ -207,9 +212,45 @@ class HTTP:
             connection.close()
         return None
 
-    def _connect(self) -> Connection:
+    def _connect(self, tunnel: bool = False) -> Connection:
+        """A new connection to the service; with `tunnel` one that any protocol may be spoken on."""
+        proxy, origin = self._proxy, self.origin
+        if proxy is None:
+            try:
+                return Connection.open(origin.name, origin.port, self._tls, self.timeout)
+            except OSError as error:
+                raise connect_error(origin.url, error) from error
         try:
-            return Connection.open(self.origin, self._tls, self.timeout)
+            connection = Connection.open(proxy.name, proxy.port, self._proxy_tls, self.timeout)
+        except OSError as error:
+            raise connect_error(f"the proxy {proxy.url} of {proxy.source}", error) from error
+        if not tunnel and self._tls is None:
+            connection.asks = proxy
+            return connection
+        try:
+            self._tunnel(connection, proxy)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _tunnel(self, connection: Connection, proxy: Proxy) -> None:
+        """Has a proxy connect a connection to the service."""
+        where = f"the proxy {proxy.url} of {proxy.source}"
+        try:
+            connection.write(request_head("CONNECT", self.origin.authority,
+                                                [("Host", self.origin.authority), *proxy.headers]), self.timeout)
+            head = self._head(connection, self.timeout, where)
+        except OSError as error:
+            raise TransportError(f"{where} did not answer: {str(error) or type(error).__name__}", sent=False) from error
+        if not 200 <= head.status < 300:
+            raise proxy.refusal(head.status)
+        if self._tls is None:
+            return
+        if connection.buffer:
+            raise ProtocolError(f"{where} sent data before the service could")
+        try:
+            connection.start_tls(self._tls, self.origin.name, self.timeout)
         except OSError as error:
             raise connect_error(self.origin.url, error) from error
 
@@ -227,7 +268,10 @@ class HTTP:
             fields.append(("Transfer-Encoding", "chunked"))
         elif operation.method != "GET":
             fields.append(("Content-Length", "0"))
-        head = request_head(operation.method, self.origin.prefix + prefix + operation.target(), fields)
+        target, proxy = self.origin.prefix + prefix + operation.target(), connection.asks
+        if proxy is not None:
+            target, fields = f"http://{self.origin.host}{target}", fields + proxy.headers
+        head = request_head(operation.method, target, fields)
         refused: TransportError | None = None
         try:
             self._write(connection, head + (body or b""), timeout)
@@ -237,10 +281,12 @@ class HTTP:
             # The service may refuse a body before it has all of it, and the answer says why.
             refused, timeout = error, 1
         try:
-            answer = self._head(connection, timeout)
+            answer = self._head(connection, timeout, self.origin.url)
         except OSError as error:
             lost = f"{self.origin.url} did not answer: {str(error) or type(error).__name__}"
             raise refused or TransportError(lost, sent=True) from error
+        if proxy is not None and answer.status == 407:
+            raise proxy.refusal(answer.status)
         if refused is not None:
             answer.headers["connection"] = "close"  # half a request is on it
         return answer
@@ -265,14 +311,14 @@ class HTTP:
             raise TransportError(f"{self.origin.url} did not take the request: {str(error) or type(error).__name__}",
                                  sent=True) from error
 
-    def _head(self, connection: Connection, timeout: float) -> Head:
+    def _head(self, connection: Connection, timeout: float, where: str) -> Head:
         deadline = time.monotonic() + timeout
         while True:
             head = split_head(connection.buffer)
             if head is not None and (head.status >= 200 or head.status == 101):
                 return head
             if connection.buffer.startswith((b"\x15\x03", b"\x16\x03")):  # an alert, or a handshake
-                raise ProtocolError(f"{self.origin.url}: {NEEDS_TLS}")
+                raise ProtocolError(f"{where}: {NEEDS_TLS}")
             if head is None:
                 data = connection.read(max(0.001, deadline - time.monotonic()))
                 if not data:

@@ -1,0 +1,44 @@
+package clients_test
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"sandbox.internal/test/e2e/lives"
+)
+
+// TestPythonClientProxies runs the tests of the Python client that need a proxy, of both faces.
+func TestPythonClientProxies(t *testing.T) {
+	t.Parallel()
+	s := start(t, lives.Plan{})
+	python, folder := lives.Script(t, "python.sh"), lives.CopyOf(t, "../../../sdk/python")
+	environment := append(s.Variables(), "SANDBOX_URL="+s.URL, "SANDBOX_IMAGE="+busyboxImage,
+		"PYTHONPATH="+filepath.Join(folder, "src"))
+	environment = append(environment, lives.Forward(t, s.URL)...)
+	for _, module := range []string{"tests.test_proxy", "tests.test_async_proxy", "tests.test_sync_proxy"} {
+		t.Run(module, func(t *testing.T) {
+			t.Parallel()
+			t.Log(lives.Tool(t, folder, environment, python, "-m", "unittest", "--verbose", module))
+		})
+	}
+}
+
+// TestTypeScriptClientProxies runs those of the TypeScript client.
+func TestTypeScriptClientProxies(t *testing.T) {
+	t.Parallel()
+	s, folder := start(t, lives.Plan{}), buildTypeScript(t)
+	environment := append(s.Variables(), "SANDBOX_IMAGE="+busyboxImage, "SANDBOX_CODE_IMAGE="+pythonImage)
+	environment = append(environment, lives.Forward(t, s.URL)...)
+	for _, variable := range environment {
+		if file, found := strings.CutPrefix(variable, "PROXY_CA="); found {
+			environment = append(environment, "NODE_EXTRA_CA_CERTS="+file)
+		}
+	}
+	for _, name := range []string{"unit/proxy", "live/proxy"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			t.Log(lives.Tool(t, folder, environment, "node", "--test", "build/test/"+name+".test.js"))
+		})
+	}
+}
