@@ -5,8 +5,10 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -90,6 +92,9 @@ func load(kubeconfig string) (*rest.Config, string, error) {
 	return config, namespace, err
 }
 
+// tooLate is in the error of a request that the client library would repeat after the deadline. It wraps nothing that says so.
+const tooLate = "would exceed context deadline"
+
 // Explain turns an error of the API server that a client may read into a *lifecycle.Error; any other stays internal.
 func Explain(err error) error {
 	var network net.Error
@@ -98,7 +103,8 @@ func Explain(err error) error {
 	case err == nil:
 		return nil
 	case apierrors.IsServerTimeout(err), apierrors.IsTimeout(err), apierrors.IsTooManyRequests(err), apierrors.IsServiceUnavailable(err),
-		apierrors.IsInternalError(err), errors.Is(err, context.DeadlineExceeded), errors.As(err, &network) && !errors.As(err, &certificate):
+		apierrors.IsInternalError(err), errors.Is(err, context.DeadlineExceeded), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),
+		strings.Contains(err.Error(), tooLate), errors.As(err, &network) && !errors.As(err, &certificate):
 		return fmt.Errorf("%w: %w", lifecycle.Unavailable("the cluster's API server"), err)
 	}
 	return fmt.Errorf("the cluster's API server: %w", err)
