@@ -202,8 +202,8 @@ func (r *reconciler) Reconcile(ctx context.Context,
 	if b.ResourceVersion != version {
 		b.ManagedFields = nil
 		m.newest = b
-	} else if err == nil && b.Status.Phase.Finished() {
-		r.drop(request.NamespacedName) // it may be on record for hours
+	} else if err == nil && b.Status.Phase.Finished() && m.newest == nil {
+		r.drop(request.NamespacedName) // the cache has its end, and it may be on record for hours
 	}
 	switch {
 	case apierrors.IsConflict(err):

@@ -129,6 +129,18 @@ func TestLaggingWatch(t *testing.T) {
 	for i := range lives {
 		p.has(name(i), "running", running(1))
 	}
+	// A write that crosses one of another client is refused by right, so the user's stop comes once the controller has nothing to write.
+	quiet, before := time.Now(), writes.Load()
+	p.eventually(func() error {
+		if now := writes.Load(); now != before {
+			quiet, before = time.Now(), now
+		}
+		if time.Since(quiet) < 3*lag {
+			return fmt.Errorf("the controller goes on writing: %d times", before)
+		}
+		return nil
+	})
+	t.Logf("while they started: %d writes, %d refused", writes.Load(), conflicts.Load())
 	for i := range lives {
 		p.change(name(i), func(b *v1alpha1.BatchSandbox) {
 			b.Annotations = map[string]string{v1alpha1.AnnotationStop: v1alpha1.ReasonUserDelete}
