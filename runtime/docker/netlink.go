@@ -52,11 +52,12 @@ func (e *Engine) endHolders(ctx context.Context, labels map[string]string, pids 
 			continue
 		}
 		pid := e.firstProcess(ctx, c.ID, pids)
-		held, err := netlinkmem.Of(pid)
-		if err != nil || !held.TooMuch() || !isOf(pid, c.ID) {
-			continue // with an error it has ended, or this process does not see those of the engine's host
+		if pid == 0 {
+			continue
 		}
-		e.endHolder(ctx, c.ID, held)
+		if held, err := netlinkmem.Of(pid); err == nil && held.TooMuch() && isOf(pid, c.ID) {
+			e.endHolder(ctx, c.ID, held)
+		}
 	}
 }
 
@@ -79,9 +80,11 @@ func (e *Engine) endHolder(ctx context.Context, id string, held netlinkmem.Held)
 	}
 }
 
-// firstProcess returns the process id of the first process of a container, 0 when it is not known.
+// firstProcess returns the process id of the first process of a container, 0 when it is not known. The
+// engine is asked once for each that runs, so that a process which sees none of them does not ask for
+// all of them again and again.
 func (e *Engine) firstProcess(ctx context.Context, id string, pids map[string]int) int {
-	if pid := pids[id]; pid != 0 && isOf(pid, id) {
+	if pid, asked := pids[id]; asked && (pid == 0 || isOf(pid, id)) {
 		return pid
 	}
 	var found container.InspectResponse
@@ -92,8 +95,11 @@ func (e *Engine) firstProcess(ctx context.Context, id string, pids map[string]in
 	if err != nil || found.State == nil {
 		return 0
 	}
-	pids[id] = found.State.Pid
-	return found.State.Pid
+	pids[id] = 0
+	if isOf(found.State.Pid, id) {
+		pids[id] = found.State.Pid
+	}
+	return pids[id]
 }
 
 // isOf reports whether a process is one of the container: the number may be another's by now, or be
