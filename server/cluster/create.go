@@ -45,9 +45,9 @@ func (c *Cluster) Create(ctx context.Context, spec lifecycle.Spec, options lifec
 	var secret *secret
 	pool, err := c.poolOf(ctx, spec.Extensions)
 	if err == nil {
-		if bounded.Resources, err = boundedLimits(bounded, pool, options.Bounds); err != nil {
-			return lifecycle.Sandbox{}, err
-		}
+		bounded.Resources, err = boundedLimits(bounded, pool, options.Bounds)
+	}
+	if err == nil {
 		b, secret, err = c.newBatch(ctx, id, bounded, pool, digest, options)
 	}
 	if err == nil {
@@ -215,7 +215,8 @@ func boundedLimits(spec lifecycle.Spec, pool *v1alpha1.Pool, bounds lifecycle.Bo
 	return spec.Resources, bounds.Check(spec)
 }
 
-// newBatch is the resource of a new sandbox, and its Secret. pool is nil unless it is to be one of a pool. It returns an error of KindInvalid for what this cluster does not offer.
+// newBatch is the resource of a new sandbox, and its Secret. pool is nil unless it is to be one of a pool. It returns an error of KindInvalid for
+// what this cluster does not offer.
 func (c *Cluster) newBatch(ctx context.Context, id string, spec lifecycle.Spec, pool *v1alpha1.Pool, digest string,
 	options lifecycle.CreateOptions) (*v1alpha1.BatchSandbox, *secret, error) {
 	class, err := c.RuntimeClasses.Find(spec.RuntimeClass)
