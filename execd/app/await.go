@@ -30,7 +30,7 @@ type Claimable struct {
 }
 
 // Await listens, waits for a claim and returns it, with the token among its variables. It returns nil when ctx ends before, and an error when
-// the address cannot be listened on, or nobody could claim the daemon.
+// the address cannot be listened on, or the variables do not say who may claim the daemon.
 func Await(ctx context.Context, settings config.Settings, by Claimable, logger zerolog.Logger) (*supervisor.Claim, error) {
 	key, err := tasks.ParseKey(by.Key)
 	if err != nil {

@@ -69,7 +69,7 @@ func DeliverClaim(prefix string, claim Claim) error {
 	case err != nil:
 		return err
 	case file == nil:
-		return errors.New("nothing waits for a claim")
+		return errors.New("deliver a claim: this process was not started by execd-init await")
 	}
 	defer file.Close()
 	var text strings.Builder

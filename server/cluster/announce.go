@@ -66,7 +66,7 @@ func (c *Cluster) announce(ctx context.Context, version uint64) {
 		a.running = nil
 		close(under)
 		if err != nil {
-			c.Logger.Warn().Err(err).Msg("other replicas cannot be told of a change; their lists may show it later")
+			c.Logger.Warn().Err(err).Msg("cannot announce a change to the other replicas; their lists may show it later")
 			return
 		}
 		a.announced = max(a.announced, newest)

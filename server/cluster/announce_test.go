@@ -46,7 +46,7 @@ func TestAnnouncementsStayFew(t *testing.T) {
 	changes.Wait()
 	secret, all := s.versionsOf(t)
 	if len(all) != 1 {
-		t.Errorf("one replica has announced %v", all)
+		t.Errorf("the Secret has %v, want one version", all)
 	}
 	for _, value := range all {
 		if version, _, _ := strings.Cut(value, " "); version != s.batch(t, id).ResourceVersion {

@@ -895,13 +895,7 @@ func TestTasksEndBeforePodsGo(t *testing.T) {
 			tasks.say(p.namespace, name, up)
 			end(p.has(name, "running", running(1)))
 		}
-		p.eventually(func() error {
-			if err := p.Get(t.Context(), client.ObjectKey{Namespace: p.namespace,
-				Name: "warm-" + name + "-0"}, new(corev1.Pod)); !apierrors.IsNotFound(err) {
-				return fmt.Errorf("the pod of %s is there (%v)", name, err)
-			}
-			return nil
-		})
+		p.losesWarmPod(name)
 	}
 	p.stop()
 	close(wrong)

@@ -108,13 +108,7 @@ func TestClaimEndsBeforeItsPod(t *testing.T) {
 			return p.claims.pod(client.ObjectKeyFromObject(b)) != ""
 		})
 		end(b)
-		p.eventually(func() error {
-			if err := p.Get(t.Context(), client.ObjectKey{Namespace: p.namespace,
-				Name: "warm-" + name + "-0"}, new(corev1.Pod)); !apierrors.IsNotFound(err) {
-				return fmt.Errorf("the pod of %s is there (%v)", name, err)
-			}
-			return nil
-		})
+		p.losesWarmPod(name)
 	}
 	p.stop()
 	close(wrong)

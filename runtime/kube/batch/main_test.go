@@ -387,6 +387,18 @@ func (p *place) reaches(name string, phase v1alpha1.Phase) *v1alpha1.BatchSandbo
 		func(b *v1alpha1.BatchSandbox) bool { return b.Status.Phase == phase })
 }
 
+// losesWarmPod waits until the pod of a Pool that the batch had is gone.
+func (p *place) losesWarmPod(name string) {
+	p.Helper()
+	p.eventually(func() error {
+		if err := p.Get(p.Context(), client.ObjectKey{Namespace: p.namespace,
+			Name: "warm-" + name + "-0"}, new(corev1.Pod)); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("the pod of %s is there (%v)", name, err)
+		}
+		return nil
+	})
+}
+
 // change changes a batch and tries again on a conflict.
 func (p *place) change(name string, change func(b *v1alpha1.BatchSandbox)) {
 	p.Helper()

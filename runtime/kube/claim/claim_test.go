@@ -193,7 +193,7 @@ func TestClaim(t *testing.T) {
 		}
 	}
 	if got := ran(dir); got != "alice\n" {
-		t.Errorf("what has run says %q", got)
+		t.Errorf("the entrypoint has left %q", got)
 	}
 }
 
@@ -209,7 +209,7 @@ func TestTwoControllers(t *testing.T) {
 	other.Sync(second, pod)
 	one, two := w.becomes(w.claims, first, pod, "decided", end), w.becomes(other, second, pod, "decided", end)
 	if one.Done == two.Done {
-		t.Errorf("one is %+v, the other %+v", one, two)
+		t.Errorf("the controllers find %+v and %+v", one, two)
 	}
 	for end := time.Now().Add(patience); ran(dir) == ""; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
@@ -217,7 +217,7 @@ func TestTwoControllers(t *testing.T) {
 		}
 	}
 	if got := ran(dir); got != map[bool]string{true: "alice\n", false: "bob\n"}[one.Done] {
-		t.Errorf("what has run says %q", got)
+		t.Errorf("the entrypoint has left %q", got)
 	}
 }
 
@@ -262,7 +262,7 @@ func TestLostAnswer(t *testing.T) {
 		}
 	}
 	if got := ran(dir); got != "alice\n" {
-		t.Errorf("what has run says %q", got)
+		t.Errorf("the entrypoint has left %q", got)
 	}
 }
 

@@ -172,7 +172,7 @@ func TestContainersNamespaceRefused(t *testing.T) {
 			t.Errorf("%d are made ahead for mounts, want 8", forMounts)
 		}
 		if _, err := pool.TakeContainer(take(t, pool).First, nil); !errors.Is(err, refused) {
-			t.Errorf("the container is told: %v", err)
+			t.Errorf("TakeContainer returns %v, want %v", err, refused)
 		}
 		synctest.Wait()
 	})
