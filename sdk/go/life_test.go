@@ -7,6 +7,7 @@ import (
 	"iter"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -142,7 +143,8 @@ func testCode(t *testing.T, box *sandbox.Sandbox) {
 // testRestart follows a log and events while connections are cut and the service restarts.
 func testRestart(t *testing.T, service *lives.Service) {
 	ctx := limited(t)
-	proxy := newCutter(t, service.URL, 256, 1<<10, 5)
+	// A stream's first connection is tried 5 times: fewer cuts cannot take all of them.
+	proxy := newCutter(t, service.URL, 256, 1<<10, 4)
 	client := dial(t, sandbox.Options{URL: proxy.url(), HTTPClient: oneConnectionEach(t)})
 	const script = "for i in $(seq 100); do echo line $i; sleep 0.03; done; echo end"
 	box, err := dial(t, sandbox.Options{URL: service.URL}).Create(ctx,
@@ -150,9 +152,12 @@ func testRestart(t *testing.T, service *lives.Service) {
 	check(t, err)
 	box = connect(t, proxy, client, box.ID())
 	followed := make(chan []string, 1)
+	var once sync.Once
+	opened := make(chan struct{})
+	options := &sandbox.EventOptions{FromStart: true, OnOpen: func() { once.Do(func() { close(opened) }) }}
 	go func() {
 		var types []string
-		for event, err := range box.Events(ctx, &sandbox.EventOptions{FromStart: true}) {
+		for event, err := range box.Events(ctx, options) {
 			if err != nil {
 				t.Error(err)
 				break
@@ -169,6 +174,13 @@ func testRestart(t *testing.T, service *lives.Service) {
 	first := make([]byte, 10)
 	_, err = io.ReadFull(log, first)
 	check(t, err)
+	select { // a stream outlives a restart once it was connected
+	case <-opened:
+	case types := <-followed:
+		t.Fatalf("the stream of events ended before the restart: %v", types)
+	case <-ctx.Done():
+		t.Fatal("the stream of events was not connected before the restart")
+	}
 	service.Halt(t)
 	service.Boot(t)
 	proxy.lead(service.URL)
