@@ -7,7 +7,7 @@ export GOFLAGS := $(shell go env GOFLAGS) '-toolexec=env GOGC=400'
 COMPILED    = -trimpath -buildvcs=false -gcflags=all=-dwarf=false
 GOBUILD     = CGO_ENABLED=0 go build $(COMPILED) -ldflags '-s -w' -o bin/new/
 VERSIONED   = CGO_ENABLED=0 go build $(COMPILED) -ldflags "-s -w $$(scripts/version.sh | sed -E \
-	's|(.*) (.*)|-X sandbox.internal/server/build.version=\1 -X sandbox.internal/server/build.commit=\2|')" -o bin/new/
+	's|(.*) (.*)|-X sandbox.internal/internal/build.version=\1 -X sandbox.internal/internal/build.commit=\2|')" -o bin/new/
 # Of programs that are in every sandbox: HTTP/2 takes half a megabyte of each.
 IN_SANDBOX  = -tags nethttpomithttp2
 # A program that has not changed keeps its time: tests that use it are repeated when that changes.
@@ -27,7 +27,7 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 run: ## install what is missing, start the service, take a sandbox through its life (PORT=8080, ENGINE=local or docker)
-	$(VERSIONED) ./server/cmd/sandbox ./server/cmd/sandbox-server
+	$(VERSIONED) ./clients/cmd/sandbox ./server/cmd/sandbox-server
 	$(GOBUILD) ./server/cmd/sandbox-keeper
 	$(GOBUILD) $(IN_SANDBOX) ./execd/cmd/execd ./execd/cmd/execd-init
 	$(REPLACE)
@@ -76,9 +76,9 @@ gate: build images ## fail when a measured ratio has become worse than its basel
 	@scripts/images.sh --archives execd base
 	$(CHECKED) go run ./bench --gate
 
-GENERATED = gen sdk server/console/assets
+GENERATED = gen clients server/console/assets
 
-generate: ## rebuild gen/, the generated part of sdk/, and the web console (needs npm)
+generate: ## rebuild gen/, the generated part of clients/, and the web console (needs npm)
 	go generate .
 
 drift: generate ## fail if what is generated is not what its sources make

@@ -26,23 +26,23 @@ package sandbox
 //go:generate go tool oapi-codegen -config openapi/codegen/server.yaml -package egress -o gen/egress/server.gen.go openapi/egress.yaml
 //go:generate go tool oapi-codegen -config openapi/codegen/client.yaml -package egress -o gen/egress/client.gen.go openapi/egress.yaml
 //go:generate go run ./openapi/slim -o openapi/rules/egress.gen.go openapi/egress.yaml
-//go:generate go run ./openapi/python -o sdk/python/src/sandboxes/_gen/lifecycle.py openapi/lifecycle.yaml
-//go:generate go run ./openapi/python -o sdk/python/src/sandboxes/_gen/execd.py openapi/execd.yaml
-//go:generate go run ./sdk/python/synchronous -o sdk/python/src/sandboxes/_sync/client.py sdk/python/src/sandboxes/_async/client.py
-//go:generate go run ./sdk/python/synchronous -o sdk/python/src/sandboxes/_sync/code.py sdk/python/src/sandboxes/_async/code.py
-//go:generate go run ./sdk/python/synchronous -o sdk/python/src/sandboxes/_sync/commands.py sdk/python/src/sandboxes/_async/commands.py
-//go:generate go run ./sdk/python/synchronous -o sdk/python/src/sandboxes/_sync/daemon.py sdk/python/src/sandboxes/_async/daemon.py
-//go:generate go run ./sdk/python/synchronous -o sdk/python/src/sandboxes/_sync/files.py sdk/python/src/sandboxes/_async/files.py
-//go:generate go run ./sdk/python/synchronous -o sdk/python/src/sandboxes/_sync/http.py sdk/python/src/sandboxes/_async/http.py
-//go:generate go run ./sdk/python/synchronous -o sdk/python/src/sandboxes/_sync/network.py sdk/python/src/sandboxes/_async/network.py
-//go:generate go run ./sdk/python/synchronous -o sdk/python/src/sandboxes/_sync/sandbox.py sdk/python/src/sandboxes/_async/sandbox.py
-//go:generate go run ./sdk/python/synchronous -o sdk/python/src/sandboxes/_sync/stdin.py sdk/python/src/sandboxes/_async/stdin.py
-//go:generate go run ./sdk/python/synchronous -o sdk/python/src/sandboxes/_sync/streams.py sdk/python/src/sandboxes/_async/streams.py
-//go:generate go run ./sdk/python/synchronous -o sdk/python/src/sandboxes/_sync/terminals.py sdk/python/src/sandboxes/_async/terminals.py
-//go:generate go run ./sdk/python/synchronous -o sdk/python/tests/test_sync_life.py sdk/python/tests/test_async_life.py
-//go:generate go run ./sdk/python/synchronous -o sdk/python/tests/test_sync_inside.py sdk/python/tests/test_async_inside.py
-//go:generate go run ./sdk/python/synchronous -o sdk/python/tests/test_sync_cuts.py sdk/python/tests/test_async_cuts.py
-//go:generate go run ./sdk/python/synchronous -o sdk/python/tests/test_sync_proxy.py sdk/python/tests/test_async_proxy.py
+//go:generate go run ./openapi/python -o clients/python/src/sandboxes/_gen/lifecycle.py openapi/lifecycle.yaml
+//go:generate go run ./openapi/python -o clients/python/src/sandboxes/_gen/execd.py openapi/execd.yaml
+//go:generate go run ./clients/python/synchronous -o clients/python/src/sandboxes/_sync/client.py clients/python/src/sandboxes/_async/client.py
+//go:generate go run ./clients/python/synchronous -o clients/python/src/sandboxes/_sync/code.py clients/python/src/sandboxes/_async/code.py
+//go:generate go run ./clients/python/synchronous -o clients/python/src/sandboxes/_sync/commands.py clients/python/src/sandboxes/_async/commands.py
+//go:generate go run ./clients/python/synchronous -o clients/python/src/sandboxes/_sync/daemon.py clients/python/src/sandboxes/_async/daemon.py
+//go:generate go run ./clients/python/synchronous -o clients/python/src/sandboxes/_sync/files.py clients/python/src/sandboxes/_async/files.py
+//go:generate go run ./clients/python/synchronous -o clients/python/src/sandboxes/_sync/http.py clients/python/src/sandboxes/_async/http.py
+//go:generate go run ./clients/python/synchronous -o clients/python/src/sandboxes/_sync/network.py clients/python/src/sandboxes/_async/network.py
+//go:generate go run ./clients/python/synchronous -o clients/python/src/sandboxes/_sync/sandbox.py clients/python/src/sandboxes/_async/sandbox.py
+//go:generate go run ./clients/python/synchronous -o clients/python/src/sandboxes/_sync/stdin.py clients/python/src/sandboxes/_async/stdin.py
+//go:generate go run ./clients/python/synchronous -o clients/python/src/sandboxes/_sync/streams.py clients/python/src/sandboxes/_async/streams.py
+//go:generate go run ./clients/python/synchronous -o clients/python/src/sandboxes/_sync/terminals.py clients/python/src/sandboxes/_async/terminals.py
+//go:generate go run ./clients/python/synchronous -o clients/python/tests/test_sync_life.py clients/python/tests/test_async_life.py
+//go:generate go run ./clients/python/synchronous -o clients/python/tests/test_sync_inside.py clients/python/tests/test_async_inside.py
+//go:generate go run ./clients/python/synchronous -o clients/python/tests/test_sync_cuts.py clients/python/tests/test_async_cuts.py
+//go:generate go run ./clients/python/synchronous -o clients/python/tests/test_sync_proxy.py clients/python/tests/test_async_proxy.py
 //go:generate go tool controller-gen object paths=./runtime/kube/v1alpha1
 //go:generate go tool controller-gen crd:maxDescLen=300 paths=./runtime/kube/v1alpha1 output:crd:dir=runtime/kube/config/crd
 //go:generate go run ./runtime/oci/seccomp/table -o runtime/oci/seccomp/syscalls.txt go.mod

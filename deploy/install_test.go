@@ -27,7 +27,7 @@ func TestInstall(t *testing.T) {
 	_ = read(t, script) // makes it an input of this test
 	programs, root := t.TempDir(), t.TempDir()
 	tool := filepath.Join(programs, "sandbox")
-	if err := program.Build(t.Context(), programs, "sandbox.internal/server/cmd/sandbox"); err != nil {
+	if err := program.Build(t.Context(), programs, "sandbox.internal/clients/cmd/sandbox"); err != nil {
 		t.Fatal(err)
 	}
 	// The script copies the others without running them: any file will do.

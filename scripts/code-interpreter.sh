@@ -21,7 +21,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 fetch_deno() {
-	command -v npm >/dev/null || scripts/node.sh sdk/typescript >&2
+	command -v npm >/dev/null || scripts/node.sh clients/typescript >&2
 	npm install --prefix "$work/npm" --ignore-scripts --no-audit --no-fund --loglevel=error "deno@$deno_version" >&2
 	# Its package for this platform has the program itself.
 	install -m 0755 "$work"/npm/node_modules/@deno/linux-*/deno "$1/deno"

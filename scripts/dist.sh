@@ -24,7 +24,7 @@ for platform in "${platforms[@]}"; do
 	linux/amd64 | linux/arm64 | darwin/amd64 | darwin/arm64) ;;
 	windows/amd64 | windows/arm64) command -v zip >/dev/null || die "zip is missing: install it" ;;
 	python) python=$(scripts/python.sh | tail -n 1) ;;
-	typescript) node=$(scripts/node.sh sdk/typescript | tail -n 1) ;;
+	typescript) node=$(scripts/node.sh clients/typescript | tail -n 1) ;;
 	*) die "PLATFORMS: no platform $platform: linux, darwin or windows, /amd64 or /arm64; or python, or typescript" ;;
 	esac
 done
@@ -40,7 +40,7 @@ mkdir "$work/dist"
 git clone --quiet --shared . "$work/source"
 
 # What the Go tool stamps is the same in every program: here in the smallest.
-go -C "$work/source" build -buildvcs=true -o "$work/stamped" ./sdk/python/synchronous
+go -C "$work/source" build -buildvcs=true -o "$work/stamped" ./clients/python/synchronous
 version=$(go version -m "$work/stamped" | awk '$1 == "mod" { print $3 }')
 [[ -n $version && $version != "(devel)" ]] || die "the Go tool stamped no version: is git there?"
 
@@ -48,7 +48,7 @@ version=$(go version -m "$work/stamped" | awk '$1 == "mod" { print $3 }')
 package_python() {
 	local number
 	number=$(scripts/pythonversion.sh "$version")
-	cp -R "$work/source/sdk/python" "$work/python"
+	cp -R "$work/source/clients/python" "$work/python"
 	cp "$work/source/LICENSE" "$work/python/"
 	sed -i "s/^version = .*/version = \"$number\"/" "$work/python/pyproject.toml"
 	(cd "$work/python" && SOURCE_DATE_EPOCH=$committed "$python" -c \
@@ -61,7 +61,7 @@ package_python() {
 # package_typescript puts the package of the TypeScript client into dist/. Both schemes of versions are semantic.
 package_typescript() {
 	local packed
-	cp -R "$work/source/sdk/typescript" "$work/typescript"
+	cp -R "$work/source/clients/typescript" "$work/typescript"
 	cp "$work/source/LICENSE" "$work/typescript/"
 	ln -s "$node/node_modules" "$work/typescript/node_modules"
 	packed=$(cd "$work/typescript" && npm pkg set "version=${version#v}" && npm pack --silent --pack-destination "$work/dist") ||
@@ -80,7 +80,7 @@ for platform in "${platforms[@]}"; do
 		build ./server/cmd/...
 		build -tags nethttpomithttp2 ./execd/cmd/...
 	else
-		build ./server/cmd/sandbox
+		build ./clients/cmd/sandbox
 	fi
 	programs=("$work"/programs/*)
 	name=sandbox_${version#v}_${os}_$arch

@@ -37,7 +37,7 @@ install() {
 	install_missing
 	scripts/kernels.sh
 	scripts/browser.sh
-	scripts/node.sh sdk/typescript
+	scripts/node.sh clients/typescript
 	scripts/node.sh test/e2e/clients/python
 	scripts/node.sh test/e2e/clients/opensandbox
 	scripts/node.sh server/console/web

@@ -1,6 +1,6 @@
 """An agent: a model that works on a task with the tools of a sandbox, until it says that it is done.
 
-    PYTHONPATH=sdk/python/src python3 examples/agent/agent.py [IMAGE]
+    PYTHONPATH=clients/python/src python3 examples/agent/agent.py [IMAGE]
 
 Without further settings a scripted model plays the part. With OPENAI_BASE_URL, such as
 http://127.0.0.1:11434/v1, any model behind a chat completions endpoint does: see models.py.

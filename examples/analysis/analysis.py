@@ -1,6 +1,6 @@
 """A data analysis: a table goes in, numbers and plots come out. The code runs in a sandbox.
 
-    PYTHONPATH=sdk/python/src python3 examples/analysis/analysis.py [CSV [IMAGE]]
+    PYTHONPATH=clients/python/src python3 examples/analysis/analysis.py [CSV [IMAGE]]
 
 The image needs a Python kernel, pandas and matplotlib; `scripts/images.sh code-interpreter` makes one.
 """

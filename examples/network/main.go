@@ -18,7 +18,7 @@ import (
 	"strconv"
 	"time"
 
-	sandbox "sandbox.internal/sdk/go"
+	sandbox "sandbox.internal/clients/go"
 )
 
 const commandTime = time.Minute

@@ -22,7 +22,7 @@ import (
 	"syscall"
 	"time"
 
-	sandbox "sandbox.internal/sdk/go"
+	sandbox "sandbox.internal/clients/go"
 )
 
 const (

@@ -24,7 +24,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	sandbox "sandbox.internal/sdk/go"
+	sandbox "sandbox.internal/clients/go"
 )
 
 const (

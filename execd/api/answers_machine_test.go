@@ -18,8 +18,8 @@ import (
 	"sandbox.internal/execd/api"
 	"sandbox.internal/execd/command"
 	"sandbox.internal/execd/files"
-	"sandbox.internal/execd/freeze"
-	"sandbox.internal/execd/metrics"
+	"sandbox.internal/execd/internal/freeze"
+	"sandbox.internal/execd/internal/metrics"
 	gen "sandbox.internal/gen/execd"
 	"sandbox.internal/openapi/conform"
 )

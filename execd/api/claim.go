@@ -12,11 +12,11 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"sandbox.internal/execd/invalid"
+	"sandbox.internal/execd/internal/invalid"
 	gen "sandbox.internal/gen/execd"
+	"sandbox.internal/internal/claims"
 	"sandbox.internal/openapi/rules"
 	"sandbox.internal/openapi/serve"
-	"sandbox.internal/runtime/claims"
 )
 
 // errClaimed answers claims of what is a sandbox already.

@@ -12,8 +12,8 @@ import (
 
 	"sandbox.internal/execd/api"
 	gen "sandbox.internal/gen/execd"
+	"sandbox.internal/internal/claims"
 	"sandbox.internal/openapi/conform"
-	"sandbox.internal/runtime/claims"
 )
 
 // claimRefusals are claims of what is a sandbox already. What a waiting daemon takes is tested in execd/cmd/execd.

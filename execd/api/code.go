@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"sandbox.internal/execd/code"
-	"sandbox.internal/execd/eventlog"
+	"sandbox.internal/execd/internal/eventlog"
 	gen "sandbox.internal/gen/execd"
 	"sandbox.internal/openapi/serve"
 )

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"sandbox.internal/execd/command"
-	"sandbox.internal/execd/eventlog"
+	"sandbox.internal/execd/internal/eventlog"
 	gen "sandbox.internal/gen/execd"
 	"sandbox.internal/openapi/serve"
 )

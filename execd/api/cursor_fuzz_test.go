@@ -18,7 +18,7 @@ import (
 	"sandbox.internal/execd/api"
 	"sandbox.internal/execd/command"
 	"sandbox.internal/execd/files"
-	"sandbox.internal/execd/metrics"
+	"sandbox.internal/execd/internal/metrics"
 )
 
 // FuzzCursor asks for the rest of a log and of a stream. Whatever is not a place in them is refused; what is one gives

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 
 	"sandbox.internal/execd/command"
-	"sandbox.internal/execd/eventlog"
+	"sandbox.internal/execd/internal/eventlog"
 )
 
 // detailFunc appends the members of an event that only its source has, each with a comma before it.

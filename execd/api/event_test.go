@@ -12,7 +12,7 @@ import (
 
 	"sandbox.internal/execd/api"
 	"sandbox.internal/execd/command"
-	"sandbox.internal/execd/eventlog"
+	"sandbox.internal/execd/internal/eventlog"
 )
 
 // texts are what output looks like, from the harmless to the hostile.

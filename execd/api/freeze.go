@@ -3,7 +3,7 @@ package api
 import (
 	"context"
 
-	"sandbox.internal/execd/freeze"
+	"sandbox.internal/execd/internal/freeze"
 	gen "sandbox.internal/gen/execd"
 )
 

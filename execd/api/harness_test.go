@@ -24,10 +24,10 @@ import (
 
 	"sandbox.internal/execd/app"
 	"sandbox.internal/execd/config"
-	"sandbox.internal/execd/log"
-	"sandbox.internal/execd/process"
-	"sandbox.internal/execd/shell"
+	"sandbox.internal/execd/internal/shell"
 	gen "sandbox.internal/gen/execd"
+	"sandbox.internal/internal/log"
+	"sandbox.internal/internal/process"
 	"sandbox.internal/openapi/conform"
 	"sandbox.internal/openapi/document"
 )

@@ -7,10 +7,10 @@ import (
 	"net/http"
 	"time"
 
-	"sandbox.internal/execd/metrics"
+	"sandbox.internal/execd/internal/metrics"
 	gen "sandbox.internal/gen/execd"
+	"sandbox.internal/internal/sandboxhttp"
 	"sandbox.internal/openapi/serve"
-	"sandbox.internal/runtime/sandboxhttp"
 )
 
 // watchInterval is the time between two events of a metrics stream (execd document, "Health and metrics").

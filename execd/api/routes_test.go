@@ -9,7 +9,7 @@ import (
 	"sandbox.internal/execd/api"
 	"sandbox.internal/execd/command"
 	"sandbox.internal/execd/files"
-	"sandbox.internal/execd/metrics"
+	"sandbox.internal/execd/internal/metrics"
 	"sandbox.internal/openapi/conform"
 )
 

@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"time"
 
-	"sandbox.internal/execd/eventlog"
+	"sandbox.internal/execd/internal/eventlog"
 	"sandbox.internal/openapi/serve"
 )
 

@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"time"
 
-	"sandbox.internal/execd/watch"
+	"sandbox.internal/execd/internal/watch"
 	gen "sandbox.internal/gen/execd"
 	"sandbox.internal/openapi/serve"
 )

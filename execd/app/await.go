@@ -12,10 +12,10 @@ import (
 
 	"sandbox.internal/execd/api"
 	"sandbox.internal/execd/config"
-	"sandbox.internal/execd/supervisor"
+	"sandbox.internal/internal/claims"
+	"sandbox.internal/internal/supervisor"
+	"sandbox.internal/internal/tasks"
 	"sandbox.internal/openapi/serve"
-	"sandbox.internal/runtime/claims"
-	"sandbox.internal/runtime/tasks"
 )
 
 // answerGrace is how long the answer to a claim may take to be sent; who has made the claim learns of it otherwise too.

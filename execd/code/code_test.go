@@ -15,8 +15,8 @@ import (
 	"go.uber.org/goleak"
 
 	"sandbox.internal/execd/code"
-	"sandbox.internal/execd/eventlog"
-	"sandbox.internal/execd/invalid"
+	"sandbox.internal/execd/internal/eventlog"
+	"sandbox.internal/execd/internal/invalid"
 )
 
 const deadline = time.Minute

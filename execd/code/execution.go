@@ -11,8 +11,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"sandbox.internal/execd/eventlog"
-	"sandbox.internal/execd/invalid"
+	"sandbox.internal/execd/internal/eventlog"
+	"sandbox.internal/execd/internal/invalid"
 	"sandbox.internal/runtime/kernel"
 )
 

@@ -16,8 +16,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/rs/zerolog"
 
-	"sandbox.internal/execd/eventlog"
-	"sandbox.internal/execd/invalid"
+	"sandbox.internal/execd/internal/eventlog"
+	"sandbox.internal/execd/internal/invalid"
 	"sandbox.internal/runtime/kernel"
 )
 

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"sandbox.internal/execd/eventlog"
+	"sandbox.internal/execd/internal/eventlog"
 )
 
 // TestAnInterruptedThrowawayCellEndsItsSession: without its cell nothing else would, as the session is no context that could be deleted.

@@ -3,7 +3,7 @@ package command
 import (
 	"strings"
 
-	"sandbox.internal/execd/invalid"
+	"sandbox.internal/execd/internal/invalid"
 )
 
 // check refuses a spec unless it has a command line, or a program that can be passed to the kernel.

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"sandbox.internal/execd/command"
-	"sandbox.internal/execd/eventlog"
+	"sandbox.internal/execd/internal/eventlog"
 )
 
 // TestArguments: no shell reads a program's arguments.

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"os"
 
-	"sandbox.internal/execd/process"
+	"sandbox.internal/internal/process"
 )
 
 // watchExit delivers exited to the run once its process has ended, and leaves it to be waited for.

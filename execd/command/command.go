@@ -12,10 +12,10 @@ import (
 
 	"github.com/google/uuid"
 
-	"sandbox.internal/execd/eventlog"
-	"sandbox.internal/execd/identity"
-	"sandbox.internal/execd/invalid"
-	"sandbox.internal/execd/process"
+	"sandbox.internal/execd/internal/eventlog"
+	"sandbox.internal/execd/internal/identity"
+	"sandbox.internal/execd/internal/invalid"
+	"sandbox.internal/internal/process"
 )
 
 // Spec is a command to run (execd document, "Commands").

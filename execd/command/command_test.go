@@ -15,8 +15,8 @@ import (
 	"unicode/utf8"
 
 	"sandbox.internal/execd/command"
-	"sandbox.internal/execd/eventlog"
-	"sandbox.internal/execd/invalid"
+	"sandbox.internal/execd/internal/eventlog"
+	"sandbox.internal/execd/internal/invalid"
 	"sandbox.internal/test/random"
 )
 

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"sandbox.internal/execd/eventlog"
+	"sandbox.internal/execd/internal/eventlog"
 )
 
 // Exit is how a command ended. It is the detail of the terminal event; ParseExit reads it back.

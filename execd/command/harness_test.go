@@ -14,7 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"sandbox.internal/execd/command"
-	"sandbox.internal/execd/eventlog"
+	"sandbox.internal/execd/internal/eventlog"
 )
 
 func TestMain(m *testing.M) {

@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"sandbox.internal/execd/command"
-	"sandbox.internal/execd/eventlog"
-	"sandbox.internal/execd/invalid"
+	"sandbox.internal/execd/internal/eventlog"
+	"sandbox.internal/execd/internal/invalid"
 )
 
 // elsewhere reports whether the test already runs in the process that it needs. Where it does not, elsewhere runs it there: the test's own

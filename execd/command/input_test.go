@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"sandbox.internal/execd/command"
-	"sandbox.internal/execd/eventlog"
+	"sandbox.internal/execd/internal/eventlog"
 )
 
 // give writes input and fails the test on an error.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"sandbox.internal/execd/command"
-	"sandbox.internal/execd/eventlog"
+	"sandbox.internal/execd/internal/eventlog"
 )
 
 // bytesRead returns how many bytes this process has read.

@@ -14,8 +14,8 @@ import (
 	"sync"
 	"time"
 
-	"sandbox.internal/execd/eventlog"
-	"sandbox.internal/execd/process"
+	"sandbox.internal/execd/internal/eventlog"
+	"sandbox.internal/internal/process"
 )
 
 // Sentinels that this package's errors wrap.

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sandbox.internal/execd/eventlog"
+	"sandbox.internal/execd/internal/eventlog"
 )
 
 const (

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"sandbox.internal/execd/command"
-	"sandbox.internal/execd/eventlog"
-	"sandbox.internal/execd/invalid"
+	"sandbox.internal/execd/internal/eventlog"
+	"sandbox.internal/execd/internal/invalid"
 )
 
 // gate is a FIFO from which commands read a line before they go on.

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sandbox.internal/execd/eventlog"
-	"sandbox.internal/execd/process"
+	"sandbox.internal/execd/internal/eventlog"
+	"sandbox.internal/internal/process"
 )
 
 // run is the part of a command that costs something while it lasts: its process and its pipes.

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sandbox.internal/execd/process"
+	"sandbox.internal/internal/process"
 )
 
 // maxArgument is how many bytes of a command line are given to the shell as an argument. The kernel takes no argument of 128 KiB

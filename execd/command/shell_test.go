@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"sandbox.internal/execd/command"
-	"sandbox.internal/execd/eventlog"
+	"sandbox.internal/execd/internal/eventlog"
 )
 
 // A command line may be longer than an argument of execve(2), which has less than 128 KiB, whatever the shell is and whoever it runs as.

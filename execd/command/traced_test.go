@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/execd/command"
-	"sandbox.internal/execd/eventlog"
+	"sandbox.internal/execd/internal/eventlog"
 )
 
 // traceeVariable makes this program trace a process, instead of running tests, until its standard input ends.

@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/execd/command"
+	"sandbox.internal/internal/remove"
 	"sandbox.internal/openapi/serve"
-	"sandbox.internal/runtime/remove"
 )
 
 // maxSessions is how many sessions there may be at a time.

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"time"
 
-	"sandbox.internal/execd/settings"
+	"sandbox.internal/internal/settings"
 )
 
 // Settings are the effective settings of one daemon.

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"sandbox.internal/execd/settings"
+	"sandbox.internal/internal/settings"
 )
 
 // table holds every setting, in the order of spec/execd.md; those after the log file are ours.

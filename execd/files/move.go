@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sandbox.internal/runtime/remove"
+	"sandbox.internal/internal/remove"
 )
 
 // MoveEntry is one thing to move or rename.

@@ -3,7 +3,7 @@ package files
 import (
 	"strconv"
 
-	"sandbox.internal/execd/identity"
+	"sandbox.internal/execd/internal/identity"
 )
 
 // names finds the names of users and groups for one request. It caches them, because each look-up reads

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sandbox.internal/execd/identity"
+	"sandbox.internal/execd/internal/identity"
 )
 
 // Permission is what a caller asks the owner, group and mode of a file to be.

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sandbox.internal/runtime/remove"
+	"sandbox.internal/internal/remove"
 )
 
 // RemoveFiles removes files: also symbolic links (not what they point to), sockets, FIFOs and devices. A directory is

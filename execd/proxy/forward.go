@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"strings"
 
-	"sandbox.internal/runtime/forward"
+	"sandbox.internal/internal/forward"
 )
 
 const (

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"sandbox.internal/runtime/forward"
+	"sandbox.internal/internal/forward"
 )
 
 // dialTimeout bounds the connection to a server that listens but does not accept. On a busy machine a

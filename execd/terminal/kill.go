@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sandbox.internal/execd/process"
+	"sandbox.internal/internal/process"
 )
 
 // kill hangs the terminal up: its program, and what runs in the foreground, which a shell puts into a group of its own. What is left

@@ -4,7 +4,7 @@ import (
 	"os/exec"
 	"testing"
 
-	"sandbox.internal/execd/process"
+	"sandbox.internal/internal/process"
 )
 
 // TestTimeoutOfAProgramThatHasEnded: the program has ended by itself, and has not been waited for yet, when the timeout elapses.

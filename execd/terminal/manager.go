@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"sandbox.internal/execd/process"
+	"sandbox.internal/internal/process"
 )
 
 // Sentinels that this package's errors wrap.

@@ -15,9 +15,9 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
 
-	"sandbox.internal/execd/identity"
-	"sandbox.internal/execd/invalid"
-	"sandbox.internal/execd/process"
+	"sandbox.internal/execd/internal/identity"
+	"sandbox.internal/execd/internal/invalid"
+	"sandbox.internal/internal/process"
 )
 
 // The size of a terminal that names none.

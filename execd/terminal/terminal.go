@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sandbox.internal/execd/invalid"
-	"sandbox.internal/execd/process"
+	"sandbox.internal/execd/internal/invalid"
+	"sandbox.internal/internal/process"
 )
 
 const (

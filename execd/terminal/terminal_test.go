@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"sandbox.internal/execd/invalid"
+	"sandbox.internal/execd/internal/invalid"
 	"sandbox.internal/execd/terminal"
 )
 

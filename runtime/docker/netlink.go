@@ -9,7 +9,7 @@ import (
 
 	"github.com/docker/docker/api/types/container"
 
-	"sandbox.internal/runtime/netlinkmem"
+	"sandbox.internal/runtime/internal/netlinkmem"
 )
 
 // endedFor is how long it is known of a container that it was ended for what its sockets held.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/docker/docker/api/types/system"
 
-	"sandbox.internal/runtime/profile"
+	"sandbox.internal/runtime/internal/profile"
 )
 
 // defaultSeccomp returns the seccomp profile of a container whose spec names none, "" for the engine's own.

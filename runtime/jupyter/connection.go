@@ -15,7 +15,7 @@ import (
 	"strconv"
 	"syscall"
 
-	"sandbox.internal/runtime/remove"
+	"sandbox.internal/internal/remove"
 )
 
 // ipythonConfig keeps IPython's kernel from losing output. An image has it in /etc/ipython, for

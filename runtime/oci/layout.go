@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"sandbox.internal/runtime/flock"
+	"sandbox.internal/internal/flock"
 	"sandbox.internal/runtime/oci/keeper"
 )
 

@@ -2,7 +2,7 @@ package oci
 
 import (
 	"sandbox.internal/runtime/engine"
-	"sandbox.internal/runtime/netlinkmem"
+	"sandbox.internal/runtime/internal/netlinkmem"
 )
 
 // boundNetlink ends containers whose netlink sockets hold too much, until the Engine is closed.

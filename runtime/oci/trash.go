@@ -8,7 +8,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"sandbox.internal/runtime/remove"
+	"sandbox.internal/internal/remove"
 )
 
 // trash removes folders in the background. What is in them was written by containers.

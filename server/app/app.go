@@ -22,7 +22,7 @@ import (
 	"sandbox.internal/server/console"
 	"sandbox.internal/server/docsui"
 	"sandbox.internal/server/lifecycle"
-	"sandbox.internal/server/mcp/endpoint"
+	"sandbox.internal/server/mcphttp"
 	"sandbox.internal/server/metrics"
 )
 
@@ -151,7 +151,7 @@ func (a *App) addFrontEnds(cfg config.Server, options api.Options) error {
 		a.console.Register(a.server)
 	}
 	if cfg.MCP {
-		endpoint.Register(a.server, options.Version.Version, options.RuntimeClasses)
+		mcphttp.Register(a.server, options.Version.Version, options.RuntimeClasses)
 	}
 	return a.addPages()
 }

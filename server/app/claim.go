@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"sandbox.internal/runtime/flock"
+	"sandbox.internal/internal/flock"
 	"sandbox.internal/server/config"
 )
 

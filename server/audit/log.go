@@ -10,7 +10,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"sandbox.internal/runtime/flock"
+	"sandbox.internal/internal/flock"
 )
 
 // syncDelay is how long a line without a waiting caller may be in memory only.

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"time"
 
-	"sandbox.internal/runtime/sandboxhttp"
+	"sandbox.internal/internal/sandboxhttp"
 
 	"sandbox.internal/server/clock"
 )

@@ -1,6 +1,6 @@
 // Package commandline is what the command lines of the services' programs have in common: exit
 // codes, messages for wrong command lines, the command version, and help. The tool for people,
-// server/cli, exits with the codes of the programs that it runs and has help of its own.
+// clients/cli, exits with the codes of the programs that it runs and has help of its own.
 package commandline
 
 import (

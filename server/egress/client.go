@@ -13,7 +13,7 @@ import (
 	"time"
 
 	gen "sandbox.internal/gen/egress"
-	"sandbox.internal/runtime/sandboxhttp"
+	"sandbox.internal/internal/sandboxhttp"
 	"sandbox.internal/server/lifecycle"
 )
 

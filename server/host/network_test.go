@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"sandbox.internal/internal/sandboxhttp"
 	"sandbox.internal/runtime/engine"
-	"sandbox.internal/runtime/sandboxhttp"
 	"sandbox.internal/server/lifecycle"
 )
 

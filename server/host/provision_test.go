@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"sandbox.internal/internal/sandboxhttp"
 	"sandbox.internal/runtime/engine"
-	"sandbox.internal/runtime/sandboxhttp"
 	"sandbox.internal/server/lifecycle"
 )
 

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	gen "sandbox.internal/gen/lifecycle"
-	"sandbox.internal/runtime/sandboxhttp"
+	"sandbox.internal/internal/sandboxhttp"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/server/reach"
 )

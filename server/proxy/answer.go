@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"sandbox.internal/runtime/forward"
+	"sandbox.internal/internal/forward"
 )
 
 // stuckAfter is how long a client may take nothing of an answer before it is given up.

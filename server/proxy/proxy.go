@@ -22,8 +22,8 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"sandbox.internal/runtime/forward"
-	"sandbox.internal/runtime/sandboxhttp"
+	"sandbox.internal/internal/forward"
+	"sandbox.internal/internal/sandboxhttp"
 )
 
 const (

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"sandbox.internal/runtime/flock"
+	"sandbox.internal/internal/flock"
 )
 
 // lockDir makes the process the only user of the folder until the returned file is closed or the

@@ -17,8 +17,8 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/pelletier/go-toml/v2"
 
+	egress "sandbox.internal/egress/config"
 	execd "sandbox.internal/execd/config"
-	egress "sandbox.internal/execd/egress/config"
 	"sandbox.internal/execd/files"
 	"sandbox.internal/openapi/document"
 	"sandbox.internal/server/config"

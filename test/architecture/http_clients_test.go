@@ -14,15 +14,15 @@ import (
 )
 
 // httpConstructor is the one package that makes HTTP clients.
-const httpConstructor = "runtime/sandboxhttp"
+const httpConstructor = "internal/sandboxhttp"
 
 // httpExceptions are packages that use net/http's clients by themselves, and why that is right.
 // Programs that only tests and the bench run are not checked.
 var httpExceptions = map[string]string{
 	httpConstructor:       "it is the constructor",
-	"server/mcp/endpoint": "calls the service's own handler, in process, and follows no redirection",
+	"server/mcphttp":      "calls the service's own handler, in process, and follows no redirection",
 	"server/proxy":        "passes answers on to the client that asked, as they are, and follows no redirection",
-	"server/cli/forward":  "passes answers on to the client of a local port, as they are, and follows no redirection",
+	"clients/cli/forward": "passes answers on to the client of a local port, as they are, and follows no redirection",
 	"execd/proxy":         "the same, inside the sandbox",
 	"runtime/oci/images":  "asks registries, which redirect to where layers lie; it bounds what it reads, checks digests and confines redirections",
 	"runtime/jupyter":     "inside the sandbox: execd calls the Jupyter Server of its flags and follows no redirection",

@@ -103,52 +103,11 @@ func (r importRules) violations(graph map[string]listed) []string {
 		}
 		r.checkLibraries(p, node, report)
 		r.checkForbidden(p, graph, report)
-
-		switch rules := r.rulesOf(p); len(rules) {
-		case 0:
-			report(
-				p,
-				"has no rule: add one to projectRules.packages in test/architecture/packages_test.go, "+
-					"with the packages that it may import",
-			)
-		case 1:
-			checkImports(p, rules[0], node, graph, report)
-		default:
-			report(
-				p,
-				"has %d rules in projectRules.packages of test/architecture/packages_test.go: leave one",
-				len(rules),
-			)
-		}
 	}
 	return found
 }
 
 type reporter func(p, format string, args ...any)
-
-// checkImports compares the direct imports of a package with its rule.
-func checkImports(p string, r packageRule, node listed, graph map[string]listed, report reporter) {
-	imports := node.Imports
-	if r.tests {
-		imports = slices.Concat(imports, node.TestImports, node.XTestImports)
-	}
-	slices.Sort(imports)
-	for _, imported := range slices.Compact(imports) {
-		name, ours := own(imported)
-		switch {
-		case ours && name == p: // an external test imports its own package
-		case ours && !matchesAny(r.ours, name):
-			report(p, "imports %s; of ours it may import %s", name, orNothing(r.ours))
-		case !ours && r.libraries != nil && isLibrary(imported, graph) && !belowAny(r.libraries, imported):
-			report(
-				p,
-				"imports %s; besides the standard library it may import %s",
-				imported,
-				orNothing(r.libraries),
-			)
-		}
-	}
-}
 
 // checkLibraries finds libraries that a package imports without permission.
 func (r importRules) checkLibraries(p string, node listed, report reporter) {
@@ -172,10 +131,15 @@ func (r importRules) checkLibraries(p string, node listed, report reporter) {
 // checkForbidden finds what a package must not link, directly or through others.
 func (r importRules) checkForbidden(p string, graph map[string]listed, report reporter) {
 	for _, rule := range r.forbidden {
-		if !matchesAny(rule.packages, p) {
+		if !matchesAny(rule.packages, p) || matchesAny(rule.except, p) {
 			continue
 		}
-		chain := shortestChain(graph, path.Join(module, p), func(linked string) bool {
+		node := graph[path.Join(module, p)]
+		first := node.Imports
+		if rule.tests {
+			first = slices.Concat(first, node.TestImports, node.XTestImports)
+		}
+		chain := shortestChain(graph, path.Join(module, p), first, func(linked string) bool {
 			name, ours := own(linked)
 			return ours && matchesAny(rule.ours, name) || !ours && belowAny(rule.libraries, linked)
 		})
@@ -191,9 +155,9 @@ func (r importRules) checkForbidden(p string, graph map[string]listed, report re
 	}
 }
 
-// shortestChain returns the shortest chain of imports from a package to one that is unwanted, nil
-// when there is none.
-func shortestChain(graph map[string]listed, from string, unwanted func(string) bool) []string {
+// shortestChain returns the shortest chain of imports from a package, which begins with the imports that are given, to one that is unwanted;
+// nil when there is none.
+func shortestChain(graph map[string]listed, from string, imports []string, unwanted func(string) bool) []string {
 	cameFrom := map[string]string{from: ""}
 	for queue := []string{from}; len(queue) > 0; queue = queue[1:] {
 		at := queue[0]
@@ -205,7 +169,10 @@ func shortestChain(graph map[string]listed, from string, unwanted func(string) b
 			slices.Reverse(chain)
 			return chain
 		}
-		for _, next := range graph[at].Imports {
+		if at != from {
+			imports = graph[at].Imports
+		}
+		for _, next := range imports {
 			if _, seen := cameFrom[next]; !seen {
 				cameFrom[next] = at
 				queue = append(queue, next)
@@ -215,32 +182,12 @@ func shortestChain(graph map[string]listed, from string, unwanted func(string) b
 	return nil
 }
 
-func (r importRules) rulesOf(p string) []packageRule {
-	var rules []packageRule
-	for _, rule := range r.packages {
-		if matchesAny(rule.packages, p) {
-			rules = append(rules, rule)
-		}
-	}
-	return rules
-}
-
 // own reports whether a package is ours, and returns its path below the module; "." is the root.
 func own(importPath string) (string, bool) {
 	if importPath == module {
 		return ".", true
 	}
 	return strings.CutPrefix(importPath, module+"/")
-}
-
-// isLibrary reports whether a package is outside of the standard library. What `go list` did not
-// list is imported by tests alone, and a library when its first element has a dot.
-func isLibrary(importPath string, graph map[string]listed) bool {
-	if p, ok := graph[importPath]; ok {
-		return !p.Standard
-	}
-	first, _, _ := strings.Cut(importPath, "/")
-	return strings.Contains(first, ".")
 }
 
 // matchesAny reads patterns as the go command does: "a" is one package, "a/..." is that

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	pythonClient = "../../sdk/python"
+	pythonClient = "../../clients/python"
 	codeImage    = "sandbox/code-interpreter:dev"
 )
 

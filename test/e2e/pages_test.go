@@ -275,11 +275,11 @@ func prepareClients(t *testing.T, _ *service, folder string) {
 			t.Fatal(err)
 		}
 	}
-	packages := lives.ReadPage(t, "sdk/typescript/package.json")
+	packages := lives.ReadPage(t, "clients/typescript/package.json")
 	for _, match := range regexp.MustCompile(`([a-z-]+)@([0-9.]+)`).FindAllStringSubmatch(
 		clientPackages, -1) {
 		if !strings.Contains(packages, fmt.Sprintf("%q: %q", match[1], match[2])) {
-			t.Errorf("docs/clients.md installs %s, and sdk/typescript another version",
+			t.Errorf("docs/clients.md installs %s, and clients/typescript another version",
 				match[0])
 		}
 	}

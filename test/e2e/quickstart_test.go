@@ -23,7 +23,7 @@ var cell = regexp.MustCompile("… +")
 func TestQuickstart(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{})
-	program := lives.Build(t, "sandbox.internal/server/cmd/sandbox")
+	program := lives.Build(t, "sandbox.internal/clients/cmd/sandbox")
 	folder := t.TempDir()
 	lives.Write(t, folder, "api.key", lives.AdminKey+"\n")
 	if err := os.Symlink(filepath.Dir(program), filepath.Join(folder, "bin")); err != nil {

@@ -8,10 +8,10 @@ import (
 	"path/filepath"
 )
 
-// failpointFolder is the variable of runtime/failpoint that arms a program.
-const failpointFolder = "sandbox.internal/runtime/failpoint.folder"
+// failpointFolder is the variable of internal/failpoint that arms a program.
+const failpointFolder = "sandbox.internal/internal/failpoint.folder"
 
-// Failpoints is a folder in which a test arms the failpoints (package runtime/failpoint) of a program that BuildWithFailpoints has made, while it
+// Failpoints is a folder in which a test arms the failpoints (package internal/failpoint) of a program that BuildWithFailpoints has made, while it
 // runs too.
 type Failpoints string
 

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"syscall"
 
-	"sandbox.internal/execd/process"
-	"sandbox.internal/execd/supervisor"
+	"sandbox.internal/internal/process"
+	"sandbox.internal/internal/supervisor"
 )
 
 // await is the word for waiting for a claim.

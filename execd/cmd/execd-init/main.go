@@ -28,8 +28,8 @@ import (
 	"syscall"
 	"time"
 
-	"sandbox.internal/execd/process"
-	"sandbox.internal/execd/supervisor"
+	"sandbox.internal/internal/process"
+	"sandbox.internal/internal/supervisor"
 )
 
 const (

@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"sandbox.internal/execd/supervisor"
+	"sandbox.internal/internal/supervisor"
 )
 
 // The defaults of package config, which reads the same settings for the daemon; it would make this program five times as large.

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"sandbox.internal/execd/config"
-	"sandbox.internal/execd/supervisor"
+	"sandbox.internal/internal/supervisor"
 )
 
 // TestSettingsAreExecds: execd-init reads the settings that it shares with execd as execd does.

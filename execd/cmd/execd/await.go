@@ -7,9 +7,9 @@ import (
 	"syscall"
 
 	"sandbox.internal/execd/app"
-	"sandbox.internal/execd/log"
-	"sandbox.internal/execd/supervisor"
-	"sandbox.internal/runtime/claims"
+	"sandbox.internal/internal/claims"
+	"sandbox.internal/internal/log"
+	"sandbox.internal/internal/supervisor"
 )
 
 // runAwait waits for a claim and leaves it to execd-init.

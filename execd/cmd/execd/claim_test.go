@@ -17,9 +17,9 @@ import (
 	"testing"
 	"time"
 
-	"sandbox.internal/runtime/claims"
-	"sandbox.internal/runtime/sandboxhttp"
-	"sandbox.internal/runtime/tasks"
+	"sandbox.internal/internal/claims"
+	"sandbox.internal/internal/sandboxhttp"
+	"sandbox.internal/internal/tasks"
 )
 
 const podUID = "0b9a6c1e-1111-4222-8333-444455556666"

@@ -22,11 +22,11 @@ import (
 
 	"sandbox.internal/execd/app"
 	"sandbox.internal/execd/config"
-	"sandbox.internal/execd/log"
-	"sandbox.internal/execd/probe"
-	"sandbox.internal/execd/process"
-	"sandbox.internal/execd/shell"
-	"sandbox.internal/execd/supervisor"
+	"sandbox.internal/execd/internal/probe"
+	"sandbox.internal/execd/internal/shell"
+	"sandbox.internal/internal/log"
+	"sandbox.internal/internal/process"
+	"sandbox.internal/internal/supervisor"
 )
 
 const (

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"sandbox.internal/runtime/sandboxhttp"
+	"sandbox.internal/internal/sandboxhttp"
 )
 
 // capabilities are those of root in a container, as engines leave them by default.

@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"sandbox.internal/runtime/kube/executor"
+	"sandbox.internal/runtime/kube/internal/executor"
 	"sandbox.internal/runtime/kube/manager"
 	"sandbox.internal/runtime/kube/v1alpha1"
 )

@@ -31,9 +31,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	"sandbox.internal/runtime/kube/batch"
-	"sandbox.internal/runtime/kube/executor"
-	"sandbox.internal/runtime/kube/pool"
+	"sandbox.internal/runtime/kube/internal/batch"
+	"sandbox.internal/runtime/kube/internal/executor"
+	"sandbox.internal/runtime/kube/internal/pool"
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 

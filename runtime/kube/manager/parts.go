@@ -14,11 +14,11 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
-	"sandbox.internal/runtime/kube/batch"
-	"sandbox.internal/runtime/kube/claim"
-	"sandbox.internal/runtime/kube/executor"
-	"sandbox.internal/runtime/kube/pool"
-	"sandbox.internal/runtime/kube/task"
+	"sandbox.internal/runtime/kube/internal/batch"
+	"sandbox.internal/runtime/kube/internal/claim"
+	"sandbox.internal/runtime/kube/internal/executor"
+	"sandbox.internal/runtime/kube/internal/pool"
+	"sandbox.internal/runtime/kube/internal/task"
 )
 
 // signer makes proofs only while this controller certainly leads (pool.ErrNotLeading). One that was

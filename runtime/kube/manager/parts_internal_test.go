@@ -15,10 +15,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"sandbox.internal/runtime/kube/executor"
-	"sandbox.internal/runtime/kube/pool"
+	"sandbox.internal/internal/tasks"
+	"sandbox.internal/runtime/kube/internal/executor"
+	"sandbox.internal/runtime/kube/internal/pool"
 	"sandbox.internal/runtime/kube/v1alpha1"
-	"sandbox.internal/runtime/tasks"
 )
 
 // seed is a client.Reader of the Secret with the controller's key.

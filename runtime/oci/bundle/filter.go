@@ -9,8 +9,8 @@ import (
 	"github.com/moby/profiles/seccomp"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	profiles "sandbox.internal/runtime/internal/profile"
 	compiler "sandbox.internal/runtime/oci/seccomp"
-	profiles "sandbox.internal/runtime/profile"
 )
 
 // unconfined as a profile of seccomp or AppArmor switches it off.

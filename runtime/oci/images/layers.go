@@ -15,8 +15,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sync/errgroup"
 
+	"sandbox.internal/internal/remove"
 	"sandbox.internal/runtime/oci/images/unpack"
-	"sandbox.internal/runtime/remove"
 )
 
 // layersAtOnce bounds how many layers are downloaded and unpacked at once, layersOfHost those of one registry, layersOfPull those of one image.

@@ -17,8 +17,8 @@ import (
 	"github.com/distribution/reference"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"sandbox.internal/internal/remove"
 	"sandbox.internal/runtime/engine"
-	"sandbox.internal/runtime/remove"
 )
 
 // What an archive may hold. Each image has one file per layer and a few more.

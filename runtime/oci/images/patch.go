@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sandbox.internal/runtime/remove"
+	"sandbox.internal/internal/remove"
 )
 
 // A layer need not have entries for the folders above its files, and then has them with owner 0 and mode 0755. overlayfs takes the attributes of a

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sandbox.internal/internal/remove"
 	"sandbox.internal/runtime/engine"
-	"sandbox.internal/runtime/remove"
 )
 
 // Prune removes images without a name (with all: also those with names, but for [Options].Keep) that are in use by no container and held by no

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sandbox.internal/runtime/failpoint"
+	"sandbox.internal/internal/failpoint"
 	"sandbox.internal/runtime/oci/thread"
 )
 

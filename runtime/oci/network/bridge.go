@@ -17,7 +17,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"sandbox.internal/runtime/flock"
+	"sandbox.internal/internal/flock"
 )
 
 // maxPorts is how many ports a Linux bridge can have (BR_MAX_PORTS, less port 0).

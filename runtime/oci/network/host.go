@@ -14,7 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"sandbox.internal/runtime/flock"
+	"sandbox.internal/internal/flock"
 )
 
 // lockBridge makes sure that one process at a time has the bridge of this name in this network

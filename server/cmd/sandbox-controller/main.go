@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"sandbox.internal/internal/build"
 	"sandbox.internal/runtime/kube/manager"
-	"sandbox.internal/server/build"
 	"sandbox.internal/server/commandline"
 )
 

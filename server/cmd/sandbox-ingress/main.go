@@ -14,7 +14,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
-	"sandbox.internal/server/build"
+	"sandbox.internal/internal/build"
 	"sandbox.internal/server/commandline"
 	"sandbox.internal/server/ingress"
 )

@@ -14,9 +14,9 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
+	"sandbox.internal/internal/build"
 	"sandbox.internal/server/api"
 	"sandbox.internal/server/app"
-	"sandbox.internal/server/build"
 	"sandbox.internal/server/commandline"
 	"sandbox.internal/server/config"
 	"sandbox.internal/server/reach"

@@ -28,7 +28,7 @@ type commandLine struct {
 func newCommandLine(t *testing.T, url string) *commandLine {
 	t.Helper()
 	return &commandLine{
-		program: lives.Build(t, "sandbox.internal/server/cmd/sandbox"),
+		program: lives.Build(t, "sandbox.internal/clients/cmd/sandbox"),
 		folder:  t.TempDir(),
 		env: append(os.Environ(), "SANDBOX_URL="+url, "SERVICE_API_KEY="+lives.AdminKey,
 			"SANDBOX_CONTEXTS="+filepath.Join(t.TempDir(), "contexts.json"), "LC_ALL=C.UTF-8"),

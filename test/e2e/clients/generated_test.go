@@ -16,7 +16,7 @@ import (
 	"sandbox.internal/test/e2e/lives"
 )
 
-// TestTypeScriptClient compiles sdk/typescript with every strictness that there is, its examples and
+// TestTypeScriptClient compiles clients/typescript with every strictness that there is, its examples and
 // its tests too, and runs them against a service.
 func TestTypeScriptClient(t *testing.T) {
 	t.Parallel()
@@ -73,7 +73,7 @@ func restartUnder(t *testing.T, s *service, folder string, environment []string)
 	}
 }
 
-// TestTypeScriptTypesAreCurrent compares the types of sdk/typescript with what the contracts
+// TestTypeScriptTypesAreCurrent compares the types of clients/typescript with what the contracts
 // generate.
 func TestTypeScriptTypesAreCurrent(t *testing.T) {
 	t.Parallel()
@@ -93,14 +93,14 @@ func TestTypeScriptTypesAreCurrent(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(generated, committed) {
-			t.Errorf("sdk/typescript/src/gen/%s.ts is not what its contract generates: "+
+			t.Errorf("clients/typescript/src/gen/%s.ts is not what its contract generates: "+
 				"run `make generate` and commit the result", name)
 		}
 	}
 }
 
 // typeScript is the TypeScript client.
-const typeScript = "../../../sdk/typescript"
+const typeScript = "../../../clients/typescript"
 
 // buildTypeScript compiles the TypeScript client in a folder of its own, as it is packed for its
 // users: its tests, its examples and the code of its README import it by its name.
@@ -121,7 +121,7 @@ func buildTypeScript(t *testing.T) string {
 		lives.Write(t, folder, name, string(content))
 	}
 	var readme strings.Builder
-	for _, rest := range strings.Split(lives.ReadPage(t, "sdk/typescript/README.md"), "```ts\n")[1:] {
+	for _, rest := range strings.Split(lives.ReadPage(t, "clients/typescript/README.md"), "```ts\n")[1:] {
 		block, _, _ := strings.Cut(rest, "```")
 		readme.WriteString(block)
 	}

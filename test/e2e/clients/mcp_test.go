@@ -15,10 +15,10 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	sandbox "sandbox.internal/sdk/go"
+	sandbox "sandbox.internal/clients/go"
+	server "sandbox.internal/clients/mcp"
 	"sandbox.internal/server/config"
-	server "sandbox.internal/server/mcp"
-	"sandbox.internal/server/mcp/endpoint"
+	"sandbox.internal/server/mcphttp"
 	"sandbox.internal/test/e2e/lives"
 )
 
@@ -93,7 +93,7 @@ func ping(t *testing.T, url, key string, headers ...string) lives.Answer {
 // post sends a message. Headers are pairs of name and value.
 func post(t *testing.T, url, key, message string, headers ...string) lives.Answer {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+endpoint.Path,
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+mcphttp.Path,
 		strings.NewReader(message))
 	if err != nil {
 		t.Fatal(err)
@@ -420,7 +420,7 @@ func overHTTP(t *testing.T, url, key string) *agent {
 	t.Helper()
 	ctx, lose := context.WithCancel(context.Background())
 	base := &http.Transport{}
-	a := connect(t, &mcp.StreamableClientTransport{Endpoint: url + endpoint.Path, MaxRetries: -1,
+	a := connect(t, &mcp.StreamableClientTransport{Endpoint: url + mcphttp.Path, MaxRetries: -1,
 		DisableStandaloneSSE: true,
 		HTTPClient:           &http.Client{Transport: &keyed{key, base, ctx}}})
 	a.cut = lose

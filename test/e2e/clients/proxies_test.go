@@ -12,7 +12,7 @@ import (
 func TestPythonClientProxies(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{})
-	python, folder := lives.Script(t, "python.sh"), lives.CopyOf(t, "../../../sdk/python")
+	python, folder := lives.Script(t, "python.sh"), lives.CopyOf(t, "../../../clients/python")
 	environment := append(s.Variables(), "SANDBOX_URL="+s.URL, "SANDBOX_IMAGE="+busyboxImage,
 		"PYTHONPATH="+filepath.Join(folder, "src"))
 	environment = append(environment, lives.Forward(t, s.URL)...)

@@ -29,7 +29,7 @@ type service struct {
 func services() []service {
 	return []service{
 		{"lifecycle", "server", []string{"server/ingress", "server/cmd"}},
-		{"execd", "execd", []string{"execd/egress", "execd/task", "execd/cmd"}},
+		{"execd", "execd", []string{"egress", "taskexecutor", "execd/cmd"}},
 	}
 }
 

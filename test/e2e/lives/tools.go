@@ -78,10 +78,10 @@ func Script(t *testing.T, name string, args ...string) string {
 	return lines[len(lines)-1]
 }
 
-// NodePackages returns the folder with the packages of sdk/typescript/package-lock.json.
+// NodePackages returns the folder with the packages of clients/typescript/package-lock.json.
 func NodePackages(t *testing.T) string {
 	t.Helper()
-	return filepath.Join(Script(t, "node.sh", "sdk/typescript"), "node_modules")
+	return filepath.Join(Script(t, "node.sh", "clients/typescript"), "node_modules")
 }
 
 // CopyOf copies a folder into a temporary one, where what is generated may be added.

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sandbox.internal/runtime/remove"
+	"sandbox.internal/internal/remove"
 )
 
 // inRoot has the kernel resolve every name as for a process whose root directory is the layer's folder: an absolute symbolic link, or one with

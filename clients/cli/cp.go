@@ -1,0 +1,159 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	sandbox "sandbox.internal/clients/go"
+)
+
+// location is one end of a copy.
+type location struct {
+	sandbox string // empty for this machine
+	path    string
+}
+
+// stream is the path of a tar stream on the standard input or output.
+const stream = "-"
+
+// parseLocation reads SANDBOX:PATH or a path of this machine: one without a colon, or with a separator
+// or a drive before it.
+func parseLocation(text string) location {
+	name, path, remote := strings.Cut(text, ":")
+	if !remote || name == "" || strings.ContainsAny(name, `/\`) || filepath.VolumeName(text) != "" ||
+		(runtime.GOOS == "windows" && len(name) == 1) {
+		return location{path: text}
+	}
+	return location{name, path}
+}
+
+func copyCommand(t *tool) *cobra.Command {
+	command := &cobra.Command{
+		Use:   "cp [flags] SOURCE DESTINATION",
+		Short: "Copy files and directories between this machine and a sandbox",
+		Long: "Copy files and directories between this machine and a sandbox. One of SOURCE and\n" +
+			"DESTINATION is SANDBOX:PATH, the other a local path, or - for a tar stream on\n" +
+			"the standard input or output. Into a directory that exists a source keeps its\n" +
+			"name; a tar stream is unpacked below the directory. Modes are kept, set-user-ID,\n" +
+			"set-group-ID and sticky bits included; owners are not. Symbolic links are left\n" +
+			"out, with a warning: the service has no way to read or make them.",
+		Example: "  sandbox cp notes.txt box:/tmp/notes.txt\n" +
+			"  sandbox cp box:/etc/os-release .\n" +
+			"  sandbox cp box:/etc/apt - >apt.tar\n" +
+			"  sandbox cp - box:/srv <apt.tar",
+		Args: arguments(2, 2, "a SOURCE and a DESTINATION"),
+		RunE: func(c *cobra.Command, args []string) error {
+			from, to := parseLocation(args[0]), parseLocation(args[1])
+			switch {
+			case (from.sandbox == "") == (to.sandbox == ""):
+				return usageErrorf("one of SOURCE and DESTINATION must be SANDBOX:PATH")
+			case from.sandbox != "" && from.path == "" || to.sandbox != "" && to.path == "":
+				return usageErrorf("the path of the sandbox is missing")
+			case from.sandbox != "":
+				return t.copyOut(c.Context(), from, to.path)
+			}
+			return t.copyIn(c.Context(), from.path, to)
+		},
+	}
+	command.Flags().BoolVarP(&t.output.quiet, "quiet", "q", false, "show no progress")
+	return command
+}
+
+func (t *tool) copyIn(ctx context.Context, from string, to location) error {
+	box, err := t.find(ctx, to.sandbox)
+	if err != nil {
+		return err
+	}
+	in := &copier{t: t, box: box}
+	if from == stream {
+		return in.unpack(ctx, to.path)
+	}
+	return in.upload(ctx, from, to.path)
+}
+
+func (t *tool) copyOut(ctx context.Context, from location, to string) error {
+	box, err := t.find(ctx, from.sandbox)
+	if err != nil {
+		return err
+	}
+	out := &copier{t: t, box: box}
+	if to == stream {
+		if isTerminal(t.Stdout) {
+			return usageErrorf("a tar stream is not for a terminal")
+		}
+		return out.pack(ctx, from.path)
+	}
+	return out.download(ctx, from.path, to)
+}
+
+// copier copies between this machine and one sandbox.
+type copier struct {
+	t   *tool
+	box *sandbox.Sandbox
+}
+
+// stat returns the facts of a path of the sandbox. Its error is ErrNotFound when there is none.
+func (c *copier) stat(ctx context.Context, path string) (sandbox.FileInfo, error) {
+	infos, err := c.box.Files.Info(ctx, path)
+	if err != nil {
+		return sandbox.FileInfo{}, err
+	}
+	info, ok := infos[path]
+	if !ok {
+		return info, fmt.Errorf("%s: the answer does not have it", path)
+	}
+	return info, nil
+}
+
+// skip warns of what cannot be copied.
+func (c *copier) skip(path, kind string) {
+	c.t.warn("%s is left out: it is a %s", path, kind)
+}
+
+// modeBits are those of a mode that a copy keeps: permissions, and those for set-user-ID, set-group-ID and the sticky bit.
+const modeBits = 0o7777
+
+// digits writes such bits as the contract does: 0644 is 644.
+func digits(mode uint32) *int {
+	mode &= modeBits
+	return new(int(mode>>9*1000 + mode>>6&7*100 + mode>>3&7*10 + mode&7))
+}
+
+// permissions is what digits writes.
+func permissions(digits int) uint32 {
+	return uint32(digits/1000%10<<9|digits/100%10<<6|digits/10%10<<3|digits%10) & modeBits
+}
+
+// special are the bits of modeBits that package fs has elsewhere.
+var special = []struct {
+	unix uint32
+	mode fs.FileMode
+}{{0o4000, fs.ModeSetuid}, {0o2000, fs.ModeSetgid}, {0o1000, fs.ModeSticky}}
+
+// bits are the modeBits of a local file.
+func bits(mode fs.FileMode) uint32 {
+	unix := uint32(mode.Perm())
+	for _, s := range special {
+		if mode&s.mode != 0 {
+			unix |= s.unix
+		}
+	}
+	return unix
+}
+
+// localMode is what bits returns.
+func localMode(unix uint32) fs.FileMode {
+	mode := fs.FileMode(unix).Perm()
+	for _, s := range special {
+		if unix&s.unix != 0 {
+			mode |= s.mode
+		}
+	}
+	return mode
+}

@@ -1,0 +1,148 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	sandbox "sandbox.internal/clients/go"
+)
+
+// defaultLifetime is how long a sandbox of `create` lives that is given no --timeout.
+const defaultLifetime = time.Hour
+
+func createCommand(t *tool) *cobra.Command {
+	spec := &specFlags{}
+	noWait := false
+	command := &cobra.Command{
+		Use:   "create [flags] IMAGE [-- ENTRYPOINT...]",
+		Short: "Create a sandbox and wait until it runs",
+		Example: "  sandbox create sandbox/base:dev --name box\n" +
+			"  sandbox create sandbox/base:dev --name web --timeout 10m --memory 256Mi \\\n" +
+			"    -- python3 -u -m http.server 8000",
+		Args: arguments(1, -1, "an IMAGE"),
+		RunE: func(c *cobra.Command, args []string) error {
+			options, err := spec.options(t, args[0])
+			if err != nil {
+				return err
+			}
+			if len(args) > 1 {
+				if len(options.Entrypoint) > 0 {
+					return usageErrorf("the entrypoint is given twice: --entrypoint and %q", args[1])
+				}
+				options.Entrypoint = args[1:]
+			}
+			return t.create(c.Context(), options, !noWait)
+		},
+	}
+	spec.register(command, defaultLifetime)
+	command.Flags().BoolVar(&noWait, "no-wait", false, "return while it is still Pending")
+	t.registerOutput(command, "ids")
+	return command
+}
+
+func (t *tool) create(ctx context.Context, options sandbox.CreateOptions, wait bool) error {
+	box, err := t.newSandbox(ctx, options, wait)
+	if err != nil {
+		return err
+	}
+	info := box.Info()
+	if wait {
+		if info, err = box.Refresh(ctx); err != nil {
+			return err
+		}
+	}
+	return showOne(t, t.sandboxView(), info)
+}
+
+// newSandbox creates a sandbox, and shows on a terminal how it gets on until it runs. One that
+// does not get there, because of an interrupt for instance, is deleted.
+func (t *tool) newSandbox(ctx context.Context, options sandbox.CreateOptions,
+	wait bool) (*sandbox.Sandbox, error) {
+	c, err := t.connect()
+	if err != nil {
+		return nil, err
+	}
+	options.Wait = -1
+	// Not cut short by an interrupt: an accepted sandbox whose id was not read could not be
+	// deleted. The answer takes milliseconds.
+	asked, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout)
+	box, err := c.client.Create(asked, &options)
+	cancel()
+	if err != nil || !wait {
+		return box, err
+	}
+	if err := t.showStart(ctx, box); err != nil {
+		t.discard(ctx, box)
+		return nil, err
+	}
+	return box, nil
+}
+
+// cleanupTimeout bounds the delete of a sandbox that is not wanted any more.
+const cleanupTimeout = 15 * time.Second
+
+// discard deletes a sandbox even though the command was interrupted. When that fails it says so.
+func (t *tool) discard(ctx context.Context, box *sandbox.Sandbox) {
+	if err := deleteUninterrupted(ctx, box); err != nil {
+		t.warn("%v", err)
+	}
+}
+
+// deleteUninterrupted deletes a sandbox even though ctx has ended. Its error says when the sandbox
+// ends by itself.
+func deleteUninterrupted(ctx context.Context, box *sandbox.Sandbox) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	defer cancel()
+	if err := box.Delete(ctx); err != nil {
+		return fmt.Errorf("sandbox %s could not be deleted and ends by itself at %s: %w", box.ID(),
+			box.Info().ExpiresAt.Local().Format(time.TimeOnly), err)
+	}
+	return nil
+}
+
+// showStart waits until a sandbox runs, and shows its progress on a terminal.
+func (t *tool) showStart(ctx context.Context, box *sandbox.Sandbox) error {
+	line := t.newProgress()
+	if line == nil {
+		_, err := box.Wait(ctx, sandbox.Running)
+		return err
+	}
+	defer line.clear()
+	line.show("starting " + label(box.Info()))
+	_, err := awaitRunning(ctx, box, func(event sandbox.Event) {
+		switch event.Type {
+		case sandbox.EventProgress:
+			if event.Message != nil {
+				line.show(*event.Message)
+			}
+		case sandbox.EventStage:
+			if event.Stage != nil {
+				line.show(*event.Stage)
+			}
+		}
+	})
+	return err
+}
+
+// awaitRunning waits until a sandbox runs, and calls show with its events meanwhile.
+func awaitRunning(ctx context.Context, box *sandbox.Sandbox,
+	show func(sandbox.Event)) (sandbox.Info, error) {
+	follow, stop := context.WithCancel(ctx)
+	shown := make(chan struct{})
+	go func() {
+		defer close(shown)
+		for event, err := range box.Events(follow, &sandbox.EventOptions{FromStart: true}) {
+			if err != nil {
+				return // waiting reports what is wrong
+			}
+			show(event)
+		}
+	}()
+	info, err := box.Wait(ctx, sandbox.Running)
+	stop()
+	<-shown
+	return info, err
+}

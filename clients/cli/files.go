@@ -1,0 +1,225 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	sandbox "sandbox.internal/clients/go"
+)
+
+var fileView = view[sandbox.FileInfo]{
+	id: func(f sandbox.FileInfo) string { return f.Path },
+	columns: []column[sandbox.FileInfo]{
+		{title: "MODE", value: func(f sandbox.FileInfo) string {
+			return string(f.Type)[:1] + fmt.Sprintf("%04d", f.Mode)
+		}},
+		{title: "OWNER", least: 6, value: func(f sandbox.FileInfo) string { return f.Owner + ":" + f.Group }},
+		{title: "SIZE", value: func(f sandbox.FileInfo) string { return strconv.FormatInt(f.Size, 10) }},
+		{title: "MODIFIED", value: func(f sandbox.FileInfo) string {
+			return f.ModifiedAt.Local().Format("2006-01-02 15:04")
+		}},
+		{title: "PATH", least: 8, value: func(f sandbox.FileInfo) string { return f.Path }},
+	},
+}
+
+var fileEventView = view[sandbox.FileEvent]{
+	id: func(e sandbox.FileEvent) string { return optional(e.Path) },
+	columns: []column[sandbox.FileEvent]{
+		{title: "TIME", usual: 8, value: func(e sandbox.FileEvent) string {
+			return time.UnixMilli(e.Timestamp).Format(time.TimeOnly)
+		}},
+		{title: "EVENT", usual: 8, value: func(e sandbox.FileEvent) string { return string(e.Type) }},
+		{title: "PATH", usual: 400, least: 8, value: func(e sandbox.FileEvent) string {
+			return optional(e.Path) + optional(e.Message)
+		}},
+	},
+}
+
+// fileCommand is a command on paths of one sandbox, with results when output is set.
+func fileCommand(t *tool, use, short, example string, least, most int, output bool,
+	do func(ctx context.Context, box *sandbox.Sandbox, paths []string) error) *cobra.Command {
+	what := "a SANDBOX and a PATH"
+	if least > 2 {
+		what = "a SANDBOX and two more arguments"
+	}
+	command := &cobra.Command{
+		Use: use, Short: short, Example: example,
+		Args:              arguments(least, most, what),
+		ValidArgsFunction: t.completeNames(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			box, err := t.find(c.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			return do(c.Context(), box, args[1:])
+		},
+	}
+	if output {
+		t.registerOutput(command, "paths")
+	}
+	return command
+}
+
+func filesCommand(t *tool) *cobra.Command {
+	command := &cobra.Command{
+		Use:     "files",
+		Short:   "Work with the files of a sandbox",
+		Example: "  sandbox files ls box /etc",
+		RunE:    groupOf,
+	}
+	command.AddCommand(filesList(t), filesCat(t), filesPut(t), filesRemove(t), filesMove(t),
+		filesFind(t), filesWatch(t))
+	return command
+}
+
+func filesList(t *tool) *cobra.Command {
+	depth := 1
+	command := fileCommand(t, "ls [flags] SANDBOX [PATH]", "List what a directory holds",
+		"  sandbox files ls box /etc\n  sandbox files ls box /etc/apt --depth 2 -o json", 1, 2, true,
+		func(ctx context.Context, box *sandbox.Sandbox, paths []string) error {
+			if depth < 1 {
+				return usageErrorf("depth: must be at least 1")
+			}
+			directory := "."
+			if len(paths) > 0 {
+				directory = paths[0]
+			}
+			list, err := box.Files.List(ctx, directory, depth)
+			if err != nil {
+				return err
+			}
+			return showAll(t, fileView, list)
+		})
+	command.Flags().IntVar(&depth, "depth", depth, "how many levels to list")
+	return command
+}
+
+func filesCat(t *tool) *cobra.Command {
+	return fileCommand(t, "cat SANDBOX PATH...", "Print files",
+		"  sandbox files cat box /etc/os-release", 2, -1, false,
+		func(ctx context.Context, box *sandbox.Sandbox, paths []string) error {
+			for _, name := range paths {
+				content, err := box.Files.Open(ctx, name, nil)
+				if err != nil {
+					return err
+				}
+				_, err = io.Copy(t.Stdout, content)
+				if err := errors.Join(err, content.Close()); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+}
+
+func filesPut(t *tool) *cobra.Command {
+	var text string
+	command := fileCommand(t, "put [flags] SANDBOX PATH", "Write the standard input to a file",
+		"  echo hello | sandbox files put box /tmp/hello.txt --mode 600", 2, 2, false,
+		func(ctx context.Context, box *sandbox.Sandbox, paths []string) error {
+			options := &sandbox.WriteOptions{}
+			if text != "" {
+				mode, err := strconv.ParseUint(text, 8, 12)
+				if err != nil {
+					return usageErrorf("mode: must be octal digits such as 644, not %q", text)
+				}
+				written, err := strconv.Atoi(strconv.FormatUint(mode, 8))
+				if err != nil {
+					return err
+				}
+				options.Mode = &written
+			}
+			sent := t.newTransfer(path.Base(paths[0]), 0)
+			defer sent.end()
+			return box.Files.WriteFrom(ctx, paths[0], sent.reader(t.Stdin), options)
+		})
+	command.Flags().StringVar(&text, "mode", "", "the `MODE` of the file, in octal digits")
+	return command
+}
+
+func filesRemove(t *tool) *cobra.Command {
+	recursive := false
+	command := fileCommand(t, "rm [flags] SANDBOX PATH...", "Remove files",
+		"  sandbox files rm box /tmp/greeting.txt\n  sandbox files rm -r box /tmp/old", 2, -1, false,
+		func(ctx context.Context, box *sandbox.Sandbox, paths []string) error {
+			if !recursive {
+				return box.Files.Delete(ctx, paths...)
+			}
+			infos, err := box.Files.Info(ctx, paths...)
+			if err != nil {
+				return err
+			}
+			for _, name := range paths {
+				remove := box.Files.Delete
+				if infos[name].Type == "directory" {
+					remove = box.Files.DeleteDirectory
+				}
+				if err := remove(ctx, name); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	command.Flags().BoolVarP(&recursive, "recursive", "r", false,
+		"directories too, with everything in them")
+	return command
+}
+
+func filesMove(t *tool) *cobra.Command {
+	return fileCommand(t, "mv SANDBOX SOURCE DESTINATION", "Move or rename a file or directory",
+		"  sandbox files mv box /tmp/hello.txt /tmp/greeting.txt", 3, 3, false,
+		func(ctx context.Context, box *sandbox.Sandbox, paths []string) error {
+			to := paths[1]
+			infos, err := box.Files.Info(ctx, to)
+			switch {
+			case err == nil && infos[to].Type == "directory":
+				to = path.Join(to, path.Base(paths[0]))
+			case err != nil && !errors.Is(err, sandbox.ErrNotFound):
+				return err
+			}
+			return box.Files.Move(ctx, sandbox.Move{Src: paths[0], Dest: to})
+		})
+}
+
+func filesFind(t *tool) *cobra.Command {
+	return fileCommand(t, "find [flags] SANDBOX PATH [PATTERN]", "Find files by a glob",
+		"  sandbox files find box /etc '*.conf' -q", 2, 3, true,
+		func(ctx context.Context, box *sandbox.Sandbox, args []string) error {
+			pattern := ""
+			if len(args) > 1 {
+				pattern = args[1]
+			}
+			list, err := box.Files.Search(ctx, args[0], pattern)
+			if err != nil {
+				return err
+			}
+			return showAll(t, fileView, list)
+		})
+}
+
+func filesWatch(t *tool) *cobra.Command {
+	recursive := false
+	command := fileCommand(t, "watch [flags] SANDBOX PATH", "Print what happens to files",
+		"  sandbox files watch -r box /tmp", 2, 2, true,
+		func(ctx context.Context, box *sandbox.Sandbox, paths []string) error {
+			printed := newRows(t, fileEventView)
+			for event, err := range box.Files.Watch(ctx, paths[0], recursive) {
+				if err != nil {
+					return err
+				}
+				if err := printed.print(event); err != nil {
+					return err
+				}
+			}
+			return context.Cause(ctx)
+		})
+	command.Flags().BoolVarP(&recursive, "recursive", "r", false, "everything below a directory, too")
+	return command
+}

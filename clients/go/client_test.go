@@ -1,0 +1,399 @@
+package sandbox_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	sandbox "sandbox.internal/clients/go"
+	"sandbox.internal/test/e2e/lives"
+)
+
+// TestClient uses a real service with real sandboxes.
+func TestClient(t *testing.T) {
+	service := start(t, lives.Plan{})
+	client := dial(t, sandbox.Options{URL: service.URL})
+	var box *sandbox.Sandbox
+	t.Run("create", func(t *testing.T) { box = create(t, client, busybox) })
+	if box == nil {
+		t.FailNow()
+	}
+	t.Run("in one sandbox", func(t *testing.T) {
+		for name, test := range map[string]func(*testing.T, *sandbox.Sandbox){
+			"commands": testCommands, "background": testBackground, "files": testFiles,
+			"download": testDownload, "watch": testWatch, "terminal": testTerminal,
+			"network": testNetwork, "metrics": testMetrics, "endpoints": testEndpoints,
+			"cancel": testCancel,
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				test(t, box)
+			})
+		}
+		t.Run("stdin", func(t *testing.T) { t.Parallel(); testStdin(t, service.URL, box) })
+		t.Run("cuts", func(t *testing.T) { // the time that it takes is its own
+			testCuts(t, service.URL, box)
+		})
+	})
+	t.Run("life", func(t *testing.T) { testLife(t, client, box) })
+	t.Run("code", func(t *testing.T) { testCode(t, create(t, client, python)) })
+	t.Run("errors", func(t *testing.T) { testErrors(t, client, service.URL) })
+	t.Run("examples", func(t *testing.T) { testExamples(t, service.URL) })
+	t.Run("restart", func(t *testing.T) { testRestart(t, service) })
+}
+
+func testCommands(t *testing.T, box *sandbox.Sandbox) {
+	ctx := limited(t)
+	var live bytes.Buffer
+	result, err := box.Commands.Run(ctx,
+		`printf '%s %s\n\n\377end' "$GREETING" "$X"; echo oops >&2; exit 3`,
+		&sandbox.RunOptions{Cwd: "/tmp", Envs: map[string]string{"X": "you"},
+			OnStdout: func(p []byte) { live.Write(p) }})
+	check(t, err)
+	if want := "hello you\n\n\xffend"; result.Stdout != want || live.String() != want {
+		t.Errorf("stdout %q and %q, want %q", result.Stdout, live.String(), want)
+	}
+	if result.Stderr != "oops\n" || result.ExitCode == nil || *result.ExitCode != 3 ||
+		result.ErrorName != "CommandExecError" || result.Err() == nil {
+		t.Errorf("%+v", result)
+	}
+	result, err = box.Commands.Run(ctx, "echo started; sleep 60",
+		&sandbox.RunOptions{Timeout: 200 * time.Millisecond})
+	check(t, err)
+	if result.ExitCode != nil || !result.TimedOut() || result.Stdout != "started\n" {
+		t.Errorf("after a timeout: %+v", result)
+	}
+	result, err = box.Commands.Run(ctx, "seq 1000", &sandbox.RunOptions{MaxOutput: 5})
+	check(t, err)
+	if result.Stdout != "1\n2\n3" || !result.Truncated || result.Err() != nil {
+		t.Errorf("bounded: %+v", result)
+	}
+	result, err = box.Commands.Run(ctx, "id -u; id -g",
+		&sandbox.RunOptions{UID: new(int64(1000)), GID: new(int64(1001))})
+	check(t, err)
+	if result.Stdout != "1000\n1001\n" {
+		t.Errorf("as another user: %+v", result)
+	}
+}
+
+func testBackground(t *testing.T, box *sandbox.Sandbox) {
+	ctx := limited(t)
+	started, err := box.Commands.Start(ctx, "echo one; read -r x < /tmp/gate; echo $x", nil)
+	check(t, err)
+	_, err = box.Commands.Run(ctx, "test -p /tmp/gate || mkfifo /tmp/gate", nil)
+	check(t, err)
+	command, err := box.Commands.Connect(ctx, started.ID)
+	check(t, err)
+	status, err := command.Status(ctx)
+	check(t, err)
+	if status.Content == "" {
+		t.Errorf("%+v", status)
+	}
+	_ = command.Interrupt(ctx)
+	_, err = command.Wait(ctx, nil)
+	check(t, err)
+
+	counted, err := box.Commands.Start(ctx, "seq 3; echo four >&2", nil)
+	check(t, err)
+	var stdout, stderr string
+	for output, err := range counted.Outputs(ctx) {
+		check(t, err)
+		switch output.Stream {
+		case sandbox.Stdout:
+			stdout += string(output.Data)
+		case sandbox.Stderr:
+			stderr += string(output.Data)
+		}
+	}
+	if stdout != "1\n2\n3\n" || stderr != "four\n" {
+		t.Errorf("stdout %q, stderr %q", stdout, stderr)
+	}
+	text, end, err := counted.Logs(ctx, -1)
+	check(t, err)
+	if strings.Count(text, "\n") != 4 || end.Cursor != 3 {
+		t.Errorf("log %q, end %+v", text, end)
+	}
+	if text, end, err = counted.Logs(ctx, end.Cursor); err != nil || text != "" || end.Cursor != 3 {
+		t.Errorf("after it: %q, %+v, %v", text, end, err)
+	}
+	for output, err := range counted.Outputs(ctx) { // a reader that stops
+		check(t, err)
+		if len(output.Data) > 0 {
+			break
+		}
+	}
+	if _, err := box.Commands.Connect(ctx, "none"); !errors.Is(err, sandbox.ErrNotFound) {
+		t.Errorf("a command that is not there: %v", err)
+	}
+}
+
+// testCancel: the command of a caller that has gone is interrupted.
+func testCancel(t *testing.T, box *sandbox.Sandbox) {
+	ctx, cancel := context.WithCancel(limited(t))
+	result, err := box.Commands.Run(ctx, "echo here; exec sleep 4711",
+		&sandbox.RunOptions{OnStdout: func([]byte) { cancel() }})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("%+v, %v", result, err)
+	}
+	command, err := box.Commands.Connect(limited(t), result.ID)
+	check(t, err)
+	ended, err := command.Wait(limited(t), nil)
+	if err != nil || ended.Err() == nil {
+		t.Errorf("it ended with %+v, %v", ended, err)
+	}
+}
+
+func testFiles(t *testing.T, box *sandbox.Sandbox) {
+	ctx, files := limited(t), box.Files
+	check(t, files.WriteAll(ctx,
+		sandbox.FileContent{Path: "/w/a.txt", Data: []byte("alpha"),
+			Options: &sandbox.WriteOptions{Mode: new(640)}},
+		sandbox.FileContent{Path: "/w/b/c.txt", Data: nil}))
+	check(t, files.WriteFrom(ctx, "/w/stream", strings.NewReader("from a stream"), nil))
+	infos, err := files.Info(ctx, "/w/a.txt", "/w/b")
+	check(t, err)
+	if a := infos["/w/a.txt"]; a.Mode != 640 || a.Size != 5 || infos["/w/b"].Type != "directory" {
+		t.Errorf("%+v", infos)
+	}
+	check(t, files.Replace(ctx, map[string]sandbox.Replacement{"/w/a.txt": {Old: "al", New: "AL"}}))
+	if text, err := files.ReadText(ctx, "/w/a.txt"); err != nil || text != "ALpha" {
+		t.Errorf("%q, %v", text, err)
+	}
+	if data, err := files.Read(ctx, "/w/b/c.txt"); err != nil || len(data) != 0 {
+		t.Errorf("%q, %v", data, err)
+	}
+	check(t, files.MakeDirectory(ctx, "/w/d/e", &sandbox.WriteOptions{Mode: new(700)}))
+	check(t, files.Move(ctx, sandbox.Move{Src: "/w/a.txt", Dest: "/w/d/e/a.txt"}))
+	check(t, files.SetPermissions(ctx,
+		map[string]sandbox.Permission{"/w/stream": {Mode: new(600)}}))
+	found, err := files.Search(ctx, "/w", "*.txt")
+	check(t, err)
+	if len(found) != 2 || found[1].Path != "/w/d/e/a.txt" {
+		t.Errorf("%+v", found)
+	}
+	listed, err := files.List(ctx, "/w", 1)
+	check(t, err)
+	if len(listed) != 3 {
+		t.Errorf("%+v", listed)
+	}
+	check(t, files.Delete(ctx, "/w/stream"))
+	check(t, files.DeleteDirectory(ctx, "/w"))
+	if _, err := files.Read(ctx, "/w/stream"); !errors.Is(err, sandbox.ErrNotFound) {
+		t.Errorf("a file that is gone: %v", err)
+	}
+	var failure *sandbox.Error
+	if _, err := files.Read(ctx, "/"); !errors.As(err, &failure) || failure.Code == "" ||
+		failure.Message == "" || failure.RequestID == "" {
+		t.Errorf("%v", err)
+	}
+}
+
+// testDownload: a download that is cut goes on where it was.
+func testDownload(t *testing.T, box *sandbox.Sandbox) {
+	ctx := limited(t)
+	want := noise(7, 3<<20)
+	check(t, box.Files.Write(ctx, "/big", want, nil))
+	proxy := newCutter(t, boxURL(box), 64<<10, 1<<20, 0)
+	client := dial(t, sandbox.Options{URL: proxy.url(), HTTPClient: oneConnectionEach(t)})
+	far, err := client.Connect(ctx, box.ID())
+	check(t, err)
+	got, err := far.Files.Read(ctx, "/big")
+	check(t, err)
+	if !bytes.Equal(got, want) || proxy.cuts.Load() == 0 {
+		t.Errorf("%d bytes after %d cuts, equal: %v", len(got), proxy.cuts.Load(),
+			bytes.Equal(got, want))
+	}
+	part, err := box.Files.Open(ctx, "/big", &sandbox.ReadOptions{Offset: 1000, Length: 10})
+	check(t, err)
+	defer part.Close()
+	if got, err := io.ReadAll(part); err != nil || !bytes.Equal(got, want[1000:1010]) {
+		t.Errorf("a range: %x, %v", got, err)
+	}
+	tail, err := box.Files.Open(ctx, "/big", &sandbox.ReadOptions{Offset: -5})
+	check(t, err)
+	defer tail.Close()
+	if got, err := io.ReadAll(tail); err != nil || !bytes.Equal(got, want[len(want)-5:]) {
+		t.Errorf("the end: %x, %v", got, err)
+	}
+}
+
+func testWatch(t *testing.T, box *sandbox.Sandbox) {
+	ctx := limited(t)
+	check(t, box.Files.MakeDirectory(ctx, "/watched", nil))
+	for event, err := range box.Files.Watch(ctx, "/watched", true) {
+		check(t, err)
+		if event.Type == sandbox.FileEventReady {
+			check(t, box.Files.WriteText(ctx, "/watched/new", "x", nil))
+		}
+		if event.Type == sandbox.FileEventCreate && strings.HasSuffix(*event.Path, "/new") {
+			return
+		}
+	}
+	t.Error("the watch ended")
+}
+
+// testTerminal types into a shell, through connections that are cut.
+func testTerminal(t *testing.T, box *sandbox.Sandbox) {
+	ctx := limited(t)
+	id, err := box.Terminals.Create(ctx, &sandbox.TerminalOptions{Command: "sh", Rows: 24, Cols: 80})
+	check(t, err)
+	proxy := newCutter(t, boxURL(box), 1<<10, 2<<10, 3) // its last connection shows all
+	client := dial(t, sandbox.Options{URL: proxy.url(), HTTPClient: oneConnectionEach(t)})
+	far, err := client.Connect(ctx, box.ID())
+	check(t, err)
+	terminal, err := far.Terminals.Attach(ctx, id)
+	check(t, err)
+	defer terminal.Close()
+	check(t, terminal.Resize(ctx, 30, 100))
+	near, err := box.Terminals.Attach(ctx, id)
+	check(t, err)
+	defer near.Close()
+	_, err = near.Write([]byte("stty size; seq -s, 1 300; seq -s, 301 1200; exit 7\n"))
+	check(t, err)
+	var screen bytes.Buffer
+	for {
+		event, err := terminal.Next(ctx)
+		check(t, err)
+		if event.Replay {
+			screen.Reset()
+		}
+		screen.Write(event.Data)
+		if event.Exited {
+			if event.ExitCode == nil || *event.ExitCode != 7 {
+				t.Errorf("%+v", event)
+			}
+			break
+		}
+	}
+	if text := screen.String(); strings.Count(text, ",1199,1200") != 1 ||
+		!strings.Contains(text, "30 100") || !strings.Contains(text, "\n1,2,3,") {
+		t.Errorf("the screen shows %q", text)
+	}
+	if proxy.cuts.Load() == 0 {
+		t.Error("no connection was cut")
+	}
+	if _, err := terminal.Next(ctx); !errors.Is(err, io.EOF) {
+		t.Errorf("after the end: %v", err)
+	}
+	short, err := box.Terminals.Create(ctx, &sandbox.TerminalOptions{Command: "sh",
+		Args: []string{"-c", "id -u; sleep 1000"}, UID: new(int64(1000)),
+		Timeout: 500 * time.Millisecond})
+	check(t, err)
+	viewer, err := box.Terminals.Attach(ctx, short)
+	check(t, err)
+	defer viewer.Close()
+	screen.Reset()
+	for over := false; !over; {
+		event, err := viewer.Next(ctx)
+		check(t, err)
+		screen.Write(event.Data)
+		if over = event.Exited; over && event.ExitCode != nil {
+			t.Errorf("after a timeout: exit code %d", *event.ExitCode)
+		}
+	}
+	if screen.String() != "1000\r\n" {
+		t.Errorf("as another user: %q", screen.String())
+	}
+	list, err := box.Terminals.List(ctx)
+	check(t, err)
+	if len(list) != 2 || list[0].Running || list[0].ID != id {
+		t.Errorf("%+v", list)
+	}
+	check(t, box.Terminals.Delete(ctx, id))
+}
+
+func testNetwork(t *testing.T, box *sandbox.Sandbox) {
+	ctx := limited(t)
+	policy, err := box.Network.SetPolicy(ctx,
+		sandbox.NetworkPolicy{DefaultAction: new(sandbox.Deny)})
+	check(t, err)
+	if *policy.DefaultAction != sandbox.Deny {
+		t.Errorf("%+v", policy)
+	}
+	policy, err = box.Network.Allow(ctx, "example.com", "192.0.2.0/24")
+	check(t, err)
+	if len(policy.Egress) != 2 {
+		t.Errorf("%+v", policy)
+	}
+	policy, err = box.Network.Forget(ctx, "example.com")
+	check(t, err)
+	if len(policy.Egress) != 1 {
+		t.Errorf("%+v", policy)
+	}
+	_, err = box.Commands.Run(ctx, "nc -w 1 198.51.100.1 80 </dev/null", nil)
+	check(t, err)
+	for decision, err := range box.Network.WatchDecisions(ctx) {
+		check(t, err)
+		if decision.Target == "198.51.100.1" {
+			break
+		}
+	}
+	decisions, err := box.Network.Decisions(ctx)
+	check(t, err)
+	if len(decisions) == 0 || decisions[0].Action != sandbox.Deny {
+		t.Errorf("%+v", decisions)
+	}
+	if _, err := box.Network.Propose(ctx); err != nil {
+		t.Error(err)
+	}
+	if now, err := box.Network.Policy(ctx); err != nil || len(now.Egress) != 1 {
+		t.Errorf("%+v, %v", now, err)
+	}
+}
+
+func testMetrics(t *testing.T, box *sandbox.Sandbox) {
+	ctx := limited(t)
+	metrics, err := box.Metrics(ctx)
+	check(t, err)
+	if metrics.MemTotalMib != 512 {
+		t.Errorf("%+v", metrics)
+	}
+	for metrics, err := range box.WatchMetrics(ctx) {
+		check(t, err)
+		if metrics.CPUCount > 0 {
+			return
+		}
+	}
+}
+
+func testEndpoints(t *testing.T, box *sandbox.Sandbox) {
+	ctx := limited(t)
+	check(t, box.Files.WriteText(ctx, "/www/index.html", "a page", nil))
+	server, err := box.Commands.Start(ctx, "busybox httpd -f -p 8000 -h /www", nil)
+	check(t, err)
+	signed, err := box.SignedEndpoint(ctx, 8000, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	direct, err := box.Endpoint(ctx, 8000)
+	check(t, err)
+	lives.Eventually(t, "both URLs show the page", func() bool {
+		return page(t, signed.URL, nil) == "a page" && page(t, direct.URL, direct.Headers) == "a page"
+	})
+	if !strings.HasSuffix(box.ProxyURL(8000), box.ID()+"/proxy/8000") {
+		t.Error(box.ProxyURL(8000))
+	}
+	check(t, server.Interrupt(ctx))
+}
+
+// page returns what a URL shows, or nothing.
+func page(t *testing.T, url string, headers map[string]string) string {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	check(t, err)
+	for name, value := range headers {
+		request.Header.Set(name, value)
+	}
+	response, err := oneConnectionEach(t).Do(request)
+	if err != nil {
+		return ""
+	}
+	defer response.Body.Close()
+	data, _ := io.ReadAll(response.Body)
+	return string(data)
+}

@@ -1,0 +1,39 @@
+package sandbox_test
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/program"
+)
+
+// testExamples runs the programs in examples/ as their readers do.
+func testExamples(t *testing.T, serviceURL string) {
+	const root = "sandbox.internal/clients/go/examples/"
+	folder := t.TempDir()
+	check(t, program.Build(t.Context(), folder, root+"quickstart", root+"notebook"))
+	for _, example := range []struct{ name, image, want string }{
+		{"quickstart", busybox,
+			"live: Hello, Ada\nlive: Hello, Grace\nexit code 0\nGrace\nAda\n"},
+		{"notebook", python,
+			"[1] \n[2] [0, 1, 4, 9, 16]\n30\n[3] IndexError: list index out of range\n"},
+	} {
+		t.Run(example.name, func(t *testing.T) {
+			t.Parallel()
+			var stderr bytes.Buffer
+			command := exec.CommandContext(limited(t), filepath.Join(folder, example.name),
+				example.image)
+			command.Env = append(os.Environ(), "SANDBOX_URL="+serviceURL,
+				"SERVICE_API_KEY="+lives.AdminKey)
+			command.Stderr = &stderr
+			output, err := command.Output()
+			if err != nil || string(output) != example.want {
+				t.Errorf("%v: %s\nprinted\n%s\nnot\n%s", err, stderr.String(), output, example.want)
+			}
+		})
+	}
+}

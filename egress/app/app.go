@@ -1,0 +1,203 @@
+// Package app puts the egress sidecar together: wall, DNS proxy, guard and API. It touches no flag and no signal, so that a test can
+// embed it; it changes the network namespace that it runs in.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"sandbox.internal/egress/api"
+	"sandbox.internal/egress/config"
+	"sandbox.internal/egress/dnsproxy"
+	"sandbox.internal/egress/guard"
+	"sandbox.internal/egress/policy"
+	"sandbox.internal/egress/wall"
+	"sandbox.internal/internal/supervisor"
+	"sandbox.internal/openapi/serve"
+)
+
+const (
+	resolvConf = "/etc/resolv.conf"
+
+	// logGroup is the netfilter log group of the wall. The namespace has no other.
+	logGroup = 1
+
+	// maxHeader bounds the header of a request, in bytes: the sandbox may send one without the token.
+	maxHeader = 16 << 10
+
+	// logBurst is how many lines a second about single requests and queries are logged, because the sandbox decides how many of them there are.
+	logBurst = 20
+
+	// stopGrace is how long requests may go on once the sidecar stops.
+	stopGrace = time.Second
+)
+
+// App is a sidecar whose wall stands and whose gate is still closed.
+type App struct {
+	settings config.Settings
+	logger   zerolog.Logger
+	wall     *wall.Wall
+	packets  *wall.Packets
+	proxy    *dnsproxy.Proxy
+	guard    *guard.Guard
+	listener net.Listener
+	server   *serve.Server
+}
+
+// New puts up the wall with the policy that holds, closed, and everything behind it. What fails leaves the wall closed.
+func New(ctx context.Context, settings config.Settings, logger zerolog.Logger) (_ *App, err error) {
+	var opened []func() error
+	defer func() {
+		if err != nil {
+			for _, closeIt := range opened {
+				err = errors.Join(err, closeIt())
+			}
+		}
+	}()
+	store, err := guard.NewStore(settings.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	held, damage := store.Load(settings.Policy)
+	if damage != nil {
+		logger.Error().Err(damage).Msg("nothing is allowed, because the policy that held before is not known")
+	}
+	compiled, err := policy.Compile(held)
+	if err != nil {
+		return nil, err
+	}
+	upstream, err := nameServers(settings, store)
+	switch {
+	case errors.Is(err, guard.ErrDamaged):
+		logger.Error().Err(err).Msg("no name is resolved, because the name servers of before are not known")
+	case err != nil:
+		return nil, err
+	}
+	inherited, err := supervisor.Listener(supervisor.PrefixEgress)
+	if err != nil {
+		return nil, err
+	}
+	listener, err := serve.Listener(inherited, "tcp4", settings.Addr())
+	if err != nil {
+		return nil, err
+	}
+	opened = append(opened, listener.Close)
+	udp, tcp, err := dnsproxy.Listen(ctx)
+	if err != nil {
+		return nil, err
+	}
+	opened = append(opened, udp.Close, tcp.Close)
+	at := listener.Addr().(*net.TCPAddr).AddrPort()
+	options := wall.Options{
+		DNSPort: uint16(udp.LocalAddr().(*net.UDPAddr).Port), APIPort: at.Port(), APIAddr: at.Addr().Unmap(), LogGroup: logGroup,
+	}
+	if settings.RefuseNeighbours {
+		if options.Neighbours, options.Gateways, err = neighbours(); err != nil {
+			return nil, err
+		}
+	}
+	w, err := wall.Build(options, compiled)
+	if err != nil {
+		return nil, err
+	}
+	opened = append(opened, w.Close)
+	if err := w.Forget(); err != nil {
+		logger.Warn().Err(err).Msg("names are not resolved on connections of before")
+	}
+	packets, err := wall.Listen(logGroup)
+	if err != nil {
+		return nil, err
+	}
+	opened = append(opened, packets.Close)
+	own := newInterfaces(time.Now).own
+	g := guard.New(guard.Options{
+		Policy: compiled, Wall: w, Store: store, Own: own, Logger: logger, Clock: time.Now,
+	})
+	server, err := api.New(api.Options{
+		Guard: g, Token: settings.AccessToken, Started: time.Now(), Restarts: settings.Restarts, Logger: bounded(logger),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &App{
+		settings: settings, logger: logger, wall: w, packets: packets, guard: g, listener: newBoundedListener(listener, own), server: server,
+		proxy: dnsproxy.New(udp, tcp, dnsproxy.Options{Decider: g, Upstream: upstream, Mark: w.Mark(), Logger: bounded(logger)}),
+	}, nil
+}
+
+// bounded returns the logger for what the sandbox can cause at any rate.
+func bounded(logger zerolog.Logger) zerolog.Logger {
+	return logger.Sample(&zerolog.BurstSampler{Burst: logBurst, Period: time.Second})
+}
+
+// nameServers returns those of the settings, and without such those that resolv.conf named when the network was made. The sandbox shares that
+// file and can write it, so it is read once, before there is a sandbox.
+func nameServers(settings config.Settings, store *guard.Store) ([]netip.AddrPort, error) {
+	if len(settings.Upstream) > 0 {
+		return settings.Upstream, nil
+	}
+	return store.NameServers(func() ([]netip.AddrPort, error) {
+		conf, err := os.Open(resolvConf)
+		if err != nil {
+			return nil, fmt.Errorf("find name servers: %w", err)
+		}
+		defer conf.Close()
+		servers, err := dnsproxy.NameServers(conf)
+		if err == nil && len(servers) == 0 {
+			err = fmt.Errorf("%s names no IPv4 name server that can be asked from here: name some with --upstream", resolvConf)
+		}
+		return servers, err
+	})
+}
+
+// Addr returns the address of the API.
+func (a *App) Addr() string { return a.listener.Addr().String() }
+
+// Run opens the gate, calls ready, and serves until ctx ends or a part fails. When it returns the gate is closed.
+func (a *App) Run(ctx context.Context, ready func()) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var parts sync.WaitGroup
+	part := func(run func(context.Context) error) {
+		parts.Go(func() {
+			if err := run(ctx); err != nil {
+				stop(err)
+			}
+		})
+	}
+	part(a.proxy.Run)
+	part(func(ctx context.Context) error { return a.packets.Run(ctx, a.guard.Packet) })
+	part(func(ctx context.Context) error { a.guard.Run(ctx); return nil })
+	// Loading the contract leaves garbage behind that is as large as the idle sidecar.
+	debug.FreeOSMemory()
+	if err := a.wall.Open(); err != nil {
+		stop(err)
+	} else {
+		if a.settings.AccessToken == "" {
+			a.logger.Warn().Msg("no access token is set: anyone who reaches this port, the sandbox too, may change the policy")
+		}
+		p := a.guard.Policy()
+		a.logger.Info().Str("address", a.Addr()).Str("default_action", string(p.DefaultAction)).Int("rules", len(p.Egress)).
+			Bool("dry_run", p.DryRun).Msg("the wall stands and the gate is open")
+		ready()
+	}
+	part(func(ctx context.Context) error {
+		return serve.Serve(ctx, a.listener, a.server, serve.ServeOptions{Logger: bounded(a.logger), Grace: stopGrace, MaxHeaderBytes: maxHeader})
+	})
+	parts.Wait()
+	err := errors.Join(a.wall.Close(), a.packets.Close())
+	a.logger.Info().Msg("the gate is closed")
+	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+		err = errors.Join(cause, err)
+	}
+	return err
+}

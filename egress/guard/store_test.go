@@ -1,0 +1,41 @@
+package guard_test
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"sandbox.internal/egress/guard"
+)
+
+// TestNameServersAreFoundOnce: a later change of what they are found in has no effect.
+func TestNameServersAreFoundOnce(t *testing.T) {
+	folder := t.TempDir()
+	first, later := netip.MustParseAddrPort("192.0.2.1:53"), netip.MustParseAddrPort("192.0.2.66:53")
+	ask := func(answer []netip.AddrPort, failure error) ([]netip.AddrPort, error) {
+		t.Helper()
+		store, err := guard.NewStore(folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return store.NameServers(func() ([]netip.AddrPort, error) { return answer, failure })
+	}
+	missing := errors.New("there are none yet")
+	if _, err := ask(nil, missing); !errors.Is(err, missing) {
+		t.Errorf("without name servers: %v", err)
+	}
+	for _, answer := range []netip.AddrPort{first, later} {
+		if got, err := ask([]netip.AddrPort{answer}, nil); err != nil || !slices.Equal(got, []netip.AddrPort{first}) {
+			t.Errorf("when %s is found: %v, %v, want %s", answer, got, err, first)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(folder, "name-servers.json"), []byte(`["192.0.2`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := ask([]netip.AddrPort{later}, nil); !errors.Is(err, guard.ErrDamaged) || len(got) > 0 {
+		t.Errorf("a damaged file: %v, %v", got, err)
+	}
+}

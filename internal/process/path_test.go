@@ -1,0 +1,85 @@
+package process_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"sandbox.internal/internal/process"
+)
+
+// programs makes a folder with an executable file "tool", a plain file "text" and a folder "folder".
+func programs(t *testing.T) string {
+	t.Helper()
+	folder := t.TempDir()
+	for name, mode := range map[string]os.FileMode{"tool": 0o755, "text": 0o644} {
+		if err := os.WriteFile(filepath.Join(folder, name), nil, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(folder, "folder"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return folder
+}
+
+func TestFind(t *testing.T) {
+	t.Parallel()
+	first, second := programs(t), programs(t)
+	env := []string{"PATH=" + t.TempDir() + ":relative::" + first + ":" + second}
+	for _, test := range []struct {
+		name, dir, want string
+		env             []string
+	}{
+		{"tool", "/", filepath.Join(first, "tool"), env},
+		{"text", "/", "", env},
+		{"folder", "/", "", env},
+		{"tool", second, "", nil}, // the working directory is not searched
+		{"./tool", second, filepath.Join(second, "tool"), env},
+		{filepath.Join(second, "tool"), "/", filepath.Join(second, "tool"), nil},
+		{"./text", second, "", env},
+	} {
+		if got := process.Find(test.name, test.dir, test.env); got != test.want {
+			t.Errorf("%q in %s with %q: got %q, want %q", test.name, test.dir, test.env, got, test.want)
+		}
+	}
+	// A PATH without the system's folders does not hide what is there.
+	if got := process.Find("sh", "/", []string{"PATH=" + first}); got == "" {
+		t.Error("sh is not found")
+	}
+}
+
+func TestShell(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	bash := filepath.Join(folder, "bash")
+	if err := os.WriteFile(bash, nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if got := process.Shell([]string{"PATH=" + folder}); got != bash {
+		t.Errorf("got %q, want %q", got, bash)
+	}
+}
+
+func TestLookPath(t *testing.T) {
+	t.Parallel()
+	folder := programs(t)
+	env := []string{"PATH=/nowhere:" + folder}
+	if got, err := process.LookPath("tool", env); err != nil || got != filepath.Join(folder, "tool") {
+		t.Errorf("tool: got %q, %v", got, err)
+	}
+	for _, test := range []struct {
+		name string
+		code int
+	}{{"text", 126}, {"folder", 127}, {"missing", 127}} {
+		got, err := process.LookPath(test.name, env)
+		if err == nil || process.StartFailure(err) != test.code {
+			t.Errorf("%s: got %q, %v, want an error for exit code %d", test.name, got, err, test.code)
+		}
+	}
+	if code := process.StartFailure(unix.ENOTDIR); code != 127 {
+		t.Errorf("below a file: exit code %d, want 127", code)
+	}
+}
