@@ -91,9 +91,9 @@ lint: ## gofmt, vet, staticcheck
 	GOGC=400 $(CHECKED) $(STATICCHECK) ./...
 
 build: ## compile the programs into bin/
-	$(VERSIONED) $(filter-out %/sandbox-keeper,$(wildcard ./server/cmd/*))
+	$(VERSIONED) ./clients/cmd/sandbox $(filter-out %/sandbox-keeper,$(wildcard ./server/cmd/*))
 	$(GOBUILD) ./server/cmd/sandbox-keeper
-	$(GOBUILD) $(IN_SANDBOX) ./execd/cmd/...
+	$(GOBUILD) $(IN_SANDBOX) ./execd/cmd/... ./egress/cmd/... ./taskexecutor/cmd/...
 	$(REPLACE)
 
 install: ## install programs, manual, completion and systemd unit (PREFIX=/usr/local, DESTDIR=, PROGRAMS=FOLDER)

@@ -34,7 +34,7 @@ install_all() {
 
 	if [[ -z $programs ]]; then
 		programs=$work/programs
-		CGO_ENABLED=0 go build -trimpath -buildvcs=auto -gcflags=all=-dwarf=false -ldflags '-s -w' -o "$programs/" ./server/cmd/...
+		CGO_ENABLED=0 go build -trimpath -buildvcs=auto -gcflags=all=-dwarf=false -ldflags '-s -w' -o "$programs/" ./clients/cmd/sandbox ./server/cmd/...
 	fi
 	for name in sandbox sandbox-server sandbox-keeper sandbox-ingress sandbox-controller; do
 		stage 0755 "$programs/$name" "bin/$name"

@@ -74,7 +74,7 @@ programs() {
 		cp -R "$PROGRAMS" "$built"
 	else
 		GOARCH=$arch CGO_ENABLED=0 go build -trimpath -buildvcs=false -gcflags=all=-dwarf=false -ldflags '-s -w' -o "$built/" \
-			./clients/cmd/sandbox{,-server,-keeper} ./execd/cmd/{execd,egress}{,-init}
+			./clients/cmd/sandbox ./server/cmd/sandbox-{server,keeper} ./execd/cmd/execd{,-init} ./egress/cmd/egress{,-init}
 	fi
 	install -D -t "$1/usr/local/bin" "$built"/sandbox*
 	install -D -m 0644 -t "$1/etc/systemd/system" deploy/systemd/sandbox-server.service test/machine/*.service
