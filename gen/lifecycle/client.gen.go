@@ -190,7 +190,7 @@ type ClientInterface interface {
 	// survives a crash of the service. The image is pulled and the sandbox started
 	// behind the answer: poll the sandbox named by `Location` until its state is
 	// `Running` or `Failed`. Pull progress shows in `status.message`.
-	// With `docker.network_mode` `host` there is one sandbox at a time: while it is not
+	// With `sandbox.network_mode` `host` there is one sandbox at a time: while it is not
 	// `Terminated` or `Failed`, another create is 409. So is one beyond `max_sandboxes`
 	// of the service or of the key (extension).
 	//
@@ -205,7 +205,7 @@ type ClientInterface interface {
 	// survives a crash of the service. The image is pulled and the sandbox started
 	// behind the answer: poll the sandbox named by `Location` until its state is
 	// `Running` or `Failed`. Pull progress shows in `status.message`.
-	// With `docker.network_mode` `host` there is one sandbox at a time: while it is not
+	// With `sandbox.network_mode` `host` there is one sandbox at a time: while it is not
 	// `Terminated` or `Failed`, another create is 409. So is one beyond `max_sandboxes`
 	// of the service or of the key (extension).
 	//
@@ -235,7 +235,7 @@ type ClientInterface interface {
 	// May be asked for right after the sandbox was created: while the sandbox is
 	// `Pending` the answer waits until the sandbox answers at that address, for at most
 	// 30 seconds, and is then 409 with `Retry-After`. A sandbox that is ending or has ended is 409.
-	// With `docker.network_mode` `bridge` the address is a published port of the host; with
+	// With `sandbox.network_mode` `bridge` the address is a published port of the host; with
 	// `host` it is `http://{domain}/{sandboxId}/{port}` on this service itself; with
 	// `ingress.mode` `gateway` it is on the ingress.
 	//
@@ -647,7 +647,7 @@ func (c *Client) ListSandboxes(ctx context.Context, params *ListSandboxesParams,
 // survives a crash of the service. The image is pulled and the sandbox started
 // behind the answer: poll the sandbox named by `Location` until its state is
 // `Running` or `Failed`. Pull progress shows in `status.message`.
-// With `docker.network_mode` `host` there is one sandbox at a time: while it is not
+// With `sandbox.network_mode` `host` there is one sandbox at a time: while it is not
 // `Terminated` or `Failed`, another create is 409. So is one beyond `max_sandboxes`
 // of the service or of the key (extension).
 //
@@ -672,7 +672,7 @@ func (c *Client) CreateSandboxWithBody(ctx context.Context, params *CreateSandbo
 // survives a crash of the service. The image is pulled and the sandbox started
 // behind the answer: poll the sandbox named by `Location` until its state is
 // `Running` or `Failed`. Pull progress shows in `status.message`.
-// With `docker.network_mode` `host` there is one sandbox at a time: while it is not
+// With `sandbox.network_mode` `host` there is one sandbox at a time: while it is not
 // `Terminated` or `Failed`, another create is 409. So is one beyond `max_sandboxes`
 // of the service or of the key (extension).
 //
@@ -732,7 +732,7 @@ func (c *Client) GetSandbox(ctx context.Context, sandboxID SandboxID, params *Ge
 // May be asked for right after the sandbox was created: while the sandbox is
 // `Pending` the answer waits until the sandbox answers at that address, for at most
 // 30 seconds, and is then 409 with `Retry-After`. A sandbox that is ending or has ended is 409.
-// With `docker.network_mode` `bridge` the address is a published port of the host; with
+// With `sandbox.network_mode` `bridge` the address is a published port of the host; with
 // `host` it is `http://{domain}/{sandboxId}/{port}` on this service itself; with
 // `ingress.mode` `gateway` it is on the ingress.
 //
@@ -2591,7 +2591,7 @@ type ClientWithResponsesInterface interface {
 	// survives a crash of the service. The image is pulled and the sandbox started
 	// behind the answer: poll the sandbox named by `Location` until its state is
 	// `Running` or `Failed`. Pull progress shows in `status.message`.
-	// With `docker.network_mode` `host` there is one sandbox at a time: while it is not
+	// With `sandbox.network_mode` `host` there is one sandbox at a time: while it is not
 	// `Terminated` or `Failed`, another create is 409. So is one beyond `max_sandboxes`
 	// of the service or of the key (extension).
 	//
@@ -2606,7 +2606,7 @@ type ClientWithResponsesInterface interface {
 	// survives a crash of the service. The image is pulled and the sandbox started
 	// behind the answer: poll the sandbox named by `Location` until its state is
 	// `Running` or `Failed`. Pull progress shows in `status.message`.
-	// With `docker.network_mode` `host` there is one sandbox at a time: while it is not
+	// With `sandbox.network_mode` `host` there is one sandbox at a time: while it is not
 	// `Terminated` or `Failed`, another create is 409. So is one beyond `max_sandboxes`
 	// of the service or of the key (extension).
 	//
@@ -2640,7 +2640,7 @@ type ClientWithResponsesInterface interface {
 	// May be asked for right after the sandbox was created: while the sandbox is
 	// `Pending` the answer waits until the sandbox answers at that address, for at most
 	// 30 seconds, and is then 409 with `Retry-After`. A sandbox that is ending or has ended is 409.
-	// With `docker.network_mode` `bridge` the address is a published port of the host; with
+	// With `sandbox.network_mode` `bridge` the address is a published port of the host; with
 	// `host` it is `http://{domain}/{sandboxId}/{port}` on this service itself; with
 	// `ingress.mode` `gateway` it is on the ingress.
 	//
@@ -6987,7 +6987,7 @@ func (c *ClientWithResponses) ListSandboxesWithResponse(ctx context.Context, par
 // survives a crash of the service. The image is pulled and the sandbox started
 // behind the answer: poll the sandbox named by `Location` until its state is
 // `Running` or `Failed`. Pull progress shows in `status.message`.
-// With `docker.network_mode` `host` there is one sandbox at a time: while it is not
+// With `sandbox.network_mode` `host` there is one sandbox at a time: while it is not
 // `Terminated` or `Failed`, another create is 409. So is one beyond `max_sandboxes`
 // of the service or of the key (extension).
 //
@@ -7008,7 +7008,7 @@ func (c *ClientWithResponses) CreateSandboxWithBodyWithResponse(ctx context.Cont
 // survives a crash of the service. The image is pulled and the sandbox started
 // behind the answer: poll the sandbox named by `Location` until its state is
 // `Running` or `Failed`. Pull progress shows in `status.message`.
-// With `docker.network_mode` `host` there is one sandbox at a time: while it is not
+// With `sandbox.network_mode` `host` there is one sandbox at a time: while it is not
 // `Terminated` or `Failed`, another create is 409. So is one beyond `max_sandboxes`
 // of the service or of the key (extension).
 //
@@ -7060,7 +7060,7 @@ func (c *ClientWithResponses) GetSandboxWithResponse(ctx context.Context, sandbo
 // May be asked for right after the sandbox was created: while the sandbox is
 // `Pending` the answer waits until the sandbox answers at that address, for at most
 // 30 seconds, and is then 409 with `Retry-After`. A sandbox that is ending or has ended is 409.
-// With `docker.network_mode` `bridge` the address is a published port of the host; with
+// With `sandbox.network_mode` `bridge` the address is a published port of the host; with
 // `host` it is `http://{domain}/{sandboxId}/{port}` on this service itself; with
 // `ingress.mode` `gateway` it is on the ingress.
 //

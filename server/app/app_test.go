@@ -75,7 +75,7 @@ func TestAddresses(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			cfg := config.Config{Runtime: config.Runtime{Type: config.RuntimeDocker}}
-			cfg.Server.Host, cfg.Docker.HostIP, cfg.Environment.DockerHost = tt.host, tt.hostIP, tt.dockerHost
+			cfg.Server.Host, cfg.Sandbox.HostIP, cfg.Environment.DockerHost = tt.host, tt.hostIP, tt.dockerHost
 			if publish, reach := app.Addresses(cfg); publish != tt.publish || reach != tt.reach {
 				t.Errorf("published on %q, reached at %q; want %q and %q", publish, reach, tt.publish, tt.reach)
 			}
@@ -89,11 +89,13 @@ func TestSeccompProfile(t *testing.T) {
 		t.Fatal(err)
 	}
 	for setting, want := range map[string]string{"": "", "unconfined": "unconfined", file: `{"defaultAction":"SCMP_ACT_ALLOW"}`} {
-		if got, err := app.SeccompProfile(setting); err != nil || got != want {
+		cfg := config.Config{Sandbox: config.Sandbox{SeccompProfile: setting}}
+		if got, err := app.SeccompProfile(cfg); err != nil || got != want {
 			t.Errorf("%q: %q, %v; want %q", setting, got, err, want)
 		}
 	}
-	if _, err := app.SeccompProfile(file + ".missing"); err == nil || !strings.Contains(err.Error(), "docker.seccomp_profile") {
+	cfg := config.Config{Sandbox: config.Sandbox{SeccompProfile: file + ".missing"}}
+	if _, err := app.SeccompProfile(cfg); err == nil || !strings.Contains(err.Error(), "sandbox.seccomp_profile") {
 		t.Errorf("a missing file: %v", err)
 	}
 }
@@ -257,8 +259,8 @@ func TestAPITimeout(t *testing.T) {
 
 func TestSeccompProfileThatIsGone(t *testing.T) {
 	cfg := settings(t)
-	cfg.Docker.SeccompProfile = filepath.Join(t.TempDir(), "gone.json")
-	if err := start(t, cfg); err == nil || !strings.Contains(err.Error(), "docker.seccomp_profile") {
+	cfg.Sandbox.SeccompProfile = filepath.Join(t.TempDir(), "gone.json")
+	if err := start(t, cfg); err == nil || !strings.Contains(err.Error(), "sandbox.seccomp_profile") {
 		t.Errorf("error: %v", err)
 	}
 	released(t, cfg)

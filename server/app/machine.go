@@ -76,7 +76,7 @@ func (a *App) prepareMachine(cfg config.Config, measured *metrics.Metrics) (star
 		started, err := host.Start(ctx, host.Options{
 			Boxes: containers, Store: measured.Store(a.machine.store), Guards: guards, Logger: a.logger, Clock: time.Now, Observer: measured,
 			MaxSandboxes:           cfg.Server.MaxSandboxes,
-			EndpointHost:           cfg.Docker.HostIP,
+			EndpointHost:           cfg.Sandbox.HostIP,
 			TerminatedRetention:    cfg.Server.TerminatedRetention.Duration(),
 			FailedPendingRetention: cfg.Environment.PendingFailureTTL.Duration(),
 		})
@@ -135,7 +135,7 @@ func (m *machine) close(logger zerolog.Logger) {
 }
 
 func boxOptions(cfg config.Config) (box.Options, error) {
-	seccomp, err := seccompProfile(cfg.Docker.SeccompProfile)
+	seccomp, err := seccompProfile(cfg)
 	if err != nil {
 		return box.Options{}, err
 	}
@@ -148,18 +148,19 @@ func boxOptions(cfg config.Config) (box.Options, error) {
 		Instance:   cfg.Server.Instance,
 		ExecdImage: cfg.Runtime.ExecdImage,
 		Security: engine.Security{
-			DropCapabilities: cfg.Docker.DropCapabilities,
-			NoNewPrivileges:  cfg.Docker.NoNewPrivileges,
-			AppArmorProfile:  cfg.Docker.AppArmorProfile,
+			DropCapabilities: cfg.Sandbox.DropCapabilities,
+			NoNewPrivileges:  cfg.Sandbox.NoNewPrivileges,
+			AppArmorProfile:  cfg.Sandbox.AppArmorProfile,
 			SeccompProfile:   seccomp,
 		},
 		RuntimeClasses:        runtimeClasses(cfg.Runtime),
-		PIDsLimit:             cfg.Docker.PidsLimit,
-		AllowUnenforcedLimits: cfg.Docker.AllowUnenforcedLimits,
+		PIDsLimit:             cfg.Sandbox.PidsLimit,
+		Key:                   func(name string) string { return cfg.Key("sandbox." + name) },
+		AllowUnenforcedLimits: cfg.Sandbox.AllowUnenforcedLimits,
 		EgressImage:           cfg.Egress.Image,
 		EgressUpstream:        strings.Join(cfg.Egress.Upstream, ","),
 		SpareNetworks:         spares,
-		HostNetwork:           cfg.Docker.NetworkMode == config.NetworkHost,
+		HostNetwork:           cfg.Sandbox.NetworkMode == config.NetworkHost,
 		PublishIP:             publish,
 		EngineHost:            reach,
 		NoHostVolumes:         !cfg.Storage.HostVolumes,
@@ -179,13 +180,14 @@ func runtimeClasses(r config.Runtime) lifecycle.RuntimeClasses {
 }
 
 // seccompProfile returns the profile's content, which is what the engine takes; the engine's host need not have the file.
-func seccompProfile(setting string) (string, error) {
+func seccompProfile(cfg config.Config) (string, error) {
+	setting := cfg.Sandbox.SeccompProfile
 	if setting == "" || setting == config.SeccompUnconfined {
 		return setting, nil
 	}
 	content, err := os.ReadFile(setting)
 	if err != nil {
-		return "", fmt.Errorf("docker.seccomp_profile: %w", err)
+		return "", fmt.Errorf("%s: %w", cfg.Key("sandbox.seccomp_profile"), err)
 	}
 	return string(content), nil
 }
@@ -197,8 +199,8 @@ func addresses(cfg config.Config) (publish, reach string) {
 	if host := remote(cfg); host != "" {
 		return "", host
 	}
-	if cfg.Docker.HostIP != "" { // the service runs in a container: its own addresses are not the host's
-		return "", cfg.Docker.HostIP
+	if cfg.Sandbox.HostIP != "" { // the service runs in a container: its own addresses are not the host's
+		return "", cfg.Sandbox.HostIP
 	}
 	if cfg.Server.Host == "localhost" {
 		return "127.0.0.1", "127.0.0.1"

@@ -47,6 +47,9 @@ type Options struct {
 	PIDsLimit int64
 	// RuntimeClasses are those that a spec may name; their handlers are the engine's runtimes.
 	RuntimeClasses lifecycle.RuntimeClasses
+	// Key returns the name of a setting of the section [sandbox], such as pids_limit, for messages, as the operator wrote it; nil stands for
+	// sandbox.NAME.
+	Key func(name string) string
 	// AllowUnenforcedLimits lets Open succeed although a limit was seen to have no effect.
 	AllowUnenforcedLimits bool
 	// EgressImage is the image of the egress sidecar that every sandbox gets that has a network of its own; empty means none.
@@ -188,7 +191,7 @@ func (c *Containers) Ready(ctx context.Context) error {
 // Admit refuses what no box can hold, and what the caller may not have. It returns an error of type *lifecycle.Error.
 func (c *Containers) Admit(ctx context.Context, spec lifecycle.Spec, options lifecycle.CreateOptions) error {
 	if spec.NetworkPolicy != nil && (c.options.HostNetwork || c.options.EgressImage == "") {
-		return lifecycle.Invalidf("networkPolicy: a network policy requires bridge mode and egress image configuration (docker.network_mode and egress.image)")
+		return lifecycle.Invalidf("networkPolicy: a network policy requires bridge mode and egress image configuration (sandbox.network_mode and egress.image)")
 	}
 	if len(spec.Requests) > 0 {
 		return lifecycle.Invalidf("resourceRequests: one machine reserves nothing for a sandbox; only resourceLimits count")

@@ -60,11 +60,11 @@ func (c *Containers) checkLimits(ctx context.Context) error {
 	seen, err := c.probeLimits(ctx)
 	if errors.Is(err, engine.ErrInvalid) && c.options.AllowUnenforcedLimits {
 		// Nothing is silent: a sandbox with the limit or the profile that the engine refuses fails with its words.
-		c.options.Logger.Warn().Err(err).Msg("the container engine refuses the container that tries limits; docker.allow_unenforced_limits lets the service start")
+		c.options.Logger.Warn().Err(err).Msg("the container engine refuses the container that tries limits; " + c.key("allow_unenforced_limits") + " lets the service start")
 		return nil
 	}
 	if errors.Is(err, engine.ErrInvalid) {
-		err = fmt.Errorf("%w (a profile that is not there or not valid? see docker.seccomp_profile, docker.apparmor_profile)", err)
+		err = fmt.Errorf("%w (a profile that is not there or not valid? see %s, %s)", err, c.key("seccomp_profile"), c.key("apparmor_profile"))
 	}
 	if err != nil {
 		return fmt.Errorf("prove the limits in a throwaway container of runtime.execd_image %q: %w", c.options.ExecdImage, err)
@@ -94,7 +94,7 @@ func (c *Containers) checkLimits(ctx context.Context) error {
 // refused a thread: the limit of memory alone can be tried.
 func (c *Containers) checkMemoryLimit(ctx context.Context) error {
 	if profile := c.options.Security.SeccompProfile; profile != "" && profile != unconfined {
-		return errors.New("docker.seccomp_profile: the containers of this engine have a kernel of their own, which filters no system calls by a profile: leave it empty")
+		return errors.New(c.key("seccomp_profile") + ": the containers of this engine have a kernel of their own, which filters no system calls by a profile: leave it empty")
 	}
 	began := time.Now()
 	ended, log, err := c.runProbe(ctx, engine.Resources{NanoCPUs: probeCPUs * 1e9, MemoryBytes: probeMemory}, "eat", strconv.Itoa(probeAllocation))
@@ -120,10 +120,18 @@ func (c *Containers) withoutEffect(without []string) error {
 	}
 	text := "limits without effect on this container engine: " + strings.Join(without, "; ")
 	if c.options.AllowUnenforcedLimits {
-		c.options.Logger.Warn().Msg(text + "; docker.allow_unenforced_limits lets the service start")
+		c.options.Logger.Warn().Msg(text + "; " + c.key("allow_unenforced_limits") + " lets the service start")
 		return nil
 	}
-	return errors.New(text + "; correct the engine's control groups, or set docker.allow_unenforced_limits = true to start without these limits")
+	return errors.New(text + "; correct the engine's control groups, or set " + c.key("allow_unenforced_limits") + " = true to start without these limits")
+}
+
+// key returns the name of a setting of [sandbox] for messages, as the operator wrote it.
+func (c *Containers) key(name string) string {
+	if c.options.Key == nil {
+		return "sandbox." + name
+	}
+	return c.options.Key(name)
 }
 
 // unconfined is the name that stands for no profile, of AppArmor and of seccomp.
@@ -132,10 +140,10 @@ const unconfined = "unconfined"
 // profilesKnown refuses profiles that the engine would leave out without a word.
 func (c *Containers) profilesKnown() error {
 	if profile := c.options.Security.AppArmorProfile; profile != "" && profile != unconfined && !c.info.AppArmor {
-		return fmt.Errorf("docker.apparmor_profile: the container engine's host has no AppArmor, so the profile %q would have no effect: leave it empty", profile)
+		return fmt.Errorf("%s: the container engine's host has no AppArmor, so the profile %q would have no effect: leave it empty", c.key("apparmor_profile"), profile)
 	}
 	if profile := c.options.Security.SeccompProfile; profile != "" && profile != unconfined && !c.info.Seccomp {
-		return errors.New("docker.seccomp_profile: the container engine has no seccomp, so the profile would have no effect: leave it empty")
+		return errors.New(c.key("seccomp_profile") + ": the container engine has no seccomp, so the profile would have no effect: leave it empty")
 	}
 	return nil
 }
@@ -143,14 +151,14 @@ func (c *Containers) profilesKnown() error {
 // profilesHonoured compares the configured profiles with what the process saw.
 func (c *Containers) profilesHonoured(seen probeResult) error {
 	if c.options.Security.NoNewPrivileges && !*seen.NoNewPrivileges {
-		return errors.New("docker.no_new_privileges: is true, but a process in a container can get new privileges on this engine")
+		return errors.New(c.key("no_new_privileges") + ": is true, but a process in a container can get new privileges on this engine")
 	}
 	if profile := c.options.Security.SeccompProfile; profile != "" && profile != unconfined && *seen.Seccomp != seccompFilter {
-		return fmt.Errorf("docker.seccomp_profile: no profile filters a process in a container on this engine (mode %d)", *seen.Seccomp)
+		return fmt.Errorf("%s: no profile filters a process in a container on this engine (mode %d)", c.key("seccomp_profile"), *seen.Seccomp)
 	}
 	name, _, _ := strings.Cut(*seen.AppArmor, " (") // "docker-default (enforce)"
 	if want := c.options.Security.AppArmorProfile; c.info.AppArmor && want != "" && name != want {
-		return fmt.Errorf("docker.apparmor_profile: is %q, but a process in a container is under %q on this engine", want, *seen.AppArmor)
+		return fmt.Errorf("%s: is %q, but a process in a container is under %q on this engine", c.key("apparmor_profile"), want, *seen.AppArmor)
 	}
 	return nil
 }
@@ -160,9 +168,9 @@ func (c *Containers) warnOfSockets(open []string) {
 	if len(open) == 0 {
 		return
 	}
-	remedy := "docker.seccomp_profile permits them: unset it, or have the profile refuse them"
+	remedy := c.key("seccomp_profile") + " permits them: unset it, or have the profile refuse them"
 	if c.options.Security.SeccompProfile == "" {
-		remedy = "the container engine's own profile permits them: set docker.seccomp_profile to one that refuses them, or unload and block their kernel modules"
+		remedy = "the container engine's own profile permits them: set " + c.key("seccomp_profile") + " to one that refuses them, or unload and block their kernel modules"
 	}
 	c.options.Logger.Warn().Strs("families", open).Msg("a process in a sandbox can open sockets by which others have got into the host's kernel; " + remedy)
 }

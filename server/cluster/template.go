@@ -124,7 +124,7 @@ func (c *Cluster) template(spec lifecycle.Spec, class lifecycle.RuntimeClass, to
 	}, nil
 }
 
-// confinement is what [docker] says about a sandbox's container, as far as Kubernetes has it.
+// confinement is what [sandbox] says about a sandbox's container, as far as Kubernetes has it.
 func (c *Cluster) confinement() *corev1.SecurityContext {
 	context := &corev1.SecurityContext{}
 	if c.Security.NoNewPrivileges {

@@ -18,6 +18,7 @@ import (
 type Config struct {
 	Server     Server     `toml:"server"`
 	Runtime    Runtime    `toml:"runtime"`
+	Sandbox    Sandbox    `toml:"sandbox"`
 	Local      Local      `toml:"local"`
 	Docker     Docker     `toml:"docker"`
 	Egress     Egress     `toml:"egress"`
@@ -30,6 +31,8 @@ type Config struct {
 	// File is where the configuration was read from, absolute; empty when it was not read from a
 	// file, or that is not known.
 	File string `toml:"-"`
+	// FromDocker are the settings of [sandbox] that the file has in [docker], in order.
+	FromDocker []string `toml:"-"`
 }
 
 // OwnPaths returns the files and folders of the service itself, absolute and clean: its records,
@@ -38,7 +41,7 @@ func (c Config) OwnPaths() []string {
 	var paths []string
 	for _, path := range []string{
 		c.File, c.Server.DataDir, c.Server.APIKeyFile, c.Server.SigningKey, c.Server.AuditLog,
-		c.Local.DataDir, c.Docker.SeccompProfile, c.Kubernetes.KubeconfigPath,
+		c.Local.DataDir, c.Sandbox.SeccompProfile, c.Kubernetes.KubeconfigPath,
 	} {
 		if filepath.IsAbs(path) {
 			paths = append(paths, filepath.Clean(path))
@@ -56,6 +59,7 @@ func Default(env func(string) string) Config {
 	return Config{
 		Server:      defaultServer(env),
 		Runtime:     defaultRuntime(),
+		Sandbox:     defaultSandbox(),
 		Local:       defaultLocal(),
 		Docker:      defaultDocker(),
 		Egress:      Egress{Upstream: []string{}},
@@ -84,7 +88,8 @@ func (c Config) check(p *problems) {
 	if ip, err := netip.ParseAddr(c.Server.Host); c.Runtime.Type == RuntimeLocal && err == nil && ip.Is6() && !ip.IsUnspecified() {
 		p.add("server.host", "must be an IPv4 address, a host name or :: with the local runtime, which publishes ports for IPv4 alone (got %q)", c.Server.Host)
 	}
-	c.Docker.check(p, c.Environment, c.Runtime.Type)
+	c.Sandbox.check(p, c.Environment, c.Runtime.Type)
+	c.Docker.check(p)
 	c.Egress.check(p)
 	c.Ingress.check(p, c.Runtime.Type)
 	c.Storage.check(p)
@@ -96,14 +101,14 @@ func (c Config) check(p *problems) {
 // the rules refuse keeps the spelling that the operator will search for.
 func (c *Config) normalise(env func(string) string) {
 	c.Server.normalise(env)
-	c.Docker.normalise()
+	c.Sandbox.normalise()
 	c.Storage.normalise()
 }
 
 // Warnings returns settings that are allowed but that an operator should know
 // about, one sentence each. They never contain a secret.
 func (c Config) Warnings() []string {
-	return slices.Concat(c.Server.warnings(), c.Local.warnings(c.Runtime.Type), c.Docker.warnings(c.Runtime.Type),
-		c.Egress.warnings(c.Docker.NetworkMode, c.Runtime.Type), c.Ingress.warnings(),
+	return slices.Concat(c.Server.warnings(), c.Sandbox.warnings(c.Runtime.Type, c.Key), c.Local.warnings(c.Runtime.Type),
+		c.Docker.warnings(c.Runtime.Type, c.Sandbox.NetworkMode), c.Egress.warnings(c.Sandbox.NetworkMode, c.Runtime.Type, c.Key), c.Ingress.warnings(),
 		c.Kubernetes.warnings(c.Runtime.Type))
 }

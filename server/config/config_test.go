@@ -86,8 +86,8 @@ func TestDefaultLacksOnlyTheRequiredKeys(t *testing.T) {
 }
 
 func TestDefaultsShareNothing(t *testing.T) {
-	config.Default(home).Docker.DropCapabilities[0] = "changed"
-	if got := config.Default(home).Docker.DropCapabilities[0]; got != "AUDIT_WRITE" {
+	config.Default(home).Sandbox.DropCapabilities[0] = "changed"
+	if got := config.Default(home).Sandbox.DropCapabilities[0]; got != "AUDIT_WRITE" {
 		t.Errorf("a change to one default shows in the next: %q", got)
 	}
 }
@@ -214,7 +214,7 @@ func TestOwnPaths(t *testing.T) {
 	c := valid()
 	c.File, c.Server.DataDir, c.Server.APIKeyFile = "/a", "/b", "/c"
 	c.Server.SigningKey, c.Server.AuditLog = "/d", "/e/"
-	c.Docker.SeccompProfile, c.Kubernetes.KubeconfigPath = config.SeccompUnconfined, ""
+	c.Sandbox.SeccompProfile, c.Kubernetes.KubeconfigPath = config.SeccompUnconfined, ""
 	got, want := c.OwnPaths(), []string{"/a", "/b", "/d", "/c", "/e"}
 	if !slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want))) {
 		t.Errorf("got %q, want %q", got, want)

@@ -17,23 +17,23 @@ import (
 
 // documented is the table "Runtime configuration (server)" of the lifecycle
 // document: every key with its default, or its value "in the example". Nil is a key
-// whose default is "none" or "unset".
+// whose default is "none" or "unset". Those of [sandbox] are in the document's section [docker].
 var documented = map[string]any{
-	"server.host":         "0.0.0.0",
-	"server.port":         int64(8080),
-	"server.log_level":    "INFO",
-	"server.api_key":      nil,
-	"runtime.type":        nil,
-	"runtime.execd_image": nil,
-	"docker.network_mode": "bridge",
-	"docker.drop_capabilities": []any{"AUDIT_WRITE", "MKNOD", "NET_ADMIN", "NET_RAW", "SYS_ADMIN",
+	"server.host":          "0.0.0.0",
+	"server.port":          int64(8080),
+	"server.log_level":     "INFO",
+	"server.api_key":       nil,
+	"runtime.type":         nil,
+	"runtime.execd_image":  nil,
+	"sandbox.network_mode": "bridge",
+	"sandbox.drop_capabilities": []any{"AUDIT_WRITE", "MKNOD", "NET_ADMIN", "NET_RAW", "SYS_ADMIN",
 		"SYS_MODULE", "SYS_PTRACE", "SYS_TIME", "SYS_TTY_CONFIG"},
-	"docker.no_new_privileges":   true,
-	"docker.apparmor_profile":    "",
-	"docker.pids_limit":          int64(512),
-	"docker.seccomp_profile":     "",
+	"sandbox.no_new_privileges":  true,
+	"sandbox.apparmor_profile":   "",
+	"sandbox.pids_limit":         int64(512),
+	"sandbox.seccomp_profile":    "",
 	"docker.api_timeout":         int64(180),
-	"docker.host_ip":             nil,
+	"sandbox.host_ip":            nil,
 	"egress.image":               nil,
 	"ingress.mode":               "direct",
 	"ingress.gateway.address":    nil,
@@ -56,7 +56,7 @@ var extensions = []string{
 	"server.keys.limits.total_cpu", "server.keys.limits.total_memory", "server.keys.limits.max_timeout",
 	"local.insecure_registries", "local.mirrors.registry", "local.mirrors.hosts",
 	"runtime.classes.name", "runtime.classes.handler", "runtime.classes.egress_sidecar",
-	"docker.allow_unenforced_limits", "docker.spare_networks", "storage.host_volumes", "egress.upstream",
+	"sandbox.allow_unenforced_limits", "docker.spare_networks", "storage.host_volumes", "egress.upstream",
 	"kubernetes.provision_timeout",
 	"kubernetes.runtime_class", "kubernetes.priority_class", "kubernetes.node_selector",
 	"kubernetes.ephemeral_storage", "kubernetes.service_account", "kubernetes.pod_labels",
@@ -153,6 +153,7 @@ no_new_privileges = false
 			t.Errorf("%q is not in\n%s", line, out.String())
 		}
 	}
+	want.FromDocker = nil // it prints the section [sandbox]
 	if got := load(t, out.String(), env); !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v\nprinted\n%s", got, want, out.String())
 	}

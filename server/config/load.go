@@ -36,6 +36,7 @@ func Load(path string, env func(string) string) (Config, error) {
 
 	c := Default(env)
 	var inFile, inEnv problems
+	c.FromDocker = fromDocker(&inFile, tree)
 	decodeTable(&inFile, "", tree, reflect.ValueOf(&c).Elem())
 	c.Environment.read(&inEnv, env)
 	if c.Runtime.Type != RuntimeDocker { // it is for other programs of the machine then
@@ -46,6 +47,9 @@ func Load(path string, env func(string) string) (Config, error) {
 	c.normalise(env)
 	c.Server.readAPIKey(&inFile)
 	c.check(&inFile)
+	for _, problem := range inFile {
+		problem.Key = c.Key(problem.Key)
+	}
 	inFile.locate(path, idx)
 
 	if err := append(inFile, inEnv...).join(); err != nil {

@@ -63,11 +63,13 @@ allowed_host_paths = ["/data/", "/"]
 	}
 	want.Runtime = config.Runtime{Type: config.RuntimeDocker,
 		ExecdImage: "registry.example/execd@sha256:abc", InternalRegistries: []string{}, Classes: []config.RuntimeClass{}}
-	want.Docker = config.Docker{
+	want.Docker.APITimeout = 5
+	want.Sandbox = config.Sandbox{
 		NetworkMode: config.NetworkBridge, DropCapabilities: []string{"NET_RAW", "ALL"},
 		AppArmorProfile: "docker-default",
-		SeccompProfile:  config.SeccompUnconfined, APITimeout: 5, HostIP: "host.example",
+		SeccompProfile:  config.SeccompUnconfined, HostIP: "host.example",
 	}
+	want.FromDocker = []string{"apparmor_profile", "drop_capabilities", "host_ip", "no_new_privileges", "pids_limit", "seccomp_profile"}
 	want.Storage.AllowedHostPaths = []string{"/data", "/"}
 	want.Environment = config.Environment{DockerHost: "tcp://[::1]:2375"}
 	if !reflect.DeepEqual(got, want) {
@@ -234,6 +236,11 @@ func TestLoadRefuses(t *testing.T) {
 			`storage.allowed_host_paths[0]: must be an absolute path without ".", ".." and empty parts (got "/data/../etc")`},
 		"egress image, spaces": {`egress.image = "a b"`,
 			`egress.image: must be an image reference without spaces (got "a b")`},
+		"pids limit": {`sandbox.pids_limit = -1`,
+			`sandbox.pids_limit: must be 0 or more, where 0 is no limit (got -1)`},
+		"a setting in both sections": {"docker.pids_limit = 1\nsandbox.pids_limit = 1",
+			`docker.pids_limit: is set twice: sandbox.pids_limit is the same setting`},
+		"no section": {"sandbox = 1", `sandbox: must be a section (got an integer)`},
 		"unenforced limits": {`docker.allow_unenforced_limits = 1`,
 			`docker.allow_unenforced_limits: must be true or false (got an integer)`},
 		"row lifecycle/configuration/kubernetes.namespace": {`kubernetes.namespace = "My_Space"`,
@@ -477,8 +484,8 @@ func TestSeccompProfile(t *testing.T) {
 			c, err := config.Load(write(t, minimal+"[docker]\nseccomp_profile = \""+path+"\"\n"),
 				home)
 			switch {
-			case tt.want == "" && (err != nil || c.Docker.SeccompProfile != path):
-				t.Errorf("got %q, %v", c.Docker.SeccompProfile, err)
+			case tt.want == "" && (err != nil || c.Sandbox.SeccompProfile != path):
+				t.Errorf("got %q, %v", c.Sandbox.SeccompProfile, err)
 			case tt.want != "" &&
 				(err == nil || !strings.HasPrefix(err.Error(),
 					"sandbox.toml:5: docker.seccomp_profile: "+tt.want)):
@@ -549,5 +556,28 @@ func TestEnvironment(t *testing.T) {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}
 		})
+	}
+}
+
+// TestKeysOfTheDocument: what the document has in [docker] is the same setting as in [sandbox], and keeps its name in messages.
+func TestKeysOfTheDocument(t *testing.T) {
+	const settings = "pids_limit = 7\ndrop_capabilities = [\"ALL\"]\nnetwork_mode = \"host\"\n"
+	ours, theirs := load(t, minimal+"[sandbox]\n"+settings, home), load(t, minimal+"[docker]\n"+settings, home)
+	for config, section := range map[*config.Config]string{&ours: "sandbox", &theirs: "docker"} {
+		if got := config.Key("sandbox.pids_limit"); got != section+".pids_limit" {
+			t.Errorf("of [%s] the key is %s", section, got)
+		}
+		if got := config.Key("sandbox.drop_capabilities[0]"); got != section+".drop_capabilities[0]" {
+			t.Errorf("of [%s] the key is %s", section, got)
+		}
+		if !slices.ContainsFunc(config.Warnings(), func(w string) bool { return strings.HasPrefix(w, section+".network_mode is host") }) {
+			t.Errorf("warnings %q", config.Warnings())
+		}
+	}
+	if got := ours.Key("sandbox.host_ip"); got != "sandbox.host_ip" {
+		t.Errorf("a key that no file has is %s", got)
+	}
+	if theirs.FromDocker = nil; !reflect.DeepEqual(ours, theirs) {
+		t.Errorf("got  %+v\nwant %+v", theirs, ours)
 	}
 }

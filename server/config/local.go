@@ -9,8 +9,7 @@ import (
 	"regexp"
 )
 
-// Local is the section [local]: the engine that the service brings along, which needs an OCI runtime and no daemon. What
-// [docker] says about the confinement, the limits and the network mode of sandboxes holds for it, too.
+// Local is the section [local]: the engine that the service brings along, which needs an OCI runtime and no daemon.
 type Local struct {
 	// DataDir is the folder of images, volumes and the file systems of sandboxes, absolute; only one service may use it.
 	// Unset: the folder local in server.data_dir.

@@ -35,10 +35,10 @@ func (e Egress) check(p *problems) {
 	}
 }
 
-func (e Egress) warnings(mode NetworkMode, runtime RuntimeType) []string {
+func (e Egress) warnings(mode NetworkMode, runtime RuntimeType, key func(string) string) []string {
 	switch {
 	case e.Image != "" && mode == NetworkHost && runtime != RuntimeKubernetes:
-		return []string{"egress.image has no effect: docker.network_mode is host, and network policies need bridge"}
+		return []string{"egress.image has no effect: " + key("sandbox.network_mode") + " is host, and network policies need bridge"}
 	case e.Image == "" && len(e.Upstream) > 0:
 		return []string{"egress.upstream has no effect without egress.image"}
 	}

@@ -19,7 +19,7 @@ func (h *Host) slotFree() error {
 	for _, a := range h.registry.all() {
 		if state := a.snapshot().Sandbox.Status.State; !state.Final() {
 			return lifecycle.Conflictf(
-				"docker.network_mode is host, which allows one sandbox at a time, and sandbox %s "+
+				"the network mode is host, which allows one sandbox at a time, and sandbox %s "+
 					"is %s: delete it first",
 				a.id, state)
 		}

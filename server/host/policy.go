@@ -18,7 +18,7 @@ func (h *Host) guarded(id string) (*actor, lifecycle.Sidecar, error) {
 	if record.Sidecar == nil {
 		return nil, lifecycle.Sidecar{}, lifecycle.Conflictf(
 			"the sandbox has no egress sidecar: when it was created, " +
-				"docker.network_mode was host or egress.image was not set")
+				"the network mode was host or egress.image was not set")
 	}
 	if err := record.Sandbox.Status.State.CheckSidecar(); err != nil {
 		return nil, lifecycle.Sidecar{}, err

@@ -104,8 +104,8 @@ func TestProofOfLimits(t *testing.T) {
 		warning string
 	}{
 		"every limit works": {},
-		"memory":            {said: `{"memory_killed":false}`, words: []string{"memory (", "docker.allow_unenforced_limits"}},
-		"processes":         {said: `{"processes_refused":false}`, words: []string{"pids (", "docker.allow_unenforced_limits"}},
+		"memory":            {said: `{"memory_killed":false}`, words: []string{"memory (", "sandbox.allow_unenforced_limits"}},
+		"processes":         {said: `{"processes_refused":false}`, words: []string{"pids (", "sandbox.allow_unenforced_limits"}},
 		"no quota":          {said: `{"cpu_cores":0,"no_new_privileges":true,"seccomp":2,"apparmor":""}`, words: []string{"cpu (", "a quota of 0"}},
 		"another quota":     {said: `{"cpu_cores":2,"no_new_privileges":true,"seccomp":2,"apparmor":""}`, words: []string{"cpu (", "a quota of 2"}},
 		"processes without a limit": {
@@ -123,7 +123,7 @@ func TestProofOfLimits(t *testing.T) {
 		},
 		"it ends early":     {said: `{"memory_killed":null}`, words: []string{"before it had tried every limit", "processes_refused"}},
 		"an execd too old":  {engine: func(p *proving) { p.said = "execd: unexpected argument \"probe\"\n" }, words: []string{"runtime.execd_image", "unexpected argument"}},
-		"the start refused": {engine: func(p *proving) { p.refused = fmt.Errorf("%w: no such profile", engine.ErrInvalid) }, words: []string{"no such profile", "docker.seccomp_profile"}},
+		"the start refused": {engine: func(p *proving) { p.refused = fmt.Errorf("%w: no such profile", engine.ErrInvalid) }, words: []string{"no such profile", "sandbox.seccomp_profile"}},
 		"the start refused, allowed": {
 			options: func(o *box.Options) { o.AllowUnenforcedLimits = true },
 			engine:  func(p *proving) { p.refused = fmt.Errorf("%w: no CPU CFS scheduler", engine.ErrInvalid) },
@@ -132,13 +132,13 @@ func TestProofOfLimits(t *testing.T) {
 		"privileges": {
 			said:    `{"cpu_cores":0.5,"no_new_privileges":false,"seccomp":2,"apparmor":""}`,
 			options: func(o *box.Options) { o.Security.NoNewPrivileges, o.AllowUnenforcedLimits = true, true },
-			words:   []string{"docker.no_new_privileges"},
+			words:   []string{"sandbox.no_new_privileges"},
 		},
 		"seccomp honoured": {options: func(o *box.Options) { o.Security.SeccompProfile = profile }},
 		"seccomp ignored": {
 			said:    `{"cpu_cores":0.5,"no_new_privileges":true,"seccomp":0,"apparmor":""}`,
 			options: func(o *box.Options) { o.Security.SeccompProfile = profile },
-			words:   []string{"docker.seccomp_profile", "mode 0"},
+			words:   []string{"sandbox.seccomp_profile", "mode 0"},
 		},
 		"seccomp off": {
 			said:    `{"cpu_cores":0.5,"no_new_privileges":true,"seccomp":0,"apparmor":""}`,
@@ -148,17 +148,17 @@ func TestProofOfLimits(t *testing.T) {
 		"no seccomp": {
 			options: func(o *box.Options) { o.Security.SeccompProfile = profile },
 			engine:  func(p *proving) { p.info.Seccomp = false },
-			words:   []string{"docker.seccomp_profile", "no seccomp"},
+			words:   []string{"sandbox.seccomp_profile", "no seccomp"},
 		},
 		"AppArmor honoured": {options: func(o *box.Options) { o.Security.AppArmorProfile = "docker-default" }},
 		"another AppArmor profile": {
 			options: func(o *box.Options) { o.Security.AppArmorProfile = "strict" },
-			words:   []string{"docker.apparmor_profile", `"strict"`, "docker-default"},
+			words:   []string{"sandbox.apparmor_profile", `"strict"`, "docker-default"},
 		},
 		"no AppArmor": {
 			options: func(o *box.Options) { o.Security.AppArmorProfile = "docker-default" },
 			engine:  func(p *proving) { p.info.AppArmor = false },
-			words:   []string{"docker.apparmor_profile", "no AppArmor", "leave it empty"},
+			words:   []string{"sandbox.apparmor_profile", "no AppArmor", "leave it empty"},
 		},
 		"AppArmor off where there is none": {
 			said:    `{"cpu_cores":0.5,"no_new_privileges":true,"seccomp":2,"apparmor":""}`,

@@ -97,8 +97,8 @@ func TestRowsOfConfiguration(t *testing.T) {
 		}
 	})
 	t.Run("row lifecycle/configuration/docker.network_mode", func(t *testing.T) {
-		if defaults.Docker.NetworkMode != config.NetworkBridge {
-			t.Errorf("the default is %s", defaults.Docker.NetworkMode)
+		if defaults.Sandbox.NetworkMode != config.NetworkBridge {
+			t.Errorf("the default is %s", defaults.Sandbox.NetworkMode)
 		}
 		err := refusedStart(t, "[docker]\nnetwork_mode = \"overlay\"")
 		if err == nil {

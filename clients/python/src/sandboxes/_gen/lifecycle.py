@@ -698,7 +698,7 @@ def create_sandbox(
     survives a crash of the service. The image is pulled and the sandbox started
     behind the answer: poll the sandbox named by `Location` until its state is
     `Running` or `Failed`. Pull progress shows in `status.message`.
-    With `docker.network_mode` `host` there is one sandbox at a time: while it is not
+    With `sandbox.network_mode` `host` there is one sandbox at a time: while it is not
     `Terminated` or `Failed`, another create is 409. So is one beyond `max_sandboxes`
     of the service or of the key (extension).
     """
@@ -762,7 +762,7 @@ def get_endpoint(
     May be asked for right after the sandbox was created: while the sandbox is
     `Pending` the answer waits until the sandbox answers at that address, for at most
     30 seconds, and is then 409 with `Retry-After`. A sandbox that is ending or has ended is 409.
-    With `docker.network_mode` `bridge` the address is a published port of the host; with
+    With `sandbox.network_mode` `bridge` the address is a published port of the host; with
     `host` it is `http://{domain}/{sandboxId}/{port}` on this service itself; with
     `ingress.mode` `gateway` it is on the ingress.
 
