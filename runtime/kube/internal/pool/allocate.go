@@ -42,11 +42,11 @@ func (p *Pools) Allocate(ctx context.Context,
 	if _, err := batch.Allocation(); err != nil {
 		return 0, err
 	}
-	if missing = lack(batch); missing == 0 {
+	if missing = missingPods(batch); missing == 0 {
 		p.ledger.observe(batch)
 		return 0, nil
 	}
-	landed, err := p.settle(ctx, client.ObjectKeyFromObject(batch), batch.UID)
+	landed, err := p.resolveUncertainWrite(ctx, client.ObjectKeyFromObject(batch), batch.UID)
 	if v1alpha1.IsTooLarge(err) {
 		err = fmt.Errorf("%w: %w", v1alpha1.ErrTooLarge, err)
 	}
@@ -55,7 +55,7 @@ func (p *Pools) Allocate(ctx context.Context,
 	}
 	if landed != nil {
 		landed.DeepCopyInto(batch)
-		if missing = lack(batch); missing == 0 {
+		if missing = missingPods(batch); missing == 0 {
 			return 0, nil
 		}
 	}
@@ -63,17 +63,17 @@ func (p *Pools) Allocate(ctx context.Context,
 	switch {
 	case errors.Is(err, v1alpha1.ErrPoolEnds), errors.Is(err, v1alpha1.ErrPoolTooSmall):
 		p.ledger.observe(batch)
-		p.ledger.passOver(batch.UID) // it holds up no other
+		p.ledger.skip(batch.UID) // it holds up no other
 		return missing, err
 	case err != nil:
-		p.ledger.ask(batch)
+		p.ledger.markWaiting(batch)
 		return missing, err
 	}
 	if err := checkRoom(batch); err != nil {
-		p.ledger.passOver(batch.UID)
+		p.ledger.skip(batch.UID)
 		return missing, err
 	}
-	names, current, err := p.ledger.reserve(batch, p.revision(pool), nil)
+	reserved, current, err := p.ledger.reserve(batch, p.revision(pool), nil)
 	if err != nil {
 		return missing, err
 	}
@@ -81,14 +81,14 @@ func (p *Pools) Allocate(ctx context.Context,
 		return missing, stale(batch)
 	}
 	defer p.enqueue(batch.Namespace, batch.Spec.PoolRef)
-	if len(names) == 0 {
+	if reserved == nil {
 		return missing, p.checkRequired(ctx, batch, pool)
 	}
-	if err := p.give(ctx, batch, names, cleanSince(p.ledger.podsNamed(batch.Namespace, names), names)); err != nil {
+	if err := p.writeAllocation(ctx, batch, reserved); err != nil {
 		return missing, err
 	}
-	p.metrics.allocated(batch, len(names), time.Since(started))
-	return lack(batch), nil
+	p.metrics.allocated(batch, len(reserved.pods), time.Since(started))
+	return missingPods(batch), nil
 }
 
 // checkRequired returns [v1alpha1.ErrInvalidPool] for a batch that requires pods which its pool does
@@ -109,7 +109,7 @@ func (p *Pools) checkRequired(ctx context.Context, batch *v1alpha1.BatchSandbox,
 	case err != nil:
 		return fmt.Errorf("pool %s: %w", pool.Name, err)
 	}
-	p.ledger.passOver(batch.UID)
+	p.ledger.skip(batch.UID)
 	return fmt.Errorf("%w: image, limits, RuntimeClass or claims in the template of Pool %s were changed after the batch was made",
 		v1alpha1.ErrInvalidPool, pool.Name)
 }
@@ -165,55 +165,66 @@ func neverServes(pool *v1alpha1.Pool, batch *v1alpha1.BatchSandbox) error {
 	return nil
 }
 
-// give writes an allocation with more pods. When it returns an error, it is unknown whether they
-// are the batch's; then the ledger holds them until that is known.
-func (p *Pools) give(ctx context.Context, batch *v1alpha1.BatchSandbox, names []string,
-	since *metav1.Time) error {
-	next := batch.DeepCopy()
-	allocation, err := next.Allocation()
-	if err != nil {
-		p.ledger.refused(batch.UID, batch.ResourceVersion)
-		return err
-	}
-	if err := p.handOver(ctx, batch, names); err != nil {
-		p.ledger.refused(batch.UID, batch.ResourceVersion)
+// writeAllocation writes an allocation with the reserved pods, and closes the reservation. When it
+// returns an error, it may be unknown whether they are the batch's; then the ledger holds them until
+// that is known.
+func (p *Pools) writeAllocation(ctx context.Context, batch *v1alpha1.BatchSandbox, reserved *reservation) error {
+	skipIfRefused := func(err error) { // those behind it do not wait for it
 		if v1alpha1.IsTooLarge(err) || refusal(err) {
-			p.ledger.passOver(batch.UID)
+			p.ledger.skip(batch.UID)
 		}
+	}
+	next, err := p.withPods(ctx, batch, reserved.pods)
+	if err != nil {
+		reserved.refuse()
+		skipIfRefused(err)
 		return err
 	}
-	if len(allocation.Pods) > 0 {
-		since = later(allocation.Since, since)
-	}
-	allocation.Pods, allocation.Since = assign(batch, allocation.Pods, names), since
-	next.SetAllocation(allocation)
-	controllerutil.AddFinalizer(next, v1alpha1.Finalizer)
 	if !p.options.Lease.Held() {
-		p.ledger.markUncertain(batch.UID)
+		reserved.unknown()
 		return ErrNotLeading
 	}
 	err = p.patch(ctx, next, batch)
 	if err == nil {
-		p.ledger.writeSucceeded(next)
+		reserved.commit(next)
 		next.DeepCopyInto(batch)
 		return nil
 	}
-	p.ledger.markUncertain(batch.UID)
-	live, settling := p.settle(ctx, client.ObjectKeyFromObject(batch), batch.UID)
-	if settling != nil {
+	reserved.unknown()
+	live, unresolved := p.resolveUncertainWrite(ctx, client.ObjectKeyFromObject(batch), batch.UID)
+	if unresolved != nil {
 		p.enqueue(batch.Namespace, batch.Spec.PoolRef) // which tries again
 	}
-	if live != nil && holdsAll(live, names) {
+	if live != nil && holdsAll(live, reserved.pods) {
 		live.DeepCopyInto(batch)
 		return nil
 	}
+	skipIfRefused(err)
 	if v1alpha1.IsTooLarge(err) {
 		err = fmt.Errorf("%w: %w", v1alpha1.ErrTooLarge, err)
 	}
-	if v1alpha1.IsTooLarge(err) || refusal(err) {
-		p.ledger.passOver(batch.UID) // those behind it do not wait for it
-	}
 	return fmt.Errorf("give pods of pool %s: %w", batch.Spec.PoolRef, err)
+}
+
+// withPods returns the batch with more pods in its allocation. A batch that was created without the
+// finalizer is written to the Pool before.
+func (p *Pools) withPods(ctx context.Context, batch *v1alpha1.BatchSandbox,
+	names []string) (*v1alpha1.BatchSandbox, error) {
+	allocation, err := batch.Allocation()
+	if err != nil {
+		return nil, err
+	}
+	since := cleanSince(p.ledger.podsNamed(batch.Namespace, names), names)
+	if err := p.handOver(ctx, batch, names); err != nil {
+		return nil, err
+	}
+	if len(allocation.Pods) > 0 {
+		since = later(allocation.Since, since)
+	}
+	next := batch.DeepCopy()
+	next.SetAllocation(v1alpha1.Allocation{Pods: assign(batch, allocation.Pods, names), Since: since})
+	controllerutil.AddFinalizer(next, v1alpha1.Finalizer)
+	return next, nil
 }
 
 // assign gives the numbers of a batch that lack a pod one of the names each.
@@ -246,7 +257,7 @@ func checkRoom(batch *v1alpha1.BatchSandbox) error {
 	}
 	whole := &v1alpha1.BatchSandbox{}
 	names := slices.Repeat([]string{strings.Repeat("x", len(batch.Spec.PoolRef)+1+suffixLength)},
-		lack(batch))
+		missingPods(batch))
 	whole.SetAllocation(v1alpha1.Allocation{Pods: assign(batch, allocation.Pods, names),
 		Since: &metav1.Time{Time: time.Now()}})
 	need := len(v1alpha1.AnnotationAllocation) +
@@ -281,11 +292,11 @@ func holdsAll(batch *v1alpha1.BatchSandbox, names []string) bool {
 	return !slices.ContainsFunc(names, func(name string) bool { return !held[name] })
 }
 
-// settle finds out the outcome of an uncertain write, if there is one. A batch that still has the
+// resolveUncertainWrite finds out the outcome of an uncertain write, if there is one. A batch that still has the
 // version which the write would replace is given another, so that the write can no longer happen,
 // unless what refuses that refuses the write, too.
-// settle returns the batch as it is then, nil when there was no such write or the batch is gone.
-func (p *Pools) settle(ctx context.Context, key types.NamespacedName,
+// resolveUncertainWrite returns the batch as it is then, nil when there was no such write or the batch is gone.
+func (p *Pools) resolveUncertainWrite(ctx context.Context, key types.NamespacedName,
 	uid types.UID) (*v1alpha1.BatchSandbox, error) {
 	base, ok := p.ledger.uncertainBase(uid)
 	if !ok {
@@ -293,7 +304,7 @@ func (p *Pools) settle(ctx context.Context, key types.NamespacedName,
 	}
 	live, err := p.read(ctx, key)
 	if err == nil && live.UID == uid && live.ResourceVersion == base {
-		bumped, refusal := p.bump(ctx, key)
+		bumped, refusal := p.forceConflict(ctx, key)
 		if !refusesAllocation(live, refusal) {
 			live, err = bumped, refusal
 		}
@@ -319,8 +330,8 @@ func (p *Pools) read(ctx context.Context,
 	return batch, p.live.Get(ctx, key, batch)
 }
 
-// bump changes a batch's version, whatever that is, and returns the batch.
-func (p *Pools) bump(ctx context.Context,
+// forceConflict changes a batch's version, whatever that is, and returns the batch.
+func (p *Pools) forceConflict(ctx context.Context,
 	key types.NamespacedName) (*v1alpha1.BatchSandbox, error) {
 	patch, err := json.Marshal(
 		map[string]any{"metadata": map[string]any{"labels": map[string]string{

@@ -203,7 +203,7 @@ func (l *ledger) account(r *record) {
 	there := l.batches[r.uid] == r
 	has := slices.ContainsFunc(r.pods, func(name string) bool { return name != "" })
 	set(p.batches, there)
-	set(p.waiting, there && r.asked)
+	set(p.waiting, there && r.waiting)
 	set(p.holding, there && (r.uncertain != nil || has))
 	set(p.unsure, there && r.uncertain != nil)
 	l.index.tidy(key)
@@ -216,7 +216,7 @@ func (l *ledger) candidates(r *record, revision string) []*corev1.Pod {
 	if p == nil {
 		return nil
 	}
-	enough := r.lacks
+	enough := r.missing
 	for _, other := range p.waiting {
 		if other != r && earlier(other, r) < 0 {
 			enough += other.shortfall()

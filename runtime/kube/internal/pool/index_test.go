@@ -52,11 +52,11 @@ func compare(t *rapid.T, l *ledger, pool types.NamespacedName) {
 		for _, name := range r.pods {
 			has = has || name != ""
 		}
-		if p.batches[uid] != r || (p.waiting[uid] == r) != r.asked || (p.unsure[uid] == r) != (r.uncertain != nil) ||
+		if p.batches[uid] != r || (p.waiting[uid] == r) != r.waiting || (p.unsure[uid] == r) != (r.uncertain != nil) ||
 			(p.holding[uid] == r) != (has || r.uncertain != nil) {
 			t.Fatalf("what is counted of batch %s is wrong", r.key.Name)
 		}
-		waiting, holding, unsure = waiting+len1(r.asked), holding+len1(has || r.uncertain != nil), unsure+len1(r.uncertain != nil)
+		waiting, holding, unsure = waiting+len1(r.waiting), holding+len1(has || r.uncertain != nil), unsure+len1(r.uncertain != nil)
 	}
 	if len(p.batches) != len(l.batches) || len(p.waiting) != waiting || len(p.holding) != holding || len(p.unsure) != unsure {
 		t.Fatal("batches are counted that are not there")
@@ -117,35 +117,34 @@ func TestIndexFollows(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if len(given) > 0 {
+				if given != nil {
 					if rapid.Bool().Draw(t, "written") {
 						written := batch.DeepCopy()
 						allocation, _ := written.Allocation()
-						allocation.Pods = append(allocation.Pods, given...)
+						allocation.Pods = append(allocation.Pods, given.pods...)
 						written.SetAllocation(allocation)
 						written.ResourceVersion = next()
 						batches[of] = written
-						l.writeSucceeded(written)
+						given.commit(written)
 					} else {
-						l.markUncertain(batch.UID)
+						given.unknown()
 						compare(t, l, pool)
-						l.refused(batch.UID, batch.ResourceVersion)
+						given.refuse()
 						// What was given of the index is given of a list.
 						again, _, _ := l.reserve(batch.DeepCopy(), "new", func() ([]*corev1.Pod, error) { return list, nil })
-						if len(again) != len(given) {
+						if again == nil || len(again.pods) != len(given.pods) {
 							t.Fatalf("given %v of the index, and %v of all pods", given, again)
 						}
-						l.markUncertain(batch.UID)
-						l.refused(batch.UID, batch.ResourceVersion)
+						again.refuse()
 					}
 				}
 			case 7:
 				if batch != nil {
-					l.ask(batch)
+					l.markWaiting(batch)
 				}
 			case 8:
 				if batch != nil {
-					l.passOver(batch.UID)
+					l.skip(batch.UID)
 				}
 			case 9:
 				if batch == nil {
@@ -168,12 +167,12 @@ func TestIndexFollows(t *testing.T) {
 					delete(batches, of)
 				}
 			case 11:
-				if pod != nil && l.leave(pod, "") {
+				if pod != nil && l.deletionStarted(pod, "") {
 					var failed error
 					if rapid.Bool().Draw(t, "fails") {
 						failed = fmt.Errorf("no answer")
 					}
-					l.left(pod, failed)
+					l.deletionDone(pod, failed)
 				}
 			}
 			compare(t, l, pool)
@@ -205,11 +204,11 @@ func fill(n int) (*ledger, []*v1alpha1.BatchSandbox) {
 // requests to the API server.
 func work(l *ledger, number int) {
 	batch := batchOf(fmt.Sprintf("new%d", number), 1_000_000, 1)
-	if names, _, err := l.reserve(batch, "r", nil); err != nil || len(names) != 1 {
-		panic(fmt.Sprintf("given %v, %v", names, err))
+	given, _, err := l.reserve(batch, "r", nil)
+	if err != nil || given == nil || len(given.pods) != 1 {
+		panic(fmt.Sprintf("given %v, %v", given, err))
 	}
-	l.markUncertain(batch.UID)
-	l.refused(batch.UID, batch.ResourceVersion)
+	given.refuse()
 	l.removed(batch.UID)
 	pool := types.NamespacedName{Namespace: "n", Name: "p"}
 	v := l.view(pool, "r", time.Unix(0, 0))

@@ -47,8 +47,8 @@ type record struct {
 	created   time.Time
 	version   string
 	pods      []string // as written
-	lacks     int
-	asked     bool      // it was refused pods, and waits
+	missing   int
+	waiting   bool      // it was refused pods, and waits
 	since     time.Time // when there was a pod for it that it has not fetched yet
 	uncertain *uncertainWrite
 	inFlight  bool
@@ -67,9 +67,9 @@ type uncertainWrite struct {
 // shortfall is how many pods the batch lacks beside those that are held for it.
 func (r *record) shortfall() int {
 	if r.uncertain != nil {
-		return max(r.lacks-len(r.uncertain.pods), 0)
+		return max(r.missing-len(r.uncertain.pods), 0)
 	}
-	return r.lacks
+	return r.missing
 }
 
 func newLedger() *ledger {
@@ -99,10 +99,10 @@ func older(a, b string) bool {
 func (l *ledger) observe(batch *v1alpha1.BatchSandbox) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.note(batch)
+	return l.noteBatch(batch)
 }
 
-func (l *ledger) note(batch *v1alpha1.BatchSandbox) bool {
+func (l *ledger) noteBatch(batch *v1alpha1.BatchSandbox) bool {
 	r := l.batches[batch.UID]
 	if r == nil {
 		r = l.add(batch)
@@ -115,7 +115,7 @@ func (l *ledger) note(batch *v1alpha1.BatchSandbox) bool {
 	changed, kept := false, setOf(pods)
 	for _, name := range pods {
 		key := types.NamespacedName{Namespace: r.key.Namespace, Name: name}
-		if name != "" && l.takes(r, key) {
+		if name != "" && l.acquires(r, key) {
 			l.holders[key] = r.uid
 			delete(l.orphans, key)
 			l.touch(key)
@@ -124,7 +124,7 @@ func (l *ledger) note(batch *v1alpha1.BatchSandbox) bool {
 	}
 	for _, name := range r.pods {
 		if name != "" && !kept[name] {
-			l.free(r, name, !r.returned[name])
+			l.releasePod(r, name, !r.returned[name])
 			delete(r.returned, name) // it may be given to the batch again
 			l.touch(types.NamespacedName{Namespace: r.key.Namespace, Name: name})
 			changed = true
@@ -135,19 +135,19 @@ func (l *ledger) note(batch *v1alpha1.BatchSandbox) bool {
 		l.resolveWrite(r)
 		changed = true
 	}
-	lacks := lack(batch)
+	lacks := missingPods(batch)
 	if lacks == 0 {
-		r.asked = false
+		r.waiting = false
 	}
-	changed = changed || lacks != r.lacks
-	r.lacks = lacks
+	changed = changed || lacks != r.missing
+	r.missing = lacks
 	l.account(r)
 	return changed
 }
 
-// takes reports whether a pod that a batch's annotation names becomes the batch's by that: no other
-// has it, or one for which it is only held back (doubt).
-func (l *ledger) takes(r *record, pod types.NamespacedName) bool {
+// acquires reports whether a pod that a batch's annotation names becomes the batch's by that: no other
+// has it, or one for which it is only held back (holdBack).
+func (l *ledger) acquires(r *record, pod types.NamespacedName) bool {
 	uid, held := l.holders[pod]
 	if !held {
 		return true
@@ -176,7 +176,7 @@ func (l *ledger) resolveWrite(r *record) {
 	defer l.account(r)
 	var next *record
 	if write.foreign {
-		next = l.inDoubt(r)
+		next = l.pendingForeignWrite(r)
 	}
 	for _, name := range write.pods {
 		key := types.NamespacedName{Namespace: r.key.Namespace, Name: name}
@@ -187,14 +187,14 @@ func (l *ledger) resolveWrite(r *record) {
 			next.uncertain.pods = append(next.uncertain.pods, name)
 			l.touch(key)
 		default:
-			l.free(r, name, false)
+			l.releasePod(r, name, false)
 		}
 	}
 }
 
-// inDoubt returns a batch of the same pool to which an earlier leader may still give pods, nil if
+// pendingForeignWrite returns a batch of the same pool to which an earlier leader may still give pods, nil if
 // there is none.
-func (l *ledger) inDoubt(r *record) *record {
+func (l *ledger) pendingForeignWrite(r *record) *record {
 	for _, other := range l.batches {
 		if other.uncertain != nil && other.uncertain.foreign && other.pool == r.pool &&
 			other.key.Namespace == r.key.Namespace {
@@ -204,10 +204,10 @@ func (l *ledger) inDoubt(r *record) *record {
 	return nil
 }
 
-// doubt holds pods back when a controller takes over: all that an earlier leader may still give to
+// holdBack holds pods back when a controller takes over: all that an earlier leader may still give to
 // the batches, which could not be changed. These are among the listed ones, because pods that are
 // made later are no earlier leader's to give. The ledger is locked, and has all batches.
-func (l *ledger) doubt(batches []types.UID, pods []corev1.Pod) {
+func (l *ledger) holdBack(batches []types.UID, pods []corev1.Pod) {
 	for _, uid := range batches {
 		r := l.batches[uid]
 		write := &uncertainWrite{base: r.version, foreign: true}
@@ -227,8 +227,8 @@ func (l *ledger) doubt(batches []types.UID, pods []corev1.Pod) {
 	}
 }
 
-// free takes a pod from a batch. used means that it must not be given again.
-func (l *ledger) free(r *record, name string, used bool) {
+// releasePod takes a pod from a batch. used means that it must not be given again.
+func (l *ledger) releasePod(r *record, name string, used bool) {
 	key := types.NamespacedName{Namespace: r.key.Namespace, Name: name}
 	if l.holders[key] != r.uid {
 		return
@@ -250,32 +250,51 @@ func (l *ledger) removed(uid types.UID) {
 		return
 	}
 	for _, name := range r.pods {
-		l.free(r, name, true)
+		l.releasePod(r, name, true)
 	}
 	if r.uncertain != nil {
 		for _, name := range r.uncertain.pods {
-			l.free(r, name, true)
+			l.releasePod(r, name, true)
 		}
 	}
 	delete(l.batches, uid)
 	l.account(r)
 }
 
-// reserve picks pods for a batch that asks for them, and holds them until writeSucceeded, refused
-// or markUncertain is called. It returns none while an older batch lacks what there is. Those of the
-// revision come first. current is false when the batch is not the latest.
+// reservation holds pods for a batch from the moment they are picked until the outcome of the write
+// that gives them is known. One of its methods is called, once.
+type reservation struct {
+	ledger *ledger
+	batch  types.UID
+	base   string   // the version of the batch that the write replaces
+	pods   []string // their names
+}
+
+// commit records that the write succeeded, with the batch as it was written.
+func (r *reservation) commit(written *v1alpha1.BatchSandbox) { r.ledger.writeSucceeded(written) }
+
+// refuse records that the write certainly has not happened and never will: the pods are free again.
+func (r *reservation) refuse() { r.ledger.refused(r.batch, r.base) }
+
+// unknown records that the outcome of the write is not known. The pods stay reserved until
+// [Pools.resolveUncertainWrite] finds it out, or the watch delivers it.
+func (r *reservation) unknown() { r.ledger.markUncertain(r.batch) }
+
+// reserve picks pods for a batch that asks for them, and holds them; nil means none. It picks none
+// while an older batch lacks what there is. Those of the revision come first. current is false when
+// the batch is not the latest.
 //
 // list returns the pods; nil stands for those of the index. They are listed while the ledger is locked. It forgets a pod when the watch delivers its
 // deletion, which the cache has seen before: a list from before that could still have the pod, which
 // by then looks as if it were of no batch.
 func (l *ledger) reserve(batch *v1alpha1.BatchSandbox, revision string,
-	list func() ([]*corev1.Pod, error)) (names []string, current bool, err error) {
+	list func() ([]*corev1.Pod, error)) (reserved *reservation, current bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if r := l.batches[batch.UID]; r != nil && older(batch.ResourceVersion, r.version) {
 		return nil, false, nil
 	}
-	l.note(batch)
+	l.noteBatch(batch)
 	r := l.batches[batch.UID]
 	if r.uncertain != nil {
 		return nil, false, nil
@@ -290,7 +309,7 @@ func (l *ledger) reserve(batch *v1alpha1.BatchSandbox, revision string,
 	var suitable []*corev1.Pod
 	idle := make(map[string]int) // by what they provide
 	for _, pod := range pods {
-		if !l.fit(pod) {
+		if !l.isAllocatable(pod) {
 			continue
 		}
 		provides := pod.Labels[v1alpha1.LabelProvides]
@@ -299,20 +318,21 @@ func (l *ledger) reserve(batch *v1alpha1.BatchSandbox, revision string,
 			suitable = append(suitable, pod)
 		}
 	}
-	n := min(r.lacks, len(suitable)-l.before(r, idle))
-	r.asked = r.lacks > 0
+	n := min(r.missing, len(suitable)-l.olderDemand(r, idle))
+	r.waiting = r.missing > 0
 	if n <= 0 {
 		return nil, true, nil
 	}
 	slices.SortStableFunc(suitable, preferred(revision))
+	reserved = &reservation{ledger: l, batch: batch.UID, base: batch.ResourceVersion}
 	for _, pod := range suitable[:n] {
 		l.holders[client.ObjectKeyFromObject(pod)] = r.uid
 		l.touch(client.ObjectKeyFromObject(pod))
-		names = append(names, pod.Name)
+		reserved.pods = append(reserved.pods, pod.Name)
 	}
-	r.uncertain = &uncertainWrite{base: batch.ResourceVersion, pods: names}
+	r.uncertain = &uncertainWrite{base: reserved.base, pods: reserved.pods}
 	r.inFlight = true
-	return names, true, nil
+	return reserved, true, nil
 }
 
 // preferred orders pods: those of the revision first, and older ones before younger.
@@ -329,9 +349,9 @@ func preferred(revision string) func(a, b *corev1.Pod) int {
 	}
 }
 
-// before is how many of the pods that a batch could have are lacked by those that wait longer. idle
+// olderDemand is how many of the pods that a batch could have are lacked by those that wait longer. idle
 // is how many pods can be given, by what they provide.
-func (l *ledger) before(r *record, idle map[string]int) int {
+func (l *ledger) olderDemand(r *record, idle map[string]int) int {
 	lacked := make(map[string]int)
 	for _, other := range l.index.pool(types.NamespacedName{Namespace: r.key.Namespace, Name: r.pool}).waiting {
 		if other != r && earlier(other, r) < 0 {
@@ -363,7 +383,7 @@ func (l *ledger) writeSucceeded(batch *v1alpha1.BatchSandbox) {
 	if r := l.batches[batch.UID]; r != nil {
 		r.inFlight = false
 		r.since = time.Time{}
-		l.note(batch)
+		l.noteBatch(batch)
 		if r.uncertain != nil {
 			l.resolveWrite(r)
 		}
@@ -401,24 +421,24 @@ func (l *ledger) refused(uid types.UID, base string) {
 	}
 }
 
-// passOver permits younger batches of the pool to be served before one which cannot be given pods
+// skip permits younger batches of the pool to be served before one which cannot be given pods
 // as it is.
-func (l *ledger) passOver(uid types.UID) {
+func (l *ledger) skip(uid types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if r := l.batches[uid]; r != nil {
-		r.asked = false
+		r.waiting = false
 		l.account(r)
 	}
 }
 
-// ask notes that a batch waits for a pool, also for one that does not exist yet.
-func (l *ledger) ask(batch *v1alpha1.BatchSandbox) {
+// markWaiting notes that a batch waits for a pool, also for one that does not exist yet.
+func (l *ledger) markWaiting(batch *v1alpha1.BatchSandbox) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.note(batch)
-	if r := l.batches[batch.UID]; r.lacks > 0 {
-		r.asked = true
+	l.noteBatch(batch)
+	if r := l.batches[batch.UID]; r.missing > 0 {
+		r.waiting = true
 		l.account(r)
 	}
 }
@@ -428,7 +448,7 @@ func (l *ledger) ask(batch *v1alpha1.BatchSandbox) {
 func (l *ledger) owns(batch *v1alpha1.BatchSandbox, name string) (owns, current bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.note(batch)
+	l.noteBatch(batch)
 	key := types.NamespacedName{Namespace: batch.Namespace, Name: name}
 	return l.holders[key] == batch.UID, l.batches[batch.UID].version == batch.ResourceVersion
 }
@@ -504,8 +524,8 @@ func setOf(names []string) map[string]bool {
 	return set
 }
 
-// lack is how many pods a batch may still get.
-func lack(batch *v1alpha1.BatchSandbox) int {
+// missingPods is how many pods a batch may still get.
+func missingPods(batch *v1alpha1.BatchSandbox) int {
 	allocation, err := batch.Allocation()
 	if err != nil || batch.Annotations[v1alpha1.AnnotationStop] != "" ||
 		batch.DeletionTimestamp != nil ||

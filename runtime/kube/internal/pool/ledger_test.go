@@ -109,19 +109,19 @@ func TestLedgerGivesNoPodTwice(t *testing.T) {
 				batch := s.batches[name].DeepCopy()
 				fixed[name] = rapid.IntRange(0, 3).Draw(t, "fixed") == 0
 				switch {
-				case lack(batch) == 0:
+				case missingPods(batch) == 0:
 				case fixed[name]:
 					unfenced = append(unfenced, batch.UID)
 				default:
 					batch = s.bump(name)
 				}
-				l.note(batch)
+				l.noteBatch(batch)
 			}
 			var listed []corev1.Pod
 			for _, pod := range pods {
 				listed = append(listed, *pod)
 			}
-			l.doubt(unfenced, listed)
+			l.holdBack(unfenced, listed)
 			return l
 		}
 		// begin is the part of settle that asks the API server; the ledger gets the answer later.
@@ -145,7 +145,7 @@ func TestLedgerGivesNoPodTwice(t *testing.T) {
 		settle := func(l *ledger, name string) { begin(l, name)() }
 		ask := func(l *ledger, name string, cached *v1alpha1.BatchSandbox, outcome int) {
 			settle(l, name)
-			if _, open := l.uncertainBase(types.UID(name)); open || lack(cached) == 0 {
+			if _, open := l.uncertainBase(types.UID(name)); open || missingPods(cached) == 0 {
 				return
 			}
 			given, current := reserve(l, cached.DeepCopy(), pods)
@@ -217,7 +217,7 @@ func TestLedgerGivesNoPodTwice(t *testing.T) {
 			}
 		}
 		for _, name := range names {
-			if n := lack(s.batches[name]); n > 0 {
+			if n := missingPods(s.batches[name]); n > 0 {
 				t.Fatalf("%s still lacks %d pods", name, n)
 			}
 		}
@@ -256,16 +256,16 @@ func TestHeldBack(t *testing.T) {
 	pods := []*corev1.Pod{readyPod("x", "1"), readyPod("y", "1")}
 	take := func() (*ledger, *v1alpha1.BatchSandbox, *v1alpha1.BatchSandbox) {
 		l, a, b := newLedger(), batchOf("a", 1, 1), batchOf("b", 2, 1)
-		l.note(a)
-		l.note(b)
-		l.doubt([]types.UID{a.UID, b.UID}, []corev1.Pod{*pods[0], *pods[1]})
+		l.noteBatch(a)
+		l.noteBatch(b)
+		l.holdBack([]types.UID{a.UID, b.UID}, []corev1.Pod{*pods[0], *pods[1]})
 		return l, a, b
 	}
 	free := func(l *ledger, want string) {
 		t.Helper()
 		var names []string
 		for _, pod := range pods {
-			if l.fit(pod) {
+			if l.isAllocatable(pod) {
 				names = append(names, pod.Name)
 			}
 		}
@@ -366,7 +366,7 @@ func TestRequiredPods(t *testing.T) {
 // that could have all at once.
 func TestPartsWait(t *testing.T) {
 	l := newLedger()
-	l.ask(batchOf("b", 1, 3))
+	l.markWaiting(batchOf("b", 1, 3))
 	now := time.Now()
 	pool := types.NamespacedName{Namespace: "n", Name: "p"}
 	if due, again := l.due(pool, map[string]int{"": 2}, now,
@@ -442,7 +442,7 @@ func TestLack(t *testing.T) {
 		b.Annotations[v1alpha1.AnnotationStop] = test.stop // empty, it stops nothing
 		b.Status.Outcomes, b.Status.Addresses = test.outcomes, test.addresses
 		b.Status.Phase = test.phase
-		n := lack(b)
+		n := missingPods(b)
 		got := assign(b, test.pods, slices.Repeat([]string{"new"}, n))
 		if text := strings.Join(got, " "); text != test.want || strings.Count(text, "new") != n {
 			t.Errorf("%s: lacks %d, and has %q then, not %q", name, n, text, test.want)
@@ -465,11 +465,14 @@ func TestCheckRoom(t *testing.T) {
 
 // reserve reserves among the given pods.
 func reserve(l *ledger, batch *v1alpha1.BatchSandbox, pods []*corev1.Pod) ([]string, bool) {
-	names, current, err := l.reserve(batch, "", func() ([]*corev1.Pod, error) { return pods, nil })
+	reserved, current, err := l.reserve(batch, "", func() ([]*corev1.Pod, error) { return pods, nil })
 	if err != nil {
 		panic(err) // the list has none
 	}
-	return names, current
+	if reserved == nil {
+		return nil, current
+	}
+	return reserved.pods, current
 }
 
 // TestPodsAreListedWhileTheLedgerIsLocked: between the list and the choice the watch could deliver the
@@ -501,7 +504,7 @@ func TestHandovers(t *testing.T) {
 	marked := readyPod("p-marked", "1")
 	marked.Annotations = map[string]string{AnnotationRecycling: "since"}
 	l := newLedger()
-	l.note(&v1alpha1.BatchSandbox{
+	l.noteBatch(&v1alpha1.BatchSandbox{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "b", UID: "there", ResourceVersion: "2",
 			Annotations: map[string]string{v1alpha1.AnnotationAllocation: `{"pods":["p-held"]}`}},
 		Spec: v1alpha1.BatchSandboxSpec{PoolRef: "p", Replicas: 1},
@@ -517,7 +520,7 @@ func TestHandovers(t *testing.T) {
 	}
 	for name, want := range map[string]bool{"p-used": false, "p-held": false, "p-free": true,
 		"p-edited": false, "p-other": true} {
-		if got := l.fit(readyPod(name, "1")); got != want {
+		if got := l.isAllocatable(readyPod(name, "1")); got != want {
 			t.Errorf("pod %s can be given: %t", name, got)
 		}
 	}

@@ -10,9 +10,9 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// fit reports whether a pod can be given: ready, of no batch, not about to go, and last read in a
+// isAllocatable reports whether a pod can be given: ready, of no batch, not about to go, and last read in a
 // state that is not out of date.
-func (l *ledger) fit(pod *corev1.Pod) bool {
+func (l *ledger) isAllocatable(pod *corev1.Pod) bool {
 	_, held := l.holders[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}]
 	return !held && l.classify(pod) == classIdle && podReady(pod)
 }
@@ -88,8 +88,8 @@ func (l *ledger) recycles(pod *corev1.Pod) (holder types.UID, batch types.Namesp
 	return holder, batch, l.classifyFree(pod, key) == classRecycling
 }
 
-// leaves reports whether a pod has been deleted, though the cache may not show that yet.
-func (l *ledger) leaves(pod *corev1.Pod) bool {
+// isBeingDeleted reports whether a pod has been deleted, though the cache may not show that yet.
+func (l *ledger) isBeingDeleted(pod *corev1.Pod) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	again, gone := l.gone[pod.UID]
@@ -118,9 +118,9 @@ func (l *ledger) podDeleted(pod *corev1.Pod) {
 	}
 }
 
-// leave notes that a pod is about to be deleted, unless it belongs to another batch than the
+// deletionStarted notes that a pod is about to be deleted, unless it belongs to another batch than the
 // caller's.
-func (l *ledger) leave(pod *corev1.Pod, owner types.UID) bool {
+func (l *ledger) deletionStarted(pod *corev1.Pod, owner types.UID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.holders[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}] != owner {
@@ -131,8 +131,8 @@ func (l *ledger) leave(pod *corev1.Pod, owner types.UID) bool {
 	return true
 }
 
-// left takes the outcome of a deletion.
-func (l *ledger) left(pod *corev1.Pod, err error) {
+// deletionDone takes the outcome of a deletion.
+func (l *ledger) deletionDone(pod *corev1.Pod, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, ok := l.gone[pod.UID]; ok {
@@ -141,23 +141,23 @@ func (l *ledger) left(pod *corev1.Pod, err error) {
 	}
 }
 
-// written takes the version of a pod that was written.
-func (l *ledger) written(pod *corev1.Pod) {
+// noteVersion takes the version of a pod that was noteVersion.
+func (l *ledger) noteVersion(pod *corev1.Pod) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.atLeast[pod.UID] = pod.ResourceVersion
 	l.touch(client.ObjectKeyFromObject(pod))
 }
 
-// expect notes that a pod is about to be made, until the watch delivers it.
-func (l *ledger) expect(key types.NamespacedName, until time.Time) {
+// podCreating notes that a pod is about to be made, until the watch delivers it.
+func (l *ledger) podCreating(key types.NamespacedName, until time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.made[key] = until
 }
 
-// unexpected takes the news that a pod was not made.
-func (l *ledger) unexpected(key types.NamespacedName) {
+// podCreateFailed takes the news that a pod was not made.
+func (l *ledger) podCreateFailed(key types.NamespacedName) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.made, key)

@@ -80,14 +80,14 @@ func (p *Pools) load(ctx context.Context) error {
 	fresh := newLedger()
 	l.batches, l.holders, l.orphans = fresh.batches, fresh.holders, fresh.orphans
 	for _, batch := range slices.SortedFunc(maps.Values(batches), byAge) {
-		l.note(batch) // a copy of a batch after the batch, whose pods it names, too
+		l.noteBatch(batch) // a copy of a batch after the batch, whose pods it names, too
 	}
 	l.floor = pods.ResourceVersion
 	for i := range pods.Items {
 		l.atLeast[pods.Items[i].UID] = pods.Items[i].ResourceVersion
 	}
 	l.takeOver(pools.Items, pods.Items, time.Now())
-	l.doubt(unfenced, pods.Items)
+	l.holdBack(unfenced, pods.Items)
 	l.touchAll()
 	p.loaded = true
 	return nil
@@ -108,11 +108,11 @@ func (p *Pools) fence(ctx context.Context,
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(parallel)
 	for uid, batch := range batches {
-		if lack(batch) == 0 {
+		if missingPods(batch) == 0 {
 			continue
 		}
 		group.Go(func() error {
-			bumped, err := p.bump(ctx, client.ObjectKeyFromObject(batch))
+			bumped, err := p.forceConflict(ctx, client.ObjectKeyFromObject(batch))
 			if apierrors.IsNotFound(err) || err == nil && bumped.UID != uid {
 				bumped, err = nil, nil
 			}
@@ -149,7 +149,7 @@ func (p *Pools) fence(ctx context.Context,
 	return unfenced, nil
 }
 
-// refusesAllocation reports whether an error of bump says that the API server refuses a write that
+// refusesAllocation reports whether an error of forceConflict says that the API server refuses a write that
 // gives pods as well: the batch breaks a rule, or has no room for a label. A first allocation needs
 // more room than the label; a longer one may need less.
 func refusesAllocation(batch *v1alpha1.BatchSandbox, err error) bool {

@@ -202,10 +202,10 @@ func (p *Pools) makePods(ctx context.Context, pool *v1alpha1.Pool, revision stri
 				return err
 			}
 			key := client.ObjectKeyFromObject(pod)
-			p.ledger.expect(key, time.Now().Add(seenLimit))
+			p.ledger.podCreating(key, time.Now().Add(seenLimit))
 			err := p.client.Create(ctx, pod)
 			if refusal(err) {
-				p.ledger.unexpected(key) // otherwise the pod may be there
+				p.ledger.podCreateFailed(key) // otherwise the pod may be there
 			}
 			done[i] = err == nil
 			return err
@@ -237,7 +237,7 @@ func (p *Pools) removePods(ctx context.Context, pods []*corev1.Pod) (int, error)
 			if !p.options.Lease.Held() {
 				return ErrNotLeading
 			}
-			if !p.ledger.leave(pod, types.UID("")) {
+			if !p.ledger.deletionStarted(pod, types.UID("")) {
 				return nil // it was given meanwhile
 			}
 			done[i] = true

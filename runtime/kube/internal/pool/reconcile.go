@@ -238,7 +238,7 @@ func (p *Pools) audit(ctx context.Context, pool types.NamespacedName) error {
 	p.mu.Unlock()
 	var failed []error
 	for uid, key := range p.ledger.known(pool, all) {
-		if _, err := p.settle(ctx, key, uid); err != nil {
+		if _, err := p.resolveUncertainWrite(ctx, key, uid); err != nil {
 			failed = append(failed, err)
 			continue
 		}

@@ -139,7 +139,7 @@ func (p *Pools) mark(ctx context.Context, pod *corev1.Pod) error {
 	if err := p.patch(ctx, next, pod); err != nil {
 		return err
 	}
-	p.ledger.written(next)
+	p.ledger.noteVersion(next)
 	return nil
 }
 
@@ -252,7 +252,7 @@ func (r *recycler) finish(ctx context.Context, pod *corev1.Pod) (reconcile.Resul
 		}
 		return reconcile.Result{}, fmt.Errorf("take back pod %s: %w", pod.Name, err)
 	}
-	r.ledger.written(next)
+	r.ledger.noteVersion(next)
 	r.forget(pod.UID)
 	r.metrics.recycled(pod.Namespace, pod.Labels[v1alpha1.LabelPool], recycledByRestart)
 	r.enqueue(pod.Namespace, pod.Labels[v1alpha1.LabelPool])
@@ -265,7 +265,7 @@ func (r *recycler) fail(ctx context.Context, pod *corev1.Pod, holder types.UID,
 	if !r.options.Lease.Held() {
 		return reconcile.Result{}, ErrNotLeading
 	}
-	if !r.ledger.leave(pod, holder) {
+	if !r.ledger.deletionStarted(pod, holder) {
 		return reconcile.Result{RequeueAfter: time.Second}, nil
 	}
 	if err := r.delete(ctx, pod); err != nil {

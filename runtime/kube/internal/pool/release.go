@@ -55,7 +55,7 @@ func (p *Pools) Release(ctx context.Context, batch *v1alpha1.BatchSandbox, shard
 	if err := p.load(ctx); err != nil {
 		return err
 	}
-	if _, err := p.settle(ctx, client.ObjectKeyFromObject(batch), batch.UID); err != nil {
+	if _, err := p.resolveUncertainWrite(ctx, client.ObjectKeyFromObject(batch), batch.UID); err != nil {
 		return err
 	}
 	p.ledger.observe(batch)
@@ -176,7 +176,7 @@ func (p *Pools) retireOne(ctx context.Context, batch *v1alpha1.BatchSandbox, nam
 		p.events.Eventf(pool, &pod, corev1.EventTypeWarning, "NotRestarted", "Recycle",
 			"Pod %s is deleted instead of restarted: %s", pod.Name, reason)
 	}
-	if p.ledger.leaves(&pod) || !p.ledger.leave(&pod, batch.UID) {
+	if p.ledger.isBeingDeleted(&pod) || !p.ledger.deletionStarted(&pod, batch.UID) {
 		return nil
 	}
 	if err := p.delete(ctx, &pod); err != nil {
@@ -191,7 +191,7 @@ func isEvicted(pod *corev1.Pod) bool {
 	return evicted
 }
 
-// delete removes a pod that leave has noted.
+// delete removes a pod whose deletion deletionStarted has noted.
 func (p *Pools) delete(ctx context.Context, pod *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(ctx, writeLimit)
 	defer cancel()
@@ -200,6 +200,6 @@ func (p *Pools) delete(ctx context.Context, pod *corev1.Pod) error {
 	if apierrors.IsConflict(err) {
 		err = nil // another pod of that name: this one is gone
 	}
-	p.ledger.left(pod, err)
+	p.ledger.deletionDone(pod, err)
 	return err
 }

@@ -149,7 +149,7 @@ func (l *ledger) due(pool types.NamespacedName, idle map[string]int, now time.Ti
 		return nil, 0
 	}
 	for _, r := range slices.SortedFunc(maps.Values(p.waiting), earlier) {
-		if r.inFlight || r.lacks <= 0 {
+		if r.inFlight || r.missing <= 0 {
 			continue
 		}
 		if all <= 0 {
@@ -165,12 +165,12 @@ func (l *ledger) due(pool types.NamespacedName, idle map[string]int, now time.Ti
 		if r.since.IsZero() {
 			r.since = now
 		}
-		if left := patience - now.Sub(r.since); ready < r.lacks && left > 0 {
+		if left := patience - now.Sub(r.since); ready < r.missing && left > 0 {
 			again = left
 			break
 		}
 		batches = append(batches, r.key)
-		given := min(ready, r.lacks)
+		given := min(ready, r.missing)
 		all -= given
 		idle[r.requires] -= given
 	}
