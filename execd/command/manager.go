@@ -9,12 +9,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
 	"sandbox.internal/execd/internal/eventlog"
+	"sandbox.internal/execd/internal/registry"
 	"sandbox.internal/internal/process"
 )
 
@@ -48,11 +47,9 @@ type Manager struct {
 	options Options
 	env     []string
 
+	commands  registry.Registry[*Command]
 	mu        sync.Mutex
-	commands  map[string]*Command
-	poller    *poller // nil before the first command
-	closed    bool
-	running   sync.WaitGroup
+	poller    *poller         // nil before the first command
 	memory    eventlog.Memory // of the logs of those that run
 	retention *eventlog.Retention[*Command]
 	noHandles bool // for tests, see poller
@@ -61,34 +58,25 @@ type Manager struct {
 
 // New returns a manager without commands.
 func New(options Options) *Manager {
-	m := &Manager{options: options, env: process.Environment(options.Env), commands: make(map[string]*Command),
-		runeDelay: runeDelay}
-	m.retention = eventlog.NewRetention(m.forget)
+	m := &Manager{options: options, env: process.Environment(options.Env), runeDelay: runeDelay}
+	m.retention = eventlog.NewRetention(func(c *Command) { m.commands.Remove(c.id) })
 	return m
 }
 
 // Start starts a command and returns without waiting for it. The command's life is bound to nothing but its timeout, Interrupt and Stop.
 // It returns an [invalid.Error] when the spec cannot be run, and ErrClosed.
 func (m *Manager) Start(spec Spec) (*Command, error) {
-	m.mu.Lock()
-	if m.closed {
-		m.mu.Unlock()
+	if !m.commands.Reserve() {
 		return nil, ErrClosed
 	}
-	m.running.Add(1)
-	m.mu.Unlock()
-
 	c, err := m.start(spec)
 	if err != nil {
-		m.running.Done()
+		m.commands.Done()
 		return nil, err
 	}
-	m.mu.Lock()
-	m.commands[c.id] = c
-	closed := m.closed
-	m.mu.Unlock()
+	stopped := m.commands.Add(c.id, c)
 	c.run.Load().release() // it cannot have ended before
-	if closed {            // Stop did not see it
+	if stopped {
 		c.interrupt()
 	}
 	return c, nil
@@ -113,22 +101,20 @@ func (m *Manager) watcher() (*poller, error) {
 // has a goroutine of its own.
 func (m *Manager) ended(c *Command) {
 	go func() {
-		defer m.running.Done()
+		defer m.commands.Done()
 		m.retention.Add(c, &c.log, c.Status().FinishedAt)
 	}()
 }
 
 // Get returns a command. It returns ErrNotFound.
 func (m *Manager) Get(id string) (*Command, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if c, ok := m.commands[id]; ok {
+	if c, ok := m.commands.Get(id); ok {
 		return c, nil
 	}
 	return nil, fmt.Errorf("%w: %q", ErrNotFound, id)
 }
 
-// Interrupt ends a command: SIGTERM to its process group, and SIGKILL 2 s later. A command that has ended is no error.
+// Interrupt ends a command: SIGTERM to its process group, and SIGKILL 2 s later. Interrupting a command that has ended succeeds.
 // It returns ErrNotFound. It does not wait for the end.
 func (m *Manager) Interrupt(id string) error {
 	c, err := m.Get(id)
@@ -142,23 +128,7 @@ func (m *Manager) Interrupt(id string) error {
 // Stop starts no more commands, interrupts those that run, and waits for their end. When ctx ends first, what still runs is
 // killed at once. The logs can be read on.
 func (m *Manager) Stop(ctx context.Context) {
-	m.mu.Lock()
-	m.closed = true
-	commands := slices.Collect(maps.Values(m.commands))
-	m.mu.Unlock()
-	for _, c := range commands {
-		c.interrupt()
-	}
-	ended := make(chan struct{})
-	go func() { m.running.Wait(); close(ended) }()
-	select {
-	case <-ended:
-	case <-ctx.Done():
-		for _, c := range commands {
-			c.kill()
-		}
-		<-ended
-	}
+	m.commands.Stop(ctx, (*Command).interrupt, (*Command).kill)
 }
 
 // Close discards every log, after Stop, and closes the pipes that what commands left behind still writes to. Whoever still reads a log gets an
@@ -169,13 +139,7 @@ func (m *Manager) Close() {
 	if m.poller != nil {
 		m.poller.close()
 	}
-	for _, c := range m.commands {
+	for _, c := range m.commands.All() {
 		c.log.Close()
 	}
-}
-
-func (m *Manager) forget(c *Command) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.commands, c.id)
 }

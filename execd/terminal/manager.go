@@ -9,11 +9,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
 
+	"sandbox.internal/execd/internal/registry"
 	"sandbox.internal/internal/process"
 )
 
@@ -49,45 +49,35 @@ type Manager struct {
 	options Options
 	env     []string
 
+	terminals registry.Registry[*Terminal]
 	mu        sync.Mutex
-	terminals map[string]*Terminal
 	ended     []*Terminal // oldest first
 	arguments int         // bytes of what ended was started with
-	closed    bool
-	running   sync.WaitGroup
 }
 
 // New returns a manager without terminals.
 func New(options Options) *Manager {
-	return &Manager{options: options, env: process.Environment(options.Env), terminals: make(map[string]*Terminal)}
+	return &Manager{options: options, env: process.Environment(options.Env)}
 }
 
 // Start starts a terminal. Its life is bound to nothing but its program, Kill and Stop: viewers come and go.
 // It returns an [invalid.Error] when the spec cannot be run, and ErrClosed.
 func (m *Manager) Start(spec Spec) (*Terminal, error) {
-	m.mu.Lock()
-	if m.closed {
-		m.mu.Unlock()
+	if !m.terminals.Reserve() {
 		return nil, ErrClosed
 	}
-	m.running.Add(1)
-	m.mu.Unlock()
-
 	t, err := m.start(spec)
 	if err != nil {
-		m.running.Done()
+		m.terminals.Done()
 		return nil, err
 	}
-	m.mu.Lock()
-	m.terminals[t.id] = t
-	closed := m.closed
-	m.mu.Unlock()
+	stopped := m.terminals.Add(t.id, t)
 	go func() {
-		defer m.running.Done()
+		defer m.terminals.Done()
 		t.run()
 		m.retire(t)
 	}()
-	if closed { // Stop did not see it
+	if stopped {
 		t.kill()
 	}
 	return t, nil
@@ -95,9 +85,7 @@ func (m *Manager) Start(spec Spec) (*Terminal, error) {
 
 // Get returns a terminal. It returns ErrNotFound.
 func (m *Manager) Get(id string) (*Terminal, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if t, ok := m.terminals[id]; ok {
+	if t, ok := m.terminals.Get(id); ok {
 		return t, nil
 	}
 	return nil, fmt.Errorf("%w: %q", ErrNotFound, id)
@@ -105,15 +93,15 @@ func (m *Manager) Get(id string) (*Terminal, error) {
 
 // List returns the terminals that are remembered, oldest first.
 func (m *Manager) List() []*Terminal {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return slices.SortedFunc(maps.Values(m.terminals), func(a, b *Terminal) int {
+	all := m.terminals.All()
+	slices.SortFunc(all, func(a, b *Terminal) int {
 		return cmp.Or(a.createdAt.Compare(b.createdAt), cmp.Compare(a.id, b.id))
 	})
+	return all
 }
 
-// Kill hangs a terminal up: SIGHUP to its program and to whatever runs in its foreground, and SIGKILL 2 s later. A terminal that has
-// ended is no error. It returns ErrNotFound. It does not wait for the end.
+// Kill hangs a terminal up: SIGHUP to its program and to whatever runs in its foreground, and SIGKILL 2 s later. Killing a terminal
+// that has ended succeeds. It returns ErrNotFound. It does not wait for the end.
 func (m *Manager) Kill(id string) error {
 	t, err := m.Get(id)
 	if err != nil {
@@ -125,23 +113,7 @@ func (m *Manager) Kill(id string) error {
 
 // Stop starts no more terminals, hangs up those that run, and waits for their end. When ctx ends first, they are killed at once.
 func (m *Manager) Stop(ctx context.Context) {
-	m.mu.Lock()
-	m.closed = true
-	terminals := slices.Collect(maps.Values(m.terminals))
-	m.mu.Unlock()
-	for _, t := range terminals {
-		t.kill()
-	}
-	ended := make(chan struct{})
-	go func() { m.running.Wait(); close(ended) }()
-	select {
-	case <-ended:
-	case <-ctx.Done():
-		for _, t := range terminals {
-			t.killNow()
-		}
-		<-ended
-	}
+	m.terminals.Stop(ctx, (*Terminal).kill, (*Terminal).killNow)
 }
 
 // retire puts a terminal that has ended among those that may be forgotten, and forgets what is too much.
@@ -152,7 +124,7 @@ func (m *Manager) retire(t *Terminal) {
 	m.arguments += t.arguments()
 	for len(m.ended) > retain || m.arguments > retainArguments {
 		oldest := m.ended[0]
-		delete(m.terminals, oldest.id)
+		m.terminals.Remove(oldest.id)
 		m.arguments -= oldest.arguments()
 		m.ended = slices.Delete(m.ended, 0, 1)
 	}
