@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"sandbox.internal/internal/tasks"
+	"sandbox.internal/test/wait"
 )
 
 // TestAccess: an executor with the controller's key serves the controller's proofs for its own pod, until the pod is reset.
@@ -34,7 +35,7 @@ func TestAccess(t *testing.T) {
 			t.Fatal(err)
 		}
 		request.Header.Set(tasks.TokenHeader, token)
-		response, err := (&http.Client{Timeout: localPatience}).Do(request)
+		response, err := (&http.Client{Timeout: wait.Patience()}).Do(request)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -100,7 +101,7 @@ func TestSlowBody(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer connection.Close()
-	if err := connection.SetDeadline(time.Now().Add(localPatience)); err != nil {
+	if err := connection.SetDeadline(wait.Deadline()); err != nil {
 		t.Fatal(err)
 	}
 	answers := bufio.NewReader(connection)

@@ -11,6 +11,7 @@ import (
 	"sandbox.internal/internal/tasks"
 	"sandbox.internal/taskexecutor"
 	"sandbox.internal/test/random"
+	"sandbox.internal/test/wait"
 )
 
 // TestExecutorKilled: tasks go on without the executor, and the next one learns how they ended, also while there was none.
@@ -53,7 +54,7 @@ func TestShimKilled(t *testing.T) {
 	p := start(t, podOptions{})
 	script := "echo x >> /tmp/runs; setsid bash -c 'trap \"\" TERM HUP; (setsid sleep 7654321 &); sleep 7654321' & sleep 7654321"
 	p.put("seen", shell(script))
-	p.eventually("all of it runs", func() error {
+	wait.Succeeds(p.t, "all of it runs", func() error {
 		if n := len(p.processes("sleep 7654321")); n < 4 {
 			return fmt.Errorf("there are %d processes", n)
 		}
@@ -66,7 +67,7 @@ func TestShimKilled(t *testing.T) {
 	}
 
 	p.put("unseen", shell(script))
-	p.eventually("all of it runs", func() error {
+	wait.Succeeds(p.t, "all of it runs", func() error {
 		if n := len(p.processes("sleep 7654321")); n < 4 {
 			return fmt.Errorf("there are %d processes", n)
 		}
@@ -141,7 +142,7 @@ func TestReset(t *testing.T) {
 	p.put("b", shell("true"))
 	p.runs("a")
 	p.ended("b", tasks.Succeeded, "")
-	p.HTTP.Timeout = patience
+	p.HTTP.Timeout = wait.Patience()
 	result, err := p.Client.Reset(ctx)
 	if err != nil || strings.Join(result.Tasks, " ") != "a b" || result.KilledProcesses < 1 {
 		t.Errorf("reset: %+v, %v", result, err)
@@ -152,7 +153,7 @@ func TestReset(t *testing.T) {
 	if list, err := p.List(ctx); err != nil || len(list.Items) != 0 {
 		t.Errorf("tasks are left: %+v, %v", list, err)
 	}
-	p.eventually("the main container has ended", func() error {
+	wait.Succeeds(p.t, "the main container has ended", func() error {
 		out, err := run(ctx, "docker", "inspect", "-f", "{{.State.Status}} {{.State.ExitCode}}", p.main)
 		if strings.TrimSpace(out) != "exited 137" {
 			return fmt.Errorf("it is %s (%v)", out, err)
@@ -191,7 +192,7 @@ func TestWrongPods(t *testing.T) {
 	})
 	t.Run("no SYS_PTRACE", func(t *testing.T) {
 		p := start(t, podOptions{idle: true, caps: []string{"--cap-drop", "KILL"}})
-		p.eventually("the container ends and says why", func() error {
+		wait.Succeeds(p.t, "the container ends and says why", func() error {
 			state, _ := run(t.Context(), "docker", "inspect", "-f", "{{.State.Status}}", p.executor)
 			logs, _ := run(t.Context(), "docker", "logs", p.executor)
 			if strings.TrimSpace(state) != "exited" || !strings.Contains(logs, "SYS_PTRACE, KILL") {
@@ -235,7 +236,7 @@ func TestCrashes(t *testing.T) {
 	}
 	stop()
 	for _, place := range places {
-		p.eventually("the executor is killed at "+place, func() error {
+		wait.Succeeds(p.t, "the executor is killed at "+place, func() error {
 			left, err := p.armed.Left(place)
 			if err == nil && left > 0 {
 				err = fmt.Errorf("%d times of %d are left", left, rounds)

@@ -14,7 +14,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"go.uber.org/goleak"
@@ -22,6 +21,7 @@ import (
 	"sandbox.internal/internal/tasks"
 	"sandbox.internal/taskexecutor"
 	"sandbox.internal/test/program"
+	"sandbox.internal/test/wait"
 )
 
 // TestMain also is the shims, the tasks and the main containers of the executors that are part of the tests' process (local_test.go).
@@ -49,9 +49,6 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(code)
 }
-
-// patience is how long a test waits for what must happen.
-const patience = 90 * time.Second
 
 const token = "the-token-of-the-executor"
 
@@ -91,7 +88,7 @@ func command(t *testing.T, name string, args ...string) string {
 }
 
 func run(ctx context.Context, name string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*patience)
+	ctx, cancel := context.WithTimeout(ctx, 2*wait.Patience())
 	defer cancel()
 	out, err := exec.CommandContext(ctx, name, args...).CombinedOutput()
 	return string(out), err
@@ -208,7 +205,7 @@ func start(t *testing.T, o podOptions) *pod {
 	command(t, "docker", append(args, built)...)
 	p.address = strings.Fields(command(t, "docker", "port", p.pause, strconv.Itoa(tasks.Port)))[0]
 	transport := &http.Transport{DisableKeepAlives: true}
-	p.Client = &tasks.Client{BaseURL: "http://" + p.address, Token: token, HTTP: &http.Client{Transport: transport, Timeout: 2 * patience}}
+	p.Client = &tasks.Client{BaseURL: "http://" + p.address, Token: token, HTTP: &http.Client{Transport: transport, Timeout: 2 * wait.Patience()}}
 	if !o.idle {
 		p.answers()
 	}
@@ -221,41 +218,23 @@ func (p *pod) cleanUp(args ...string) {
 	}
 }
 
-// eventually waits until try succeeds.
-func (p *pod) eventually(what string, try func() error) {
-	p.t.Helper()
-	deadline := time.Now().Add(patience)
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := try()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			p.t.Fatalf("%s: not within %s: %v", what, patience, err)
-		}
-		<-tick.C
-	}
-}
-
 // answers waits until the executor answers.
 func (p *pod) answers() {
 	p.t.Helper()
-	p.eventually("the executor answers", func() error { _, err := p.List(p.t.Context()); return err })
+	wait.Succeeds(p.t, "the executor answers", func() error { _, err := p.List(p.t.Context()); return err })
 }
 
 // put is Put of what must be accepted. An executor that is being started again is waited for.
 func (p *pod) put(name string, task tasks.Task) {
 	p.t.Helper()
-	p.eventually("put "+name, func() error { _, err := p.Put(p.t.Context(), name, task); return err })
+	wait.Succeeds(p.t, "put "+name, func() error { _, err := p.Put(p.t.Context(), name, task); return err })
 }
 
 // until waits for a status of a taskexecutor.
 func (p *pod) until(name, what string, holds func(tasks.Status) bool) tasks.Status {
 	p.t.Helper()
 	var status tasks.Status
-	p.eventually(name+" "+what, func() (err error) {
+	wait.Succeeds(p.t, name+" "+what, func() (err error) {
 		if status, err = p.Get(p.t.Context(), name); err == nil && !holds(status) {
 			err = fmt.Errorf("it is %+v", status)
 		}
@@ -293,7 +272,7 @@ func (p *pod) sh(script string) string {
 // prints waits until a shell command in the main container prints something.
 func (p *pod) prints(script, want string) {
 	p.t.Helper()
-	p.eventually(script, func() error {
+	wait.Succeeds(p.t, script, func() error {
 		out, err := run(p.t.Context(), "docker", "exec", p.main, "bash", "-c", script)
 		if strings.TrimSpace(out) != want {
 			return fmt.Errorf("it prints %q, want %q (%v)", out, want, err)
@@ -371,7 +350,7 @@ func (p *pod) shim(name string) int {
 func (p *pod) one(find func() []int) int {
 	p.t.Helper()
 	var found []int
-	p.eventually("there is one such process", func() error {
+	wait.Succeeds(p.t, "there is one such process", func() error {
 		if found = find(); len(found) != 1 {
 			return fmt.Errorf("there are %d", len(found))
 		}
@@ -390,7 +369,7 @@ func (p *pod) signal(pid int, sig syscall.Signal) {
 // vanishes waits until no process has such a command line.
 func (p *pod) vanishes(words ...string) {
 	p.t.Helper()
-	p.eventually(fmt.Sprintf("no process is left of %q", words), func() error {
+	wait.Succeeds(p.t, fmt.Sprintf("no process is left of %q", words), func() error {
 		if found := p.processes(words...); len(found) > 0 {
 			return fmt.Errorf("there are %d", len(found))
 		}

@@ -13,6 +13,7 @@ import (
 
 	"sandbox.internal/internal/process"
 	"sandbox.internal/internal/tasks"
+	"sandbox.internal/test/wait"
 )
 
 // TestEndOnAFullDisk: how a task ended is recorded once there is room for it.
@@ -54,7 +55,7 @@ func TestStopOnAFullDisk(t *testing.T) {
 	if err := process.Send(shim, signalKill); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the shim has ended", func() bool {
+	wait.Until(t, "the shim has ended", func() bool {
 		select {
 		case <-ended:
 			return true
@@ -124,7 +125,7 @@ func TestUnreadable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is gone", func() bool {
+	wait.Until(t, "it is gone", func() bool {
 		select {
 		case <-gone:
 			return true
@@ -150,7 +151,7 @@ func TestFolderThatIsGone(t *testing.T) {
 	l.entries["task"].deleting = true
 	l.mu.Unlock()
 	l.nudge("task")
-	eventually(t, "the task is forgotten", func() bool {
+	wait.Until(t, "the task is forgotten", func() bool {
 		_, err := l.Get("task")
 		return tasks.HasCode(err, tasks.CodeNotFound)
 	})

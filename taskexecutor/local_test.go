@@ -21,10 +21,8 @@ import (
 
 	"sandbox.internal/internal/process"
 	"sandbox.internal/internal/tasks"
+	"sandbox.internal/test/wait"
 )
-
-// localPatience is how long these tests wait for what must happen.
-const localPatience = 30 * time.Second
 
 // local is an executor of the tests' process, whose shims are the test binary. Its main container is a process in a mount namespace of its
 // own, which sees the files of the test.
@@ -115,22 +113,10 @@ func (l *local) said() string {
 	return string(data)
 }
 
-// eventually waits until something holds.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(localPatience); !holds(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %s: %s", localPatience, what)
-		}
-	}
-}
-
 // says waits until the log has a text.
 func (l *local) says(text string) {
 	l.t.Helper()
-	eventually(l.t, "the log has "+text, func() bool { return strings.Contains(l.said(), text) })
+	wait.Until(l.t, "the log has "+text, func() bool { return strings.Contains(l.said(), text) })
 }
 
 // put makes a task that needs no grace, and returns its folder.
@@ -154,7 +140,7 @@ func (l *local) putTask(name string, task tasks.Task) folder {
 func (l *local) until(name, what string, holds func(tasks.Status) bool) tasks.Status {
 	l.t.Helper()
 	var status tasks.Status
-	eventually(l.t, name+" "+what, func() bool {
+	wait.Until(l.t, name+" "+what, func() bool {
 		var err error
 		if status, err = l.Get(name); err != nil {
 			l.t.Fatal(err)

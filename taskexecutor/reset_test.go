@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"sandbox.internal/internal/tasks"
+	"sandbox.internal/test/wait"
 )
 
 // TestPutBesideAReset: a task that is asked for before a reset does not outlive it.
@@ -20,7 +21,7 @@ func TestPutBesideAReset(t *testing.T) {
 			t.Errorf("put: %v", err)
 		}
 	})
-	eventually(t, "the put waits for what goes on", func() bool {
+	wait.Until(t, "the put waits for what goes on", func() bool {
 		stacks := make([]byte, 1<<20)
 		for stack := range strings.SplitSeq(string(stacks[:runtime.Stack(stacks, true)]), "\n\n") {
 			if strings.Contains(stack, "(*Executor).Put(") && strings.Contains(stack, "sync.(*Mutex).Lock") {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"sandbox.internal/internal/tasks"
+	"sandbox.internal/test/wait"
 )
 
 // TestInsideTheMainContainer: a task is in the main container as if its first process had started it.
@@ -193,7 +194,7 @@ func TestDelete(t *testing.T) {
 		t.Errorf("the next executor does not have it: %+v", status)
 	}
 	p.sh("touch /tmp/go")
-	p.eventually("it is gone", func() error {
+	wait.Succeeds(p.t, "it is gone", func() error {
 		gone, err := p.Delete(ctx, "slow", time.Second)
 		if err == nil && !gone {
 			err = errors.New("it is still there")
@@ -256,7 +257,7 @@ func TestWait(t *testing.T) {
 	}
 	p.put("task", shell("while ! test -e /tmp/go; do sleep 0.01; done"))
 	seen := make(map[tasks.State]bool)
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, wait.Patience())
 	defer cancel()
 	for !seen[tasks.Succeeded] {
 		if list, err = p.Wait(ctx, list.Version, tasks.MaxWait); err != nil || len(list.Items) != 1 {

@@ -13,6 +13,7 @@ import (
 
 	"sandbox.internal/clients/cli"
 	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/test/wait"
 )
 
 // These tests are about a daemon that the sandbox's own program has replaced.
@@ -212,7 +213,7 @@ func TestInterruptsOfCodeDoNotWait(t *testing.T) {
 	if _, err := io.ReadFull(shown, make([]byte, len("on\n"))); err != nil { // an interrupt is for the cell now
 		t.Fatal(err)
 	}
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(wait.Patience())
 	for i := range 3 {
 		select {
 		case signals <- os.Interrupt:

@@ -1,7 +1,6 @@
 package cli_test
 
 import (
-	"context"
 	"io"
 	"log"
 	"net"
@@ -12,10 +11,10 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"sandbox.internal/clients/cli"
 	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/test/wait"
 )
 
 // TestNamesOfEndedSandboxes: of several that have ended the newest is meant, and one that lives before all of them.
@@ -198,8 +197,7 @@ func TestUntrustedCertificate(t *testing.T) {
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	server.StartTLS()
 	defer server.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	ctx := wait.Context(t)
 	for _, args := range [][]string{{"ls"}, {"events"}, {"create", "example/image:1"}} {
 		connections.Store(0)
 		got := run(ctx, map[string]string{"SANDBOX_URL": server.URL}, args...)

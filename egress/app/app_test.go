@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	gen "sandbox.internal/gen/egress"
+	"sandbox.internal/test/wait"
 )
 
 const fewNames = `{"defaultAction": "deny", "egress": [
@@ -98,9 +99,8 @@ for port in 853, 443, 5353:
 		addr := command(t, "docker", "inspect", "-f", "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}", s.name+"-s")
 		for _, port := range []string{"8123", "53"} {
 			command(t, "docker", "exec", "-d", s.name, "python3", "-m", "http.server", port)
-			s.eventually(t, "the sandbox's server answers", func() error {
-				client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-				response, err := client.Get("http://" + net.JoinHostPort(addr, port) + "/")
+			wait.Succeeds(t, "the sandbox's server answers", func() error {
+				response, err := wait.Client().Get("http://" + net.JoinHostPort(addr, port) + "/")
 				if err != nil {
 					return err
 				}
@@ -300,7 +300,7 @@ for host in "", "127.0.0.1", "127.0.0.9", socket.gethostbyname(socket.gethostnam
 		t.Fatal(err)
 	}
 	var health gen.Health
-	s.eventually(t, "the guard is back", func() error {
+	wait.Succeeds(t, "the guard is back", func() error {
 		if err := s.call(t, http.MethodGet, "/healthz", "", &health); err != nil {
 			return err
 		}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"sandbox.internal/test/wait"
 )
 
 // talk is a program in the sandbox that sends a line over and over, and prints what comes back and how it ends.
@@ -61,7 +63,7 @@ func (s *sandbox) converse(t *testing.T, host string) *conversation {
 // next waits for a line with the prefix.
 func (c *conversation) next(t *testing.T, prefix string) {
 	t.Helper()
-	timeout := time.After(patience)
+	timeout := time.After(wait.Patience())
 	last := ""
 	for {
 		select {
@@ -76,7 +78,7 @@ func (c *conversation) next(t *testing.T, prefix string) {
 				t.Fatalf("the conversation was cut: %s; wanted %q", line, prefix)
 			}
 		case <-timeout:
-			t.Fatalf("no %q within %s; the last line was %q", prefix, patience, last)
+			t.Fatalf("no %q within %s; the last line was %q", prefix, wait.Patience(), last)
 		}
 	}
 }

@@ -19,13 +19,14 @@ import (
 	"sandbox.internal/openapi/document"
 	"sandbox.internal/openapi/serve/servetest"
 	"sandbox.internal/openapi/sse"
+	"sandbox.internal/test/wait"
 )
 
 // decided waits for a decision and returns it.
 func (s *sandbox) decided(t *testing.T, kind gen.DecisionKind, target string, action gen.NetworkAction) gen.Decision {
 	t.Helper()
 	var found gen.Decision
-	s.eventually(t, fmt.Sprintf("%s %s %s", action, kind, target), func() error {
+	wait.Succeeds(t, fmt.Sprintf("%s %s %s", action, kind, target), func() error {
 		var list gen.DecisionList
 		if err := s.call(t, http.MethodGet, "/decisions", "", &list); err != nil {
 			return err
@@ -95,7 +96,7 @@ func TestDecisionsAreRecordedAndFollowed(t *testing.T) {
 // follow reads the stream until an event is the wanted one, and returns that event's id.
 func (s *sandbox) follow(t *testing.T, after string, wanted func(gen.Decision) bool) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 	defer cancel()
 	header := http.Header{"Accept": {"text/event-stream"}}
 	if after != "" {
@@ -168,7 +169,7 @@ func TestAThousandNamesASecondLoseNoAnswer(t *testing.T) {
 	for worker := range workers {
 		go func() {
 			results <- s.inside(t, func() error {
-				client := dns.Client{Timeout: patience}
+				client := dns.Client{Timeout: wait.Patience()}
 				for n := worker; n < names; n += workers {
 					question := new(dns.Msg).SetQuestion(fmt.Sprintf("n%d.test.", n), dns.TypeA)
 					answer, _, err := client.Exchange(question, "127.0.0.11:53")
@@ -194,7 +195,7 @@ func TestAThousandNamesASecondLoseNoAnswer(t *testing.T) {
 	first, guard := s.processes(t)
 	memory := resident(t, first) + resident(t, guard)
 	t.Logf("%d names in %s: %.0f a second; %d KiB resident (process 1 and the guard)", names, took, names/took.Seconds(), memory)
-	s.eventually(t, "memory is given back", func() error {
+	wait.Succeeds(t, "memory is given back", func() error {
 		if memory := resident(t, first) + resident(t, guard); memory > mostMemory {
 			return fmt.Errorf("%d KiB are resident, more than %d", memory, mostMemory)
 		}

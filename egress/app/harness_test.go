@@ -18,19 +18,16 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/test/program"
+	"sandbox.internal/test/wait"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// patience is how long a test waits for what must happen.
-const patience = 60 * time.Second
 
 const token = "the-token-of-the-sidecar"
 
@@ -52,7 +49,7 @@ func command(t *testing.T, name string, args ...string) string {
 }
 
 func run(ctx context.Context, name string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*patience)
+	ctx, cancel := context.WithTimeout(ctx, 2*wait.Patience())
 	defer cancel()
 	out, err := exec.CommandContext(ctx, name, args...).CombinedOutput()
 	return string(out), err
@@ -83,7 +80,7 @@ func image(t *testing.T) string {
 		t.Fatal(err)
 	}
 	tag := "sandbox/egress-test:" + uuid.NewString()
-	load := exec.CommandContext(t.Context(), "docker", "import", "-c", `ENTRYPOINT ["/egress-init", "/egress"]`, "-", tag)
+	load := wait.Command(t, "docker", "import", "-c", `ENTRYPOINT ["/egress-init", "/egress"]`, "-", tag)
 	load.Stdin = &archive
 	if out, err := load.CombinedOutput(); err != nil {
 		t.Fatalf("docker import: %v\n%s", err, out)
@@ -125,26 +122,8 @@ func launch(t *testing.T, policy string, where func(*outside) []string) *sandbox
 	command(t, "docker", "run", "-d", "--name", s.name, "--network", "container:"+sidecar, "--cap-drop", "NET_ADMIN", "--cap-drop", "NET_RAW",
 		"--security-opt", "no-new-privileges", "--init", "sandbox/base:dev", "sleep", "infinity")
 	s.address = strings.Fields(command(t, "docker", "port", sidecar, "18080"))[0]
-	s.eventually(t, "the wall stands", func() error { return s.call(t, http.MethodGet, "/healthz", "", nil) })
+	wait.Succeeds(t, "the wall stands", func() error { return s.call(t, http.MethodGet, "/healthz", "", nil) })
 	return s
-}
-
-// eventually waits until try succeeds.
-func (s *sandbox) eventually(t *testing.T, what string, try func() error) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := try()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within %s: %v", what, patience, err)
-		}
-		<-tick.C
-	}
 }
 
 // call sends a request to the sidecar's API and reads a 200 answer into out.
@@ -179,8 +158,7 @@ func (s *sandbox) send(ctx context.Context, method, path, body string, header ht
 	}
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("X-EGRESS-ACCESS-TOKEN", token)
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	return client.Do(request)
+	return wait.Client().Do(request)
 }
 
 // must is call for requests that have to succeed.
@@ -251,7 +229,7 @@ func (s *sandbox) holdGuardDead(t *testing.T) (goOn func() error) {
 	if err := unix.Kill(guard, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	s.eventually(t, "the guard is dead", func() error {
+	wait.Succeeds(t, "the guard is dead", func() error {
 		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", guard))
 		// The first thread may be gone while others still hold the files of the process, and with them the gate.
 		threads, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", guard))

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	gen "sandbox.internal/gen/egress"
+	"sandbox.internal/test/wait"
 )
 
 // TestRootCannotChangeTheNameServers: a guard that is started again asks those that its network was made with, although root in the sandbox
@@ -20,7 +21,7 @@ func TestRootCannotChangeTheNameServers(t *testing.T) {
 		if err := syscall.Kill(guard, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		s.eventually(t, "the guard is back", func() error {
+		wait.Succeeds(t, "the guard is back", func() error {
 			var health gen.Health
 			if err := s.call(t, http.MethodGet, "/healthz", "", &health); err != nil {
 				return err

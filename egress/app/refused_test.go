@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"sandbox.internal/test/wait"
 )
 
 // TestTheAPIRefusesWhileTheGateIsClosed: its clients learn at once that there is no guard, and so try again without a second's pause. The
@@ -25,7 +27,7 @@ func TestTheAPIRefusesWhileTheGateIsClosed(t *testing.T) {
 	// The first try of a connection that is dropped is repeated after a second; many tries in less time than that cannot all be repeated ones.
 	began := time.Now()
 	for range 10 {
-		conn, err := net.DialTimeout("tcp4", address, patience)
+		conn, err := net.DialTimeout("tcp4", address, wait.Patience())
 		if err == nil {
 			conn.Close()
 		}
@@ -33,7 +35,7 @@ func TestTheAPIRefusesWhileTheGateIsClosed(t *testing.T) {
 			t.Fatalf("after %v a connection gives %v, want it refused", time.Since(began), err)
 		}
 	}
-	if err := open.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := open.SetDeadline(wait.Deadline()); err != nil {
 		t.Fatal(err)
 	}
 	_, _ = open.Write([]byte("GET /healthz HTTP/1.1\r\n")) // on a connection that has ended it may fail already
@@ -43,5 +45,5 @@ func TestTheAPIRefusesWhileTheGateIsClosed(t *testing.T) {
 	if err := goOn(); err != nil {
 		t.Fatal(err)
 	}
-	s.eventually(t, "the guard is back", func() error { return s.call(t, http.MethodGet, "/healthz", "", nil) })
+	wait.Succeeds(t, "the guard is back", func() error { return s.call(t, http.MethodGet, "/healthz", "", nil) })
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/miekg/dns"
 
 	"sandbox.internal/egress/dnsproxy"
+	"sandbox.internal/test/wait"
 )
 
 func dial(t *testing.T, server string) net.Conn {
@@ -28,7 +29,7 @@ func dial(t *testing.T, server string) net.Conn {
 func prepared(t *testing.T, conn net.Conn) net.Conn {
 	t.Helper()
 	t.Cleanup(func() { conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetDeadline(wait.Deadline()); err != nil {
 		t.Fatal(err)
 	}
 	return conn

@@ -18,11 +18,10 @@ import (
 
 	"sandbox.internal/egress/dnsproxy"
 	"sandbox.internal/egress/policy"
+	"sandbox.internal/test/wait"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-const patience = 30 * time.Second
 
 // decider decides by a policy and records its calls.
 type decider struct {
@@ -131,7 +130,7 @@ func start(t *testing.T, text string, upstream ...netip.AddrPort) (*decider, str
 
 func ask(t *testing.T, network, server, name string, kind uint16) *dns.Msg {
 	t.Helper()
-	client := dns.Client{Net: network, Timeout: patience}
+	client := dns.Client{Net: network, Timeout: wait.Patience()}
 	question := new(dns.Msg).SetQuestion(name, kind)
 	question.SetEdns0(1232, false)
 	answer, _, err := client.Exchange(question, server)

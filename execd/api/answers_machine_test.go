@@ -22,6 +22,7 @@ import (
 	"sandbox.internal/execd/internal/metrics"
 	gen "sandbox.internal/gen/execd"
 	"sandbox.internal/openapi/conform"
+	"sandbox.internal/test/wait"
 )
 
 // conflicts are things in the way, and things in use: a mount point, and a program that runs.
@@ -37,7 +38,7 @@ func conflicts(t *testing.T, transport *conform.Transport) []answer {
 	d := execd.start(t, transport)
 	// The program runs once its name is that of its process.
 	without := d.background(t, "exec "+program+" 60")
-	eventually(t, "the program runs", func() bool {
+	wait.Until(t, "the program runs", func() bool {
 		running, _ := filepath.Glob("/proc/[0-9]*/exe")
 		for _, link := range running {
 			if target, err := os.Readlink(link); err == nil && target == program {

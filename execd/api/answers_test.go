@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"sandbox.internal/openapi/document"
+	"sandbox.internal/test/wait"
 )
 
 // unprovoked are the answers that the contract declares and no test can bring about, with the reason.
@@ -103,7 +104,7 @@ type answer struct {
 
 func (a answer) check(t *testing.T) {
 	method, target, _ := strings.Cut(a.target, " ")
-	ctx, cancel := context.WithTimeout(t.Context(), deadline) // instead of the error there may be a stream that does not end
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience()) // instead of the error there may be a stream that does not end
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, method, a.on.url+target, strings.NewReader(a.body))
 	must(t, err)

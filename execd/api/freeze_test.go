@@ -6,6 +6,7 @@ import (
 
 	gen "sandbox.internal/gen/execd"
 	"sandbox.internal/openapi/conform"
+	"sandbox.internal/test/wait"
 )
 
 func (d *daemon) freeze(t *testing.T) {
@@ -48,7 +49,7 @@ func TestFrozenSandbox(t *testing.T) {
 	d := (&child{}).start(t, newTransport(t))
 	path := t.TempDir() + "/file"
 	id := d.background(t, "echo $$; n=0; while :; do n=$((n+1)); echo $n >"+path+"; sleep 0.01; done")
-	eventually(t, "the command works", func() bool {
+	wait.Until(t, "the command works", func() bool {
 		response, err := d.client.GetFilesInfo(t.Context(), &gen.GetFilesInfoParams{Path: []string{path}})
 		if err != nil {
 			return false
@@ -73,7 +74,7 @@ func TestFrozenSandbox(t *testing.T) {
 	}
 	d.thaw(t)
 	d.thaw(t)
-	eventually(t, "the command goes on", func() bool { return read(t, path) != before })
+	wait.Until(t, "the command goes on", func() bool { return read(t, path) != before })
 	d.interrupt(t, id)
 	d.ended(t, id)
 }

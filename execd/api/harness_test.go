@@ -30,16 +30,7 @@ import (
 	"sandbox.internal/internal/process"
 	"sandbox.internal/openapi/conform"
 	"sandbox.internal/openapi/document"
-)
-
-const (
-	// deadline bounds single messages and answers, and the end of a daemon.
-	deadline = 30 * time.Second
-	// patience bounds whatever eventually waits for: only a hang takes so long, also where many others use the processors.
-	patience = 2 * time.Minute
-	// longest bounds every request of the tests' clients to the end of its answer, streams included: an answer that does not end fails its
-	// test, and does not keep it.
-	longest = 4 * time.Minute
+	"sandbox.internal/test/wait"
 )
 
 // contract is the document that every answer is held to; it is never changed.
@@ -84,19 +75,14 @@ func startWith(t *testing.T, settings config.Settings) *daemon {
 	go func() { stopped <- execd.Run(ctx) }()
 	t.Cleanup(func() {
 		stop()
-		select {
-		case err := <-stopped:
-			must(t, err)
-		case <-time.After(deadline):
-			t.Errorf("the daemon has not stopped within %v", deadline)
-		}
+		must(t, wait.For(t, "the end of the daemon", stopped))
 	})
 	return connect(t, "http://"+execd.Addr(), newTransport(t))
 }
 
 func connect(t *testing.T, url string, transport *conform.Transport) *daemon {
 	t.Helper()
-	d := &daemon{url: url, http: &http.Client{Transport: transport, Timeout: longest}, contract: transport}
+	d := &daemon{url: url, http: &http.Client{Transport: transport, Timeout: wait.Patience()}, contract: transport}
 	var err error
 	d.client, err = gen.NewClient(url, gen.WithHTTPClient(d.http))
 	must(t, err)
@@ -168,7 +154,7 @@ func (c *child) start(t *testing.T, transport *conform.Transport) *daemon {
 	t.Cleanup(func() {
 		if !killed {
 			process.Process.Signal(syscall.SIGTERM)
-			late := time.AfterFunc(deadline, func() { _ = process.Process.Kill() }) // Wait returns that it was killed
+			late := time.AfterFunc(wait.Patience(), func() { _ = process.Process.Kill() }) // Wait returns that it was killed
 			defer late.Stop()
 			must(t, process.Wait())
 		}
@@ -179,7 +165,7 @@ func (c *child) start(t *testing.T, transport *conform.Transport) *daemon {
 			t.Logf("the child said:\n%s", c.output.bytes())
 		}
 	})
-	eventually(t, "the child listens", func() bool {
+	wait.Until(t, "the child listens", func() bool {
 		for line := range bytes.Lines(c.output.bytes()) {
 			if json.Unmarshal(line, &listening) == nil && listening.Address != "" {
 				return true
@@ -358,18 +344,6 @@ func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
-	}
-}
-
-// eventually polls until what it waits for is true.
-func eventually(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	poll := time.NewTicker(2 * time.Millisecond)
-	defer poll.Stop()
-	for end := time.Now().Add(patience); !done(); <-poll.C {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
 	}
 }
 

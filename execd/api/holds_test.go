@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	gen "sandbox.internal/gen/execd"
+	"sandbox.internal/test/wait"
 )
 
 // held is what a daemon holds.
@@ -48,7 +49,7 @@ func (c *child) holds(t *testing.T) held {
 	before := len(c.output.bytes())
 	must(t, syscall.Kill(c.pid, syscall.SIGUSR1))
 	var now held
-	eventually(t, "the child reports what it holds", func() bool {
+	wait.Until(t, "the child reports what it holds", func() bool {
 		for line := range bytes.Lines(c.output.bytes()[before:]) {
 			if json.Unmarshal(line, &now) == nil && now.Goroutines > 0 {
 				return true
@@ -98,7 +99,7 @@ func (c *child) backTo(t *testing.T, before held) {
 			t.Logf("the child held %+v and holds %+v", before, now)
 		}
 	}()
-	eventually(t, "the child releases everything", func() bool {
+	wait.Until(t, "the child releases everything", func() bool {
 		now = c.holds(t)
 		return now.Goroutines <= before.Goroutines && now.descriptors <= before.descriptors && now.processes <= before.processes
 	})

@@ -18,10 +18,10 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	gen "sandbox.internal/gen/execd"
 	"sandbox.internal/test/random"
+	"sandbox.internal/test/wait"
 )
 
 // crowd is a client with room for many streams at once.
@@ -45,7 +45,7 @@ func TestThousandStreamsAtOnce(t *testing.T) {
 	must(t, err)
 	defer release.Close()
 
-	client := &http.Client{Transport: crowd(t), Timeout: longest}
+	client := &http.Client{Transport: crowd(t), Timeout: wait.Patience()}
 	var begun, ended sync.WaitGroup
 	begun.Add(streams)
 	for i := range streams {
@@ -171,7 +171,7 @@ func TestTenThousandCommandsLeaveNothing(t *testing.T) {
 	const commands = 10_000
 	execd := &child{}
 	d := execd.start(t, newTransport(t))
-	client := &http.Client{Transport: crowd(t), Timeout: longest}
+	client := &http.Client{Transport: crowd(t), Timeout: wait.Patience()}
 	run := func() error {
 		events, err := d.follow(t.Context(), client, ":", func() {})
 		if err == nil && (len(events) != 2 || events[1].Type != "execution_complete") {
@@ -264,7 +264,7 @@ func (d *daemon) cutAfter(ctx context.Context, request string, limit, first int6
 		return nil, err
 	}
 	defer connection.Close()
-	if err := connection.SetDeadline(time.Now().Add(longest)); err != nil {
+	if err := connection.SetDeadline(wait.Deadline()); err != nil {
 		return nil, err
 	}
 	connection.(*net.TCPConn).SetLinger(0) // the daemon learns of it as of a client that crashed

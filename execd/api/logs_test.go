@@ -12,6 +12,7 @@ import (
 
 	"sandbox.internal/execd/config"
 	gen "sandbox.internal/gen/execd"
+	"sandbox.internal/test/wait"
 )
 
 // logs reads a command's output after a cursor, and returns it with the next one.
@@ -26,7 +27,7 @@ func (d *daemon) logs(t *testing.T, id string, cursor *int64) (string, int64) {
 
 func (d *daemon) ended(t *testing.T, id string) {
 	t.Helper()
-	eventually(t, "the command ends", func() bool { return !d.status(t, id).Running })
+	wait.Until(t, "the command ends", func() bool { return !d.status(t, id).Running })
 }
 
 func TestLogsAfterACursor(t *testing.T) {
@@ -104,7 +105,7 @@ func TestLogsOfARunningCommandHaveItsUnfinishedLine(t *testing.T) {
 	} {
 		var text string
 		var next int64
-		eventually(t, fmt.Sprintf("the logs have %q", step.want), func() bool {
+		wait.Until(t, fmt.Sprintf("the logs have %q", step.want), func() bool {
 			text, next = d.logs(t, id, step.cursor)
 			return text == step.want
 		})
@@ -134,7 +135,7 @@ func TestPollingLosesAndRepeatsNothing(t *testing.T) {
 	var all strings.Builder
 	var cursor *int64
 	polls := 0
-	eventually(t, "the command ends", func() bool {
+	wait.Until(t, "the command ends", func() bool {
 		running := d.status(t, id).Running
 		text, next := d.logs(t, id, cursor)
 		if running { // what is behind the last newline comes again

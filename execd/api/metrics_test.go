@@ -9,6 +9,7 @@ import (
 	"time"
 
 	gen "sandbox.internal/gen/execd"
+	"sandbox.internal/test/wait"
 )
 
 func checkMetrics(t *testing.T, data []byte) gen.Metrics {
@@ -106,7 +107,7 @@ func TestWatchedMetricsComeEverySecond(t *testing.T) {
 		times = append(times, checkMetrics(t, []byte(data)).Timestamp)
 	}
 	// One that is late on a busy machine comes closer to the next, or is left out.
-	if took := times[2] - times[0]; took < 1000 || took > deadline.Milliseconds() {
+	if took := times[2] - times[0]; took < 1000 || took > 30_000 {
 		t.Errorf("%d ms from the first event to the third, want about 2000", took)
 	}
 }
@@ -115,7 +116,7 @@ func TestHeadIsAnsweredLikeGet(t *testing.T) {
 	t.Parallel()
 	d := start(t)
 	// The contract does not list HEAD, which HTTP has for every GET.
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: longest}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: wait.Patience()}
 	response, err := client.Head(d.url + "/metrics")
 	must(t, err)
 	response.Body.Close()

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	gen "sandbox.internal/gen/execd"
+	"sandbox.internal/test/wait"
 )
 
 // pathRequest is a request about one path.
@@ -148,7 +149,7 @@ func TestNamesThatAreNotUTF8(t *testing.T) {
 	dir := t.TempDir()
 	one, other := write(t, filepath.Join(dir, "a\xfe"), "1"), filepath.Join(dir, "a\xff")
 	plain := write(t, filepath.Join(dir, "b"), "3")
-	ctx, leave := context.WithTimeout(t.Context(), deadline)
+	ctx, leave := context.WithTimeout(t.Context(), wait.Patience())
 	defer leave()
 	watched := d.watch(ctx, t, dir, false)
 	watched.file()

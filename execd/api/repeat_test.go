@@ -15,6 +15,7 @@ import (
 	"time"
 
 	gen "sandbox.internal/gen/execd"
+	"sandbox.internal/test/wait"
 )
 
 // made sends a request that makes something with a key, and returns the status, the id in the header and the body.
@@ -118,7 +119,7 @@ func TestRepeatedTerminalIsGone(t *testing.T) {
 	_, _, data := d.made(t, "/pty", "k1", request)
 	var first gen.TerminalAccepted
 	must(t, json.Unmarshal(data, &first))
-	eventually(t, "the terminal is forgotten", func() bool {
+	wait.Until(t, "the terminal is forgotten", func() bool {
 		d.terminal(t, gen.TerminalRequest{Command: new("true")})
 		response, err := d.client.GetTerminal(t.Context(), first.ID)
 		must(t, err)
@@ -146,7 +147,7 @@ func TestRepeatedAfterARestart(t *testing.T) {
 		t.Fatalf("%d %s", status, data)
 	}
 	var pid int
-	eventually(t, "the command runs", func() bool {
+	wait.Until(t, "the command runs", func() bool {
 		data, _ := os.ReadFile(file) // it is not there yet
 		_, err := fmt.Sscanln(string(data), &pid)
 		return err == nil
@@ -174,7 +175,7 @@ func TestRepeatedAfterARestart(t *testing.T) {
 		t.Errorf("%q and %q: %s %s", made, again, response.Status, data)
 	}
 	// A request that was first sent to this execd, and did not arrive, is done.
-	eventually(t, "execd has run for a second longer", func() bool {
+	wait.Until(t, "execd has run for a second longer", func() bool {
 		response, _ := d.askWith(t, "/command", "k3", short, "100")
 		return response.StatusCode == http.StatusOK
 	})

@@ -9,9 +9,9 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	gen "sandbox.internal/gen/execd"
+	"sandbox.internal/test/wait"
 )
 
 // put writes to the standard input of a command and demands a status.
@@ -114,7 +114,7 @@ func (d *daemon) cutStdin(t *testing.T, id string, offset int, body []byte, sent
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(d.url, "http://"))
 	must(t, err)
 	defer conn.Close()
-	must(t, conn.SetDeadline(time.Now().Add(longest)))
+	must(t, conn.SetDeadline(wait.Deadline()))
 	_, err = fmt.Fprintf(conn, "POST /command/%s/stdin?offset=%d&end=true HTTP/1.1\r\nHost: execd\r\n"+
 		"Content-Type: application/octet-stream\r\nContent-Length: %d\r\n\r\n%s", id, offset, len(body), body[:sent])
 	must(t, err)

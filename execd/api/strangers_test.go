@@ -13,6 +13,7 @@ import (
 	"time"
 
 	gen "sandbox.internal/gen/execd"
+	"sandbox.internal/test/wait"
 )
 
 const strangersToken = "open-sesame"
@@ -39,7 +40,7 @@ func strangers(t *testing.T, d *daemon, count int, said []byte, then func(net.Co
 					return
 				}
 				conns = append(conns, conn)
-				_ = conn.SetDeadline(time.Now().Add(longest))
+				_ = conn.SetDeadline(wait.Deadline())
 				_, _ = conn.Write(said) // the daemon may have closed it
 				then(conn)
 			}

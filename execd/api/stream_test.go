@@ -17,6 +17,7 @@ import (
 
 	gen "sandbox.internal/gen/execd"
 	"sandbox.internal/test/random"
+	"sandbox.internal/test/wait"
 )
 
 func TestForegroundStream(t *testing.T) {
@@ -152,7 +153,7 @@ func TestReaderThatStopsReading(t *testing.T) {
 	s.sparse = true
 	s.until("init")
 	away := time.NewTimer(2 * time.Second)
-	eventually(t, "the command has written everything", func() bool {
+	wait.Until(t, "the command has written everything", func() bool {
 		_, err := os.Stat(marker)
 		return err == nil
 	})
@@ -299,7 +300,7 @@ func TestClosedConnectionDoesNotEndTheCommand(t *testing.T) {
 	last := s.until("stdout").id
 	leave()
 	write(t, fifo, "\n")
-	eventually(t, "the command goes on without its client", func() bool {
+	wait.Until(t, "the command goes on without its client", func() bool {
 		_, err := os.Stat(marker)
 		return err == nil
 	})

@@ -23,6 +23,7 @@ import (
 	"sandbox.internal/execd/terminal"
 	gen "sandbox.internal/gen/execd"
 	"sandbox.internal/openapi/conform"
+	"sandbox.internal/test/wait"
 )
 
 func (d *daemon) terminal(t *testing.T, request gen.TerminalRequest) string {
@@ -68,7 +69,7 @@ func (d *daemon) attachAt(t *testing.T, url string, client *http.Client) *viewer
 
 // next takes one message.
 func (v *viewer) next() error {
-	ctx, cancel := context.WithTimeout(v.t.Context(), deadline)
+	ctx, cancel := context.WithTimeout(v.t.Context(), wait.Patience())
 	defer cancel()
 	kind, data, err := v.connection.Read(ctx)
 	if err != nil {
@@ -111,7 +112,7 @@ func (v *viewer) end() websocket.StatusCode {
 
 func (v *viewer) send(kind websocket.MessageType, text string) {
 	v.t.Helper()
-	ctx, cancel := context.WithTimeout(v.t.Context(), deadline)
+	ctx, cancel := context.WithTimeout(v.t.Context(), wait.Patience())
 	defer cancel()
 	must(v.t, v.connection.Write(ctx, kind, []byte(text)))
 }
@@ -153,7 +154,7 @@ func TestTerminalSession(t *testing.T) {
 	if code := late.end(); code != websocket.StatusNormalClosure || late.exit == nil || *late.exit != 7 || !bytes.Equal(late.text, two.text) {
 		t.Errorf("closed with %v, exit code %v; the replay differs: %t", code, late.exit, !bytes.Equal(late.text, two.text))
 	}
-	eventually(t, "every viewer has left", func() bool { return d.terminalStatus(t, id).Viewers == 0 })
+	wait.Until(t, "every viewer has left", func() bool { return d.terminalStatus(t, id).Viewers == 0 })
 }
 
 func TestTerminalThroughTheProxy(t *testing.T) {
@@ -163,7 +164,7 @@ func TestTerminalThroughTheProxy(t *testing.T) {
 	id := d.terminal(t, gen.TerminalRequest{Command: new("cat")})
 	plain := &http.Transport{}
 	t.Cleanup(plain.CloseIdleConnections)
-	v := d.attachAt(t, d.url+"/proxy/"+port+"/pty/"+id+"/attach", &http.Client{Transport: plain, Timeout: longest})
+	v := d.attachAt(t, d.url+"/proxy/"+port+"/pty/"+id+"/attach", &http.Client{Transport: plain, Timeout: wait.Patience()})
 	v.enter("hello\r")
 	v.until("hello\r\nhello\r\n")
 }
@@ -186,7 +187,7 @@ func TestTerminalViewerThatStopsReading(t *testing.T) {
 	id := d.terminal(t, gen.TerminalRequest{Command: new("sh"), Args: []string{"-c", script}})
 	v := d.attach(t, id)
 	v.enter("\r")
-	eventually(t, "the program ends", func() bool { return !d.terminalStatus(t, id).Running })
+	wait.Until(t, "the program ends", func() bool { return !d.terminalStatus(t, id).Running })
 	if code := v.end(); code != websocket.StatusNormalClosure || v.exit == nil || *v.exit != 5 {
 		t.Errorf("closed with %v, exit code %v", code, v.exit)
 	}
@@ -210,7 +211,7 @@ func TestTerminalViewerThatLeavesWhileItsInputWaits(t *testing.T) {
 	time.Sleep(100 * time.Millisecond)         // so that it is the first
 	stays.enter("from the other")
 	leaves.connection.CloseNow()
-	eventually(t, "the viewer has left", func() bool { return d.terminalStatus(t, id).Viewers == 1 })
+	wait.Until(t, "the viewer has left", func() bool { return d.terminalStatus(t, id).Viewers == 1 })
 	time.Sleep(10 * time.Second) // several pings
 	write(t, filepath.Join(dir, "go"), "")
 	stays.until("from the other")
@@ -224,7 +225,7 @@ func TestTerminalSizeOfNothing(t *testing.T) {
 	v := d.attach(t, id)
 	v.say(`{"type":"resize","rows":0,"cols":0}`)
 	v.say(`{"type":"resize","rows":41,"cols":90}`)
-	eventually(t, "the terminal has the size that came then", func() bool { return d.terminalStatus(t, id).Rows == 41 })
+	wait.Until(t, "the terminal has the size that came then", func() bool { return d.terminalStatus(t, id).Rows == 41 })
 	if cols := d.terminalStatus(t, id).Cols; cols != 90 {
 		t.Errorf("%d columns", cols)
 	}

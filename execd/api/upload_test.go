@@ -17,9 +17,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	gen "sandbox.internal/gen/execd"
+	"sandbox.internal/test/wait"
 )
 
 func digestOf(content string) string {
@@ -220,7 +220,7 @@ func TestUploadCutShort(t *testing.T) {
 				connection, err := net.Dial("tcp", strings.TrimPrefix(d.url, "http://"))
 				must(t, err)
 				defer connection.Close()
-				must(t, connection.SetDeadline(time.Now().Add(longest)))
+				must(t, connection.SetDeadline(wait.Deadline()))
 				fmt.Fprintf(connection, "POST /files/upload HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=b\r\nContent-Length: %d\r\n\r\n%s", length, rest)
 				must(t, connection.(*net.TCPConn).CloseWrite())
 				got, err := io.ReadAll(connection)

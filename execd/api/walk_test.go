@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	gen "sandbox.internal/gen/execd"
+	"sandbox.internal/test/wait"
 )
 
 // forest makes folders with files in them, and a file that comes behind them.
@@ -38,7 +39,7 @@ func TestWalksAreStreamed(t *testing.T) {
 	execd := &child{}
 	d := execd.start(t, newTransport(t))
 	before := execd.atRest(t, d)
-	client := &http.Client{Transport: &http.Transport{}, Timeout: longest}
+	client := &http.Client{Transport: &http.Transport{}, Timeout: wait.Patience()}
 	defer client.CloseIdleConnections()
 	for name, target := range map[string]string{
 		"search": "/files/search?path=" + url.QueryEscape(root),
@@ -75,7 +76,7 @@ func TestWalkThatFailsOnTheWayIsCut(t *testing.T) {
 	t.Parallel()
 	d := start(t)
 	root := forest(t, 100, 1000) // far more than the buffers between the daemon and its client hold
-	client := &http.Client{Transport: &http.Transport{}, Timeout: longest}
+	client := &http.Client{Transport: &http.Transport{}, Timeout: wait.Patience()}
 	defer client.CloseIdleConnections()
 	response, err := client.Get(d.url + "/files/search?path=" + url.QueryEscape(root))
 	must(t, err)

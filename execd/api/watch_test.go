@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	gen "sandbox.internal/gen/execd"
+	"sandbox.internal/test/wait"
 )
 
 // watch follows a path; each event is held to the contract.
@@ -57,7 +58,7 @@ func TestWatchFiles(t *testing.T) {
 	d := start(t)
 	dir := filepath.Join(t.TempDir(), "watched")
 	must(t, os.Mkdir(dir, 0o755))
-	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 	defer cancel()
 	s := d.watch(ctx, t, dir, true)
 	if first := s.file(); first.Type != gen.FileEventTypeReady || value(first.Path) != dir {

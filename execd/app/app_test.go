@@ -26,6 +26,7 @@ import (
 	"sandbox.internal/openapi/document"
 	"sandbox.internal/openapi/serve/servetest"
 	"sandbox.internal/openapi/sse"
+	"sandbox.internal/test/wait"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -33,8 +34,6 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const (
 	tokenHeader = "X-EXECD-ACCESS-TOKEN"
 	token       = "open-sesame"
-	// longest bounds every request to the end of its answer, streams included, and the stop of a daemon.
-	longest = 4 * time.Minute
 )
 
 // daemon is an execd that serves until its test ends, or stop is called.
@@ -63,16 +62,11 @@ func start(t *testing.T, settings config.Settings) *daemon {
 	}()
 	t.Cleanup(func() {
 		stop()
-		select {
-		case err := <-d.stopped:
-			must(t, err)
-		case <-time.After(longest):
-			t.Errorf("the daemon has not stopped within %v", longest)
-		}
+		must(t, wait.For(t, "the end of the daemon", d.stopped))
 	})
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
-	d.http = &http.Client{Transport: transport, Timeout: longest}
+	d.http = &http.Client{Transport: transport, Timeout: wait.Patience()}
 	d.client, err = gen.NewClient(d.url, gen.WithHTTPClient(d.http), gen.WithRequestEditorFn(
 		func(_ context.Context, r *http.Request) error {
 			r.Header.Set(tokenHeader, settings.AccessToken)

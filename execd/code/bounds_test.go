@@ -2,6 +2,7 @@ package code_test
 
 import (
 	"errors"
+	"fmt"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"sandbox.internal/execd/code"
+	"sandbox.internal/test/wait"
 )
 
 // An execution can be read for as long as its log is kept; its kernel, with all its buffers, is not kept with it.
@@ -23,7 +25,7 @@ func TestAnEndedCellHoldsNoKernel(t *testing.T) {
 	var ended []*code.Execution
 	for range 10 {
 		e := execute(t, m, code.Spec{Code: "say x", Language: "python"})
-		wait(t, e)
+		awaitEnd(t, e)
 		ended = append(ended, e)
 	}
 	host.mu.Lock()
@@ -32,21 +34,17 @@ func TestAnEndedCellHoldsNoKernel(t *testing.T) {
 	}
 	host.kernels = nil
 	host.mu.Unlock()
-	for end := time.Now().Add(deadline); ; {
+	var held int
+	wait.Until(t, "no kernel of an ended cell is held", func() bool {
 		runtime.GC()
-		held := 0
+		held = 0
 		for _, k := range kernels {
 			if k.Value() != nil {
 				held++
 			}
 		}
-		if held == 0 {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatalf("%d kernels of 10 ended cells are held", held)
-		}
-	}
+		return held == 0
+	}, func() any { return fmt.Sprintf("%d of 10", held) })
 	runtime.KeepAlive(ended)
 }
 
@@ -55,7 +53,7 @@ func TestAnInterruptReachesNoOtherCell(t *testing.T) {
 	m := newManager(t, &fakeHost{})
 	id := newContext(t, m, "python")
 	ended := execute(t, m, code.Spec{Code: "say x", ContextID: id})
-	wait(t, ended)
+	awaitEnd(t, ended)
 	running := execute(t, m, code.Spec{Code: "wait", ContextID: id})
 	started(t, running)
 	waiting := execute(t, m, code.Spec{Code: "say x", ContextID: id})
@@ -200,8 +198,8 @@ func TestQueueIsBounded(t *testing.T) {
 			if err := m.Interrupt(t.Context(), id); err != nil {
 				t.Fatal(err)
 			}
-			wait(t, running)
-			wait(t, execute(t, m, code.Spec{Code: "number", Language: "python"}))
+			awaitEnd(t, running)
+			awaitEnd(t, execute(t, m, code.Spec{Code: "number", Language: "python"}))
 		})
 	}
 }

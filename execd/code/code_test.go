@@ -3,7 +3,6 @@ package code_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -17,9 +16,8 @@ import (
 	"sandbox.internal/execd/code"
 	"sandbox.internal/execd/internal/eventlog"
 	"sandbox.internal/execd/internal/invalid"
+	"sandbox.internal/test/wait"
 )
-
-const deadline = time.Minute
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
@@ -56,19 +54,16 @@ func execute(t *testing.T, m *code.Manager, spec code.Spec) *code.Execution {
 	return e
 }
 
-func wait(t *testing.T, e *code.Execution) {
+// awaitEnd waits until a cell has ended.
+func awaitEnd(t *testing.T, e *code.Execution) {
 	t.Helper()
-	select {
-	case <-e.Done():
-	case <-time.After(deadline):
-		t.Fatal("the cell did not end")
-	}
+	wait.For(t, "the end of the cell", e.Done())
 }
 
 // outcomeOf returns a cell's events as words once it has ended, "type" or "type:text", and how it ended.
 func outcomeOf(t *testing.T, e *code.Execution) (string, code.Outcome) {
 	t.Helper()
-	wait(t, e)
+	awaitEnd(t, e)
 	r, err := e.Log().Reader(0)
 	if err != nil {
 		t.Fatal(err)
@@ -106,7 +101,7 @@ func started(t *testing.T, e *code.Execution) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	for timeout := time.After(deadline); ; {
+	for timeout := time.After(wait.Patience()); ; {
 		event, ok, err := r.Next()
 		if err != nil {
 			t.Fatal(err)
@@ -310,7 +305,7 @@ func TestLongTextKeepsRunesWhole(t *testing.T) {
 	id := newContext(t, m, "python")
 	text := strings.Repeat("é", 100_001)
 	e := execute(t, m, code.Spec{Code: "say " + text, ContextID: id})
-	wait(t, e)
+	awaitEnd(t, e)
 	r, err := e.Log().Reader(0)
 	if err != nil {
 		t.Fatal(err)
@@ -341,7 +336,7 @@ func TestLongLinesComeInFragments(t *testing.T) {
 	long := strings.Repeat("é", 1<<18)
 	text := "begin\n\n" + long + "x\n" + strings.Repeat("y", 2*eventlog.MaxFragment) + "\nend\nrest"
 	e := execute(t, m, code.Spec{Code: "say " + text, ContextID: id})
-	wait(t, e)
+	awaitEnd(t, e)
 	r, err := e.Log().Reader(0)
 	if err != nil {
 		t.Fatal(err)
@@ -378,13 +373,9 @@ func TestLongLinesComeInFragments(t *testing.T) {
 
 func gone(t *testing.T, m *code.Manager, id string) {
 	t.Helper()
-	for end := time.Now().Add(deadline); ; time.Sleep(time.Millisecond) { // between two looks
-		_, err := m.Context(id)
-		if errors.Is(err, code.ErrNotFound) {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatal(fmt.Errorf("the context is still there: %w", err))
-		}
-	}
+	var err error
+	wait.Until(t, "the context is gone", func() bool {
+		_, err = m.Context(id)
+		return errors.Is(err, code.ErrNotFound)
+	}, func() any { return err })
 }

@@ -14,7 +14,7 @@ import (
 func TestArguments(t *testing.T) {
 	m := newManager(t)
 	c := start(t, m, command.Spec{Argv: []string{"printf", `[%s]\n`, "$HOME", "a  b", "", "it's; exit 3"}})
-	wait(t, c)
+	awaitEnd(t, c)
 	var printed []string
 	for _, e := range follow(t, c, 0, nil) {
 		if e.Type == eventlog.TypeStdout {
@@ -42,8 +42,8 @@ func TestProgramOfArguments(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := newManager(t)
-	wait(t, start(t, m, command.Spec{Argv: []string{"./own", "x"}, Dir: dir}))
-	wait(t, start(t, m, command.Spec{Argv: []string{"own", "x"}, Env: map[string]string{"PATH": dir}}))
+	awaitEnd(t, start(t, m, command.Spec{Argv: []string{"./own", "x"}, Dir: dir}))
+	awaitEnd(t, start(t, m, command.Spec{Argv: []string{"own", "x"}, Env: map[string]string{"PATH": dir}}))
 	for name, spec := range map[string]command.Spec{
 		`command: "no-such-program" is no program`: {Argv: []string{"no-such-program"}},
 		`command: "` + dir:                         {Argv: []string{filepath.Join(dir, "garbage")}},

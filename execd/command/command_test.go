@@ -18,6 +18,7 @@ import (
 	"sandbox.internal/execd/internal/eventlog"
 	"sandbox.internal/execd/internal/invalid"
 	"sandbox.internal/test/random"
+	"sandbox.internal/test/wait"
 )
 
 func TestStreamTellsInitOutputAndEnd(t *testing.T) {
@@ -110,7 +111,7 @@ func TestStreamCutAnywhereResumesToTheSameBytes(t *testing.T) {
 	m := newManager(t)
 	// Long lines, short lines, fragments and bytes that are no UTF-8, more than the memory part of the log holds.
 	c := start(t, m, command.Spec{Command: `seq 100000; head -c 300000 /dev/zero | tr '\0' x; echo; head -c 1500000 /dev/urandom; printf end`})
-	wait(t, c)
+	awaitEnd(t, c)
 	want := digest(all(t, c))
 	cuts := random.New(t)
 	for round := range 3 {
@@ -143,7 +144,7 @@ func TestCommandNeverWaitsForItsReader(t *testing.T) {
 	if _, ok, err := r.Next(); !ok || err != nil {
 		t.Fatal("no init event", err)
 	}
-	wait(t, c) // without a reader
+	awaitEnd(t, c) // without a reader
 	count := 0
 	for {
 		e, ok, err := r.Next()
@@ -175,7 +176,7 @@ func TestGrandchildDoesNotHoldTheStream(t *testing.T) {
 		t.Errorf("stdout = %q", got)
 	}
 	// Its pipe stays open: writing to it must not kill the grandchild.
-	eventually(t, "the grandchild lives on", func() bool { _, err := os.Stat(marker); return err == nil })
+	wait.Until(t, "the grandchild lives on", func() bool { _, err := os.Stat(marker); return err == nil })
 }
 
 func TestLastBytesOfAProcessAreNeverLost(t *testing.T) {
@@ -202,7 +203,7 @@ func TestFragmentsAreShownSoon(t *testing.T) {
 	if err := m.Interrupt(c.ID()); err != nil {
 		t.Fatal(err)
 	}
-	wait(t, c)
+	awaitEnd(t, c)
 	if lines := c.Log().Lines(-1); lines.Last != 0 {
 		t.Errorf("the last line of an ended command does not count: %d", lines.Last)
 	}
@@ -252,14 +253,14 @@ func TestFragmentsThatAreNoRunes(t *testing.T) {
 		if err := m.Interrupt(c.ID()); err != nil {
 			t.Fatal(err)
 		}
-		wait(t, c)
+		awaitEnd(t, c)
 	}
 }
 
 func TestLinesAfterACursor(t *testing.T) {
 	m := newManager(t)
 	c := start(t, m, command.Spec{Command: "printf 'zero\none\n'; printf two"})
-	wait(t, c)
+	awaitEnd(t, c)
 	for _, test := range []struct {
 		after int64
 		want  string
@@ -352,7 +353,7 @@ func TestInterruptReachesTheWholeGroup(t *testing.T) {
 	pidFile := filepath.Join(t.TempDir(), "pid")
 	c := start(t, m, command.Spec{Command: fmt.Sprintf("sh -c 'trap \"\" TERM; echo $$ > %s; while :; do sleep 0.05; done' & wait", pidFile)})
 	var pid int
-	eventually(t, "the child has started", func() bool {
+	wait.Until(t, "the child has started", func() bool {
 		text, _ := os.ReadFile(pidFile)
 		_, err := fmt.Sscan(string(text), &pid)
 		return err == nil
@@ -360,8 +361,8 @@ func TestInterruptReachesTheWholeGroup(t *testing.T) {
 	if err := m.Interrupt(c.ID()); err != nil {
 		t.Fatal(err)
 	}
-	wait(t, c)
-	eventually(t, "a child that ignores SIGTERM is gone", func() bool { return gone(pid) })
+	awaitEnd(t, c)
+	wait.Until(t, "a child that ignores SIGTERM is gone", func() bool { return gone(pid) })
 	if status := c.Status(); status.Error != "the command was interrupted" || *status.ExitCode != 143 {
 		t.Errorf("status = %+v, exit code %d", status, *status.ExitCode)
 	}
@@ -412,7 +413,7 @@ func TestStopKillsWhatIsLeftOfAGroup(t *testing.T) {
 	if took := time.Since(began); took > 1900*time.Millisecond {
 		t.Errorf("stopped after %v", took)
 	}
-	eventually(t, "a child that ignores SIGTERM is gone", func() bool { return gone(pid) })
+	wait.Until(t, "a child that ignores SIGTERM is gone", func() bool { return gone(pid) })
 }
 
 // A command that ends itself well when it is interrupted has succeeded, in its stream and in its status.
@@ -447,7 +448,7 @@ func TestStubbornCommandIsKilled(t *testing.T) {
 	began := time.Now()
 	const timeout = 2 * time.Second // in which the shell has to get as far as its trap
 	c := start(t, m, command.Spec{Command: "trap '' TERM; while :; do sleep 0.05; done", Timeout: timeout})
-	wait(t, c)
+	awaitEnd(t, c)
 	if took := time.Since(began); took < timeout+2*time.Second {
 		t.Errorf("killed after %v, want SIGKILL 2 s after SIGTERM", took)
 	}
@@ -506,7 +507,7 @@ func TestCommandLinesCountAsHeld(t *testing.T) {
 	m := newManager(t)
 	line := "true " + strings.Repeat("x", 100<<10)
 	c := start(t, m, command.Spec{Command: line})
-	wait(t, c)
+	awaitEnd(t, c)
 	if memory, _ := c.Log().Held(); memory < int64(len(line)) {
 		t.Errorf("a command line of %d bytes counts as %d", len(line), memory)
 	}
@@ -524,7 +525,7 @@ func TestEndedCommandHoldsLittle(t *testing.T) {
 	if status := c.Status(); status.Running || status.ExitCode == nil || *status.ExitCode != 143 || status.FinishedAt.IsZero() {
 		t.Errorf("after the last event of the stream its status is %+v", status)
 	}
-	wait(t, c)
+	awaitEnd(t, c)
 	if memory, disk := c.Log().Held(); memory > 256 || disk > 0 {
 		t.Errorf("%d bytes are held in memory, %d on disk", memory, disk)
 	}
@@ -533,7 +534,7 @@ func TestEndedCommandHoldsLittle(t *testing.T) {
 func TestEventThatDoesNotExistIsRefused(t *testing.T) {
 	m := newManager(t)
 	c := start(t, m, command.Spec{Command: "true"})
-	wait(t, c)
+	awaitEnd(t, c)
 	for _, id := range []int64{-1, 3, 1 << 40} {
 		if _, err := c.Log().Reader(id); !errors.Is(err, eventlog.ErrNoEvent) {
 			t.Errorf("events after %d: %v", id, err)

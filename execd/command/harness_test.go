@@ -15,6 +15,7 @@ import (
 
 	"sandbox.internal/execd/command"
 	"sandbox.internal/execd/internal/eventlog"
+	"sandbox.internal/test/wait"
 )
 
 func TestMain(m *testing.M) {
@@ -32,7 +33,7 @@ func newManager(t *testing.T, change ...func(*command.Options)) *command.Manager
 	}
 	m := command.New(options)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), wait.Patience())
 		defer cancel()
 		m.Stop(ctx)
 		m.Close()
@@ -63,7 +64,7 @@ func follow(t *testing.T, c *command.Command, after int64, stop func(event) bool
 		t.Fatal(err)
 	}
 	defer r.Close()
-	deadline := time.After(60 * time.Second)
+	deadline := time.After(wait.Patience())
 	var events []event
 	for {
 		e, ok, err := r.Next()
@@ -109,27 +110,14 @@ func ended(e event) bool { return e.Type == eventlog.TypeComplete || e.Type == e
 
 func last(events []event) event { return events[len(events)-1] }
 
-func wait(t *testing.T, c *command.Command) {
+// awaitEnd waits until a command has ended.
+func awaitEnd(t *testing.T, c *command.Command) {
 	t.Helper()
-	select {
-	case <-c.Done():
-	case <-time.After(60 * time.Second):
-		t.Fatal("the command did not end")
-	}
+	wait.For(t, "the end of the command", c.Done())
 }
 
 func digest(events []event) [32]byte {
 	return sha256.Sum256([]byte(rebuild(events, eventlog.TypeStdout)))
-}
-
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !holds(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in 30 s: %s", what)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
 }
 
 // gone reports whether the process has ended; whoever inherited it may not have waited for it yet.

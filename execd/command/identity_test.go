@@ -3,7 +3,6 @@ package command_test
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -12,6 +11,7 @@ import (
 	"sandbox.internal/execd/command"
 	"sandbox.internal/execd/internal/eventlog"
 	"sandbox.internal/execd/internal/invalid"
+	"sandbox.internal/test/wait"
 )
 
 // elsewhere reports whether the test already runs in the process that it needs. Where it does not, elsewhere runs it there: the test's own
@@ -25,7 +25,7 @@ func elsewhere(t *testing.T, attributes syscall.SysProcAttr) bool {
 		t.Fatal("needs root, to change users and to mount")
 	}
 	attributes.Cloneflags, attributes.Pdeathsig = syscall.CLONE_NEWNS, syscall.SIGKILL
-	process := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
+	process := wait.Command(t, "/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
 	process.Env = append(os.Environ(), "TEST_ELSEWHERE="+t.Name())
 	process.SysProcAttr = &attributes
 	said, err := process.CombinedOutput()

@@ -17,6 +17,7 @@ import (
 
 	"sandbox.internal/execd/command"
 	"sandbox.internal/execd/internal/eventlog"
+	"sandbox.internal/test/wait"
 )
 
 // give writes input and fails the test on an error.
@@ -215,7 +216,7 @@ func TestInputOfACommandThatReadsNoFurther(t *testing.T) {
 	} {
 		c := start(t, m, command.Spec{Command: spec, Input: true})
 		state := give(t, c, data, 0, true)
-		wait(t, c)
+		awaitEnd(t, c)
 		again := give(t, c, data, state.Offset, true)
 		if !state.Closed || state.Offset == int64(len(data)) || again != state {
 			t.Errorf("%s: %+v, then %+v", name, state, again)
@@ -230,7 +231,7 @@ func TestInputOfACommandThatReadsNoFurther(t *testing.T) {
 			}
 		}
 	}
-	eventually(t, "all pipes are closed", func() bool { return pipes(t) <= before })
+	wait.Until(t, "all pipes are closed", func() bool { return pipes(t) <= before })
 }
 
 func TestAnotherUserMayOpenItsInput(t *testing.T) {

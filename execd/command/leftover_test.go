@@ -12,6 +12,7 @@ import (
 
 	"sandbox.internal/execd/command"
 	"sandbox.internal/execd/internal/eventlog"
+	"sandbox.internal/test/wait"
 )
 
 // bytesRead returns how many bytes this process has read.
@@ -32,7 +33,7 @@ func bytesRead(t *testing.T) int64 {
 func leftBehind(t *testing.T, m *command.Manager, line string) int {
 	t.Helper()
 	c := start(t, m, command.Spec{Command: line + " & echo $$"})
-	wait(t, c)
+	awaitEnd(t, c)
 	group, err := strconv.Atoi(strings.TrimSpace(rebuild(all(t, c), eventlog.TypeStdout)))
 	if err != nil {
 		t.Fatal(err)
@@ -63,7 +64,7 @@ func TestLeftoverThatFloodsCostsNoCore(t *testing.T) {
 // The reading end of a leftover's pipe is closed soon after the leftover has ended, also when others flood.
 func TestLeftoverThatEndsIsForgotten(t *testing.T) {
 	m := newManager(t)
-	wait(t, start(t, m, command.Spec{Command: "true"}))
+	awaitEnd(t, start(t, m, command.Spec{Command: "true"}))
 	before := pipes(t)
 	groups := make([]int, 40)
 	for i := range groups {
@@ -77,7 +78,7 @@ func TestLeftoverThatEndsIsForgotten(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "their pipes are closed", func() bool { return pipes(t) <= before })
+	wait.Until(t, "their pipes are closed", func() bool { return pipes(t) <= before })
 }
 
 // What a leftover writes at a usual rate is taken without a delay that it could notice.
@@ -86,6 +87,6 @@ func TestLeftoverMayWriteMegabytes(t *testing.T) {
 	marker := filepath.Join(t.TempDir(), "written")
 	leftBehind(t, m, fmt.Sprintf("(head -c 4000000 /dev/zero; touch %s) >&2", marker))
 	began := time.Now()
-	eventually(t, "4 MB are taken", func() bool { _, err := os.Stat(marker); return err == nil })
+	wait.Until(t, "4 MB are taken", func() bool { _, err := os.Stat(marker); return err == nil })
 	t.Logf("4 MB were taken in %v", time.Since(began))
 }

@@ -14,6 +14,7 @@ import (
 	"sandbox.internal/execd/command"
 	"sandbox.internal/execd/internal/eventlog"
 	"sandbox.internal/execd/internal/invalid"
+	"sandbox.internal/test/wait"
 )
 
 // gate is a FIFO from which commands read a line before they go on.
@@ -34,7 +35,7 @@ func gate(t *testing.T) (path string, file *os.File) {
 func TestRunningCommandsCostNoGoroutine(t *testing.T) {
 	const commands = 200
 	m := newManager(t)
-	wait(t, start(t, m, command.Spec{Command: "true"})) // the poller runs
+	awaitEnd(t, start(t, m, command.Spec{Command: "true"})) // the poller runs
 	path, file := gate(t)
 	before := runtime.NumGoroutine()
 	running := make([]*command.Command, commands)
@@ -45,7 +46,7 @@ func TestRunningCommandsCostNoGoroutine(t *testing.T) {
 	for _, c := range running {
 		follow(t, c, 0, func(e event) bool { return e.Partial })
 	}
-	eventually(t, "only the poller is left", func() bool { return runtime.NumGoroutine() <= before })
+	wait.Until(t, "only the poller is left", func() bool { return runtime.NumGoroutine() <= before })
 	if _, err := file.WriteString(strings.Repeat("\n", commands)); err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +85,7 @@ func TestWithoutHandlesOfProcesses(t *testing.T) {
 	if err := m.Interrupt(c.ID()); err != nil {
 		t.Fatal(err)
 	}
-	wait(t, c)
+	awaitEnd(t, c)
 	if status := c.Status(); *status.ExitCode != 143 {
 		t.Errorf("status = %+v", status)
 	}
@@ -129,7 +130,7 @@ func TestGrandchildMayGoOnWriting(t *testing.T) {
 	if _, err := file.WriteString("\n"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the grandchild has written far more than a pipe holds", func() bool { _, err := os.Stat(marker); return err == nil })
+	wait.Until(t, "the grandchild has written far more than a pipe holds", func() bool { _, err := os.Stat(marker); return err == nil })
 	if got := rebuild(all(t, c), eventlog.TypeStdout); got != "over\n" {
 		t.Errorf("stdout has become %q", got)
 	}
@@ -160,15 +161,15 @@ func TestEndThatRacesWithItsTimeoutIsToldOnce(t *testing.T) {
 
 func TestNoDescriptorIsLeft(t *testing.T) {
 	m := newManager(t)
-	wait(t, start(t, m, command.Spec{Command: "true"}))
+	awaitEnd(t, start(t, m, command.Spec{Command: "true"}))
 	before := descriptors(t)
 	long := strings.Repeat("x", 1<<20)
 	for range 100 {
 		if _, err := m.Start(command.Spec{Command: "true " + long, Env: map[string]string{"LONG": long}}); !invalid.Is(err) {
 			t.Fatal(err)
 		}
-		wait(t, start(t, m, command.Spec{Command: "true " + long}))
-		wait(t, start(t, m, command.Spec{Command: "echo out; echo err >&2"}))
+		awaitEnd(t, start(t, m, command.Spec{Command: "true " + long}))
+		awaitEnd(t, start(t, m, command.Spec{Command: "echo out; echo err >&2"}))
 	}
-	eventually(t, "no descriptor is left", func() bool { return descriptors(t) <= before })
+	wait.Until(t, "no descriptor is left", func() bool { return descriptors(t) <= before })
 }

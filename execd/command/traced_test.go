@@ -3,7 +3,6 @@ package command_test
 import (
 	"io"
 	"os"
-	"os/exec"
 	"runtime"
 	"strconv"
 	"strings"
@@ -15,6 +14,7 @@ import (
 
 	"sandbox.internal/execd/command"
 	"sandbox.internal/execd/internal/eventlog"
+	"sandbox.internal/test/wait"
 )
 
 // traceeVariable makes this program trace a process, instead of running tests, until its standard input ends.
@@ -45,7 +45,7 @@ func TestTracedCommand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tracer := exec.Command("/proc/self/exe")
+	tracer := wait.Command(t, "/proc/self/exe")
 	tracer.Env = append(os.Environ(), traceeVariable+"="+strconv.Itoa(pid))
 	tracer.Stderr = os.Stderr
 	letGo, err := tracer.StdinPipe()
@@ -70,20 +70,20 @@ func TestTracedCommand(t *testing.T) {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the process has ended", func() bool { return gone(pid) })
+	wait.Until(t, "the process has ended", func() bool { return gone(pid) })
 
 	other := start(t, m, command.Spec{Command: "echo other"})
 	select {
 	case <-other.Done():
 	case <-traced.Done():
 		t.Error("the traced command has ended, although its process cannot be waited for")
-	case <-time.After(20 * time.Second):
+	case <-time.After(wait.Patience()):
 		t.Error("another command waits for the traced one")
 	}
 	letGo.Close()
-	wait(t, traced)
+	awaitEnd(t, traced)
 	if code := traced.Status().ExitCode; code == nil || *code != 128+int(syscall.SIGKILL) {
 		t.Errorf("exit code %v", code)
 	}
-	wait(t, other)
+	awaitEnd(t, other)
 }

@@ -14,11 +14,11 @@ import (
 	"strconv"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/execd/files"
+	"sandbox.internal/test/wait"
 )
 
 func digestOf(content []byte) string {
@@ -112,13 +112,7 @@ func TestUploadKeepsWhatTheTargetHasAtTheEnd(t *testing.T) {
 		_, err := up.Commit()
 		ended <- err
 	}()
-	poll := time.NewTicker(time.Millisecond)
-	defer poll.Stop()
-	for end := time.Now().Add(time.Minute); waiting() == 0; <-poll.C {
-		if time.Now().After(end) {
-			t.Fatal("the upload does not wait for its turn")
-		}
-	}
+	wait.Until(t, "the upload waits for its turn", func() bool { return waiting() > 0 })
 	give(files.Permission{Owner: "4244", Mode: new(600)})
 	unlock()
 	must(t, <-ended)

@@ -9,18 +9,17 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
 	"sandbox.internal/execd/proxy"
+	"sandbox.internal/test/wait"
 )
 
 const (
 	selfPort    = 44772
 	tokenHeader = "X-Test-Token"
-	patience    = time.Minute
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -95,7 +94,7 @@ func raw(t *testing.T, server *httptest.Server, request string) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetDeadline(wait.Deadline()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.WriteString(conn, strings.ReplaceAll(request, "\n", "\r\n")); err != nil {
@@ -132,15 +131,3 @@ func do(t *testing.T, server *httptest.Server, r *http.Request) (*http.Response,
 }
 
 func to(port int, path string) string { return "/proxy/" + strconv.Itoa(port) + path }
-
-// await fails the test when what it waits for does not come.
-func await[T any](t *testing.T, what string, c <-chan T) T {
-	t.Helper()
-	select {
-	case v := <-c:
-		return v
-	case <-time.After(patience):
-		t.Fatalf("%s did not happen within %s", what, patience)
-		panic("unreachable")
-	}
-}

@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"sandbox.internal/test/wait"
 )
 
 func TestAnswerArrivesWhileTheServerStillWorks(t *testing.T) {
@@ -34,7 +36,7 @@ func TestAnswerArrivesWhileTheServerStillWorks(t *testing.T) {
 					}
 				}
 			})
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 			defer cancel()
 			r, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+to(port, "/"), nil)
 			if err != nil {
@@ -77,7 +79,7 @@ func TestBothDirectionsAtTheSameTime(t *testing.T) {
 		}
 	})
 	body, feed := io.Pipe()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+to(port, "/"), body)
 	if err != nil {
@@ -142,7 +144,7 @@ func TestUploadStreams(t *testing.T) {
 		io.Copy(feed, source)
 		feed.Close()
 	}()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodPut, server.URL+to(port, "/"), body)
 	if err != nil {
@@ -244,9 +246,9 @@ func TestClientThatLeavesCancelsTheServer(t *testing.T) {
 				close(cancelled)
 			})
 			conn := raw(t, server, "GET "+to(port, "/")+" HTTP/1.1\nHost: x\n\n")
-			await(t, "the request's arrival", entered)
+			wait.For(t, "the request's arrival", entered)
 			conn.Close()
-			await(t, "the server's cancellation", cancelled)
+			wait.For(t, "the server's cancellation", cancelled)
 		})
 	}
 }

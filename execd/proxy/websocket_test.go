@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"sandbox.internal/test/wait"
 )
 
 // webSocketGUID is the constant of RFC 6455, section 1.3.
@@ -112,7 +114,7 @@ func TestWebSocketPasses(t *testing.T) {
 				}
 			}
 			conn.Close()
-			await(t, "the end of the server's connection", ended)
+			wait.For(t, "the end of the server's connection", ended)
 		})
 	}
 }
@@ -174,7 +176,7 @@ func TestUnaskedSwitchIsClosed(t *testing.T) {
 	if response, body := get(t, execd(t), to(port, "/")); response.StatusCode != http.StatusBadGateway {
 		t.Errorf("%s: %s", response.Status, body)
 	}
-	if err := await(t, "the end of the connection to the server", closed); err != io.EOF {
+	if err := wait.For(t, "the end of the connection to the server", closed); err != io.EOF {
 		t.Error(err)
 	}
 }
@@ -225,7 +227,7 @@ func TestBrokenUpgradeDoesNotLookWhole(t *testing.T) {
 				conn.SetLinger(0)
 				conn.Close()
 			}
-			ended := await(t, "the end of the server's connection", ends)
+			ended := wait.For(t, "the end of the server's connection", ends)
 			if breaks == "client" {
 				err = ended
 			} else if ended != nil {

@@ -15,10 +15,8 @@ import (
 	"go.uber.org/goleak"
 
 	"sandbox.internal/execd/terminal"
+	"sandbox.internal/test/wait"
 )
-
-// patience bounds whatever a test waits for.
-const patience = time.Minute
 
 func TestMain(m *testing.M) {
 	// Under nohup a SIGHUP is ignored, and what is started here would inherit that; a handler is not inherited.
@@ -30,7 +28,7 @@ func newManager(t *testing.T, env ...string) *terminal.Manager {
 	t.Helper()
 	m := terminal.New(terminal.Options{Dir: t.TempDir(), Env: append(os.Environ(), env...), Clock: time.Now})
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), wait.Patience())
 		defer cancel()
 		m.Stop(ctx)
 	})
@@ -69,7 +67,7 @@ func attach(t *testing.T, to *terminal.Terminal) *screen {
 // next takes one output; io.EOF is the end.
 func (s *screen) next() error {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(s.t.Context(), wait.Patience())
 	defer cancel()
 	output, err := s.viewer.Next(ctx)
 	if err != nil {
@@ -111,7 +109,7 @@ func tail(text []byte) []byte { return text[max(0, len(text)-500):] }
 
 func enter(t *testing.T, to *terminal.Terminal, text string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 	defer cancel()
 	if err := to.Type(ctx, []byte(text)); err != nil {
 		t.Fatal(err)
@@ -120,11 +118,7 @@ func enter(t *testing.T, to *terminal.Terminal, text string) {
 
 func exitCode(t *testing.T, of *terminal.Terminal) int {
 	t.Helper()
-	select {
-	case <-of.Done():
-	case <-time.After(patience):
-		t.Fatal("the terminal does not end")
-	}
+	wait.For(t, "the end of the terminal", of.Done())
 	status := of.Status()
 	if status.Running || status.ExitCode == nil {
 		t.Fatalf("the terminal ended, and its status is %+v", status)

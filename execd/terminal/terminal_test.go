@@ -17,6 +17,7 @@ import (
 
 	"sandbox.internal/execd/internal/invalid"
 	"sandbox.internal/execd/terminal"
+	"sandbox.internal/test/wait"
 )
 
 func TestShellTalks(t *testing.T) {
@@ -315,13 +316,7 @@ func TestKillReachesTheForeground(t *testing.T) {
 		t.Fatal(err)
 	}
 	exitCode(t, shell)
-	poll := time.NewTicker(10 * time.Millisecond)
-	defer poll.Stop()
-	for end := time.Now().Add(patience); !gone(pid); <-poll.C {
-		if time.Now().After(end) {
-			t.Fatalf("process %d is still there", pid)
-		}
-	}
+	wait.Until(t, fmt.Sprintf("process %d is gone", pid), func() bool { return gone(pid) })
 }
 
 // gone reports whether a process has ended; one that has not been waited for counts.
@@ -368,13 +363,7 @@ func TestEndedTerminalsAreForgotten(t *testing.T) {
 		exitCode(t, ended)
 		ids = append(ids, ended.ID())
 	}
-	poll := time.NewTicker(time.Millisecond)
-	defer poll.Stop()
-	for end := time.Now().Add(patience); len(m.List()) != 32; <-poll.C {
-		if time.Now().After(end) {
-			t.Fatalf("%d terminals are remembered, want 32", len(m.List()))
-		}
-	}
+	wait.Until(t, "32 terminals are remembered", func() bool { return len(m.List()) == 32 }, func() any { return len(m.List()) })
 	if _, err := m.Get(ids[0]); !errors.Is(err, terminal.ErrNotFound) {
 		t.Errorf("the oldest: %v", err)
 	}
@@ -404,13 +393,7 @@ func TestEndedTerminalsAreForgottenByBytes(t *testing.T) {
 		exitCode(t, ended)
 		ids = append(ids, ended.ID())
 	}
-	poll := time.NewTicker(time.Millisecond)
-	defer poll.Stop()
-	for end := time.Now().Add(patience); len(m.List()) != 6; <-poll.C {
-		if time.Now().After(end) {
-			t.Fatalf("%d terminals are remembered, want 6", len(m.List()))
-		}
-	}
+	wait.Until(t, "6 terminals are remembered", func() bool { return len(m.List()) == 6 }, func() any { return len(m.List()) })
 	if _, err := m.Get(ids[11]); err != nil {
 		t.Errorf("the youngest: %v", err)
 	}
@@ -499,11 +482,7 @@ func TestTimeout(t *testing.T) {
 	m := newManager(t)
 	ended := func(shell *terminal.Terminal) *int {
 		t.Helper()
-		select {
-		case <-shell.Done():
-		case <-time.After(patience):
-			t.Fatal("the terminal does not end")
-		}
+		wait.For(t, "the end of the terminal", shell.Done())
 		return shell.Status().ExitCode
 	}
 	for name, script := range map[string]string{
@@ -518,7 +497,7 @@ func TestTimeout(t *testing.T) {
 		}
 	}
 	spec := sh("exit 3")
-	spec.Timeout = patience
+	spec.Timeout = wait.Patience()
 	if code := ended(start(t, m, spec)); code == nil || *code != 3 {
 		t.Errorf("a program that ends in time: %v", code)
 	}
@@ -536,11 +515,7 @@ func TestTimeoutInAFrozenSandbox(t *testing.T) {
 	spec.Timeout = 300 * time.Millisecond
 	began := time.Now()
 	stopped := start(t, m, spec)
-	select {
-	case <-stopped.Done():
-	case <-time.After(patience):
-		t.Fatal("the terminal does not end")
-	}
+	wait.For(t, "the end of the terminal", stopped.Done())
 	if took := time.Since(began); took > 2*time.Second {
 		t.Errorf("it ended after %v", took)
 	}

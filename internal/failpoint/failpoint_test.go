@@ -8,7 +8,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
-	"time"
+
+	"sandbox.internal/test/wait"
 )
 
 // hitterVariable makes this program one that hits failpoints of the folder that is its value.
@@ -39,7 +40,7 @@ func TestHit(t *testing.T) {
 		}
 	}
 	for run := range kills + 1 {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 		hitter := exec.CommandContext(ctx, "/proc/self/exe")
 		hitter.Env = append(os.Environ(), hitterVariable+"="+in)
 		err := hitter.Run()

@@ -5,9 +5,9 @@ import (
 	"os/exec"
 	"syscall"
 	"testing"
-	"time"
 
 	"sandbox.internal/internal/process"
+	"sandbox.internal/test/wait"
 )
 
 // sleeper starts a process that leads a session of its own and does not end by itself.
@@ -63,13 +63,7 @@ func TestGroupRuns(t *testing.T) {
 	if err := process.SignalGroup(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	poll := time.NewTicker(time.Millisecond)
-	defer poll.Stop()
-	for end := time.Now().Add(time.Minute); process.GroupRuns(pid); <-poll.C {
-		if time.Now().After(end) {
-			t.Fatal("a group without a process that runs is not empty")
-		}
-	}
+	wait.Until(t, "a group without a process that runs is empty", func() bool { return !process.GroupRuns(pid) })
 	if err := leader.Wait(); err != nil {
 		t.Error(err)
 	}
@@ -77,7 +71,7 @@ func TestGroupRuns(t *testing.T) {
 
 func TestExitCode(t *testing.T) {
 	t.Parallel()
-	err := exec.Command("sh", "-c", "exit 42").Run()
+	err := wait.Command(t, "sh", "-c", "exit 42").Run()
 	var ended *exec.ExitError
 	if !errors.As(err, &ended) {
 		t.Fatal(err)

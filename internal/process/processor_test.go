@@ -3,7 +3,6 @@ package process_test
 import (
 	"crypto/rand"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -13,6 +12,7 @@ import (
 	"testing"
 
 	"sandbox.internal/internal/process"
+	"sandbox.internal/test/wait"
 )
 
 // firstProcessor is the first of a list, such as 0-3,8.
@@ -39,7 +39,7 @@ func TestOnOneProcessorKeepsWhatWasGiven(t *testing.T) {
 	all := processors(t)
 	keep := func(list string) {
 		t.Helper()
-		if output, err := exec.Command("taskset", "--all-tasks", "--cpu-list", "--pid", list, strconv.Itoa(os.Getpid())).CombinedOutput(); err != nil {
+		if output, err := wait.Command(t, "taskset", "--all-tasks", "--cpu-list", "--pid", list, strconv.Itoa(os.Getpid())).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, output)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"sandbox.internal/internal/supervisor"
+	"sandbox.internal/test/wait"
 )
 
 func TestExitStatusIsTheEntrypoints(t *testing.T) {
@@ -156,10 +157,10 @@ func TestEntrypointThatDoesNotEndIsKilled(t *testing.T) {
 	s := start(t, plan{
 		Entrypoint: shell("trap '' TERM; echo ready; while :; do sleep 0.01; done"),
 		Daemon:     shell(`trap 'echo stopped >> "$1"; exit 0' TERM; echo up >> "$1"; while :; do sleep 0.01; done`, trace),
-		StopGrace:  grace, Grace: patience,
+		StopGrace:  grace, Grace: wait.Patience(),
 	})
 	s.expect("ready")
-	eventually(t, "the daemon is up", func() bool { return content(t, trace) == "up\n" })
+	wait.Until(t, "the daemon is up", func() bool { return content(t, trace) == "up\n" })
 	began := time.Now()
 	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
@@ -192,7 +193,7 @@ func TestOnlySIGTERMAsksForTheEnd(t *testing.T) {
 func TestStopSignal(t *testing.T) {
 	s := start(t, plan{
 		Entrypoint: shell("trap 'echo quit; exit 7' QUIT; trap 'echo term' TERM; trap 'echo again' HUP; echo ready; while :; do sleep 0.01; done"),
-		StopSignal: syscall.SIGQUIT, Grace: patience,
+		StopSignal: syscall.SIGQUIT, Grace: wait.Patience(),
 	})
 	s.expect("ready")
 	for _, sent := range []struct {
@@ -228,7 +229,7 @@ func TestOrphansAreReaped(t *testing.T) {
 	s := start(t, plan{Entrypoint: shell(script)})
 	s.child("sleep 1000")
 	s.expect("spawned")
-	eventually(t, "only the entrypoint and the daemon are left", func() bool { return len(s.children()) == 2 })
+	wait.Until(t, "only the entrypoint and the daemon are left", func() bool { return len(s.children()) == 2 })
 	s.say("go\n")
 	if got := s.wait(); got != 4 {
 		t.Errorf("exit code %d, want 4: a reaped orphan must not be taken for the entrypoint", got)
@@ -247,7 +248,7 @@ func TestOrphansAreReapedUnderAnotherInit(t *testing.T) {
 	if err := syscall.Kill(orphan, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the orphan is gone", func() bool { return syscall.Kill(orphan, 0) == syscall.ESRCH })
+	wait.Until(t, "the orphan is gone", func() bool { return syscall.Kill(orphan, 0) == syscall.ESRCH })
 	s.say("go\n")
 	if got := s.wait(); got != 0 {
 		t.Errorf("exit code %d, want 0", got)
@@ -272,8 +273,8 @@ func TestEntrypointSeesNothingOfExecd(t *testing.T) {
 	if all := strings.Join(env, "\n"); !strings.Contains(all, "OWN=kept") {
 		t.Errorf("the entrypoint lost its own variable:\n%s", all)
 	}
-	eventually(t, "the daemon got the token", func() bool { return content(t, token) == "secret" })
-	eventually(t, "the daemon's errors are init's", func() bool { return strings.Contains(s.errors(), "its errors") })
+	wait.Until(t, "the daemon got the token", func() bool { return content(t, token) == "secret" })
+	wait.Until(t, "the daemon's errors are init's", func() bool { return strings.Contains(s.errors(), "its errors") })
 }
 
 // TestTheDaemonsOutputIsInits: the daemon's log goes to the standard output unless EXECD_LOG_FILE says otherwise.

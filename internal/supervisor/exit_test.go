@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"sandbox.internal/test/wait"
 )
 
 // withExitFile gives the first process a file for its exit status as descriptor 3.
@@ -60,7 +62,7 @@ func TestExitFileStaysWithTheFirstProcess(t *testing.T) {
 	for line := s.line(); line != "end"; line = s.line() {
 		seen = append(seen, line)
 	}
-	eventually(t, "the daemon has looked", func() bool { return content(t, daemon) != "" })
+	wait.Until(t, "the daemon has looked", func() bool { return content(t, daemon) != "" })
 	for who, text := range map[string]string{"entrypoint": strings.Join(seen, "\n"), "daemon": content(t, daemon)} {
 		if strings.Contains(text, path) || strings.Contains(text, "\nEXECD_EXIT_FD=") {
 			t.Errorf("the %s has:\n%s", who, text)

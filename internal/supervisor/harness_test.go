@@ -19,13 +19,12 @@ import (
 	"go.uber.org/goleak"
 
 	"sandbox.internal/internal/supervisor"
+	"sandbox.internal/test/wait"
 )
 
 // planVariable carries a plan to the child that plays init. Its name begins with EXECD_, so the entrypoint must not
 // see it.
 const planVariable = "EXECD_TEST_PLAN"
-
-const patience = time.Minute
 
 // TestMain also is the first process of the tests, a sandbox's and a sidecar's: the test binary runs itself, so that it is a real process.
 func TestMain(m *testing.M) {
@@ -95,7 +94,7 @@ func start(t *testing.T, p plan, options ...func(*exec.Cmd)) *sandbox {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), wait.Patience())
 	t.Cleanup(cancel)
 	s := &sandbox{t: t, cmd: exec.CommandContext(ctx, exe), stderr: filepath.Join(t.TempDir(), "stderr")}
 	s.cmd.Env = append(append(os.Environ(), p.Env...), planVariable+"="+string(raw))
@@ -134,7 +133,7 @@ func start(t *testing.T, p plan, options ...func(*exec.Cmd)) *sandbox {
 // line returns the next line of the entrypoint's standard output.
 func (s *sandbox) line() string {
 	s.t.Helper()
-	if err := s.stdout.SetReadDeadline(time.Now().Add(patience)); err != nil {
+	if err := s.stdout.SetReadDeadline(wait.Deadline()); err != nil {
 		s.t.Fatal(err)
 	}
 	line, err := s.lines.ReadString('\n')
@@ -221,7 +220,7 @@ func (s *sandbox) children() []process {
 func (s *sandbox) child(command string) process {
 	s.t.Helper()
 	var found process
-	eventually(s.t, "a child "+command, func() bool {
+	wait.Until(s.t, "a child "+command, func() bool {
 		for _, p := range s.children() {
 			if p.command == command {
 				found = p
@@ -240,20 +239,6 @@ func number(t *testing.T, text string) int {
 		t.Fatal(err)
 	}
 	return n
-}
-
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(patience)
-	for !holds() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("never came true: %s", what)
-		}
-	}
 }
 
 func content(t *testing.T, path string) string {

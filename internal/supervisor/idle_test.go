@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"sandbox.internal/test/wait"
 )
 
 // TestIdleEntrypoint needs no process, ends at a signal and by nothing else, and the daemon is stopped and started as beside another.
@@ -21,8 +23,8 @@ func TestIdleEntrypoint(t *testing.T) {
 				echo started $(head -c 1 <&$EXECD_STARTED_FD | od -An -tu1) restarts $EXECD_RESTARTS >> "$1"
 				[ $EXECD_RESTARTS = 1 ] || exit 3
 				while :; do sleep 0.01; done`
-			s := start(t, plan{Entrypoint: []string{"/no/such/program", "idle"}, Idle: true, Daemon: shell(daemon, trace), AwaitReady: true, Grace: patience})
-			eventually(t, "the daemon was started again", func() bool {
+			s := start(t, plan{Entrypoint: []string{"/no/such/program", "idle"}, Idle: true, Daemon: shell(daemon, trace), AwaitReady: true, Grace: wait.Patience()})
+			wait.Until(t, "the daemon was started again", func() bool {
 				return content(t, trace) == "started 1 restarts 0\nstarted 1 restarts 1\n"
 			})
 			for _, other := range []syscall.Signal{syscall.SIGUSR1, syscall.SIGWINCH, syscall.SIGCONT} {
@@ -53,8 +55,8 @@ func TestIdleReapsOrphans(t *testing.T) {
 	const orphans = 20
 	daemon := `i=0; while [ $i -lt ` + strconv.Itoa(orphans) + ` ]; do (sh -c 'exit 0' &); i=$((i+1)); done; echo done > "$1"; exec sleep 1000`
 	s := start(t, plan{Entrypoint: []string{"idle"}, Idle: true, Daemon: shell(daemon, trace), Grace: time.Second})
-	eventually(t, "the orphans were left", func() bool { return content(t, trace) == "done\n" })
-	eventually(t, "all orphans were reaped", func() bool { return len(s.children()) == 1 })
+	wait.Until(t, "the orphans were left", func() bool { return content(t, trace) == "done\n" })
+	wait.Until(t, "all orphans were reaped", func() bool { return len(s.children()) == 1 })
 	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}

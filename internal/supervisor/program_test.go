@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"sandbox.internal/internal/supervisor"
+	"sandbox.internal/test/wait"
 )
 
 func TestDaemonIsRestarted(t *testing.T) {
@@ -25,7 +26,7 @@ func TestDaemonIsRestarted(t *testing.T) {
 		if err := syscall.Kill(daemon.pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "another start", func() bool { return strings.Count(content(t, starts), "up") == kills+2 })
+		wait.Until(t, "another start", func() bool { return strings.Count(content(t, starts), "up") == kills+2 })
 	}
 	if got := strings.Count(s.errors(), "killed by SIGKILL"); got != 3 {
 		t.Errorf("the log reports %d deaths, want 3: %s", got, s.errors())
@@ -57,7 +58,7 @@ func TestDaemonWaitsForTheEntrypoint(t *testing.T) {
 	if err := syscall.Kill(s.child("sleep 1000").pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "both runs of the daemon have read that", func() bool { return content(t, got) == "got 1\ngot 1\n" })
+	wait.Until(t, "both runs of the daemon have read that", func() bool { return content(t, got) == "got 1\ngot 1\n" })
 	s.say("go\n")
 	if code := s.wait(); code != 5 {
 		t.Errorf("exit code %d, want 5", code)
@@ -65,7 +66,7 @@ func TestDaemonWaitsForTheEntrypoint(t *testing.T) {
 
 	got = filepath.Join(t.TempDir(), "got")
 	s = start(t, plan{Entrypoint: []string{"/no/such/program"}, Daemon: shell("trap '' TERM; "+daemon, got), AwaitReady: true, Grace: time.Second})
-	eventually(t, "the daemon has read that the entrypoint cannot be started", func() bool { return content(t, got) == "got 0\n" })
+	wait.Until(t, "the daemon has read that the entrypoint cannot be started", func() bool { return content(t, got) == "got 0\n" })
 	if code := s.wait(); code != 127 {
 		t.Errorf("exit code %d, want 127", code)
 	}
@@ -99,7 +100,7 @@ func TestDaemonThatCannotStartLeavesTheEntrypointAlone(t *testing.T) {
 	t.Parallel()
 	s := start(t, plan{Entrypoint: shell("echo ready; read line; exit 8"), Daemon: []string{"/no/such/daemon"}})
 	s.expect("ready")
-	eventually(t, "two attempts in the log", func() bool { return strings.Count(s.errors(), "program not started") >= 2 })
+	wait.Until(t, "two attempts in the log", func() bool { return strings.Count(s.errors(), "program not started") >= 2 })
 	s.say("go\n")
 	if got := s.wait(); got != 8 {
 		t.Errorf("exit code %d, want 8", got)
@@ -112,10 +113,10 @@ func TestDaemonIsStoppedGracefully(t *testing.T) {
 	s := start(t, plan{
 		Entrypoint: shell("echo ready; read line; exit 5"),
 		Daemon:     shell(`trap 'echo stopped >> "$1"; exit 0' TERM; echo up >> "$1"; while :; do sleep 0.01; done`, trace),
-		Grace:      patience,
+		Grace:      wait.Patience(),
 	})
 	s.expect("ready")
-	eventually(t, "the daemon is up", func() bool { return content(t, trace) == "up\n" })
+	wait.Until(t, "the daemon is up", func() bool { return content(t, trace) == "up\n" })
 	s.say("go\n")
 	if got := s.wait(); got != 5 {
 		t.Errorf("exit code %d, want 5", got)
@@ -135,7 +136,7 @@ func TestDaemonThatDoesNotStopIsKilled(t *testing.T) {
 		Grace:      grace,
 	})
 	s.expect("ready")
-	eventually(t, "the daemon is up", func() bool { return content(t, trace) == "up\n" })
+	wait.Until(t, "the daemon is up", func() bool { return content(t, trace) == "up\n" })
 	began := time.Now()
 	s.say("go\n")
 	if got := s.wait(); got != 5 {
@@ -170,7 +171,7 @@ func TestInitSurvivesTheLossOfItsLog(t *testing.T) {
 	if err := syscall.Kill(s.child("sleep 1000").pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "another start", func() bool { return strings.Count(content(t, starts), "up") == 2 })
+	wait.Until(t, "another start", func() bool { return strings.Count(content(t, starts), "up") == 2 })
 	s.say("go\n")
 	if got := s.wait(); got != 2 {
 		t.Errorf("exit code %d, want 2", got)

@@ -9,7 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
+
+	"sandbox.internal/test/wait"
 )
 
 // roleVariable makes the test binary a supervisor without an entrypoint.
@@ -26,7 +27,7 @@ func sidecar(t *testing.T, script string) (*exec.Cmd, *bufio.Scanner) {
 
 func sidecarAs(t *testing.T, role, script string) (*exec.Cmd, *bufio.Scanner) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Patience())
 	t.Cleanup(cancel)
 	args := []string{}
 	if script != "" {
@@ -112,7 +113,7 @@ func TestSignalBetweenRuns(t *testing.T) {
 		if err := syscall.Kill(number, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the supervisor has reaped it", func() bool { return syscall.Kill(number, 0) != nil })
+		wait.Until(t, "the supervisor has reaped it", func() bool { return syscall.Kill(number, 0) != nil })
 	}
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
@@ -149,13 +150,7 @@ func TestOrphans(t *testing.T) {
 			}
 		}
 	}
-	deadline := time.Now().Add(patience)
-	for syscall.Kill(pid, 0) == nil {
-		if time.Now().After(deadline) {
-			t.Fatal("the orphan is not reaped")
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	wait.Until(t, "the orphan is reaped", func() bool { return syscall.Kill(pid, 0) != nil })
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}

@@ -7,9 +7,10 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sandbox.internal/test/wait"
 )
 
 // openTerminal returns both ends of a new pseudo terminal.
@@ -55,7 +56,7 @@ func TestTerminalBelongsToTheEntrypoint(t *testing.T) {
 	if err := slave.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := master.SetReadDeadline(time.Now().Add(patience)); err != nil {
+	if err := master.SetReadDeadline(wait.Deadline()); err != nil {
 		t.Fatal(err)
 	}
 	screen := bufio.NewReader(master)

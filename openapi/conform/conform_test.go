@@ -15,6 +15,7 @@ import (
 
 	"sandbox.internal/openapi/conform"
 	"sandbox.internal/openapi/document"
+	"sandbox.internal/test/wait"
 )
 
 // recorder stands in for a test that is expected to fail.
@@ -138,7 +139,7 @@ func TestTransport(t *testing.T) {
 			server := httptest.NewServer(test.answer)
 			defer server.Close()
 			var report recorder
-			client := http.Client{Transport: conform.New(load(t, test.loader), nil, &report)}
+			client := http.Client{Transport: conform.New(load(t, test.loader), nil, &report), Timeout: wait.Patience()}
 			req, err := http.NewRequestWithContext(t.Context(), test.method, server.URL+test.path, nil)
 			if err != nil {
 				t.Fatal(err)
@@ -174,7 +175,7 @@ func TestTransportLeavesAStreamFlowing(t *testing.T) {
 		_, _ = io.WriteString(w, "data: last\n\n")
 	}))
 	defer server.Close()
-	client := http.Client{Transport: conform.New(load(t, document.LoadExecd), nil, t)}
+	client := http.Client{Transport: conform.New(load(t, document.LoadExecd), nil, t), Timeout: wait.Patience()}
 	resp, err := client.Post(server.URL+"/command", "application/json", strings.NewReader("{}"))
 	if err != nil {
 		t.Fatal(err)
@@ -197,7 +198,7 @@ func TestTransportHandsOnABrokenAnswer(t *testing.T) {
 		_, _ = io.WriteString(w, "{")
 	}))
 	defer server.Close()
-	client := http.Client{Transport: conform.New(load(t, document.LoadLifecycle), nil, t)}
+	client := http.Client{Transport: conform.New(load(t, document.LoadLifecycle), nil, t), Timeout: wait.Patience()}
 	resp, err := client.Get(server.URL + "/health")
 	if err == nil {
 		resp.Body.Close()
@@ -209,7 +210,7 @@ func TestTransportLetsOutsidePathsPass(t *testing.T) {
 	server := httptest.NewServer(answer{418, nil, "tea"})
 	defer server.Close()
 	var report recorder
-	client := http.Client{Transport: conform.New(load(t, document.LoadExecd), nil, &report, "/proxy/", "/docs")}
+	client := http.Client{Transport: conform.New(load(t, document.LoadExecd), nil, &report, "/proxy/", "/docs"), Timeout: wait.Patience()}
 	get := func(path string) {
 		resp, err := client.Get(server.URL + path)
 		if err != nil {
@@ -234,7 +235,7 @@ func TestSeen(t *testing.T) {
 	defer server.Close()
 	transport := conform.New(load(t, document.LoadLifecycle), nil, t)
 	for _, path := range []string{"/v1/sandboxes/b", "/v1/sandboxes/b/endpoints/1", "/v1/sandboxes/a"} {
-		resp, err := (&http.Client{Transport: transport}).Get(server.URL + path)
+		resp, err := (&http.Client{Transport: transport, Timeout: wait.Patience()}).Get(server.URL + path)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"runtime"
 	"strings"
 	"testing"
@@ -16,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/test/wait"
 )
 
 // TestServeWithoutEpollWatches: other processes of the user have used up what the kernel has to watch connections with. Serve goes on.
@@ -23,7 +23,7 @@ func TestServeWithoutEpollWatches(t *testing.T) {
 	// In a process of its own, which cannot get them back.
 	const inside = "SERVE_TEST_WITHOUT_EPOLL"
 	if os.Getenv(inside) == "" {
-		child := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestServeWithoutEpollWatches$", "-test.v")
+		child := wait.Command(t, "/proc/self/exe", "-test.run=^TestServeWithoutEpollWatches$", "-test.v")
 		child.Env = append(os.Environ(), inside+"=1")
 		if output, err := child.CombinedOutput(); err != nil {
 			t.Errorf("%v\n%s", err, output)
@@ -50,7 +50,7 @@ func TestServeWithoutEpollWatches(t *testing.T) {
 		if !strings.Contains(line, "no space left on device; retrying") {
 			t.Error(line)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(wait.Patience()):
 		t.Error("the connection was not accepted")
 	}
 	cancel()

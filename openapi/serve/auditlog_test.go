@@ -13,6 +13,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/test/wait"
 )
 
 // auditLog records its calls.
@@ -49,7 +50,7 @@ func (w *auditLog) Conclude(a serve.Admission, reference uint64, o serve.Outcome
 func (w *auditLog) has(t *testing.T, want ...string) {
 	t.Helper()
 	var recorded []string
-	eventually(t, fmt.Sprintf("the audit log to record %q", want), func() bool {
+	wait.Until(t, fmt.Sprintf("the audit log to record %q", want), func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		recorded = slices.Clone(w.recorded)
@@ -263,7 +264,7 @@ func TestObserverSeesRequestsAndStreams(t *testing.T) {
 		{Operation: "keyed", Status: 200},
 		{Operation: "taken", Status: 200, Stream: true},
 	}
-	eventually(t, "every request to end", func() bool {
+	wait.Until(t, "every request to end", func() bool {
 		seen.mu.Lock()
 		defer seen.mu.Unlock()
 		return len(seen.ended) == len(want)

@@ -12,11 +12,11 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/rs/zerolog"
 
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/test/wait"
 )
 
 // bounded serves the widgets with few connections without a key.
@@ -63,7 +63,7 @@ func dial(t *testing.T, address string) *connection {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	conn.SetDeadline(time.Now().Add(time.Minute))
+	conn.SetDeadline(wait.Deadline())
 	return &connection{conn, t, bufio.NewReader(conn)}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/test/wait"
 )
 
 // get sends a request that is still answered while the service stops.
@@ -87,7 +88,7 @@ func TestStopWaitsForRequestsInFlight(t *testing.T) {
 	}()
 	<-entered
 	s.stop()
-	eventually(t, "the listener to close", func() bool {
+	wait.Until(t, "the listener to close", func() bool {
 		conn, err := net.Dial("tcp", s.addr)
 		if err == nil {
 			conn.Close()

@@ -20,6 +20,7 @@ import (
 	contract "sandbox.internal/openapi/document"
 	"sandbox.internal/openapi/rules"
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/test/wait"
 )
 
 func TestMain(m *testing.M) {
@@ -130,7 +131,7 @@ func serveHandler(t testing.TB, handler http.Handler, grace time.Duration,
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &service{
 		t: t, url: "http://" + ln.Addr().String(), addr: ln.Addr().String(), logs: logs,
-		client: &http.Client{Transport: &http.Transport{}},
+		client: &http.Client{Transport: &http.Transport{}, Timeout: wait.Patience()},
 		stop:   cancel, served: make(chan error, 1),
 	}
 	go func() {
@@ -240,7 +241,7 @@ func (b *logBuffer) lines(t testing.TB) []map[string]any {
 func (b *logBuffer) find(t testing.TB, message, field string, value any) map[string]any {
 	t.Helper()
 	var found map[string]any
-	eventually(t, "a log line "+message, func() bool {
+	wait.Until(t, "a log line "+message, func() bool {
 		for _, line := range b.lines(t) {
 			if line["message"] == message && line[field] == value {
 				found = line
@@ -250,18 +251,4 @@ func (b *logBuffer) find(t testing.TB, message, field string, value any) map[str
 		return false
 	})
 	return found
-}
-
-func eventually(t testing.TB, what string, condition func() bool) {
-	t.Helper()
-	deadline := time.After(time.Minute)
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !condition() {
-		select {
-		case <-deadline:
-			t.Fatalf("waited in vain for %s", what)
-		case <-tick.C:
-		}
-	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/test/wait"
 )
 
 // conclusions are what an audit log recorded of the ends of requests.
@@ -136,7 +137,7 @@ func TestStreamsKeepNothingOfAContextThatOthersHave(t *testing.T) {
 		}
 	}
 	const all = 9 * streams
-	eventually(t, "the observer to see every request end", func() bool {
+	wait.Until(t, "the observer to see every request end", func() bool {
 		seen.mu.Lock()
 		defer seen.mu.Unlock()
 		return len(seen.ended) == all
@@ -181,7 +182,7 @@ func TestStreamsReleaseTheBody(t *testing.T) {
 		body := weak.Make(&serve.JSONBody(ctx)[0])
 		return serve.StreamEvents(ctx, c.Response(),
 			func(ctx context.Context, out *serve.EventStream) error {
-				for deadline := time.Now().Add(time.Minute); body.Value() != nil; {
+				for deadline := wait.Deadline(); body.Value() != nil; {
 					if time.Now().After(deadline) {
 						return errors.New("the stream holds the body")
 					}

@@ -19,6 +19,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/test/wait"
 )
 
 // announce connects and sends the head of a request whose body does not follow.
@@ -193,13 +194,13 @@ func TestAnswersOutliveTheirBodysDeadline(t *testing.T) {
 		}
 		io.WriteString(w, "done")
 	}), limit)
-	for path, wait := range map[string]time.Duration{"/at-once": 0, "/lifted": 3 * limit} {
+	for path, pause := range map[string]time.Duration{"/at-once": 0, "/lifted": 3 * limit} {
 		conn := announce(t, address, "POST "+path, "Content-Length: 1")
 		reader := bufio.NewReader(conn)
 		for range 2 { // the second on the same connection
-			time.Sleep(wait) // the client is that slow
+			time.Sleep(pause) // the client is that slow
 			conn.Write([]byte("x"))
-			conn.SetReadDeadline(time.Now().Add(time.Minute))
+			conn.SetReadDeadline(wait.Deadline())
 			response, err := http.ReadResponse(reader, nil)
 			if err != nil {
 				t.Fatalf("%s: %v", path, err)

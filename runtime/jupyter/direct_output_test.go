@@ -11,6 +11,7 @@ import (
 
 	"sandbox.internal/runtime/jupyter"
 	"sandbox.internal/runtime/kernel"
+	"sandbox.internal/test/wait"
 )
 
 func TestDirectFirstCellLosesNothing(t *testing.T) {
@@ -86,7 +87,7 @@ open(%q, "w").close()`, count, dir+"/done"), func(o kernel.Output) {
 			return
 		}
 		if got == 0 {
-			eventually(t, "the cell has said everything", func() bool {
+			wait.Until(t, "the cell has said everything", func() bool {
 				_, err := os.Stat(dir + "/done")
 				return err == nil
 			})

@@ -18,6 +18,7 @@ import (
 	"sandbox.internal/runtime/jupyter"
 	"sandbox.internal/runtime/kernel"
 	"sandbox.internal/runtime/kernel/kerneltest"
+	"sandbox.internal/test/wait"
 )
 
 // newDirect returns a host that uses the installed kernelspecs, and the folder for its temporary
@@ -70,23 +71,11 @@ func processExists(pid int) bool {
 	return err == nil && !strings.Contains(string(status), "State:\tZ")
 }
 
-// eventually polls until the condition holds.
-func eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for !condition() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in time: %s", what)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}
-
 func TestDirect(t *testing.T) {
 	kerneltest.Run(t, kerneltest.Options{
 		Open:      func(t *testing.T) kernel.Host { return newDirect(t, jupyter.DirectOptions{}) },
 		Languages: []kerneltest.Language{kerneltest.Python()},
-		ExitTime:  patience,
+		ExitTime:  wait.Patience(),
 	})
 }
 
@@ -264,7 +253,7 @@ func TestDirectKernelKilledMidCell(t *testing.T) {
 	if err := k.Stop(t.Context()); err != nil {
 		t.Errorf("stop: %v", err)
 	}
-	eventually(t, "the end of the kernel's child", func() bool { return !processExists(child) })
+	wait.Until(t, "the end of the kernel's child", func() bool { return !processExists(child) })
 	if got := run(t, startPython(t, host), "print(3)"); got != "3\n" {
 		t.Errorf("the next kernel: %q", got)
 	}
@@ -309,7 +298,7 @@ func TestDirectStopWithAnEndedContextKills(t *testing.T) {
 	_ = k.Stop(ctx)
 	select {
 	case <-k.Done():
-	case <-time.After(patience):
+	case <-time.After(wait.Patience()):
 		t.Error("the kernel has not ended")
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"sandbox.internal/runtime/jupyter"
+	"sandbox.internal/test/wait"
 )
 
 const token = "a-token-that-is-not-guessed"
@@ -78,7 +79,7 @@ func startServer(t testing.TB, port int, token string) *jupyterServer {
 
 func (s *jupyterServer) awaitAnswer(t testing.TB) {
 	t.Helper()
-	deadline := time.After(patience)
+	deadline := time.After(wait.Patience())
 	for {
 		if status, _ := s.get("/api"); status == http.StatusOK {
 			return
@@ -97,7 +98,7 @@ func (s *jupyterServer) awaitAnswer(t testing.TB) {
 
 // get asks the server itself, past the code under test. Without an answer the status is 0.
 func (s *jupyterServer) get(path string) (status int, body string) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Patience())
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+path, nil)
 	if err != nil {
@@ -137,7 +138,7 @@ func (s *jupyterServer) stop(t testing.TB) {
 	}
 	select {
 	case <-s.ended:
-	case <-time.After(patience):
+	case <-time.After(wait.Patience()):
 		t.Error("jupyter-server does not end")
 		s.kill(t)
 	}

@@ -14,10 +14,8 @@ import (
 	"sandbox.internal/runtime/jupyter"
 	"sandbox.internal/runtime/kernel"
 	"sandbox.internal/runtime/kernel/kerneltest"
+	"sandbox.internal/test/wait"
 )
-
-// patience is how long a test waits for what takes a second or two on a quiet machine.
-const patience = 60 * time.Second
 
 func TestServer(t *testing.T) {
 	server := startServer(t, 0, token)
@@ -33,7 +31,7 @@ func TestServer(t *testing.T) {
 				return host
 			},
 			Languages: []kerneltest.Language{kerneltest.Python()},
-			ExitTime:  patience,
+			ExitTime:  wait.Patience(),
 		})
 	})
 	server.checkEmpty(t)
@@ -228,7 +226,7 @@ func executeForever(t *testing.T, host kernel.Host) <-chan error {
 	}()
 	select {
 	case <-begun:
-	case <-time.After(patience):
+	case <-time.After(wait.Patience()):
 		t.Fatal("the cell does not begin")
 	}
 	return end
@@ -239,7 +237,7 @@ func await(t *testing.T, end <-chan error) error {
 	select {
 	case err := <-end:
 		return err
-	case <-time.After(patience):
+	case <-time.After(wait.Patience()):
 		t.Fatal("Execute hangs")
 		panic("unreachable")
 	}

@@ -15,6 +15,7 @@ import (
 	gen "sandbox.internal/gen/lifecycle"
 	"sandbox.internal/server/api"
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/test/wait"
 )
 
 // images records its calls and returns what a test has set.
@@ -113,7 +114,7 @@ func TestArchiveThatIsCutOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = connection.Close() }()
-	if err := connection.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := connection.SetDeadline(wait.Deadline()); err != nil {
 		t.Fatal(err)
 	}
 	_, err = io.WriteString(connection, "POST /v1/images/load HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-tar\r\nContent-Length: 100\r\n\r\nhalf")

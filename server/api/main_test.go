@@ -21,6 +21,7 @@ import (
 	"sandbox.internal/openapi/document"
 	"sandbox.internal/server/api"
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/test/wait"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -231,7 +232,7 @@ func serveWith(t testing.TB, options api.Options) *service {
 		t.Fatal(err)
 	}
 	s.url = server.URL
-	s.http = &http.Client{Transport: conform.New(document, server.Client().Transport, t), Timeout: 4 * patience}
+	s.http = &http.Client{Transport: conform.New(document, server.Client().Transport, t), Timeout: wait.Patience()}
 	if s.client, err = gen.NewClientWithResponses(server.URL, gen.WithHTTPClient(s.http)); err != nil {
 		t.Fatal(err)
 	}
@@ -282,17 +283,18 @@ func (l *logBuffer) accessLine(t testing.TB, operation string) map[string]any {
 // lineOf waits for a line of the log that fits.
 func (l *logBuffer) lineOf(t testing.TB, fits func(map[string]any) bool) map[string]any {
 	t.Helper()
-	// between two looks
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	var found map[string]any
+	wait.Until(t, "the log has such a line", func() bool {
 		decoder := json.NewDecoder(bytes.NewReader([]byte(l.text())))
 		for line := map[string]any{}; decoder.Decode(&line) == nil; line = map[string]any{} {
 			if fits(line) {
-				return line
+				found = line
+				return true
 			}
 		}
-	}
-	t.Fatalf("no such line in:\n%s", l.text())
-	return nil
+		return false
+	}, func() any { return l.text() })
+	return found
 }
 
 func (b *backend) setState(state lifecycle.State) {

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/coder/websocket"
 
@@ -22,12 +21,10 @@ import (
 	admission "sandbox.internal/openapi/serve"
 	"sandbox.internal/server/api"
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/test/wait"
 )
 
-const (
-	boxToken = "the-token-of-the-sandbox"
-	patience = time.Minute // for what is expected to happen; only a hang takes so long
-)
+const boxToken = "the-token-of-the-sandbox"
 
 // box is where the backend says that every sandbox is. Its execd is any handler.
 type box struct {
@@ -308,7 +305,7 @@ func TestPortCarriesAWebSocket(t *testing.T) {
 			}
 		}
 	}, nil)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 	defer cancel()
 	conn, _, err := websocket.Dial(ctx, p.url+p.path("8000", "/ws"), &websocket.DialOptions{HTTPHeader: http.Header{"Service-Api-Key": {aliceSecret}}})
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/test/wait"
 )
 
 // versionsOf returns the annotations by which replicas know of changes, nil when there are none.
@@ -60,7 +61,7 @@ func TestAnnouncementsStayFew(t *testing.T) {
 	changed.Annotations["version.sandbox.internal/foreign"] = "no version at all"
 	must(t, s.api.Patch(t.Context(), changed, client.MergeFrom(&secret)))
 	other := s.replica(t) // which looks at once
-	eventually(t, "what changes nothing any more is removed", func() bool {
+	wait.Until(t, "what changes nothing any more is removed", func() bool {
 		_, all = s.versionsOf(t)
 		return len(all) == 2 && all["version.sandbox.internal/lives"] != ""
 	})

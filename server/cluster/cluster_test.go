@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"slices"
@@ -21,6 +22,7 @@ import (
 	"sandbox.internal/server/cluster"
 	"sandbox.internal/server/cluster/view"
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/test/wait"
 )
 
 // TestPodsAreRestricted: with a user of their own pods pass the level restricted of Pod Security, and baseline without.
@@ -38,18 +40,11 @@ func TestPodsAreRestricted(t *testing.T) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: level}, Spec: *template.Spec.DeepCopy()}
 			var err error
 			// The API server looks at labels that it has cached.
-			deadline := time.Now().Add(patience)
-			for {
+			wait.Until(t, fmt.Sprintf("that user %d passes the level %s is %t", user, level, passes), func() bool {
 				err = s.api.Create(t.Context(), pod.DeepCopy(), client.DryRunAll)
-				if (err == nil) == passes || time.Now().After(deadline) {
-					break
-				}
-				time.Sleep(20 * time.Millisecond) // between two looks
-			}
-			switch {
-			case passes && err != nil:
-				t.Errorf("user %d, level %s: %v", user, level, err)
-			case !passes && (err == nil || !strings.Contains(err.Error(), "violates PodSecurity")):
+				return (err == nil) == passes
+			}, func() any { return err })
+			if !passes && !strings.Contains(err.Error(), "violates PodSecurity") {
 				t.Errorf("user %d passes the level %s: %v", user, level, err)
 			}
 		}
@@ -344,7 +339,7 @@ func TestLife(t *testing.T) {
 	}
 	must(t, c.Delete(t.Context(), id)) // no error, wherever it is asked
 	s.play(t, id, v1alpha1.PhaseTerminated, v1alpha1.ReasonUserDelete, "removed")
-	settled, err := c.AwaitStable(t.Context(), id, patience)
+	settled, err := c.AwaitStable(t.Context(), id, wait.Patience())
 	if must(t, err); settled.Status.State != lifecycle.StateTerminated {
 		t.Errorf("settled, it is %+v", settled.Status)
 	}
@@ -353,7 +348,7 @@ func TestLife(t *testing.T) {
 	_, err = c.Locate(t.Context(), id, 80)
 	refuses(t, err, lifecycle.KindConflict, "Terminated")
 	s.remove(t, id) // its retention is over
-	eventually(t, "it is forgotten", func() bool {
+	wait.Until(t, "it is forgotten", func() bool {
 		_, err := c.Get(t.Context(), id)
 		var known *lifecycle.Error
 		return errors.As(err, &known) && known.Kind == lifecycle.KindNotFound
@@ -468,7 +463,7 @@ func TestEventsAreTheSameEverywhere(t *testing.T) {
 		feed, err := c.Events(t.Context(), lifecycle.EventSelection{After: after})
 		must(t, err)
 		defer feed.Close()
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 		defer cancel()
 		for {
 			batch, err := feed.Next(ctx)
@@ -530,7 +525,7 @@ func TestEventsOfOneSandboxEnd(t *testing.T) {
 	must(t, err)
 	defer feed.Close()
 	s.remove(t, id)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 	defer cancel()
 	var last lifecycle.Event
 	for {
@@ -602,11 +597,11 @@ func TestRoutesOfAnIngress(t *testing.T) {
 	go func() {
 		done <- view.FollowRoutes(ctx, view.RouteOptions{Kubeconfig: apiServer.Kubeconfig, Namespace: s.name, Logger: zerolog.New(logOf{t})}, &table)
 	}()
-	eventually(t, "the sandbox has a row", func() bool { _, ok := table.get(before); return ok })
+	wait.Until(t, "the sandbox has a row", func() bool { _, ok := table.get(before); return ok })
 	c = s.replica(t, func(o *cluster.Options) { o.PendingFailureTTL = o.TerminatedRetention })
 	after := create(t, c, sampleSpec()).ID
 	s.play(t, after, v1alpha1.PhaseRunning, v1alpha1.ReasonContainerRunning, "execd answers")
-	eventually(t, "the new one has a route", func() bool {
+	wait.Until(t, "the new one has a route", func() bool {
 		route, _ := table.get(after)
 		return route.State == lifecycle.StateRunning && route.Address == "192.0.2.7:44772"
 	})
@@ -616,7 +611,7 @@ func TestRoutesOfAnIngress(t *testing.T) {
 		t.Error("the route has another token than the service")
 	}
 	s.remove(t, after)
-	eventually(t, "it is forgotten", func() bool { _, ok := table.get(after); return !ok })
+	wait.Until(t, "it is forgotten", func() bool { _, ok := table.get(after); return !ok })
 	stop()
 	must(t, <-done)
 	if version := s.batch(t, failed).ResourceVersion; version != unchanged {

@@ -8,6 +8,7 @@ import (
 	"sandbox.internal/server/cluster"
 	"sandbox.internal/server/cluster/view"
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/test/wait"
 )
 
 // TestEndedSandboxesAreBounded: a key that creates and deletes has its own oldest records forgotten before their time, and no other key's; also by
@@ -44,7 +45,7 @@ func TestEndedSandboxesAreBounded(t *testing.T) {
 	}
 	kept := func(want int) {
 		t.Helper()
-		eventually(t, "the oldest records of the key that has the most are forgotten", func() bool {
+		wait.Until(t, "the oldest records of the key that has the most are forgotten", func() bool {
 			for i, id := range greedy {
 				if stays(id) != (i >= len(greedy)-want) {
 					return false

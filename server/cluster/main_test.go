@@ -25,10 +25,8 @@ import (
 	"sandbox.internal/server/egress"
 	"sandbox.internal/server/lifecycle"
 	testcluster "sandbox.internal/test/cluster"
+	"sandbox.internal/test/wait"
 )
-
-// patience is how long a test waits for anything.
-const patience = time.Minute
 
 // apiServer is the API server of all tests: each has a namespace of its own, and plays the controller there.
 var apiServer *testcluster.Cluster
@@ -62,7 +60,7 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	if code = m.Run(); code == 0 {
-		if left := testcluster.Goroutines(patience); left != "" {
+		if left := testcluster.Goroutines(wait.Patience()); left != "" {
 			err = fmt.Errorf("goroutines are left:\n%s", left)
 		}
 	}
@@ -174,7 +172,7 @@ func create(t *testing.T, c *cluster.Cluster, spec lifecycle.Spec) lifecycle.San
 func awaitState(t *testing.T, c *cluster.Cluster, id string, want lifecycle.State) lifecycle.Sandbox {
 	t.Helper()
 	var last lifecycle.Sandbox
-	eventually(t, fmt.Sprintf("sandbox %s is %s", id, want), func() bool {
+	wait.Until(t, fmt.Sprintf("sandbox %s is %s", id, want), func() bool {
 		var err error
 		last, err = c.Get(t.Context(), id)
 		return err == nil && last.Status.State == want
@@ -186,17 +184,6 @@ func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
-	}
-}
-
-func eventually(t testing.TB, what string, done func() bool) {
-	t.Helper()
-	poll := time.NewTicker(5 * time.Millisecond)
-	defer poll.Stop()
-	for end := time.Now().Add(patience); !done(); <-poll.C {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
 	}
 }
 

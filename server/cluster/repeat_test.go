@@ -16,6 +16,7 @@ import (
 	"sandbox.internal/server/cluster"
 	"sandbox.internal/server/cluster/view"
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/test/wait"
 )
 
 // TestCreateIsRepeated: an answer with Retry-After makes the client of the API server repeat a request, which may have been carried out. The
@@ -73,7 +74,7 @@ func TestQuota(t *testing.T) {
 	_, err = create("carol", "")
 	refuses(t, err, lifecycle.KindConflict, "that have not ended: 2", "server.max_sandboxes is 2")
 	s.play(t, first.ID, v1alpha1.PhaseFailed, "CONTAINER_ERROR", "")
-	eventually(t, "there is room again", func() bool {
+	wait.Until(t, "there is room again", func() bool {
 		_, err := create("alice", "later")
 		return err == nil
 	})

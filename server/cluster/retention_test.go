@@ -8,6 +8,7 @@ import (
 
 	"sandbox.internal/runtime/kube/v1alpha1"
 	"sandbox.internal/server/cluster"
+	"sandbox.internal/test/wait"
 )
 
 // TestRetentionOfEachEnd: at no time does a resource say that its record stays for less than its end asks for, and soon it says just that; a
@@ -52,14 +53,14 @@ func TestRetentionOfEachEnd(t *testing.T) {
 				awaitEnd(t, c, id)
 				c.Close() // what it began has ended
 			}
-			eventually(t, "the retention is that of the end", func() bool { return *s.batch(t, id).Spec.TTLSecondsAfterFinished == tc.want })
+			wait.Until(t, "the retention is that of the end", func() bool { return *s.batch(t, id).Spec.TTLSecondsAfterFinished == tc.want })
 		})
 	}
 }
 
 func awaitEnd(t *testing.T, c *cluster.Cluster, id string) {
 	t.Helper()
-	eventually(t, "the replica has seen the end", func() bool {
+	wait.Until(t, "the replica has seen the end", func() bool {
 		got, err := c.Get(t.Context(), id)
 		return err == nil && got.Status.State.Final()
 	})

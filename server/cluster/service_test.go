@@ -14,6 +14,7 @@ import (
 	"sandbox.internal/server/api"
 	"sandbox.internal/server/app"
 	"sandbox.internal/server/config"
+	"sandbox.internal/test/wait"
 )
 
 // TestServices: two services with nothing in common but the cluster answer as one.
@@ -38,7 +39,7 @@ func TestServices(t *testing.T) {
 		})
 		urls = append(urls, "http://"+service.Addr())
 	}
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	client := wait.Client()
 	ask := func(method, url, body string, want int) (answer map[string]any) {
 		t.Helper()
 		request, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))

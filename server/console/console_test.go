@@ -19,12 +19,10 @@ import (
 	"sandbox.internal/openapi/serve"
 	"sandbox.internal/server/console"
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/test/wait"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// patience bounds waits for what is expected to happen.
-const patience = time.Minute
 
 // service is a server with the console before an API that reports who calls it.
 type service struct {
@@ -104,7 +102,7 @@ type browser struct {
 // header away.
 func (b browser) send(t *testing.T, method, target, body string, headers ...string) *http.Response {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 	t.Cleanup(cancel)
 	r, err := http.NewRequestWithContext(ctx, method, b.URL+target, strings.NewReader(body))
 	if err != nil {
@@ -377,11 +375,7 @@ func TestSessionsEnd(t *testing.T) {
 	})
 	t.Run("after their time", func(t *testing.T) {
 		b := start(t, console.Options{Lifetime: time.Millisecond}).signIn(t, "user-key")
-		for deadline := time.Now().Add(patience); b.asks(t, "/v1/sandboxes").Name != ""; {
-			if time.Now().After(deadline) {
-				t.Fatal("the session does not end")
-			}
-		}
+		wait.Until(t, "the session has ended", func() bool { return b.asks(t, "/v1/sandboxes").Name == "" })
 	})
 	t.Run("with the service", func(t *testing.T) {
 		s := start(t, console.Options{})

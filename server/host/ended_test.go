@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/test/wait"
 )
 
 // TestEndedSandboxesAreBounded: a key that creates and deletes has its own oldest records forgotten before their time, and no other key's; also by
@@ -39,7 +40,7 @@ func TestEndedSandboxesAreBounded(t *testing.T) {
 	kept := func(atLeast, atMost int) {
 		t.Helper()
 		count := 0
-		eventually(t, func() bool {
+		wait.Until(t, "the oldest records of the key that has the most are forgotten", func() bool {
 			count = 0
 			for _, id := range greedy {
 				if _, err := m.host.Get(t.Context(), id); err == nil {
@@ -47,7 +48,7 @@ func TestEndedSandboxesAreBounded(t *testing.T) {
 				}
 			}
 			return count >= atLeast && count <= atMost
-		}, func() any { return []any{"records of the key that has the most", count} })
+		}, func() any { return count })
 		if _, err := m.host.Get(t.Context(), modest); err != nil {
 			t.Errorf("the record of another key: %v", err)
 		}

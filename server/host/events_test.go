@@ -11,6 +11,7 @@ import (
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/test/wait"
 )
 
 // stored returns a summary of everything that was written to the store.
@@ -52,7 +53,7 @@ func (m *machine) follow(selection lifecycle.EventSelection) lifecycle.EventFeed
 // read returns the feed's events up to the first one that holds.
 func (m *machine) read(feed lifecycle.EventFeed, last func(lifecycle.Event) bool) []lifecycle.Event {
 	m.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Patience())
 	defer cancel()
 	var seen []lifecycle.Event
 	for {
@@ -243,7 +244,7 @@ func TestProgressEvents(t *testing.T) {
 	m.start()
 	id := m.create()
 	pull.await(t)
-	eventually(t, func() bool { return m.get(id).Status.Message == "step 1000" }, func() any { return m.get(id).Status })
+	wait.Until(t, "the last step is in the status", func() bool { return m.get(id).Status.Message == "step 1000" }, func() any { return m.get(id).Status })
 	if got := m.stored(id); got != "Pending accepted progress" {
 		t.Errorf("stored: %s", got)
 	}

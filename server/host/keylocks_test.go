@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/test/wait"
 )
 
 // TestKeyedCreatesDoNotWaitForEachOther: while one create with an Idempotency-Key waits for the
@@ -29,7 +30,7 @@ func TestKeyedCreatesDoNotWaitForEachOther(t *testing.T) {
 	during.await(t)
 	other := options
 	other.IdempotencyKey = "other"
-	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 	defer cancel()
 	if _, err := m.host.Create(ctx, spec(), other); err != nil {
 		t.Errorf("another key: %v", err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,12 +17,10 @@ import (
 	"sandbox.internal/server/host"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/server/store"
+	"sandbox.internal/test/wait"
 )
 
-const (
-	instance = "under-test"
-	deadline = time.Minute
-)
+const instance = "under-test"
 
 // clock is the real time, moved by an offset.
 type clock struct{ offset atomic.Int64 }
@@ -132,10 +131,10 @@ func (m *machine) get(id string) lifecycle.Sandbox {
 func (m *machine) await(id string, state lifecycle.State) lifecycle.Status {
 	m.t.Helper()
 	var last lifecycle.Status
-	eventually(m.t, func() bool {
+	wait.Until(m.t, fmt.Sprintf("sandbox %s is %s", id, state), func() bool {
 		last = m.get(id).Status
 		return last.State == state
-	}, func() any { return []any{"want state", state, "have", last} })
+	}, func() any { return last })
 	return last
 }
 
@@ -151,22 +150,7 @@ func (m *machine) awaitReason(id string, state lifecycle.State, reason lifecycle
 // awaitEmpty waits until the engine has no container left.
 func (m *machine) awaitEmpty() {
 	m.t.Helper()
-	eventually(m.t, func() bool { return len(m.engine.names()) == 0 }, func() any { return m.engine.names() })
-}
-
-func eventually(t testing.TB, holds func() bool, have func() any) {
-	t.Helper()
-	timeout := time.NewTimer(deadline)
-	defer timeout.Stop()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !holds() {
-		select {
-		case <-tick.C:
-		case <-timeout.C:
-			t.Fatalf("not within %v: %v", deadline, have())
-		}
-	}
+	wait.Until(m.t, "the engine has no container left", func() bool { return len(m.engine.names()) == 0 }, func() any { return m.engine.names() })
 }
 
 func container(id string) string { return "sandbox-" + id }

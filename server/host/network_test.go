@@ -12,11 +12,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"sandbox.internal/internal/sandboxhttp"
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/test/wait"
 )
 
 // sharing is an engine whose containers share this machine's network: the execd of each, which
@@ -151,9 +151,9 @@ func TestHostNetworkForeignDaemon(t *testing.T) {
 	m.start()
 	shared.foreign.Store(true)
 	id := m.create()
-	eventually(t, func() bool { return m.get(id).Status.Message == "waiting for execd to answer" }, func() any { return m.get(id).Status })
+	wait.Until(t, "the status says that execd is waited for", func() bool { return m.get(id).Status.Message == "waiting for execd to answer" }, func() any { return m.get(id).Status })
 	looks := m.engine.count(callInspect)
-	eventually(t, func() bool { return m.engine.count(callInspect) > looks+1 }, func() any { return "no further look" })
+	wait.Until(t, "the container is looked at again", func() bool { return m.engine.count(callInspect) > looks+1 })
 	if got := m.get(id).Status.State; got != lifecycle.StatePending {
 		t.Errorf("while another execd answers the sandbox is %s", got)
 	}
@@ -243,7 +243,7 @@ func answer(t *testing.T, address, port string, token func() string) {
 			if err != nil {
 				return
 			}
-			_ = connection.SetDeadline(time.Now().Add(deadline))
+			_ = connection.SetDeadline(wait.Deadline())
 			request, err := http.ReadRequest(bufio.NewReader(connection))
 			if err == nil {
 				proof := sandboxhttp.Proof(token(), request.Header.Get(sandboxhttp.ChallengeHeader))

@@ -14,6 +14,7 @@ import (
 	"sandbox.internal/internal/sandboxhttp"
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/test/wait"
 )
 
 var errRefused = fmt.Errorf("the engine refuses")
@@ -39,11 +40,7 @@ func (g *gate) fault(ctx context.Context, name string) error {
 
 func (g *gate) await(t testing.TB) {
 	t.Helper()
-	select {
-	case <-g.entered:
-	case <-time.After(deadline):
-		t.Fatal("the engine was not called")
-	}
+	wait.For(t, "a call of the engine", g.entered)
 }
 
 // times is a fault that fails so many calls.
@@ -63,7 +60,7 @@ func TestDeleteDuringPullCancelsThePull(t *testing.T) {
 	m.engine.failBefore(callEnsureImage, pull.fault)
 	id := m.create()
 	pull.await(t)
-	eventually(t, func() bool { return m.get(id).Status.Reason == lifecycle.ReasonImagePulling }, func() any { return m.get(id).Status })
+	wait.Until(t, "the image is pulled", func() bool { return m.get(id).Status.Reason == lifecycle.ReasonImagePulling }, func() any { return m.get(id).Status })
 	if err := m.host.Delete(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +167,7 @@ func TestProvisioningWaitsForTheEngine(t *testing.T) {
 				}
 			})
 			id := m.create()
-			eventually(t, func() bool { return m.get(id).Status.Reason == lifecycle.ReasonEngineUnavailable },
+			wait.Until(t, "the status says that the engine is away", func() bool { return m.get(id).Status.Reason == lifecycle.ReasonEngineUnavailable },
 				func() any { return m.get(id).Status })
 			if status := m.get(id).Status; status.State != lifecycle.StatePending || !strings.Contains(status.Message, "connection refused") {
 				t.Errorf("status while the engine is away: %+v", status)
@@ -262,7 +259,7 @@ func TestSlowAnswerOfExecd(t *testing.T) {
 			}
 		})
 		id := m.create()
-		eventually(t, func() bool { return m.get(id).Status.Reason == lifecycle.ReasonContainerStarting }, func() any { return m.get(id).Status })
+		wait.Until(t, "the container starts", func() bool { return m.get(id).Status.Reason == lifecycle.ReasonContainerStarting }, func() any { return m.get(id).Status })
 		close(answer)
 		m.await(id, lifecycle.StateRunning)
 	})
@@ -273,9 +270,9 @@ func TestFrozenWhilePending(t *testing.T) {
 	m := newMachine(t).start()
 	m.engine.answerPing(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
 	id := m.create()
-	eventually(t, func() bool { return m.engine.count(callStart) == 1 }, func() any { return "it is not started" })
+	wait.Until(t, "the container is started", func() bool { return m.engine.count(callStart) == 1 })
 	m.engine.happen(container(id), engine.EventFrozen, func(c *engine.Container) { c.Status = engine.StatusFrozen })
-	eventually(t, func() bool { return m.engine.count(callThaw) == 1 }, func() any { return "it is not thawed" })
+	wait.Until(t, "the container is thawed", func() bool { return m.engine.count(callThaw) == 1 })
 	m.engine.answerPing(nil)
 	m.await(id, lifecycle.StateRunning)
 }
@@ -297,7 +294,7 @@ func TestEndWhilePending(t *testing.T) {
 			m := newMachine(t).start()
 			m.engine.answerPing(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
 			id := m.create()
-			eventually(t, func() bool { return m.engine.status(container(id)) == engine.StatusRunning },
+			wait.Until(t, "the container runs", func() bool { return m.engine.status(container(id)) == engine.StatusRunning },
 				func() any { return m.get(id).Status })
 			tt.happen(m, container(id))
 			m.awaitReason(id, tt.state, tt.reason)

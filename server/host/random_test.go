@@ -10,6 +10,7 @@ import (
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/test/random"
+	"sandbox.internal/test/wait"
 )
 
 // TestRandomLives lets clients, the engine and strangers do whatever they like, in any order and at
@@ -99,7 +100,7 @@ func TestRandomLives(t *testing.T) {
 		}
 	}
 	for _, id := range ids {
-		eventually(t, func() bool { return m.get(id).Status.State.Final() }, func() any { return m.get(id) })
+		wait.Until(t, "sandbox "+id+" has ended", func() bool { return m.get(id).Status.State.Final() }, func() any { return m.get(id) })
 	}
 	m.awaitEmpty()
 }

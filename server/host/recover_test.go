@@ -18,6 +18,7 @@ import (
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/server/store"
+	"sandbox.internal/test/wait"
 )
 
 // found is what a restarted service finds of a sandbox at the engine.
@@ -70,7 +71,7 @@ func TestRecovery(t *testing.T) {
 				settled := func() bool {
 					return m.engine.status(container(id)) == left[want] && m.get(id).Status.State == want
 				}
-				eventually(t, settled, func() any { return []any{m.get(id).Status, m.engine.status(container(id))} })
+				wait.Until(t, "the sandbox has settled", settled, func() any { return []any{m.get(id).Status, m.engine.status(container(id))} })
 			})
 		}
 	}
@@ -161,7 +162,7 @@ func TestLabelsOfAnImage(t *testing.T) {
 	for _, id := range []string{"bridged", "lost"} {
 		m.await(id, lifecycle.StateRunning)
 		port := func() int { return m.host.RecordOf(id).Port }
-		eventually(t, func() bool { return port() != 0 }, func() any { return "no port" })
+		wait.Until(t, "there is a port", func() bool { return port() != 0 })
 		if want := m.engine.port(container(id)); port() != want {
 			t.Errorf("%s: execd is reached at port %d, want %d", id, port(), want)
 		}
@@ -233,7 +234,7 @@ func TestLostDatabase(t *testing.T) {
 	if name := m.get("running").Metadata["name"]; name != "running" {
 		t.Errorf("metadata: %q", name)
 	}
-	eventually(t, func() bool { return len(m.engine.names()) == 3 }, func() any { return m.engine.names() })
+	wait.Until(t, "three containers are left", func() bool { return len(m.engine.names()) == 3 }, func() any { return m.engine.names() })
 	if m.engine.status(foreign.Name) != engine.StatusRunning {
 		t.Error("the container of another service was touched")
 	}
@@ -303,7 +304,7 @@ func TestInspectionsAreBounded(t *testing.T) {
 		m.had(r, engine.StatusRunning)
 	}
 	m.start()
-	eventually(t, func() bool { return m.engine.count(callInspect) >= sandboxes }, func() any { return m.engine.count(callInspect) })
+	wait.Until(t, "each container was inspected", func() bool { return m.engine.count(callInspect) >= sandboxes }, func() any { return m.engine.count(callInspect) })
 	var now, most, asked atomic.Int32
 	m.engine.failBefore(callInspect, func(context.Context, string) error {
 		for running := now.Add(1); ; {
@@ -318,7 +319,7 @@ func TestInspectionsAreBounded(t *testing.T) {
 		return nil
 	})
 	m.engine.hangUp()
-	eventually(t, func() bool { return asked.Load() >= sandboxes }, func() any { return asked.Load() })
+	wait.Until(t, "each container was inspected again", func() bool { return asked.Load() >= sandboxes }, func() any { return asked.Load() })
 	if most.Load() > atMost {
 		t.Errorf("%d inspections at once, want at most %d", most.Load(), atMost)
 	}

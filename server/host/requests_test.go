@@ -10,6 +10,7 @@ import (
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/test/wait"
 )
 
 func TestIdempotentCreate(t *testing.T) {
@@ -150,13 +151,9 @@ func TestEndpointWaitsUntilTheSandboxIsUsable(t *testing.T) {
 	default:
 	}
 	close(answering.open)
-	select {
-	case endpoint := <-got:
-		if endpoint.Port != m.engine.port(container(id)) || endpoint.Path != "/proxy/8000" || endpoint.Headers["X-EXECD-ACCESS-TOKEN"] == "" {
-			t.Errorf("endpoint: %+v", endpoint)
-		}
-	case <-time.After(deadline):
-		t.Fatal("the endpoint was not returned though execd answers")
+	endpoint := wait.For(t, "the endpoint, as execd answers", got)
+	if endpoint.Port != m.engine.port(container(id)) || endpoint.Path != "/proxy/8000" || endpoint.Headers["X-EXECD-ACCESS-TOKEN"] == "" {
+		t.Errorf("endpoint: %+v", endpoint)
 	}
 	if state := m.get(id).Status.State; state != lifecycle.StateRunning {
 		t.Errorf("state: %s", state)
@@ -175,13 +172,8 @@ func TestEndpointOfASandboxThatFails(t *testing.T) {
 	failed := make(chan error, 1)
 	go func() { failed <- errorOf(m.host.Locate(context.Background(), id, 80)) }()
 	close(pull.open)
-	select {
-	case err := <-failed:
-		if kindOf(err) != lifecycle.KindConflict {
-			t.Errorf("error: %v", err)
-		}
-	case <-time.After(deadline):
-		t.Fatal("still waiting for the port of a Failed sandbox")
+	if err := wait.For(t, "an answer about the port of a Failed sandbox", failed); kindOf(err) != lifecycle.KindConflict {
+		t.Errorf("error: %v", err)
 	}
 	for _, port := range []int{0, -1, 65536} {
 		if _, err := m.host.Locate(t.Context(), id, port); kindOf(err) != lifecycle.KindInvalid {
@@ -281,11 +273,7 @@ func TestCloseLeavesSandboxesAlone(t *testing.T) {
 	hangingFreeze.await(t)
 	closed := make(chan struct{})
 	go func() { m.host.Close(); close(closed) }()
-	select { // an engine that hangs must not hold the service back
-	case <-closed:
-	case <-time.After(deadline):
-		t.Fatal("Close hangs with the engine")
-	}
+	wait.For(t, "the end of Close, which an engine that hangs must not hold back", closed)
 	if m.engine.status(container(running)) != engine.StatusRunning {
 		t.Error("a container was touched")
 	}

@@ -9,6 +9,7 @@ import (
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/test/wait"
 )
 
 func TestPauseAndResume(t *testing.T) {
@@ -237,7 +238,7 @@ func TestNewsDuringALook(t *testing.T) {
 	m.engine.failAfter(callInspect, nil)
 	m.engine.happen(container(id), engine.EventThawed, set(engine.StatusRunning))
 	close(looked.open)
-	eventually(t, func() bool {
+	wait.Until(t, "the status says that another process thawed the container", func() bool {
 		status := m.get(id).Status
 		return status.State == lifecycle.StateRunning && status.Message == "another process thawed the container"
 	}, func() any { return m.get(id).Status })
@@ -249,7 +250,7 @@ func TestNewsDuringALook(t *testing.T) {
 func TestWhatHappensWhileTheEngineIsSilent(t *testing.T) {
 	m := newMachine(t).start()
 	id := m.running()
-	eventually(t, func() bool { return m.engine.count(callWatch) == 1 }, func() any { return "no watch" })
+	wait.Until(t, "the engine is watched", func() bool { return m.engine.count(callWatch) == 1 })
 	down := newGate()
 	m.engine.failBefore(callWatch, func(ctx context.Context, name string) error { return down.fault(ctx, name) })
 	m.engine.hangUp()

@@ -11,6 +11,7 @@ import (
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/server/host"
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/test/wait"
 )
 
 // guards are egress sidecars in memory: one policy, one health.
@@ -112,7 +113,7 @@ func TestSidecarThatEnds(t *testing.T) {
 	if status := m.await(id, lifecycle.StateFailed); status.Reason != lifecycle.ReasonNetworkError || !strings.Contains(status.Message, "exit code 137") {
 		t.Errorf("status: %+v", status)
 	}
-	eventually(t, func() bool { return len(m.engine.names()) == 0 }, func() any { return m.engine.names() })
+	wait.Until(t, "the engine has no container left", func() bool { return len(m.engine.names()) == 0 }, func() any { return m.engine.names() })
 }
 
 func TestSidecarWithoutSandboxIsRemoved(t *testing.T) {
@@ -132,7 +133,7 @@ func TestGuardThatDies(t *testing.T) {
 	id := m.running()
 	g.become(1, nil)
 	missed := m.host.AskGuards(nil)
-	eventually(t, func() bool {
+	wait.Until(t, "the status says that the sidecar was started again", func() bool {
 		return strings.Contains(m.get(id).Status.Message, "died and was started again (restarts so far: 1)")
 	}, func() any { return m.get(id).Status })
 	g.become(1, errors.New("no answer"))
@@ -141,10 +142,10 @@ func TestGuardThatDies(t *testing.T) {
 		t.Errorf("after one question without an answer: %+v", status)
 	}
 	missed = m.host.AskGuards(missed)
-	eventually(t, func() bool { return m.get(id).Status.Reason == lifecycle.ReasonNetworkError }, func() any { return m.get(id).Status })
+	wait.Until(t, "the status says that the sidecar does not answer", func() bool { return m.get(id).Status.Reason == lifecycle.ReasonNetworkError }, func() any { return m.get(id).Status })
 	g.become(1, nil)
 	_ = m.host.AskGuards(missed)
-	eventually(t, func() bool { return strings.Contains(m.get(id).Status.Message, "answers again") }, func() any { return m.get(id).Status })
+	wait.Until(t, "the status says that the sidecar answers again", func() bool { return strings.Contains(m.get(id).Status.Message, "answers again") }, func() any { return m.get(id).Status })
 }
 
 func TestPolicyIsStoredAndApplied(t *testing.T) {
@@ -170,7 +171,7 @@ func TestPolicyIsStoredAndApplied(t *testing.T) {
 	g.mu.Unlock()
 	m.host.Close()
 	m.start()
-	eventually(t, func() bool { return stored().DefaultAction == "allow" }, func() any { return stored() })
+	wait.Until(t, "the new policy is stored", func() bool { return stored().DefaultAction == "allow" }, func() any { return stored() })
 
 	refused := lifecycle.Invalidf("no")
 	g.become(0, refused)

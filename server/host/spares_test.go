@@ -3,6 +3,7 @@ package host_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -11,6 +12,7 @@ import (
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/test/wait"
 )
 
 // spareKind is what owns the networks that are made ahead.
@@ -50,7 +52,7 @@ func (m *machine) owners(kind spareKind) []string {
 // awaitSpares waits until that many networks are free, and returns their ids.
 func (m *machine) awaitSpares(kind spareKind, count int) (ids []string) {
 	m.t.Helper()
-	eventually(m.t, func() bool {
+	wait.Until(m.t, fmt.Sprintf("%d networks are made ahead", count), func() bool {
 		free, _, _ := m.boxes.SpareNetworkCounts()
 		ids = m.owners(kind)
 		return free == count && len(ids) == count
@@ -215,7 +217,7 @@ func TestSpareOfARecordThatIsNotDurable(t *testing.T) {
 			t.Error("it was swept while its record could have been on its way")
 		}
 		m.clock.advance(time.Minute)
-		eventually(t, func() bool {
+		wait.Until(t, "the network is removed", func() bool {
 			m.host.Sweep()
 			return m.engine.status(container(id)+kind.suffix) == ""
 		}, func() any { return m.engine.names() })
@@ -272,7 +274,7 @@ func TestSparesWhileTheEngineFails(t *testing.T) {
 		m.awaitSpares(kind, 1)
 		m.engine.hangUp() // containers may have ended with the engine
 		before := m.owners(kind)
-		eventually(t, func() bool { now := m.owners(kind); return len(now) == 1 && !slices.Equal(now, before) }, func() any { return m.engine.names() })
+		wait.Until(t, "another network is made ahead", func() bool { now := m.owners(kind); return len(now) == 1 && !slices.Equal(now, before) }, func() any { return m.engine.names() })
 	})
 }
 
@@ -286,7 +288,7 @@ func TestSparesGrowOld(t *testing.T) {
 		if id := m.running(); id == old { // which also wakes what replaces it
 			t.Error("a sandbox has the old network")
 		}
-		eventually(t, func() bool { return m.engine.status(container(old)+kind.suffix) == "" }, func() any { return m.engine.names() })
+		wait.Until(t, "the old network is removed", func() bool { return m.engine.status(container(old)+kind.suffix) == "" }, func() any { return m.engine.names() })
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/test/wait"
 )
 
 // TestExchangedFolder: a folder that was allowed when the sandbox was asked for is a link to
@@ -321,7 +322,7 @@ func TestFirstOfTwoOwners(t *testing.T) {
 	close(during.open)
 	states := map[lifecycle.State]int{}
 	for id := range ids {
-		settled, err := m.host.AwaitStable(t.Context(), id, deadline)
+		settled, err := m.host.AwaitStable(t.Context(), id, wait.Patience())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -354,7 +355,7 @@ func TestVolumeMadeMeanwhile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	settled, err := m.host.AwaitStable(t.Context(), sandbox.ID, deadline)
+	settled, err := m.host.AwaitStable(t.Context(), sandbox.ID, wait.Patience())
 	if err != nil {
 		t.Fatal(err)
 	}

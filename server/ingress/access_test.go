@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"sandbox.internal/server/ingress"
+	"sandbox.internal/test/wait"
 )
 
 func TestTokenIsAsked(t *testing.T) {
@@ -69,7 +70,7 @@ func TestSignatureLetsIn(t *testing.T) {
 		// A token counts first.
 		in.get(t, "/?"+query, "X-EXECD-ACCESS-TOKEN", "guess").wantProblem(t, 401, "UNAUTHORIZED", "X-EXECD-ACCESS-TOKEN")
 		// The line follows the answer.
-		eventually(t, "the line of the request that was let in", func() bool { return strings.Contains(in.log.text(), `"access":"signature"`) })
+		wait.Until(t, "the line of the request that was let in", func() bool { return strings.Contains(in.log.text(), `"access":"signature"`) })
 		if log := in.log.text(); strings.Contains(log, signature) || strings.Contains(log, strings.Split(signature, ".")[1]) {
 			t.Errorf("%s: the log: %s", mode, log)
 		}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"sandbox.internal/server/ingress"
+	"sandbox.internal/test/wait"
 )
 
 // control is a lifecycle service as far as the ingress can see it. Its sequence of events begins at
@@ -202,7 +203,7 @@ func TestRoutesFollowTheService(t *testing.T) {
 	}
 	c.set("paused", "Paused", true)
 	in := c.ingress(t, nil)
-	eventually(t, "the list", func() bool { return in.admins(t, "/healthz").StatusCode == 200 })
+	wait.Until(t, "the list", func() bool { return in.admins(t, "/healthz").StatusCode == 200 })
 	for id, want := range map[string]int{"box0": 200, "box2499": 200, "paused": 503, "other": 404} {
 		if got := in.status(t, id); got != want {
 			t.Errorf("%s: %d, want %d", id, got, want)
@@ -218,15 +219,15 @@ func TestRoutesFollowTheService(t *testing.T) {
 		}
 	})
 	c.set("new", "Pending", false)
-	eventually(t, "the new one", func() bool { return in.status(t, "new") == 503 })
+	wait.Until(t, "the new one", func() bool { return in.status(t, "new") == 503 })
 	c.set("new", "Running", false)
-	eventually(t, "the new one runs", func() bool { return in.status(t, "new") == 200 })
+	wait.Until(t, "the new one runs", func() bool { return in.status(t, "new") == 200 })
 	c.set("new", "Paused", false)
-	eventually(t, "the new one paused", func() bool { return in.status(t, "new") == 503 })
+	wait.Until(t, "the new one paused", func() bool { return in.status(t, "new") == 503 })
 	c.set("new", "Terminated", false)
-	eventually(t, "the new one gone", func() bool { return in.status(t, "new") == 404 })
+	wait.Until(t, "the new one gone", func() bool { return in.status(t, "new") == 404 })
 	c.look(func() { c.emit(`{"type":"forgotten","sandboxId":"box1","timestamp":"2026-01-02T15:04:05Z"}`) })
-	eventually(t, "one forgotten", func() bool { return in.status(t, "box1") == 404 })
+	wait.Until(t, "one forgotten", func() bool { return in.status(t, "box1") == 404 })
 }
 
 // TestEventsOfTheTimeOfTheList: what happened while the list was read is in the stream, too.
@@ -239,14 +240,14 @@ func TestEventsOfTheTimeOfTheList(t *testing.T) {
 		c.set("marker", "Running", false)
 	})
 	in := c.ingress(t, nil)
-	eventually(t, "the marker", func() bool { return in.status(t, "marker") == 200 })
+	wait.Until(t, "the marker", func() bool { return in.status(t, "marker") == 200 })
 	c.set("second", "Running", false)
-	eventually(t, "the second marker", func() bool { return in.status(t, "second") == 200 })
+	wait.Until(t, "the second marker", func() bool { return in.status(t, "second") == 200 })
 	if got := in.status(t, "box"); got != 200 {
 		t.Errorf("an event that is older than the list made it %d", got)
 	}
 	c.set("box", "Paused", false)
-	eventually(t, "the pause", func() bool { return in.status(t, "box") == 503 })
+	wait.Until(t, "the pause", func() bool { return in.status(t, "box") == 503 })
 }
 
 // TestClockOfTheServiceIsSetBack: the order of the events counts, and not their times.
@@ -255,14 +256,14 @@ func TestClockOfTheServiceIsSetBack(t *testing.T) {
 	c.set("listed", "Running", true)
 	c.look(func() { c.since["listed"] = time.Now().Add(time.Hour) }) // from before that
 	in := c.ingress(t, nil)
-	eventually(t, "the list", func() bool { return in.status(t, "listed") == 200 })
+	wait.Until(t, "the list", func() bool { return in.status(t, "listed") == 200 })
 	c.set("listed", "Paused", false)
-	eventually(t, "a change of one in the list", func() bool { return in.status(t, "listed") == 503 })
+	wait.Until(t, "a change of one in the list", func() bool { return in.status(t, "listed") == 503 })
 	c.set("followed", "Paused", false)
 	c.look(func() {
 		c.emit(`{"type":"state","sandboxId":"followed","timestamp":"2020-01-02T15:04:05Z","to":"Running"}`)
 	})
-	eventually(t, "a change of one in the stream", func() bool { return in.status(t, "followed") == 200 })
+	wait.Until(t, "a change of one in the stream", func() bool { return in.status(t, "followed") == 200 })
 }
 
 // TestRoutesResume: events from the time without a stream arrive afterwards, without
@@ -271,16 +272,16 @@ func TestRoutesResume(t *testing.T) {
 	c := newControl(t, http.HandlerFunc(showRequest))
 	c.set("kept", "Running", true)
 	in := c.ingress(t, nil)
-	eventually(t, "the list", func() bool { return in.status(t, "kept") == 200 })
+	wait.Until(t, "the list", func() bool { return in.status(t, "kept") == 200 })
 	c.lose(true)
 	c.set("kept", "Paused", false)
 	c.set("new", "Running", false)
 	if got := in.status(t, "kept"); got != 200 {
 		t.Errorf("while the service is away: %d", got)
 	}
-	eventually(t, "several attempts", func() bool { return strings.Count(in.log.text(), "the stream of events is lost") >= 3 })
+	wait.Until(t, "several attempts", func() bool { return strings.Count(in.log.text(), "the stream of events is lost") >= 3 })
 	c.look(func() { c.down = false })
-	eventually(t, "what happened meanwhile", func() bool { return in.status(t, "kept") == 503 && in.status(t, "new") == 200 })
+	wait.Until(t, "what happened meanwhile", func() bool { return in.status(t, "kept") == 503 && in.status(t, "new") == 200 })
 	c.look(func() {
 		if c.lists != 1 || !slices.Equal(c.resumed, []string{"", "100"}) {
 			t.Errorf("%d lists, streams after %q", c.lists, c.resumed)
@@ -292,7 +293,7 @@ func TestRoutesResume(t *testing.T) {
 	c.set("kept", "Terminated", false)
 	c.set("third", "Running", false)
 	c.look(func() { c.forgotten, c.down = len(c.events), false })
-	eventually(t, "the new list", func() bool {
+	wait.Until(t, "the new list", func() bool {
 		return in.status(t, "kept") == 404 && in.status(t, "third") == 200 && in.status(t, "new") == 200
 	})
 	c.look(func() {
@@ -321,7 +322,7 @@ func TestIngressBeforeItsService(t *testing.T) {
 		t.Errorf("%d %s", health.StatusCode, health.body)
 	}
 	c.look(func() { c.down = false })
-	eventually(t, "the route", func() bool { return in.status(t, "box") == 200 })
+	wait.Until(t, "the route", func() bool { return in.status(t, "box") == 200 })
 }
 
 func TestTableIsBounded(t *testing.T) {
@@ -330,9 +331,9 @@ func TestTableIsBounded(t *testing.T) {
 		c.set(fmt.Sprintf("box%d", i), "Running", true)
 	}
 	in := c.ingress(t, func(s *ingress.Settings) { s.Sandboxes = 3 })
-	eventually(t, "the list", func() bool { return in.status(t, "box0") == 200 })
+	wait.Until(t, "the list", func() bool { return in.status(t, "box0") == 200 })
 	do(t, in.request(t, http.MethodGet, "box4", 8000, "/", nil)).wantProblem(t, 503, "ROUTES_INCOMPLETE", "box4")
-	eventually(t, "a line in the log that says what to do", func() bool {
+	wait.Until(t, "a line in the log that says what to do", func() bool {
 		return strings.Contains(in.log.text(), "--max-sandboxes")
 	})
 }
@@ -345,7 +346,7 @@ func TestEndpointIsAskedAgain(t *testing.T) {
 	c.daemon = unused(t)
 	c.set("box", "Running", true)
 	in := c.ingress(t, nil)
-	eventually(t, "a daemon that is not there", func() bool { return in.status(t, "box") == 502 })
+	wait.Until(t, "a daemon that is not there", func() bool { return in.status(t, "box") == 502 })
 	c.look(func() { c.daemon = right })
-	eventually(t, "the daemon at its new address", func() bool { return in.status(t, "box") == 200 })
+	wait.Until(t, "the daemon at its new address", func() bool { return in.status(t, "box") == 200 })
 }

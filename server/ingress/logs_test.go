@@ -9,6 +9,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"sandbox.internal/server/ingress"
+	"sandbox.internal/test/wait"
 )
 
 // TestLogLinesAreKept: every line is written once and whole, whether it waits, is too much to wait,
@@ -20,7 +21,7 @@ func TestLogLinesAreKept(t *testing.T) {
 	if _, err := log.WriteLevel(zerolog.InfoLevel, []byte(line(0))); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a line that waits alone", func() bool { return kept.text() == line(0) })
+	wait.Until(t, "a line that waits alone", func() bool { return kept.text() == line(0) })
 	const each = 2000
 	var writers sync.WaitGroup
 	for writer := range 4 {

@@ -14,19 +14,16 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
 	"sandbox.internal/server/ingress"
 	"sandbox.internal/server/reach"
+	"sandbox.internal/test/wait"
 )
 
-const (
-	token    = "the-token-of-the-sandbox"
-	patience = time.Minute // for what is expected to happen; only a hang takes so long
-)
+const token = "the-token-of-the-sandbox"
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
@@ -59,7 +56,7 @@ type running struct {
 func start(t testing.TB, mode ingress.Mode, change func(*ingress.Settings)) *running {
 	t.Helper()
 	settings := ingress.DefaultSettings()
-	settings.Listen, settings.Admin, settings.Mode, settings.Grace = "127.0.0.1:0", "127.0.0.1:0", mode, patience
+	settings.Listen, settings.Admin, settings.Mode, settings.Grace = "127.0.0.1:0", "127.0.0.1:0", mode, wait.Patience()
 	in := &running{mode: mode, log: &logBuffer{}, stopped: make(chan error, 1)}
 	settings.SigningKey, in.signing = signing(t)
 	if mode == ingress.ModeWildcard {
@@ -187,17 +184,6 @@ func (in *running) admins(t testing.TB, path string) answer {
 		t.Fatal(err)
 	}
 	return do(t, r)
-}
-
-// eventually polls until the condition holds.
-func eventually(t testing.TB, what string, condition func() bool) {
-	t.Helper()
-	// between two looks
-	for deadline := time.Now().Add(patience); !condition(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s has not come to be", what)
-		}
-	}
 }
 
 // showRequest answers with what has arrived.

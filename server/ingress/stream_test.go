@@ -17,6 +17,7 @@ import (
 	"github.com/coder/websocket"
 
 	"sandbox.internal/server/ingress"
+	"sandbox.internal/test/wait"
 )
 
 // echo is a daemon behind which every port echoes WebSocket messages.
@@ -57,7 +58,7 @@ func bounce(ctx context.Context, conn *websocket.Conn, message string) error {
 func TestThousandWebSockets(t *testing.T) {
 	const count = 1000
 	in := static(t, ingress.ModeWildcard, http.HandlerFunc(echo))
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*wait.Patience())
 	defer cancel()
 	conns := make([]*websocket.Conn, count)
 	each := func(do func(i int) error) {
@@ -254,7 +255,7 @@ func TestSlowHeadersEnd(t *testing.T) {
 		if _, err := io.WriteString(conn, sent); err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
-		if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		if err := conn.SetReadDeadline(wait.Deadline()); err != nil {
 			t.Fatal(err)
 		}
 		var late net.Error
@@ -269,7 +270,7 @@ func TestSlowHeadersEnd(t *testing.T) {
 // ingress ends when the last stream does.
 func TestStopGivesStreamsAGrace(t *testing.T) {
 	in := static(t, ingress.ModeWildcard, http.HandlerFunc(echo))
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 	defer cancel()
 	conn, err := in.dial(ctx, t)
 	if err != nil {
@@ -280,7 +281,7 @@ func TestStopGivesStreamsAGrace(t *testing.T) {
 		t.Errorf("%d %s", health.StatusCode, health.body)
 	}
 	in.stop()
-	eventually(t, "the end of the listener", func() bool {
+	wait.Until(t, "the end of the listener", func() bool {
 		late, err := net.Dial("tcp", in.app.Addr())
 		if err == nil {
 			late.Close()
@@ -311,7 +312,7 @@ func TestStopGivesStreamsAGrace(t *testing.T) {
 func TestGraceEnds(t *testing.T) {
 	file := routes(t, http.HandlerFunc(echo), "")
 	in := start(t, ingress.ModeURI, func(s *ingress.Settings) { s.Routes, s.Grace = file, 100*time.Millisecond })
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 	defer cancel()
 	conn, err := in.dial(ctx, t)
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"sandbox.internal/server/proxy"
+	"sandbox.internal/test/wait"
 )
 
 // script is a server that answers the requests of its n-th connection with the texts that it has for it, and then closes it. A text that
@@ -225,7 +226,7 @@ func TestClientLeaves(t *testing.T) {
 				}
 			}
 			client.Close()
-			await(t, "the end of the connection to the server", server.closed)
+			wait.For(t, "the end of the connection to the server", server.closed)
 		})
 	}
 }
@@ -245,7 +246,7 @@ func TestUnaskedSwitchIsClosed(t *testing.T) {
 			if _, err := io.ReadFull(client, got); err != nil || string(got) != "HTTP/1.1 502" {
 				t.Errorf("%q, %v", got, err)
 			}
-			await(t, "the end of the connection to the server", server.closed)
+			wait.For(t, "the end of the connection to the server", server.closed)
 		})
 	}
 }

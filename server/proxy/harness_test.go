@@ -10,17 +10,16 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
 	"sandbox.internal/server/proxy"
+	"sandbox.internal/test/wait"
 )
 
 const (
-	prefix   = "/box/8000"
-	patience = time.Minute // for what is expected to happen; only a hang takes so long
+	prefix = "/box/8000"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -101,7 +100,7 @@ func raw(t *testing.T, server *httptest.Server, request string) *net.TCPConn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetDeadline(wait.Deadline()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.WriteString(conn, strings.ReplaceAll(request, "\n", "\r\n")); err != nil {
@@ -150,18 +149,6 @@ func do(t *testing.T, server *httptest.Server, r *http.Request) (*http.Response,
 		t.Fatal(err)
 	}
 	return response, string(body)
-}
-
-// await fails the test when what it waits for does not come.
-func await[T any](t *testing.T, what string, c <-chan T) T {
-	t.Helper()
-	select {
-	case v := <-c:
-		return v
-	case <-time.After(patience):
-		t.Fatalf("%s did not happen within %s", what, patience)
-		panic("unreachable")
-	}
 }
 
 // closedPort is an address where something listened a moment ago.

@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"sandbox.internal/server/proxy"
+	"sandbox.internal/test/wait"
 )
 
 // TestKeptConnections: what can be repeated shares a connection, and goes on when that has died; an upload has one of its own.
@@ -67,7 +68,7 @@ func TestCookiesStayOnTheirHost(t *testing.T) {
 	address := upstream(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header()["Set-Cookie"] = []string{"a=1; Domain=example.com; Path=/x", "b=domain; domain=.example.com", "domain=2; HttpOnly"}
 	})
-	response, err := http.Get(forwarder(t, proxy.Target{Address: address, SiblingHosts: true}).URL)
+	response, err := (&http.Client{Timeout: wait.Patience()}).Get(forwarder(t, proxy.Target{Address: address, SiblingHosts: true}).URL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +92,7 @@ func TestSmallAnswerInParts(t *testing.T) {
 		}
 		_, _ = io.WriteString(w, "b")
 	})
-	response, err := http.Get(forwarder(t, proxy.Target{Address: address}).URL)
+	response, err := (&http.Client{Timeout: wait.Patience()}).Get(forwarder(t, proxy.Target{Address: address}).URL)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"sandbox.internal/test/wait"
 )
 
 // own starts a server that switches to a protocol of its own, and a forwarder in front
@@ -57,7 +59,7 @@ func TestUpgradeCarriesBytesBothWays(t *testing.T) {
 		}
 	}
 	conn.Close()
-	await(t, "the end of the server's connection", ended)
+	wait.For(t, "the end of the server's connection", ended)
 }
 
 func TestUpgradeEndsWithTheServer(t *testing.T) {
@@ -102,7 +104,7 @@ func TestUpgradeHalfClosedByTheServer(t *testing.T) {
 	}
 	io.WriteString(conn, "still here")
 	conn.Close()
-	if got := await(t, "the server's end", said); got != "still here" {
+	if got := wait.For(t, "the server's end", said); got != "still here" {
 		t.Errorf("the server got %q", got)
 	}
 }
@@ -149,7 +151,7 @@ func TestUpgradeBrokenByTheClient(t *testing.T) {
 	}
 	conn.SetLinger(0)
 	conn.Close()
-	if err := await(t, "the end of the upload", ends); !errors.Is(err, syscall.ECONNRESET) {
+	if err := wait.For(t, "the end of the upload", ends); !errors.Is(err, syscall.ECONNRESET) {
 		t.Fatalf("the upload ends with %v", err)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/server/store"
 	"sandbox.internal/test/random"
+	"sandbox.internal/test/wait"
 )
 
 // writeUntilKilled is the child of TestKill. It says what it wrote only after the store said that
@@ -117,7 +118,7 @@ func runAndKill(t *testing.T, dir, first string, while time.Duration) []string {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	stuck := time.AfterFunc(30*time.Second, func() { _ = cmd.Process.Kill() })
+	stuck := time.AfterFunc(wait.Patience(), func() { _ = cmd.Process.Kill() })
 	defer stuck.Stop()
 	var lines []string
 	killing := false

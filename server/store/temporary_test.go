@@ -3,7 +3,6 @@ package store_test
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/test/wait"
 )
 
 // TestWithoutTemporaryFolders: a container has no folder for temporary files, and SQLite needs none, however much a statement changes.
@@ -20,7 +20,7 @@ func TestWithoutTemporaryFolders(t *testing.T) {
 	const inside = "STORE_TEST_WITHOUT_TEMPORARY_FOLDERS"
 	folder := os.Getenv(inside)
 	if folder == "" { // in a process with mounts of its own
-		child := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestWithoutTemporaryFolders$", "-test.v")
+		child := wait.Command(t, "/proc/self/exe", "-test.run=^TestWithoutTemporaryFolders$", "-test.v")
 		child.Env = append(os.Environ(), inside+"="+t.TempDir(), "TMPDIR=/proc")
 		child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
 		if output, err := child.CombinedOutput(); err != nil {

@@ -12,7 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
+
+	"sandbox.internal/test/wait"
 )
 
 // backend is the server at the end of the way: it does to each request what the request's headers
@@ -40,7 +41,7 @@ func startBackend(t *testing.T) *backend {
 			}
 			b.conns.Go(func() {
 				defer conn.Close()
-				_ = conn.SetDeadline(time.Now().Add(patience))
+				_ = conn.SetDeadline(wait.Deadline())
 				b.serve(conn)
 			})
 		}

@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/labstack/echo/v4"
 	"github.com/rs/zerolog"
@@ -25,9 +24,6 @@ import (
 	"sandbox.internal/server/ingress"
 	"sandbox.internal/server/proxy"
 )
-
-// patience is for what is expected to happen; only a hang takes so long.
-const patience = time.Minute
 
 // net/http waits half a second before it closes a connection whose client may still send.
 func TestMain(m *testing.M) {

@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"sandbox.internal/test/wait"
 )
 
 // exchange is one run: what the client sends, and what the server makes of it.
@@ -46,12 +48,12 @@ const inner = "GET /inner HTTP/1.1\r\nHost: inner\r\nX-Case: inner\r\n\r\n"
 // run makes the exchange and a second one on the same connection where that is still open. The error
 // says what was wrong about it.
 func (x *exchange) run(route route) error {
-	conn, err := net.DialTimeout("tcp", route.address, patience)
+	conn, err := net.DialTimeout("tcp", route.address, wait.Patience())
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(patience))
+	_ = conn.SetDeadline(wait.Deadline())
 	reader := bufio.NewReader(conn)
 	if _, err := io.WriteString(conn, x.head(route)); err != nil {
 		return err

@@ -10,11 +10,11 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/coder/websocket"
 
 	"sandbox.internal/clients/cli/forward"
+	"sandbox.internal/test/wait"
 )
 
 const prefix = "/v1/sandboxes/5f0c1e0e/proxy/8000"
@@ -37,7 +37,7 @@ func begin(t *testing.T, service http.HandlerFunc) string {
 	ended := make(chan error, 1)
 	go func() { ended <- forward.Serve(server, listener) }()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), wait.Patience())
 		defer cancel()
 		if err := server.Shutdown(ctx); err != nil {
 			t.Error(err)
@@ -99,7 +99,7 @@ func TestPathsArriveAsWritten(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := connection.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		if err := connection.SetDeadline(wait.Deadline()); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := io.WriteString(connection, "GET "+path+" HTTP/1.0\r\nHost: x\r\n\r\n"); err != nil {
@@ -159,7 +159,7 @@ func TestWebSockets(t *testing.T) {
 		}
 		_ = conn.Close(websocket.StatusNormalClosure, "")
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 	defer cancel()
 	conn, _, err := websocket.Dial(ctx, url+"/ws", nil)
 	if err != nil {

@@ -15,11 +15,11 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"sandbox.internal/internal/claims"
 	"sandbox.internal/internal/sandboxhttp"
 	"sandbox.internal/internal/tasks"
+	"sandbox.internal/test/wait"
 )
 
 const podUID = "0b9a6c1e-1111-4222-8333-444455556666"
@@ -38,14 +38,14 @@ func awaiting(t *testing.T, env ...string) *waiter {
 	public, private, err := ed25519.GenerateKey(nil)
 	must(t, err)
 	port := freePort(t)
-	w := &waiter{key: private, address: fmt.Sprintf("127.0.0.1:%d", port), http: sandboxhttp.NewClient(sandboxhttp.Options{Timeout: deadline})}
+	w := &waiter{key: private, address: fmt.Sprintf("127.0.0.1:%d", port), http: sandboxhttp.NewClient(sandboxhttp.Options{Timeout: wait.Patience()})}
 	t.Cleanup(w.http.CloseIdleConnections)
 	w.command = first(t, "await", "--host=127.0.0.1", fmt.Sprintf("--port=%d", port), "--graceful-shutdown-timeout=0s")
 	w.command.Env = append(w.command.Env, append([]string{
 		claims.KeyVariable + "=" + tasks.FormatKey(public), claims.PodVariable + "=" + podUID, "FROM_IMAGE=kept", "GREETING=from the image",
 	}, env...)...)
 	contain(t, w.command)
-	within(t, "it waits", func() bool {
+	wait.Until(t, "it waits", func() bool {
 		response, err := w.http.Get("http://" + w.address + "/ping")
 		if err != nil {
 			return false
@@ -99,8 +99,8 @@ func TestClaim(t *testing.T) {
 	if status := w.answer(w.request(t, claim)); status != http.StatusAccepted {
 		t.Fatalf("the claim is answered with %d", status)
 	}
-	within(t, "execd proves that it has the token", func() bool { return proves(w.address) })
-	within(t, "the entrypoint has run", func() bool { return w.read("said") != "" })
+	wait.Until(t, "execd proves that it has the token", func() bool { return proves(w.address) })
+	wait.Until(t, "the entrypoint has run", func() bool { return w.read("said") != "" })
 	if said := w.read("said"); !strings.HasPrefix(said, "|a b|line\nbreak|kept|") || !strings.HasSuffix(said, "|0\n") || strings.Contains(said, "|1|") {
 		t.Errorf("the entrypoint says %q", said)
 	}
@@ -126,13 +126,9 @@ func (w *waiter) wantEnd(t *testing.T, status int) {
 	t.Helper()
 	ended := make(chan error, 1)
 	go func() { ended <- w.command.Wait() }()
-	select {
-	case <-ended:
-		if got := w.command.ProcessState.ExitCode(); got != status {
-			t.Errorf("it ends with %d, want %d", got, status)
-		}
-	case <-time.After(deadline):
-		t.Errorf("it has not ended within %v", deadline)
+	wait.For(t, "the end of the container", ended)
+	if got := w.command.ProcessState.ExitCode(); got != status {
+		t.Errorf("it ends with %d, want %d", got, status)
 	}
 }
 
@@ -195,7 +191,7 @@ func TestClaimIsTheControllers(t *testing.T) {
 // cutOff sends a claim whose connection ends in the middle of its body: it is none.
 func (w *waiter) cutOff(t *testing.T, claim claims.Claim) {
 	t.Helper()
-	connection, err := net.DialTimeout("tcp", w.address, deadline)
+	connection, err := net.DialTimeout("tcp", w.address, wait.Patience())
 	must(t, err)
 	defer connection.Close()
 	var text bytes.Buffer
@@ -203,7 +199,7 @@ func (w *waiter) cutOff(t *testing.T, claim claims.Claim) {
 	_, err = connection.Write(text.Bytes()[:text.Len()-5])
 	must(t, err)
 	must(t, connection.(*net.TCPConn).CloseWrite())
-	must(t, connection.SetReadDeadline(time.Now().Add(deadline)))
+	must(t, connection.SetReadDeadline(wait.Deadline()))
 	if answer, err := readAll(connection); err == nil && strings.Contains(answer, " 202 ") {
 		t.Errorf("a claim that was cut off is answered with %q", answer)
 	}
@@ -230,7 +226,7 @@ func TestOneClaim(t *testing.T) {
 		})
 	}
 	all.Wait()
-	within(t, "the entrypoint has run", func() bool { return w.read("ran") != "" })
+	wait.Until(t, "the entrypoint has run", func() bool { return w.read("ran") != "" })
 	if n := accepted.Load(); n != 1 || len(w.read("ran")) != 2 {
 		t.Errorf("%d claims are accepted, and %q has run", n, w.read("ran"))
 	}

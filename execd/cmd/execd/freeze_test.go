@@ -12,9 +12,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	gen "sandbox.internal/gen/execd"
+	"sandbox.internal/test/wait"
 )
 
 // TestFrozenAcrossDaemons: killing the daemon of a frozen sandbox does not thaw it; the next daemon continues from the state of the last one.
@@ -41,20 +41,16 @@ func TestFrozenAcrossDaemons(t *testing.T) {
 		must(t, err)
 		return len(data)
 	}
-	wait := func(what string, done func() bool) {
+	await := func(what string, done func() bool) {
 		t.Helper()
-		poll := time.NewTicker(5 * time.Millisecond)
-		defer poll.Stop()
-		for end := time.Now().Add(deadline); !done(); <-poll.C {
-			if time.Now().After(end) {
-				data, _ := os.ReadFile(log)
-				t.Fatalf("not within %v: %s\n%s", deadline, what, data)
-			}
-		}
+		wait.Until(t, what, done, func() any {
+			data, _ := os.ReadFile(log)
+			return string(data)
+		})
 	}
 	transport := &http.Transport{DisableKeepAlives: true}
 	client := func(address string) *gen.Client {
-		c, err := gen.NewClient("http://"+address, gen.WithHTTPClient(&http.Client{Transport: transport, Timeout: longest}),
+		c, err := gen.NewClient("http://"+address, gen.WithHTTPClient(&http.Client{Transport: transport, Timeout: wait.Patience()}),
 			gen.WithRequestEditorFn(func(_ context.Context, r *http.Request) error {
 				r.Header.Set("X-EXECD-ACCESS-TOKEN", token)
 				return nil
@@ -63,14 +59,14 @@ func TestFrozenAcrossDaemons(t *testing.T) {
 		return c
 	}
 
-	wait("the daemon listens", func() bool { return len(addresses()) == 1 })
-	wait("the entrypoint works", func() bool { return ticked() > 0 })
+	await("the daemon listens", func() bool { return len(addresses()) == 1 })
+	await("the entrypoint works", func() bool { return ticked() > 0 })
 	response, err := client(addresses()[0]).Freeze(t.Context())
 	body(t, response, err)
 	before := ticked()
 
 	kill(t, command.Process.Pid, "serve")
-	wait("the next daemon listens", func() bool { return len(addresses()) == 2 })
+	await("the next daemon listens", func() bool { return len(addresses()) == 2 })
 	second := client(addresses()[1])
 	response, err = second.RunCommand(t.Context(), nil, gen.CommandRequest{Command: "true"})
 	must(t, err)
@@ -83,7 +79,7 @@ func TestFrozenAcrossDaemons(t *testing.T) {
 	}
 	response, err = second.Thaw(t.Context())
 	body(t, response, err)
-	wait("the entrypoint goes on", func() bool { return ticked() > before })
+	await("the entrypoint goes on", func() bool { return ticked() > before })
 	response, err = second.RunCommand(t.Context(), nil, gen.CommandRequest{Command: "ls -l /proc/self/fd; env"})
 	if said := body(t, response, err); strings.Contains(said, "execd-state") || strings.Contains(said, "EXECD_") {
 		t.Errorf("a command has the daemon's state: %s", said)

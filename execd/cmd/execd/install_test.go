@@ -1,10 +1,11 @@
 package main_test
 
 import (
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"sandbox.internal/test/wait"
 )
 
 func TestInstall(t *testing.T) {
@@ -16,10 +17,10 @@ func TestInstall(t *testing.T) {
 		}
 	}
 	// The copies do what the programs do, and nothing else is left behind.
-	if out, err := exec.Command(filepath.Join(dir, "execd"), "sh", "-c", "echo works").CombinedOutput(); err != nil || string(out) != "works\n" {
+	if out, err := wait.Command(t, filepath.Join(dir, "execd"), "sh", "-c", "echo works").CombinedOutput(); err != nil || string(out) != "works\n" {
 		t.Errorf("the copy: %v: %s", err, out)
 	}
-	command := exec.Command(filepath.Join(dir, "execd-init"), "--host=127.0.0.1", "--port=0", "--graceful-shutdown-timeout=0s", "--log-level=3", "--", "/bin/sh", "-c", "echo works")
+	command := wait.Command(t, filepath.Join(dir, "execd-init"), "--host=127.0.0.1", "--port=0", "--graceful-shutdown-timeout=0s", "--log-level=3", "--", "/bin/sh", "-c", "echo works")
 	if out, err := command.CombinedOutput(); err != nil || string(out) != "works\n" {
 		t.Errorf("the copy of execd-init: %v: %s", err, out)
 	}

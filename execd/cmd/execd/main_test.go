@@ -15,19 +15,16 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
 	gen "sandbox.internal/gen/execd"
 	testprogram "sandbox.internal/test/program"
+	"sandbox.internal/test/wait"
 )
 
 const (
-	deadline = 30 * time.Second
-	// longest bounds every request to the end of its answer, streams included.
-	longest = 4 * time.Minute
-	token   = "a-secret-that-is-never-printed"
+	token = "a-secret-that-is-never-printed"
 )
 
 // binaries is where TestMain puts execd and execd-init.
@@ -208,7 +205,7 @@ func start(t *testing.T, args []string, env ...string) *daemon {
 	d.address = logged(t, d.log)
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
-	d.client, err = gen.NewClient("http://"+d.address, gen.WithHTTPClient(&http.Client{Transport: transport, Timeout: longest}),
+	d.client, err = gen.NewClient("http://"+d.address, gen.WithHTTPClient(&http.Client{Transport: transport, Timeout: wait.Patience()}),
 		gen.WithRequestEditorFn(func(_ context.Context, r *http.Request) error {
 			r.Header.Set("X-EXECD-ACCESS-TOKEN", token)
 			return nil
@@ -220,20 +217,18 @@ func start(t *testing.T, args []string, env ...string) *daemon {
 // logged waits until a log has the daemon's address.
 func logged(t *testing.T, path string) string {
 	t.Helper()
-	poll := time.NewTicker(5 * time.Millisecond)
-	defer poll.Stop()
-	for end := time.Now().Add(deadline); ; <-poll.C {
-		data, _ := os.ReadFile(path) // it is not there yet at first
+	var entry struct{ Address string }
+	var data []byte
+	wait.Until(t, "the log has the address", func() bool {
+		data, _ = os.ReadFile(path) // it is not there yet at first
 		for line := range bytes.Lines(data) {
-			var entry struct{ Address string }
 			if json.Unmarshal(line, &entry) == nil && entry.Address != "" {
-				return entry.Address
+				return true
 			}
 		}
-		if time.Now().After(end) {
-			t.Fatalf("the log has no address: %s", data)
-		}
-	}
+		return false
+	}, func() any { return string(data) })
+	return entry.Address
 }
 
 // stop ends the program as an engine does, and expects that it ends well. Stopping twice is no error.
@@ -293,7 +288,7 @@ func TestDaemon(t *testing.T) {
 			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+d.address+"/proxy/1/x?token="+token, nil)
 			must(t, err)
 			request.Header.Set("X-EXECD-ACCESS-TOKEN", token)
-			response, err = (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: longest}).Do(request)
+			response, err = (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: wait.Patience()}).Do(request)
 			must(t, err)
 			response.Body.Close()
 			d.stop(t)
@@ -317,7 +312,7 @@ func TestDaemon(t *testing.T) {
 func TestTokenFromTheEnvironment(t *testing.T) {
 	t.Parallel()
 	d := serve(t, nil, "EXECD_ACCESS_TOKEN="+token)
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: longest}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: wait.Patience()}
 	response, err := client.Get("http://" + d.address + "/metrics")
 	must(t, err)
 	response.Body.Close()

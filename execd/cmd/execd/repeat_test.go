@@ -11,6 +11,7 @@ import (
 	"time"
 
 	gen "sandbox.internal/gen/execd"
+	"sandbox.internal/test/wait"
 )
 
 // TestRepetitionToTheNextDaemon: the socket belongs to execd-init, so the repetition of a request is on its way before the next daemon is
@@ -19,7 +20,7 @@ func TestRepetitionToTheNextDaemon(t *testing.T) {
 	t.Parallel()
 	command := alone(t, "--host=127.0.0.1", "--port=0", "--graceful-shutdown-timeout=0s", "--access-token="+token, "--", "sleep", "1000")
 	address := logged(t, startLogged(t, command))
-	client, err := gen.NewClient("http://"+address, gen.WithHTTPClient(&http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: longest}),
+	client, err := gen.NewClient("http://"+address, gen.WithHTTPClient(&http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: wait.Patience()}),
 		gen.WithRequestEditorFn(func(_ context.Context, r *http.Request) error {
 			r.Header.Set("X-EXECD-ACCESS-TOKEN", token)
 			return nil
@@ -40,15 +41,12 @@ func TestRepetitionToTheNextDaemon(t *testing.T) {
 	if response.StatusCode != http.StatusConflict || !strings.Contains(string(data), "whether it took effect is not known") {
 		t.Errorf("after %d ms: %s %s", age, response.Status, data)
 	}
-	poll := time.NewTicker(5 * time.Millisecond)
-	defer poll.Stop()
-	for end := time.Now().Add(deadline); ; <-poll.C {
-		written, _ := os.ReadFile(runs) // it is not there yet
-		if string(written) == "run\n" {
-			break
-		}
-		if len(written) > 0 || time.Now().After(end) {
-			t.Fatalf("the command has written %q", written)
-		}
+	var written []byte
+	wait.Until(t, "the command has written", func() bool {
+		written, _ = os.ReadFile(runs) // it is not there yet
+		return len(written) > 0
+	})
+	if string(written) != "run\n" {
+		t.Fatalf("the command has written %q", written)
 	}
 }

@@ -12,9 +12,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"sandbox.internal/internal/sandboxhttp"
+	"sandbox.internal/test/wait"
 )
 
 // capabilities are those of root in a container, as engines leave them by default.
@@ -70,23 +70,12 @@ func proves(address string) bool {
 		return false
 	}
 	request.Header.Set(sandboxhttp.ChallengeHeader, challenge)
-	response, err := sandboxhttp.NewClient(sandboxhttp.Options{Timeout: deadline}).Do(request)
+	response, err := sandboxhttp.NewClient(sandboxhttp.Options{Timeout: wait.Patience()}).Do(request)
 	if err != nil {
 		return false
 	}
 	response.Body.Close()
 	return sandboxhttp.Proves(response.Header.Get(sandboxhttp.ProofHeader), token, challenge)
-}
-
-func within(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	poll := time.NewTicker(5 * time.Millisecond)
-	defer poll.Stop()
-	for end := time.Now().Add(deadline); !done(); <-poll.C {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", deadline, what)
-		}
-	}
 }
 
 // TestRootInTheSandboxCannotReadTheToken: from its first instruction on, an entrypoint that is root looks for the token in every process
@@ -108,9 +97,9 @@ func TestRootInTheSandboxCannotReadTheToken(t *testing.T) {
 		data, _ := os.ReadFile(filepath.Join(dir, name)) // empty while it is not there
 		return string(data)
 	}
-	within(t, "the daemon answers", func() bool { return proves(address) })
+	wait.Until(t, "the daemon answers", func() bool { return proves(address) })
 	before := len(read("rounds"))
-	within(t, "the entrypoint looks on", func() bool { return len(read("rounds")) > before+20 })
+	wait.Until(t, "the entrypoint looks on", func() bool { return len(read("rounds")) > before+20 })
 	if found := read("found"); found != "" {
 		t.Errorf("the token, or the memory of its holders, can be read in %s", found)
 	}
@@ -124,13 +113,13 @@ func TestRootInTheSandboxCannotReadTheToken(t *testing.T) {
 func TestPortBelongsToTheDaemon(t *testing.T) {
 	t.Parallel()
 	address, pid, dir := contained(t, "/bin/bash", "-c", `exec 3<>/dev/tcp/127.0.0.1/$DAEMON_PORT && echo yes >connected; exec sleep 1000`)
-	within(t, "the daemon answers", func() bool { return proves(address) })
-	within(t, "the entrypoint has connected", func() bool {
+	wait.Until(t, "the daemon answers", func() bool { return proves(address) })
+	wait.Until(t, "the entrypoint has connected", func() bool {
 		data, _ := os.ReadFile(filepath.Join(dir, "connected"))
 		return bytes.Equal(data, []byte("yes\n"))
 	})
 	for range 4 { // init waits longer from time to time
-		within(t, "there is a daemon", func() bool { return hasChild(t, pid, "serve") })
+		wait.Until(t, "there is a daemon", func() bool { return hasChild(t, pid, "serve") })
 		kill(t, pid, "serve")
 		for _, at := range []string{address, strings.Replace(address, "127.0.0.1", "0.0.0.0", 1)} {
 			if thief, err := net.Listen("tcp", at); !errors.Is(err, syscall.EADDRINUSE) {

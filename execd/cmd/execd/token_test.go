@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"sandbox.internal/openapi/document"
+	"sandbox.internal/test/wait"
 )
 
 // TestTokenStaysOutOfTheLog asks everything that can be asked, with the token where it belongs and everywhere that it
@@ -17,7 +18,7 @@ import (
 func TestTokenStaysOutOfTheLog(t *testing.T) {
 	t.Parallel()
 	d := serve(t, []string{"--log-level=7", "--access-token=" + token})
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: longest}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: wait.Patience()}
 	send := func(method, target, body string, headers http.Header) {
 		t.Helper()
 		// A stream without an end is left once it has begun.

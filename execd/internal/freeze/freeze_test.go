@@ -11,11 +11,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
 	"sandbox.internal/execd/internal/freeze"
+	"sandbox.internal/test/wait"
 )
 
 // The sandbox of these tests is what descends from the test's own process, so no two of them run at the same time.
@@ -48,23 +48,10 @@ func parentOfZombie() int {
 // awaitEnd returns when the test that has started this process closes its standard input, or is gone.
 func awaitEnd() { _, _ = os.Stdin.Read(make([]byte, 1)) }
 
-const deadline = 30 * time.Second
-
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
-	}
-}
-
-func eventually(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	poll := time.NewTicker(2 * time.Millisecond)
-	defer poll.Stop()
-	for end := time.Now().Add(deadline); !done(); <-poll.C {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", deadline, what)
-		}
 	}
 }
 
@@ -98,7 +85,7 @@ func launch(t *testing.T, command *exec.Cmd) (pid int, said string) {
 		command.Wait()
 	})
 	stdoutWriter.Close()
-	must(t, stdout.SetReadDeadline(time.Now().Add(deadline)))
+	must(t, stdout.SetReadDeadline(wait.Deadline()))
 	said, err = bufio.NewReader(stdout).ReadString('\n')
 	must(t, err)
 	return command.Process.Pid, strings.TrimSpace(said)
@@ -151,7 +138,7 @@ func TestProcessesStopAndGoOn(t *testing.T) {
 	must(t, os.WriteFile(ticks, nil, 0o600))
 	// A parent, and a child that forks all the time.
 	parent, child := run(t, `(while :; do /bin/echo x >>`+ticks+`; done) & echo $!; wait`)
-	eventually(t, "the child works", func() bool { return size(t, ticks) > 10 })
+	wait.Until(t, "the child works", func() bool { return size(t, ticks) > 10 })
 
 	f := newFreezer(t, nil)
 	for range 5 { // whatever the child is at just then
@@ -169,7 +156,7 @@ func TestProcessesStopAndGoOn(t *testing.T) {
 		}
 		must(t, f.Thaw())
 		must(t, f.Thaw())
-		eventually(t, "the child works again", func() bool { return size(t, ticks) > before })
+		wait.Until(t, "the child works again", func() bool { return size(t, ticks) > before })
 	}
 	leave, err := f.Enter()
 	must(t, err)
@@ -180,7 +167,7 @@ func TestStoppedBeforeStaysStopped(t *testing.T) {
 	one, _ := run(t, "echo ready; while :; do sleep 1; done")
 	two, _ := run(t, "echo ready; while :; do sleep 1; done")
 	must(t, syscall.Kill(one, syscall.SIGSTOP))
-	eventually(t, "one is stopped", func() bool { return stopped(t, one) })
+	wait.Until(t, "one is stopped", func() bool { return stopped(t, one) })
 
 	state, err := os.Create(filepath.Join(t.TempDir(), "state"))
 	must(t, err)
@@ -196,7 +183,7 @@ func TestStoppedBeforeStaysStopped(t *testing.T) {
 
 	third := newFreezer(t, state)
 	must(t, third.Thaw())
-	eventually(t, "two runs", func() bool { return !stopped(t, two) })
+	wait.Until(t, "two runs", func() bool { return !stopped(t, two) })
 	if !stopped(t, one) {
 		t.Errorf("who had been stopped before was continued: %q", states(t, one))
 	}
@@ -208,7 +195,7 @@ func TestStoppedBeforeStaysStopped(t *testing.T) {
 func TestContinuedByItsOwnerIsOurs(t *testing.T) {
 	pid, _ := run(t, "echo ready; while :; do sleep 1; done")
 	must(t, syscall.Kill(pid, syscall.SIGSTOP))
-	eventually(t, "it is stopped", func() bool { return stopped(t, pid) })
+	wait.Until(t, "it is stopped", func() bool { return stopped(t, pid) })
 	f := newFreezer(t, nil)
 	must(t, f.Freeze(t.Context()))
 	must(t, syscall.Kill(pid, syscall.SIGCONT))
@@ -217,13 +204,13 @@ func TestContinuedByItsOwnerIsOurs(t *testing.T) {
 		t.Fatalf("a process that was continued from outside runs in a frozen sandbox: %q", states(t, pid))
 	}
 	must(t, f.Thaw())
-	eventually(t, "it runs", func() bool { return !stopped(t, pid) })
+	wait.Until(t, "it runs", func() bool { return !stopped(t, pid) })
 }
 
 func TestZombiesAndStrangersAreLeftAlone(t *testing.T) {
 	// A process that starts a child and does not wait for it.
 	pid, zombie := runSelf(t, "parent")
-	eventually(t, "the child is a zombie", func() bool { return states(t, number(t, zombie)) == "Z" })
+	wait.Until(t, "the child is a zombie", func() bool { return states(t, number(t, zombie)) == "Z" })
 	f, err := freeze.New(freeze.Options{Root: pid})
 	must(t, err)
 	must(t, f.Freeze(t.Context())) // nothing descends from it but the zombie

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -12,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"sandbox.internal/execd/internal/probe"
+	"sandbox.internal/test/wait"
 )
 
 // TestMain lets the test's own program be the probe: its steps are processes.
@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 
 // TestWithoutLimits: nothing stops the steps, and the probe says so. With limits it runs in containers (test/e2e).
 func TestWithoutLimits(t *testing.T) {
-	output, err := exec.Command(os.Args[0], "probe", "1000000", "3").CombinedOutput()
+	output, err := wait.Command(t, os.Args[0], "probe", "1000000", "3").CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, output)
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"sandbox.internal/execd/internal/shell"
+	"sandbox.internal/test/wait"
 )
 
 // TestMain lets the test binary be the shell: a shell is a process of its own, with standard streams and an exit code.
@@ -51,7 +52,7 @@ func TestShell(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			command := exec.Command("/proc/self/exe", append([]string{"sh"}, test.args...)...)
+			command := wait.Command(t, "/proc/self/exe", append([]string{"sh"}, test.args...)...)
 			var stdout, stderr bytes.Buffer
 			command.Stdin, command.Stdout, command.Stderr = strings.NewReader(test.stdin), &stdout, &stderr
 			command.Dir = dir
@@ -86,11 +87,11 @@ func TestShellReadsADescriptor(t *testing.T) {
 	}
 	defer file.Close()
 	list := "ls /proc/self/fd | tr '\\n' ' '" // with what the test itself has inherited
-	want, err := exec.CommandContext(t.Context(), os.Args[0], "sh", "-c", list).Output()
+	want, err := wait.Command(t, os.Args[0], "sh", "-c", list).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	command := exec.CommandContext(t.Context(), os.Args[0], "sh", "/proc/self/fd/3")
+	command := wait.Command(t, os.Args[0], "sh", "/proc/self/fd/3")
 	command.ExtraFiles = []*os.File{file}
 	out, err := command.Output()
 	if string(out) != "200000\n"+string(want) || command.ProcessState.ExitCode() != 3 {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"sandbox.internal/test/wait"
 )
 
 // TestOverflowByBytes: events that no reader takes are bounded by the bytes of their paths, because
@@ -49,22 +51,18 @@ func TestANewFolderOfAnOldName(t *testing.T) {
 		if err := os.WriteFile(file, nil, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		var created int
+		wait.Until(t, fmt.Sprintf("the file was created %d times by the events", wanted), func() bool {
 			w.queue.mu.Lock()
-			created := 0
+			defer w.queue.mu.Unlock()
+			created = 0
 			for _, event := range w.queue.events {
 				if event.Type == Create && event.Path == file {
 					created++
 				}
 			}
-			w.queue.mu.Unlock()
-			if created >= wanted {
-				break
-			}
-			if time.Now().After(end) {
-				t.Fatalf("the file was created %d times, and %d times by the events", wanted, created)
-			}
-		}
+			return created >= wanted
+		}, func() any { return created })
 		if err := os.Rename(folder, filepath.Join(dir, fmt.Sprint(wanted))); err != nil {
 			t.Fatal(err)
 		}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,9 +15,8 @@ import (
 	"go.uber.org/goleak"
 
 	"sandbox.internal/execd/internal/watch"
+	"sandbox.internal/test/wait"
 )
-
-const patience = time.Minute
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
@@ -42,7 +40,7 @@ func observe(t *testing.T, options watch.Options) *observer {
 }
 
 func (o *observer) next() error {
-	ctx, cancel := context.WithTimeout(o.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(o.t.Context(), wait.Patience())
 	defer cancel()
 	events, err := o.watch.Next(ctx)
 	for _, event := range events {
@@ -82,7 +80,7 @@ func (o *observer) end() {
 
 func shell(t *testing.T, dir, script string) {
 	t.Helper()
-	command := exec.Command("sh", "-ec", script)
+	command := wait.Command(t, "sh", "-ec", script)
 	command.Dir = dir
 	if out, err := command.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v: %s", script, err, out)
@@ -114,7 +112,7 @@ func TestNextThatIsCutOff(t *testing.T) {
 		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		deadline := time.Now().Add(10 * time.Second)
+		deadline := wait.Deadline()
 		for got := false; !got; {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond) // far less than events are collected for
 			events, err := o.watch.Next(ctx)
@@ -318,7 +316,7 @@ func TestTreeThatIsTooLarge(t *testing.T) {
 	grow(0, 4000) // 14 MiB of paths
 	o := observe(t, watch.Options{Path: dir, Recursive: true})
 	grow(4000, 5500)
-	for end := time.Now().Add(patience); ; {
+	for end := wait.Deadline(); ; {
 		ctx, cancel := context.WithDeadline(t.Context(), end)
 		events, err := o.watch.Next(ctx)
 		cancel()

@@ -19,10 +19,8 @@ import (
 
 	"sandbox.internal/runtime/kube/manager"
 	"sandbox.internal/test/cluster"
+	"sandbox.internal/test/wait"
 )
-
-// patience is how long anything may take on a machine that does other things, too.
-const patience = 2 * time.Minute
 
 var theCluster *cluster.Cluster
 
@@ -51,7 +49,7 @@ func run(m *testing.M) int {
 	}
 	code := m.Run()
 	if code == 0 {
-		if left := cluster.Goroutines(patience); left != "" {
+		if left := cluster.Goroutines(wait.Patience()); left != "" {
 			fmt.Fprintln(os.Stderr, "goroutines are left:\n"+left)
 			return 1
 		}
@@ -61,7 +59,7 @@ func run(m *testing.M) int {
 
 func eventually(t *testing.T, check func() error) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := wait.Deadline(); ; time.Sleep(20 * time.Millisecond) {
 		err := check()
 		if err == nil {
 			return

@@ -15,7 +15,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -23,6 +22,7 @@ import (
 	"sandbox.internal/runtime/oci/bundle"
 	"sandbox.internal/runtime/oci/cgroup"
 	"sandbox.internal/test/program"
+	"sandbox.internal/test/wait"
 )
 
 // programs is the folder of the probe, made once.
@@ -229,7 +229,7 @@ func (b *box) report(t *testing.T, paths ...string) report {
 	var state *os.ProcessState
 	var err error
 	// A runtime that runs the container in one command may still be its parent for a moment.
-	eventually(t, "the container becomes a child of this process", func() bool {
+	wait.Until(t, "the container becomes a child of this process", func() bool {
 		state, err = b.process.Wait()
 		return !errors.Is(err, unix.ECHILD)
 	})
@@ -254,21 +254,10 @@ func (b *box) wait(t *testing.T) {
 	if err := b.start(t); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the probe runs", func() bool {
+	wait.Until(t, "the probe runs", func() bool {
 		text, _ := os.ReadFile(b.output)
 		return bytes.Contains(text, []byte("ready"))
 	})
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(time.Minute); !ok(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within a minute: %s", what)
-		}
-	}
 }
 
 // report is the probe's.

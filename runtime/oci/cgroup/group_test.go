@@ -22,6 +22,7 @@ import (
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/thread"
 	"sandbox.internal/test/random"
+	"sandbox.internal/test/wait"
 )
 
 // TestMain is also what the tests run in groups.
@@ -188,19 +189,8 @@ func output(t *testing.T, command task) string {
 func count(t *testing.T, g Group) task {
 	t.Helper()
 	command := start(t, g, "sh", "-c", "i=0; while :; do i=$((i+1)); echo $i; sleep 0.01; done")
-	eventually(t, "output", func() bool { return output(t, command) != "" })
+	wait.Until(t, "output", func() bool { return output(t, command) != "" })
 	return command
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(30 * time.Second); !ok(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within 30 s: %s", what)
-		}
-	}
 }
 
 func TestLimits(t *testing.T) {
@@ -307,7 +297,7 @@ func TestSocketBuffers(t *testing.T) {
 	}
 	before := udpBytes(t)
 	command := start(t, g, os.Args[0], "in-group", "fill")
-	eventually(t, "the sockets are full", func() bool { return output(t, command) != "" })
+	wait.Until(t, "the sockets are full", func() bool { return output(t, command) != "" })
 	if text := output(t, command); text != "filled\n" {
 		t.Fatal(text)
 	}
@@ -318,7 +308,7 @@ func TestSocketBuffers(t *testing.T) {
 		t.Error(err)
 	}
 	// The kernel frees them a little after the end of the process.
-	eventually(t, "the buffers are free", func() bool { return udpBytes(t)-before < limit/16 })
+	wait.Until(t, "the buffers are free", func() bool { return udpBytes(t)-before < limit/16 })
 }
 
 // udpBytes returns what UDP sockets take of this host's memory.
@@ -400,7 +390,7 @@ func TestFreeze(t *testing.T) {
 			if frozen, err := g.Frozen(); err != nil || frozen {
 				t.Errorf("frozen %t, %v", frozen, err)
 			}
-			eventually(t, "output after the thaw", func() bool { return output(t, command) != before })
+			wait.Until(t, "output after the thaw", func() bool { return output(t, command) != before })
 		})
 	}
 }
@@ -448,7 +438,7 @@ func TestKill(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, frozen %t", name, frozen), func(t *testing.T) {
 				g := newGroup(t, tree)
 				command := start(t, g, "sh", "-c", "trap '' TERM INT HUP; sleep 1000 & while :; do (:) & (:) & done")
-				eventually(t, "processes", func() bool { empty, err := g.Empty(); return err == nil && !empty })
+				wait.Until(t, "processes", func() bool { empty, err := g.Empty(); return err == nil && !empty })
 				if frozen {
 					if err := g.Freeze(t.Context()); err != nil {
 						t.Fatal(err)
@@ -458,7 +448,7 @@ func TestKill(t *testing.T) {
 					t.Fatal(err)
 				}
 				_ = command.Wait()
-				eventually(t, "the group is empty", func() bool { empty, err := g.Empty(); return err == nil && empty })
+				wait.Until(t, "the group is empty", func() bool { empty, err := g.Empty(); return err == nil && empty })
 			})
 		}
 	}

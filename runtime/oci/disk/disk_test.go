@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/runtime/oci/disk"
+	"sandbox.internal/test/wait"
 )
 
 const mib = 1 << 20
@@ -83,16 +84,6 @@ func attached(t testing.TB, path string) bool {
 	return false
 }
 
-// eventually polls until the condition holds: the kernel detaches loop devices behind the last close.
-func eventually(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !holds(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within 10 s", what)
-		}
-	}
-}
-
 // TestFull: no more than the size can be written, what is deleted can be written again and is given back, and an empty one takes no room.
 func TestFull(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk")
@@ -120,7 +111,7 @@ func TestFull(t *testing.T) {
 			t.Fatal(err)
 		}
 		unix.Sync()
-		eventually(t, "what was deleted is given back", func() bool { return allocated(t, path) < 2*mib })
+		wait.Until(t, "what was deleted is given back", func() bool { return allocated(t, path) < 2*mib })
 	}
 	// Inodes are bounded, too, and enough for small files.
 	count := 0
@@ -152,7 +143,7 @@ func TestDiscard(t *testing.T) {
 	if err := made.Close(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "no loop device", func() bool { return !attached(t, path) })
+	wait.Until(t, "no loop device", func() bool { return !attached(t, path) })
 	t.Logf("unmounted %v after Discard, with %d of 200 MiB in the file", time.Since(began), allocated(t, path)/mib)
 }
 
@@ -187,7 +178,7 @@ func TestOpenAgain(t *testing.T) {
 	if err := again.Close(); err != nil {
 		t.Error(err)
 	}
-	eventually(t, "no loop device", func() bool { return !attached(t, path) })
+	wait.Until(t, "no loop device", func() bool { return !attached(t, path) })
 	if _, err := all.Open(path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%v, want not exist: the device may be another file's by now", err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"sandbox.internal/runtime/oci/images"
+	"sandbox.internal/test/wait"
 )
 
 // TestConfigurationsCount: images whose configurations take most make room for others as layers do, also after another start.
@@ -42,7 +43,7 @@ func TestConfigurationsCount(t *testing.T) {
 	if counted < int64(kept*each) || counted > most {
 		t.Errorf("%d bytes are counted of %d images", counted, kept)
 	}
-	eventually(t, "everything is safe on the disk", s.Safe)
+	wait.Until(t, "everything is safe on the disk", s.Safe)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +175,7 @@ func TestTurnsToAsk(t *testing.T) {
 		ref := slow.push(t, fmt.Sprintf("slow:%d", i), image)
 		group.Go(func() { ensure(t, s, ref) })
 	}
-	eventually(t, "the slow registry holds its turns", func() bool {
+	wait.Until(t, "the slow registry holds its turns", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return held == images.AsksOfHost

@@ -14,6 +14,7 @@ import (
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/images"
+	"sandbox.internal/test/wait"
 )
 
 // smallDisk is a folder that is a file system of its own, of the size, which further options of tmpfs may follow after a comma.
@@ -93,7 +94,7 @@ func TestFullDiskForRecords(t *testing.T) {
 	folder := smallDisk(t, "40m") // a twentieth of which stays free
 	s := open(t, images.Options{Folder: folder})
 	hold(t, s, ensure(t, s, first)) // it makes no room
-	eventually(t, "everything is safe on the disk", s.Safe)
+	wait.Until(t, "everything is safe on the disk", s.Safe)
 
 	fill(t, filepath.Dir(folder), 1<<20)
 	_, err := s.Ensure(t.Context(), sameLayer, nil, nil)
@@ -151,13 +152,13 @@ func TestDeepLayers(t *testing.T) {
 	}
 
 	ensure(t, s, good)
-	eventually(t, "everything is safe on the disk", s.Safe)
+	wait.Until(t, "everything is safe on the disk", s.Safe)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
 	rewrite(t, folder, "layers/*/layer.json", "")
 	open(t, images.Options{Folder: folder})
-	eventually(t, "the trash is empty", trashIsEmpty)
+	wait.Until(t, "the trash is empty", trashIsEmpty)
 }
 
 // limitFiles bounds the descriptors of this process until the test ends.

@@ -9,18 +9,18 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/images"
+	"sandbox.internal/test/wait"
 )
 
 // guest is a context of a caller that is no administrator, with a bound.
 func guest(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 	t.Cleanup(cancel)
 	return engine.WithCaller(ctx, engine.Caller{Name: "guest", Guest: true})
 }

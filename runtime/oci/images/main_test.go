@@ -20,7 +20,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -32,6 +31,7 @@ import (
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/images"
+	"sandbox.internal/test/wait"
 )
 
 func TestMain(m *testing.M) {
@@ -254,7 +254,7 @@ func content(t testing.TB, image images.Image) map[string]string {
 // the records of layers behind its callers, once they are safe on the disk.
 func wantOnly(t testing.TB, folder string, layers, images, names int) {
 	t.Helper()
-	eventually(t, "nothing is being made", func() bool {
+	wait.Until(t, "nothing is being made", func() bool {
 		entries, err := os.ReadDir(filepath.Join(folder, "making"))
 		return err == nil && len(entries) == 0
 	})
@@ -265,16 +265,6 @@ func wantOnly(t testing.TB, folder string, layers, images, names int) {
 		}
 		if len(entries) != want {
 			t.Errorf("%s has %d entries, want %d: %v", name, len(entries), want, entries)
-		}
-	}
-}
-
-// eventually polls until the condition holds.
-func eventually(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !holds(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within 30 s", what)
 		}
 	}
 }

@@ -7,18 +7,18 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/images"
+	"sandbox.internal/test/wait"
 )
 
 // TestTurnsOfOwners: the registries of one caller, which hold back all layers, do not keep another's pull from ending.
 func TestTurnsOfOwners(t *testing.T) {
 	withoutConfig(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 	slow, quick := newRegistry(t), newRegistry(t)
 	var mu sync.Mutex
 	held := 0
@@ -49,7 +49,7 @@ func TestTurnsOfOwners(t *testing.T) {
 	for _, ref := range refs {
 		pulls.Go(func() { _, _ = s.Ensure(alice, ref, nil, nil) })
 	}
-	eventually(t, "she has all turns that she may have of a host", func() bool {
+	wait.Until(t, "she has all turns that she may have of a host", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return held >= images.LayersOfHost*3/4

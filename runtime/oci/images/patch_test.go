@@ -14,6 +14,7 @@ import (
 
 	"sandbox.internal/runtime/oci/images"
 	"sandbox.internal/runtime/oci/overlay"
+	"sandbox.internal/test/wait"
 )
 
 // entryLayer is a layer of entries; a name that ends in a slash is a folder's.
@@ -74,7 +75,7 @@ func TestImpliedFolders(t *testing.T) {
 	}
 	check(s)
 	counted := s.Counted()
-	eventually(t, "everything is safe on the disk", s.Safe)
+	wait.Until(t, "everything is safe on the disk", s.Safe)
 	reopen := func() *images.Store {
 		t.Helper()
 		if err := s.Close(); err != nil {

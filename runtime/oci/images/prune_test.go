@@ -18,6 +18,7 @@ import (
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/images"
+	"sandbox.internal/test/wait"
 )
 
 func TestPrune(t *testing.T) {
@@ -120,7 +121,7 @@ func TestPruneKeepsUnknown(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "images")
 	s := open(t, images.Options{Folder: folder})
 	id := ensure(t, s, r.push(t, "image:1", newImage(t, v1.Config{}, randomLayer(t, 1000))))
-	eventually(t, "everything is safe on the disk", s.Safe)
+	wait.Until(t, "everything is safe on the disk", s.Safe)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +236,7 @@ func TestWaitForRoomEnds(t *testing.T) {
 		_, err := s.Prune(ctx, true)
 		pruned <- err
 	}()
-	eventually(t, "a layer is being made", func() bool { return len(entriesOf(t, folder, "making")) > 1 })
+	wait.Until(t, "a layer is being made", func() bool { return len(entriesOf(t, folder, "making")) > 1 })
 	cancel()
 	for name, ended := range map[string]chan error{"load": loaded, "prune": pruned} {
 		if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -261,7 +262,7 @@ func TestPruneGoesOn(t *testing.T) {
 		t.Errorf("Prune: %v", err)
 	}
 	for _, name := range []string{"layers", "trash"} {
-		eventually(t, name+" is empty", func() bool { return len(entriesOf(t, folder, name)) == 0 })
+		wait.Until(t, name+" is empty", func() bool { return len(entriesOf(t, folder, name)) == 0 })
 	}
 	wantOnly(t, folder, 0, 0, 0)
 }
@@ -296,7 +297,7 @@ func TestPruneEndsWithStore(t *testing.T) {
 		t.Errorf("Prune of a closed store: %v", err)
 	}
 	open(t, images.Options{Folder: folder})
-	eventually(t, "the trash is empty", func() bool { return len(entriesOf(t, folder, "trash")) == 0 })
+	wait.Until(t, "the trash is empty", func() bool { return len(entriesOf(t, folder, "trash")) == 0 })
 	wantOnly(t, folder, 0, 0, 0)
 }
 
@@ -402,7 +403,7 @@ func TestDamage(t *testing.T) {
 			folder := filepath.Join(t.TempDir(), "images")
 			s := open(t, images.Options{Folder: folder})
 			ensure(t, s, ref)
-			eventually(t, "everything is safe on the disk", s.Safe)
+			wait.Until(t, "everything is safe on the disk", s.Safe)
 			if err := s.Close(); err != nil {
 				t.Fatal(err)
 			}
@@ -417,7 +418,7 @@ func TestDamage(t *testing.T) {
 			}
 			ensure(t, s, ref)
 			wantOnly(t, folder, 1, 1, 1)
-			eventually(t, "the trash is empty", func() bool {
+			wait.Until(t, "the trash is empty", func() bool {
 				entries, err := os.ReadDir(filepath.Join(folder, "trash"))
 				return err == nil && len(entries) == 0
 			})

@@ -30,6 +30,7 @@ import (
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/images"
+	"sandbox.internal/test/wait"
 )
 
 var sentences = regexp.MustCompile(`^(resolving \S+|pulling \S+: [0-3] of 3 layers, \d+\.\d of 3\.\d MiB)$`)
@@ -83,7 +84,7 @@ func TestPull(t *testing.T) {
 	}
 	wantOnly(t, folder, 3, 1, 1)
 
-	eventually(t, "everything is safe on the disk", s.Safe)
+	wait.Until(t, "everything is safe on the disk", s.Safe)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -350,7 +351,7 @@ func TestNextPullGoesOn(t *testing.T) {
 		if path.Base(req.URL.Path) != badDigest.String() {
 			return false
 		}
-		eventually(t, "the good layer is complete", func() bool {
+		wait.Until(t, "the good layer is complete", func() bool {
 			entries, _ := os.ReadDir(filepath.Join(folder, "layers"))
 			return len(entries) == 1
 		})

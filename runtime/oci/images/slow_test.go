@@ -23,6 +23,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"sandbox.internal/runtime/oci/images"
+	"sandbox.internal/test/wait"
 )
 
 // dripping sends a blob a byte per millisecond, after so many bytes at once, and the rest at once when that channel is closed.
@@ -202,7 +203,7 @@ func TestTurnsOfHost(t *testing.T) {
 		})
 	}
 	begun.Wait()
-	eventually(t, "the slow registry holds its turns", func() bool {
+	wait.Until(t, "the slow registry holds its turns", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return held >= images.LayersOfHost
@@ -262,7 +263,7 @@ func TestNamesOfOneServer(t *testing.T) {
 			ended <- err
 		})
 	}
-	eventually(t, "all turns are taken", func() bool { return held.Load() >= images.LayersAtOnce })
+	wait.Until(t, "all turns are taken", func() bool { return held.Load() >= images.LayersAtOnce })
 	soon, stop := context.WithTimeout(t.Context(), 20*time.Second)
 	defer stop()
 	if _, err := s.Ensure(soon, other.push(t, "other:1", newImage(t, v1.Config{}, randomLayer(t, 100))), nil, nil); err != nil {
@@ -342,7 +343,7 @@ func TestMemoryOfWindows(t *testing.T) {
 		return stats.HeapInuse
 	}
 	// All were asked for, and those again that may take the memory.
-	eventually(t, "the layers wait", func() bool {
+	wait.Until(t, "the layers wait", func() bool {
 		return held() > limit || asked.Load() >= images.LayersAtOnce+images.WideLayersAtOnce
 	})
 	if held := held(); held > limit {

@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/nftables/expr"
 	"github.com/rs/zerolog"
+
+	"sandbox.internal/test/wait"
 )
 
 // receiver is a server outside that collects where datagrams come from.
@@ -102,22 +104,22 @@ func TestFlowsAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "all of one connection arrives", func() bool { _, d := r.got(); return d == 4*most+1 })
+	wait.Until(t, "all of one connection arrives", func() bool { _, d := r.got(); return d == 4*most+1 })
 
 	flows(t, a.ns, r.LocalAddr(), 3*most)
-	eventually(t, "what is within the bound arrives", func() bool { s, _ := r.got(); return s == most })
+	wait.Until(t, "what is within the bound arrives", func() bool { s, _ := r.got(); return s == most })
 	wantSilence(t, a.ns, at(outsideAddress, outsidePort))
 	if s, _ := r.got(); s != most {
 		t.Errorf("%d connections were made, the bound is %d", s, most)
 	}
-	eventually(t, "the container counts as full for a moment", func() bool {
+	wait.Until(t, "the container counts as full for a moment", func() bool {
 		flows(t, a.ns, r.LocalAddr(), 1)
 		return elements(t, n, fullSet) == 1
 	})
 	if _, err := single.Write([]byte(".")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a connection that was made goes on", func() bool { _, d := r.got(); return d == 4*most+1+most })
+	wait.Until(t, "a connection that was made goes on", func() bool { _, d := r.got(); return d == 4*most+1+most })
 	wantAnswer(t, b.ns, at(outsideAddress, outsidePort), "outside "+hostAddress)
 	wantAnswer(t, outside, at(hostAddress, a.Ports[containerPort]), "a "+outsideAddress)
 
@@ -166,7 +168,7 @@ func TestFlowsAreNotCounted(t *testing.T) {
 	c := startContainer(t, n, "c", netip.Addr{})
 	wantAnswer(t, c.ns, at(outsideAddress, outsidePort), "outside "+hostAddress)
 	removeTable(t, o.Bridge)
-	eventually(t, "the table is made again", func() bool { return complete(n) })
+	wait.Until(t, "the table is made again", func() bool { return complete(n) })
 	wantAnswer(t, c.ns, at(outsideAddress, outsidePort), "outside "+hostAddress)
 	if err := n.Detach("c"); err != nil {
 		t.Fatal(err)

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"sandbox.internal/test/wait"
 )
 
 // service is what a service says before it is killed.
@@ -82,7 +84,7 @@ func TestCrash(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, pid := range was.PIDs {
-		eventually(t, "the container listens", func() bool { return listens(pid) })
+		wait.Until(t, "the container listens", func() bool { return listens(pid) })
 	}
 	one, two := was.Running[0], was.Running[1]
 	wantAnswer(t, outside, at(hostAddress, one.Ports[containerPort]), "one "+outsideAddress) // no service runs

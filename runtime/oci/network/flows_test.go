@@ -9,6 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"sandbox.internal/test/wait"
 )
 
 // TestFlowsOfDeparted: the peer of a container that is gone does not reach the next container with its
@@ -33,7 +35,7 @@ func TestFlowsOfDeparted(t *testing.T) {
 		t.Fatal(err)
 	}
 	buffer := make([]byte, 100)
-	_ = peer.SetDeadline(time.Now().Add(patience))
+	_ = peer.SetDeadline(wait.Deadline())
 	_, source, err := peer.ReadFrom(buffer) // the host's address, with a port that leads to the container
 	if err != nil {
 		t.Fatal(err)
@@ -49,7 +51,7 @@ func TestFlowsOfDeparted(t *testing.T) {
 		_, err := conn.Read(buffer)
 		return err == nil
 	}
-	if !received(own, patience) {
+	if !received(own, wait.Patience()) {
 		t.Fatal("the container gets no answer")
 	}
 	wantAnswer(t, outside, at(hostAddress, a.Ports[containerPort]), "a "+outsideAddress)
@@ -123,7 +125,7 @@ func TestFlowsThatCannotBeForgotten(t *testing.T) {
 	if err := n.Detach("a"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the table of connections is not read without a descriptor", func() bool {
+	wait.Until(t, "the table of connections is not read without a descriptor", func() bool {
 		_, err := n.removeDetachedEntries()
 		return err != nil
 	})
@@ -133,7 +135,7 @@ func TestFlowsThatCannotBeForgotten(t *testing.T) {
 		}
 	}
 	restore()
-	eventually(t, "the address is given again", func() bool {
+	wait.Until(t, "the address is given again", func() bool {
 		address, err := n.addresses.take()
 		return err == nil && address == attached.Address
 	})
@@ -168,7 +170,7 @@ func flowsOf(t *testing.T, address netip.Addr) (began, answered int) {
 func attachAt(t *testing.T, n *Network, address netip.Addr) Namespace {
 	t.Helper()
 	var found Namespace
-	eventually(t, fmt.Sprintf("%v is given again", address), func() bool {
+	wait.Until(t, fmt.Sprintf("%v is given again", address), func() bool {
 		ns, err := n.Attach(t.Context(), "next", nil, netip.Addr{})
 		if err != nil {
 			return false

@@ -11,6 +11,8 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sync/errgroup"
+
+	"sandbox.internal/test/wait"
 )
 
 // iptables runs a program of iptables in the tests' namespace and returns what it prints.
@@ -82,7 +84,7 @@ func TestDocker(t *testing.T) {
 	t.Run("rules that are removed come back", func(t *testing.T) {
 		noRules(t, "iptables")
 		start()
-		eventually(t, "the rules are back", func() bool { return docker(t) == want })
+		wait.Until(t, "the rules are back", func() bool { return docker(t) == want })
 		reaches()
 	})
 	n.Close()
@@ -253,7 +255,7 @@ func TestReload(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			change()
-			eventually(t, "the table is complete", func() bool { return complete(n) })
+			wait.Until(t, "the table is complete", func() bool { return complete(n) })
 			wantAnswer(t, a.ns, at(outsideAddress, outsidePort), "outside "+hostAddress)
 			wantAnswer(t, outside, at(hostAddress, b.Ports[containerPort]), "b "+outsideAddress)
 			wantSilence(t, a.ns, at(hostAddress, hostPort))

@@ -22,6 +22,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"sandbox.internal/test/wait"
 )
 
 // Modes in which the test program is run again.
@@ -216,13 +218,12 @@ func serveForever() {
 // patience is how long a test waits for what must happen, and refusal how long for a packet that must
 // not arrive.
 const (
-	patience = 20 * time.Second
-	refusal  = 300 * time.Millisecond
+	refusal = 300 * time.Millisecond
 )
 
 func wantAnswer(t *testing.T, namespace, address, want string) {
 	t.Helper()
-	got, err := ask(namespace, address, patience)
+	got, err := ask(namespace, address, wait.Patience())
 	if err != nil || got != want {
 		t.Errorf("%s answers %q, %v; want %q", address, got, err, want)
 	}
@@ -254,15 +255,6 @@ func wantSilence(t *testing.T, namespace, address string) {
 	t.Helper()
 	if got, err := ask(namespace, address, refusal); err == nil {
 		t.Errorf("%s answers %q; want nothing", address, got)
-	}
-}
-
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !holds(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
 	}
 }
 
@@ -303,7 +295,7 @@ func closeClean(t *testing.T, n *Network) {
 			t.Errorf("the table %s is left", table)
 		}
 	}
-	eventually(t, "the veth pairs are removed", func() bool { return len(ports(t, n)) == 0 })
+	wait.Until(t, "the veth pairs are removed", func() bool { return len(ports(t, n)) == 0 })
 }
 
 func attachedNames(n *Network) []string {
@@ -395,7 +387,7 @@ func startContainer(t *testing.T, n *Network, name string, publish netip.Addr) c
 	t.Cleanup(stop)
 	n.Started(name)
 	c := container{ns, n.bridge.gateway, fmt.Sprintf("/proc/%d/ns/net", process.Process.Pid), process.Process.Pid, stop}
-	eventually(t, name+" listens", func() bool { return listens(c.pid) })
+	wait.Until(t, name+" listens", func() bool { return listens(c.pid) })
 	return c
 }
 

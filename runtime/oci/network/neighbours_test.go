@@ -11,6 +11,8 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"sandbox.internal/test/wait"
 )
 
 // TestNeighbours: what a container sends makes no entries in the kernel's table of neighbours, which
@@ -18,7 +20,7 @@ import (
 func TestNeighbours(t *testing.T) {
 	n := openNetwork(t, options(t, "neigh0"))
 	c := startContainer(t, n, "c", netip.Addr{})
-	eventually(t, "namespaces are made ahead", func() bool { return len(n.ready) == cap(n.ready) })
+	wait.Until(t, "namespaces are made ahead", func() bool { return len(n.ready) == cap(n.ready) })
 	before := entries(t, "", n.bridge.name)
 	for name, a := range map[string]struct {
 		prefix  string
@@ -123,7 +125,7 @@ func TestForgedRequests(t *testing.T) {
 	}
 	forge()
 	removeTableOf(t, nftables.TableFamilyARP, o.Bridge)
-	eventually(t, "the table is made again", func() bool { return complete(n) })
+	wait.Until(t, "the table is made again", func() bool { return complete(n) })
 	forge()
 	n.Close() // and the next service replaces the table
 	n = openNetwork(t, o, c.Attachment)

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/test/wait"
 )
 
 // listenOnHost answers on every address of the host.
@@ -137,10 +138,10 @@ func TestPublish(t *testing.T) {
 	if err := n.Detach("all"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ask("", at("127.0.0.1", port), patience); !errors.Is(err, unix.ECONNREFUSED) {
+	if _, err := ask("", at("127.0.0.1", port), wait.Patience()); !errors.Is(err, unix.ECONNREFUSED) {
 		t.Errorf("after Detach the port answers %v, want a refused connection", err)
 	}
-	if _, err := ask(outside, at(hostAddress, port), patience); !errors.Is(err, unix.ECONNREFUSED) {
+	if _, err := ask(outside, at(hostAddress, port), wait.Patience()); !errors.Is(err, unix.ECONNREFUSED) {
 		t.Errorf("after Detach the port answers %v to the outside, want a refused connection", err)
 	}
 	wantSilence(t, all.ns, at(outsideAddress, outsidePort)) // it is cut off, although it runs
@@ -573,12 +574,12 @@ func TestMany(t *testing.T) {
 	if err := n.Detach("first"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "namespaces are made ahead", func() bool { return len(n.ready) == o.Ready })
+	wait.Until(t, "namespaces are made ahead", func() bool { return len(n.ready) == o.Ready })
 	before := openFiles(t)
 	const workers, each = 4, 50
-	var wait sync.WaitGroup
+	var all sync.WaitGroup
 	for w := range workers {
-		wait.Go(func() {
+		all.Go(func() {
 			for i := range each {
 				name := fmt.Sprintf("c%d.%d", w, i)
 				_, err := n.Attach(t.Context(), name, []int{80, 443}, netip.Addr{})
@@ -591,16 +592,16 @@ func TestMany(t *testing.T) {
 			}
 		})
 	}
-	wait.Wait()
+	all.Wait()
 	for _, set := range []string{membersSet, portsMap, boundMap} {
 		if left := elements(t, n, set); left != 0 {
 			t.Errorf("%d elements of %s are left", left, set)
 		}
 	}
-	eventually(t, "only what is made ahead is left", func() bool {
+	wait.Until(t, "only what is made ahead is left", func() bool {
 		return len(ports(t, n)) == o.Ready && len(neighbours(t, n)) == o.Ready && len(n.ready) == o.Ready
 	})
-	eventually(t, "no more descriptors are open than before", func() bool { return openFiles(t) <= before })
+	wait.Until(t, "no more descriptors are open than before", func() bool { return openFiles(t) <= before })
 }
 
 func neighbours(t *testing.T, n *Network) []netlink.Neigh {
@@ -669,7 +670,7 @@ func echoed(address string) error {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(patience))
+	_ = conn.SetDeadline(wait.Deadline())
 	if _, err = conn.Write([]byte("?")); err == nil {
 		_, err = io.ReadFull(conn, make([]byte, 1))
 	}
@@ -740,7 +741,7 @@ func TestFirstThread(t *testing.T) {
 	}
 	for _, thread := range threads {
 		path := "/proc/self/task/" + thread.Name() + "/ns/net"
-		eventually(t, "threads in other namespaces end", func() bool {
+		wait.Until(t, "threads in other namespaces end", func() bool {
 			var stat syscall.Stat_t
 			return syscall.Stat(path, &stat) != nil || stat.Ino == before
 		})

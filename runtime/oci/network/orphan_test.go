@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sandbox.internal/test/wait"
 )
 
 // leaveOrphan makes a TCP connection in this thread's namespace, from the address, that the kernel holds after its
@@ -53,7 +55,7 @@ func TestOrphanedConnections(t *testing.T) {
 	if err := n.Detach("c"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the container's port is removed", func() bool { return len(ports(t, n)) == 0 })
+	wait.Until(t, "the container's port is removed", func() bool { return len(ports(t, n)) == 0 })
 	t.Logf("the port was there for %v", time.Since(began))
 	next := startContainer(t, n, "next", netip.Addr{})
 	wantAnswer(t, next.ns, at(outsideAddress, outsidePort), "outside "+hostAddress)
@@ -82,9 +84,9 @@ func TestManyOrphanedPorts(t *testing.T) {
 		n.detached[i].at = time.Now().Add(-time.Minute)
 	}
 	n.mu.Unlock()
-	eventually(t, "the first port is removed", func() bool { return len(ports(t, n)) < len(all) })
+	wait.Until(t, "the first port is removed", func() bool { return len(ports(t, n)) < len(all) })
 	began := time.Now()
-	eventually(t, "all ports are removed", func() bool { return len(ports(t, n)) == 0 })
+	wait.Until(t, "all ports are removed", func() bool { return len(ports(t, n)) == 0 })
 	removing := time.Since(began)
 	ns, err := n.makeNamespace()
 	if err != nil {
@@ -93,7 +95,7 @@ func TestManyOrphanedPorts(t *testing.T) {
 	ns.close()
 	began = time.Now()
 	n.returnAddress(ns.address)
-	eventually(t, "the address of another is free", func() bool {
+	wait.Until(t, "the address of another is free", func() bool {
 		n.addresses.mu.Lock()
 		defer n.addresses.mu.Unlock()
 		return !n.addresses.taken[ns.address]

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+
+	"sandbox.internal/test/wait"
 )
 
 // TestPortsOfOthersAreFollowed: what another network begins to publish is known although the list was
@@ -27,10 +29,10 @@ func TestPortsOfOthersAreFollowed(t *testing.T) {
 			t.Fatal(err)
 		}
 		port := ns.Ports[containerPort]
-		eventually(t, "a port that is published is known", func() bool { return publishes(port) })
+		wait.Until(t, "a port that is published is known", func() bool { return publishes(port) })
 		if err := other.Detach(name); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "a port that is published no more is known to be free", func() bool { return !publishes(port) })
+		wait.Until(t, "a port that is published no more is known to be free", func() bool { return !publishes(port) })
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"sandbox.internal/test/wait"
 )
 
 // acceptAt returns the server's ends of connections to a port of the namespace, in their order; "" is this one.
@@ -53,7 +55,7 @@ type link struct{ client, server net.Conn }
 func connectTo(t *testing.T, accepted <-chan net.Conn, namespace, address string) link {
 	t.Helper()
 	var l link
-	err := in(namespace, func() (err error) { l.client, err = net.DialTimeout("tcp4", address, patience); return err })
+	err := in(namespace, func() (err error) { l.client, err = net.DialTimeout("tcp4", address, wait.Patience()); return err })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,10 +111,10 @@ func TestConnectionsOfAReload(t *testing.T) {
 				refused["to the host"] = connectTo(t, onHost, c.Path, at(hostAddress, hostPort))
 				refused["to a container behind a bridge"] = connectTo(t, beside, c.Path, at(theirAddress, containerPort))
 			}()
-			eventually(t, "the table is complete", func() bool { return complete(n) })
+			wait.Until(t, "the table is complete", func() bool { return complete(n) })
 
 			for name, l := range permitted {
-				if !passes(l.client, l.server, patience) || !passes(l.server, l.client, patience) {
+				if !passes(l.client, l.server, wait.Patience()) || !passes(l.server, l.client, wait.Patience()) {
 					t.Errorf("the connection does not go on: %s", name)
 				}
 			}
@@ -139,7 +141,7 @@ func TestErrors(t *testing.T) {
 			return err
 		}
 		defer func() { _ = conn.Close() }()
-		_ = conn.SetDeadline(time.Now().Add(patience))
+		_ = conn.SetDeadline(wait.Deadline())
 		if _, err = conn.Write([]byte(".")); err == nil {
 			_, err = conn.Read(make([]byte, 1))
 		}
@@ -154,7 +156,7 @@ func TestErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ask(outside, at(hostAddress, c.Ports[containerPort]), patience); !errors.Is(err, unix.EHOSTUNREACH) {
+	if _, err := ask(outside, at(hostAddress, c.Ports[containerPort]), wait.Patience()); !errors.Is(err, unix.EHOSTUNREACH) {
 		t.Errorf("a container that prohibits connections answers %v, want an unreachable host", err)
 	}
 }

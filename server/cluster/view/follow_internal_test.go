@@ -20,12 +20,10 @@ import (
 
 	"sandbox.internal/runtime/kube/v1alpha1"
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/test/wait"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// patience is how long a test waits for anything.
-const patience = time.Minute
 
 const id = "11111111-2222-4333-8444-555555555555"
 
@@ -103,20 +101,14 @@ func start(t *testing.T, s *scripted, first answer) (*View, error) {
 	done := make(chan error, 1)
 	go func() { done <- v.Start(t.Context()) }()
 	give(t, s.lists, first)
-	select {
-	case err := <-done:
-		return v, err
-	case <-time.After(patience):
-		t.Fatal("the view does not start")
-		return nil, nil
-	}
+	return v, wait.For(t, "the start of the view", done)
 }
 
 func give(t *testing.T, answers chan answer, a answer) {
 	t.Helper()
 	select {
 	case answers <- a:
-	case <-time.After(patience):
+	case <-time.After(wait.Patience()):
 		t.Fatal("nothing is asked")
 	}
 }
@@ -136,7 +128,7 @@ func TestWatchGoesOnWhereItStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer feed.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 	defer cancel()
 	read := func() lifecycle.EventBatch {
 		t.Helper()

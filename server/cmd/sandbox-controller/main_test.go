@@ -17,6 +17,7 @@ import (
 
 	"sandbox.internal/server/commandline"
 	"sandbox.internal/server/commandline/commandlinetest"
+	"sandbox.internal/test/wait"
 )
 
 func TestMain(m *testing.M) {
@@ -24,9 +25,6 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("gopkg.in/natefinch/lumberjack%2ev2.(*Logger).millRun"),
 		goleak.IgnoreTopFunction("gopkg.in/natefinch/lumberjack.v2.(*Logger).millRun"))
 }
-
-// patience is how long anything may take on a machine that does other things, too.
-const patience = time.Minute
 
 // flagged parses a command line that must be right.
 func flagged(t *testing.T, args ...string) settings {
@@ -83,18 +81,14 @@ func fill(t *testing.T, s logSettings, megabytes int) {
 // eventually waits until the folder's files, besides the log itself, are as wanted.
 func eventually(t *testing.T, folder string, wanted func(names []string) bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
-		names, err := filepath.Glob(filepath.Join(folder, "controller-*"))
-		if err != nil {
+	var names []string
+	wait.Until(t, "the folder has the files that it should", func() bool {
+		var err error
+		if names, err = filepath.Glob(filepath.Join(folder, "controller-*")); err != nil {
 			t.Fatal(err)
 		}
-		if wanted(names) {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the folder has %q", names)
-		}
-	}
+		return wanted(names)
+	}, func() any { return names })
 }
 
 func TestFlagsOfTheLog(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/test/wait"
 )
 
 // TestWantedAgain: numbers of a batch with a Pool are not wanted, and are wanted again while their
@@ -32,7 +33,7 @@ func TestWantedAgain(t *testing.T) {
 	scale := func() {
 		t.Helper()
 		written, raised := make(chan struct{}), make(chan struct{})
-		wait := sync.OnceFunc(func() {
+		held := sync.OnceFunc(func() {
 			close(written)
 			<-raised
 		})
@@ -43,7 +44,7 @@ func TestWantedAgain(t *testing.T) {
 			b := new(v1alpha1.BatchSandbox)
 			if err := p.Get(t.Context(), client.ObjectKey{Namespace: p.namespace, Name: "b"},
 				b); err == nil && b.Spec.Replicas == 2 && b.Status.ObservedGeneration == b.Generation {
-				wait()
+				held()
 			}
 		}
 		p.before.Store(&before)
@@ -52,7 +53,7 @@ func TestWantedAgain(t *testing.T) {
 		p.change("b", func(b *v1alpha1.BatchSandbox) { b.Spec.Replicas = 2 })
 		select {
 		case <-written:
-		case <-time.After(patience):
+		case <-time.After(wait.Patience()):
 			t.Fatal("the allocation is not written")
 		}
 		p.change("b", func(b *v1alpha1.BatchSandbox) { b.Spec.Replicas = 3 })

@@ -32,10 +32,8 @@ import (
 	"sandbox.internal/runtime/kube/internal/batch"
 	"sandbox.internal/runtime/kube/v1alpha1"
 	"sandbox.internal/test/cluster"
+	"sandbox.internal/test/wait"
 )
-
-// patience is how long anything may take on a machine that does other things, too.
-const patience = 2 * time.Minute
 
 // theCluster is an API server with our resources, and nothing that plays with them.
 var theCluster *cluster.Cluster
@@ -68,7 +66,7 @@ func run(m *testing.M) int {
 	}
 	code := m.Run()
 	if code == 0 {
-		if left := cluster.Goroutines(patience); left != "" {
+		if left := cluster.Goroutines(wait.Patience()); left != "" {
 			fmt.Fprintln(os.Stderr, "goroutines are left:\n"+left)
 			return 1
 		}
@@ -144,7 +142,7 @@ func (p *place) must(err error) {
 // eventually waits until check returns nil.
 func (p *place) eventually(check func() error) {
 	p.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := wait.Deadline(); ; time.Sleep(20 * time.Millisecond) {
 		err := check()
 		if err == nil {
 			return

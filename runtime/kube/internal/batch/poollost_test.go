@@ -9,6 +9,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/test/wait"
 )
 
 // TestPoolPodsOnALostNode: the end of a batch with a Pool is recorded once its pods have ended, or
@@ -110,7 +111,7 @@ func TestPoolPodsAreReset(t *testing.T) {
 		for range 2 { // in two steps of the controller
 			select {
 			case <-retired:
-			case <-time.After(patience):
+			case <-time.After(wait.Patience()):
 				t.Fatalf("the pod of %s is not taken back", name)
 			}
 			p.change(name, func(b *v1alpha1.BatchSandbox) {

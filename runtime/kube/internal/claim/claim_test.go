@@ -29,10 +29,8 @@ import (
 	"sandbox.internal/runtime/kube/internal/batch"
 	"sandbox.internal/runtime/kube/v1alpha1"
 	"sandbox.internal/test/program"
+	"sandbox.internal/test/wait"
 )
-
-// patience is how long anything may take.
-const patience = time.Minute
 
 // binaries is where execd and execd-init are.
 var binaries string
@@ -146,13 +144,13 @@ func (w *world) batch(name, token string) *v1alpha1.BatchSandbox {
 // becomes syncs until the state is as wanted.
 func (w *world) becomes(c *Claims, b *v1alpha1.BatchSandbox, pod *corev1.Pod, what string, want func(batch.ClaimState) bool) batch.ClaimState {
 	w.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+	for end := wait.Deadline(); ; time.Sleep(5 * time.Millisecond) {
 		state := c.Sync(b, pod)
 		if want(state) {
 			return state
 		}
 		if time.Now().After(end) {
-			w.Fatalf("not %s within %v: %+v", what, patience, state)
+			w.Fatalf("not %s within %v: %+v", what, wait.Patience(), state)
 		}
 	}
 }
@@ -187,7 +185,7 @@ func TestClaim(t *testing.T) {
 	if state := w.becomes(next, w.batch("bob", "b"), pod, "refused to another batch", broken); !strings.Contains(state.Message, "another sandbox's") {
 		t.Errorf("it says %q", state.Message)
 	}
-	for end := time.Now().Add(patience); ran(dir) == ""; time.Sleep(time.Millisecond) {
+	for end := wait.Deadline(); ran(dir) == ""; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the entrypoint has not run")
 		}
@@ -211,7 +209,7 @@ func TestTwoControllers(t *testing.T) {
 	if one.Done == two.Done {
 		t.Errorf("the controllers find %+v and %+v", one, two)
 	}
-	for end := time.Now().Add(patience); ran(dir) == ""; time.Sleep(time.Millisecond) {
+	for end := wait.Deadline(); ran(dir) == ""; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("no entrypoint has run")
 		}
@@ -256,7 +254,7 @@ func TestLostAnswer(t *testing.T) {
 	if len(sent) == 0 {
 		t.Error("no answer was lost")
 	}
-	for end := time.Now().Add(patience); ran(dir) == ""; time.Sleep(time.Millisecond) {
+	for end := wait.Deadline(); ran(dir) == ""; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the entrypoint has not run")
 		}

@@ -39,10 +39,8 @@ import (
 	"sandbox.internal/runtime/kube/internal/pool"
 	"sandbox.internal/runtime/kube/v1alpha1"
 	"sandbox.internal/test/cluster"
+	"sandbox.internal/test/wait"
 )
-
-// patience is how long anything may take on a machine that does other things, too.
-const patience = 3 * time.Minute
 
 var (
 	access *rest.Config // an administrator's
@@ -75,7 +73,7 @@ func run(m *testing.M) int {
 	}
 	code := m.Run()
 	if code == 0 {
-		if left := cluster.Goroutines(patience); left != "" {
+		if left := cluster.Goroutines(wait.Patience()); left != "" {
 			fmt.Fprintln(os.Stderr, "goroutines are left:\n"+left)
 			return 1
 		}
@@ -401,7 +399,7 @@ func report(ctx context.Context, pod *corev1.Pod, starts int) error {
 // eventually waits until a condition holds; it returns what is missing, or "".
 func eventually(t *testing.T, condition func() string) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := wait.Deadline()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -410,7 +408,7 @@ func eventually(t *testing.T, condition func() string) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("after %s: %s", patience, missing)
+			t.Fatalf("after %s: %s", wait.Patience(), missing)
 		}
 		<-tick.C
 	}

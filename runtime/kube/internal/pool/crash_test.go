@@ -19,6 +19,7 @@ import (
 	"sandbox.internal/runtime/kube/internal/pool"
 	"sandbox.internal/runtime/kube/v1alpha1"
 	"sandbox.internal/test/random"
+	"sandbox.internal/test/wait"
 )
 
 // owners follows every version of every batch of a namespace, and records every batch that a pod
@@ -162,7 +163,7 @@ func TestCrashes(t *testing.T) {
 			if running++; running >= 8 {
 				victim := &v1alpha1.BatchSandbox{ObjectMeta: metav1.ObjectMeta{Namespace: ns,
 					Name: fmt.Sprintf("b%03d", i-7)}}
-				deadline := time.Now().Add(patience)
+				deadline := wait.Deadline()
 				for numbers.IntN(4) > 0 { // most have been served when they go, some have not
 					if err := admin.Get(context.Background(), client.ObjectKeyFromObject(victim),
 						victim); err != nil {
@@ -327,7 +328,7 @@ func TestLateWriteOfAnEarlierLeader(t *testing.T) {
 	var arrive func() int
 	select {
 	case arrive = <-held:
-	case <-time.After(patience):
+	case <-time.After(wait.Patience()):
 		t.Fatal("no allocation was written")
 	}
 	old.kill()

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/test/wait"
 )
 
 // compare reports where the index differs from a look at every pod and batch.
@@ -212,7 +213,7 @@ func work(l *ledger, number int) {
 	l.removed(batch.UID)
 	pool := types.NamespacedName{Namespace: "n", Name: "p"}
 	v := l.view(pool, "r", time.Unix(0, 0))
-	l.due(pool, v.idle, time.Unix(0, 0), patience)
+	l.due(pool, v.idle, time.Unix(0, 0), wait.Patience())
 	l.known(pool, false)
 }
 

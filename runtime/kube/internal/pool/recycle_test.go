@@ -16,6 +16,7 @@ import (
 
 	"sandbox.internal/runtime/kube/internal/pool"
 	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/test/wait"
 )
 
 func restarting(p *v1alpha1.Pool) {
@@ -134,7 +135,7 @@ func TestRestartOfAContainerThatEnded(t *testing.T) {
 	second := makeBatch(t, ns, "second", 1)
 	select {
 	case <-asked:
-	case <-time.After(patience):
+	case <-time.After(wait.Patience()):
 		t.Fatal("the pod is not reset")
 	}
 	if err := report(t.Context(), podsIn(t, ns)[used[0]], 2); err != nil {
@@ -171,7 +172,7 @@ func TestRestartSurvivesACrash(t *testing.T) {
 	remove(t, first)
 	select {
 	case <-asked:
-	case <-time.After(patience):
+	case <-time.After(wait.Patience()):
 		t.Fatal("the pod is not reset")
 	}
 	eventually(t, func() string {
@@ -189,7 +190,7 @@ func TestRestartSurvivesACrash(t *testing.T) {
 	}), RecycleTimeout: time.Hour})
 	select {
 	case <-asked:
-	case <-time.After(patience):
+	case <-time.After(wait.Patience()):
 		t.Fatal("the pod is not reset after the crash")
 	}
 	if names := podsOf(t, second); len(names) > 0 {

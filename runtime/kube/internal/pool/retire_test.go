@@ -11,6 +11,7 @@ import (
 
 	"sandbox.internal/runtime/kube/internal/pool"
 	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/test/wait"
 )
 
 // retired retires the only pod of a batch, and waits until a task-executor is asked to reset it.
@@ -21,7 +22,7 @@ func (i *instance) retired(t *testing.T, b *v1alpha1.BatchSandbox, asked <-chan 
 	})
 	select {
 	case <-asked:
-	case <-time.After(patience):
+	case <-time.After(wait.Patience()):
 		t.Fatal("the pod is not reset")
 	}
 }

@@ -26,12 +26,10 @@ import (
 	"sandbox.internal/internal/tasks"
 	"sandbox.internal/runtime/kube/internal/batch"
 	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/test/wait"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// patience is how long anything may take on a machine that does other things, too.
-const patience = time.Minute
 
 // executor serves the interface of a task-executor for one task. The real one is tested in
 // taskexecutor, with the client that is used here.
@@ -197,7 +195,7 @@ func (w *world) start() {
 // becomes waits for requests to reconcile until Sync returns what is wanted.
 func (w *world) becomes(what string, wanted func(s batch.TaskState) bool) batch.TaskState {
 	w.Helper()
-	late := time.After(patience)
+	late := time.After(wait.Patience())
 	for {
 		states, err := w.tasks.Sync(w.Context(), w.batch, []*corev1.Pod{w.pod})
 		if err != nil {
@@ -437,7 +435,7 @@ func TestEndOfTaskAndPod(t *testing.T) {
 	followed := w.tasks.batches[types.NamespacedName{Namespace: "n", Name: "b"}].followers[0]
 	w.tasks.mu.Unlock()
 	w.executor.change(func() { w.executor.task.State = tasks.Succeeded })
-	for late := time.After(patience); !followed.ended(); {
+	for late := time.After(wait.Patience()); !followed.ended(); {
 		select {
 		case <-w.woken:
 		case <-late:

@@ -1,0 +1,129 @@
+// Package wait bounds what tests wait for: conditions, channels, requests, connections and child processes, all by one [Patience].
+//
+// What a test waits for happens within moments on a quiet machine. The patience is far longer, so that a test fails for what is
+// wrong and not for a busy machine; a wait that fails names what it was for and the last state that it saw.
+package wait
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// FactorVariable is the environment variable with a number above 0 and at most 100, the factor of the [Patience].
+const FactorVariable = "TEST_PATIENCE"
+
+const (
+	// base is for a machine of two slow processors that two packages of tests keep busy: a sandbox may need more than two minutes there.
+	base = 4 * time.Minute
+
+	firstPause   = time.Millisecond // between two looks; each one after it is a quarter longer
+	longestPause = 20 * time.Millisecond
+
+	// pipes is how long the output of a command that was killed may stay open in its children.
+	pipes = 2 * time.Second
+)
+
+// Patience returns how long a test waits for one thing that is expected to happen: four minutes, times [FactorVariable]. Only a hang
+// takes so long. It panics on a value of the variable that is no factor.
+func Patience() time.Duration {
+	text := os.Getenv(FactorVariable)
+	if text == "" {
+		return base
+	}
+	factor, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(factor > 0 && factor <= 100) {
+		panic(fmt.Sprintf("%s: must be a number above 0 and at most 100, got %q", FactorVariable, text))
+	}
+	return time.Duration(factor * float64(base))
+}
+
+// Deadline returns when the [Patience] of a wait that begins now ends, for connections and files.
+func Deadline() time.Time { return time.Now().Add(Patience()) }
+
+// Context returns the context of a test with the [Patience] as its deadline. It ends with the test: what a test cleans up takes
+// context.WithoutCancel and a deadline of its own.
+func Context(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), Patience())
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// Client returns a client whose requests, the bodies of their answers included, take the [Patience] at most. It keeps no connections.
+func Client() *http.Client {
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: Patience()}
+}
+
+// Command returns a command that is killed when the [Context] of the test ends. What it leaves running does not keep the test from going
+// on.
+func Command(t testing.TB, name string, args ...string) *exec.Cmd {
+	t.Helper()
+	command := exec.CommandContext(Context(t), name, args...)
+	command.WaitDelay = pipes
+	return command
+}
+
+// Until looks again and again until holds returns true. A test that has waited for the [Patience] fails, with what it waited for and
+// with the results of state, which are the last that it saw.
+func Until(t testing.TB, what string, holds func() bool, state ...func() any) {
+	t.Helper()
+	limit := Patience()
+	if poll(limit, holds) {
+		return
+	}
+	var seen string
+	for _, state := range state {
+		seen += fmt.Sprintf("; it is %+v", state())
+	}
+	t.Fatalf("waited %v in vain until %s%s", limit, what, seen)
+}
+
+// Succeeds tries again and again until try returns no error. A test that has waited for the [Patience] fails, with what it waited for and
+// the last error.
+func Succeeds(t testing.TB, what string, try func() error) {
+	t.Helper()
+	limit := Patience()
+	var last error
+	if !poll(limit, func() bool { last = try(); return last == nil }) {
+		t.Fatalf("waited %v in vain until %s: %v", limit, what, last)
+	}
+}
+
+// For returns what comes from a channel, the zero value once it is closed. A test that has waited for the [Patience] fails, with what it
+// waited for.
+func For[T any](t testing.TB, what string, from <-chan T) T {
+	t.Helper()
+	limit := Patience()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case value := <-from:
+		return value
+	case <-timer.C:
+		t.Fatalf("waited %v in vain for %s", limit, what)
+		panic("unreachable")
+	}
+}
+
+// poll reports whether holds has returned true within the limit. Its last look begins after the limit, so that a machine that stood still fails
+// nothing.
+func poll(limit time.Duration, holds func() bool) bool {
+	deadline, pause := time.Now().Add(limit), firstPause
+	for {
+		last := time.Now().After(deadline)
+		if holds() {
+			return true
+		}
+		if last {
+			return false
+		}
+		time.Sleep(pause)
+		pause = min(pause*5/4, longestPause)
+	}
+}
