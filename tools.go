@@ -3,15 +3,15 @@
 //
 //	go generate .
 //
-// The contracts in openapi/ are written by hand. From each of them oapi-codegen makes
-// the models, an Echo server with strict handlers, and a client, below gen/. What is
-// generated is committed and never edited; a test in gen/ regenerates it and fails on
-// any difference. The generators' versions are tool lines of go.mod. Services check
-// requests by a slim form of their contract, which openapi/slim makes. The types and calls of the
-// Python client are made by openapi/python, and its synchronous face from the asynchronous one; the
-// types of the TypeScript client by a generator from npm. From the types of the cluster's resources,
-// controller-gen makes their deep copies and their definitions for the API server. The numbers of
-// system calls, for the compiler of seccomp profiles, are those of golang.org/x/sys.
+// The contracts in openapi/ are written by hand. From each of them oapi-codegen makes the models,
+// an Echo server with strict handlers, and a client, below gen/. Generated files are committed and
+// never edited; a test in gen/ regenerates it and fails on any difference. The generators' versions
+// are tool lines of go.mod. Services check requests by a slim form of their contract, which
+// openapi/slim makes. The types and calls of the Python client are made by openapi/python, and its
+// synchronous face from the asynchronous one; the types of the TypeScript client by a generator
+// from npm. From the types of the cluster's resources, controller-gen makes their deep copies and
+// their definitions for the API server. The numbers of system calls, for the compiler of seccomp
+// profiles, are those of golang.org/x/sys.
 package sandbox
 
 //go:generate go tool oapi-codegen -config openapi/codegen/models.yaml -package lifecycle -o gen/lifecycle/models.gen.go openapi/lifecycle.yaml

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -77,9 +78,9 @@ func (p *process) await(ctx context.Context, health string) error {
 		}
 		select {
 		case <-p.exited:
-			return fmt.Errorf("it ended at once")
+			return errors.New("server ended before its first response")
 		case <-ctx.Done():
-			return fmt.Errorf("it does not answer: %w", err)
+			return fmt.Errorf("server does not respond: %w", err)
 		case <-time.After(100 * time.Microsecond):
 		}
 	}

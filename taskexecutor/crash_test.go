@@ -156,7 +156,7 @@ func TestReset(t *testing.T) {
 	wait.Succeeds(p.t, "the main container has ended", func() error {
 		out, err := run(ctx, "docker", "inspect", "-f", "{{.State.Status}} {{.State.ExitCode}}", p.main)
 		if strings.TrimSpace(out) != "exited 137" {
-			return fmt.Errorf("it is %s (%v)", out, err)
+			return fmt.Errorf("container is %s (%v)", out, err)
 		}
 		return nil
 	})

@@ -59,7 +59,7 @@ type Options struct {
 	Logger zerolog.Logger
 }
 
-// Executor runs tasks. Its methods may be called from several goroutines at once.
+// Executor runs tasks. Methods may be called concurrently.
 type Executor struct {
 	Options
 	exe    string
@@ -109,8 +109,9 @@ func (t *entry) wake() {
 	}
 }
 
-// New takes the state directory and reads what is recorded there. Nothing happens before Run. It fails when this process lacks what it
-// needs to run tasks, and when another executor uses the directory.
+// New takes the state directory and reads what is recorded there. Tasks are not touched before Run.
+// It fails when this process lacks what it needs to run tasks, and when another executor uses the
+// directory.
 func New(o Options) (_ *Executor, err error) {
 	if err := checkSystem(); err != nil {
 		return nil, err
@@ -165,7 +166,7 @@ func (e *Executor) load() error {
 	for _, f := range found {
 		record, err := f.task()
 		if err == nil && record.Name != f.name() {
-			err = fmt.Errorf("it is about task %q", record.Name)
+			err = fmt.Errorf("record names task %q", record.Name)
 		}
 		t := newEntry(f, f.name(), record.Task)
 		t.damage = err

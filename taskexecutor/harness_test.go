@@ -236,7 +236,7 @@ func (p *pod) until(name, what string, holds func(tasks.Status) bool) tasks.Stat
 	var status tasks.Status
 	wait.Succeeds(p.t, name+" "+what, func() (err error) {
 		if status, err = p.Get(p.t.Context(), name); err == nil && !holds(status) {
-			err = fmt.Errorf("it is %+v", status)
+			err = fmt.Errorf("status is %+v", status)
 		}
 		return err
 	})
@@ -275,7 +275,7 @@ func (p *pod) prints(script, want string) {
 	wait.Succeeds(p.t, script, func() error {
 		out, err := run(p.t.Context(), "docker", "exec", p.main, "bash", "-c", script)
 		if strings.TrimSpace(out) != want {
-			return fmt.Errorf("it prints %q, want %q (%v)", out, want, err)
+			return fmt.Errorf("script prints %q, want %q (%v)", out, want, err)
 		}
 		return nil
 	})

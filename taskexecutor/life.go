@@ -161,7 +161,7 @@ func (e *Executor) forget(t *entry) bool {
 		err = t.folder.remove()
 	}
 	if err != nil {
-		e.Logger.Error().Err(err).Str("task", t.name).Msg("the task is not forgotten yet")
+		e.Logger.Error().Err(err).Str("task", t.name).Msg("cannot remove the task's records; retrying")
 		return false
 	}
 	e.mu.Lock()
@@ -193,7 +193,7 @@ func (e *Executor) start(t *entry) bool {
 	command.Stdout, command.Stderr = os.Stdout, os.Stderr
 	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := command.Start(); err != nil {
-		e.Logger.Error().Err(err).Str("task", t.name).Msg("the shim does not start; it is tried again")
+		e.Logger.Error().Err(err).Str("task", t.name).Msg("cannot start the shim; retrying")
 		return false
 	}
 	failpoint.Hit(ShimStartedFailpoint)
@@ -231,7 +231,7 @@ func (e *Executor) awaitEnd(t *entry, s snapshot, unreadable error) bool {
 		return e.recordLost(t)
 	}
 	if err != nil {
-		e.Logger.Error().Err(err).Str("task", t.name).Msg("the shim cannot be watched; it is tried again")
+		e.Logger.Error().Err(err).Str("task", t.name).Msg("cannot watch the shim; retrying")
 		e.sleep(t, longestPause)
 		return true
 	}
@@ -248,7 +248,7 @@ func (e *Executor) awaitEnd(t *entry, s snapshot, unreadable error) bool {
 		deleting, stopped := e.asked(t)
 		if wanted := e.signalFor(t, deleting, stopped); wanted != signalled && wanted != 0 {
 			if err := process.Send(pidfd, wanted); err != nil {
-				e.Logger.Error().Err(err).Str("task", t.name).Msg("the shim cannot be signalled to end its task")
+				e.Logger.Error().Err(err).Str("task", t.name).Msg("cannot signal the shim to end its task")
 			}
 			signalled = wanted
 			wait := patience
@@ -268,16 +268,16 @@ func (e *Executor) awaitEnd(t *entry, s snapshot, unreadable error) bool {
 		case <-stopping:
 			stopping = nil
 		case <-overdue:
-			e.Logger.Warn().Str("task", t.name).Msg("the shim does not end its task: it is killed, and the task with it")
+			e.Logger.Warn().Str("task", t.name).Msg("killing the shim and its task: the shim did not end the task in time")
 			overdue = nil
 			if err := process.Send(pidfd, unix.SIGKILL); err != nil {
-				e.Logger.Error().Err(err).Str("task", t.name).Msg("the shim cannot be killed")
+				e.Logger.Error().Err(err).Str("task", t.name).Msg("cannot kill the shim")
 			}
 		case <-probing.answered():
 			probing.stop()
 			err := t.folder.mark(readyFile)
 			if err != nil {
-				e.Logger.Error().Err(err).Str("task", t.name).Msg("that the task is ready is not recorded yet; it is tried again")
+				e.Logger.Error().Err(err).Str("task", t.name).Msg("cannot write the ready record; retrying")
 			}
 			ready = retryAfter(err)
 		case <-ready:
@@ -333,7 +333,7 @@ func (e *Executor) recordLost(t *entry) bool {
 		}
 	}
 	if err != nil {
-		e.Logger.Error().Err(err).Str("task", t.name).Msg("the end of the task is not recorded yet; it is tried again")
+		e.Logger.Error().Err(err).Str("task", t.name).Msg("cannot write the end record; retrying")
 	}
 	return err == nil
 }
@@ -363,15 +363,15 @@ func killAndAwait(p process.ID) error {
 	}
 }
 
-// sweep ends what shims that were killed have left behind. Such processes are children of the container's first process and run another
-// program than ours; nothing else is both.
+// sweep ends the orphans of killed shims. Such processes are children of the container's first
+// process and run another program than ours; nothing else is both.
 func (e *Executor) sweep() {
 	if e.Init == 0 {
 		return
 	}
 	own, err := os.Stat("/proc/self/exe")
 	if err != nil {
-		e.Logger.Error().Err(err).Msg("what killed shims left behind is not looked for")
+		e.Logger.Error().Err(err).Msg("cannot list orphans of killed shims")
 		return
 	}
 	deadline := time.Now().Add(patience)
@@ -379,14 +379,14 @@ func (e *Executor) sweep() {
 		found = false
 		strays, err := children(e.Init)
 		if err != nil {
-			e.Logger.Error().Err(err).Msg("what killed shims left behind is not looked for")
+			e.Logger.Error().Err(err).Msg("cannot list orphans of killed shims")
 			return
 		}
 		for _, pid := range strays {
 			found = e.killStray(pid, own) || found
 		}
 		if found && time.Now().After(deadline) {
-			e.Logger.Error().Msg("what killed shims left behind did not exit after SIGKILL")
+			e.Logger.Error().Msg("orphans of killed shims did not exit after SIGKILL")
 			return
 		}
 		if found {
@@ -416,7 +416,7 @@ func (e *Executor) killStray(pid int, own os.FileInfo) bool {
 		return false
 	}
 	if err := process.Send(pidfd, unix.SIGKILL); err != nil {
-		e.Logger.Error().Err(err).Int("pid", pid).Msg("what a killed shim left behind cannot be killed")
+		e.Logger.Error().Err(err).Int("pid", pid).Msg("cannot kill an orphan of a killed shim")
 	}
 	return true
 }

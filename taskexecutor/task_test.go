@@ -197,7 +197,7 @@ func TestDelete(t *testing.T) {
 	wait.Succeeds(p.t, "it is gone", func() error {
 		gone, err := p.Delete(ctx, "slow", time.Second)
 		if err == nil && !gone {
-			err = errors.New("it is still there")
+			err = errors.New("task still exists")
 		}
 		return err
 	})

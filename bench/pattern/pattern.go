@@ -21,7 +21,7 @@ func (c *Checker) Take(got []byte) error {
 		at := int(c.seen % int64(len(c.Bytes)))
 		n := min(len(got), len(c.Bytes)-at)
 		if c.seen+int64(n) > c.Size || !bytes.Equal(got[:n], c.Bytes[at:at+n]) {
-			return fmt.Errorf("what came is different from byte %d on", c.seen)
+			return fmt.Errorf("data differs from byte %d on", c.seen)
 		}
 		c.seen += int64(n)
 		got = got[n:]

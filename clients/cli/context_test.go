@@ -45,7 +45,7 @@ func TestLogin(t *testing.T) {
 
 	got := runWith(t.Context(), env, "wrong\n", "login", first)
 	if _, err := os.Stat(file); got.code != cli.ExitFailed || err == nil ||
-		!strings.Contains(got.stderr, "nothing is saved") {
+		!strings.Contains(got.stderr, "login not saved") {
 		t.Errorf("a wrong key: code %d, %q, file %v", got.code, got.stderr, err)
 	}
 	for name, service := range map[string][2]string{"a": {first, "key-one"}, "b": {second, "key-two"}} {

@@ -67,7 +67,7 @@ func (t *tool) login(ctx context.Context, name string, to service) error {
 	}
 	defer connection.close()
 	if _, err := connection.client.Version(ctx); err != nil { // it demands the key, too
-		return fmt.Errorf("nothing is saved: %w", err)
+		return fmt.Errorf("cannot check the key, login not saved: %w", err)
 	}
 	saved.Contexts[name], saved.Current = to, name
 	if err := saved.save(); err != nil {

@@ -23,7 +23,7 @@ const (
 	// API key; the lifecycle document names the latter.
 	URLVariable = "SANDBOX_URL"
 	KeyVariable = "SERVICE_API_KEY"
-	// KeyHeader is the header of a request that has the API key. What is sent to a ProxyURL needs it.
+	// KeyHeader is the header of a request that has the API key. Requests to a ProxyURL need it.
 	KeyHeader = "SERVICE-API-KEY"
 
 	// defaultResumeLimit is how long a stream is tried to be resumed without a new event.
@@ -47,7 +47,7 @@ type Options struct {
 	// NoKey sends no API key, whatever Key and the environment have.
 	NoKey bool
 	// HTTPClient sends the requests. Nil means a client that uses the proxies of the environment
-	// and follows no redirection. One that is given should not follow redirections either, and
+	// and follows no redirection. A client given here should not follow redirections either, and
 	// should have no Timeout: streams are endless.
 	HTTPClient *http.Client
 	// MaxAnswer is how many bytes of an answer are held in memory at most: of one in JSON, of one
@@ -69,7 +69,7 @@ type Client struct {
 	maxAnswer   int
 }
 
-// New returns a client. Nothing is sent yet.
+// New returns a client. It sends no request.
 func New(o *Options) (*Client, error) {
 	if o == nil {
 		o = &Options{}

@@ -99,7 +99,7 @@ func (r CodeResult) image(mime string) []byte {
 	return data
 }
 
-// Run runs a cell and returns when it has ended. That the cell raises is no error of Run: see
+// Run runs a cell and returns when it has ended. Run succeeds when the cell raises: see
 // Execution.Error. When ctx ends, the cell is interrupted.
 func (c Code) Run(ctx context.Context, code string, o *CodeOptions) (Execution, error) {
 	if o == nil {

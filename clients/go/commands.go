@@ -41,8 +41,8 @@ type RunOptions struct {
 	Stdin io.Reader
 	// OpenStdin has Start give the command a standard input for [Command.Stdin].
 	OpenStdin bool
-	// OnStdout and OnStderr get the output as it comes, exactly as it was written. What they are
-	// given is theirs. The next piece waits for them to return.
+	// OnStdout and OnStderr get the output as it comes, exactly as it was written. They may keep
+	// the bytes. The next piece waits for them to return.
 	OnStdout, OnStderr func([]byte)
 	// MaxOutput is how many bytes of each output the Result keeps; 0 means DefaultMaxOutput.
 	// OnStdout and OnStderr get all of it.
@@ -94,9 +94,9 @@ func (r Result) Err() error {
 	return errors.New("the command failed: " + clean(r.ErrorName, 64))
 }
 
-// Run runs a command with the sandbox's shell and returns when it has ended. That the command fails
-// is no error of Run: see Result.ExitCode. When ctx ends, or RunOptions.Stdin cannot be read, the command
-// is interrupted.
+// Run runs a command with the sandbox's shell and returns when it has ended. Run succeeds when the
+// command fails: see Result.ExitCode. When ctx ends, or RunOptions.Stdin cannot be read, the
+// command is interrupted.
 func (c Commands) Run(ctx context.Context, command string, o *RunOptions) (Result, error) {
 	request := o.request(command, false)
 	creation := makeOnce(func(ctx context.Context, headers execd.RequestEditorFn) (*http.Response, error) {

@@ -36,7 +36,7 @@ type CreateOptions struct {
 	// DefaultTimeout. Renew moves its end.
 	Timeout time.Duration
 	// CPU is a number of cores ("0.5", "250m"), Memory bytes with a unit ("512Mi"), GPU a number.
-	// What is empty is not limited.
+	// An empty field sets no limit.
 	CPU, Memory, GPU string
 	// Env are environment variables, on top of the image's own.
 	Env map[string]string

@@ -106,7 +106,8 @@ func testStdin(t *testing.T, serviceURL string, box *sandbox.Sandbox) {
 		t.Errorf("%d requests were cut", proxy.requestCuts.Load())
 	}
 
-	// A command that reads no further is no error of its source, and a source that fails ends its command.
+	// A command that reads no further does not fail its source, and a source that fails ends its
+	// command.
 	endless := io.MultiReader(strings.NewReader("first\n"), zeros{})
 	result, err = box.Commands.Run(ctx, "head -n 1", &sandbox.RunOptions{Stdin: endless})
 	check(t, err)

@@ -74,8 +74,8 @@ func (e *Error) Is(kind error) bool { return kinds[e.Status] == kind && kind != 
 // StateError says that a sandbox will not reach the state that was waited for.
 type StateError struct {
 	ID      string
-	State   string // that it has
-	Want    string // that was waited for
+	State   string // state of the sandbox
+	Want    string // state that the caller waited for
 	Reason  string // the cause for programs, such as IMAGE_PULL_ERROR
 	Message string // the cause for people
 }
@@ -85,10 +85,10 @@ func (e *StateError) Error() string {
 	return fmt.Sprintf("sandbox %s is %s, not %s: %s: %s", e.ID, e.State, e.Want, e.Reason, e.Message)
 }
 
-// StreamError says that a stream ended before what it shows did. What was delivered before is right
+// StreamError says that a stream ended before what it shows did. The data delivered before is right
 // and complete up to there.
 type StreamError struct {
-	What string // what was followed
+	What string // subject of the stream
 	Err  error  // why it could not go on
 }
 

@@ -82,7 +82,7 @@ func (f Files) Replace(ctx context.Context, replacements map[string]Replacement)
 	})
 }
 
-// Move moves files and directories, in order. Nothing is ever overwritten.
+// Move moves files and directories, in order. Existing files are not overwritten.
 func (f Files) Move(ctx context.Context, moves ...Move) error {
 	for _, move := range moves {
 		if err := requireText(move.Src, move.Dest); err != nil {
@@ -111,7 +111,8 @@ func (f Files) Delete(ctx context.Context, paths ...string) error {
 	})
 }
 
-// MakeDirectory creates a directory and its missing parents. One that exists only gets what o says.
+// MakeDirectory creates a directory and its missing parents. An existing directory only gets the
+// permission in o.
 func (f Files) MakeDirectory(ctx context.Context, path string, o *WriteOptions) error {
 	options := deref(o)
 	permissions := execd.PermissionByPath{path: {

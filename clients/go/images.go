@@ -8,8 +8,8 @@ import (
 	"sandbox.internal/gen/lifecycle"
 )
 
-// Images manages the images that the service's engine has. That takes a key with the role admin, and a
-// service that manages images: other services answer 501.
+// Images manages the images that the service's engine has. The methods need a key with the role
+// admin, and a service that manages images: other services respond with 501.
 type Images struct{ client *Client }
 
 // List returns the images that the engine has.

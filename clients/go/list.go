@@ -31,9 +31,9 @@ type ListOptions struct {
 	Limit int
 }
 
-// List yields sandboxes, newest first, each once. All pages are read before the first is yielded, so
-// that it may be deleted, and read again when the list changed meanwhile. What is yielded may have
-// another state since.
+// List yields sandboxes, newest first, each once. All pages are read before the first is yielded,
+// so that it may be deleted, and read again when the list changed meanwhile. A yielded sandbox may
+// have changed its state since.
 func (c *Client) List(ctx context.Context, o *ListOptions) iter.Seq2[Info, error] {
 	options := deref(o)
 	return func(yield func(Info, error) bool) {

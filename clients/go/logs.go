@@ -236,7 +236,7 @@ func readEnd(from io.Reader, limit int) ([]byte, error) {
 func (l *logReader) isWhole() bool { return l.options.Tail == nil && l.options.Since.IsZero() }
 
 // errNoPosition is a log of which it is not known how much was read before a part of it.
-var errNoPosition = errors.New("its position is not known")
+var errNoPosition = errors.New("position in the log is not known")
 
 // Close implements io.Closer.
 func (l *logReader) Close() error { return l.body.Close() }

@@ -53,7 +53,7 @@ func (c *Client) box(info Info) (*Sandbox, error) {
 // ID returns the sandbox's id.
 func (s *Sandbox) ID() string { return s.id }
 
-// Info returns what was last known about the sandbox. Nothing is sent.
+// Info returns what was last known about the sandbox. It sends no request.
 func (s *Sandbox) Info() Info {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,8 +77,8 @@ func (s *Sandbox) refresh(ctx context.Context, wait time.Duration) (Info, error)
 	return info, err
 }
 
-// Wait waits until the sandbox is in a state. That it is ending, or has ended, in another one is a
-// [*StateError].
+// Wait waits until the sandbox is in a state. When the sandbox ends, or has ended, in another
+// state, the error is a [*StateError].
 func (s *Sandbox) Wait(ctx context.Context, state string) (Info, error) {
 	info, err := s.Refresh(ctx)
 	if err != nil {
@@ -181,8 +181,8 @@ func (s *Sandbox) Renew(ctx context.Context, d time.Duration) (time.Time, error)
 	return answer.ExpiresAt, err
 }
 
-// Delete ends the sandbox and waits for a while until nothing is left of it. It is no error when
-// the sandbox is ending or has ended already.
+// Delete ends the sandbox and waits for a while until nothing is left of it. It succeeds when the
+// sandbox is ending or has ended already.
 func (s *Sandbox) Delete(ctx context.Context) error {
 	sent := 0
 	err := s.client.call(ctx, repeatable, nil, func(ctx context.Context) (*http.Response, error) {
@@ -218,14 +218,14 @@ func (s *Sandbox) UpdateMetadata(ctx context.Context,
 	return all, err
 }
 
-// Endpoint returns how to reach a port directly, where the network allows it. Its headers are a
+// Endpoint returns how to reach a port directly, where the network allows it. The headers are
 // secret.
 func (s *Sandbox) Endpoint(ctx context.Context, port int) (Endpoint, error) {
 	return s.endpoint(ctx, port, nil)
 }
 
-// SignedEndpoint returns a URL of a port that needs no key for so long, in whole seconds and at least
-// one. Whoever has it can use the port.
+// SignedEndpoint returns a URL of a port that needs no key for so long, in whole seconds and at
+// least one. Everyone who has the URL can use the port.
 func (s *Sandbox) SignedEndpoint(ctx context.Context, port int, d time.Duration) (Endpoint, error) {
 	return s.endpoint(ctx, port, new(strconv.Itoa(max(1, int(d/time.Second)))))
 }
@@ -241,7 +241,7 @@ func (s *Sandbox) endpoint(ctx context.Context, port int, expires *string) (Endp
 }
 
 // ProxyURL returns the URL of a port on the service itself. It needs the service's key, in the
-// header KeyHeader, and works wherever the service can be reached. Nothing is sent.
+// header KeyHeader, and works wherever the service can be reached. ProxyURL sends no request.
 func (s *Sandbox) ProxyURL(port int) string {
 	return fmt.Sprintf("%s/v1/sandboxes/%s/proxy/%d", s.client.base, url.PathEscape(s.id), port)
 }

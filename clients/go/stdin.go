@@ -17,10 +17,10 @@ const stdinPiece = 256 << 10
 // Stdin writes to the standard input of a command that was started with RunOptions.OpenStdin. It belongs
 // to one goroutine.
 //
-// Write returns when the command's pipe has taken the bytes, so a slow command slows its writer down. A
-// request whose connection was cut is sent again, and its bytes arrive once. One that fails for
-// [Options].ResumeLimit is a [*StreamError]; it is not known then which of its bytes the command has, so Write
-// counts them, and the next Write or Close sends them to their end first.
+// Write returns when the command's pipe has taken the bytes, so a slow command slows its writer
+// down. A request whose connection was cut is sent again, and its bytes arrive once. A request that
+// fails for [Options].ResumeLimit is a [*StreamError]; it is not known then which of its bytes the
+// command has, so Write counts them, and the next Write or Close sends them to their end first.
 type Stdin struct {
 	ctx     context.Context
 	command *Command
@@ -138,8 +138,8 @@ func (s *Stdin) request(data []byte, end bool) (state execd.CommandStdin, err er
 	}
 }
 
-// feed writes everything that source has to the command's standard input and ends it. A command that
-// reads no further is no error.
+// feed writes everything that source has to the command's standard input and ends it. It succeeds
+// when the command reads no further.
 func (c *Command) feed(ctx context.Context, source io.Reader) error {
 	stdin := c.Stdin(ctx)
 	_, err := io.CopyBuffer(struct{ io.Writer }{stdin}, struct{ io.Reader }{source}, make([]byte, stdinPiece))

@@ -87,7 +87,7 @@ func (f *follower) follow(ctx context.Context,
 }
 
 // errNotResumable is a stream whose events have no ids.
-var errNotResumable = errors.New("it has no ids to resume it with")
+var errNotResumable = errors.New("events have no ids to resume the stream with")
 
 // connect opens the stream after the last event, for as long as that may be tried.
 func (f *follower) connect(ctx context.Context) (*http.Response, error) {

@@ -220,8 +220,8 @@ func (t *Terminal) reattach(ctx context.Context) error {
 	return nil
 }
 
-// Write types into the terminal. What is typed while the connection is cut is an error: it may or
-// may not have arrived.
+// Write types into the terminal. Write fails while the connection is cut: the bytes may or may not
+// have arrived.
 func (t *Terminal) Write(p []byte) (int, error) {
 	conn, closed := t.connection()
 	if closed {

@@ -39,12 +39,12 @@ const (
 	FileEventWrite    = execd.FileEventTypeWrite    // content was written
 	FileEventRemove   = execd.FileEventTypeRemove   // something was removed
 	FileEventRename   = execd.FileEventTypeRename   // something got another name
-	FileEventChmod    = execd.FileEventTypeChmod    // its mode or owner was changed
+	FileEventChmod    = execd.FileEventTypeChmod    // the mode or the owner was changed
 	FileEventOverflow = execd.FileEventTypeOverflow // events are missing: read the files again
 	FileEventError    = execd.FileEventTypeError    // the watch cannot go on; the last event
 )
 
-// What the contracts define is used as it is.
+// Types of the contracts are used as they are.
 type (
 	// Info has a sandbox's details.
 	Info = lifecycle.Sandbox

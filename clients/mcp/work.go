@@ -313,7 +313,7 @@ func (t *tools) waitForPort(ctx context.Context, _ call,
 	defer cancel()
 	if err := box.WaitForPort(timed, in.Port); err != nil {
 		if ctx.Err() == nil && timed.Err() != nil {
-			return nil, fmt.Errorf("nothing listens on port %d after %v", in.Port, timeout)
+			return nil, fmt.Errorf("no process listens on port %d after %v", in.Port, timeout)
 		}
 		return nil, err
 	}

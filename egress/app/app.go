@@ -53,7 +53,8 @@ type App struct {
 	server   *serve.Server
 }
 
-// New puts up the wall with the policy that holds, closed, and everything behind it. What fails leaves the wall closed.
+// New installs the firewall with the saved policy, closed, and everything behind it. After an error
+// the firewall stays closed.
 func New(ctx context.Context, settings config.Settings, logger zerolog.Logger) (_ *App, err error) {
 	var opened []func() error
 	defer func() {
@@ -69,7 +70,7 @@ func New(ctx context.Context, settings config.Settings, logger zerolog.Logger) (
 	}
 	held, damage := store.Load(settings.Policy)
 	if damage != nil {
-		logger.Error().Err(damage).Msg("nothing is allowed, because the policy that held before is not known")
+		logger.Error().Err(damage).Msg("no saved policy: denying all traffic")
 	}
 	compiled, err := policy.Compile(held)
 	if err != nil {
@@ -78,7 +79,7 @@ func New(ctx context.Context, settings config.Settings, logger zerolog.Logger) (
 	upstream, err := nameServers(settings, store)
 	switch {
 	case errors.Is(err, guard.ErrDamaged):
-		logger.Error().Err(err).Msg("no name is resolved, because the name servers of before are not known")
+		logger.Error().Err(err).Msg("no saved name servers: DNS disabled")
 	case err != nil:
 		return nil, err
 	}
@@ -111,7 +112,7 @@ func New(ctx context.Context, settings config.Settings, logger zerolog.Logger) (
 	}
 	opened = append(opened, w.Close)
 	if err := w.Forget(); err != nil {
-		logger.Warn().Err(err).Msg("names are not resolved on connections of before")
+		logger.Warn().Err(err).Msg("cannot redirect DNS on connections of the previous guard")
 	}
 	packets, err := wall.Listen(logGroup)
 	if err != nil {
@@ -162,7 +163,8 @@ func nameServers(settings config.Settings, store *guard.Store) ([]netip.AddrPort
 // Addr returns the address of the API.
 func (a *App) Addr() string { return a.listener.Addr().String() }
 
-// Run opens the gate, calls ready, and serves until ctx ends or a part fails. When it returns the gate is closed.
+// Run lets the traffic pass that the policy allows, calls ready, and serves until ctx ends or a
+// part fails. When it returns, all traffic is denied.
 func (a *App) Run(ctx context.Context, ready func()) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -187,7 +189,7 @@ func (a *App) Run(ctx context.Context, ready func()) error {
 		}
 		p := a.guard.Policy()
 		a.logger.Info().Str("address", a.Addr()).Str("default_action", string(p.DefaultAction)).Int("rules", len(p.Egress)).
-			Bool("dry_run", p.DryRun).Msg("the wall stands and the gate is open")
+			Bool("dry_run", p.DryRun).Msg("firewall installed, traffic allowed by policy")
 		ready()
 	}
 	part(func(ctx context.Context) error {
@@ -195,7 +197,7 @@ func (a *App) Run(ctx context.Context, ready func()) error {
 	})
 	parts.Wait()
 	err := errors.Join(a.wall.Close(), a.packets.Close())
-	a.logger.Info().Msg("the gate is closed")
+	a.logger.Info().Msg("firewall closed, all traffic denied")
 	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
 		err = errors.Join(cause, err)
 	}

@@ -305,7 +305,7 @@ for host in "", "127.0.0.1", "127.0.0.9", socket.gethostbyname(socket.gethostnam
 			return err
 		}
 		if health.Restarts == 0 {
-			return errors.New("it was not started again")
+			return errors.New("the guard has not been restarted")
 		}
 		return nil
 	})

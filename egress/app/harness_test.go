@@ -236,7 +236,7 @@ func (s *sandbox) holdGuardDead(t *testing.T) (goOn func() error) {
 		if err != nil || strings.Contains(string(data), ") Z ") && len(threads) <= 1 {
 			return nil
 		}
-		return errors.New("it lives")
+		return errors.New("the guard is alive")
 	})
 	return goOn
 }

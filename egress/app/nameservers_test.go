@@ -27,7 +27,7 @@ func TestRootCannotChangeTheNameServers(t *testing.T) {
 				return err
 			}
 			if health.Restarts <= restarts {
-				return errors.New("it was not started again")
+				return errors.New("the guard has not been restarted")
 			}
 			return nil
 		})

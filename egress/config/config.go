@@ -3,8 +3,8 @@
 //
 // # How the sidecar is started
 //
-// Whoever starts sandboxes (the lifecycle service) starts the sidecar first, because its container owns the network namespace, and
-// lets the sandbox's container join it:
+// The lifecycle service starts the sidecar before the sandbox, because its container owns the
+// network namespace, and lets the sandbox's container join it:
 //
 //	docker run -d --name S --network bridge --cap-drop ALL --cap-add NET_ADMIN --sysctl net.ipv6.conf.all.disable_ipv6=1 \
 //	    --publish 18080 --publish 44772 -e EGRESS_ACCESS_TOKEN=... -e EGRESS_POLICY='{"defaultAction":"deny"}' sandbox/egress:dev

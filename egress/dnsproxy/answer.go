@@ -41,7 +41,7 @@ func (p *Proxy) resolve(ctx context.Context, q *query, size int) []byte {
 	decider, name := p.options.Decider, q.name
 	found, err := p.ask(ctx, q, size)
 	if err != nil {
-		p.options.Logger.Debug().Err(err).Str("name", name).Msg("the name servers do not answer")
+		p.options.Logger.Debug().Err(err).Str("name", name).Msg("no response from the name servers")
 		decider.Decided(name, q.decision, !q.decision.Allowed(), false)
 		return refuse(q.Msg, dns.RcodeServerFailure, "")
 	}
@@ -52,7 +52,7 @@ func (p *Proxy) resolve(ctx context.Context, q *query, size int) []byte {
 	if len(found.addresses) > 0 {
 		if err := decider.Learn(ctx, name, found.aliases, found.addresses, found.ttl); err != nil {
 			p.options.Logger.Warn().Err(err).Str("name",
-				name).Msg("addresses are not reachable, so their name is not answered")
+				name).Msg("cannot open the firewall for the addresses of a name; query not answered")
 			return refuse(q.Msg, dns.RcodeServerFailure, "")
 		}
 	}

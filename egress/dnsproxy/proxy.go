@@ -59,7 +59,7 @@ const (
 	failurePause = 10 * time.Millisecond
 )
 
-// Decider decides what may be asked and reached. Its methods are called by many goroutines.
+// Decider decides what may be asked and reached. Many goroutines call the methods concurrently.
 type Decider interface {
 	// Name decides a name in its normal form. With dryRun a denied name is answered all the same.
 	Name(name string) (decision policy.Decision, dryRun bool)
@@ -84,8 +84,8 @@ type Options struct {
 	Logger zerolog.Logger
 }
 
-// Proxy listens on the loopback. Whatever clients and name servers send, the memory, sockets and
-// goroutines that it uses are bounded.
+// Proxy listens on the loopback. The memory, sockets and goroutines that it uses are bounded, for
+// every input of clients and name servers.
 type Proxy struct {
 	options     Options
 	udp         *net.UDPConn

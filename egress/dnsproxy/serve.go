@@ -40,7 +40,7 @@ func (p *Proxy) send(client netip.AddrPort, answer []byte) {
 		return
 	}
 	if _, err := p.udp.WriteToUDPAddrPort(answer, client); err != nil {
-		p.options.Logger.Debug().Err(err).Msg("a DNS answer was not sent")
+		p.options.Logger.Debug().Err(err).Msg("cannot send a DNS response")
 	}
 }
 

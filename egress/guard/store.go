@@ -15,8 +15,8 @@ import (
 // ErrDamaged says that saved state exists and cannot be read.
 var ErrDamaged = errors.New("the saved state is damaged")
 
-// Store keeps the policy and the name servers in files, so that they survive a restart of the guard. Its folder must be one that the
-// sandbox cannot write to.
+// Store keeps the policy and the name servers in files, so that they survive a restart of the
+// guard. The sandbox must not be able to write to the directory.
 type Store struct{ policy, nameServers string }
 
 // NewStore returns a store in the folder, which is made when it is not there.

@@ -84,8 +84,9 @@ func (c *Compiled) Default() Action { return c.fallback }
 // DryRun reports whether everything passes and is only recorded.
 func (c *Compiled) DryRun() bool { return c.policy.DryRun }
 
-// Ranges returns what the rules for addresses say, as ranges in ascending order that neither overlap nor, when they have the same
-// action, touch. What is in no range gets the default. The caller must not change them.
+// Ranges returns what the rules for addresses say, as ranges in ascending order that neither
+// overlap nor, when they have the same action, touch. Addresses in no range get the default. The
+// caller must not change them.
 func (c *Compiled) Ranges() []Range { return c.ranges }
 
 // Name decides a name in its normal form ([NormalName]). It costs one look-up for each of the name's labels.

@@ -1,8 +1,9 @@
 // Package policy says what a sandbox may reach: the rules, how they are checked, and how a name or an address is decided. It is
 // pure: it uses neither packets nor sockets nor time.
 //
-// Names and addresses are decided apart, each by the first rule of its kind that matches, else by the default. What an allowed name
-// resolves to may be reached, unless a rule for addresses denies it ([Compiled.Resolved]).
+// Names and addresses are decided apart, each by the first rule of its kind that matches, else by
+// the default. The addresses of an allowed name may be reached, unless a rule for addresses denies
+// them ([Compiled.Resolved]).
 package policy
 
 import (

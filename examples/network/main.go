@@ -100,7 +100,7 @@ func enforce(ctx context.Context, client *sandbox.Client, image string,
 	return nil
 }
 
-// try runs a command and prints how it ended. That it fails is no error.
+// try runs a command and prints how it ended. It succeeds when the command fails.
 func try(ctx context.Context, box *sandbox.Sandbox, command string) error {
 	result, err := box.Commands.Run(ctx, command, &sandbox.RunOptions{Timeout: commandTime})
 	if err != nil {

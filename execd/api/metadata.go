@@ -39,18 +39,18 @@ func parseMetadata(text []byte) (files.UploadMeta, error) {
 func parseMembers(text []byte, members map[string]any) error {
 	malformed := func(err error) error {
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			err = errors.New("it ends too early")
+			err = errors.New("unexpected end of the text")
 		}
 		return serve.Invalid("body/metadata: must be a JSON object: %v", err)
 	}
 	if !utf8.Valid(text) {
-		return malformed(errors.New("it is not UTF-8"))
+		return malformed(errors.New("invalid UTF-8"))
 	}
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	if token, err := decoder.Token(); err != nil {
 		return malformed(err)
 	} else if token != json.Delim('{') {
-		return malformed(fmt.Errorf("it begins with %v", token))
+		return malformed(fmt.Errorf("text begins with %v", token))
 	}
 	seen := make(map[string]bool, len(members))
 	for decoder.More() {

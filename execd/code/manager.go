@@ -161,7 +161,8 @@ func (m *Manager) session(id string) (*session, error) {
 	return nil, fmt.Errorf("context %q: %w", id, ErrNotFound)
 }
 
-// DeleteContext ends a context and returns when its kernel is gone. What runs or waits in it ends with an error. It returns ErrNotFound.
+// DeleteContext ends a context and returns when its kernel is gone. Cells that run or wait in it
+// end with an error. It returns ErrNotFound.
 func (m *Manager) DeleteContext(ctx context.Context, id string) error {
 	s, err := m.session(id)
 	if err != nil {

@@ -141,7 +141,7 @@ func (s *session) execute(e *Execution) (alive bool) {
 	case errors.Is(err, kernel.ErrEnded):
 		e.finish(0, &kernel.Error{Name: "KernelDied", Value: "the kernel has ended, and the variables of this context are lost"})
 	default:
-		s.manager.options.Logger.Error().Err(err).Str("context_id", s.info.ID).Msg("a cell could not be executed")
+		s.manager.options.Logger.Error().Err(err).Str("context_id", s.info.ID).Msg("cannot execute a cell")
 		e.finish(0, &kernel.Error{Name: "KernelUnavailable", Value: err.Error()})
 	}
 	return false
@@ -238,7 +238,7 @@ func (s *session) interrupt(ctx context.Context, e *Execution) error {
 	default: // the kernel does not have the cell yet, or is just done with it
 		time.AfterFunc(interruptInterval, func() {
 			if err := s.interrupt(ctx, running); err != nil {
-				s.manager.options.Logger.Error().Err(err).Str("context_id", s.info.ID).Msg("a cell could not be interrupted")
+				s.manager.options.Logger.Error().Err(err).Str("context_id", s.info.ID).Msg("cannot interrupt a cell")
 			}
 		})
 	}

@@ -27,7 +27,7 @@ type Spec struct {
 	UID     *uint32           // user to run as; nil means the daemon's own
 	GID     *uint32           // group to run as; nil means the primary group of UID, or the daemon's own without a UID
 	Timeout time.Duration     // 0 means none
-	Input   bool              // whether WriteInput writes its standard input; without it, that is empty
+	Input   bool              // WriteInput writes the standard input, which is empty otherwise
 }
 
 // Command is a command that runs or has ended.

@@ -85,7 +85,7 @@ func (in *input) state() InputState {
 // close lets the command read an end of file after what is in the pipe, and ends a write that waits.
 func (in *input) close() {
 	in.closed.Store(true)
-	_ = in.file.Close() // a second time is no error here, and nothing that was written can be lost by one
+	_ = in.file.Close() // the error of a second Close is ignored: written bytes cannot be lost by it
 }
 
 // acquire waits for the lock, as long as for a command that takes nothing.

@@ -32,7 +32,8 @@ type Options struct {
 	// Env is the environment that commands start with, NAME=value each. Names that begin with EXECD_ are the daemon's own
 	// and are not passed on.
 	Env []string
-	// LogLimit is how many bytes of output are kept per command. What exceeds it is counted and reported in a status event.
+	// LogLimit is how many bytes of output are kept per command. Bytes beyond it are counted and
+	// reported in a status event.
 	LogLimit int64
 	// SpoolDir is where output goes that does not fit into memory; empty means wherever a temporary file can be made.
 	SpoolDir string
@@ -114,8 +115,8 @@ func (m *Manager) Get(id string) (*Command, error) {
 	return nil, fmt.Errorf("%w: %q", ErrNotFound, id)
 }
 
-// Interrupt ends a command: SIGTERM to its process group, and SIGKILL 2 s later. Interrupting a command that has ended succeeds.
-// It returns ErrNotFound. It does not wait for the end.
+// Interrupt ends a command: SIGTERM to its process group, and SIGKILL 2 s later. Interrupting a
+// command that has ended succeeds. It returns ErrNotFound. It does not wait for the end.
 func (m *Manager) Interrupt(id string) error {
 	c, err := m.Get(id)
 	if err != nil {
@@ -131,8 +132,8 @@ func (m *Manager) Stop(ctx context.Context) {
 	m.commands.Stop(ctx, (*Command).interrupt, (*Command).kill)
 }
 
-// Close discards every log, after Stop, and closes the pipes that what commands left behind still writes to. Whoever still reads a log gets an
-// error.
+// Close discards every log, after Stop, and closes the pipes that processes left behind by commands
+// still write to. A reader of a log gets an error.
 func (m *Manager) Close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -9,9 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MakeDirectories makes directories, with parents as needed, and gives each named one its permission. One that exists
-// already is left as it is, but for the permission; any other thing at the path or above it is KindConflict.
-// Without a mode a new directory is 0755 less the daemon's umask, like every parent.
+// MakeDirectories makes directories, with parents as needed, and gives each named one its
+// permission. An existing directory keeps everything but its permission; a file of another type at
+// the path or above it is KindConflict. Without a mode a new directory is 0755 less the daemon's
+// umask, like every parent.
 func (f *Files) MakeDirectories(wanted map[string]Permission) error {
 	steps, err := f.permissionSteps(wanted)
 	if err != nil {

@@ -24,7 +24,7 @@ const (
 // Error is an error of a known kind.
 type Error struct {
 	Kind Kind
-	Path string // what the error is about: an absolute path, or the name of a field
+	Path string // subject of the error: an absolute path, or the name of a field
 	Msg  string // the rule that was broken
 	Err  error  // the cause; may be nil
 }

@@ -5,15 +5,16 @@
 //   - A path may be absolute, relative to the working directory (Options.Root), or start with "~/" for the user's home.
 //     It is made absolute and cleaned lexically. An empty path and one with a NUL byte are invalid.
 //   - A request with several paths is checked completely before its first change, in the order of the paths, so that
-//     a mistake in one of them changes nothing. What fails after the check (a full disk, say) can leave a part done.
+//     a mistake in one of them changes nothing. A failure after the check (a full disk, say) can leave a part done.
 //   - Modes are written as the documents do: the octal digits as a decimal number, so 644 means 0644.
 //   - Errors that a caller can act on are *Error values of a closed set of kinds (KindOf); all others are internal.
 //
-// New content is written to a temporary file in the target's folder, flushed to disk and renamed, so a reader sees
-// the old content or the new one, never a half. What no file of the daemon's can take the place of (a mount point; where
-// the daemon is not root, a file of another user or in a folder that is closed to it) is written in place instead. The
-// names of temporary files start with TempPrefix; only a daemon that was killed leaves one behind, and it can be removed
-// at any time.
+// New content is written to a temporary file in the target's folder, flushed to disk and renamed,
+// so a reader sees the old content or the new one, never a half. Files that cannot be replaced by a
+// file of the daemon (a mount point; where the daemon is not root, a file of another user or in a
+// directory that is closed to it) are written in place instead. The names of temporary files start
+// with TempPrefix; only a daemon that was killed leaves one behind, and it can be removed at any
+// time.
 package files
 
 import (

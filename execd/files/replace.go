@@ -19,9 +19,10 @@ type Replacement struct {
 	New string
 }
 
-// Replace replaces every occurrence of a text in files, byte for byte and from left to right, and keeps mode, owner
-// and ACL. A symbolic link is followed and stays a link; a hard link becomes a file of its own, unless it is written in
-// place. Files may be of any size: they are streamed. A file without the text is left untouched, which is no error.
+// Replace replaces every occurrence of a text in files, byte for byte and from left to right, and
+// keeps mode, owner and ACL. A symbolic link is followed and stays a link; a hard link becomes a
+// file of its own, unless it is written in place. Files may be of any size: they are streamed.
+// Replace leaves a file without the text untouched and succeeds.
 //
 // No file is changed before the new content of all of them is on disk, so a full disk changes nothing. A missing
 // file is KindNotFound, anything but a regular file and an empty Old are KindInvalid. A file that something else has

@@ -25,8 +25,8 @@ const flushSize = 8 << 20
 // UploadMeta says where an upload goes.
 type UploadMeta struct {
 	Path string
-	// Permission is the owner, group and mode to set. What is not given is kept from the file that is replaced, as its
-	// ACL is; a new file gets the daemon's user and 0644.
+	// Permission is the owner, group and mode to set. Fields that are not given are kept from the
+	// file that is replaced, as its ACL is; a new file gets the daemon's user and 0644.
 	Permission Permission
 	// Digest is the expected content as the value of a Repr-Digest header (sha-256=:BASE64:); empty means no check.
 	Digest string

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a request has that leaves it out (contract, searchFiles and listDirectory).
+// Defaults of requests (contract, searchFiles and listDirectory).
 const (
 	// DefaultPattern is the pattern of a search without one: everything.
 	DefaultPattern = "**"
@@ -60,8 +60,9 @@ func (f *Files) Search(ctx context.Context, root, pattern string, found func(Inf
 	}})
 }
 
-// List calls found for everything in a directory, directories included, down to depth levels, in the order of the paths. Depth 0 means
-// DefaultDepth. What Search says about links, unreadable folders, /proc and /sys, errors and memory holds here too.
+// List calls found for everything in a directory, directories included, down to depth levels, in
+// the order of the paths. Depth 0 means DefaultDepth. Links, unreadable directories, /proc and
+// /sys, errors and memory are treated as by Search.
 func (f *Files) List(ctx context.Context, path string, depth int, found func(Info) error) error {
 	if depth < 0 {
 		return invalid("depth", "must be at least 1, got %d", depth)

@@ -17,7 +17,7 @@ import (
 // daemon may not run for some seconds.
 const dialTimeout = 10 * time.Second
 
-var errNotListening = errors.New("nothing listens")
+var errNotListening = errors.New("no process listens on the port")
 
 // loopback is the address of a port as servers in the sandbox see it.
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }

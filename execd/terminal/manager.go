@@ -60,8 +60,8 @@ func New(options Options) *Manager {
 	return &Manager{options: options, env: process.Environment(options.Env)}
 }
 
-// Start starts a terminal. Its life is bound to nothing but its program, Kill and Stop: viewers come and go.
-// It returns an [invalid.Error] when the spec cannot be run, and ErrClosed.
+// Start starts a terminal. The terminal ends with its program, by Kill or by Stop, and not when
+// viewers leave. It returns an [invalid.Error] when the spec cannot be run, and ErrClosed.
 func (m *Manager) Start(spec Spec) (*Terminal, error) {
 	if !m.terminals.Reserve() {
 		return nil, ErrClosed
@@ -100,8 +100,9 @@ func (m *Manager) List() []*Terminal {
 	return all
 }
 
-// Kill hangs a terminal up: SIGHUP to its program and to whatever runs in its foreground, and SIGKILL 2 s later. Killing a terminal
-// that has ended succeeds. It returns ErrNotFound. It does not wait for the end.
+// Kill hangs a terminal up: SIGHUP to its program and to whatever runs in its foreground, and
+// SIGKILL 2 s later. Killing a terminal that has ended succeeds. It returns ErrNotFound. It does
+// not wait for the end.
 func (m *Manager) Kill(id string) error {
 	t, err := m.Get(id)
 	if err != nil {

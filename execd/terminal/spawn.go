@@ -39,7 +39,7 @@ var localeVariables = []string{"LC_ALL", "LC_CTYPE", "LANG"}
 // Spec is a terminal to start.
 type Spec struct {
 	Command string            // a program's name or path; empty means bash, or sh where there is none
-	Args    []string          // its arguments
+	Args    []string          // arguments of the program
 	Dir     string            // working directory; empty means the manager's
 	Env     map[string]string // added to the manager's
 	UID     *uint32           // user to run as; nil means the daemon's own

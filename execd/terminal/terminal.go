@@ -116,9 +116,9 @@ func (t *Terminal) Resize(rows, cols uint16) error {
 	return nil
 }
 
-// Type gives the terminal input, as if it were typed, and waits until the kernel has taken all of it: a program that does not read
-// makes it wait until ctx ends. What several callers give arrives in one piece each. Input for a terminal that has ended is thrown
-// away.
+// Type gives the terminal input, as if it were typed, and waits until the kernel has taken all of
+// it: a program that does not read makes it wait until ctx ends. The input of concurrent callers is
+// not interleaved. Input for a terminal that has ended is thrown away.
 func (t *Terminal) Type(ctx context.Context, input []byte) error {
 	select {
 	case t.typing <- struct{}{}:
@@ -175,7 +175,7 @@ func (t *Terminal) run() {
 		// What is left of its group; the ended leader still keeps the number from being used again.
 		t.signalGroup(syscall.SIGKILL)
 	}
-	_ = t.process.Wait() // an exit code other than 0 is no error here
+	_ = t.process.Wait() // the error is only an exit code other than 0
 	t.mu.Unlock()
 	_ = t.master.SetReadDeadline(time.Now().Add(drainTime))
 	<-pumped

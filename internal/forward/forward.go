@@ -1,11 +1,11 @@
 // Package forward is what reverse proxies share that send one request to one server: how the body
 // of the request and the connection to the server end.
 //
-// A server may answer before it has read the body, and then close the connection. Its response
+// A server may answer before it has read the body, and then close the connection. The response
 // counts, and not the error of the write that fails: see [Conn]. No read of the client's body
-// outlives the handler: see [Exchange.End]. In a protocol that a request was upgraded to, the end of
-// the data may be the end of the connection, so one that breaks must not look like one that ends:
-// see [Exchange.Received].
+// outlives the handler: see [Exchange.End]. In a protocol that a request was upgraded to, the end
+// of the data may be the end of the connection, so one that breaks must not look like one that
+// ends: see [Exchange.Received].
 package forward
 
 import (

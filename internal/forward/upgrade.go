@@ -8,9 +8,9 @@ import (
 	"sync/atomic"
 )
 
-// Hijack takes over the connection of the client. What the client sent behind its request is in
-// the buffer already, where net/http's reverse proxy would lose it: the connection returns it first.
-// It is reset when it is closed without a CloseWrite before.
+// Hijack takes over the connection of the client. Bytes that the client sent behind its request are
+// in the buffer already, where net/http's reverse proxy would lose them: the connection returns it
+// first. It is reset when it is closed without a CloseWrite before.
 func Hijack(w http.ResponseWriter) (net.Conn, *bufio.ReadWriter, error) {
 	conn, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {

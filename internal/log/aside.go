@@ -22,8 +22,9 @@ type aside struct {
 	size int64
 }
 
-// Aside returns a writer to a file that only the program's user may read, of at most 1 MiB. What does not fit goes to a new one, and the one
-// before is kept with .old behind its name. Where no such file can be made, or something else is at the path, all goes to fallback.
+// Aside returns a writer to a file that only the program's user may read, of at most 1 MiB. When
+// the file is full, it is renamed with the suffix .old and a new one is begun. Where no such file
+// can be made, or something else is at the path, all goes to fallback.
 func Aside(path string, fallback io.Writer) io.WriteCloser {
 	return &aside{path: path, fallback: fallback, limit: asideLimit}
 }

@@ -39,8 +39,8 @@ func Variable(env []string, name string) (value string, found bool) {
 	return "", false
 }
 
-// AddVariables appends variables to an environment, sorted by name. Its error names the one that
-// execve(2) has no form for.
+// AddVariables appends variables to an environment, sorted by name. The error names the variable
+// that execve(2) has no form for.
 func AddVariables(env []string, variables map[string]string) ([]string, error) {
 	for _, name := range slices.Sorted(maps.Keys(variables)) {
 		value := variables[name]

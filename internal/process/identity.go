@@ -13,8 +13,8 @@ import (
 // ErrEnded is the error of what needs a process that has ended.
 var ErrEnded = errors.New("the process has ended")
 
-// ID identifies one process for good. Its number alone may be given to another one, which has
-// started later then. Its JSON is what execd's programs keep across their restarts.
+// ID identifies one process for good. The number alone does not: the kernel may give it to a later
+// process. Execd's programs keep the JSON form across their restarts.
 type ID struct {
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start"` // clock ticks after boot
@@ -49,7 +49,7 @@ func (id ID) Open() (*os.File, error) {
 	return file, nil
 }
 
-// Send sends a signal to the process of a descriptor. That it has ended is no error.
+// Send sends a signal to the process of a descriptor. Sending to a process that has ended succeeds.
 func Send(pidfd *os.File, signal unix.Signal) error {
 	connection, err := pidfd.SyscallConn()
 	if err != nil {

@@ -25,7 +25,7 @@ func Path(env []string) string {
 
 // LookPath finds the executable of a container's command line as a shell would: a name with a slash
 // is a path relative to the working directory, any other is searched for in the PATH of env, where
-// an empty element means the working directory. Its errors are those that [StartFailure] takes.
+// an empty element means the working directory. Errors are those that [StartFailure] takes.
 // exec.LookPath does not fit: it reads the PATH of this process and refuses results relative to the
 // working directory.
 func LookPath(name string, env []string) (string, error) {

@@ -1,5 +1,6 @@
-// Package remove removes trees that were written by others, such as containers and layers of images. Nothing in them is followed, and however
-// deep they are, a removal takes a bounded number of descriptors, where [os.RemoveAll] takes one for each level.
+// Package remove removes trees that were written by others, such as containers and layers of
+// images. Links in them are not followed, and however deep they are, a removal takes a bounded
+// number of descriptors, where [os.RemoveAll] takes one for each level.
 package remove
 
 import (
@@ -17,8 +18,8 @@ import (
 // cannot be moved, because it is a mount point or inside of one, or a folder of the lower layers of an overlay, takes descriptors in addition.
 const maxDepth = 64
 
-// All removes a file, or a folder with everything in it. One that is not there is no error. An end of ctx, whose error is returned, leaves
-// the rest where it is, perhaps under other names.
+// All removes a file, or a folder with everything in it. Removing a missing file succeeds. An end
+// of ctx, whose error is returned, leaves the rest where it is, perhaps under other names.
 func All(ctx context.Context, path string) error {
 	folder, name := filepath.Split(filepath.Clean(path))
 	parent, err := unix.Open(filepath.Clean(folder), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)

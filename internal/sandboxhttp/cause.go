@@ -16,7 +16,7 @@ import (
 
 // Test for these with errors.Is.
 var (
-	// ErrNotHTTP: something answered, but not with HTTP. What it said is left out.
+	// ErrNotHTTP: something answered, but not with HTTP. The bytes of the response are left out.
 	ErrNotHTTP = errors.New("the response is not HTTP")
 	// ErrAnswerTooLong: the body of the answer is longer than Options.MaxAnswer. Reading it returns this error at the bound.
 	ErrAnswerTooLong = errors.New("the answer is too long")

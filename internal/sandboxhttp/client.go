@@ -1,6 +1,7 @@
-// Package sandboxhttp is how programs outside of a sandbox speak HTTP with what is inside one, or in its pod: execd, an egress
-// sidecar, a task-executor. Whatever answers there may have been replaced by the sandbox's own program, root included, so its answers
-// are bounded, are never followed anywhere else, and none of their bytes get into an error.
+// Package sandboxhttp is how programs outside of a sandbox speak HTTP with what is inside one, or
+// in its pod: execd, an egress sidecar, a task-executor. The sandbox's own program, root included,
+// may have replaced the server there, so responses are bounded, redirections are not followed, and
+// no bytes of a response get into an error.
 //
 // [NewClient] is the one constructor of such clients; a test refuses every other. [Proof] is how execd proves who it is.
 package sandboxhttp
@@ -157,8 +158,9 @@ func (b *bounded) Read(p []byte) (int, error) {
 // maxQuote is how much of a text of the other side may be repeated, in bytes.
 const maxQuote = 256
 
-// Quote returns what may be repeated of a text from the other side where it has to be: why a sidecar or an executor, which are not the
-// sandbox's own, refuses a request. That is at most 256 bytes of printable ASCII; every other byte becomes a question mark.
+// Quote returns what may be repeated of a text from the other side where it has to be: why a
+// sidecar or an executor, which are not the sandbox's own, refuses a request. The result is at most
+// 256 bytes of printable ASCII; every other byte becomes a question mark.
 func Quote(text string) string {
 	if len(text) > maxQuote {
 		text = text[:maxQuote] + "..."

@@ -17,7 +17,8 @@ type Setting[S any] struct {
 	Env     string // empty when there is only a flag
 	Default string // in the notation of the flag
 	Meaning string // for --help
-	// Set checks a value and stores it. Its error says which rule is broken, and does not say where the value comes from.
+	// Set checks a value and stores it. The error says which rule is broken, and does not say where
+	// the value comes from.
 	Set func(*S, string) error
 }
 

@@ -19,9 +19,11 @@ const (
 	backlog = 1<<16 - 1
 )
 
-// Listen returns a socket that listens on a port, for Options.Listener, as package net would make it; that package alone is half as large as
-// the programs that call this. The zero host stands for every interface, of both versions of IP where the kernel has both; 0.0.0.0 for those
-// of IPv4. It waits up to 5 s for a port that another process holds. what names the port in the error.
+// Listen returns a socket that listens on a port, for Options.Listener, as package net would make
+// it; that package alone is half as large as the programs that call this. The zero host stands for
+// every interface, of both versions of IP where the kernel has both; 0.0.0.0 for those of IPv4. It
+// waits up to 5 s for a port that another process holds. The parameter what names the port in
+// errors.
 func Listen(host netip.Addr, port int, what string) (*os.File, error) {
 	for deadline := time.Now().Add(listenPatience); ; time.Sleep(listenInterval) {
 		fd, err := open(host, port)

@@ -2,8 +2,8 @@
 // egress sidecar, the executor of tasks. In a sandbox it runs the entrypoint beside it, and ends with the entrypoint's status. It forwards
 // signals, and reaps every child, orphans included. It imports next to nothing, because it must not fail and there is one in every sandbox.
 //
-// One goroutine does everything: it signals processes and reaps them, so a signal never reaches a process id that the kernel has given to
-// another process meanwhile.
+// A single goroutine signals processes and reaps them, so a signal never reaches a process id that
+// the kernel has given to another process meanwhile.
 package supervisor
 
 import (
@@ -26,7 +26,7 @@ const (
 // spareThreads are for signals, messages, and a margin: this process does one thing at a time (see process.ReserveThreads).
 const spareThreads = 3
 
-// What Options.Prefix is for our programs.
+// Values of Options.Prefix of our programs.
 const (
 	PrefixExecd        = "EXECD"
 	PrefixEgress       = "EGRESS"

@@ -21,8 +21,9 @@ import (
 // reach: a larger answer is an error.
 const MaxAnswer = 128 << 10
 
-// Client talks to one task-executor. Its methods may be called from several goroutines at once. An answer other than success is an
-// *Error; any other error means that the executor was not reached, or said what cannot be understood.
+// Client talks to one task-executor. Methods may be called concurrently. An answer other than
+// success is an *Error; any other error means that the executor was not reached, or said what
+// cannot be understood.
 type Client struct {
 	// BaseURL is where the executor is, such as http://10.0.0.7:5758.
 	BaseURL string
@@ -30,8 +31,9 @@ type Client struct {
 	Token string
 	// Sign, unless nil, makes the token for a challenge of the executor (see Prove) in the place of Token.
 	Sign func(ctx context.Context, challenge string) (token string, err error)
-	// HTTP does the requests, see NewHTTP; nil means one that makes a connection for each request. Its timeout, if it has one, must be
-	// longer than what Wait and Delete are asked to wait for.
+	// HTTP does the requests, see NewHTTP; nil means one that makes a connection for each request.
+	// The client's timeout, if it has one, must be longer than what Wait and Delete are asked to
+	// wait for.
 	HTTP *http.Client
 
 	proof atomic.Pointer[string] // the token for the latest challenge

@@ -40,7 +40,7 @@ const (
 	DefaultGrace = 30 * time.Second
 )
 
-// Task says what to run. Its strings are bytes of UTF-8 without NUL.
+// Task says what to run. The strings are UTF-8 without NUL.
 type Task struct {
 	// Command is the program and its first arguments; a program without a slash is looked up in the PATH of the task's environment.
 	Command []string `json:"command"`
@@ -78,10 +78,10 @@ type State string
 // The states. A task never goes back, but from Unknown, and one that was started is never started again.
 const (
 	Pending   State = "Pending"   // recorded, and not started yet
-	Running   State = "Running"   // its process runs
-	Succeeded State = "Succeeded" // its process ended with exit code 0
+	Running   State = "Running"   // the process runs
+	Succeeded State = "Succeeded" // the process ended with exit code 0
 	Failed    State = "Failed"    // it ended otherwise; Reason says how
-	Unknown   State = "Unknown"   // its record cannot be read now
+	Unknown   State = "Unknown"   // the record cannot be read now
 )
 
 // Reasons of a status. Clients take others as the word of an executor newer than they are.

@@ -1,9 +1,9 @@
 // Package conform is support for tests: it holds a running service to its contract.
 //
-// A [Transport] goes into the http.Client of a test. Whatever the test does with that
-// client, every answer is compared with the contract, and a difference fails the test:
-// a status, a content type, a header, a value, a field or the code of an error that the
-// contract does not have. [Routes] compares the routes of a service with the contract.
+// A [Transport] goes into the http.Client of a test. Every response to that client is compared with
+// the contract, and a difference fails the test: a status, a content type, a header, a value, a
+// field or the code of an error that the contract does not have. [Routes] compares the routes of a
+// service with the contract.
 package conform
 
 import (

@@ -32,7 +32,7 @@ const (
 	FormatInt64    = "int64"
 )
 
-// Schema is what a value must be. Its zero value accepts everything but null.
+// Schema is what a value must be. The zero value accepts everything but null.
 type Schema struct {
 	Type          string // "" is any
 	Format        string
@@ -44,14 +44,14 @@ type Schema struct {
 	MaxLength     int // as of the other limits, 0 is none
 	Pattern       string
 	Example       string // of a string with a Pattern: what its violation shows
-	Words         string // what a string with a Pattern must be, for people; its violation says this and not the Pattern
+	Words         string // description of the Pattern for people; violations show it in place of the Pattern
 	MinItems      int
 	MaxItems      int
 	Items         *Schema
 	MaxProperties int
 	Properties    []Property // sorted by name
 	Required      []string
-	Others        *Schema // what other properties must be; nil: anything
+	Others        *Schema // schema of other properties; nil: anything
 	Closed        bool    // there are no other properties
 	OneOf         []*Schema
 	AllOf         []*Schema

@@ -9,7 +9,7 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// AuditLog records what clients do. Its methods are called by many goroutines at once.
+// AuditLog records what clients do. Many goroutines call the methods concurrently.
 type AuditLog interface {
 	// Intend is called before an admitted request is acted on, and returns when the
 	// intention would survive the end of this process. With an error the request is not

@@ -46,8 +46,8 @@ func newConnections(ln net.Listener, options ServeOptions) *connections {
 	return u
 }
 
-// Accept implements net.Listener. One connection more than there may be waits until one of the
-// others ends, or takes the place of one without an authenticated request.
+// Accept implements net.Listener. A connection beyond the bound waits until another one ends, or
+// takes the place of one without an authenticated request.
 func (u *connections) Accept() (net.Conn, error) {
 	conn, err := u.Listener.Accept()
 	if err != nil {

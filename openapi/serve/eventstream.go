@@ -52,8 +52,8 @@ type EventStream struct {
 	err     error
 }
 
-// NewEventStream prepares a stream on w. Nothing is sent, and an error can still be
-// answered as usual, until the first Flush. ctx is the request's.
+// NewEventStream prepares a stream on w. The response is not sent, and an error can still be
+// returned as usual, until the first Flush. ctx is the request's.
 func NewEventStream(ctx context.Context, w http.ResponseWriter,
 	options EventStreamOptions) *EventStream {
 	return &EventStream{ctx: ctx, body: newBoundedWriter(w, options.WriteTimeout)}

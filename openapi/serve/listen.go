@@ -64,18 +64,18 @@ type ServeOptions struct {
 	ReadHeaderTimeout time.Duration
 	IdleTimeout       time.Duration
 	MaxHeaderBytes    int
-	// BodyTimeout bounds how long a small body may take to arrive as a whole, and the
-	// next part of any other; 0 means 25 seconds. [WithoutDeadline] and [ForwardBody] lift it. What a
-	// handler has not read of a body has 4 seconds, and then the connection is closed.
+	// BodyTimeout bounds how long a small body may take to arrive as a whole, and the next part of
+	// any other; 0 means 25 seconds. [WithoutDeadline] and [ForwardBody] lift it. The part of a
+	// body that a handler has not read has 4 seconds, and then the connection is closed.
 	BodyTimeout time.Duration
 	// MaxUnauthenticated bounds the TCP connections on which no request has been
 	// authenticated, and what they have sent of their requests to 4 KiB on average. For
 	// one more the oldest of them is closed, and for one more byte the oldest that has
 	// sent more than that. 0 means no bound.
 	MaxUnauthenticated int
-	// MaxConnections bounds the TCP connections in all. One more waits until one of the others ends,
-	// or takes the place of the oldest without an authenticated request, where those are bounded.
-	// 0 means no bound.
+	// MaxConnections bounds the TCP connections in all. A connection beyond the bound waits until
+	// another one ends, or takes the place of the oldest without an authenticated request, where
+	// those are bounded. 0 means no bound.
 	MaxConnections int
 }
 
@@ -142,7 +142,7 @@ func Serve(ctx context.Context, ln net.Listener, handler http.Handler, options S
 	// The listener is closed already; another error of Close cannot be handled.
 	_ = server.Close()
 	if !running.wait(handlerExit) {
-		options.Logger.Warn().Msg("a handler goes on after its request was cut off")
+		options.Logger.Warn().Msg("a handler is still running after its request was cut off")
 	}
 	return failure
 }

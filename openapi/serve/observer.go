@@ -10,8 +10,8 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// Observer gets the requests, for measurements. Its methods are called by many
-// goroutines at once and must be quick.
+// Observer gets the requests, for measurements. Many goroutines call the methods concurrently,
+// which must be quick.
 type Observer interface {
 	// RequestBegan is called when a request arrives. RequestEnded follows in any case.
 	RequestBegan()

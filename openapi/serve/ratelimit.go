@@ -20,9 +20,9 @@ type Rate struct {
 	Burst     int
 }
 
-// RateLimits bounds how often a service may be called. What is over a limit is
-// answered 429, with Retry-After, before anything of its body is read. Operations that
-// need no key are not counted, and a stream counts once, at its start.
+// RateLimits bounds how often a service may be called. A request over a limit gets a 429 response,
+// with Retry-After, before any of its body is read. Operations that need no key are not counted,
+// and a stream counts once, at its start.
 type RateLimits struct {
 	// Of returns the caller of an authenticated request, and the rate that it may have;
 	// nil sets no limit. Requests of one caller share one count.

@@ -109,8 +109,8 @@ func (b *requestBody) read(p []byte) (int, error) {
 	return b.ReadCloser.Read(p)
 }
 
-// Close ends the body for every reader. What was not read stays net/http's business: its own Close
-// would read on, for as long as the client sends.
+// Close ends the body for every reader. The unread rest is left to net/http: its own Close would
+// read on, for as long as the client sends.
 func (b *requestBody) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -38,7 +38,7 @@ type Options struct {
 	MaxJSONBody int64
 
 	// Problem maps the service's own errors to what the client receives and reports whether it has
-	// a mapping. What neither it nor this package maps is a 500 that shows no cause.
+	// a mapping. An error that neither it nor this package maps is a 500 that shows no cause.
 	Problem func(error) (Problem, bool)
 
 	// Body shapes the JSON of an error answer; nil means {"code", "message"}.
@@ -196,9 +196,9 @@ func (s *Server) authenticate(r *http.Request) error {
 	})
 }
 
-// Attempt runs a check of something that takes the place of a key. What it refuses as
-// [Unauthorized] counts as a wrong key does (see [RateLimits]), and an address that has
-// used its attempts up is refused before the check.
+// Attempt runs a check of something that takes the place of a key. A check that returns
+// [Unauthorized] counts as a wrong key does (see [RateLimits]), and an address that has used its
+// attempts up is refused before the check.
 func (s *Server) Attempt(r *http.Request, check func() error) error {
 	if err := s.checkAttempts(r); err != nil {
 		return err

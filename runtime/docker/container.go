@@ -65,7 +65,7 @@ func (e *Engine) withStopSignal(ctx context.Context, spec engine.ContainerSpec, 
 	return append(env, spec.StopSignalVariable+"="+found.Config.StopSignal), nil
 }
 
-// Start implements [engine.Engine]. A container that runs already is no error.
+// Start implements [engine.Engine]. Starting a running container succeeds.
 func (e *Engine) Start(ctx context.Context, id string) error {
 	return e.call(ctx, "start container "+id, forContainer, func(ctx context.Context) error {
 		return e.api.ContainerStart(ctx, id, container.StartOptions{})

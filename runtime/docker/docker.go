@@ -187,7 +187,7 @@ func (e *Engine) askConnected(ctx context.Context) (bool, error) {
 	case errors.Is(err, engine.ErrUnavailable) || ctx.Err() != nil:
 		return false, err
 	default:
-		e.log.Warn().Err(err).Msg("it is not known whether sandboxes can connect to one another's ports")
+		e.log.Warn().Err(err).Msg("cannot determine whether sandboxes can connect to one another's ports")
 	}
 	connected := err == nil && found.Options["com.docker.network.bridge.enable_icc"] != "false"
 	e.connected.Store(&connected)

@@ -15,8 +15,7 @@ import (
 	"sandbox.internal/runtime/engine"
 )
 
-// Logs implements [engine.Engine]. What is cut off is the beginning; bytes that are not UTF-8 are
-// replaced.
+// Logs implements [engine.Engine]. The beginning is cut off; bytes that are not UTF-8 are replaced.
 func (e *Engine) Logs(ctx context.Context, id string, tail int) (string, error) {
 	if tail <= 0 {
 		return "", nil

@@ -25,8 +25,8 @@ var watched = map[events.Action]engine.EventType{
 var notLabels = []string{"image", "name", "exitCode", "execDuration", "signal"}
 
 // Watch implements [engine.Engine]. It returns ctx's error, or [engine.ErrUnavailable] when the
-// engine hung up. What happens at the moment of the subscription may be reported twice. handle must
-// be quick: the engine drops what a slow reader leaves behind.
+// engine hung up. Events at the moment of the subscription may be reported twice. handle must be
+// quick: the engine drops what a slow reader leaves behind.
 func (e *Engine) Watch(ctx context.Context, labels map[string]string, ready func(),
 	handle func(engine.Event)) error {
 	const op = "watch containers"

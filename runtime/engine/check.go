@@ -9,8 +9,9 @@ import (
 // OwnNetwork reports whether the container has a network that is made for it.
 func (s ContainerSpec) OwnNetwork() bool { return s.Network == NetworkOwn && s.Join == "" }
 
-// Check refuses a spec that breaks a rule of the contract, which is the same for every engine. What depends on the engine, its host or the
-// image is for the engine to check. Errors wrap [ErrInvalid] and name the field.
+// Check refuses a spec that breaks a rule of the contract, which is the same for every engine. The
+// engine checks rules that depend on itself, its host or the image. Errors wrap [ErrInvalid] and
+// name the field.
 func (s ContainerSpec) Check() error {
 	if err := s.checkNetwork(); err != nil {
 		return err

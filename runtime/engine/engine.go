@@ -61,22 +61,25 @@ type Containers interface {
 	// It returns [ErrExists] when the name is taken, [ErrImage] when the image is gone and [ErrInvalid] when the engine refuses the spec.
 	Create(ctx context.Context, spec ContainerSpec) (id string, err error)
 
-	// Start starts a created container; one that runs already is no error. It returns [ErrNotFound], [ErrInvalid] when the engine cannot
-	// run the spec (a limit or a device it does not have) and [ErrNetwork] when the network could not be set up.
+	// Start starts a created container; starting a running container succeeds. It returns
+	// [ErrNotFound], [ErrInvalid] when the engine cannot run the spec (a limit or a device it does
+	// not have) and [ErrNetwork] when the network could not be set up.
 	Start(ctx context.Context, id string) error
 
-	// Freeze stops the container's processes from running, memory retained. A frozen container is no error.
-	// It returns [ErrNotFound] or [ErrNotRunning].
+	// Freeze stops the container's processes from running, memory retained. Freezing a frozen
+	// container succeeds. It returns [ErrNotFound] or [ErrNotRunning].
 	Freeze(ctx context.Context, id string) error
 
-	// Thaw lets a frozen container run again. A running container is no error. It returns [ErrNotFound] or [ErrNotRunning].
+	// Thaw lets a frozen container run again. Thawing a running container succeeds. It returns
+	// [ErrNotFound] or [ErrNotRunning].
 	Thaw(ctx context.Context, id string) error
 
 	// Stop asks the container's first process to end with SIGTERM, and kills it after grace.
-	// A container that does not run, or is gone, is no error.
+	// Stopping a container that does not run, or is gone, succeeds.
 	Stop(ctx context.Context, id string, grace time.Duration) error
 
-	// Remove ends the container and removes it with its anonymous volumes. A container that is gone is no error.
+	// Remove ends the container and removes it with its anonymous volumes. Removing a missing
+	// container succeeds.
 	Remove(ctx context.Context, id string) error
 
 	// Inspect returns the container. It returns [ErrNotFound].
@@ -109,7 +112,7 @@ type LogOptions struct {
 // Info describes an engine.
 type Info struct {
 	Name          string // the product, e.g. "docker"
-	Version       string // its version
+	Version       string // version of the engine
 	CgroupVersion string // "1" or "2"
 	CPUs          int    // processors of the engine's host
 	MemoryBytes   int64  // memory of the engine's host
@@ -148,8 +151,9 @@ type ContainerSpec struct {
 	// sends SIGTERM all the same.
 	StopSignalVariable string
 	Mounts             []Mount
-	// Network is how the container is connected. Join names a container instead, whose network namespace this one shares: its addresses,
-	// its published ports, its name servers. That container must run when this one is started.
+	// Network is how the container is connected. Join names a container instead, whose network
+	// namespace this one shares: its addresses, its published ports, its name servers. The named
+	// container must run when this one is started.
 	Network Network
 	Join    string
 	// Publish lists the TCP ports of the container that the engine publishes on a free port of the host. Only with [NetworkOwn].
@@ -221,7 +225,7 @@ type Mount struct {
 // Status is what the engine says a container does.
 type Status string
 
-// What a container can be doing.
+// The states of a container.
 const (
 	StatusCreated Status = "created" // made, not started yet
 	StatusRunning Status = "running"
@@ -249,7 +253,7 @@ type Container struct {
 // EventType says what happened to a container.
 type EventType string
 
-// What can happen to a container.
+// The types of events of a container.
 const (
 	EventStarted EventType = "started"
 	EventExited  EventType = "exited"

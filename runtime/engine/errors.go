@@ -26,7 +26,7 @@ var (
 // TargetError is why something cannot be mounted at a path of a container: its image leads the path elsewhere. It wraps [ErrInvalid].
 type TargetError struct {
 	Target string // as the spec names it
-	Rule   string // what is wrong with it, a part of a sentence
+	Rule   string // violated rule, a part of a sentence
 }
 
 func (e *TargetError) Error() string {

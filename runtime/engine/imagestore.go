@@ -21,8 +21,9 @@ type ImageStore interface {
 	// it is, and a full disk of the engine's host is not ErrImage.
 	LoadImages(ctx context.Context, archive io.Reader) ([]Image, error)
 
-	// RemoveImage takes a name away from its image, and with its last name the image; an ID takes all names. What no container needs any
-	// more is removed at once or by PruneImages. It returns [ErrNotFound] when there is no such image, and may return [ErrImageInUse].
+	// RemoveImage takes a name away from its image, and with its last name the image; an ID takes
+	// all names. Layers that no container needs any more are removed immediately or by PruneImages.
+	// It returns [ErrNotFound] when there is no such image, and may return [ErrImageInUse].
 	RemoveImage(ctx context.Context, ref string) error
 
 	// PruneImages removes what no container and no name needs, with all what no container needs. It returns an error that wraps [errors.ErrUnsupported] where the images are not the service's alone.

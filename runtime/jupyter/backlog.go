@@ -54,8 +54,8 @@ func (b *backlog) fill(from io.Reader) {
 	}
 }
 
-// Read waits for what comes, and returns the channel's error once everything has been read. One
-// goroutine at a time may call it.
+// Read waits for what comes, and returns the channel's error once everything has been read. Read
+// must not be called concurrently.
 func (b *backlog) Read(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

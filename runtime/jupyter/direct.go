@@ -78,7 +78,7 @@ func NewDirect(options DirectOptions) *Direct {
 		options.StartTimeout = startTimeout
 	}
 	if err := sweepConnections(options.TempDir); err != nil {
-		options.Logger.Warn().Err(err).Msg("folders of earlier kernels cannot be removed")
+		options.Logger.Warn().Err(err).Msg("cannot remove directories of earlier kernels")
 	}
 	closing, cancel := context.WithCancel(context.Background())
 	return &Direct{options: options, dirs: dirs, closing: closing, close: cancel,

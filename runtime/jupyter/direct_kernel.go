@@ -152,7 +152,7 @@ func (k *directKernel) live() {
 		select {
 		case <-k.process.exited:
 		case <-timer.C:
-			k.log.Warn().Msg("a kernel has closed a channel and goes on; it is killed")
+			k.log.Warn().Msg("killing a kernel that has closed a channel and did not exit")
 			k.process.kill()
 		}
 	}
@@ -166,7 +166,7 @@ func (k *directKernel) live() {
 		s.raw.Close()
 	}
 	if err := k.connection.remove(); err != nil {
-		k.log.Warn().Err(err).Msg("a kernel's folder cannot be removed")
+		k.log.Warn().Err(err).Msg("cannot remove the directory of a kernel")
 	}
 	close(k.end)
 }
@@ -196,7 +196,7 @@ func (k *directKernel) take(frames [][]byte, from channel) {
 	defer k.arrivals.arrived()()
 	m, err := k.wire.decode(frames, from)
 	if err != nil {
-		k.log.Warn().Err(err).Str("channel", string(from)).Msg("a message of a kernel is dropped")
+		k.log.Warn().Err(err).Str("channel", string(from)).Msg("dropped a message of a kernel")
 		return
 	}
 	k.route(m)

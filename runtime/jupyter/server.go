@@ -135,15 +135,15 @@ func (s *Server) Specs(ctx context.Context) ([]kernel.Spec, error) {
 }
 
 // Start implements [kernel.Host]. A kernel that does not come up is started a second time: a server
-// takes ports for its kernels that another process may take first. One that fails slowly would take
-// as long again, so it is not repeated.
+// takes ports for its kernels that another process may take first. A slow failure would take as
+// long again, so it is not repeated.
 func (s *Server) Start(ctx context.Context, spec string,
 	options kernel.StartOptions) (kernel.Kernel, error) {
 	began := time.Now()
 	k, err := s.start(ctx, spec, options)
 	if errors.Is(err, kernel.ErrStart) && ctx.Err() == nil && time.Since(began) < retryTime {
 		s.log.Warn().Err(err).Str("kernelspec",
-			spec).Msg("a kernel did not start; trying once more")
+			spec).Msg("cannot start a kernel; retrying once")
 		k, err = s.start(ctx, spec, options)
 	}
 	if err != nil {

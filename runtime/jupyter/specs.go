@@ -74,7 +74,7 @@ func findSpecs(dirs []string, log zerolog.Logger) []kernelspec {
 	for _, dir := range dirs {
 		entries, err := os.ReadDir(dir)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			log.Warn().Err(err).Msg("a folder of kernelspecs cannot be read")
+			log.Warn().Err(err).Msg("cannot read a directory of kernelspecs")
 		}
 		for _, entry := range entries {
 			name := strings.ToLower(entry.Name()) // names are case-insensitive, as in Jupyter
@@ -86,7 +86,7 @@ func findSpecs(dirs []string, log zerolog.Logger) []kernelspec {
 			case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
 				// no kernelspec at all
 			case err != nil:
-				log.Warn().Err(err).Msg("a kernelspec is broken and not used")
+				log.Warn().Err(err).Msg("ignored a broken kernelspec")
 			default:
 				spec.name = name
 				found[name] = spec

@@ -22,7 +22,7 @@ var (
 	ErrStart = errors.New("the kernel did not start")
 )
 
-// Host starts kernels. Its methods may be called from several goroutines at once.
+// Host starts kernels. Methods may be called concurrently.
 type Host interface {
 	// Specs returns the installed kernelspecs, sorted by name. It returns ErrUnavailable.
 	Specs(ctx context.Context) ([]Spec, error)
@@ -37,7 +37,7 @@ type Host interface {
 
 // Spec is an installed kernelspec.
 type Spec struct {
-	Name        string // what Start takes, e.g. "python3"
+	Name        string // argument of Start, e.g. "python3"
 	Language    string // as the spec says it, e.g. "python"
 	DisplayName string
 }
@@ -50,10 +50,11 @@ type StartOptions struct {
 
 // Kernel is one running kernel. Execute is called by one goroutine at a time, everything else by any.
 type Kernel interface {
-	// Execute runs one cell. It calls handle, one call at a time and in the kernel's order, for everything that the cell says, and returns when
-	// the kernel has replied and has said on its output channel that it is idle: nothing of the cell follows.
-	// A cell that raises is no error: Reply has it. It returns ErrEnded when the kernel ends meanwhile.
-	// When ctx ends, Execute returns its error at once; the kernel goes on unless it is interrupted.
+	// Execute runs one cell. It calls handle, one call at a time and in the kernel's order, for
+	// everything that the cell says, and returns when the kernel has replied and has said on its
+	// output channel that it is idle: nothing of the cell follows. Executing a cell that raises
+	// succeeds: Reply has the exception. It returns ErrEnded when the kernel ends meanwhile. When
+	// ctx ends, Execute returns its error at once; the kernel goes on unless it is interrupted.
 	Execute(ctx context.Context, code string, handle func(Output)) (Reply, error)
 
 	// Interrupt makes the running cell stop, as far as the kernel can, and reports whether there was one: without, it does nothing. A cell
@@ -63,14 +64,15 @@ type Kernel interface {
 	// Done returns a channel that is closed when the kernel has ended, whatever the reason.
 	Done() <-chan struct{}
 
-	// Stop ends the kernel, by force if need be, and returns when nothing of it is left. A kernel that has ended is no error.
+	// Stop ends the kernel, by force if need be, and returns when nothing of it is left.
+	// Interrupting or ending a kernel that has ended succeeds.
 	Stop(ctx context.Context) error
 }
 
 // OutputType says what a cell said.
 type OutputType string
 
-// What a cell can say (Jupyter messaging protocol, IOPub).
+// The types of messages of a cell (Jupyter messaging protocol, IOPub).
 const (
 	OutputStdout  OutputType = "stdout"  // stream, name stdout
 	OutputStderr  OutputType = "stderr"  // stream, name stderr

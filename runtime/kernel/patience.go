@@ -16,8 +16,9 @@ type Patience struct {
 	frozen func() bool
 }
 
-// NewPatience begins to count down from left. frozen reports whether the kernels' processes are stopped; nil means that they never are.
-// Whoever calls it calls Stop. It costs ten wakes of the caller per second.
+// NewPatience begins to count down from left. frozen reports whether the kernels' processes are
+// stopped; nil means that they never are. The caller must call Stop. It costs ten wakes of the
+// caller per second.
 func NewPatience(left time.Duration, frozen func() bool) *Patience {
 	ticker := time.NewTicker(patienceTick)
 	return &Patience{C: ticker.C, ticker: ticker, whole: left, left: left, frozen: frozen}

@@ -21,7 +21,7 @@ type Key struct {
 	Role   lifecycle.Role
 	Rate   serve.Rate // of its requests; the zero value means no bound
 
-	MaxSandboxes int              // that have not ended; 0 means no bound
+	MaxSandboxes int              // sandboxes that have not ended; 0 means no bound
 	Bounds       lifecycle.Bounds // of what it may ask for
 }
 

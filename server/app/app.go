@@ -182,7 +182,7 @@ func (a *App) Run(ctx context.Context) error {
 	err := serve.Serve(ctx, a.listener, handler, serve.ServeOptions{
 		Logger: a.logger, Grace: stopGrace, MaxConnections: a.most, MaxUnauthenticated: min(serve.MaxUnauthenticated(), max(1, a.most/2)),
 	})
-	a.logger.Info().Msg("lifecycle service stops; sandboxes go on running")
+	a.logger.Info().Msg("lifecycle service stopping; sandboxes keep running")
 	return err
 }
 

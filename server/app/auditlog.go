@@ -20,11 +20,11 @@ func (a *App) openAudit(path string) (err error) {
 // Reopen begins a new audit log where the operator has renamed the old one. When that fails the old one stays in use.
 func (a *App) Reopen() {
 	if a.audit == nil {
-		a.logger.Info().Msg("there is no file to reopen: server.audit_log is not set")
+		a.logger.Info().Msg("no audit log to reopen: server.audit_log is not set")
 		return
 	}
 	if err := a.audit.Reopen(); err != nil {
-		a.logger.Error().Err(err).Msg("the audit log cannot be reopened")
+		a.logger.Error().Err(err).Msg("cannot reopen the audit log")
 	}
 }
 

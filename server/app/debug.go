@@ -42,7 +42,7 @@ func (a *App) serveDebugging() (stop func()) {
 			a.logger.Error().Err(err).Msg("the debug listener failed")
 		}
 	}()
-	a.logger.Warn().Str("debug", a.debug.Addr().String()).Msg("profiles can be had on the debug listener")
+	a.logger.Warn().Str("debug", a.debug.Addr().String()).Msg("pprof listening")
 	return func() {
 		_ = server.Close() // ends profiles that are being taken
 		<-served

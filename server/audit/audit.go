@@ -3,7 +3,7 @@
 //
 // The record is a file of JSON lines. Every line carries its own SHA-256 and that of the line
 // before it, so that a byte that was changed and a line that was removed, repeated or moved are
-// found by [Verify]. What no chain can show is that lines were cut off at the end; a hash kept on
+// found by [Verify]. The chain cannot show that lines were cut off at the end; a hash kept on
 // another machine detects that too. The chain has no key: it detects damage and mistakes, and with
 // a kept hash also an intruder, who could otherwise recompute the whole chain.
 //
@@ -23,7 +23,7 @@ type Kind string
 const (
 	KindAnchor  Kind = "anchor"  // the first line of every file
 	KindStarted Kind = "started" // a service took the file up again
-	// what a crash had left of a line was cut off; torn and torn_bytes say what
+	// an incomplete last line was cut off after a crash; torn and torn_bytes describe it
 	KindRepaired Kind = "repaired"
 	KindIntent   Kind = "intent"  // a request is about to be acted on
 	KindOutcome  Kind = "outcome" // how it ended

@@ -21,8 +21,7 @@ var (
 	errInUse  = errors.New("is in use by another process")
 )
 
-// Log appends to one file. Its methods may be called concurrently; lines are in the order of the
-// calls.
+// Log appends to one file. Methods may be called concurrently; lines are in the order of the calls.
 type Log struct {
 	path   string
 	logger zerolog.Logger
@@ -45,8 +44,8 @@ type Log struct {
 }
 
 // Open opens the log and creates it, and the folder that it is in, if need be; only the owner can
-// read it. What a crash has left of a last line is cut off, and a line says so. It fails when the
-// log is broken in any other way, and when another process has it open.
+// read it. An incomplete last line of a crash is cut off, and a line says so. It fails when the log
+// is broken in any other way, and when another process has it open.
 func Open(path string, logger zerolog.Logger, clock func() time.Time) (*Log, error) {
 	l := &Log{
 		path: path, logger: logger.With().Str("component", "audit").Logger(), clock: clock,

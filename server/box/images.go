@@ -29,7 +29,7 @@ func (c *Containers) Images(ctx context.Context, store engine.ImageStore) *Image
 // tidy is no matter of the caller's: what it leaves does no harm.
 func (i *Images) tidy(ctx context.Context) {
 	if err := i.access.tidy(ctx, i.store); err != nil {
-		i.access.log.Warn().Err(err).Msg("who may have which images could not be brought up to date")
+		i.access.log.Warn().Err(err).Msg("cannot update the grants of images")
 	}
 }
 

@@ -70,8 +70,9 @@ func statusOf(container engine.Container) lifecycle.BoxStatus {
 	return lifecycle.BoxEnded
 }
 
-// Freeze stops the sandbox's processes from running, memory retained; Thaw lets them run again. What is frozen, or runs, already is no
-// error. They return [lifecycle.ErrNoBox] or [lifecycle.ErrBoxNotAlive] when there is nothing to act on.
+// Freeze stops the sandbox's processes from running, memory retained; Thaw lets them run again.
+// Freezing a frozen box and thawing a running one succeed. They return [lifecycle.ErrNoBox] or
+// [lifecycle.ErrBoxNotAlive] when there is nothing to act on.
 func (c *Containers) Freeze(ctx context.Context, record lifecycle.Record) error {
 	return c.act(ctx, record, c.options.Engine.Freeze)
 }
@@ -94,13 +95,14 @@ func (c *Containers) act(ctx context.Context, record lifecycle.Record, do func(c
 	return translated(err)
 }
 
-// Stop asks the entrypoint to end, which is killed after a short grace. What streams of execd's are open get their last events. A box that does
-// not run, or is gone, is no error.
+// Stop asks the entrypoint to end, which is killed after a short grace. Open streams of execd get
+// their last events. Stopping a box that does not run, or is gone, succeeds.
 func (c *Containers) Stop(ctx context.Context, record lifecycle.Record) error {
 	return translated(c.options.Engine.Stop(ctx, containerName(record.Box), cmp.Or(record.StopTime, stopGrace)))
 }
 
-// Remove removes everything of the box, its containers at once. What is gone is no error.
+// Remove removes everything of the box, its containers concurrently. Removing a missing box
+// succeeds.
 func (c *Containers) Remove(ctx context.Context, record lifecycle.Record) error {
 	defer c.spares.begin()()
 	c.spares.claim(record.Box)

@@ -11,8 +11,9 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// Launch makes the box of a record, unless an earlier launch has, and returns once the sandbox is usable: its execd has proved at the
-// returned place that it holds the record's token, and with a sidecar the wall stands. What an earlier launch left half done is removed.
+// Launch makes the box of a record, unless an earlier launch has, and returns once the sandbox is
+// usable: its execd has proved at the returned place that it holds the record's token, and with a
+// sidecar the wall stands. Parts that an unfinished earlier launch left are removed.
 //
 // It returns [lifecycle.ErrBoxUnavailable] while the engine does not answer, a *[lifecycle.BoxFailure] for what is final, and ctx's error.
 func (c *Containers) Launch(ctx context.Context, record lifecycle.Record, launch lifecycle.Launch) (lifecycle.Place, error) {

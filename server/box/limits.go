@@ -99,7 +99,7 @@ func (c *Containers) checkMemoryLimit(ctx context.Context) error {
 	began := time.Now()
 	ended, log, err := c.runProbe(ctx, engine.Resources{NanoCPUs: probeCPUs * 1e9, MemoryBytes: probeMemory}, "eat", strconv.Itoa(probeAllocation))
 	if err == nil && ended.ExitCode != 0 && ended.ExitCode != 137 && !ended.OOMKilled {
-		err = fmt.Errorf("it ended with exit code %d: %s", ended.ExitCode, strings.TrimSpace(log))
+		err = fmt.Errorf("container ended with exit code %d: %s", ended.ExitCode, strings.TrimSpace(log))
 	}
 	if err != nil {
 		return fmt.Errorf("prove the limit of memory in a throwaway container of runtime.execd_image %q: %w", c.options.ExecdImage, err)
@@ -217,7 +217,7 @@ func (c *Containers) runProbe(ctx context.Context, resources engine.Resources, w
 			log, err = c.options.Engine.Logs(ctx, spec.Name, 100)
 			return ended, log, err
 		case !clock.Sleep(ctx, pause):
-			return ended, "", fmt.Errorf("it did not end within %v", probeTimeout)
+			return ended, "", fmt.Errorf("container did not end within %v", probeTimeout)
 		}
 	}
 }
@@ -236,7 +236,7 @@ func parseProbe(container engine.Container, log string) (probeResult, error) {
 	for _, missing := range []bool{seen.CPUCores == nil, seen.ProcessesRefused == nil, seen.MemoryKilled == nil,
 		seen.NoNewPrivileges == nil, seen.Seccomp == nil, seen.AppArmor == nil} {
 		if missing {
-			return probeResult{}, fmt.Errorf("it ended with exit code %d before it had tried every limit: %s", container.ExitCode, strings.TrimSpace(log))
+			return probeResult{}, fmt.Errorf("container ended with exit code %d before it had tried every limit: %s", container.ExitCode, strings.TrimSpace(log))
 		}
 	}
 	return seen, nil

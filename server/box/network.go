@@ -54,7 +54,7 @@ func (l *launching) makeNetwork(ctx context.Context) error {
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		c.options.Logger.Warn().Err(err).Str("sandbox_id", l.record.Sandbox.ID).Msg("the network that was made ahead is of no use; another is made")
+		c.options.Logger.Warn().Err(err).Str("sandbox_id", l.record.Sandbox.ID).Msg("prepared network unusable; creating a new one")
 	}
 	// One of an earlier launch is of no use: it may be in any state.
 	if err := c.options.Engine.Remove(ctx, name); err != nil {

@@ -62,7 +62,7 @@ func (c *Containers) pinAll(record lifecycle.Record, mounts []engine.Mount) (rel
 	release = func() {
 		for _, place := range pins {
 			if err := unpin(place); err != nil {
-				c.options.Logger.Error().Err(err).Str("sandbox_id", record.Sandbox.ID).Msg("a pinned host path cannot be released; the next start tries again")
+				c.options.Logger.Error().Err(err).Str("sandbox_id", record.Sandbox.ID).Msg("cannot release a pinned host path; retried at the next start of the service")
 			}
 		}
 	}
@@ -126,7 +126,7 @@ func pin(path, place string) error {
 	return nil
 }
 
-// unpin undoes pin; what is not pinned, or not there, is no error.
+// unpin undoes pin; unpinning a path that is not pinned, or missing, succeeds.
 func unpin(place string) error {
 	// First on its own: else what is mounted below the pin would be unmounted at its original place, too.
 	err := syscall.Mount("", place, "", syscall.MS_PRIVATE|syscall.MS_REC, "")

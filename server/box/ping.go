@@ -14,8 +14,8 @@ import (
 	"sandbox.internal/server/clock"
 )
 
-// errNotDaemon: what answers at the address does not hold the sandbox's token.
-var errNotDaemon = errors.New("what answers on the port of execd does not hold the sandbox's token")
+// errNotDaemon: the process that listens at the address is not the sandbox's execd.
+var errNotDaemon = errors.New("process on execd's port does not have the sandbox's token")
 
 // foreignPatience is for how long something else may answer in place of execd before its sandbox has failed. On the host's network the
 // port may still be another sandbox's, which is on its end; execd's process 1 waits 5 s for that (execd/cmd/execd-init).

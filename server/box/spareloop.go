@@ -107,7 +107,7 @@ func (s *spares) clear() {
 	for _, record := range left {
 		group.Go(func() {
 			if err := s.containers.removeNetwork(s.containers.ctx, record); err != nil {
-				s.containers.options.Logger.Warn().Err(err).Msg("a network that was made ahead is left; the next start removes it")
+				s.containers.options.Logger.Warn().Err(err).Msg("cannot remove a prepared network; removed at the next start of the service")
 			}
 		})
 	}

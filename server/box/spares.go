@@ -84,7 +84,7 @@ func (s *spares) failed(err error) {
 	pause := min(sparePause<<min(s.failures, 10), longestSparePause)
 	s.failures++
 	s.paused = s.containers.options.Clock().Add(pause)
-	s.containers.options.Logger.Warn().Err(err).Dur("retry_in", pause).Msg("no networks are made ahead for a while; sandboxes start slower meanwhile")
+	s.containers.options.Logger.Warn().Err(err).Dur("retry_in", pause).Msg("cannot prepare networks; sandboxes start slower until the next attempt")
 }
 
 func (s *spares) wake() {
@@ -160,7 +160,7 @@ func (s *spares) ended(box string) {
 	defer s.mu.Unlock()
 	if one := s.all[box]; one != nil && (one.state == spareMaking || one.state == spareFree) {
 		one.state = spareEnding
-		s.failed(errors.New("its container has ended"))
+		s.failed(errors.New("container of the network has ended"))
 		s.wake()
 	}
 }

@@ -40,7 +40,8 @@ type announcer struct {
 	running   chan struct{} // closed when the announcement under way is over; nil when there is none
 }
 
-// announce returns when the other replicas can know of a version. It is no error when they cannot: the change is done all the same.
+// announce returns when the other replicas can know of a version. A failure is logged only: the
+// change is done all the same.
 func (c *Cluster) announce(ctx context.Context, version uint64) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), view.CallTimeout)
 	defer cancel()

@@ -1,7 +1,8 @@
 // Package cluster keeps sandboxes on a Kubernetes cluster: each is a BatchSandbox of one replica, whose pod the sandbox-controller makes.
 //
-// The resources are the only record. Any number of replicas of the service may work on the same ones, and any of them may die at any
-// time. What a replica answers comes from its read model (package view); this package makes the resources and changes them.
+// The resources are the only record. Any number of replicas of the service may work on the same
+// ones, and any of them may die at any time. The responses of a replica come from its read model
+// (package view); this package makes the resources and changes them.
 package cluster
 
 import (
@@ -47,8 +48,8 @@ type Guard interface {
 	Decisions(ctx context.Context, at lifecycle.Sidecar, request lifecycle.DecisionsRequest) (io.ReadCloser, error)
 }
 
-// Observer measures what happens to sandboxes. Its methods must be quick. Every replica of the service calls them for every sandbox of the
-// cluster.
+// Observer measures what happens to sandboxes. The methods must be quick. Every replica of the
+// service calls them for every sandbox of the cluster.
 type Observer interface {
 	StateChanged(to lifecycle.State, reason lifecycle.Reason)
 	StageDone(stage lifecycle.Stage, took time.Duration)
@@ -100,7 +101,8 @@ type Security struct {
 	AppArmorProfile  string // a profile that is loaded on every node, or "unconfined"; empty means the runtime's default
 }
 
-// Cluster is a lifecycle.Backend over the BatchSandboxes of a namespace. What it answers comes from its view; it writes to the API server.
+// Cluster is a lifecycle.Backend over the BatchSandboxes of a namespace. It reads from its view and
+// writes to the API server.
 type Cluster struct {
 	Options
 	quota      lifecycle.Quota
@@ -225,7 +227,7 @@ func (c *Cluster) shorten(id string, want func(*v1alpha1.BatchSandbox) *int32) {
 			if err == nil || c.ctx.Err() != nil || errors.As(err, &known) && known.Kind == lifecycle.KindNotFound {
 				return
 			}
-			c.Logger.Warn().Err(err).Str("sandbox_id", id).Msg("the record of an ended sandbox stays for longer than it should; it is tried again")
+			c.Logger.Warn().Err(err).Str("sandbox_id", id).Msg("cannot shorten the retention of an ended sandbox's record; retrying")
 			clock.Sleep(c.ctx, shortenInterval)
 		}
 	})

@@ -147,7 +147,7 @@ func (c *Cluster) insert(ctx context.Context, b *v1alpha1.BatchSandbox, secret *
 	announced.Go(func() { c.announce(ctx, e.Version) })
 	// When this fails, the sweep does it.
 	if err := c.own(ctx, b, secret.name); err != nil {
-		c.Logger.Warn().Err(err).Str("sandbox_id", b.Name).Msg("the Secret does not belong to its sandbox yet")
+		c.Logger.Warn().Err(err).Str("sandbox_id", b.Name).Msg("cannot set the owner of the sandbox's Secret")
 	}
 	c.view.Put(e)
 	return e, nil // as it was created, whatever has become of it meanwhile

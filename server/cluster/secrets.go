@@ -118,7 +118,7 @@ func (c *Cluster) drop(id, name string, only ...client.DeleteOption) {
 	defer cancel()
 	object := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: c.Namespace}}
 	if err := c.api.Delete(ctx, object, only...); client.IgnoreNotFound(err) != nil {
-		c.Logger.Warn().Err(err).Str("sandbox_id", id).Msg("the Secret of a sandbox that was refused is left for the sweep")
+		c.Logger.Warn().Err(err).Str("sandbox_id", id).Msg("cannot delete the Secret of a refused sandbox; left to the sweep")
 	}
 }
 
@@ -133,7 +133,7 @@ func (c *Cluster) sweep() {
 			err = c.dropMarks(c.ctx, &marks)
 		}
 		if err != nil && c.ctx.Err() == nil {
-			c.Logger.Warn().Err(err).Msg("Secrets of sandboxes that do not exist may be left")
+			c.Logger.Warn().Err(err).Msg("cannot delete Secrets of sandboxes that do not exist")
 		}
 		if young {
 			pause = creating

@@ -39,8 +39,8 @@ const (
 type Options struct {
 	// Next is the service.
 	Next http.Handler
-	// Admits reports whether the service would accept the key of a request, which is in the header that the service reads. Nothing of
-	// another request is translated: that takes memory.
+	// Admits reports whether the service would accept the key of a request, which is in the header
+	// that the service reads. No other request is translated: translation takes memory.
 	Admits  func(*http.Request) bool
 	Backend Backend
 	// Cluster says that the sandboxes are on Kubernetes: there are Pools, and nodes of more than one kind.

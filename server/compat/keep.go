@@ -111,5 +111,5 @@ func (e *Edge) log(ctx context.Context, err error, id string) {
 		errors.As(err, &known) && (known.Kind == lifecycle.KindNotFound || known.Kind == lifecycle.KindConflict) {
 		return
 	}
-	e.Logger.Warn().Err(err).Str("sandbox_id", id).Msg("the expiry of a sandbox was not kept; it is tried again within a minute")
+	e.Logger.Warn().Err(err).Str("sandbox_id", id).Msg("cannot extend the expiry of a sandbox; retried within a minute")
 }

@@ -2,10 +2,9 @@
 // "Runtime configuration (server)" of the lifecycle document, plus our own keys)
 // and three environment variables.
 //
-// [Path] finds the file, [Load] reads it, [Config.Validate] holds the rules,
-// [Print] shows what is in effect and [Init] is a commented example to start from.
-// Nothing here touches flags, the process environment or the standard streams:
-// callers pass in what they have.
+// [Path] finds the file, [Load] reads it, [Config.Validate] holds the rules, [Print] shows what is
+// in effect and [Init] is a commented example to start from. The package touches no flags, no
+// environment and no standard streams: callers pass in what they have.
 package config
 
 import (

@@ -5,8 +5,9 @@ import (
 	"regexp"
 )
 
-// Limits is the section [server.limits], and limits of one entry of [[server.keys]]: what an API key may ask for. What is more is
-// 400, or 409 for the sums. The administrators' keys have the same limits.
+// Limits is the section [server.limits], and limits of one entry of [[server.keys]]: what an API
+// key may ask for. A request for more is 400, or 409 for the sums. The administrators' keys have
+// the same limits.
 type Limits struct {
 	// DefaultCPU is what a sandbox gets whose request has no resourceLimits.cpu, such as 500m. Unset:
 	// max_cpu.

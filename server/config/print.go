@@ -81,8 +81,8 @@ func Fit(example []byte, m Machine) []byte {
 	return []byte(text)
 }
 
-// InitLocal is Init for the local engine, which loads the images of the archives, absolute paths, at
-// its start. What is for Docker alone is at its default, so that it causes no warning.
+// InitLocal is Init for the local engine, which loads the images of the archives, absolute paths,
+// at its start. Keys for Docker alone have their defaults, so that they cause no warning.
 func InitLocal(apiKey string, archives []string) []byte {
 	list := make([]string, len(archives))
 	for i, path := range archives {

@@ -41,11 +41,12 @@ type RuntimeClass struct {
 	Name string `toml:"name"`
 	// Handler is what runs the sandboxes of the class: the name of a runtime of the Docker Engine,
 	// such as runsc, an OCI runtime as in local.oci_runtime, or the name of a RuntimeClass of the
-	// cluster. One that is not there is refused at the start.
+	// cluster. The service does not start when the handler is missing.
 	Handler string `toml:"handler"`
 	// EgressSidecar is whether sandboxes of the class have an egress sidecar, if egress.image is
-	// set. Its wall holds where they use the kernel's network stack, as with runc and crun; with one
-	// of their own, such as gVisor's, this must be false, and a networkPolicy is 400.
+	// set. The sidecar can enforce a policy where sandboxes use the kernel's network stack, as with
+	// runc and crun; with a stack of their own, such as gVisor's, this must be false, and a
+	// networkPolicy is 400.
 	EgressSidecar bool `toml:"egress_sidecar"`
 }
 

@@ -3,11 +3,11 @@
 // and role, and the key itself is kept neither there nor here.
 //
 // The console calls the published API below /console/api, where a session takes the place of a key:
-// /console/api/v1/sandboxes is /v1/sandboxes. Every such request needs two secrets. One is a cookie
-// that scripts cannot read; browsers send it to every port of the host, so it alone proves nothing.
-// The other is kept by the browser for the console's origin alone and sent in a header. Pages of
-// sandboxes have neither: what the service passes on has an opaque origin (see server/proxy), and
-// what is on another port has another storage.
+// /console/api/v1/sandboxes is /v1/sandboxes. Every such request needs two secrets. The first is a
+// cookie that scripts cannot read; browsers send it to every port of the host, so it alone proves
+// nothing. The other is kept by the browser for the console's origin alone and sent in a header.
+// Pages of sandboxes have neither: what the service passes on has an opaque origin (see
+// server/proxy), and what is on another port has another storage.
 package console
 
 import (
@@ -263,9 +263,9 @@ func readJSON(r *http.Request, into any) error {
 }
 
 // Handler passes requests below /console/api on to next as requests to the API, in the name of
-// their session, and every other request as it is. What a session does not let in goes to next too,
-// where [Caller] has the error: so it is answered, counted and logged as a request with a wrong
-// key.
+// their session, and every other request as it is. A request that its session does not admit goes
+// to next too, where [Caller] has the error: so it is answered, counted and logged as a request
+// with a wrong key.
 func (c *Console) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		inner := below(r)

@@ -25,8 +25,9 @@ type Marks interface {
 	Marked(ctx context.Context, name string) (bool, error)
 }
 
-// Shared makes a session of one replica of a service a session of all of them: its cookie says, signed,
-// what a replica must know of it. What must not come back, ended sessions and used tickets, is marked.
+// Shared makes a session of one replica of a service a session of all of them: its cookie says,
+// signed, what a replica must know of it. Ended sessions and used tickets are marked, because they
+// must not be valid again.
 type Shared struct {
 	// Key signs cookies and tickets. It is the same at all replicas.
 	Key   []byte

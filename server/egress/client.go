@@ -165,7 +165,7 @@ func answered(response *http.Response, err error) func(into any) error {
 		}
 		defer func() { _ = response.Body.Close() }()
 		if err := json.NewDecoder(response.Body).Decode(into); err != nil {
-			return unavailable(errors.New("its answer cannot be read"))
+			return unavailable(errors.New("response cannot be read"))
 		}
 		return nil
 	}
@@ -181,7 +181,7 @@ func refusal(response *http.Response) error {
 	case http.StatusBadRequest, http.StatusRequestEntityTooLarge:
 		return lifecycle.Invalidf("%s", sandboxhttp.Quote(body.Message))
 	}
-	return unavailable(fmt.Errorf("it answered %s", response.Status))
+	return unavailable(fmt.Errorf("response has status %s", response.Status))
 }
 
 // unavailable is what a client gets; why is for the log.

@@ -261,7 +261,7 @@ func (a *actor) commit(
 // later attempt.
 func (a *actor) saveOrRetry(as durability, record lifecycle.Record, events ...lifecycle.Event) {
 	if err := a.save(as, record, events); err != nil {
-		a.log.Error().Err(err).Msg("a change is not durable; trying again")
+		a.log.Error().Err(err).Msg("cannot save a change; retrying")
 		a.unsaved = append(a.unsaved, events...)
 		a.saveAgainAt = a.host.options.Clock().Add(saveInterval)
 	}

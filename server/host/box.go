@@ -40,7 +40,7 @@ type Boxes interface {
 	Freeze(ctx context.Context, record lifecycle.Record) error
 	Thaw(ctx context.Context, record lifecycle.Record) error
 	// Stop sends the entrypoint a SIGTERM, and a SIGKILL after a grace. Remove removes everything
-	// of the box. A box that is gone is no error.
+	// of the box. Both succeed for a missing box.
 	Stop(ctx context.Context, record lifecycle.Record) error
 	Remove(ctx context.Context, record lifecycle.Record) error
 	// OpenLog returns the output of the entrypoint. Reading it ends with ctx; the caller closes it.

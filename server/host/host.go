@@ -1,10 +1,10 @@
 // Package host is the lifecycle backend for one machine: the states of sandboxes, their durability,
-// expiry and recovery. What a sandbox is made of is behind [Boxes], records are in one store.
+// expiry and recovery. [Boxes] hides the parts of a sandbox; records are in one store.
 //
 // Every sandbox has an actor: one goroutine that owns its record, changes it and brings the box
-// into the state of the record. That state says what there is to do, so a restarted service
-// continues where the killed one stopped. What an actor knows besides is in memory only: a restart
-// may lose it, and then looks at the engine.
+// into the state of the record. The state says what there is to do, so a restarted service
+// continues where the killed one stopped. Everything else that an actor knows is in memory only: a
+// restarted service asks the engine for it.
 package host
 
 import (

@@ -180,7 +180,7 @@ func (a *actor) keepLog(ctx context.Context, record lifecycle.Record) {
 		return a.host.options.Store.SaveLog(ctx, a.id, last.kept)
 	}()
 	if err != nil && ctx.Err() == nil {
-		a.log.Warn().Err(err).Msg("the end of the sandbox's log is not kept")
+		a.log.Warn().Err(err).Msg("cannot save the end of the sandbox's log")
 	}
 }
 

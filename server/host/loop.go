@@ -163,7 +163,7 @@ func (a *actor) due() bool {
 		if err := a.host.options.Store.Forget(a.host.ctx, a.id, events...); err != nil {
 			a.log.Error().
 				Err(err).
-				Msg("the record of an ended sandbox cannot be removed; trying again")
+				Msg("cannot remove the record of an ended sandbox; retrying")
 			a.record.RetainUntil = wall(a.host.options.Clock().Add(time.Minute))
 			return false
 		}

@@ -6,8 +6,8 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// Observer measures what happens to sandboxes. Its methods are called by many goroutines at once
-// and must be quick.
+// Observer measures what happens to sandboxes. Many goroutines call the methods concurrently, which
+// must be quick.
 type Observer interface {
 	// StateChanged is called for a new sandbox, which is Pending, and at every change of a state.
 	StateChanged(to lifecycle.State, reason lifecycle.Reason)

@@ -345,7 +345,7 @@ func TestAnotherAnswersForExecd(t *testing.T) {
 				answer(w, r)
 			})
 			status := m.awaitReason(m.create(), lifecycle.StateFailed, lifecycle.ReasonDaemonReplaced)
-			if strings.Contains(status.Message, foreign) || !strings.Contains(status.Message, "does not hold the sandbox's token") {
+			if strings.Contains(status.Message, foreign) || !strings.Contains(status.Message, "does not have the sandbox's token") {
 				t.Errorf("the message is %q", status.Message)
 			}
 			m.awaitEmpty()

@@ -117,16 +117,16 @@ func (h *Host) sweep() {
 	h.wakeDue()
 	boxes, err := h.options.Boxes.List(h.ctx)
 	if err != nil {
-		h.options.Logger.Warn().Err(err).Msg("containers cannot be compared with records")
+		h.options.Logger.Warn().Err(err).Msg("cannot compare containers with records")
 	} else {
 		h.compare(boxes)
 	}
 	now := h.options.Clock()
 	if err := h.options.Store.PurgeKeys(h.ctx, now.Add(-lifecycle.IdempotencyWindow)); err != nil {
-		h.options.Logger.Warn().Err(err).Msg("old idempotency keys cannot be removed")
+		h.options.Logger.Warn().Err(err).Msg("cannot remove old idempotency keys")
 	}
 	if err := h.options.Store.TrimEvents(h.ctx, keptEvents, now.Add(-keptEventsFor)); err != nil {
-		h.options.Logger.Warn().Err(err).Msg("old events cannot be removed")
+		h.options.Logger.Warn().Err(err).Msg("cannot remove old events")
 	}
 }
 

@@ -99,7 +99,7 @@ func (a *actor) retry(ctx context.Context, name string, call func(context.Contex
 func (a *actor) terminate(ctx context.Context, record lifecycle.Record, launched bool) func() {
 	if launched {
 		if err := a.host.options.Boxes.Stop(ctx, record); err != nil && ctx.Err() == nil {
-			a.log.Warn().Err(err).Msg("the entrypoint could not be stopped; it is killed")
+			a.log.Warn().Err(err).Msg("cannot stop the entrypoint; killing it")
 		}
 	}
 	err := a.remove(ctx, record, launched)
@@ -134,7 +134,7 @@ func (a *actor) clean(ctx context.Context, record lifecycle.Record, launched boo
 	if err := a.remove(ctx, record, launched); err != nil {
 		a.log.Error().
 			Err(err).
-			Msg("the container of a failed sandbox cannot be removed; trying again")
+			Msg("cannot remove the container of a failed sandbox; retrying")
 		return nil
 	}
 	return func() { a.saveOrRetry(synced, removed(a.record)) }
@@ -161,7 +161,7 @@ func (a *actor) inspect(ctx context.Context, record lifecycle.Record) func() {
 	case err != nil:
 		// Every actor inspects again when the engine comes back, and at every sweep that finds a
 		// difference.
-		a.log.Warn().Err(err).Msg("the container cannot be inspected")
+		a.log.Warn().Err(err).Msg("cannot inspect the container")
 		return nil
 	case box.Exit != nil:
 		return a.ended(*box.Exit)

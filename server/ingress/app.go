@@ -148,7 +148,7 @@ func (a *App) Run(ctx context.Context) error {
 	if a.settings.Source != nil {
 		all.Go(func() {
 			if err := a.settings.Source(background, &Routes{a.table, a.metrics}); err != nil {
-				a.logger.Error().Err(err).Msg("the routes cannot be followed")
+				a.logger.Error().Err(err).Msg("cannot follow the routes")
 				failed(err)
 			}
 		})
@@ -184,7 +184,7 @@ func (a *App) Run(ctx context.Context) error {
 			MaxUnauthenticated: min(serve.MaxUnauthenticated(), max(1, a.settings.Connections/2)),
 		},
 	)
-	a.logger.Info().Msg("ingress stops")
+	a.logger.Info().Msg("ingress stopping")
 	if cause := context.Cause(ctx); err == nil && cause != nil &&
 		!errors.Is(cause, context.Canceled) {
 		return cause // without routes there is nothing to serve

@@ -61,14 +61,14 @@ func (f *follower) run(ctx context.Context) {
 			Err(err).
 			Dur("pause_ms", pause).
 			Bool("complete", f.cursor != "").
-			Msg("the stream of events is lost; routes stay as they are until it is back")
+			Msg("stream of events lost; routes do not change until it is back")
 		clock.Sleep(ctx, pause/2+rand.N(pause))
 		pause = min(2*pause, longestPause)
 	}
 }
 
 // errSilence is the cancellation cause of a stream that brought nothing for too long.
-var errSilence = fmt.Errorf("nothing was received for %s", silence)
+var errSilence = fmt.Errorf("no event received for %s", silence)
 
 // stream follows one stream to its end and reports whether it brought an event.
 func (f *follower) stream(ctx context.Context) (received bool, err error) {

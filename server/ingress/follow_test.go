@@ -279,7 +279,7 @@ func TestRoutesResume(t *testing.T) {
 	if got := in.status(t, "kept"); got != 200 {
 		t.Errorf("while the service is away: %d", got)
 	}
-	wait.Until(t, "several attempts", func() bool { return strings.Count(in.log.text(), "the stream of events is lost") >= 3 })
+	wait.Until(t, "several attempts", func() bool { return strings.Count(in.log.text(), "stream of events lost") >= 3 })
 	c.look(func() { c.down = false })
 	wait.Until(t, "what happened meanwhile", func() bool { return in.status(t, "kept") == 503 && in.status(t, "new") == 200 })
 	c.look(func() {

@@ -1,6 +1,6 @@
 // Package ingress gives clients one address for every port of every sandbox (lifecycle document,
-// "Networking rules", 5). Its routes follow the events of the lifecycle service, a [Source] or a
-// file; a request causes at most one look-up per sandbox, of its endpoint.
+// "Networking rules", 5). Routes follow the events of the lifecycle service, a [Source] or a file;
+// a request causes at most one look-up per sandbox, of its endpoint.
 package ingress
 
 import (

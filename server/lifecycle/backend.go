@@ -14,8 +14,8 @@ type Backend interface {
 	// It returns KindInvalid for a spec that breaks a rule and KindConflict for an idempotency key used with another spec.
 	Create(ctx context.Context, spec Spec, options CreateOptions) (Sandbox, error)
 
-	// Get returns a sandbox. What another replica of the service has changed a moment ago may be missing: it serves to find a sandbox and
-	// its owner. It returns KindNotFound.
+	// Get returns a sandbox. Recent changes of another replica of the service may be missing: Get
+	// serves to find a sandbox and its owner. It returns KindNotFound.
 	Get(ctx context.Context, id string) (Sandbox, error)
 
 	// Read is Get with every change that any replica has answered. It asks where the records are, as Get need not.
@@ -24,8 +24,9 @@ type Backend interface {
 	// List returns a page of the sandboxes that match, newest first, ties by id, with every change that any replica has answered.
 	List(ctx context.Context, filter Filter, page Page) (Listing, error)
 
-	// Delete ends a sandbox; it returns as soon as the sandbox is Stopping and the rest goes on behind. A sandbox that is Stopping already
-	// is no error. It returns KindNotFound, and KindConflict for one that has ended.
+	// Delete ends a sandbox; it returns as soon as the sandbox is Stopping and the rest goes on
+	// behind. Deleting a sandbox that is Stopping succeeds. It returns KindNotFound, and
+	// KindConflict for one that has ended.
 	Delete(ctx context.Context, id string) error
 
 	// Pause freezes a Running sandbox, Resume thaws a Paused one. Both wait up to a second for the engine to act; a slower one completes afterwards.
@@ -85,7 +86,7 @@ type CreateOptions struct {
 	Took func(step string, took time.Duration)
 }
 
-// Filter selects sandboxes. Its conditions are combined with AND; the zero value matches every sandbox.
+// Filter selects sandboxes. Conditions are combined with AND; the zero value matches every sandbox.
 type Filter struct {
 	States   []State           // any of them
 	Metadata map[string]string // all of them

@@ -36,7 +36,7 @@ func BoxFailuref(reason Reason, format string, values ...any) *BoxFailure {
 // BoxStatus is what a box does.
 type BoxStatus string
 
-// What a box can be doing.
+// The states of a box.
 const (
 	BoxRunning BoxStatus = "running"
 	BoxFrozen  BoxStatus = "frozen"
@@ -75,7 +75,8 @@ type BoxListing struct {
 	ID      string
 	Status  BoxStatus // BoxEnded also for one that has not been started; empty when only the owner of its network is left
 	Network BoxStatus // of the container that owns its network, such as the egress sidecar; empty where that is its own
-	// Rebuild returns the record from what the box carries, for a box that is alive; nil otherwise. Its expiry is the one at creation.
+	// Rebuild returns the record from what the box carries, for a box that is alive; nil otherwise.
+	// The record's expiry is the one at creation.
 	Rebuild func() *Record
 	// Parts are the engine's names of what belongs to it.
 	Parts []string
@@ -84,7 +85,7 @@ type BoxListing struct {
 // BoxEvent is something that happened to a box. It is a hint to inspect it.
 type BoxEvent string
 
-// What can happen to a box.
+// The types of events of a box.
 const (
 	BoxEventStarted BoxEvent = "started"
 	BoxEventFrozen  BoxEvent = "frozen"

@@ -63,7 +63,8 @@ func (e *Ended[K]) Add(name K, owner string, cost int) (forget []K) {
 	return forget
 }
 
-// Remove takes out a sandbox that is forgotten; one that was not added is no error.
+// Remove takes out a sandbox that is forgotten; removing a sandbox that was not added has no
+// effect.
 func (e *Ended[K]) Remove(name K) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

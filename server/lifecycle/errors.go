@@ -38,7 +38,8 @@ func Forbiddenf(format string, args ...any) *Error {
 	return &Error{Kind: KindForbidden, Message: fmt.Sprintf(format, args...)}
 }
 
-// Unsupportedf returns an Error of KindUnsupported. Its text is a sentence that says what it would take.
+// Unsupportedf returns an Error of KindUnsupported. The text is a sentence that says what it would
+// take.
 func Unsupportedf(format string, args ...any) *Error {
 	return &Error{Kind: KindUnsupported, Message: fmt.Sprintf(format, args...)}
 }
@@ -53,8 +54,9 @@ func NotFound(id string) *Error {
 	return &Error{Kind: KindNotFound, Message: fmt.Sprintf("sandbox %q does not exist", id)}
 }
 
-// Unavailable returns the Error of KindUnavailable for a part of the service that does not answer, such as "the container engine". Who has
-// a cause wraps both: the client gets the Error alone.
+// Unavailable returns the Error of KindUnavailable for a part of the service that does not answer,
+// such as "the container engine". A caller with a cause wraps both: the client gets the Error
+// alone.
 func Unavailable(part string) *Error {
 	return &Error{Kind: KindUnavailable, Message: part + " does not answer", RetryAfter: 1}
 }

@@ -55,10 +55,10 @@ type Stage string
 // The stages of provisioning, in their order.
 const (
 	StageAccepted Stage = "accepted" // the sandbox is on durable record
-	StagePulled   Stage = "pulled"   // its image is at the engine
-	StageCreated  Stage = "created"  // its container is made
-	StageStarted  Stage = "started"  // its container runs
-	StageReady    Stage = "ready"    // its daemon answers: the sandbox is Running
+	StagePulled   Stage = "pulled"   // the engine has the image
+	StageCreated  Stage = "created"  // the container exists
+	StageStarted  Stage = "started"  // the container runs
+	StageReady    Stage = "ready"    // the daemon answers: the sandbox is Running
 )
 
 // Stages lists every stage, in their order.

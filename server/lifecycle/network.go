@@ -36,7 +36,8 @@ func (p *NetworkPolicy) Clone() *NetworkPolicy {
 	return &policy
 }
 
-// Validate returns an Error of KindInvalid that names the first field that breaks a rule. What it accepts the egress sidecar accepts.
+// Validate returns an Error of KindInvalid that names the first field that breaks a rule. The
+// egress sidecar accepts every policy that Validate accepts.
 func (p *NetworkPolicy) Validate() error {
 	if p == nil {
 		return nil

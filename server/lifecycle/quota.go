@@ -24,7 +24,7 @@ type creation struct {
 type Request struct {
 	ID, Owner    string
 	Limits       Limits
-	MaxSandboxes int    // that have not ended, of the owner; 0 is no limit
+	MaxSandboxes int    // sandboxes of the owner that have not ended; 0 is no limit
 	Bounds       Bounds // of the owner
 }
 

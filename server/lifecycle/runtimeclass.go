@@ -41,8 +41,9 @@ func (c RuntimeClasses) Names() []string {
 	return names
 }
 
-// CheckPolicy returns an Error of KindInvalid when there is a policy, and sandboxes of the class have no egress sidecar that enforces it. That
-// goes for an empty policy too: it was meant to say something.
+// CheckPolicy returns an Error of KindInvalid when there is a policy, and sandboxes of the class
+// have no egress sidecar that enforces it. An empty policy is refused too: the client expects an
+// effect of it.
 func (c RuntimeClass) CheckPolicy(policy *NetworkPolicy) error {
 	if c.EgressSidecar || policy == nil {
 		return nil

@@ -110,8 +110,8 @@ func (s *Spec) DaemonGrace() time.Duration {
 	return min(grace, maxDaemonGrace)
 }
 
-// DaemonFlags returns flags for the sandbox's daemon. Its own log goes to a small file in the sandbox: only warnings, and
-// all of it to a file that the client names.
+// DaemonFlags returns flags for the sandbox's daemon. The daemon's own log goes to a small file in
+// the sandbox: only warnings, and all of it to a file that the client names.
 func (s *Spec) DaemonFlags() []string {
 	if s.Env[envLogFile] != "" {
 		return nil

@@ -62,8 +62,8 @@ const (
 	TriggerResume      Trigger = "resume"      // POST resume
 	TriggerResumed     Trigger = "resumed"     // the engine thawed it
 	TriggerDelete      Trigger = "delete"      // DELETE
-	TriggerExpire      Trigger = "expire"      // its time is up
-	TriggerExit        Trigger = "exit"        // its entrypoint ended with exit code 0
+	TriggerExpire      Trigger = "expire"      // the time of the sandbox is up
+	TriggerExit        Trigger = "exit"        // the entrypoint ended with exit code 0
 	TriggerTerminated  Trigger = "terminated"  // everything of it is removed
 	TriggerFail        Trigger = "fail"        // a critical error
 )
@@ -75,7 +75,8 @@ type Transition struct {
 	To      State
 }
 
-// Transitions returns the table of the lifecycle document, section "States and transitions", as data. What is not in it is refused.
+// Transitions returns the table of the lifecycle document, section "States and transitions", as
+// data. Every other transition is refused.
 //
 // The document's row Paused → Running is two rows here, through Resuming. Rows that the document leaves open: DELETE and
 // expiry also end a sandbox that is still Pending, Pausing or Resuming (or it would leak until the next request), and an
@@ -131,7 +132,7 @@ const (
 	ReasonExternalPause     Reason = "EXTERNAL_PAUSE"          // another process froze the container
 	ReasonExternalResume    Reason = "EXTERNAL_RESUME"         // another process thawed the container
 	ReasonUserDelete        Reason = "USER_DELETE"             // a client asked
-	ReasonExpired           Reason = "EXPIRED"                 // its time is up
+	ReasonExpired           Reason = "EXPIRED"                 // the time of the sandbox is up
 	ReasonEntrypointExited  Reason = "ENTRYPOINT_EXITED"       // message has the exit code and the last lines of its log
 	ReasonOOMKilled         Reason = "OOM_KILLED"              // it used more memory than its limit
 	ReasonImagePullError    Reason = "IMAGE_PULL_ERROR"        // message has the registry's own words

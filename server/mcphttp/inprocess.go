@@ -128,5 +128,5 @@ func (a *answer) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Flush implements http.Flusher. What was written is there already.
+// Flush implements http.Flusher. Written bytes are there already.
 func (a *answer) Flush() { a.WriteHeader(http.StatusOK) }

@@ -1,4 +1,4 @@
-// Package metrics counts and times what the lifecycle service does, for Prometheus. One [Metrics]
+// Package metrics counts and times what the lifecycle service does, for Prometheus. A [Metrics]
 // belongs to one service: it has a registry of its own. No label carries an id, so the number of
 // series does not grow with the number of sandboxes.
 package metrics

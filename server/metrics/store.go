@@ -32,7 +32,7 @@ func writes() []string {
 
 func (s *measuredStore) measure(write string, began time.Time, err error) {
 	s.metrics.storeWrites.WithLabelValues(write).Observe(s.metrics.clock().Sub(began).Seconds())
-	// A client that has gone is no error of the store.
+	// A client that has gone is not counted as an error of the store.
 	if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
 		s.metrics.storeErrors.WithLabelValues(write).Inc()
 	}

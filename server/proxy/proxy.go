@@ -72,8 +72,8 @@ type Target struct {
 	// SiblingHosts says that others are served on hosts of the same domain. Cookies of the
 	// answer then lose their domain, so that they stay on the host that the client called.
 	SiblingHosts bool
-	// Inspect looks at the answer before any of it is sent on. Its error is returned by
-	// Forward instead. It may replace the body.
+	// Inspect looks at the answer before any of it is sent on. Forward returns its error instead.
+	// It may replace the body.
 	Inspect func(*http.Response) error
 }
 
@@ -189,7 +189,7 @@ func (p *Proxy) Forward(w http.ResponseWriter, r *http.Request, target Target) e
 	}
 	if to.taken {
 		// The connection is no longer net/http's: nothing can be answered on it.
-		p.logger.Warn().Err(sandboxhttp.Cause(failure)).Msg("a switch of protocols broke off")
+		p.logger.Warn().Err(sandboxhttp.Cause(failure)).Msg("connection of an upgraded protocol broke off")
 		panic(http.ErrAbortHandler)
 	}
 	to.restore(nil)

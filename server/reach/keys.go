@@ -66,7 +66,8 @@ func LoadKeys(path string) (Keys, error) {
 	return keys, nil
 }
 
-// LoadOrMakeKeys reads the keys in a file, and puts a random one there if there is no such file. One process at a time may do that.
+// LoadOrMakeKeys reads the keys in a file, and puts a random one there if there is no such file.
+// Only one process at a time may do that.
 func LoadOrMakeKeys(path string) (Keys, error) {
 	keys, err := LoadKeys(path)
 	if !errors.Is(err, fs.ErrNotExist) {

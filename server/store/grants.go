@@ -28,8 +28,8 @@ func (s *Store) ImageGrants(ctx context.Context) (grants []lifecycle.ImageGrant,
 	return grants, nil
 }
 
-// ChangeImageGrants adds and removes grants: all or nothing. One that is there already, or gone, is
-// no error.
+// ChangeImageGrants adds and removes grants: all or nothing. Adding a present grant and removing a
+// missing one succeed.
 func (s *Store) ChangeImageGrants(ctx context.Context, add, remove []lifecycle.ImageGrant) error {
 	return s.writer.do(ctx, func(stmts *statements) error {
 		for _, change := range []struct {

@@ -25,7 +25,7 @@ func (s *Store) Load(ctx context.Context) (records []lifecycle.Record, err error
 		}
 		record, err := decode(data)
 		if err == nil && record.Sandbox.ID != id {
-			err = fmt.Errorf("it says that it belongs to sandbox %q", record.Sandbox.ID)
+			err = fmt.Errorf("record names sandbox %q", record.Sandbox.ID)
 		}
 		if err != nil {
 			return nil,
@@ -108,9 +108,8 @@ func (s *Store) save(ctx context.Context,
 	})
 }
 
-// Forget removes a record and its log, and makes its events durable: all or nothing. It is no error
-// when there is no record; then the events are not written either. Its idempotency key stays until
-// it is purged.
+// Forget removes a record and its log, and makes its events durable: all or nothing. Forgetting a
+// missing record succeeds and writes no events. The idempotency key stays until it is purged.
 func (s *Store) Forget(ctx context.Context, id string, events ...lifecycle.Event) error {
 	rows, err := encodeEvents(events)
 	if err != nil {

@@ -1,21 +1,22 @@
 // Package store keeps sandbox records, events, ends of logs and idempotency keys in one SQLite
 // file, so that nothing accepted is lost to a crash.
 //
-// What a method reports as done survives kill -9 and, unless [Store.SaveUnsynced] has written it, a
-// loss of power: the database runs with a write-ahead log and syncs it at every commit. One
-// goroutine writes; whatever is asked for while a commit runs shares the next one, so a single
-// client pays one sync per operation and a hundred concurrent ones pay little more between them.
-// Reads go past the writer. [Store.Events] returns nothing that a loss of power could take back.
+// A change that a method reports as done survives kill -9 and, unless [Store.SaveUnsynced] has
+// written it, a loss of power: the database runs with a write-ahead log and syncs it at every
+// commit. A single goroutine writes; all writes requested during a commit share the next one, so a
+// single client pays one sync per operation and a hundred concurrent ones pay little more between
+// them. Reads go past the writer. [Store.Events] returns nothing that a loss of power could take
+// back.
 //
 // An operation that returns an error has no effect, with one exception that no database can avoid:
 // when the disk fails during the commit itself, a crash right after may find the change done.
 //
 // # When the database is damaged
 //
-// Nothing is dropped silently. Open and Load return an error that names the file, and the record if
-// it is only one, and the service does not start. The ways out, best first: restore the folder from
-// a backup; delete the one damaged row with the sqlite3 shell, as the error says; move the database
-// with its -wal and -shm files aside and start with an empty one.
+// No record is dropped silently. Open and Load return an error that names the file, and the record
+// if it is only one, and the service does not start. The ways out, best first: restore the folder
+// from a backup; delete the one damaged row with the sqlite3 shell, as the error says; move the
+// database with its -wal and -shm files aside and start with an empty one.
 package store
 
 import (
@@ -40,7 +41,7 @@ const (
 	maxReaders   = 4
 )
 
-// Store is the durable memory of one service. Its methods may be called concurrently.
+// Store is the durable memory of one service. Methods may be called concurrently.
 //
 // A method whose context ends before its turn returns the context's error and changes nothing.
 // After Close every method fails.

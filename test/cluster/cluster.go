@@ -232,7 +232,7 @@ func (c *Cluster) Helm(ctx context.Context, args ...string) ([]byte, error) {
 }
 
 // Command prepares one of the programs that came with the cluster (kubectl, helm) or, for a cluster
-// of KUBECONFIG, one of PATH. Its environment names the cluster.
+// of KUBECONFIG, one of PATH. The environment of the command names the cluster.
 func (c *Cluster) Command(ctx context.Context, program string, args ...string) *exec.Cmd {
 	path := program
 	if c.Folder != "" {

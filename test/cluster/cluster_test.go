@@ -124,7 +124,7 @@ func answers(t *testing.T, address, name string) {
 		defer response.Body.Close()
 		body, err := io.ReadAll(response.Body)
 		if err == nil && strings.TrimSpace(string(body)) != name {
-			err = fmt.Errorf("it says %q", body)
+			err = fmt.Errorf("response is %q", body)
 		}
 		return err
 	})

@@ -144,7 +144,7 @@ func unconfine(header http.Header, prefix string) {
 	}
 }
 
-// Serve serves until the server is closed; that is no error.
+// Serve serves until the server is closed, and returns nil then.
 func Serve(server *http.Server, listener net.Listener) error {
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return err

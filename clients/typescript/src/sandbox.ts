@@ -144,7 +144,7 @@ export class Sandbox implements AsyncDisposable {
     return new Date(renewed.expiresAt);
   }
 
-  /** Ends the sandbox. One that has ended already, or is gone, is no error. */
+  /** Ends the sandbox. Succeeds when it has ended already, or is gone. */
   async delete(options: CallOptions = {}): Promise<void> {
     try {
       await this.#api.json("delete", path, this.#input, options);

@@ -50,7 +50,7 @@ export class Stdin {
     }
   }
 
-  /** Writes all of a content and ends. A command that reads no further is no error. */
+  /** Writes all of a content and ends. Succeeds when the command reads no further. */
   async feed(content: FileContent, options: CallOptions): Promise<void> {
     try {
       for await (const bytes of piecesOfAll(content)) await this.write(bytes, options);

@@ -231,7 +231,7 @@ func logged(t *testing.T, path string) string {
 	return entry.Address
 }
 
-// stop ends the program as an engine does, and expects that it ends well. Stopping twice is no error.
+// stop ends the program as an engine does, and expects that it ends well. Stopping twice succeeds.
 func (d *daemon) stop(t *testing.T) {
 	t.Helper()
 	if d.command.ProcessState != nil {

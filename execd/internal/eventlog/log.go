@@ -61,7 +61,8 @@ var kinds = []Type{TypeInit, TypeStatus, TypeStdout, TypeStderr, TypeResult, Typ
 
 // Options configures a Log.
 type Options struct {
-	// Limit is how many bytes of output are kept. What exceeds it is counted and reported in a status event.
+	// Limit is how many bytes of output are kept. Bytes beyond it are counted and reported in a
+	// status event.
 	Limit int64
 	// SpoolDir is where output goes that does not fit into memory; empty means wherever a temporary file can be made.
 	SpoolDir string
@@ -138,7 +139,7 @@ func (l *Log) drop(size int64) {
 	l.dropped += size
 }
 
-// Finish records the terminal event: TypeComplete or TypeError. Nothing is recorded after it.
+// Finish records the terminal event: TypeComplete or TypeError. Events after it are dropped.
 func (l *Log) Finish(kind Type, detail []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

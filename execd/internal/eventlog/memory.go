@@ -2,8 +2,8 @@ package eventlog
 
 import "sync/atomic"
 
-// MaxMemory is how many bytes logs that have not ended hold in memory together, before the output of each goes to a file at once. Those that are
-// being written may exceed it, each by a segment.
+// MaxMemory is how many bytes logs that have not ended hold in memory together, before the output
+// of each goes directly to a file. Logs that are being written may exceed it, each by a segment.
 const MaxMemory = 64 << 20
 
 // Memory is what logs share that have not ended; the zero Memory is that of none. A nil Memory has no bound.

@@ -1,8 +1,10 @@
-// Package freeze stops the processes of a sandbox and lets them go on, from inside: with SIGSTOP and SIGCONT, because the control group's
-// freezer belongs to whoever runs the container. What is in memory stays there.
+// Package freeze stops the processes of a sandbox and lets them go on, from inside: with SIGSTOP
+// and SIGCONT, because the control group's freezer belongs to whoever runs the container. Memory
+// stays as it is.
 //
-// A process that another program had stopped before stays stopped afterwards. That is kept in a file that outlives the daemon, so a daemon
-// that is killed and started again goes on where the last one was.
+// A process that another program had stopped before stays stopped afterwards. A file that outlives
+// the daemon records which processes these are, so a restarted daemon continues where the killed
+// one stopped.
 package freeze
 
 import (
@@ -41,7 +43,7 @@ type Options struct {
 	State *os.File
 }
 
-// Freezer stops and continues the processes of the sandbox. Its methods may be called at the same time.
+// Freezer stops and continues the processes of the sandbox. Methods may be called concurrently.
 type Freezer struct {
 	self, root int
 	state      *os.File

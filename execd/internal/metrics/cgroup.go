@@ -56,8 +56,8 @@ func findCgroups(proc, prefix string) (cgroups, error) {
 	return cgroups{cpu: find("cpu"), cpuacct: find("cpuacct"), cpuset: find("cpuset"), memory: find("memory")}, nil
 }
 
-// ownPaths returns the path of this process's group by controller; version 2 has the empty name. A kernel without
-// control groups has no such file, and that is no error.
+// ownPaths returns the path of this process's group by controller; version 2 has the empty name. A
+// kernel without control groups has no such file: the result is empty then.
 func ownPaths(file string) (map[string]string, error) {
 	paths := map[string]string{}
 	err := eachLine(file, func(line string) {

@@ -29,9 +29,9 @@ const (
 type Janitor interface {
 	// Volumes returns the names of the volumes that carry the label.
 	Volumes(ctx context.Context, label, value string) ([]string, error)
-	// RemoveVolume removes a volume. One that is gone is no error.
+	// RemoveVolume removes a volume. Removing a missing volume succeeds.
 	RemoveVolume(ctx context.Context, name string) error
-	// RemoveImage removes an image, by reference. One that is gone is no error.
+	// RemoveImage removes an image, by reference. Removing a missing image succeeds.
 	RemoveImage(ctx context.Context, ref string) error
 }
 

@@ -25,7 +25,7 @@ func New(turns, reserved int) *Queue {
 	return &Queue{free: turns, reserved: reserved, held: map[string]int{}, waiting: map[string][]chan struct{}{}}
 }
 
-// Take waits for a turn. Its owner must Give it back, or Pass it on, once.
+// Take waits for a turn. The owner must Give it back, or Pass it on, once.
 func (q *Queue) Take(ctx context.Context, owner string) error {
 	q.mu.Lock()
 	if len(q.waiting[owner]) == 0 && q.may(owner) {

@@ -1,10 +1,10 @@
 // Package netlinkmem finds out which containers hold memory of the host in netlink(7) sockets.
 //
-// What waits in these sockets is memory that the kernel counts for no container: answers to
-// requests, which a process can have made by the megabyte and never read. No kernel parameter and
-// no filter bounds them together, and programs need such sockets to list interfaces. So an engine
-// reads what the sockets of a network hold, and ends a container with too much as one without memory
-// is ended.
+// Messages that wait in these sockets take memory that the kernel counts for no container: answers
+// to requests, which a process can have made by the megabyte and never read. No kernel parameter
+// and no filter bounds them together, and programs need such sockets to list interfaces. So an
+// engine reads what the sockets of a network hold, and ends a container with too much as one
+// without memory is ended.
 package netlinkmem
 
 import (
@@ -57,7 +57,7 @@ func Watch(ctx context.Context, look func()) {
 
 // Held is what the netlink sockets of a network hold.
 type Held struct {
-	Bytes   int64 // that wait to be read
+	Bytes   int64 // unread
 	Sockets int
 }
 

@@ -96,8 +96,8 @@ type Manager struct {
 	listener net.Listener // of /metrics; nil for none
 }
 
-// New prepares the controllers and listens where metrics are served. Nothing reaches the API server
-// before Run.
+// New prepares the controllers and listens where metrics are served. Requests reach the API server
+// only after Run.
 func New(options Options) (*Manager, error) {
 	config := rest.CopyConfig(options.Config)
 	config.QPS = -1 // the API server limits its clients by itself

@@ -31,7 +31,7 @@ func (s seed) Get(_ context.Context, _ client.ObjectKey, object client.Object,
 }
 
 func (s seed) List(context.Context, client.ObjectList, ...client.ListOption) error {
-	return errors.New("nothing is listed")
+	return errors.New("listing is not supported")
 }
 
 // TestNoProofsWithoutTheLease: a controller that may lead no longer neither resets a pod nor sends a

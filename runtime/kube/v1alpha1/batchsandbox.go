@@ -189,8 +189,8 @@ type TaskTemplate struct {
 	Readiness *TaskReadiness `json:"readiness,omitempty"`
 }
 
-// Claim is a sandbox in the main container of a pod that was started as "execd-init await". Its
-// execd takes one claim, and starts the entrypoint then.
+// Claim is a sandbox in the main container of a pod that was started as "execd-init await". The
+// execd there takes one claim, and starts the entrypoint then.
 type Claim struct {
 	// Container is the name of the container that waits.
 	//

@@ -46,8 +46,8 @@ const (
 	// AnnotationMainContainer, on a pod, names its main container.
 	AnnotationMainContainer = "kubectl.kubernetes.io/default-container"
 
-	// Finalizer keeps a BatchSandbox until its pods are released. Who creates one for a Pool should
-	// set it: then its pods are given in one write.
+	// Finalizer keeps a BatchSandbox until its pods are released. A client that creates one for a
+	// Pool should set it: then its pods are given in one write.
 	Finalizer = "sandbox.internal/pods"
 )
 
@@ -123,8 +123,8 @@ type Allocation struct {
 }
 
 // ReusePause is for how long at least a pod that was taken from a batch, and is ready again, is
-// given to no other. Who reads a pod's log has read nothing of another batch within that time after
-// it knew that the batch had the pod.
+// given to no other. A reader of a pod's log reads no line of another batch within that time after
+// it learned that the batch had the pod.
 const ReusePause = 2 * time.Second
 
 // Allocation returns the batch's allocation, empty when it has none. It returns an error for an

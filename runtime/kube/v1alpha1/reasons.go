@@ -1,6 +1,6 @@
 package v1alpha1
 
-// The reasons in the status of a BatchSandbox. Those that the lifecycle service also has, on one
+// The reasons in the status of a BatchSandbox. Reasons that the lifecycle service also has, on one
 // machine, mean the same there.
 const (
 	ReasonProvisioning = "PROVISIONING" // accepted; no pod is on a node yet

@@ -84,7 +84,7 @@ func (f *follower) ListWithContext(ctx context.Context, options metav1.ListOptio
 	var page v1alpha1.BatchSandboxList
 	if err := f.api.List(ctx, &page, append(ours(f.namespace), from)...); err != nil {
 		if ctx.Err() == nil && !apierrors.IsResourceExpired(err) { // of an expired page the Reflector reads the list as a whole
-			f.logger.Warn().Err(err).Msg("the cluster's BatchSandboxes cannot be read")
+			f.logger.Warn().Err(err).Msg("cannot list the cluster's BatchSandboxes")
 			f.listed(err)
 		}
 		return nil, err
@@ -106,7 +106,7 @@ func (f *follower) WatchWithContext(ctx context.Context, options metav1.ListOpti
 	if err == nil || ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 		return watcher, err
 	}
-	f.logger.Warn().Err(err).Msg("the watch of BatchSandboxes is lost; what is shown may be old until it is back")
+	f.logger.Warn().Err(err).Msg("watch of BatchSandboxes lost; responses may be outdated until it is back")
 	// After this error the Reflector tries the same version again. After most others it would list, and events would be missed.
 	return nil, apierrors.NewTooManyRequests(err.Error(), 0)
 }
@@ -114,7 +114,7 @@ func (f *follower) WatchWithContext(ctx context.Context, options metav1.ListOpti
 // Replace implements cache.ReflectorStore.
 func (f *follower) Replace(items []any, version string) error {
 	if f.before {
-		f.logger.Warn().Msg("the watch of BatchSandboxes was interrupted for too long; all of them are read again, and feeds of events begin again")
+		f.logger.Warn().Msg("watch of BatchSandboxes interrupted for too long; reading all of them again, feeds of events start anew")
 	}
 	f.before = true
 	listed := make(map[string]*Entry, len(items))
@@ -157,7 +157,7 @@ func (f *follower) take(item any, deleted bool) error {
 func (f *follower) entry(item any) *Entry {
 	e, err := NewEntry(item.(*v1alpha1.BatchSandbox))
 	if err != nil {
-		f.logger.Warn().Err(err).Msg("a BatchSandbox with the service's label is no sandbox of it")
+		f.logger.Warn().Err(err).Msg("ignored a BatchSandbox with the service's label that is not one of its sandboxes")
 		return nil
 	}
 	return e

@@ -137,7 +137,7 @@ func (r *routes) readTokens(entries []*Entry) {
 			if err == nil || r.ctx.Err() != nil {
 				return nil
 			}
-			r.logger.Warn().Err(err).Str("sandbox_id", e.Sandbox.ID).Msg("the token of a sandbox cannot be read; until it can, the ingress answers 503 for the sandbox")
+			r.logger.Warn().Err(err).Str("sandbox_id", e.Sandbox.ID).Msg("cannot read the token of a sandbox; the ingress responds with 503 for it until then")
 			var answer *lifecycle.Error
 			if errors.As(err, &answer) && answer.Kind == lifecycle.KindUnavailable {
 				r.mu.Lock()

@@ -127,8 +127,8 @@ func (v *View) Lives(id string) (owner string, lives bool) {
 	return e.Sandbox.Owner, true
 }
 
-// Find returns a sandbox. One that the view does not have may have been created at another replica a moment ago, so the API server is
-// asked before it counts as missing. It returns KindNotFound.
+// Find returns a sandbox. A sandbox that the view lacks may have been created at another replica a
+// moment ago, so the API server is asked before it counts as missing. It returns KindNotFound.
 func (v *View) Find(ctx context.Context, id string) (*Entry, error) {
 	if !isID(id) {
 		return nil, lifecycle.NotFound(id)

@@ -98,7 +98,7 @@ func serve(ctx context.Context, s options, logger zerolog.Logger) error {
 				fail(err)
 			}
 		}()
-		logger.Info().Str("address", listener.Addr().String()).Int("restarts", restarts).Msg("the task-executor answers")
+		logger.Info().Str("address", listener.Addr().String()).Int("restarts", restarts).Msg("task-executor listens")
 		ready()
 	})
 	grace, cancel := context.WithTimeout(context.Background(), stopGrace)

@@ -335,7 +335,7 @@ func testTools(t *testing.T, a *agent, id, prints string) {
 	if page, err := io.ReadAll(response.Body); err != nil || string(page) != "a page\n" {
 		t.Errorf("%q, %v", page, err)
 	}
-	a.refused("nothing listens", "wait_for_port",
+	a.refused("no process listens", "wait_for_port",
 		with(map[string]any{"port": 8001, "timeout_seconds": 1}))
 
 	// A long command reports what it prints, while it runs.

@@ -64,7 +64,7 @@ func TestLeaderKilled(t *testing.T) {
 		eventually(t, name+" is Running", func(ctx context.Context) error {
 			err := admin.Get(ctx, client.ObjectKeyFromObject(batch), batch)
 			if err == nil && batch.Status.Phase != v1alpha1.PhaseRunning {
-				err = fmt.Errorf("it is %s (%s)", batch.Status.Phase, batch.Status.Message)
+				err = fmt.Errorf("phase is %s (%s)", batch.Status.Phase, batch.Status.Message)
 			}
 			return err
 		})

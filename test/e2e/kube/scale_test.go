@@ -92,7 +92,7 @@ func TestBatchCostsTheSameWhateverItsSize(t *testing.T) {
 				err := api.Get(ctx, client.ObjectKeyFromObject(batch), batch)
 				if err == nil &&
 					(batch.Status.Phase != v1alpha1.PhaseRunning || batch.Status.Ready != size) {
-					err = fmt.Errorf("its status is %s, %d ready", batch.Status.Phase,
+					err = fmt.Errorf("status is %s, %d ready", batch.Status.Phase,
 						batch.Status.Ready)
 				}
 				return err

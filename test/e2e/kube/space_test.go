@@ -115,7 +115,7 @@ func vanished(t *testing.T, name string) {
 	eventually(t, "namespace "+name+" is gone", func(ctx context.Context) error {
 		err := admin.Get(ctx, client.ObjectKey{Name: name}, &corev1.Namespace{})
 		if err == nil {
-			err = errors.New("it is there")
+			err = errors.New("namespace still exists")
 		}
 		return client.IgnoreNotFound(err)
 	})

@@ -126,7 +126,7 @@ func available(t *testing.T, namespace, name string, count int32) {
 			return err
 		}
 		if pool.Status.Available < count {
-			return fmt.Errorf("its status is %+v", pool.Status)
+			return fmt.Errorf("status is %+v", pool.Status)
 		}
 		return nil
 	})

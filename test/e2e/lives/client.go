@@ -18,7 +18,7 @@ import (
 type Client struct {
 	URL    string
 	Key    string
-	Images Images // that sandboxes are made of
+	Images Images // images of sandboxes
 	HTTP   *http.Client
 	API    *lifecycle.ClientWithResponses
 }

@@ -169,9 +169,9 @@ func testEventsSurviveKills(t *testing.T, b Backend) {
 	EventsSurviveKills(t, b, func(last, next int64) bool { return next > last })
 }
 
-// EventsSurviveKills kills the service in the middle of streams and of work. What a client receives
-// over all connections is one sequence without a gap or a repetition, and leads to the state that
-// each sandbox has. The backend says which ids may follow each other.
+// EventsSurviveKills kills the service in the middle of streams and of work. The events that a
+// client receives over all connections are one sequence without a gap or a repetition, and lead to
+// the state that each sandbox has. The backend says which ids may follow each other.
 func EventsSurviveKills(t *testing.T, b Backend, follows func(last, next int64) bool) {
 	s := Start(t, b, Plan{Program: true})
 	var last int64

@@ -23,7 +23,7 @@ import (
 type Inside struct {
 	Host    string // of the service
 	Prefix  string
-	Headers map[string]string // that every request needs
+	Headers map[string]string // headers of every request
 	HTTP    *http.Client
 }
 

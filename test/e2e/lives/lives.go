@@ -4,8 +4,8 @@
 // or keeps more strictly.
 //
 // The tests send HTTP requests to a real service, and every answer is checked against the contract.
-// What they are written with (services, clients, the inside of a sandbox, streams of events) is
-// there for the tests of each backend about itself too.
+// The helpers (services, clients, the inside of a sandbox, streams of events) serve the tests of
+// each backend about itself too.
 //
 // Sandboxes must reach files of the machine that the tests run on (volumes[].host.path), and the
 // tests the sandboxes' endpoints.
@@ -29,7 +29,7 @@ type Backend struct {
 	Images Images
 
 	// Leftovers names what the backend still holds for one of an instance's sandboxes, or for all
-	// of them if id is empty. What a record that the API still shows is kept in is not among it.
+	// of them if id is empty. The storage of a record that the API still shows is not among it.
 	Leftovers func(t *testing.T, instance, id string) []string
 
 	// Clear removes what Leftovers names for an instance, so that a test that fails leaves nothing
@@ -49,7 +49,7 @@ type Backend struct {
 	Claim func(t *testing.T, s *Service) string
 
 	// RuntimeHandler returns what a runtime class can name as its handler, such that its sandboxes
-	// run. What it makes for that it removes at the end of the test.
+	// run. It removes at the end of the test whatever it made.
 	RuntimeHandler func(t *testing.T) string
 
 	// OwnKernel is whether each sandbox has a kernel of its own: it shows no limits inside, and ends as
@@ -77,7 +77,7 @@ type Images struct {
 
 // Replacement takes the place of a test of the table.
 type Replacement struct {
-	Because string // what is different with the backend, or what it promises beyond the table
+	Because string // difference of the backend, or its promise beyond the table
 	Test    func(*testing.T, Backend)
 }
 

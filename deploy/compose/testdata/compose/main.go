@@ -1,7 +1,7 @@
 // Command compose loads the Compose file FILE as `docker compose` does, with the variables of its
-// environment, and writes what it says to standard output, in JSON. Its exit code is 1 when the file
-// does not comply with the Compose specification. It is a module of its own, so that the project
-// does not depend on what the loader depends on.
+// environment, and writes what it says to standard output, in JSON. The exit code is 1 when the
+// file does not comply with the Compose specification. It is a module of its own, so that the
+// project does not depend on what the loader depends on.
 package main
 
 import (

@@ -395,7 +395,7 @@ func TestGivenUpWhilePending(t *testing.T) {
 		func(b *v1alpha1.BatchSandbox) bool { return b.Status.Outcomes == "F" })
 	p.eventually(func() error {
 		if p.pod("b-0").DeletionTimestamp == nil {
-			return errors.New("its pod is not being deleted")
+			return errors.New("pod is not being deleted")
 		}
 		return nil
 	})

@@ -136,7 +136,7 @@ func TestLaggingWatch(t *testing.T) {
 			quiet, before = time.Now(), now
 		}
 		if time.Since(quiet) < 3*lag {
-			return fmt.Errorf("the controller goes on writing: %d times", before)
+			return fmt.Errorf("the controller is still writing: %d times", before)
 		}
 		return nil
 	})

@@ -9,9 +9,9 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// TrimPod is the transformation of pods in the manager's cache: it drops what no controller reads, which
-// is most of a pod. What is written is the difference of two such pods, so that it drops nothing from the
-// API server's.
+// TrimPod is the transformation of pods in the manager's cache: it drops what no controller reads,
+// which is most of a pod. The controller writes the difference of two such pods, so that the API
+// server's copy keeps these fields.
 func TrimPod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {

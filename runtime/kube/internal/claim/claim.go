@@ -54,9 +54,9 @@ type Claims struct {
 	followers map[types.NamespacedName]*follower
 }
 
-// New returns Claims that call enqueue, which must not block, when the claim of a batch has changed.
-// They read pods and the Secrets that claims name with live, which must not be a cache, and resize pods
-// with resize, which is the client of that subresource. Its Start ends them.
+// New returns Claims that call enqueue, which must not block, when the claim of a batch has
+// changed. They read pods and the Secrets that claims name with live, which must not be a cache,
+// and resize pods with resize, which is the client of that subresource. The end of Start ends them.
 func New(enqueue func(namespace, name string), keys Keys, live client.Reader,
 	resize client.SubResourceClient) *Claims {
 	c := &Claims{

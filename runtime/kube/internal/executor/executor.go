@@ -24,7 +24,7 @@ import (
 )
 
 // Keys has the signing key of each namespace. It keeps it in a Secret there, which it makes when
-// there is none. Its methods may be called from several goroutines at once.
+// there is none. Methods may be called concurrently.
 type Keys struct {
 	reader client.Reader
 	writer client.Writer

@@ -314,7 +314,7 @@ func (p *Pools) resolveUncertainWrite(ctx context.Context, key types.NamespacedN
 		p.ledger.removed(uid)
 		return nil, nil
 	case err != nil:
-		return nil, fmt.Errorf("what became of giving pods to %s: %w", key.Name, err)
+		return nil, fmt.Errorf("read outcome of allocation for %s: %w", key.Name, err)
 	}
 	p.ledger.observe(live)
 	p.ledger.refused(uid, base)

@@ -5,11 +5,11 @@
 //
 // There is one record: the annotation sandbox.internal/allocation of the BatchSandbox. Giving N
 // pods is one write of it, which succeeds only while the batch has the version that the controller
-// has read. Nothing is written to the pods. Before it gives pods to a batch that was created without
-// the finalizer, it records them on the Pool (handover), because the API server may delete such a
-// batch together with the record.
+// has read. The pods are not written. Before it gives pods to a batch that was created without the
+// finalizer, it records them on the Pool (handover), because the API server may delete such a batch
+// together with the record.
 //
-// Only the leader writes it, and checks before each write that it still holds the lease. Its ledger
+// Only the leader writes it, and checks before each write that it still holds the lease. The ledger
 // has what the annotations say, its own writes that the watch does not show yet, and its writes
 // whose outcome is unknown. After a write whose answer is lost, the pods stay reserved; the batch
 // is read again, and if it still has the old version, that version is changed (labelEpoch). From

@@ -73,7 +73,7 @@ type Sign func(namespace string, pod types.UID) func(ctx context.Context, challe
 
 // New returns a Tasks that calls enqueue, which must not block, when the task of a batch has
 // changed. It reads the Secrets that tasks name with live, which must not be a cache; sign may be
-// nil. Its Start ends it.
+// nil. The end of Start ends it.
 func New(enqueue func(namespace, name string), sign Sign, live client.Reader) *Tasks {
 	t := &Tasks{
 		enqueue: enqueue, sign: sign, live: live, port: tasks.Port,

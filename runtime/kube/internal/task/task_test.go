@@ -148,7 +148,7 @@ func (s *secretStore) Get(_ context.Context, key client.ObjectKey, object client
 }
 
 func (s *secretStore) List(context.Context, client.ObjectList, ...client.ListOption) error {
-	return errors.New("nothing is listed")
+	return errors.New("listing is not supported")
 }
 
 func newWorld(t *testing.T) *world {

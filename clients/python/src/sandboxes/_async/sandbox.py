@@ -125,7 +125,7 @@ class AsyncSandbox:
         return (await self._http.call(lifecycle.renew_expiration(self.id, request))).expires_at
 
     async def delete(self, *, wait: bool = False) -> None:
-        """Ends the sandbox; one that has ended already is no error.
+        """Ends the sandbox; succeeds when it has ended already.
 
         With `wait`, returns when nothing of it is left, or after a minute.
         """

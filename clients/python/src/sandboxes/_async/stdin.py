@@ -48,7 +48,7 @@ class AsyncStdin:
                 await self._send(b"", end=True)
 
     async def feed(self, data: Data) -> None:
-        """Writes all of the data, and closes. A command that reads no further is no error."""
+        """Writes all of the data, and closes. Succeeds when the command reads no further."""
         try:
             if isinstance(data, (bytes, str)):
                 await self.write(data)

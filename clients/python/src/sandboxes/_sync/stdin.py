@@ -49,7 +49,7 @@ class Stdin:
                 self._send(b"", end=True)
 
     def feed(self, data: Data) -> None:
-        """Writes all of the data, and closes. A command that reads no further is no error."""
+        """Writes all of the data, and closes. Succeeds when the command reads no further."""
         try:
             if isinstance(data, (bytes, str)):
                 self.write(data)

@@ -1,8 +1,9 @@
-// Command escape tries, inside of a sandbox, what would lead out of it, and prints one line for each attempt: "refused NAME: ERROR" when the
-// kernel refused it in the way that it should, else "OPEN NAME: ERROR", with "done" for ERROR when it succeeded. Nothing is harmed where an
-// attempt succeeds: files are opened to write and not written.
+// Command escape tries, inside of a sandbox, what would lead out of it, and prints one line for
+// each attempt: "refused NAME: ERROR" when the kernel refused it in the way that it should, else
+// "OPEN NAME: ERROR", with "done" for ERROR when it succeeded. An attempt that succeeds does no
+// harm: files are opened to write and not written.
 //
-// Its argument is a [Target] in JSON.
+// The argument is a [Target] in JSON.
 package main
 
 import (
