@@ -6,7 +6,7 @@ import { type CallOptions, Http, newKey, shortly } from "./http.js";
 import { checkPolicy } from "./network.js";
 import { transportTo } from "./proxy.js";
 import { type Connection, Sandbox, type SandboxInfo, type SandboxState } from "./sandbox.js";
-import type { WebSocketConstructor } from "./terminals.js";
+import type { WebSocketConstructor } from "./websocket.js";
 
 type CreateRequest = components["schemas"]["CreateSandboxRequest"];
 

@@ -43,9 +43,8 @@ export {
   type TerminalRequest,
   type Terminals,
   type TerminalStatus,
-  type WebSocketConstructor,
-  type WebSocketLike,
 } from "./terminals.js";
+export type { WebSocketConstructor, WebSocketLike } from "./websocket.js";
 export type { EgressRule, Network, NetworkDecision, NetworkPolicy } from "./network.js";
 export type { LogOptions } from "./logs.js";
 export { type ErrorDetails, type ErrorKind, isKind, SandboxError } from "./errors.js";

@@ -1,5 +1,5 @@
 import { SandboxError } from "./errors.js";
-import type { WebSocketConstructor } from "./terminals.js";
+import type { WebSocketConstructor } from "./websocket.js";
 
 /** An HTTP proxy. Its URL has no password. */
 export interface Proxy {

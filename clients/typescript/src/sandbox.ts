@@ -11,7 +11,8 @@ import { type LogOptions, logs } from "./logs.js";
 import { Network } from "./network.js";
 import { type EventOptions, type NumberedEvent, followEvents } from "./events.js";
 import { resumable } from "./resume.js";
-import { Terminals, type WebSocketConstructor } from "./terminals.js";
+import { Terminals } from "./terminals.js";
+import type { WebSocketConstructor } from "./websocket.js";
 
 /** A sandbox's details. */
 export type SandboxInfo = components["schemas"]["Sandbox"];

@@ -6,26 +6,13 @@ import { type CallOptions, newKey, repeatedOnce } from "./http.js";
 import type { Inside } from "./inside.js";
 import { Pauses } from "./pauses.js";
 import { parseObject } from "./resume.js";
+import type { WebSocketConstructor, WebSocketLike } from "./websocket.js";
 
 /** How a terminal is doing. */
 export type TerminalStatus = components["schemas"]["Terminal"];
 /** A program to start on a terminal; `{}` is the image's shell. */
 export type TerminalRequest = components["schemas"]["TerminalRequest"];
 type TerminalNews = components["schemas"]["TerminalNews"];
-
-/** The constructor of WebSockets: a browser's, Deno's, that of Node.js from 22 on, or the package ws. */
-export type WebSocketConstructor = new (url: string) => WebSocketLike;
-
-/** What is used of a WebSocket. */
-export interface WebSocketLike {
-  binaryType: string;
-  send(data: string | Uint8Array<ArrayBuffer>): void;
-  close(): void;
-  onopen: ((event: never) => void) | null;
-  onclose: ((event: never) => void) | null;
-  onerror: ((event: never) => void) | null;
-  onmessage: ((event: never) => void) | null;
-}
 
 /** What an attached terminal shows. */
 export type TerminalEvent =
