@@ -207,10 +207,3 @@ func belowAny(trees []string, p string) bool {
 		func(tree string) bool { return p == tree || strings.HasPrefix(p, tree+"/") },
 	)
 }
-
-func orNothing(names []string) string {
-	if len(names) == 0 {
-		return "nothing"
-	}
-	return strings.Join(names, ", ")
-}
