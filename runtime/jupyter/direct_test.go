@@ -296,11 +296,7 @@ func TestDirectStopWithAnEndedContextKills(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_ = k.Stop(ctx)
-	select {
-	case <-k.Done():
-	case <-time.After(wait.Patience()):
-		t.Error("the kernel has not ended")
-	}
+	wait.For(t, "the end of the kernel", k.Done())
 }
 
 func TestDirectTwentyKernelsLeaveNothing(t *testing.T) {

@@ -224,23 +224,13 @@ func executeForever(t *testing.T, host kernel.Host) <-chan error {
 			})
 		end <- err
 	}()
-	select {
-	case <-begun:
-	case <-time.After(wait.Patience()):
-		t.Fatal("the cell does not begin")
-	}
+	wait.For(t, "the beginning of the cell", begun)
 	return end
 }
 
 func await(t *testing.T, end <-chan error) error {
 	t.Helper()
-	select {
-	case err := <-end:
-		return err
-	case <-time.After(wait.Patience()):
-		t.Fatal("Execute hangs")
-		panic("unreachable")
-	}
+	return wait.For(t, "the end of Execute", end)
 }
 
 func TestNewServerRefuses(t *testing.T) {

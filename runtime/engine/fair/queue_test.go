@@ -5,15 +5,15 @@ import (
 	"errors"
 	"sync"
 	"testing"
-	"time"
 
 	"sandbox.internal/runtime/engine/fair"
+	"sandbox.internal/test/wait"
 )
 
 // waitFor has so many callers of the queue wait, each after the one before, and returns what yields the owners in the order of their turns.
 func waitFor(t *testing.T, q *fair.Queue, owners ...string) <-chan string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 	var callers sync.WaitGroup
 	t.Cleanup(func() { cancel(); callers.Wait() })
 	served := make(chan string, len(owners))
@@ -23,25 +23,14 @@ func waitFor(t *testing.T, q *fair.Queue, owners ...string) <-chan string {
 				served <- owner
 			}
 		})
-		for q.Waiting() <= i {
-			if ctx.Err() != nil {
-				t.Fatal("the callers do not wait")
-			}
-			time.Sleep(time.Millisecond)
-		}
+		wait.Until(t, "the caller waits", func() bool { return q.Waiting() > i })
 	}
 	return served
 }
 
 func next(t *testing.T, served <-chan string) string {
 	t.Helper()
-	select {
-	case owner := <-served:
-		return owner
-	case <-time.After(time.Minute):
-		t.Fatal("the turn went to no owner")
-		return ""
-	}
+	return wait.For(t, "an owner who gets the turn", served)
 }
 
 // TestTurnsByOwner: one who waits behind many of another gets the next turn but one.

@@ -59,15 +59,7 @@ func run(m *testing.M) int {
 
 func eventually(t *testing.T, check func() error) {
 	t.Helper()
-	for deadline := wait.Deadline(); ; time.Sleep(20 * time.Millisecond) {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-	}
+	wait.Succeeds(t, "the manager does what it should", check)
 }
 
 func options(t *testing.T, namespace string) manager.Options {
@@ -135,7 +127,7 @@ func hasPod(namespace, name string) func() error {
 }
 
 func get(url string) (string, error) {
-	response, err := http.Get(url)
+	response, err := wait.Client().Get(url)
 	if err != nil {
 		return "", err
 	}

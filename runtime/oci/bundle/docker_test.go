@@ -3,7 +3,6 @@ package bundle_test
 import (
 	"crypto/rand"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -11,6 +10,7 @@ import (
 	"testing"
 
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/test/wait"
 )
 
 // sensitive are paths that show or change what is the host's.
@@ -181,7 +181,7 @@ func inDocker(t *testing.T, image string, security engine.Security) report {
 
 func docker(t *testing.T, program string, arguments ...string) []byte {
 	t.Helper()
-	command := exec.Command(program, arguments...)
+	command := wait.Command(t, program, arguments...)
 	command.Stderr = os.Stderr
 	output, err := command.Output()
 	if err != nil {

@@ -177,7 +177,7 @@ func (b *box) runtime(t *testing.T, arguments []string) error {
 	if !b.in.Runtime.JoinsCgroup {
 		script = append(script, b.group.Folders()...)
 	}
-	command := exec.CommandContext(t.Context(), "sh", append(append(script, "--"), arguments...)...)
+	command := wait.Command(t, "sh", append(append(script, "--"), arguments...)...)
 	command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
 	output, err := os.OpenFile(b.output, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {

@@ -174,7 +174,7 @@ func TestLayersNeedRoomTogether(t *testing.T) {
 		if prunes.Add(1) == 1 {
 			within(100*time.Millisecond, func() bool { return prunes.Load() > 1 }) // the other layer needs room too
 		} else {
-			within(5*time.Second, func() bool { return len(entriesOf(t, folder, "layers")) == 0 }) // the first prune has moved everything away
+			within(wait.Patience(), func() bool { return len(entriesOf(t, folder, "layers")) == 0 }) // the first prune has moved everything away
 		}
 		return nil
 	}})
@@ -275,7 +275,7 @@ func TestPruneEndsWithStore(t *testing.T) {
 	closed := make(chan error, 1)
 	s = open(t, images.Options{Folder: folder, InUse: func() []string {
 		go func() { closed <- s.Close() }()
-		if !within(10*time.Second, func() bool {
+		if !within(wait.Patience(), func() bool {
 			_, err := s.Load(t.Context(), strings.NewReader(""), nil)
 			return errors.Is(err, engine.ErrUnavailable)
 		}) {

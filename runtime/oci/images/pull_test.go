@@ -19,7 +19,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -547,7 +546,7 @@ func TestLayerOfSlowRegistry(t *testing.T) {
 	first := make(chan error, 1)
 	go func() { _, err := s.Ensure(t.Context(), slowRef, nil, nil); first <- err }()
 	<-asked
-	soon, stop := context.WithTimeout(t.Context(), 10*time.Second)
+	soon, stop := context.WithTimeout(t.Context(), wait.Patience())
 	defer stop()
 	if _, err := s.Ensure(soon, otherRef, nil, nil); err != nil {
 		t.Errorf("the other registry's image: %v", err)

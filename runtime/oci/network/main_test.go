@@ -215,11 +215,8 @@ func serveForever() {
 	answer(listener, os.Getenv("NAME"))
 }
 
-// patience is how long a test waits for what must happen, and refusal how long for a packet that must
-// not arrive.
-const (
-	refusal = 300 * time.Millisecond
-)
+// refusal is how long a test waits for a packet that must not arrive.
+const refusal = 300 * time.Millisecond
 
 func wantAnswer(t *testing.T, namespace, address, want string) {
 	t.Helper()

@@ -577,9 +577,9 @@ func TestMany(t *testing.T) {
 	wait.Until(t, "namespaces are made ahead", func() bool { return len(n.ready) == o.Ready })
 	before := openFiles(t)
 	const workers, each = 4, 50
-	var all sync.WaitGroup
+	var group sync.WaitGroup
 	for w := range workers {
-		all.Go(func() {
+		group.Go(func() {
 			for i := range each {
 				name := fmt.Sprintf("c%d.%d", w, i)
 				_, err := n.Attach(t.Context(), name, []int{80, 443}, netip.Addr{})
@@ -592,7 +592,7 @@ func TestMany(t *testing.T) {
 			}
 		})
 	}
-	all.Wait()
+	group.Wait()
 	for _, set := range []string{membersSet, portsMap, boundMap} {
 		if left := elements(t, n, set); left != 0 {
 			t.Errorf("%d elements of %s are left", left, set)

@@ -2,6 +2,7 @@ package users_test
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -10,9 +11,9 @@ import (
 	"syscall"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"sandbox.internal/runtime/oci/users"
+	"sandbox.internal/test/wait"
 )
 
 // makeNamespace returns this process's: what a range has to do with its namespace is tested with the keeper, which makes them.
@@ -214,11 +215,8 @@ func TestGivenBackWhileOneIsMade(t *testing.T) {
 		pool.Release(first)
 	}
 	close(goOn)
-	for deadline := time.Now().Add(10 * time.Second); descriptors() != before+2*kept; time.Sleep(time.Millisecond) { // between two looks
-		if time.Now().After(deadline) {
-			t.Fatalf("%d namespaces are kept, want %d", descriptors()-before, 2*kept)
-		}
-	}
+	wait.Until(t, fmt.Sprintf("%d namespaces are kept", 2*kept), func() bool { return descriptors() == before+2*kept },
+		func() any { return descriptors() - before })
 }
 
 // TestTakeAll: when all are taken, that is an error, and one that is given back can be taken.

@@ -33,7 +33,7 @@ func TestWantedAgain(t *testing.T) {
 	scale := func() {
 		t.Helper()
 		written, raised := make(chan struct{}), make(chan struct{})
-		held := sync.OnceFunc(func() {
+		hold := sync.OnceFunc(func() {
 			close(written)
 			<-raised
 		})
@@ -44,7 +44,7 @@ func TestWantedAgain(t *testing.T) {
 			b := new(v1alpha1.BatchSandbox)
 			if err := p.Get(t.Context(), client.ObjectKey{Namespace: p.namespace, Name: "b"},
 				b); err == nil && b.Spec.Replicas == 2 && b.Status.ObservedGeneration == b.Generation {
-				held()
+				hold()
 			}
 		}
 		p.before.Store(&before)

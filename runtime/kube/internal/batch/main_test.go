@@ -142,15 +142,7 @@ func (p *place) must(err error) {
 // eventually waits until check returns nil.
 func (p *place) eventually(check func() error) {
 	p.Helper()
-	for deadline := wait.Deadline(); ; time.Sleep(20 * time.Millisecond) {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			p.Fatal(err)
-		}
-	}
+	wait.Succeeds(p, "the controller does what it should", check)
 }
 
 // control starts a controller; p.stop ends it.

@@ -399,19 +399,12 @@ func report(ctx context.Context, pod *corev1.Pod, starts int) error {
 // eventually waits until a condition holds; it returns what is missing, or "".
 func eventually(t *testing.T, condition func() string) {
 	t.Helper()
-	deadline := wait.Deadline()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		missing := condition()
-		if missing == "" {
-			return
+	wait.Succeeds(t, "nothing is missing", func() error {
+		if missing := condition(); missing != "" {
+			return errors.New(missing)
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("after %s: %s", wait.Patience(), missing)
-		}
-		<-tick.C
-	}
+		return nil
+	})
 }
 
 func template() *corev1.PodTemplateSpec {
