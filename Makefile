@@ -21,7 +21,7 @@ FORMATTED   = test -z "$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go'
 STATE = $${SANDBOX_STATE:-$${XDG_STATE_HOME:-$$HOME/.local/state}/sandbox-run}
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo check test test-cluster machines gvisor race bare bench gate generate drift lint build install uninstall dist images engine clean
+.PHONY: help run demo vet check test test-all test-cluster machines gvisor race bare bench gate generate drift lint build install uninstall dist images engine clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -36,13 +36,18 @@ run: ## install what is missing, start the service, take a sandbox through its l
 demo: build ## take a sandbox through its life on a service that runs (URL=http://127.0.0.1:8080)
 	@SERVICE_API_KEY=$${SERVICE_API_KEY:-$$(cat $(STATE)/api.key 2>/dev/null)} bin/sandbox $(if $(URL),--url $(URL)) demo
 
-check: ## gofmt, vet, and the tests that need no engine, cluster, kernels or network: under a minute
+vet: ## gofmt and vet
 	@$(FORMATTED)
 	$(CHECKED) go vet ./...
+
+check: vet ## gofmt, vet, and the tests that need no engine, cluster, kernels or network: under a minute
 	@$(CHECKED) scripts/check.sh
 
-test: ## all tests, on real parts (FLAGS=-count=1 runs also those whose inputs have not changed)
+test: ## what needs no Docker Engine and no cluster (FLAGS=-count=1 runs also tests whose inputs have not changed)
 	@scripts/test.sh $(FLAGS)
+
+test-all: ## every test, with the race detector, on Docker, Kubernetes and a browser too; then the performance gate
+	@scripts/test.sh --all $(FLAGS)
 
 test-cluster: images ## the tests on a real Kubernetes, which is built the first time (about ten minutes)
 	@scripts/images.sh server controller ingress python
@@ -57,7 +62,7 @@ gvisor: images ## the tests of the local engine with gVisor's runsc, which is bu
 	@scripts/images.sh --archives execd egress busybox base code-interpreter
 	@scripts/gvisor.sh
 
-bare: ## both commands of the README with every cache empty, before a release (LOGS=FOLDER keeps what they print)
+bare: ## the commands of the README with every cache empty, before a release (LOGS=FOLDER keeps what they print)
 	@scripts/bare.sh $(LOGS)
 
 race: ## the tests of the packages given, e.g. PKG=./execd/..., with the race detector
@@ -85,9 +90,7 @@ drift: generate ## fail if what is generated is not what its sources make
 	@git diff --exit-code -- $(GENERATED)
 	@test -z "$$(git status --porcelain -- $(GENERATED))" || { git status --short -- $(GENERATED); echo "untracked generated files: run make generate and commit"; exit 1; }
 
-lint: ## gofmt, vet, staticcheck
-	@$(FORMATTED)
-	$(CHECKED) go vet ./...
+lint: vet ## gofmt, vet, staticcheck
 	GOGC=400 $(CHECKED) $(STATICCHECK) ./...
 
 build: ## compile the programs into bin/

@@ -5,12 +5,12 @@
 # execd holds the programs that are put into every sandbox, egress the sidecar that stands beside one, task-executor what runs tasks in a
 # pod. busybox and base are small images to make sandboxes from: built from deploy/*.Dockerfile, or, where no registry can be reached, from
 # Debian packages. code-interpreter is base with Jupyter and its kernels; it takes minutes, so it is built only when asked for, as
-# `make test` does.
+# `make test-all` does.
 # server, controller and ingress are what deploy/helm installs. python is base with a kernel for Python alone.
 # An image that is up to date is left alone; what took long to make is kept in $SANDBOX_CACHE.
 #
-# --archives needs no Docker Engine: it makes the files $SANDBOX_CACHE/archives/NAME.tar, of execd, egress, busybox and base, which the local
-# engine and `docker load` read. python and code-interpreter are saved there from a Docker Engine that has them.
+# --archives needs no Docker Engine: it makes the files $SANDBOX_CACHE/archives/NAME.tar, of execd, egress, busybox, base and python, which the
+# local engine and `docker load` read. code-interpreter is saved there from a Docker Engine that has it.
 set -euo pipefail
 shopt -s inherit_errexit # a failure inside $(...) counts too
 umask 022 # folders get their mode from it, and any user of a sandbox reads them
@@ -52,7 +52,7 @@ import() {
 
 # save NAME RECIPE [CHANGE...]: makes an archive of the image, in the form of `docker save`, as import makes the image.
 save() {
-	local folder=$work/$1.image id settings='' change
+	local folder=$work/$1.image id settings='' variables='' change
 	mkdir -p "$folder" "$archives"
 	cat >"$folder/layer.tar"
 	id=$(sha256sum <"$folder/layer.tar" | cut -c1-64)
@@ -60,11 +60,12 @@ save() {
 		case $change in
 		ENTRYPOINT\ *) settings+="\"Entrypoint\":${change#* }," ;;
 		CMD\ *) settings+="\"Cmd\":${change#* }," ;;
-		ENV\ *) settings+="\"Env\":[\"${change#* }\"]," ;;
+		ENV\ *) variables+=",\"${change#* }\"" ;;
 		EXPOSE\ *) settings+="\"ExposedPorts\":{\"${change#* }/tcp\":{}}," ;;
 		*) die "no archive can have: $change" ;;
 		esac
 	done
+	[[ -z $variables ]] || settings+="\"Env\":[${variables#,}],"
 	printf '{"architecture":"%s","os":"linux","config":{%s"Labels":{"%s":"%s"}},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' \
 		"$(go env GOARCH)" "$settings" "$label" "$2" "$id" >"$folder/config.json"
 	printf '[{"Config":"config.json","RepoTags":["sandbox/%s:dev"],"Layers":["layer.tar"]}]' "$1" >"$folder/manifest.json"
@@ -119,10 +120,16 @@ from_registry() {
 	}
 }
 
+# makes NAME: what this script does to make the content of an image from Debian packages.
+makes() {
+	declare -f "make_$1" need_debian own_mirror pack
+	[[ $1 != python ]] || declare -f make_base install_inside
+}
+
 # from_cache NAME: prints the name of a cached archive of what make_NAME FOLDER makes, which it does first if need be.
 from_cache() {
 	local archive
-	archive=$cache/$1-$(recipe <(declare -f "make_$1" need_debian own_mirror pack)).tar
+	archive=$cache/$1-$(recipe <(makes "$1")).tar
 	if [[ ! -s $archive ]]; then
 		mkdir -p "$cache" "$work/$1"
 		"make_$1" "$work/$1" >&2
@@ -190,8 +197,41 @@ own_mirror() {
 }
 
 build_python() {
+	if [[ -n $archives ]]; then
+		local archive
+		archive=$(from_cache python)
+		import python "$1" "ENV PATH=$path" ENV\ {LANG=C.UTF-8,PYDEVD_DISABLE_FILE_VALIDATION=1} 'CMD ["bash"]' <"$archive"
+		return
+	fi
 	docker build --quiet --label "$label=$1" --tag sandbox/python:dev - <deploy/python.Dockerfile >"$work/build.log" 2>&1 ||
 		{ tail -n 40 "$work/build.log" >&2; die "deploy/python.Dockerfile did not build"; }
+}
+
+make_python() {
+	local base
+	base=$(from_cache base)
+	[[ $EUID -eq 0 ]] || die "a change of the root folder needs root"
+	tar --numeric-owner -C "$1" -xf "$base"
+	export -f install_inside
+	unshare --mount bash -euc 'install_inside "$@"' images "$1" python3-ipykernel >"$work/install.log" 2>&1 ||
+		{ tail -n 40 "$work/install.log"; die "the packages of python could not be installed"; }
+	rm -rf "$1"/var/cache/apt/*.bin "$1"/var/cache/apt/archives/*.deb "$1"/var/lib/apt/lists/* "$1"/var/log/* \
+		"$1"/etc/resolv.conf "${1:?}"/dev/*
+}
+
+# install_inside FOLDER PACKAGE...: installs packages in the Debian of a folder, from the mirror of its sources and by way of the proxies of this
+# machine's apt. In a mount namespace of its own: what packages' scripts expect of /dev and /proc goes with that.
+install_inside() {
+	local node proxies=()
+	for node in null zero random urandom; do
+		touch "$1/dev/$node"
+		mount --bind "/dev/$node" "$1/dev/$node"
+	done
+	mount -t proc proc "$1/proc"
+	cp /etc/resolv.conf "$1/etc/resolv.conf"
+	mapfile -t proxies < <(apt-config dump | sed -nE 's/^(Acquire::https?::(.*::)?Proxy) "(.+)";$/-o\n\1=\3/Ip')
+	chroot "$1" apt-get "${proxies[@]}" update -qq
+	DEBIAN_FRONTEND=noninteractive chroot "$1" apt-get "${proxies[@]}" install -y -qq --no-install-recommends "${@:2}"
 }
 
 # build_code-interpreter gives the tag only to an image whose kernels all work.
@@ -238,7 +278,10 @@ save_built() {
 }
 
 # how NAME: what this script does to make an image. Changing something else in it rebuilds no image.
-how() { declare -f "build_$1" "make_$1" from_registry from_cache pack import own_mirror; }
+how() {
+	declare -f "build_$1" "make_$1" from_registry from_cache pack import own_mirror
+	[[ $1 != python ]] || makes python
+}
 
 archives=
 if [[ ${1:-} == --archives ]]; then
@@ -249,8 +292,8 @@ if [[ ${1:-} == --archives ]]; then
 	[[ $# -gt 0 ]] || set -- execd egress busybox base
 	for name; do
 		case $name in
-		execd | egress | busybox | base) ;;
-		python | code-interpreter) save_built "$name" ;;
+		execd | egress | busybox | base | python) ;;
+		code-interpreter) save_built "$name" ;;
 		*) die "no archive of $name: execd, egress, busybox, base, python and code-interpreter are there" ;;
 		esac
 	done
@@ -259,7 +302,7 @@ else
 	[[ $# -gt 0 ]] || set -- execd egress task-executor busybox base
 fi
 for name; do
-	[[ -z $archives || $name != python && $name != code-interpreter ]] || continue # saved already
+	[[ -z $archives || $name != code-interpreter ]] || continue # saved already
 	case $name in
 	execd) build execd bin/execd bin/execd-init <(declare -f build_execd pack import) ;;
 	egress) build egress bin/egress bin/egress-init <(declare -f build_egress pack import) ;;
@@ -270,6 +313,10 @@ for name; do
 		;;
 	busybox | base) build "$name" "deploy/$name.Dockerfile" <(how "$name") ;;
 	python)
+		if [[ -n $archives ]]; then
+			build python deploy/{base,python}.Dockerfile <(how python)
+			continue
+		fi
 		build base deploy/base.Dockerfile <(how base)
 		build python deploy/python.Dockerfile <(docker image inspect --format '{{.Id}}' sandbox/base:dev) <(declare -f build_python)
 		;;

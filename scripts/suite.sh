@@ -1,58 +1,102 @@
 #!/usr/bin/env bash
-# Builds what is tested and runs every test, with the race detector. Called by scripts/test.sh, which has installed what they need, in its copy of
-# the working tree. Usage: scripts/suite.sh [FLAG of go test...]
+# Builds what is tested and runs the tests. Called by scripts/test.sh, which has installed what they need, in its copy of the working tree.
+# Usage: scripts/suite.sh test|test-all [FLAG of go test...]
 set -euo pipefail
 shopt -s inherit_errexit # a failure inside $(...) counts too
 cd "$(dirname "$0")/.."
 
+command=$1
+shift
+
 say() { printf 'test: %s\n' "$*"; }
 
-make --no-print-directory images
-# The one mostly waits for packages, while the other compiles.
-xargs -d '\n' -P 2 -I {} bash -ec '{}' <<-JOBS
-	scripts/images.sh server controller ingress python code-interpreter && scripts/images.sh --archives execd egress busybox base python code-interpreter
-	test/cluster/build.sh
-JOBS
-
 cache=${SANDBOX_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sandbox}
+output=$(mktemp)
+trap 'rm -f "$output" "$output".*' EXIT
+failed=0
+
 # facts prints what the results depend on besides this tree: the kernel, what is installed, and what the images are made of that hold no program
 # of ours.
 facts() {
 	uname -srm
 	dpkg-query --show 2>/dev/null || true
+	crun --version
+	node --version
+	ls -d "$cache"/npm-*
+	if [[ $command == test ]]; then
+		cat "$cache"/archives/{busybox,base,python}.recipe
+		return
+	fi
+	runc --version
 	docker version
 	docker info --format "{{.Driver}} {{.CgroupVersion}} {{.DefaultRuntime}}"
 	local name
 	for name in busybox base python code-interpreter; do
 		docker image inspect --format '{{.Id}}' "sandbox/$name:dev"
 	done
-	crun --version
-	runc --version
-	node --version
 	ls "$cache" "$cache/kube"
 }
-machine=$(facts | sha256sum | cut -c1-16)
 
-# `make lint` has vetted the packages, and a test needs no symbols for a debugger, which take long to compile and link. The machine is a note in
-# the programs of the tests, so that the results of another one are not repeated.
-run_tests() {
-	CGO_ENABLED=1 go test -race -vet=off -gcflags=all=-dwarf=false -ldflags="-w -B 0x$machine" -timeout 45m "$@" | tee -a "$output"
+# limit is how long a package may take: twice what the slowest one needs with nothing beside it.
+limit=20m
+
+# go_test TIME FLAG...: no package may take longer than TIME. The packages are vetted, and a test needs no symbols for a debugger, which take
+# long to compile and link. The machine is a note in the programs of the tests, so that the results of another one are not repeated.
+go_test() { go test -vet=off -gcflags=all=-dwarf=false -ldflags="-w -B 0x$machine" -timeout "$@"; }
+
+# quick runs what needs neither a Docker Engine nor a cluster: an engine of this machine stays unused, so that a test that needs one fails here
+# wherever it runs. Many tests wait for clocks: three packages run at once on two processors. Those of the local engine take longest, and begin.
+quick() {
+	local packages
+	mapfile -t packages < <(scripts/packages.sh local && scripts/packages.sh unit)
+	begin=(CGO_ENABLED=0 go test)
+	# With the flags with which `make build` has compiled what they import.
+	CGO_ENABLED=0 DOCKER_HOST=unix:///dev/null go_test "$limit" -trimpath -skip "$(scripts/packages.sh --skip)" \
+		-p "$(($(nproc) * 3 / 2))" "$@" "${packages[@]}" | tee -a "$output" || failed=1
 }
-# Many tests wait for clocks: three packages run at once on two processors. Those of test/e2e/kube wait for a node and begin first, so that
-# they are not alone at the end; test/e2e keeps two processors busy by itself.
-module=$(go list -m)
-mapfile -t own < <(go list ./... | grep -v "^$module/test/")
-mapfile -t others < <(go list ./test/... | grep -vx -e "$module/test/e2e" -e "$module/test/e2e/kube")
-output=$(mktemp)
-trap 'rm -f "$output"' EXIT
-failed=0
-run_tests -p "$(($(nproc) * 3 / 2))" "$@" ./test/e2e/kube "${own[@]}" || failed=1
-run_tests "$@" ./test/e2e || failed=1
-run_tests -p "$(nproc)" "$@" ./test/e2e/{cells,local} "${others[@]}" || failed=1
+
+# with_race TIME FLAG...: with the race detector.
+with_race() { CGO_ENABLED=1 go_test "$1" -race "${@:2}"; }
+
+# all runs every test. test/e2e/kube waits for nodes, pods and leases whose terms are those of Kubernetes and takes 16 to 19 minutes beside the
+# other packages: it has a longer limit than the others, and begins first. test/e2e keeps two processors busy by
+# itself; what takes long with many neighbours comes last.
+all() {
+	local module own others kube
+	module=$(go list -m)
+	mapfile -t own < <(go list ./... | grep -v -e "^$module/test/" -e "^$module/execd/api$")
+	mapfile -t others < <(go list ./test/... | grep -vx -e "$module/test/e2e" -e "$module/test/e2e/kube")
+	begin=(CGO_ENABLED=1 go test -race)
+	with_race 25m "$@" ./test/e2e/kube >"$output.kube" 2>&1 &
+	kube=$!
+	with_race "$limit" -p "$(nproc)" "$@" "${own[@]}" | tee -a "$output" || failed=1
+	wait "$kube" || failed=1
+	tee -a "$output" <"$output.kube"
+	with_race "$limit" "$@" ./test/e2e | tee -a "$output" || failed=1
+	with_race "$limit" -p "$(nproc)" "$@" ./test/e2e/{cells,local} ./execd/api "${others[@]}" | tee -a "$output" || failed=1
+}
+
+if [[ $command == test ]]; then
+	make --no-print-directory build
+	scripts/images.sh --archives execd egress busybox base python
+	machine=$(facts | sha256sum | cut -c1-16)
+	quick "$@"
+else
+	make --no-print-directory images
+	# The one mostly waits for packages, while the other compiles.
+	xargs -d '\n' -P 2 -I {} bash -ec '{}' <<-JOBS
+		scripts/images.sh server controller ingress python code-interpreter && scripts/images.sh --archives execd egress busybox base python code-interpreter
+		test/cluster/build.sh
+	JOBS
+	machine=$(facts | sha256sum | cut -c1-16)
+	all "$@"
+fi
 if ((failed)); then
-	say 'failed:' # once more, below what the tests said
-	grep -E '^(FAIL\s|panic:| *--- FAIL)' "$output"
+	say 'failed; to run what failed alone:' # below what the tests said
+	CGO_ENABLED=0 go run -trimpath -buildvcs=false -gcflags=all=-dwarf=false ./test/failed "${begin[@]}" <"$output"
 	exit 1
 fi
 # Not beside the tests. With the flags with which `make build` has compiled what it imports.
-CGO_ENABLED=0 go run -trimpath -buildvcs=false -gcflags=all=-dwarf=false ./bench --gate
+if [[ $command == test-all ]]; then
+	CGO_ENABLED=0 go run -trimpath -buildvcs=false -gcflags=all=-dwarf=false ./bench --gate
+fi

@@ -2,70 +2,40 @@ package sandbox_test
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"testing"
 	"time"
 
-	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
 	sandbox "sandbox.internal/clients/go"
-	"sandbox.internal/runtime/docker"
-	"sandbox.internal/runtime/engine"
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/lives/onlocal"
 )
 
 const (
-	busybox = "sandbox/busybox:dev"
-	python  = "sandbox/python:dev"
+	busybox = onlocal.BusyboxImage
+	python  = onlocal.PythonImage
 
 	// patience bounds every wait for something that is expected to happen.
 	patience = 2 * time.Minute
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		onlocal.Remove()
+		lives.RemoveBuilt()
+		os.Exit(code)
+	}))
+}
 
-// start returns a real service whose sandboxes run on the Docker Engine.
+// start returns a real service whose sandboxes run on its own engine.
 func start(t *testing.T, plan lives.Plan) *lives.Service {
 	t.Helper()
-	containers, err := docker.New(docker.Options{Host: os.Getenv("DOCKER_HOST"),
-		Logger: zerolog.Nop()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = containers.Close() })
-	list := func(t *testing.T, instance, id string) []engine.Container {
-		labels := map[string]string{"sandbox.internal/instance": instance}
-		if id != "" {
-			labels["sandbox.internal/id"] = id
-		}
-		found, err := containers.List(context.Background(), labels)
-		if err != nil {
-			t.Error(err)
-		}
-		return found
-	}
-	return lives.Start(t, lives.Backend{
-		Images: lives.Images{Busybox: busybox},
-		Settings: func(*testing.T, string, lives.Plan) string {
-			return "[runtime]\ntype = \"docker\"\nexecd_image = \"sandbox/execd:dev\"\n" +
-				"[egress]\nimage = \"sandbox/egress:dev\"\n"
-		},
-		Leftovers: func(t *testing.T, instance, id string) (names []string) {
-			for _, container := range list(t, instance, id) {
-				names = append(names, fmt.Sprintf("container %s", container.Name))
-			}
-			return names
-		},
-		Clear: func(t *testing.T, instance string) {
-			for _, container := range list(t, instance, "") {
-				if err := containers.Remove(context.Background(), container.ID); err != nil {
-					t.Error(err)
-				}
-			}
-		},
-	}, plan)
+	on := onlocal.New("crun")
+	on.Python = true
+	plan.Settings += "[egress]\nimage = \"" + onlocal.EgressImage + "\"\n"
+	return lives.Start(t, on.Backend(), plan)
 }
 
 // dial returns a client of the service, as its administrator.

@@ -192,6 +192,7 @@ func FuzzLoad(f *testing.F) {
 			return
 		}
 		c.Server.APIKey = "" // masked, so it would not load back
+		c.FromDocker = nil   // printed in [sandbox]
 		var out bytes.Buffer
 		if err := config.Print(&out, c); err != nil {
 			t.Fatal(err)

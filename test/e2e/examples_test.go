@@ -22,7 +22,11 @@ import (
 	"sandbox.internal/test/e2e/lives"
 )
 
-const exampleFolder = "../../examples"
+const (
+	exampleFolder = "../../examples"
+	pythonClient  = "../../clients/python"
+	codeImage     = "sandbox/code-interpreter:dev"
+)
 
 // TestExamples runs the programs in examples/ as their readers do, against one service.
 func TestExamples(t *testing.T) {
@@ -81,7 +85,7 @@ func pythonExample(t *testing.T, s *service, variables []string, name, program s
 	t.Helper()
 	folder = t.TempDir()
 	script := filepath.Join(lives.CopyOf(t, filepath.Join(exampleFolder, name)), program)
-	command := exec.CommandContext(t.Context(), pythonHere(t), append([]string{script},
+	command := exec.CommandContext(t.Context(), lives.Script(t, "python.sh"), append([]string{script},
 		arguments...)...)
 	command.Dir, command.WaitDelay = folder, time.Minute
 	command.Env = append(append(os.Environ(), s.Variables()...),
@@ -195,6 +199,17 @@ func testAnalysis(t *testing.T, s *service) {
 			t.Errorf("%s: %v, %d bytes", name, err, len(picture))
 		}
 	}
+}
+
+// TestPythonExampleThatDraws runs the example of the Python client whose cells need more than
+// Python.
+func TestPythonExampleThatDraws(t *testing.T) {
+	t.Parallel()
+	s := start(t, lives.Plan{})
+	client := lives.CopyOf(t, pythonClient)
+	out := lives.Tool(t, t.TempDir(), append(s.Variables(), "PYTHONPATH="+filepath.Join(client, "src")),
+		lives.Script(t, "python.sh"), filepath.Join(client, "examples", "cells.py"), codeImage)
+	lives.Contains(t, out, "picture-0.png has ")
 }
 
 // testPreview uses the web app at its link, changes the app, and ends the program as Ctrl-C does.

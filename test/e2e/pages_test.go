@@ -191,7 +191,8 @@ func TestPages(t *testing.T) {
 
 const (
 	readmeMake = "make run    # build, start the service, take a first sandbox through its life, serve until Ctrl-C\n" +
-		"make test   # every test, on real parts: crun, a Docker Engine, a Kubernetes, Jupyter kernels, a browser\n"
+		"make test   # what a change needs: lint, the packages, the local engine with crun, the three clients, kernels\n" +
+		"make test-all   # every test, with the race detector: also Docker, Kubernetes, a browser; then the benchmarks' gate\n"
 	clientPackages = "npm install --save-dev openapi-typescript@7.13.0\n"
 )
 

@@ -281,7 +281,7 @@ class AsyncCells(AsyncCase):
             assert raised.error is not None
             self.assertEqual(raised.error.name, "ZeroDivisionError")
             self.assertTrue(raised.error.traceback)
-            self.assertEqual((await code.run("echo $((40 + 2))", language="bash")).stdout, "42\n")
+            self.assertEqual((await code.run("print(40 + 2)", language="python")).stdout, "42\n")
 
             async with await code.start("print('begun', flush=True)\nimport time; time.sleep(1000)", context=context) as cell:
                 async for output in cell:

@@ -282,7 +282,7 @@ class Cells(Case):
             assert raised.error is not None
             self.assertEqual(raised.error.name, "ZeroDivisionError")
             self.assertTrue(raised.error.traceback)
-            self.assertEqual((code.run("echo $((40 + 2))", language="bash")).stdout, "42\n")
+            self.assertEqual((code.run("print(40 + 2)", language="python")).stdout, "42\n")
 
             with code.start("print('begun', flush=True)\nimport time; time.sleep(1000)", context=context) as cell:
                 for output in cell:

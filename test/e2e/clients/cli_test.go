@@ -375,7 +375,7 @@ func testTerminal(t *testing.T, c *commandLine) {
 }
 
 // classSettings are settings with one runtime class.
-const classSettings = "[[runtime.classes]]\nname = \"chosen\"\nhandler = \"runc\"\n"
+const classSettings = "[[runtime.classes]]\nname = \"chosen\"\nhandler = \"crun\"\n"
 
 // TestRuntimeClassOnTheCommandLine creates and lists by class.
 func TestRuntimeClassOnTheCommandLine(t *testing.T) {

@@ -1,5 +1,4 @@
-// Package clients_test has the tests of what people use: the command line, the generated clients and ours, the web console, the pages of the
-// documents, MCP and the examples, on the service's own engine.
+// Package clients_test has the tests of what people use: the command line, the generated clients and ours, and MCP, on the service's own engine.
 package clients_test
 
 import (
@@ -22,10 +21,6 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	if path := os.Getenv(browserVariable); path != "" {
-		fmt.Fprintln(os.Stderr, becomeBrowser(path))
-		os.Exit(1)
-	}
 	flag.Parse()
 	if err := flag.Set("test.parallel", "4"); err != nil { // most of the time tests wait
 		fmt.Fprintln(os.Stderr, err)

@@ -1,4 +1,4 @@
-package e2e_test
+package clients_test
 
 import (
 	"encoding/pem"
@@ -19,16 +19,16 @@ import (
 )
 
 const (
-	pythonClient = "../../clients/python"
-	codeImage    = "sandbox/code-interpreter:dev"
+	pythonClient  = "../../../clients/python"
+	exampleFolder = "../../../examples"
 )
 
 // TestPythonClient runs the tests of the Python client, of each face in a process of its own, its
-// examples and its README, with the system's Python.
+// examples and its README, with the system's Python. The example that draws is a test of test/e2e.
 func TestPythonClient(t *testing.T) {
 	t.Parallel()
 	slow := &config.RateLimit{RequestsPerSecond: 1, Burst: 1}
-	s := start(t, lives.Plan{
+	s := startWithPython(t, lives.Plan{
 		Settings: fmt.Sprintf("[egress]\nimage = %q\n", egressImage),
 		Keys: []config.Key{ // one for each face
 			{Name: "viewer", SHA256: lives.Digest(lives.ViewerKey), Role: config.RoleViewer, RateLimit: slow},
@@ -37,7 +37,7 @@ func TestPythonClient(t *testing.T) {
 	})
 	python, folder := pythonHere(t), lives.CopyOf(t, pythonClient)
 	environment := append(s.Variables(), "SANDBOX_URL="+s.URL, "SANDBOX_IMAGE="+busyboxImage,
-		"SANDBOX_CODE_IMAGE="+codeImage, "PYTHONPATH="+filepath.Join(folder, "src"))
+		"SANDBOX_CODE_IMAGE="+pythonImage, "PYTHONPATH="+filepath.Join(folder, "src"))
 	environment = append(environment, overTLS(t, s.URL)...)
 
 	tests := func(viewer string, modules ...string) func(t *testing.T) {
@@ -57,7 +57,6 @@ func TestPythonClient(t *testing.T) {
 	for name, example := range map[string]struct{ image, prints string }{
 		"run_command.py": {busyboxImage, "the last is 100"},
 		"many.py":        {busyboxImage, "the sum of the squares is 30"},
-		"cells.py":       {codeImage, "picture-0.png has "},
 		"restricted.py":  {busyboxImage, "deny 192.0.2.1"},
 	} {
 		t.Run(name, func(t *testing.T) {

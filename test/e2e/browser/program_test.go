@@ -1,4 +1,4 @@
-package clients_test
+package browser_test
 
 import (
 	"os"

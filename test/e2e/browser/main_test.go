@@ -1,0 +1,58 @@
+// Package browser_test has the tests of the pages that people open in a browser, the web console and the documents, on the service's own engine.
+package browser_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/lives/onlocal"
+)
+
+const (
+	egressImage  = onlocal.EgressImage
+	busyboxImage = onlocal.BusyboxImage
+	baseImage    = onlocal.BaseImage
+	pythonImage  = onlocal.PythonImage
+
+	// classSettings are settings with one runtime class.
+	classSettings = "[[runtime.classes]]\nname = \"chosen\"\nhandler = \"crun\"\n"
+)
+
+func TestMain(m *testing.M) {
+	if path := os.Getenv(browserVariable); path != "" {
+		fmt.Fprintln(os.Stderr, becomeBrowser(path))
+		os.Exit(1)
+	}
+	flag.Parse()
+	if err := flag.Set("test.parallel", "4"); err != nil { // most of the time tests wait
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		onlocal.Remove()
+		lives.RemoveBuilt()
+		os.Exit(code)
+	}))
+}
+
+// service is a lifecycle service under test.
+type service struct{ *lives.Service }
+
+// start returns a running service. At the end of the test everything that it has made is deleted through it, and must be gone.
+func start(t *testing.T, p lives.Plan) *service {
+	t.Helper()
+	return &service{lives.Start(t, onlocal.New("crun").Backend(), p)}
+}
+
+// startWithPython returns a service that has pythonImage.
+func startWithPython(t *testing.T, p lives.Plan) *service {
+	t.Helper()
+	on := onlocal.New("crun")
+	on.Python = true
+	return &service{lives.Start(t, on.Backend(), p)}
+}

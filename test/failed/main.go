@@ -1,0 +1,95 @@
+// Command failed reads what `go test` has printed, from standard input, and prints which tests have
+// failed and, for each package, the command that runs them alone. Its arguments are how that
+// command begins: failed go test -race.
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// shown is how many lines fit on a screen below the commands.
+const shown = 30
+
+func main() {
+	if err := run(os.Stdin, os.Stdout, os.Args[1:]); err != nil {
+		fmt.Fprintf(os.Stderr, "failed: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+func run(in io.Reader, out io.Writer, command []string) error {
+	packages, err := read(in)
+	if err != nil {
+		return err
+	}
+	for _, p := range packages[:min(len(packages), shown)] {
+		if _, err := fmt.Fprintln(out, p.command(command)); err != nil {
+			return err
+		}
+	}
+	if more := len(packages) - shown; more > 0 {
+		_, err = fmt.Fprintf(out, "and %d packages more\n", more)
+	}
+	return err
+}
+
+// failed is a package of which a test has failed, or that could not be built or run.
+type failed struct {
+	name  string
+	tests []string // without their subtests; none if the package failed as a whole
+	why   string   // in brackets behind the name of the package: [build failed]
+}
+
+func (f failed) command(begin []string) string {
+	words := append(slices.Clone(begin), "-count=1")
+	if len(f.tests) > 0 {
+		words = append(words, "-run '^("+strings.Join(f.tests, "|")+")$'")
+	}
+	words = append(words, f.name)
+	if f.why != "" {
+		words = append(words, "# "+f.why)
+	}
+	return strings.Join(words, " ")
+}
+
+var (
+	// A test that has failed, and one that ran when the time was over, in the list below the panic.
+	failedTest  = regexp.MustCompile(`^--- FAIL: (\S+) \(`)
+	runningTest = regexp.MustCompile(`^\t\t(Test[^/\s]*)\S* \([0-9.hmsµn]+\)$`)
+	// The line that ends what a package has printed, and that of one which could not be built.
+	endOfPackage = regexp.MustCompile(`^(FAIL|ok  )\t(\S+)(?:\t[0-9.]+s| (\[.*\]))`)
+)
+
+// read returns the packages that have failed, in their order.
+func read(in io.Reader) ([]failed, error) {
+	var packages []failed
+	var tests []string
+	lines := bufio.NewReader(in)
+	for {
+		line, err := lines.ReadString('\n')
+		text := strings.TrimRight(line, "\n")
+		for _, pattern := range []*regexp.Regexp{failedTest, runningTest} {
+			if found := pattern.FindStringSubmatch(text); found != nil && !slices.Contains(tests, found[1]) {
+				tests = append(tests, found[1])
+			}
+		}
+		if found := endOfPackage.FindStringSubmatch(text); found != nil {
+			if found[1] == "FAIL" {
+				packages = append(packages, failed{name: found[2], tests: tests, why: found[3]})
+			}
+			tests = nil
+		}
+		if err == io.EOF {
+			return packages, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
