@@ -90,7 +90,7 @@ func (r *Reader) line() ([]byte, error) {
 			}
 			return nil, err
 		}
-		buffered, _ := r.in.Peek(r.in.Buffered()) // which is there, so that there is no error
+		buffered, _ := r.in.Peek(r.in.Buffered()) // cannot fail: the bytes are buffered
 		if r.afterCR {
 			// Only now is it known whether an LF follows the CR. To wait for it before the line was
 			// returned would have delayed a whole event until the next one.

@@ -9,8 +9,8 @@ import (
 // mostSpareNetworks bounds docker.spare_networks: each holds an address of the engine's bridge.
 const mostSpareNetworks = 64
 
-// Docker is the section [docker]: what is about the Docker Engine alone. Its address is not here but
-// in DOCKER_HOST. The keys of [Sandbox] are read from this section too.
+// Docker is the section [docker], of the Docker Engine alone. The address of the engine is not here
+// but in DOCKER_HOST. The keys of [Sandbox] are read from this section too.
 type Docker struct {
 	// APITimeout is how long a call of the engine's API may take, pulls excepted, 1 to 315360000; a
 	// longer one counts as an engine that does not answer.

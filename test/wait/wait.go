@@ -1,7 +1,7 @@
 // Package wait bounds what tests wait for: conditions, channels, requests, connections and child processes, all by one [Patience].
 //
-// What a test waits for happens within moments on a quiet machine. The patience is far longer, so that a test fails for what is
-// wrong and not for a busy machine; a wait that fails names what it was for and the last state that it saw.
+// An event that a test waits for happens within moments on a quiet machine. The patience is far longer, so that a test fails for a
+// defect and not for a busy machine. A wait that fails names what it was for and the last state that it saw.
 package wait
 
 import (
@@ -60,7 +60,7 @@ func Client() *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: Patience()}
 }
 
-// Command returns a command that is killed when the [Context] of the test ends. What it leaves running does not keep the test from going
+// Command returns a command that is killed when the [Context] of the test ends. Processes that it leaves do not keep the test from going
 // on.
 func Command(t testing.TB, name string, args ...string) *exec.Cmd {
 	t.Helper()

@@ -56,8 +56,8 @@ func TestInVain(t *testing.T) {
 			wait.Until(t, "it is done", func() bool { return false })
 		}, "waited 4m0s in vain until it is done"},
 		"succeeds": {func(t testing.TB) {
-			wait.Succeeds(t, "it works", func() error { return errors.New("it is broken") })
-		}, "waited 4m0s in vain until it works: it is broken"},
+			wait.Succeeds(t, "it works", func() error { return errors.New("broken") })
+		}, "waited 4m0s in vain until it works: broken"},
 		"for": {func(t testing.TB) { wait.For(t, "the end", make(chan int)) }, "waited 4m0s in vain for the end"},
 	}
 	for name, test := range waits {

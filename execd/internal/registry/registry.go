@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// Registry has values of one kind. Its zero value is empty. It is safe for concurrent use.
+// Registry has values of one kind. The zero Registry is empty. It is safe for concurrent use.
 type Registry[T any] struct {
 	mu      sync.Mutex
 	values  map[string]T

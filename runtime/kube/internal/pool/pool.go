@@ -21,7 +21,7 @@
 // change a batch, no other batch gets the pods that the Pool has at that time.
 //
 // A used pod is deleted, or marked with the annotation sandbox.internal/recycling, before the
-// batch's record loses it; a finalizer keeps a deleted batch until then. What a cache shows that is
+// batch's record loses it; a finalizer keeps a deleted batch until then. A cached object that is
 // older than these writes is ignored.
 package pool
 
