@@ -95,7 +95,7 @@ func TestBoundRefuses(t *testing.T) {
 	if err == nil {
 		closeEngine(t, e)
 	}
-	if err == nil || !strings.Contains(err.Error(), "what sandboxes write cannot be bounded: a file system of 1 bytes: the size must be from 16777216 to") {
+	if err == nil || !strings.Contains(err.Error(), "cannot bound the writes of sandboxes: a file system of 1 bytes: the size must be from 16777216 to") {
 		t.Errorf("%v", err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/bundle"
+	"sandbox.internal/runtime/oci/internal/layout"
 )
 
 // The files below /etc that an engine and not the image provides. The container can write to them, so they lie on its disk: what bounds that
@@ -33,21 +34,19 @@ ff02::2	ip6-allrouters
 `
 
 // writeEtc writes them for the container. It may run beside what changes the container's record.
-func (s *startOperation) writeEtc() error {
-	e, c, joined, own := s.engine, s.container, s.joined, s.own
-	name := bundle.Hostname(c.id, s.spec.Network)
+func (s *start) writeEtc() error {
+	c, joined, own := s.container, s.joined, s.own
+	name := bundle.Hostname(c.ID, s.spec.Network)
 	hosts, resolv := localHosts, ""
 	if joined == nil && own == nil {
 		hosts += localHosts6
 	}
 	switch {
 	case joined != nil:
-		e.mu.Lock()
-		if run := joined.record.Run; run != nil && run.Network != nil {
+		if run := joined.Record().Run; run != nil && run.Network != nil {
 			hosts += hostLine(run.Network.Address, name)
 		}
-		e.mu.Unlock()
-		file, err := e.openEtc(joined, resolvFile)
+		file, err := openEtc(joined, resolvFile)
 		if err != nil {
 			return err
 		}
@@ -68,8 +67,9 @@ func (s *startOperation) writeEtc() error {
 			*content = string(read)
 		}
 	}
+	folder := diskPath(c, layout.Etc)
 	for file, content := range map[string]string{hostsFile: hosts, hostnameFile: name + "\n", resolvFile: resolv} {
-		if err := writeShared(filepath.Join(c.etcPath(), file), []byte(content)); err != nil {
+		if err := writeShared(filepath.Join(folder, file), []byte(content)); err != nil {
 			return err
 		}
 	}

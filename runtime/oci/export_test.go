@@ -2,24 +2,35 @@ package oci
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/oci/internal/layout"
 )
 
 // Volumes returns the names of the volumes and folders that carry all the labels.
 func (e *Engine) Volumes(_ context.Context, labels map[string]string) ([]string, error) {
 	var names []string
-	for folder, file := range map[string]string{e.layout.volumes(): volumeFile, e.layout.folders(): folderFile} {
+	for folder, file := range map[string]string{e.layout.Volumes(): "volume.json", e.layout.Folders(): "folder.json"} {
 		entries, err := os.ReadDir(folder)
 		if err != nil {
 			return nil, fmt.Errorf("list volumes: %w", err)
 		}
 		for _, entry := range entries {
-			found, err := readVolume(filepath.Join(folder, entry.Name(), file))
-			if err == nil && validName.MatchString(entry.Name()) && carries(found.Labels, labels) {
+			var found struct{ Labels map[string]string }
+			content, err := os.ReadFile(filepath.Join(folder, entry.Name(), file))
+			if err != nil || json.Unmarshal(content, &found) != nil || layout.CheckName("volume", entry.Name()) != nil {
+				continue
+			}
+			missing := false
+			for name, value := range labels {
+				got, ok := found.Labels[name]
+				missing = missing || !ok || got != value
+			}
+			if !missing {
 				names = append(names, entry.Name())
 			}
 		}
@@ -27,18 +38,18 @@ func (e *Engine) Volumes(_ context.Context, labels map[string]string) ([]string,
 	return names, nil
 }
 
-// RemoveVolume removes the volume, and the folder, of the name with what they hold. One that is gone is no error. It returns
+// RemoveVolume removes the volume, and the folder, of the name with what they hold. It succeeds when neither is there. It returns
 // [engine.ErrInvalid] while a container that has not been removed mounts it.
 func (e *Engine) RemoveVolume(_ context.Context, name string) error {
 	op := "remove volume " + name
-	if err := checkName("volume", name); err != nil {
+	if err := layout.CheckName("volume", name); err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
-	if user := e.userOf(func(m engine.Mount) bool { return m.Volume == name || m.Folder == name }); user != "" {
+	if user := e.containers.MountedBy(func(m engine.Mount) bool { return m.Volume == name || m.Folder == name }); user != "" {
 		return fmt.Errorf("%s: %w: container %s mounts it", op, engine.ErrInvalid, user)
 	}
-	for _, folder := range []string{e.layout.volumes(), e.layout.folders()} {
-		if err := e.trash.throw(filepath.Join(folder, name)); err != nil {
+	for _, folder := range []string{e.layout.Volumes(), e.layout.Folders()} {
+		if err := e.trash.Throw(filepath.Join(folder, name)); err != nil {
 			return fmt.Errorf("%s: %w", op, err)
 		}
 	}

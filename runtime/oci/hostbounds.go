@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/rs/zerolog"
 )
 
 // hostBound is a kernel parameter that bounds something for all containers together, or for all whose users are the host's.
@@ -25,19 +27,20 @@ var hostBounds = []hostBound{
 	{"kernel/pty/max", 1 << 16, false, "the pseudo terminals of this host, together with others"},
 }
 
-// raiseHostBounds raises those that are lower. A bound that cannot be raised is reported: then containers run all the same.
-func (e *Engine) raiseHostBounds() {
+// raiseHostBounds raises those that are lower; those of containers without a user namespace only where there can be such containers. A bound that
+// cannot be raised is reported: then containers run all the same.
+func raiseHostBounds(mode UserNamespaces, log zerolog.Logger) {
 	for _, bound := range hostBounds {
-		if bound.shared && e.options.UserNamespaces == UserNamespacesOn {
+		if bound.shared && mode == UserNamespacesOn {
 			continue // such a container runs a program of ours
 		}
 		parameter := strings.ReplaceAll(bound.name, "/", ".")
 		raised, err := raise(filepath.Join("/proc/sys", bound.name), bound.least)
 		switch {
 		case err != nil:
-			e.log.Warn().Err(err).Str("parameter", parameter).Msg("cannot raise a kernel parameter: one sandbox can use up " + bound.lost)
+			log.Warn().Err(err).Str("parameter", parameter).Msg("cannot raise a kernel parameter: one sandbox can use up " + bound.lost)
 		case raised:
-			e.log.Info().Str("parameter", parameter).Int64("value", bound.least).Msg("a kernel parameter is raised: sandboxes share what it bounds")
+			log.Info().Str("parameter", parameter).Int64("value", bound.least).Msg("raised a kernel parameter: sandboxes share what it bounds")
 		}
 	}
 }

@@ -7,20 +7,20 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/images"
+	"sandbox.internal/runtime/oci/internal/layout"
 )
 
 var _ engine.ImageStore = (*Engine)(nil)
 
 // EnsureImage implements [engine.Engine].
 func (e *Engine) EnsureImage(ctx context.Context, ref string, auth *engine.RegistryAuth, progress func(string)) (string, error) {
-	if e.closing.Err() != nil {
-		return "", closedError("get image " + ref)
+	if err := e.background.Check("get image " + ref); err != nil {
+		return "", err
 	}
 	id, err := e.images.Ensure(ctx, ref, auth, progress)
 	if err != nil {
@@ -31,8 +31,8 @@ func (e *Engine) EnsureImage(ctx context.Context, ref string, auth *engine.Regis
 
 // FindImage implements [engine.Engine].
 func (e *Engine) FindImage(_ context.Context, ref string) (engine.Image, error) {
-	if e.closing.Err() != nil {
-		return engine.Image{}, closedError("look for image " + ref)
+	if err := e.background.Check("look for image " + ref); err != nil {
+		return engine.Image{}, err
 	}
 	found, err := e.images.Find(ref)
 	if err != nil {
@@ -43,24 +43,24 @@ func (e *Engine) FindImage(_ context.Context, ref string) (engine.Image, error) 
 
 // ProveAccess implements [engine.Engine].
 func (e *Engine) ProveAccess(ctx context.Context, ref string, auth *engine.RegistryAuth) error {
-	if e.closing.Err() != nil {
-		return closedError("ask for image " + ref)
+	if err := e.background.Check("ask for image " + ref); err != nil {
+		return err
 	}
 	return e.images.Prove(ctx, ref, auth)
 }
 
 // ListImages implements [engine.ImageStore].
 func (e *Engine) ListImages(context.Context) ([]engine.Image, error) {
-	if e.closing.Err() != nil {
-		return nil, closedError("list images")
+	if err := e.background.Check("list images"); err != nil {
+		return nil, err
 	}
 	return e.describeImages(e.images.List()), nil
 }
 
 // LoadImages implements [engine.ImageStore].
 func (e *Engine) LoadImages(ctx context.Context, archive io.Reader) ([]engine.Image, error) {
-	if e.closing.Err() != nil {
-		return nil, closedError("load images")
+	if err := e.background.Check("load images"); err != nil {
+		return nil, err
 	}
 	loaded, err := e.images.Load(ctx, archive, nil)
 	if err != nil {
@@ -71,8 +71,8 @@ func (e *Engine) LoadImages(ctx context.Context, archive io.Reader) ([]engine.Im
 
 // RemoveImage implements [engine.ImageStore].
 func (e *Engine) RemoveImage(_ context.Context, ref string) error {
-	if e.closing.Err() != nil {
-		return closedError("remove image " + ref)
+	if err := e.background.Check("remove image " + ref); err != nil {
+		return err
 	}
 	if err := e.images.Remove(ref); errors.Is(err, engine.ErrImage) {
 		return fmt.Errorf("%w: %w", engine.ErrNotFound, err)
@@ -84,8 +84,8 @@ func (e *Engine) RemoveImage(_ context.Context, ref string) error {
 
 // PruneImages implements [engine.ImageStore].
 func (e *Engine) PruneImages(ctx context.Context, all bool) (engine.Pruned, error) {
-	if e.closing.Err() != nil {
-		return engine.Pruned{}, closedError("prune images")
+	if err := e.background.Check("prune images"); err != nil {
+		return engine.Pruned{}, err
 	}
 	freed, err := e.images.Prune(ctx, all)
 	pruned := engine.Pruned{Bytes: freed, Recent: e.images.Recent(all), Grace: e.options.Images.Grace}
@@ -96,7 +96,7 @@ func (e *Engine) PruneImages(ctx context.Context, all bool) (engine.Pruned, erro
 }
 
 func (e *Engine) describeImages(list []images.Image) []engine.Image {
-	using := e.imagesInUse()
+	using := e.containers.Images()
 	described := make([]engine.Image, len(list))
 	for i, image := range list {
 		described[i] = engine.Image{
@@ -125,7 +125,7 @@ func (e *Engine) LoadArchive(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	indexPath := filepath.Join(e.layout.data, "archives.json")
+	indexPath := e.layout.Archives()
 	known := map[string]loadedArchive{}
 	if content, err := os.ReadFile(indexPath); err == nil {
 		_ = json.Unmarshal(content, &known) // what cannot be read is loaded again
@@ -146,7 +146,7 @@ func (e *Engine) LoadArchive(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	return replaceFile(indexPath, content)
+	return layout.ReplaceFile(indexPath, content)
 }
 
 // hasImages reports whether all of them are here, under a name.

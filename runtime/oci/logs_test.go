@@ -68,7 +68,7 @@ func TestLogWithoutNotifications(t *testing.T) {
 		child := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestLogWithoutNotifications$", "-test.v")
 		child.Env = append(os.Environ(), inside+"=1")
 		output, err := child.CombinedOutput()
-		if err != nil || !strings.Contains(string(output), "they are looked at five times a second") {
+		if err != nil || !strings.Contains(string(output), "polling it five times a second") {
 			t.Errorf("%v\n%s", err, output)
 		}
 		return

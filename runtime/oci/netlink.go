@@ -3,51 +3,43 @@ package oci
 import (
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/internal/netlinkmem"
+	"sandbox.internal/runtime/oci/internal/containers"
 )
 
 // boundNetlink ends containers whose netlink sockets hold too much, until the Engine is closed.
-func (e *Engine) boundNetlink() { netlinkmem.Watch(e.closing, e.endHolders) }
+func (e *Engine) boundNetlink() { netlinkmem.Watch(e.background.Closing(), e.endHolders) }
 
 // endHolders kills every container whose netlink sockets hold too much. Of those that share a network it is the one that has joined.
 func (e *Engine) endHolders() {
-	for _, c := range e.networkUsers() {
-		held, err := netlinkmem.Of(c.pid)
+	for _, c := range networkUsers(e.containers.All()) {
+		held, err := netlinkmem.Of(c.Record().Run.Process.PID)
 		if err != nil || !held.TooMuch() {
 			continue // with an error it has ended
 		}
-		e.mu.Lock()
-		c.container.hoarded = true
-		e.mu.Unlock()
-		e.log.Warn().Str("container", c.container.name).Int64("bytes", held.Bytes).Int("sockets", held.Sockets).
-			Msg("the netlink sockets of the container hold memory of the host that no limit counts: it is ended")
-		if err := e.kill(c.container); err != nil {
-			e.log.Error().Err(err).Str("container", c.container.name).Msg("the container cannot be ended")
+		c.SetOverNetlink()
+		e.log.Warn().Str("container", c.Name).Int64("bytes", held.Bytes).Int("sockets", held.Sockets).
+			Msg("container killed: its netlink sockets hold memory of the host that no limit counts")
+		if err := e.processes.kill(c); err != nil {
+			e.log.Error().Err(err).Str("container", c.Name).Msg("cannot kill container")
 		}
 	}
 }
 
-// networkUser is a container and the first of its processes.
-type networkUser struct {
-	container *container
-	pid       int
-}
-
-// networkUsers returns a container for each network that is not the host's.
-func (e *Engine) networkUsers() []networkUser {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+// networkUsers returns a container that runs for each network that is not the host's.
+func networkUsers(all []*containers.Container) []*containers.Container {
+	specs := map[*containers.Container]engine.ContainerSpec{}
 	joined := map[string]bool{} // by id and name
-	for _, c := range e.byID {
-		if c.status() == engine.StatusRunning {
-			joined[c.record.Spec.Join] = true
+	for _, c := range all {
+		if c.Status() == engine.StatusRunning {
+			specs[c] = c.Record().Spec
+			joined[specs[c].Join] = true
 		}
 	}
-	var found []networkUser
-	for _, c := range e.byID {
-		if c.status() != engine.StatusRunning || c.record.Spec.Network == engine.NetworkHost || joined[c.id] || joined[c.name] {
-			continue
+	var found []*containers.Container
+	for c, spec := range specs {
+		if spec.Network != engine.NetworkHost && !joined[c.ID] && !joined[c.Name] {
+			found = append(found, c)
 		}
-		found = append(found, networkUser{c, c.record.Run.Process.PID})
 	}
 	return found
 }

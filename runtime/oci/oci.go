@@ -1,7 +1,7 @@
 // Package oci is an [engine.Engine] on an OCI runtime's command line: crun, runc or runsc, without a daemon of another project.
 //
 // Images, network, control groups and the runtime's configuration are each a package below this one. This package joins them: it keeps
-// the record of every container, decides in which order what is made at the kernel, and takes everything back. One process per data
+// the record of every container, decides in which order what is made at the kernel, and takes everything back. A single process per data
 // folder, the keeper, starts the runtimes and outlives the service; see docs/architecture.md.
 //
 // Everything that is made at the kernel has a record on the disk before it exists, so a service that was killed at any point finds at
@@ -15,7 +15,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -23,8 +22,14 @@ import (
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/bundle"
 	"sandbox.internal/runtime/oci/cgroup"
-	"sandbox.internal/runtime/oci/disk"
 	"sandbox.internal/runtime/oci/images"
+	"sandbox.internal/runtime/oci/internal/background"
+	"sandbox.internal/runtime/oci/internal/containerlog"
+	"sandbox.internal/runtime/oci/internal/containers"
+	"sandbox.internal/runtime/oci/internal/layout"
+	"sandbox.internal/runtime/oci/internal/sourcemounts"
+	"sandbox.internal/runtime/oci/internal/trash"
+	"sandbox.internal/runtime/oci/internal/volumes"
 	"sandbox.internal/runtime/oci/keeper"
 	"sandbox.internal/runtime/oci/network"
 	"sandbox.internal/runtime/oci/users"
@@ -40,7 +45,7 @@ const (
 
 // Options say where an Engine keeps what it makes, and what it runs containers with.
 type Options struct {
-	// Folder holds images, volumes and containers: an absolute path, made when it is missing, mode 0700. One Engine at a time uses it.
+	// Folder holds images, volumes and containers: an absolute path, made when it is missing, mode 0700. It is used by one Engine at a time.
 	Folder string
 	// RunFolder holds what is of no use after a reboot: the keeper's socket and the states of the runtimes. Absolute and, with the names
 	// in it, short enough for a socket, so at most 90 bytes. Empty means /run/sandbox-local/ and 8 digits of Folder's digest.
@@ -81,89 +86,55 @@ type ImageOptions struct {
 
 // Engine runs containers through an OCI runtime. Use [Open].
 type Engine struct {
-	options        Options
-	log            zerolog.Logger
-	layout         layout
-	bootID         string
-	lock           *os.File
-	images         *images.Store
-	network        *network.Network
-	keeper         *keeper.Client
-	cgroups        *cgroup.Tree
-	defaultRuntime bundle.Runtime // of containers that name none
-	changes        *changes
-
-	users   *users.Pool // nil when no container gets a user namespace
-	noUsers string      // why it is nil
-	// hostUsers says why the containers of a runtime, by its path, get none. It is not changed once the Engine is open.
-	hostUsers map[string]string
-
-	formatMu sync.Mutex
-	format   *disk.Format // of what a container writes; nil when that has no bound, and until there was room to try it
-
-	runtimesMu sync.Mutex
-	runtimes   map[string]bundle.Runtime // by the name that they were asked for with
-
-	// mu guards the fields below and the state of every container. Nothing blocks while it is held.
-	mu       sync.Mutex
-	byID     map[string]*container
-	byName   map[string]*container // also while one is being created, then without an entry in byID
-	watchers map[*watcher]struct{}
-	// networkReady is set once the network can be asked to detach; before, ends of containers are noted only.
-	networkReady bool
-
-	targetsMu sync.Mutex
-	targets   map[string]bool // the layers that mountTargets has made
-
-	// folderTurn holds one token: making folders is rare.
-	folderTurn chan struct{}
-	// volumeTurn holds one token: filling volumes is rare.
-	volumeTurn chan struct{}
-
-	opened     bool            // Open has succeeded
-	closing    context.Context // ends with Close
-	close      context.CancelFunc
-	background sync.WaitGroup
-	trash      *trash
+	options    Options
+	log        zerolog.Logger
+	layout     layout.Layout
+	lock       *os.File // of the data folder
+	opened     bool     // Open has succeeded
+	background *background.Group
+	trash      *trash.Trash
+	containers *containers.Registry
+	logs       *containerlog.Logs
+	images     *images.Store
+	volumes    *volumes.Store
+	runtimes   *runtimes
+	disks      *disks
+	users      *userNamespaces
+	cgroups    *cgroup.Tree
+	keeper     *keeper.Client
+	network    *network.Network
+	processes  *processes
+	launcher   *launcher
 }
 
 var _ engine.Engine = (*Engine)(nil)
 
 // Open makes an Engine on the folder, or takes up what another one left there.
 //
-// It proves first that this process may do what is needed, and names what is missing. Containers that run go on running. Starts and
-// removals that were cut off are undone and finished. What a container had made and has no record is removed.
+// It checks first that this process may do what is needed, and names what is missing. Containers that run go on running. Starts and
+// removals that were cut off are undone and finished. The remains of containers that have no record are removed.
 func Open(ctx context.Context, options Options) (_ *Engine, err error) {
 	if err := options.complete(); err != nil {
 		return nil, err
 	}
 	e := &Engine{
-		options: options, log: options.Logger, layout: newLayout(options),
-		runtimes: map[string]bundle.Runtime{},
-		byID:     map[string]*container{}, byName: map[string]*container{}, hostUsers: map[string]string{},
-		watchers:   map[*watcher]struct{}{},
-		folderTurn: make(chan struct{}, 1),
-		volumeTurn: make(chan struct{}, 1),
-		targets:    map[string]bool{},
+		options: options, log: options.Logger, layout: layout.Layout{Data: options.Folder, Run: options.RunFolder}, background: background.New(),
 	}
-	e.closing, e.close = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, e.Close())
 		}
 	}()
-	if err := e.prove(); err != nil {
+	if err := e.checkHost(); err != nil {
 		return nil, err
 	}
-	if e.lock, err = lockFolder(e.layout.data); err != nil {
+	if e.lock, err = e.layout.Lock(); err != nil {
 		return nil, err
 	}
-	if e.bootID, err = bootID(); err != nil {
-		return nil, err
-	}
-	e.changes = newChanges(e.log)
-	e.trash = newTrash(e.layout.trash(), e.log)
-	if err := e.proveDisk(ctx); err != nil {
+	e.trash = trash.New(e.layout.Trash(), e.log)
+	e.logs = containerlog.New(e.background.Closing(), e.log)
+	e.disks = &disks{folder: e.layout.Data, bytes: options.DiskBytes, trash: e.trash, log: e.log}
+	if err := e.disks.checkHost(ctx); err != nil {
 		return nil, err
 	}
 	if err := e.openParts(ctx); err != nil {
@@ -181,7 +152,7 @@ func (o *Options) complete() error {
 		}
 	}
 	if o.RunFolder == "" {
-		o.RunFolder = filepath.Join(runFolders, folderKey(o.Folder))
+		o.RunFolder = filepath.Join(layout.RunFolders, layout.Key(o.Folder))
 	}
 	if !filepath.IsAbs(o.RunFolder) || filepath.Clean(o.RunFolder) != o.RunFolder || len(o.RunFolder) > 90 {
 		return fmt.Errorf("run folder: %q is not an absolute, clean path of at most 90 bytes", o.RunFolder)
@@ -206,86 +177,119 @@ func (o *Options) complete() error {
 
 // openParts opens what the engine is made of, in the order in which recovery needs it: the records, the control groups that running
 // containers are in, the keeper, which reports what ended meanwhile, and the network, which keeps what the running ones have.
-func (e *Engine) openParts(ctx context.Context) error {
-	var err error
-	if err = e.loadRecords(); err != nil {
+func (e *Engine) openParts(ctx context.Context) (err error) {
+	if e.containers, err = containers.Open(e.layout, e.trash, e.background, e.log); err != nil {
 		return err
 	}
-	if err = e.openUsers(); err != nil {
+	makers := namespaceMakers(func() *keeper.Client { return e.keeper })
+	e.users, err = openUserNamespaces(e.options.UserNamespaces, e.layout.Data, makers, e.containers.All(), e.log)
+	if err != nil {
 		return err
 	}
-	e.raiseHostBounds()
-	if e.cgroups, err = cgroup.Open(cgroupName(e.layout.data)); err != nil {
+	raiseHostBounds(e.options.UserNamespaces, e.log)
+	if e.cgroups, err = cgroup.Open(cgroupName(e.layout.Data)); err != nil {
 		return fmt.Errorf("control groups: %w", err)
 	}
+	if err := e.openImages(); err != nil {
+		return fmt.Errorf("images: %w", err)
+	}
+	e.volumes = volumes.New(e.layout, e.trash, e.containers, e.images, e.log)
+	e.processes = &processes{layout: e.layout, cgroups: e.cgroups, runtimes: e.runtimes, closing: e.background.Closing()}
+	ends := &ends{log: e.log, background: e.background, containers: e.containers, cgroups: e.cgroups, disks: e.disks}
+	if err := e.openKeeper(ctx, ends.exited); err != nil {
+		return err
+	}
+	e.users.prepare()
+	e.launcher = &launcher{
+		log: e.log, layout: e.layout, background: e.background, containers: e.containers, ends: ends, processes: e.processes,
+		runtimes: e.runtimes, cgroups: e.cgroups, keeper: e.keeper, volumes: e.volumes, disks: e.disks,
+		sources: sourcemounts.New(e.layout, e.keeper, e.log),
+		targets: &targets{folder: e.layout.Targets(), made: map[string]bool{}}, users: e.users,
+	}
+	if e.launcher.bootID, err = bootID(); err != nil {
+		return err
+	}
+	recovery := recovery{e.launcher}
+	inUse, err := recovery.adoptRunning(ctx)
+	if err != nil {
+		return err
+	}
+	if err := e.openNetwork(ctx, inUse); err != nil {
+		return fmt.Errorf("network: %w", err)
+	}
+	e.launcher.network = e.network
+	ends.network.Store(e.network)
+	if err := recovery.run(ctx); err != nil {
+		return err
+	}
+	err = e.users.checkHost(ctx, e.runtimes.all(), func(ctx context.Context, runtime bundle.Runtime) error {
+		return e.launcher.testUserNamespace(ctx, e.options.Keeper, runtime)
+	})
+	if err != nil {
+		return err
+	}
+	e.background.Run(e.boundNetlink)
+	return nil
+}
+
+func (e *Engine) openImages() (err error) {
 	e.images, err = images.Open(images.Options{
-		Folder: e.layout.images(), MaxBytes: e.options.Images.MaxBytes, Grace: e.options.Images.Grace,
+		Folder: e.layout.Images(), MaxBytes: e.options.Images.MaxBytes, Grace: e.options.Images.Grace,
 		Mirrors: e.options.Images.Mirrors, Insecure: e.options.Images.Insecure,
 		Internal: e.options.Images.Internal,
 		Never: func(address netip.AddrPort, listed bool) bool {
 			return e.network != nil && e.network.Sandboxed(address, listed)
 		},
-		InUse: e.imagesInUse, Keep: e.options.Images.Keep, Logger: e.log,
+		InUse: e.containers.Images, Keep: e.options.Images.Keep, Logger: e.log,
+	})
+	return err
+}
+
+// openKeeper connects to the keeper, and starts one if none runs.
+func (e *Engine) openKeeper(ctx context.Context, exited func(id string, end keeper.End)) error {
+	group, err := e.cgroups.Make(keeperGroup, engine.Resources{})
+	if err != nil {
+		return fmt.Errorf("control group of the keeper: %w", err)
+	}
+	e.keeper, err = keeper.Open(ctx, keeper.Options{
+		Program: e.options.Keeper, Folder: e.layout.Run, CgroupFolders: group.Folders(), Logger: e.log, Exited: exited,
 	})
 	if err != nil {
-		return fmt.Errorf("images: %w", err)
+		return fmt.Errorf("keeper: %w", err)
 	}
-	if err := e.openKeeper(ctx); err != nil {
-		return err
-	}
-	if e.users != nil {
-		e.users.Prepare()
-	}
-	inUse, err := e.adoptRunning(ctx)
-	if err != nil {
-		return err
-	}
+	return checkSameMount(e.layout)
+}
+
+func (e *Engine) openNetwork(ctx context.Context, inUse []network.Attachment) (err error) {
 	e.network, err = network.Open(ctx, network.Options{
-		Bridge: e.options.Bridge, Subnet: e.options.Subnet, Folder: filepath.Join(e.layout.data, "network"), Shared: runFolders,
+		Bridge: e.options.Bridge, Subnet: e.options.Subnet, Folder: e.layout.Network(), Shared: layout.RunFolders,
 		Ready: max(0, e.options.Ready), Quarantine: e.options.Quarantine, Logger: e.log,
 	}, inUse)
 	if err != nil {
-		return fmt.Errorf("network: %w", err)
+		return err
 	}
 	if problem := e.network.Problem(); problem != "" {
 		e.log.Warn().Msg("network: " + problem)
 	}
-	if err := e.recover(ctx); err != nil {
-		return err
-	}
-	if err := e.proveUsers(ctx); err != nil {
-		return err
-	}
-	e.inBackground(e.boundNetlink)
 	return nil
 }
 
-// inBackground calls a function behind the request. Close waits for it; when the Engine is being closed, so does the request.
-func (e *Engine) inBackground(call func()) {
-	e.mu.Lock()
-	closing := e.closing.Err() != nil
-	if !closing {
-		e.background.Go(call)
-	}
-	e.mu.Unlock()
-	if closing {
-		call()
-	}
-}
+// cgroupName is the name of the control group that the containers of a data folder are in.
+func cgroupName(data string) string { return "sandbox-" + layout.Key(data) }
 
 // Problem says why containers do not reach the network, and what to type; "" when nothing is known to be wrong.
 func (e *Engine) Problem() string { return e.network.Problem() }
 
+// HostUsers says why the users of containers are the host's, when those of the default runtime are; "" when they are not.
+func (e *Engine) HostUsers() string { return e.users.hostUsers(e.runtimes.standard) }
+
 // Close implements [engine.Engine]. Containers and the keeper go on; without a container, the keeper ends and nothing is left at the kernel.
 func (e *Engine) Close() error {
-	e.mu.Lock()
-	e.close() // nothing begins in the background any more
-	unused := e.opened && len(e.byName) == 0
-	e.mu.Unlock()
-	e.background.Wait()
+	e.background.Close() // nothing begins in the background any more
+	unused := e.opened && e.containers.Empty()
 	var errs []error
 	if e.trash != nil {
-		e.trash.stop()
+		e.trash.Stop()
 	}
 	if e.network != nil {
 		e.network.Close()
@@ -294,17 +298,19 @@ func (e *Engine) Close() error {
 		errs = append(errs, e.keeper.Close())
 	}
 	if e.users != nil {
-		e.users.Close()
+		e.users.close()
 	}
-	errs = append(errs, e.closeDisks())
+	if e.containers != nil {
+		errs = append(errs, e.disks.close(e.containers.All()))
+	}
 	if unused {
 		errs = append(errs, e.dismantle())
 	}
 	if e.images != nil {
 		errs = append(errs, e.images.Close())
 	}
-	if e.changes != nil {
-		errs = append(errs, e.changes.stop())
+	if e.logs != nil {
+		errs = append(errs, e.logs.Close())
 	}
 	if e.lock != nil {
 		errs = append(errs, e.lock.Close())
@@ -318,5 +324,6 @@ func (e *Engine) dismantle() error {
 	if err := e.cgroups.Group(keeperGroup).Remove(); err != nil {
 		return fmt.Errorf("end the keeper: %w", err)
 	}
-	return errors.Join(e.cgroups.Close(), e.layout.removeRun(), users.ReleaseBlock(claims, e.layout.data))
+	return errors.Join(
+		e.cgroups.Close(), keeper.RemoveFiles(e.layout.Run), e.layout.RemoveRun(), users.ReleaseBlock(layout.Claims, e.layout.Data))
 }

@@ -7,10 +7,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/runtime/oci/bundle"
+	"sandbox.internal/runtime/oci/internal/layout"
 )
 
 // What the OCI runtime mounts something on has to be there, and it makes what the image lacks. On an overlay it does so on the disk, together
@@ -21,19 +23,19 @@ import (
 const manyLayers = 128
 
 // layers returns the layers of the container's root file system, lowest first.
-func (s *startOperation) layers() ([]string, error) {
-	if s.trial || len(s.image.Layers) >= manyLayers { // the image of a trial lies elsewhere
+func (s *start) layers() ([]string, error) {
+	if s.test || len(s.image.Layers) >= manyLayers { // the image of a test lies elsewhere
 		return slices.Clone(s.image.Layers), nil
 	}
-	targets, err := s.engine.mountTargets(s.folderTargets())
+	mountedOn, err := s.targets.layer(s.folderTargets())
 	if err != nil {
 		return nil, err
 	}
-	return append([]string{targets}, s.image.Layers...), nil
+	return append([]string{mountedOn}, s.image.Layers...), nil
 }
 
 // folderTargets returns where the container has folders of the service's, which are the same in many containers.
-func (s *startOperation) folderTargets() []string {
+func (s *start) folderTargets() []string {
 	var targets []string
 	for _, m := range s.spec.Mounts {
 		if m.Folder != "" {
@@ -44,16 +46,24 @@ func (s *startOperation) folderTargets() []string {
 	return targets
 }
 
-// mountTargets returns the layer with what every container has mounts on, and with these folders. It is made when it is missing, and then kept.
-func (e *Engine) mountTargets(folders []string) (string, error) {
+// targets makes the layers with what containers have mounts on.
+type targets struct {
+	folder string
+
+	mu   sync.Mutex
+	made map[string]bool // the layers that are complete
+}
+
+// layer returns the layer with what every container has mounts on, and with these folders. It is made when it is missing, and then kept.
+func (t *targets) layer(folders []string) (string, error) {
 	sum := sha256.Sum256([]byte(strings.Join(folders, "\x00")))
-	layer := filepath.Join(e.layout.targets(), hex.EncodeToString(sum[:8]))
-	e.targetsMu.Lock()
-	defer e.targetsMu.Unlock()
-	if e.targets[layer] {
+	layer := filepath.Join(t.folder, hex.EncodeToString(sum[:8]))
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.made[layer] {
 		return layer, nil
 	}
-	if err := os.MkdirAll(e.layout.targets(), folderMode); err != nil {
+	if err := os.MkdirAll(t.folder, layout.FolderMode); err != nil {
 		return "", err
 	}
 	if err := makeFolders(layer, append([]string{"/dev", "/proc", "/sys", "/etc"}, folders...)); err != nil {
@@ -64,7 +74,7 @@ func (e *Engine) mountTargets(folders []string) (string, error) {
 			return "", err
 		}
 	}
-	e.targets[layer] = true
+	t.made[layer] = true
 	return layer, nil
 }
 
@@ -89,24 +99,21 @@ func makeFolders(layer string, folders []string) error {
 	return nil
 }
 
-// openWays gives the container's own layer the folders on the way to the service's that its user could not pass otherwise, such as a closed /opt:
+// makeClosedWays gives the container's own layer the folders on the way to the service's that its user could not pass otherwise, such as a closed /opt:
 // the container's program is there.
-func (s *startOperation) openWays() error {
+func (s *start) makeClosedWays() error {
 	targets := s.folderTargets()
-	if s.trial || len(targets) == 0 {
+	if s.test || len(targets) == 0 {
 		return nil
 	}
 	ways, err := bundle.ClosedWays(s.image.Layers, s.image.Config.User, targets)
 	if err != nil {
 		return err
 	}
-	upper := s.container.at.upper()
-	if s.container.disk != nil {
-		upper = s.container.disk.Path(upperFolder)
-	}
+	upper := diskPath(s.container, layout.Upper)
 	for _, way := range ways {
 		at := filepath.Join(upper, way.Path)
-		err := os.Mkdir(at, folderMode)
+		err := os.Mkdir(at, layout.FolderMode)
 		if err == nil {
 			err = os.Chown(at, way.UID, way.GID)
 		}

@@ -14,11 +14,6 @@ import (
 	"testing"
 )
 
-// languageExceptions are directories whose texts are not checked, and why.
-var languageExceptions = map[string]string{
-	"runtime/oci/...": "the texts change with the division of the package into smaller ones",
-}
-
 var (
 	// messageSubject is a beginning of a message that names neither an action nor a thing.
 	messageSubject = regexp.MustCompile(
@@ -45,11 +40,6 @@ func TestLanguage(t *testing.T) {
 			return fs.SkipDir
 		case entry.IsDir() || !strings.HasSuffix(name, ".go"):
 			return nil
-		}
-		for exception := range languageExceptions {
-			if matchesAny([]string{exception}, filepath.ToSlash(filepath.Dir(name))) {
-				return nil
-			}
 		}
 		for _, fault := range languageFaults(t, name, nil) {
 			t.Error(fault)

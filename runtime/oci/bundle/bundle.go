@@ -25,7 +25,7 @@ type Input struct {
 	// NetNS is the path of the network namespace; empty for the host's with [engine.NetworkHost], and
 	// for a new one with [engine.NetworkNone].
 	NetNS  string
-	Mounts []Mount // what Spec.Mounts stands for
+	Mounts []Mount // the mounts that Spec.Mounts stands for
 	// Users are the host's ids that those of the container are, in a user namespace of its own; none
 	// without one. Then RootFS and the sources of mounts are reached by the first of them, and show the
 	// container's files as theirs. The kernel parameters of NetNS are set already.
@@ -77,8 +77,8 @@ type Mount struct {
 // configFile is the name that the runtime specification gives.
 const configFile = "config.json"
 
-// Write writes dir/config.json. Its errors wrap [engine.ErrInvalid] when the container cannot be as
-// the input wants it. What [Check] refuses is refused here too.
+// Write writes dir/config.json. The errors wrap [engine.ErrInvalid] when the container cannot be as
+// the input wants it. Write refuses everything that [Check] refuses.
 func Write(dir string, in Input) error {
 	if err := Check(in); err != nil {
 		return err

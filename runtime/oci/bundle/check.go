@@ -16,7 +16,7 @@ const (
 )
 
 // Check refuses what can be refused before anything of the container exists, as Docker's create call
-// does, of a Spec that passes its own check. Its errors wrap [engine.ErrInvalid]. It needs Spec,
+// does, of a Spec that passes its own check. The errors wrap [engine.ErrInvalid]. It needs Spec,
 // Image and Runtime only.
 func Check(in Input) error {
 	for _, check := range []func(Input) error{

@@ -23,7 +23,7 @@ const killFreeze = time.Second
 const removeTime = 10 * time.Second
 
 // Kill sends SIGKILL to every process of the group and of groups below it, frozen or not, and does
-// not wait for their end. A group that is gone is no error.
+// not wait for their end. Killing a group that is gone succeeds.
 func (g Group) Kill() error {
 	if err := g.check(); err != nil {
 		return err
@@ -91,8 +91,8 @@ func (g Group) Empty() (bool, error) {
 	return empty, err
 }
 
-// Remove kills what is left in the group and removes it, within 10 s. A group that is gone is no
-// error.
+// Remove kills what is left in the group and removes it, within 10 s. Removing a group that is gone
+// succeeds.
 func (g Group) Remove() error {
 	if err := g.check(); err != nil {
 		return err

@@ -199,7 +199,7 @@ func (m mount) make(base, name string) (hierarchy, error) {
 }
 
 // makeFolder makes a group that every user may read, whatever the service's mask is: a container's root with users of its own owns no file of the
-// host. It is no error when there is one.
+// host. Making a group that exists succeeds.
 func makeFolder(folder string) error {
 	if err := os.Mkdir(folder, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err

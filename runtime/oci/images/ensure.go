@@ -239,7 +239,7 @@ func (s *Store) addName(n named) error {
 	return nil
 }
 
-// Remove takes a name away, or all names of the image with this id. Its content goes with [Store.Prune]. It returns [engine.ErrImage]
+// Remove takes a name away, or all names of the image with this id. The content goes with [Store.Prune]. It returns [engine.ErrImage]
 // when there is no such name or image, and [engine.ErrImageInUse] for a name of [Options].Keep; then it removes nothing.
 func (s *Store) Remove(refOrID string) error {
 	var remove func(named) bool

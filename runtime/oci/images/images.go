@@ -1,8 +1,8 @@
 // Package images keeps images of containers on this host: it pulls them from registries or loads them from archives, and unpacks each
 // layer once, into a folder that overlayfs mounts.
 //
-// What a Store has written is complete or does not count: parts are made in a folder of their own and renamed when their digests have been
-// checked. Nothing waits for the disk; a [Store] syncs behind what it writes. Until then a layer carries the id of the boot that wrote it,
+// Everything that a Store has written is complete or does not count: parts are made in a folder of their own and renamed when their digests have been
+// checked. No operation waits for the disk; a [Store] syncs behind what it writes. Until then a layer carries the id of the boot that wrote it,
 // and after a crash of the host it is removed.
 package images
 
@@ -33,7 +33,7 @@ import (
 
 // Options configure a [Store].
 type Options struct {
-	Folder   string              // absolute; made when it is missing. One Store at a time uses it
+	Folder   string              // absolute; made when it is missing, used by one Store at a time
 	MaxBytes int64               // bound of layers and configurations on the disk together; 0 means none. See [Store.Prune]
 	Grace    time.Duration       // how long what is not used stays before Prune removes it
 	Mirrors  map[string][]string // host of a registry, e.g. docker.io -> hosts that are asked before it
@@ -80,7 +80,7 @@ const (
 	maxConfigEntries = 10_000  // variables, arguments and labels
 )
 
-// Store is a folder with images. Its methods may be called from several goroutines at once.
+// Store is a folder with images. It is safe for concurrent use.
 type Store struct {
 	folders
 	maxBytes int64
@@ -192,7 +192,7 @@ func Open(o Options) (*Store, error) {
 	return s, nil
 }
 
-// Close cancels pulls, loads and prunes that are under way, waits for their end, and makes what was written safe on the disk. Its error is that
+// Close cancels pulls, loads and prunes that are under way, waits for their end, and makes what was written safe on the disk. The error is that
 // of the disk: images may then be missing after the host's next start.
 func (s *Store) Close() error {
 	s.mu.Lock()

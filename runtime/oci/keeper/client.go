@@ -24,7 +24,7 @@ const (
 )
 
 // Client is the service's connection to the keeper. When the keeper ends it starts another one, which watches the same containers.
-// Its methods may be called from several goroutines at once.
+// It is safe for concurrent use.
 type Client struct {
 	options Options
 	slots   chan struct{} // one element per launch or user namespace that the keeper works on
@@ -198,8 +198,8 @@ func (c *Client) launch(ctx context.Context, via *link, l *Launch) (Process, err
 	}
 }
 
-// Forget drops a container, whose end is no longer of interest. Its output is not moved to the log any more. One that is not known is no
-// error.
+// Forget drops a container, whose end is no longer of interest. The output is not moved to the log any more. Forgetting a container
+// that is not known succeeds.
 func (c *Client) Forget(id string) error {
 	c.release(id)
 	c.mu.Lock()

@@ -98,7 +98,7 @@ type Stage string
 
 // The stages of a launch, in order.
 const (
-	StageOutput Stage = "output" // its FIFO, exit file and log
+	StageOutput Stage = "output" // the FIFO, the exit file and the log
 	StageMount  Stage = "mount"
 	StageRun    Stage = "run" // of the runtime's command
 )

@@ -63,7 +63,7 @@ func (l *logFile) renameStamps() {
 	}
 }
 
-// ReadStamps returns the stamps beside a log file, in order. None is no error.
+// ReadStamps returns the stamps beside a log file, in order, none if there is no such file.
 func ReadStamps(log string) ([]Stamp, error) {
 	content, err := os.ReadFile(log + stampsSuffix)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {

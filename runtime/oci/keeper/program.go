@@ -126,7 +126,7 @@ func ListenerPID(folder string) (int, error) {
 	return int(peer.Pid), nil
 }
 
-// RemoveFiles removes what keepers have left in the folder, in which none runs any more. What is missing is no error.
+// RemoveFiles removes what keepers have left in the folder, in which none runs any more. Files that are missing are ignored.
 func RemoveFiles(folder string) error {
 	var errs []error
 	for _, name := range []string{socketName, lockName, stderrName} {

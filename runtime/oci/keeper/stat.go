@@ -54,7 +54,7 @@ func ParentOf(pid int) (int, error) {
 	return found.parent, err
 }
 
-// Alive reports whether the process still is, and is not another one with its number. One that has ended and was not waited for counts.
+// Alive reports whether the process still is, and is not another one with its number. A process that has ended and was not waited for counts.
 func (p Process) Alive() bool {
 	found, err := readStat(p.PID)
 	return err == nil && found.start == p.StartTime

@@ -154,7 +154,7 @@ func (n *Network) Started(container string) {
 }
 
 // Detach closes the container's ports and cuts its namespace off. The kernel removes the namespace
-// some time after its last process ended. A container that is not attached is no error.
+// some time after its last process ended. Detaching a container that is not attached succeeds.
 func (n *Network) Detach(container string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

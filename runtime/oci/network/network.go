@@ -5,9 +5,9 @@
 // sandboxes (their bridge ports are isolated, and the table drops what would be forwarded between
 // them), other containers of the host, or the host itself, but for a name server that runs there.
 //
-// Nothing here has to be removed after a crash for the sake of the kernel: a namespace has no mount,
-// it lives as long as a descriptor or a process holds it, and its veth pair goes with it. What the
-// table has is rewritten by [Open]. Namespaces have no IPv6, and ports are published for IPv4 only.
+// A crash leaves no object that the kernel keeps for ever: a namespace has no mount, it lives as long
+// as a descriptor or a process holds it, and its veth pair goes with it. The content of the table is
+// rewritten by [Open]. Namespaces have no IPv6, and ports are published for IPv4 only.
 //
 // No program is run: everything is done over netlink and /proc.
 package network
@@ -35,7 +35,7 @@ type Options struct {
 	// name that this package did not make is refused.
 	Bridge string
 	// Subnet is the range of the containers' addresses, IPv4, /8 to /29; the first address is the
-	// bridge's. One that the host has another route to, or to a part of it, is refused. The zero value
+	// bridge's. A range that the host has another route to, or to a part of it, is refused. The zero value
 	// takes the first of a list of private ranges that no route of the host overlaps. A bridge with
 	// running containers keeps the range that it has.
 	Subnet netip.Prefix
@@ -72,7 +72,7 @@ type Namespace struct {
 	Nameservers []string
 }
 
-// Network is an open network. Its methods may be called from several goroutines at once.
+// Network is an open network. It is safe for concurrent use.
 type Network struct {
 	options Options
 	log     zerolog.Logger

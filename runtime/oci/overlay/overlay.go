@@ -14,7 +14,7 @@ import (
 	"sandbox.internal/runtime/oci/thread"
 )
 
-// Overlay is an overlay file system. Its folders exist. Their paths are absolute, may be of any length and have any characters in them, and
+// Overlay is an overlay file system. The folders exist. Their paths are absolute, may be of any length and have any characters in them, and
 // do not show in a container's /proc/mounts.
 type Overlay struct {
 	Lower []string // the layers, lowest first
@@ -59,7 +59,7 @@ func (o Overlay) mount(target string) error {
 	})
 }
 
-// Open returns the file system as a folder to read from. Its mount is at no path: it goes when the file is closed.
+// Open returns the file system as a folder to read from. The mount is at no path: it goes when the file is closed.
 func (o Overlay) Open() (*os.File, error) {
 	if !takesEachLayer() {
 		return o.openAside()

@@ -45,7 +45,7 @@ type Makers struct {
 	Container func(ids []syscall.SysProcIDMap, owner int) (*os.File, error)
 }
 
-// Pool has the ranges of one service. Its methods may be called from several goroutines at once.
+// Pool has the ranges of one service. It is safe for concurrent use.
 type Pool struct {
 	block int // where its ranges begin
 	count int
@@ -277,8 +277,8 @@ func (p *Pool) take(first int) Range {
 	return Range{First: first, Namespace: p.namespaces[first]}
 }
 
-// Release makes the range of a container available again. No process and no record of the container may be left. One that is not taken is no
-// error.
+// Release makes the range of a container available again. No process and no record of the container may be left. Releasing a range
+// that is not taken succeeds.
 func (p *Pool) Release(first int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

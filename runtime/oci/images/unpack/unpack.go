@@ -44,7 +44,7 @@ type Result struct {
 // folder holds a part of the layer. It needs root, with CAP_MKNOD and CAP_SYS_ADMIN. ctx ends it between two writes.
 //
 // Long runs of zeros become holes of files, which take nothing of the disk. reserve, if not nil, is called before n more bytes are taken of
-// it, in the sum [Result].Bytes and what is free again when Layer returns. Its error ends the unpacking.
+// it, in the sum [Result].Bytes and what is free again when Layer returns. An error of it ends the unpacking.
 func Layer(ctx context.Context, folder string, archive io.Reader, limits *Limits, reserve func(n int64) error) (Result, error) {
 	root, err := unix.Open(folder, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -15,25 +15,25 @@ import (
 	"sandbox.internal/runtime/oci/keeper"
 )
 
-// keeperRestart is how long another keeper is waited for after one was killed.
+// keeperRestart bounds the wait for another keeper after one was killed.
 const keeperRestart = 5 * time.Second
 
-// killLeftOver kills what a keeper that was killed has left in its own control group: runtimes, and containers that they had not moved to
+// killOrphans kills what a keeper that was killed has left in its own control group: runtimes, and containers that they had not moved to
 // theirs yet. What belongs to the keeper that runs now are its descendants.
-func (e *Engine) killLeftOver(ctx context.Context) error {
+func (l *launcher) killOrphans(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, keeperRestart)
 	defer cancel()
-	current, err := keeper.ListenerPID(e.layout.run)
+	current, err := keeper.ListenerPID(l.layout.Run)
 	for err != nil {
 		select { // nothing reports that the new one listens
 		case <-time.After(10 * time.Millisecond):
-			current, err = keeper.ListenerPID(e.layout.run)
+			current, err = keeper.ListenerPID(l.layout.Run)
 		case <-ctx.Done():
 			return fmt.Errorf("keeper: %w", err)
 		}
 	}
 	var errs []error
-	for _, folder := range e.cgroups.Group(keeperGroup).Folders() {
+	for _, folder := range l.cgroups.Group(keeperGroup).Folders() {
 		content, err := os.ReadFile(filepath.Join(folder, "cgroup.procs"))
 		if err != nil {
 			errs = append(errs, err)

@@ -1,4 +1,11 @@
-package oci
+// Package sourcemounts makes visible to the OCI runtime, in the keeper's mount namespace, what a container is made of.
+//
+// The OCI runtime follows the paths of mounts by itself, later, in the keeper's mount namespace. Both are dangerous for paths that a
+// container can write to: it could put a symbolic link there in between. And a mount that the host got after the keeper was started is not
+// seen there at all. So the service opens the source of a mount, without following anything where a container can write, and moves a mount of
+// it to a path of its own in the keeper's namespace, which the runtime is given instead. The path lies in a small file system that exists only
+// there: if the keeper is replaced in between, the path does not exist and the start fails.
+package sourcemounts
 
 import (
 	"errors"
@@ -6,28 +13,67 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
+	"sandbox.internal/runtime/oci/internal/layout"
+	"sandbox.internal/runtime/oci/keeper"
 	"sandbox.internal/runtime/oci/thread"
 )
 
-const sourceMountsOptions = "size=64k,nr_inodes=1k,mode=0711"
+const tmpfsOptions = "size=64k,nr_inodes=1k,mode=0711"
 
-// sourceMounts are the mounts of what one container is made of, in the keeper's mount namespace. They are below a folder that is named by the
-// container's id, and so needs no record.
-type sourceMounts struct {
-	folder string
-	users  *os.File // the user namespace that has the ids of what is attached; nil for the host's
-	names  []string
-	trees  []*os.File // detached mounts, of the same number
-	sys    string     // path of a sysfs to make; empty for none
+// Mounter attaches mounts in the keeper's mount namespace.
+type Mounter struct {
+	layout layout.Layout
+	keeper *keeper.Client
+	log    zerolog.Logger
+}
+
+// New returns a Mounter of an Engine's keeper.
+func New(l layout.Layout, k *keeper.Client, log zerolog.Logger) *Mounter {
+	return &Mounter{layout: l, keeper: k, log: log}
+}
+
+// Set has the mounts of what one container is made of. They are below a folder that is named by the container's id, and so need no record.
+type Set struct {
+	mounter *Mounter
+	folder  string
+	users   *os.File // the user namespace that has the ids of what is attached; nil for the host's
+	names   []string
+	trees   []*os.File // detached mounts, of the same number
+	sys     string     // path of a sysfs to make; empty for none
 	// network has this thread enter the network that it shows.
 	network func() error
 }
 
-// add clones the mount of what open opens, and returns the path that it will have. flags are 0 or AT_RECURSIVE; attributes are set with the
-// users.
-func (m *sourceMounts) add(name string, open func() (*os.File, error), flags uint, attributes uint64) (path string, err error) {
+// NewSet returns the Set of a container, without mounts. The files are shown as those of users, unless that is nil. The caller calls Close.
+func (m *Mounter) NewSet(id string, users *os.File) *Set {
+	return &Set{mounter: m, folder: m.layout.Mounts(id), users: users}
+}
+
+// FixedOwnersError is the error of a source whose files cannot be shown as those of a user namespace.
+type FixedOwnersError struct {
+	path string
+	err  error
+}
+
+// Error implements error.
+func (f *FixedOwnersError) Error() string {
+	kind := "its file system"
+	var info unix.Statfs_t
+	if err := unix.Statfs(f.path, &info); err == nil {
+		kind = fmt.Sprintf("its file system (%#x in statfs)", info.Type)
+	}
+	return fmt.Sprintf("%s: %s, or how it is mounted, cannot show other owners in a user namespace: %v", f.path, kind, f.err)
+}
+
+// Unwrap returns the kernel's error.
+func (f *FixedOwnersError) Unwrap() error { return f.err }
+
+// Add clones the mount of what open opens, and returns the path that it will have. flags are 0 or AT_RECURSIVE; attributes are set together
+// with the users. The error is a [*FixedOwnersError] when the owners cannot be shown as those of users.
+func (m *Set) Add(name string, open func() (*os.File, error), flags uint, attributes uint64) (path string, err error) {
 	source, err := open()
 	if err != nil {
 		return "", err
@@ -37,11 +83,11 @@ func (m *sourceMounts) add(name string, open func() (*os.File, error), flags uin
 	if err != nil {
 		return "", err
 	}
-	return m.keep(name, tree, flags, attributes)
+	return m.AddMount(name, tree, flags, attributes)
 }
 
-// keep takes a mount that is nowhere yet, and returns the path that it will have.
-func (m *sourceMounts) keep(name string, tree *os.File, flags uint, attributes uint64) (path string, err error) {
+// AddMount is Add for a mount that is attached nowhere yet, which the Set closes.
+func (m *Set) AddMount(name string, tree *os.File, flags uint, attributes uint64) (path string, err error) {
 	m.names, m.trees = append(m.names, name), append(m.trees, tree)
 	// A clone of a shared mount is its peer: its removal would unmount what is mounted below on the host, too.
 	private := unix.MountAttr{Propagation: unix.MS_PRIVATE}
@@ -52,7 +98,7 @@ func (m *sourceMounts) keep(name string, tree *os.File, flags uint, attributes u
 		attributes := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP | attributes, Userns_fd: uint64(m.users.Fd())}
 		if err := unix.MountSetattr(int(tree.Fd()), "", unix.AT_EMPTY_PATH|flags, &attributes); err != nil {
 			if err == unix.EINVAL || err == unix.EPERM { // which its file system decides, and a mount that translates already
-				return "", &fixedIDs{path: tree.Name(), err: err}
+				return "", &FixedOwnersError{path: tree.Name(), err: err}
 			}
 			return "", fmt.Errorf("map the owners of %s: %w", tree.Name(), err)
 		}
@@ -60,31 +106,33 @@ func (m *sourceMounts) keep(name string, tree *os.File, flags uint, attributes u
 	return filepath.Join(m.folder, name), nil
 }
 
-func (m *sourceMounts) addSys(network func() error) (path string) {
+// AddSys adds a sysfs, and returns the path that it will have. network has the thread enter the network that the sysfs shows.
+func (m *Set) AddSys(network func() error) (path string) {
 	m.sys, m.network = filepath.Join(m.folder, "sys"), network
 	return m.sys
 }
 
-func (m *sourceMounts) close() {
+// Close closes the mounts. Those that were attached stay.
+func (m *Set) Close() {
 	for _, tree := range m.trees {
 		_ = tree.Close()
 	}
 }
 
-// attach puts everything at its path, and returns the keeper's process; 0 when there is nothing. It is taken back by [Engine.releaseSources],
-// also after an error.
-func (m *sourceMounts) attach(e *Engine) (keeper int, err error) {
+// Attach puts every mount at its path, and returns the keeper's process; 0 when there is no mount. [Mounter.Release] takes it back, also after
+// an error.
+func (m *Set) Attach() (keeper int, err error) {
 	if len(m.trees) == 0 {
 		return 0, nil
 	}
-	if err := os.Mkdir(m.folder, folderMode); err != nil && !errors.Is(err, os.ErrExist) {
+	if err := os.Mkdir(m.folder, layout.FolderMode); err != nil && !errors.Is(err, os.ErrExist) {
 		return 0, err
 	}
-	if err := os.Chmod(m.folder, throughMode); err != nil {
+	if err := os.Chmod(m.folder, layout.ThroughMode); err != nil {
 		return 0, err
 	}
-	return e.inKeeper(func() error {
-		if err := unix.Mount("sandbox", m.folder, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, sourceMountsOptions); err != nil {
+	return m.mounter.inKeeper(func() error {
+		if err := unix.Mount("sandbox", m.folder, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, tmpfsOptions); err != nil {
 			return fmt.Errorf("mount a file system for the sources of mounts: %w", err)
 		}
 		for i, tree := range m.trees {
@@ -107,8 +155,8 @@ func (m *sourceMounts) attach(e *Engine) (keeper int, err error) {
 	})
 }
 
-// enterNetwork moves this thread to a network namespace; empty is the one that it is in.
-func enterNetwork(path string) error {
+// EnterNetwork moves this thread to a network namespace; empty is the one that it is in.
+func EnterNetwork(path string) error {
 	if path == "" {
 		return nil
 	}
@@ -158,7 +206,7 @@ func attach(tree *os.File, path string) error {
 	}
 	var err error
 	if info.Mode&unix.S_IFMT == unix.S_IFDIR {
-		err = unix.Mkdir(path, folderMode)
+		err = unix.Mkdir(path, layout.FolderMode)
 	} else {
 		err = unix.Mknod(path, unix.S_IFREG|0o600, 0)
 	}
@@ -168,13 +216,13 @@ func attach(tree *os.File, path string) error {
 	return unix.MoveMount(int(tree.Fd()), "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH)
 }
 
-// releaseSources takes back what was attached for a container; what is gone is no error.
-func (e *Engine) releaseSources(id string) {
-	folder := e.layout.mounts(id)
+// Release takes back what was attached for a container; it succeeds when nothing was.
+func (m *Mounter) Release(id string) {
+	folder := m.layout.Mounts(id)
 	if _, err := os.Lstat(folder); errors.Is(err, os.ErrNotExist) {
 		return
 	}
-	_, err := e.inKeeper(func() error {
+	_, err := m.inKeeper(func() error {
 		for { // more than one when a start was cut off
 			// What an earlier version has attached is not private. That nothing is mounted there is found out below.
 			if err := unix.Mount("", folder, "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil && err != unix.EINVAL && err != unix.ENOENT {
@@ -192,17 +240,17 @@ func (e *Engine) releaseSources(id string) {
 		err = os.Remove(folder)
 	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		e.log.Warn().Err(err).Str("container_id", id).Msg("what its mounts were made of stays in the keeper's mount namespace; the next start of the service tries again")
+		m.log.Warn().Err(err).Str("container_id", id).Msg("cannot unmount source mounts of container; retried at service start")
 	}
 }
 
 // inKeeper calls do on a thread that is in the keeper's mount namespace, and returns the keeper's process. do must not start goroutines.
-func (e *Engine) inKeeper(do func() error) (pid int, err error) {
+func (m *Mounter) inKeeper(do func() error) (pid int, err error) {
 	thread.Run(func() {
 		if err = os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_FS)); err != nil {
 			return
 		}
-		if pid, err = e.keeper.Enter(); err == nil {
+		if pid, err = m.keeper.Enter(); err == nil {
 			err = do()
 		}
 	})

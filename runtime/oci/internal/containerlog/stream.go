@@ -1,57 +1,68 @@
-package oci
+// Package containerlog reads the logs of containers, which the keeper writes, and follows them.
+package containerlog
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"strings"
 	"sync"
 
+	"github.com/rs/zerolog"
+
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/oci/internal/background"
+	"sandbox.internal/runtime/oci/internal/containers"
 )
 
-// Logs implements [engine.Engine]. What is cut off is the beginning; bytes that are not UTF-8 are replaced.
-func (e *Engine) Logs(_ context.Context, id string, tail int) (string, error) {
-	op := "read the log of container " + id
-	c, err := e.find(op, id)
-	if err != nil || tail <= 0 {
-		return "", err
-	}
-	log, err := openLogFiles(c.at)
+// Logs reads the logs of containers. Use [New].
+type Logs struct {
+	changes *changes
+	closing context.Context //nolint:containedctx // ends the reads of logs that are followed
+}
+
+// New returns the Logs of an Engine, which is closed when closing ends. The caller calls Close.
+func New(closing context.Context, log zerolog.Logger) *Logs {
+	return &Logs{changes: newChanges(log), closing: closing}
+}
+
+// Close releases what reports that logs have grown. No log is followed any more.
+func (l *Logs) Close() error { return l.changes.stop() }
+
+// Tail returns the last lines of a container's log, at most [engine.MaxLogsBytes]. The beginning is cut off; bytes that are not UTF-8
+// are replaced. The error is [engine.ErrNotFound] when the container was removed.
+func (l *Logs) Tail(c *containers.Container, lines int) (string, error) {
+	log, err := openLogFiles(c.Folder)
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", op, gone(err))
+		return "", gone(err)
 	}
 	defer log.close()
 	size := log.size()
-	begin, err := log.lastLines(tail, max(0, size-engine.MaxLogsBytes))
+	begin, err := log.lastLines(lines, max(0, size-engine.MaxLogsBytes))
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", op, err)
+		return "", err
 	}
 	text := make([]byte, size-begin)
 	if _, err := log.ReadAt(text, begin); err != nil && err != io.EOF {
-		return "", fmt.Errorf("%s: %w", op, err)
+		return "", err
 	}
 	return strings.ToValidUTF8(string(text), "?"), nil // which is never longer
 }
 
-// OpenLog implements [engine.Engine]. Since is exact to a tenth of a second: what was written up to that much earlier may be there, too.
-func (e *Engine) OpenLog(ctx context.Context, id string, options engine.LogOptions) (io.ReadCloser, error) {
-	op := "read the log of container " + id
-	c, err := e.find(op, id)
-	if err != nil {
-		return nil, err
-	}
-	stream := &logStream{ctx: ctx, engine: e, container: c, closed: make(chan struct{}), release: func() {}}
+// Open opens the log of a container. ctx bounds its reads. Since is exact to a tenth of a second: what was written up to that much earlier may
+// be there, too. The error is [engine.ErrNotFound] when the container was removed.
+func (l *Logs) Open(ctx context.Context, c *containers.Container, options engine.LogOptions) (io.ReadCloser, error) {
+	stream := &logStream{ctx: ctx, closing: l.closing, container: c, closed: make(chan struct{}), release: func() {}}
 	if options.Follow { // before the end of the log is looked for, so that nothing is missed
-		if stream.changed, stream.release, err = e.changes.watch(string(c.at)); err != nil {
-			return nil, fmt.Errorf("%s: %w", op, gone(err))
+		var err error
+		if stream.changed, stream.release, err = l.changes.watch(string(c.Folder)); err != nil {
+			return nil, gone(err)
 		}
 	}
 	if err := stream.open(options); err != nil {
 		stream.release()
-		return nil, fmt.Errorf("%s: %w", op, gone(err))
+		return nil, gone(err)
 	}
 	return stream, nil
 }
@@ -67,8 +78,8 @@ func gone(err error) error {
 // logStream is an open log.
 type logStream struct {
 	ctx       context.Context //nolint:containedctx // bounds the reads, see [engine.Containers].OpenLog
-	engine    *Engine
-	container *container
+	closing   context.Context //nolint:containedctx // ends when the Engine is closed
+	container *containers.Container
 	changed   <-chan struct{} // nil when the log is not followed
 	release   func()
 	closeOnce sync.Once
@@ -80,7 +91,7 @@ type logStream struct {
 }
 
 func (s *logStream) open(options engine.LogOptions) error {
-	files, err := openLogFiles(s.container.at)
+	files, err := openLogFiles(s.container.Folder)
 	if err != nil {
 		return err
 	}
@@ -116,14 +127,14 @@ func (s *logStream) Read(p []byte) (int, error) {
 		}
 		select {
 		case <-s.changed:
-		case <-s.container.ended:
+		case <-s.container.Ended():
 			ended = true // what was written before is read first
-		case <-s.container.gone:
+		case <-s.container.Gone():
 			ended = true
 		case <-s.closed:
 			return 0, os.ErrClosed
-		case <-s.engine.closing.Done():
-			return 0, closedError("read a log")
+		case <-s.closing.Done():
+			return 0, background.ClosedError("read a log")
 		case <-s.ctx.Done():
 		}
 	}
@@ -162,7 +173,7 @@ func (s *logStream) next() (bool, error) {
 	if s.files.size() > before {
 		return true, nil
 	}
-	now, err := openLogFiles(s.container.at)
+	now, err := openLogFiles(s.container.Folder)
 	if errors.Is(err, os.ErrNotExist) { // the container was removed; its end is reported
 		return false, nil
 	}

@@ -1,4 +1,4 @@
-package oci
+package containerlog
 
 import (
 	"errors"
@@ -88,7 +88,7 @@ func (c *changes) watch(folder string) (changed <-chan struct{}, release func(),
 			return nil, nil, err
 		}
 		if err != nil {
-			c.log.Warn().Err(err).Str("folder", folder).Msg("changes of files are not reported (fs.inotify): they are looked at five times a second")
+			c.log.Warn().Err(err).Str("folder", folder).Msg("cannot watch a log (fs.inotify): polling it five times a second")
 			changed, release = poll()
 			return changed, release, nil
 		}

@@ -1,4 +1,4 @@
-package oci
+package volumes
 
 import (
 	"context"
@@ -11,59 +11,56 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/oci/internal/layout"
 	"sandbox.internal/runtime/oci/overlay"
 )
 
-// EnsureFolder implements [engine.Engine]. The folder is made under another name and then renamed, so it is complete or not there. Those that
-// earlier images had at the path are removed then, if no container mounts them.
-func (e *Engine) EnsureFolder(ctx context.Context, name, imageID, inside string, labels map[string]string) error {
-	op := "make folder " + name
-	if e.closing.Err() != nil {
-		return closedError(op)
-	}
-	if err := checkName("folder", name); err != nil {
-		return fmt.Errorf("%s: %w", op, err)
+// EnsureFolder makes a folder with what an image has at a path, unless it is there. It is made under another name and then renamed, so it is
+// complete or not there. Those that earlier images had at the path are removed then, if no container mounts them.
+func (s *Store) EnsureFolder(ctx context.Context, name, imageID, inside string, labels map[string]string) error {
+	if err := layout.CheckName("folder", name); err != nil {
+		return err
 	}
 	if !path.IsAbs(inside) {
-		return fmt.Errorf("%s: %w: path %q of the image is not absolute", op, engine.ErrInvalid, inside)
+		return fmt.Errorf("%w: path %q of the image is not absolute", engine.ErrInvalid, inside)
 	}
 	want := volume{Labels: labels, ImageID: imageID, Path: inside}
-	if e.hasFolder(name, want) {
+	if s.hasFolder(name, want) {
 		return nil
 	}
 	select {
-	case e.folderTurn <- struct{}{}:
-		defer func() { <-e.folderTurn }()
+	case s.folderLock <- struct{}{}:
+		defer func() { <-s.folderLock }()
 	case <-ctx.Done():
-		return fmt.Errorf("%s: %w", op, ctx.Err())
+		return ctx.Err()
 	}
-	if e.hasFolder(name, want) {
+	if s.hasFolder(name, want) {
 		return nil
 	}
-	if err := e.makeFolder(ctx, name, want); err != nil {
-		return fmt.Errorf("%s: %w", op, err)
+	if err := s.makeFolder(ctx, name, want); err != nil {
+		return err
 	}
-	if err := e.removeEarlier(name, want); err != nil {
-		e.log.Warn().Err(err).Msg("folders of earlier images stay; the next new one tries again")
+	if err := s.removeEarlier(name, want); err != nil {
+		s.log.Warn().Err(err).Msg("cannot remove folders of earlier images; retried when the next one is made")
 	}
 	return nil
 }
 
 // removeEarlier throws away the folders that were copied from the same path of other images.
-func (e *Engine) removeEarlier(name string, made volume) error {
-	entries, err := os.ReadDir(e.layout.folders())
+func (s *Store) removeEarlier(name string, made volume) error {
+	entries, err := os.ReadDir(s.layout.Folders())
 	if err != nil {
 		return err
 	}
 	for _, entry := range entries {
 		earlier := entry.Name()
-		at := filepath.Join(e.layout.folders(), earlier)
+		at := filepath.Join(s.layout.Folders(), earlier)
 		has, unreadable := readVolume(filepath.Join(at, folderFile))
 		if unreadable != nil || earlier == name || has.Path != made.Path || has.ImageID == made.ImageID ||
-			e.userOf(func(m engine.Mount) bool { return m.Folder == earlier }) != "" {
+			s.containers.MountedBy(func(m engine.Mount) bool { return m.Folder == earlier }) != "" {
 			continue
 		}
-		if err := e.trash.throw(at); err != nil {
+		if err := s.trash.Throw(at); err != nil {
 			return err
 		}
 	}
@@ -71,34 +68,34 @@ func (e *Engine) removeEarlier(name string, made volume) error {
 }
 
 // hasFolder reports whether the folder is there and was copied from the same place.
-func (e *Engine) hasFolder(name string, want volume) bool {
-	has, err := readVolume(filepath.Join(e.layout.folders(), name, folderFile))
+func (s *Store) hasFolder(name string, want volume) bool {
+	has, err := readVolume(filepath.Join(s.layout.Folders(), name, folderFile))
 	return err == nil && has.ImageID == want.ImageID && has.Path == want.Path
 }
 
-func (e *Engine) makeFolder(ctx context.Context, name string, want volume) error {
-	image, release, err := e.images.Hold(want.ImageID)
+func (s *Store) makeFolder(ctx context.Context, name string, want volume) error {
+	image, release, err := s.images.Hold(want.ImageID)
 	if err != nil {
 		return err
 	}
 	defer release()
-	at := filepath.Join(e.layout.folders(), name)
+	at := filepath.Join(s.layout.Folders(), name)
 	if _, err := os.Lstat(at); err == nil { // it was copied from somewhere else
-		if user := e.userOf(func(m engine.Mount) bool { return m.Folder == name }); user != "" {
+		if user := s.containers.MountedBy(func(m engine.Mount) bool { return m.Folder == name }); user != "" {
 			return fmt.Errorf("%w: it holds something else than the image has at %s, and container %s mounts it", engine.ErrInvalid, want.Path, user)
 		}
-		if err := e.trash.throw(at); err != nil {
+		if err := s.trash.Throw(at); err != nil {
 			return err
 		}
 	}
-	next, err := e.unfinished(e.layout.folders(), folderFile, want)
+	next, err := s.unfinished(s.layout.Folders(), folderFile, want)
 	if err != nil {
 		return err
 	}
 	if err := copyFromLayers(ctx, image.Layers, want.Path, filepath.Join(next, "data")); err != nil {
-		return errors.Join(err, e.trash.throw(next))
+		return errors.Join(err, s.trash.Throw(next))
 	}
-	return e.finish(next, at)
+	return s.finish(next, at)
 }
 
 // copyFromLayers copies what the layers together show at a path to an empty folder.
@@ -141,7 +138,7 @@ func copyTree(ctx context.Context, from int, to string, later bool) error {
 func openLayers(layers []string) (*os.File, error) {
 	switch len(layers) {
 	case 0:
-		return nil, errors.New("it has no layers")
+		return nil, errors.New("image has no layers")
 	case 1: // an overlay to read needs two, and whiteouts in the lowest layer are devices, which are not copied
 		return os.OpenFile(layers[0], unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	}

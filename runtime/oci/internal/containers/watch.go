@@ -1,4 +1,4 @@
-package oci
+package containers
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/oci/internal/background"
 )
 
 // maxEvents is how many events wait for a watcher that does not keep up, before it is cut off.
@@ -22,21 +23,21 @@ type watcher struct {
 	wake    chan struct{} // holds a token while there is something
 }
 
-// Watch implements [engine.Engine]. A caller that is far behind is cut off with [engine.ErrUnavailable].
-func (e *Engine) Watch(ctx context.Context, labels map[string]string, ready func(), handle func(engine.Event)) error {
+// Watch calls handle for every event of containers that have all the labels, after ready, until ctx ends. A caller that is far behind is cut
+// off with [engine.ErrUnavailable].
+func (r *Registry) Watch(ctx context.Context, labels map[string]string, ready func(), handle func(engine.Event)) error {
 	const op = "watch containers"
 	w := &watcher{labels: maps.Clone(labels), wake: make(chan struct{}, 1)}
-	e.mu.Lock()
-	if e.closing.Err() != nil {
-		e.mu.Unlock()
-		return closedError(op)
+	if err := r.background.Check(op); err != nil {
+		return err
 	}
-	e.watchers[w] = struct{}{}
-	e.mu.Unlock()
+	r.mu.Lock()
+	r.watchers[w] = struct{}{}
+	r.mu.Unlock()
 	defer func() {
-		e.mu.Lock()
-		delete(e.watchers, w)
-		e.mu.Unlock()
+		r.mu.Lock()
+		delete(r.watchers, w)
+		r.mu.Unlock()
 	}()
 	ready()
 	for {
@@ -44,10 +45,10 @@ func (e *Engine) Watch(ctx context.Context, labels map[string]string, ready func
 		case <-w.wake:
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-e.closing.Done():
-			return closedError(op)
+		case <-r.background.Closing().Done():
+			return background.ClosedError(op)
 		}
-		events, tooSlow := w.take()
+		events, tooSlow := w.drain()
 		for _, event := range events {
 			handle(event)
 		}
@@ -57,7 +58,7 @@ func (e *Engine) Watch(ctx context.Context, labels map[string]string, ready func
 	}
 }
 
-func (w *watcher) take() (events []engine.Event, tooSlow bool) {
+func (w *watcher) drain() (events []engine.Event, tooSlow bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	events, w.events = w.events, nil
@@ -72,12 +73,15 @@ func (w *watcher) add(event engine.Event) {
 	} else {
 		w.events = append(w.events, event)
 	}
-	notify(w.wake)
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
 }
 
-// emit reports what happened to a container. The Engine's mu is held, so that events come in the order of what they are about.
-func (e *Engine) emit(c *container, kind engine.EventType) {
-	for w := range e.watchers {
+// emit reports what happened to a container. The Registry's mu is held, so that events come in the order of what they are about.
+func (r *Registry) emit(c *Container, kind engine.EventType) {
+	for w := range r.watchers {
 		if carries(c.record.Spec.Labels, w.labels) {
 			w.add(engine.Event{Type: kind, Labels: maps.Clone(c.record.Spec.Labels)})
 		}

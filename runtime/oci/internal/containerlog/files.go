@@ -1,4 +1,4 @@
-package oci
+package containerlog
 
 import (
 	"errors"
@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"sandbox.internal/runtime/oci/internal/layout"
 	"sandbox.internal/runtime/oci/keeper"
 )
 
@@ -20,14 +21,14 @@ type logFiles struct {
 }
 
 // openLogFiles opens both files as they are between two changes of the keeper, which renames the current one to the old one.
-func openLogFiles(at containerFolder) (*logFiles, error) {
+func openLogFiles(at layout.Container) (*logFiles, error) {
 	for {
 		l := &logFiles{}
 		var err error
-		if l.old, err = openIfThere(at.oldLog()); err != nil {
+		if l.old, err = openIfThere(at.OldLog()); err != nil {
 			return nil, err
 		}
-		if l.current, err = openIfThere(at.log()); err == nil && l.current == nil {
+		if l.current, err = openIfThere(at.Log()); err == nil && l.current == nil {
 			// Nothing was printed, unless the container is gone: then its log is not empty, but elsewhere.
 			_, err = os.Stat(string(at))
 		}
@@ -35,7 +36,7 @@ func openLogFiles(at containerFolder) (*logFiles, error) {
 			l.close()
 			return nil, err
 		}
-		same, err := isAt(l.old, at.oldLog())
+		same, err := isAt(l.old, at.OldLog())
 		if err == nil && same {
 			err = l.measure()
 			if err == nil {

@@ -1,0 +1,172 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+
+	"sandbox.internal/runtime/oci/disk"
+	"sandbox.internal/runtime/oci/internal/containers"
+	"sandbox.internal/runtime/oci/internal/layout"
+	"sandbox.internal/runtime/oci/internal/trash"
+)
+
+// disks makes the folders for what containers write.
+//
+// What a container writes is bounded by giving it a file system of its own, in a file. It has everything of the host that the container can
+// write to and that is not a mount of its user's: the upper layer of its root, and the files below /etc that an engine provides. The service
+// keeps that from being unmounted until the container has ended: otherwise the end of its last process would wait until all its writes are on
+// the host's disk, to be deleted then.
+type disks struct {
+	folder string // for tests of the host
+	bytes  int64  // the bound; 0 for none
+	trash  *trash.Trash
+	log    zerolog.Logger
+
+	mu     sync.Mutex
+	format *disk.Format // nil until it was tested
+}
+
+// checkHost makes sure that this host can mount the file systems, unless there is no room to test it.
+func (d *disks) checkHost(ctx context.Context) error {
+	if d.bytes == 0 {
+		return nil
+	}
+	_, err := d.tested(ctx)
+	if diskFull(err) { // removals make room
+		d.log.Warn().Err(err).Msg("disk full: no container starts until there is room")
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot bound the writes of sandboxes: %w", err)
+	}
+	return nil
+}
+
+// tested returns the format of the file systems. It makes and tests the format if that was not done yet.
+func (d *disks) tested(ctx context.Context) (_ *disk.Format, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.format != nil {
+		return d.format, nil
+	}
+	folder, err := os.MkdirTemp(d.folder, testPattern)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
+	format, err := disk.NewFormat(ctx, folder, d.bytes)
+	if err != nil {
+		return nil, err
+	}
+	made, err := format.Make(filepath.Join(folder, "filesystem"))
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(made.Discard(), made.Close()); err != nil {
+		return nil, err
+	}
+	d.format = format
+	return format, nil
+}
+
+// make makes the folders for what the container writes, empty, and root, where its root file system is mounted.
+func (d *disks) make(ctx context.Context, c *containers.Container, root string) error {
+	// There is something only after a start that failed, which may have run the container's program; an overlay's folders cannot be used twice.
+	if err := d.trash.Throw(c.Folder.Disk()); err != nil {
+		return err
+	}
+	made := []string{c.Folder.Disk(), root}
+	if d.bytes == 0 {
+		made = append(made, c.Folder.Upper(), c.Folder.Work(), c.Folder.Etc())
+	}
+	for _, folder := range made {
+		if err := os.Mkdir(folder, 0o755); err != nil && !errors.Is(err, os.ErrExist) { //nolint:gosec // it becomes the container's root
+			return err
+		}
+	}
+	if d.bytes != 0 {
+		return d.makeBounded(ctx, c)
+	}
+	// The container's root has the mode of upper, whatever the service's umask is.
+	return os.Chmod(c.Folder.Upper(), 0o755) //nolint:gosec // as above
+}
+
+// makeBounded makes the file system that a container writes to, empty.
+func (d *disks) makeBounded(ctx context.Context, c *containers.Container) error {
+	format, err := d.tested(ctx)
+	if err != nil {
+		return fmt.Errorf("file system for what it writes: %w", err)
+	}
+	made, err := format.Make(c.Folder.Filesystem())
+	if err != nil {
+		return fmt.Errorf("file system for what it writes: %w", err)
+	}
+	c.SetDisk(made)
+	// The container's root has the mode of upper.
+	for _, folder := range []string{layout.Upper, layout.Work, layout.Etc} {
+		if err := made.Mkdir(folder, 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// adopt opens the file system of a container that an earlier service has started.
+func (d *disks) adopt(c *containers.Container, attached disk.Attached) {
+	found, err := attached.Open(c.Folder.Filesystem())
+	if errors.Is(err, os.ErrNotExist) { // its writes are not bounded
+		return
+	}
+	if err != nil {
+		d.log.Warn().Err(err).Str("container", c.Name).Msg("cannot attach the loop device of container: its removal will wait for write-back")
+		return
+	}
+	c.SetDisk(found)
+}
+
+// drop ends the file system of a container that has ended, or is about to. It succeeds when there is none.
+func (d *disks) drop(c *containers.Container) {
+	dropped := c.TakeDisk()
+	if dropped == nil {
+		return
+	}
+	if err := errors.Join(dropped.Discard(), dropped.Close()); err != nil {
+		d.log.Warn().Err(err).Str("container", c.Name).Msg("unmount of container file system deferred until write-back completes")
+	}
+}
+
+// close closes the file systems of containers that go on.
+func (d *disks) close(all []*containers.Container) error {
+	var errs []error
+	for _, c := range all {
+		if taken := c.TakeDisk(); taken != nil {
+			errs = append(errs, taken.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// diskPath returns the path of a folder of what the container writes, upper or etc, for this process.
+func diskPath(c *containers.Container, folder string) string {
+	if bounded := c.Disk(); bounded != nil {
+		return bounded.Path(folder)
+	}
+	return filepath.Join(c.Folder.Disk(), folder)
+}
+
+// openEtc opens one of a container's own files of /etc.
+func openEtc(c *containers.Container, name string) (*os.File, error) {
+	if bounded := c.Disk(); bounded != nil {
+		return bounded.Open(filepath.Join(layout.Etc, name))
+	}
+	return os.Open(filepath.Join(c.Folder.Etc(), name))
+}
+
+func diskFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }

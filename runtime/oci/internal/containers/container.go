@@ -1,0 +1,247 @@
+package containers
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/oci/disk"
+	"sandbox.internal/runtime/oci/internal/layout"
+	"sandbox.internal/runtime/oci/keeper"
+)
+
+// KilledExitCode is the exit code of a process that was killed with SIGKILL.
+const KilledExitCode = 128 + 9
+
+// Container is what the service has of one container.
+type Container struct {
+	ID, Name string
+	Folder   layout.Container
+
+	registry *Registry
+	// lock holds one token while a caller starts, freezes, thaws or removes the container. It is not held while the container's end is awaited,
+	// except by a removal.
+	lock chan struct{}
+	// ended is closed when the first process has ended and its output is in the log; gone when there is no record any more.
+	ended, gone chan struct{}
+
+	// The Registry's mu guards the fields below. Only the holder of the lock changes record.
+	record   Record
+	frozen   bool
+	removing bool
+	end      *keeper.End // nil until the first process has ended
+	oom      bool        // the kernel ended it for its memory; set before end
+	// overNetlink is set when the service ends it for the memory of its netlink sockets.
+	overNetlink bool
+	// early is an end that the keeper reported before the start was recorded.
+	early *keeper.End
+	// disk is the file system for its writes, where these are bounded and it has not ended.
+	disk *disk.Disk
+}
+
+// Lock waits until no other caller starts, freezes, thaws or removes the container. The caller calls Unlock.
+func (c *Container) Lock(ctx context.Context) error {
+	select {
+	case c.lock <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Unlock ends what Lock began.
+func (c *Container) Unlock() { <-c.lock }
+
+// Ended returns a channel that is closed when the first process has ended and its output is in the log.
+func (c *Container) Ended() <-chan struct{} { return c.ended }
+
+// Gone returns a channel that is closed when the container was removed.
+func (c *Container) Gone() <-chan struct{} { return c.gone }
+
+// Record returns the container's record. Only the holder of the lock changes it.
+func (c *Container) Record() Record {
+	c.registry.mu.Lock()
+	defer c.registry.mu.Unlock()
+	return c.record
+}
+
+// Update changes the record, in memory once it is on the disk. The caller holds the lock.
+func (c *Container) Update(change func(*Record)) error {
+	next := c.Record()
+	if next.Run != nil {
+		run := *next.Run
+		next.Run = &run
+	}
+	change(&next)
+	if err := next.write(c.Folder); err != nil {
+		return fmt.Errorf("write the record of container %s: %w", c.Name, err)
+	}
+	c.registry.mu.Lock()
+	defer c.registry.mu.Unlock()
+	c.record = next
+	return nil
+}
+
+// Status returns what the container does.
+func (c *Container) Status() engine.Status {
+	c.registry.mu.Lock()
+	defer c.registry.mu.Unlock()
+	return c.status()
+}
+
+// status returns what the container does. The Registry's mu is held.
+func (c *Container) status() engine.Status {
+	switch {
+	case c.removing:
+		return engine.StatusRemoving
+	case !c.record.Started():
+		return engine.StatusCreated
+	case c.end != nil:
+		return engine.StatusExited
+	case c.frozen:
+		return engine.StatusFrozen
+	}
+	return engine.StatusRunning
+}
+
+// Alive reports whether the container runs or is frozen.
+func (c *Container) Alive() bool { return alive(c.Status()) }
+
+func alive(s engine.Status) bool { return s == engine.StatusRunning || s == engine.StatusFrozen }
+
+// Describe returns what Inspect and List show.
+func (c *Container) Describe() engine.Container {
+	c.registry.mu.Lock()
+	defer c.registry.mu.Unlock()
+	return c.describe()
+}
+
+// describe is Describe. The Registry's mu is held.
+func (c *Container) describe() engine.Container {
+	d := engine.Container{
+		ID: c.ID, Name: c.Name, Labels: maps.Clone(c.record.Spec.Labels), Status: c.status(),
+		Ports: map[int]int{}, Error: c.record.StartError,
+	}
+	if run := c.record.Run; alive(d.Status) && run.Network != nil {
+		maps.Copy(d.Ports, run.Network.Ports)
+	}
+	if c.end != nil {
+		d.ExitCode, d.OOMKilled = ExitCode(*c.end), c.oom || c.overNetlink
+	}
+	return d
+}
+
+// ExitCode is what a shell would show of an end.
+func ExitCode(end keeper.End) int {
+	if end.Signal != 0 {
+		return 128 + end.Signal
+	}
+	return end.ExitCode
+}
+
+// SetStarted records the first process, and returns the end that was reported before that; nil when there is none. The caller holds the lock.
+func (c *Container) SetStarted(process keeper.Process) (early *keeper.End, err error) {
+	if err := c.Update(func(r *Record) { r.Run.Process = process }); err != nil {
+		return nil, err
+	}
+	c.registry.mu.Lock()
+	defer c.registry.mu.Unlock()
+	early, c.early = c.early, nil
+	c.registry.emit(c, engine.EventStarted)
+	return early, nil
+}
+
+// DropEarlyEnd forgets an end that was reported before the start was recorded: it is not the end of what another start makes.
+func (c *Container) DropEarlyEnd() {
+	c.registry.mu.Lock()
+	defer c.registry.mu.Unlock()
+	c.early = nil
+}
+
+// SetEnded records in memory that the first process has ended; the keeper has done it on the disk. It returns false when that is known
+// already. oom is set when the kernel ended the process for its memory.
+func (c *Container) SetEnded(end keeper.End, oom bool) bool {
+	c.registry.mu.Lock()
+	defer c.registry.mu.Unlock()
+	if c.end != nil {
+		return false
+	}
+	c.end, c.oom, c.frozen = &end, oom, false
+	close(c.ended)
+	c.registry.emit(c, engine.EventExited)
+	return true
+}
+
+// HasEnded reports whether the first process has ended.
+func (c *Container) HasEnded() bool {
+	select {
+	case <-c.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// SetOverNetlink marks a container that the service is about to end for the memory of its netlink sockets.
+func (c *Container) SetOverNetlink() {
+	c.registry.mu.Lock()
+	defer c.registry.mu.Unlock()
+	c.overNetlink = true
+}
+
+// Frozen reports whether the container is frozen.
+func (c *Container) Frozen() bool { return c.Status() == engine.StatusFrozen }
+
+// SetFrozen records whether a container that has not ended is frozen, and reports the change to watchers. The caller holds the lock.
+func (c *Container) SetFrozen(frozen bool) {
+	c.registry.mu.Lock()
+	defer c.registry.mu.Unlock()
+	if c.end != nil || c.frozen == frozen {
+		return
+	}
+	c.frozen = frozen
+	if frozen {
+		c.registry.emit(c, engine.EventFrozen)
+	} else {
+		c.registry.emit(c, engine.EventThawed)
+	}
+}
+
+// SetRemoving has the container shown as one that is being removed. The caller holds the lock.
+func (c *Container) SetRemoving() {
+	c.registry.mu.Lock()
+	defer c.registry.mu.Unlock()
+	c.removing = true
+}
+
+// Disk returns the file system for the container's writes; nil where these are not bounded, and once it was taken.
+func (c *Container) Disk() *disk.Disk {
+	c.registry.mu.Lock()
+	defer c.registry.mu.Unlock()
+	return c.disk
+}
+
+// SetDisk sets the file system for the container's writes.
+func (c *Container) SetDisk(d *disk.Disk) {
+	c.registry.mu.Lock()
+	defer c.registry.mu.Unlock()
+	c.disk = d
+}
+
+// TakeDisk returns what Disk does, for the caller to close.
+func (c *Container) TakeDisk() *disk.Disk {
+	c.registry.mu.Lock()
+	defer c.registry.mu.Unlock()
+	taken := c.disk
+	c.disk = nil
+	return taken
+}
+
+// Watched is what the keeper needs about a container that runs. The exit file of a container without one is missing.
+func (c *Container) Watched() keeper.Watched {
+	return keeper.Watched{
+		ID: c.ID, Output: c.Folder.Output(), Log: c.Folder.Log(), LogBytes: c.Record().Spec.LogBytes,
+		ExitFile: c.Folder.Exit(), EndFile: c.Folder.End(),
+	}
+}

@@ -1,0 +1,240 @@
+// Package layout has the paths of everything that the engine of package oci keeps on the disk and in its run folder.
+package layout
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+
+	"sandbox.internal/internal/flock"
+	"sandbox.internal/runtime/engine"
+)
+
+const (
+	// FolderMode is the mode of a folder that only the service enters.
+	FolderMode = 0o700
+	// ThroughMode is that of folders with what containers' users have to reach by its path.
+	ThroughMode = 0o711
+)
+
+// RunFolders has the run folders of services, unless they have other ones.
+const RunFolders = "/run/sandbox-local"
+
+// Claims has a link for each service on the host that gives containers user namespaces, to its data folder; the link's name is the first of
+// the ids that the service has.
+const Claims = RunFolders + "/users"
+
+// Upper and Work are the two folders of an overlay, Etc that of the container's own files of /etc.
+const (
+	Upper = "upper"
+	Work  = "work"
+	Etc   = "etc"
+)
+
+// Layout has the folders of one Engine.
+type Layout struct {
+	Data string // files that outlive a reboot
+	Run  string // files that do not
+}
+
+// Images has the images and their layers.
+func (l Layout) Images() string { return filepath.Join(l.Data, "images") }
+
+// Targets has the layers with what containers have mounts on. It lies among the images, because a container reaches all its layers by one
+// mount.
+func (l Layout) Targets() string { return filepath.Join(l.Images(), "targets") }
+
+// Volumes has a folder for each volume.
+func (l Layout) Volumes() string { return filepath.Join(l.Data, "volumes") }
+
+// Folders has the folders that were copied from images.
+func (l Layout) Folders() string { return filepath.Join(l.Data, "folders") }
+
+// Containers has a folder for each container; see [Layout.Container].
+func (l Layout) Containers() string { return filepath.Join(l.Data, "containers") }
+
+// Trash has what was removed and still takes room.
+func (l Layout) Trash() string { return filepath.Join(l.Data, "trash") }
+
+// Network has the files of the network.
+func (l Layout) Network() string { return filepath.Join(l.Data, "network") }
+
+// Archives is the file that says which archives of images were loaded.
+func (l Layout) Archives() string { return filepath.Join(l.Data, "archives.json") }
+
+// Runtime is the root folder of an OCI runtime's states; each runtime has one of its own, because their states have different forms.
+func (l Layout) Runtime(name string) string {
+	return filepath.Join(l.RunRuntimes(), filepath.Base(name))
+}
+
+// Mounts is where the sources of a container's mounts are made visible to the runtime.
+func (l Layout) Mounts(id string) string { return filepath.Join(l.RunMounts(), id) }
+
+// Root is where the root of a container with a user namespace is mounted, in the keeper's mount namespace: its user can enter this folder and
+// not the data folder.
+func (l Layout) Root(id string) string { return filepath.Join(l.RunRoots(), id) }
+
+// RunRoots has the folders of [Layout.Root].
+func (l Layout) RunRoots() string { return filepath.Join(l.Run, "roots") }
+
+// RunMounts has the folders of [Layout.Mounts].
+func (l Layout) RunMounts() string { return filepath.Join(l.Run, "mounts") }
+
+// RunRuntimes has the folders of [Layout.Runtime].
+func (l Layout) RunRuntimes() string { return filepath.Join(l.Run, "runtime") }
+
+// VolumeData is the folder with what a volume holds.
+func (l Layout) VolumeData(name string) string { return filepath.Join(l.Volumes(), name, "data") }
+
+// FolderData is the folder with what was copied from an image.
+func (l Layout) FolderData(name string) string { return filepath.Join(l.Folders(), name, "data") }
+
+// Container is the absolute path of the folder of one container.
+type Container string
+
+// Container returns the folder of a container.
+func (l Layout) Container(id string) Container {
+	return Container(filepath.Join(l.Containers(), id))
+}
+
+// Record is the file with the container's record.
+func (c Container) Record() string { return filepath.Join(string(c), "container.json") }
+
+// RootFS is where the root is mounted of a container without a user namespace.
+func (c Container) RootFS() string { return filepath.Join(string(c), "rootfs") }
+
+// Disk has everything of the host's disk that the container can write to.
+func (c Container) Disk() string { return filepath.Join(string(c), "disk") }
+
+// Upper is the upper layer of the container's root, where the size of that has no bound.
+func (c Container) Upper() string { return filepath.Join(c.Disk(), Upper) }
+
+// Work is the overlay's work folder, where the size of the upper layer has no bound.
+func (c Container) Work() string { return filepath.Join(c.Disk(), Work) }
+
+// Filesystem is the file with upper, work and etc, where what the container writes is bounded.
+func (c Container) Filesystem() string { return filepath.Join(c.Disk(), "filesystem") }
+
+// Exit is the file that the container's first process writes its exit status to.
+func (c Container) Exit() string { return filepath.Join(c.Disk(), "exit") }
+
+// Etc has the container's own files of /etc, where what it writes has no bound.
+func (c Container) Etc() string { return filepath.Join(c.Disk(), Etc) }
+
+// Output is the FIFO that the container prints to.
+func (c Container) Output() string { return filepath.Join(string(c), "output") }
+
+// Log is the file with the newest part of the container's log.
+func (c Container) Log() string { return filepath.Join(string(c), "log") }
+
+// OldLog is the file with the part of the log before that.
+func (c Container) OldLog() string { return c.Log() + ".1" }
+
+// End is the file that the keeper records the container's end in.
+func (c Container) End() string { return filepath.Join(string(c), "end.json") }
+
+// PIDFile is the file that the OCI runtime writes the first process's id to.
+func (c Container) PIDFile() string { return filepath.Join(string(c), "pid") }
+
+// Make makes every folder that is missing.
+func (l Layout) Make() error {
+	if err := makePrivate(l.Data, FolderMode); err != nil {
+		return err
+	}
+	for _, path := range []string{l.Volumes(), l.Folders(), l.Containers(), l.Trash()} {
+		if err := os.MkdirAll(path, FolderMode); err != nil {
+			return err
+		}
+	}
+	shared := []string{l.Run, l.RunMounts(), l.RunRoots()}
+	if filepath.Dir(l.Run) == RunFolders {
+		shared = append([]string{RunFolders}, shared...)
+	}
+	for _, path := range shared {
+		if err := makePrivate(path, ThroughMode); err != nil {
+			return err
+		}
+	}
+	return os.MkdirAll(l.RunRuntimes(), FolderMode)
+}
+
+// makePrivate makes a folder, or makes sure that no one else can read or change the one that there is: layers have programs with set-user-id.
+func makePrivate(path string, mode os.FileMode) error {
+	if err := os.MkdirAll(path, mode); err != nil {
+		return err
+	}
+	info, err := os.Lstat(path)
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() || info.Mode().Perm()&^mode != 0 {
+		return fmt.Errorf("%s must be a folder with mode %#o, and is %s", path, mode, info.Mode())
+	}
+	return os.Chmod(path, mode) // whatever the umask is, and what an earlier release has made
+}
+
+// RemoveRun removes what does not outlive a reboot, of an Engine without containers and keeper.
+func (l Layout) RemoveRun() error {
+	var errs []error
+	for _, path := range []string{l.RunMounts(), l.RunRoots(), l.RunRuntimes()} {
+		errs = append(errs, os.RemoveAll(path))
+	}
+	return errors.Join(append(errs, os.Remove(l.Run))...)
+}
+
+// Lock keeps other Engines from the data folder for as long as the file is open.
+func (l Layout) Lock() (*os.File, error) {
+	file, err := os.OpenFile(filepath.Join(l.Data, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := flock.Exclusive(file); err != nil {
+		_ = file.Close()
+		if errors.Is(err, flock.ErrHeld) {
+			return nil, fmt.Errorf("folder %s is in use by another service", l.Data)
+		}
+		return nil, fmt.Errorf("lock %s: %w", l.Data, err)
+	}
+	return file, nil
+}
+
+// Key makes the names unique that the Engine of one data folder uses on the host.
+func Key(data string) string {
+	sum := sha256.Sum256([]byte(data))
+	return hex.EncodeToString(sum[:4])
+}
+
+const maxNameBytes = 200
+
+var validName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)
+
+// CheckName returns an error that wraps [engine.ErrInvalid] for what a container, volume or folder cannot be called. Volumes and folders are
+// files of that name. field is what the error calls the name.
+func CheckName(field, name string) error {
+	if len(name) > maxNameBytes || !validName.MatchString(name) {
+		return fmt.Errorf("%w: %s: %q must be 1 to %d letters, digits, _, . and -, and begin with a letter or digit",
+			engine.ErrInvalid, field, name, maxNameBytes)
+	}
+	return nil
+}
+
+// NewID returns 32 random hexadecimal digits.
+func NewID() string {
+	var random [16]byte
+	_, _ = rand.Read(random[:]) // never fails
+	return hex.EncodeToString(random[:])
+}
+
+// ReplaceFile writes a file that is there as a whole, or as it was before.
+func ReplaceFile(path string, content []byte) error {
+	next := path + ".next"
+	if err := os.WriteFile(next, content, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(next, path)
+}

@@ -1,0 +1,56 @@
+package volumes
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"sandbox.internal/runtime/engine"
+)
+
+// Open opens what is to be mounted, as a path only. It never leaves a volume, and follows nothing where a container can write.
+func (s *Store) Open(m engine.Mount) (*os.File, error) {
+	switch {
+	case m.HostPath != "":
+		file, err := os.OpenFile(m.HostPath, unix.O_PATH|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return nil, fmt.Errorf("%w: host path: %w", engine.ErrInvalid, err)
+		}
+		return file, nil
+	case m.Folder != "":
+		file, err := os.OpenFile(s.layout.FolderData(m.Folder), unix.O_PATH|unix.O_CLOEXEC|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+		if err != nil {
+			return nil, fmt.Errorf("%w: there is no folder %s", engine.ErrInvalid, m.Folder)
+		}
+		return file, nil
+	}
+	volume, err := os.OpenFile(s.layout.VolumeData(m.Volume), unix.O_PATH|unix.O_CLOEXEC|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("%w: volume %s does not exist", engine.ErrInvalid, m.Volume)
+	}
+	if err != nil || m.SubPath == "" {
+		return volume, err
+	}
+	defer func() { _ = volume.Close() }()
+	return openBeneath(volume, m.SubPath, m.Volume)
+}
+
+// openBeneath opens a folder of a volume. Symbolic links are followed as long as they stay inside.
+func openBeneath(volume *os.File, sub, name string) (*os.File, error) {
+	fd, err := unix.Openat2(int(volume.Fd()), sub, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_CLOEXEC | unix.O_DIRECTORY, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
+	})
+	switch {
+	case err == unix.EXDEV:
+		return nil, fmt.Errorf("%w: sub path %q leaves volume %s", engine.ErrInvalid, sub, name)
+	case err == unix.ENOTDIR:
+		return nil, fmt.Errorf("%w: sub path %q of volume %s is not a folder", engine.ErrInvalid, sub, name)
+	case err == unix.ENOENT:
+		return nil, fmt.Errorf("%w: volume %s has no folder %q", engine.ErrInvalid, name, sub)
+	case err != nil:
+		return nil, fmt.Errorf("%w: sub path %q of volume %s: %w", engine.ErrInvalid, sub, name, err)
+	}
+	return os.NewFile(uintptr(fd), sub), nil
+}

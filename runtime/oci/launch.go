@@ -1,0 +1,277 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/oci/bundle"
+	"sandbox.internal/runtime/oci/cgroup"
+	"sandbox.internal/runtime/oci/images"
+	"sandbox.internal/runtime/oci/internal/background"
+	"sandbox.internal/runtime/oci/internal/containers"
+	"sandbox.internal/runtime/oci/internal/layout"
+	"sandbox.internal/runtime/oci/internal/sourcemounts"
+	"sandbox.internal/runtime/oci/internal/volumes"
+	"sandbox.internal/runtime/oci/keeper"
+	"sandbox.internal/runtime/oci/network"
+	"sandbox.internal/runtime/oci/overlay"
+	"sandbox.internal/runtime/oci/users"
+)
+
+const (
+	// exitFDVariable is an environment variable of every container, with the number of an open file. A first process that writes its exit
+	// status to it, as a decimal number, loses it in no case: also not when service and keeper are killed at once.
+	exitFDVariable = "EXECD_EXIT_FD"
+	exitFD         = "3"
+)
+
+// launcher starts containers, and removes what a start has made at the kernel, the keeper and the runtime.
+type launcher struct {
+	log        zerolog.Logger
+	layout     layout.Layout
+	bootID     string // of the kernel that runs now
+	background *background.Group
+	containers *containers.Registry
+	ends       *ends
+	processes  *processes
+	runtimes   *runtimes
+	cgroups    *cgroup.Tree
+	keeper     *keeper.Client
+	network    *network.Network
+	volumes    *volumes.Store
+	disks      *disks
+	sources    *sourcemounts.Mounter
+	targets    *targets
+	users      *userNamespaces
+}
+
+// start is one start of a container.
+type start struct {
+	*launcher
+	container *containers.Container
+	spec      engine.ContainerSpec
+	image     images.Image
+	imagesIn  string // a folder with all layers of the image
+	test      bool   // of user namespaces: the image is not the image store's
+	runtime   bundle.Runtime
+	group     cgroup.Group
+	own       *network.Namespace    // the network that was made for it, or nil
+	joined    *containers.Container // the container whose network it shares, or nil
+	netNS     string                // path of the network namespace; empty for the host's, or a new one
+	netFile   *os.File              // keeps the namespace of joined
+	ids       users.Range           // the host's ids of its users; zero for the host's own
+	beyond    []uint32              // ids of it beyond these
+	userNS    *os.File              // its user namespace; nil when it has none, or the runtime makes it
+	paths     paths                 // of what it is made of, for the runtime
+}
+
+// run starts the container and, when a step fails, removes what the steps before have made. The caller holds the container's lock.
+func (s *start) run(ctx context.Context) (err error) {
+	c := s.container
+	defer func() {
+		for _, file := range []*os.File{s.netFile, s.userNS} {
+			if file != nil {
+				_ = file.Close()
+			}
+		}
+		if err != nil {
+			err = s.undo(ctx, c, err)
+		}
+	}()
+
+	// The record says that something of the container may exist before anything does.
+	if s.runtime, err = s.runtimes.get(c.Record().Runtime); err != nil {
+		return err
+	}
+	if err := s.takeIDs(); err != nil {
+		return err
+	}
+	if err := s.recordBegin(); err != nil {
+		return err
+	}
+
+	// What does not need one another is made side by side.
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.Go(s.makeControlGroup)
+	group.Go(func() error { return s.connect(groupCtx) })
+	group.Go(func() error { return s.disks.make(ctx, c, s.root()) })
+	group.Go(s.makeUserNamespace)
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	var files errgroup.Group // they wait for the disk
+	files.Go(s.writeEtc)
+	err = s.attachSources()
+	if err := errors.Join(err, files.Wait()); err != nil {
+		return err
+	}
+	if err := s.makeClosedWays(); err != nil {
+		return err
+	}
+
+	// From here on there is a process.
+	if err := bundle.Write(string(c.Folder), s.bundle()); err != nil {
+		return err
+	}
+	process, err := s.keeper.Launch(ctx, s.keeperLaunch())
+	if err != nil {
+		return s.explainLaunch(err)
+	}
+	s.background.Run(func() { s.sources.Release(c.ID) })
+	if s.own != nil {
+		s.network.Started(c.ID)
+	}
+	early, err := c.SetStarted(process)
+	if early != nil {
+		s.ends.record(c, *early)
+	}
+	return err
+}
+
+// recordBegin records that something of the container may exist from now on.
+func (s *start) recordBegin() error {
+	err := s.container.Update(func(r *containers.Record) {
+		r.Run, r.StartError = &containers.Run{BootID: s.bootID, Users: s.ids.First}, ""
+	})
+	if err != nil && s.ids.First != 0 {
+		s.users.pool.Release(s.ids.First)
+	}
+	return err
+}
+
+func (s *start) makeControlGroup() (err error) {
+	if s.group, err = s.cgroups.Make(s.container.ID, s.spec.Resources); err != nil {
+		return fmt.Errorf("control group: %w", err)
+	}
+	return nil
+}
+
+// root is where its root file system is mounted.
+func (s *start) root() string {
+	if s.ids.First != 0 {
+		return s.layout.Root(s.container.ID)
+	}
+	return s.container.Folder.RootFS()
+}
+
+// connect makes the container's network, or finds the one that it shares, and records it.
+func (s *start) connect(ctx context.Context) error {
+	spec := s.spec
+	switch {
+	case spec.Join != "":
+		return s.join()
+	case !spec.OwnNetwork():
+		return nil
+	}
+	publish, err := publishAddress(spec)
+	if err != nil {
+		return err
+	}
+	own, err := s.network.Attach(ctx, s.container.ID, spec.Publish, publish)
+	if err != nil {
+		return err
+	}
+	s.own, s.netNS = &own, own.Path
+	if s.ids.First != 0 {
+		if err := setNetworkParameters(own.Path, spec.Sysctls); err != nil {
+			return err
+		}
+	}
+	attachment := own.Attachment
+	return s.container.Update(func(r *containers.Record) { r.Run.Network = &attachment })
+}
+
+// join opens the network namespace of the container that is joined.
+func (s *start) join() error {
+	name := s.spec.Join
+	joined, err := s.containers.Find("join", name)
+	if err != nil {
+		return fmt.Errorf("%w: join: there is no container %s", engine.ErrInvalid, name)
+	}
+	if !joined.Alive() {
+		return fmt.Errorf("%w: join: container %s is %s", engine.ErrNotRunning, name, joined.Status())
+	}
+	process := joined.Record().Run.Process
+	file, err := os.Open(filepath.Join("/proc", strconv.Itoa(process.PID), "ns/net"))
+	if err == nil && !process.Alive() { // the number may be another process's by now
+		err = errors.Join(os.ErrNotExist, file.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("%w: join: container %s: %w", engine.ErrNotRunning, name, err)
+	}
+	s.joined, s.netFile = joined, file
+	s.netNS = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), file.Fd())
+	return nil
+}
+
+// bundle returns what the runtime reads.
+func (s *start) bundle() bundle.Input {
+	c, spec := s.container, s.spec
+	spec.Env = maps.Clone(spec.Env)
+	if spec.Env == nil {
+		spec.Env = map[string]string{}
+	}
+	if s.runtime.PassesFiles {
+		spec.Env[exitFDVariable] = exitFD
+	}
+	if signal := s.image.Config.StopSignal; spec.StopSignalVariable != "" && signal != "" && !strings.Contains(signal, "\x00") {
+		spec.Env[spec.StopSignalVariable] = signal
+	}
+	in := bundle.Input{
+		ID: c.ID, Spec: spec, Image: bundle.Config(s.image.Config), Layers: s.image.Layers, RootFS: s.root(),
+		NetNS: s.netNS, Mounts: s.paths.mounts, Sys: s.paths.sys, CgroupsPath: s.group.Path(),
+		EtcFolder: diskPath(c, layout.Etc), EtcSource: filepath.Join(s.paths.writes, layout.Etc), Runtime: s.runtime,
+	}
+	if s.ids.First != 0 {
+		in.Users = bundle.Users{First: uint32(s.ids.First), Count: users.Size, Beyond: s.beyond} //nolint:gosec // ids have 32 bits
+		if s.userNS != nil {
+			in.UserNS = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), s.userNS.Fd())
+		}
+	}
+	return in
+}
+
+// keeperLaunch returns what the keeper has to do.
+func (s *start) keeperLaunch() keeper.Launch {
+	c := s.container
+	launch := keeper.Launch{Watched: c.Watched()}
+	if !s.runtime.PassesFiles {
+		launch.ExitFile = ""
+	}
+	launch.Root, launch.Owner = s.root(), s.ids.First
+	launch.Overlay = overlay.Overlay{
+		Lower: s.paths.layers, Volatile: true,
+		Upper: filepath.Join(s.paths.writes, layout.Upper), Work: filepath.Join(s.paths.writes, layout.Work),
+	}
+	launch.Run = s.runtime.RunArgs(s.layout.Runtime(s.runtime.Name), string(c.Folder), c.Folder.PIDFile(), c.ID, launch.ExitFile != "")
+	launch.PIDFile, launch.Sealed = c.Folder.PIDFile(), s.runtime.RunsSealed
+	if !s.runtime.JoinsCgroup {
+		launch.CgroupFolders = s.group.Folders()
+	}
+	return launch
+}
+
+// explainLaunch says which of the contract's errors a failed launch is.
+func (s *start) explainLaunch(err error) error {
+	if had := s.paths.keeper; had != 0 {
+		// The mounts are gone with the keeper that had them.
+		if now, unknown := keeper.ListenerPID(s.layout.Run); unknown != nil || now != had {
+			return fmt.Errorf("%w: the keeper was replaced during the start: %v", engine.ErrUnavailable, err) //nolint:errorlint // it is not the cause
+		}
+	}
+	var refused *keeper.RuntimeError
+	if errors.As(err, &refused) {
+		return fmt.Errorf("%w: %w", engine.ErrInvalid, refused)
+	}
+	return err
+}

@@ -1,0 +1,151 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/oci/internal/containers"
+)
+
+// undoTimeout bounds how long a failed start takes to remove what it has made.
+const undoTimeout = 20 * time.Second
+
+// undo removes what a start has made that failed, and records and returns the cause. The caller holds the container's lock.
+func (l *launcher) undo(ctx context.Context, c *containers.Container, cause error) error {
+	reason := cause.Error()
+	ctx = context.WithoutCancel(ctx)
+	if errors.Is(cause, engine.ErrUnavailable) { // the keeper may have been killed
+		if err := l.killOrphans(ctx); err != nil {
+			l.log.Warn().Err(err).Msg("cannot kill orphans of the previous keeper; retried at service start")
+		}
+	}
+	had := c.Record().Run
+	ctx, cancel := context.WithTimeout(ctx, undoTimeout)
+	defer cancel()
+	if err := l.release(ctx, c); err != nil {
+		// The record still says that something is there: the removal tries again.
+		l.log.Error().Err(err).Str("container", c.Name).Msg("cleanup after failed start failed; retried at the next start or removal")
+		return errors.Join(cause, c.Update(func(r *containers.Record) { r.StartError = reason }))
+	}
+	if err := c.Update(func(r *containers.Record) { r.Run, r.StartError = nil, reason }); err != nil {
+		return errors.Join(cause, err)
+	}
+	l.users.release(had)
+	return cause
+}
+
+// undoEarlier removes what an earlier start has made, where that could not be undone then. The caller holds the container's lock.
+func (l *launcher) undoEarlier(ctx context.Context, c *containers.Container) error {
+	had := c.Record().Run
+	if had == nil {
+		return nil
+	}
+	if err := l.release(ctx, c); err != nil {
+		return fmt.Errorf("undo an earlier start: %w", err)
+	}
+	if err := c.Update(func(r *containers.Record) { r.Run = nil }); err != nil {
+		return err
+	}
+	l.users.release(had)
+	return nil
+}
+
+// remove removes a container. The caller holds the container's lock.
+func (l *launcher) remove(ctx context.Context, c *containers.Container) error {
+	c.SetRemoving()
+	record, ended := c.Record(), c.HasEnded()
+	if record.Run != nil && !record.Removing { // else there is nothing but the folder
+		err := c.Update(func(r *containers.Record) { r.Removing = true })
+		if diskFull(err) {
+			// It makes room. If the service is killed before the end, the next one finds a container that has ended.
+			l.log.Warn().Err(err).Str("container", c.Name).Msg("disk full: removing container without writing its record")
+		} else if err != nil {
+			return err
+		}
+	}
+	if record.Started() && !ended {
+		l.disks.drop(c) // the end of its last process does not wait for write-back
+		err := l.processes.killAndWait(ctx, c)
+		// Without a keeper, and when none can be started, no end is recorded; that does not keep what is dead.
+		if err != nil && (ctx.Err() != nil || l.background.Closing().Err() != nil || record.Run.Process.Alive()) {
+			return err
+		}
+	}
+	if record.Run != nil {
+		if err := l.release(ctx, c); err != nil {
+			return err
+		}
+	}
+	// The ids are free once nothing has them on the disk.
+	if err := l.containers.Remove(c); err != nil {
+		return err
+	}
+	l.users.release(record.Run)
+	return nil
+}
+
+// release removes everything that a start has made, or may have, at the kernel, the keeper and the runtime. It succeeds when nothing is left.
+// The caller holds the container's lock.
+func (l *launcher) release(ctx context.Context, c *containers.Container) error {
+	// First: it waits for a start in progress, whose thread in the keeper would make the keeper a member of the group.
+	if err := l.keeper.Forget(c.ID); err != nil {
+		return err
+	}
+	c.DropEarlyEnd()
+	record := c.Record()
+	errs := []error{l.cgroups.Group(c.ID).Remove(), l.deleteState(ctx, record.Runtime, c.ID)}
+	if record.Spec.OwnNetwork() {
+		errs = append(errs, l.network.Detach(c.ID))
+	}
+	l.sources.Release(c.ID)
+	l.disks.drop(c)
+	if err := os.Remove(l.layout.Root(c.ID)); !errors.Is(err, os.ErrNotExist) {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// deleteState removes what the runtime has of a container.
+func (l *launcher) deleteState(ctx context.Context, name, id string) error {
+	folder := l.layout.Runtime(name)
+	state, err := stateFiles(folder, id)
+	if err != nil || len(state) == 0 {
+		return err
+	}
+	if runtime, err := l.runtimes.get(name); err == nil {
+		if args := runtime.DeleteArgs(folder, id); len(args) > 0 {
+			if _, err := runCommand(ctx, args); err != nil {
+				l.log.Warn().Err(err).Str("container_id", id).Msg("OCI runtime cannot delete its state: removing its files")
+			}
+		}
+	}
+	for _, path := range state {
+		err = errors.Join(err, os.RemoveAll(path))
+	}
+	return err
+}
+
+// stateFiles returns what a runtime has of a container: a folder of its id, or files whose names contain it.
+func stateFiles(folder, id string) ([]string, error) {
+	path := filepath.Join(folder, id)
+	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+		return []string{path}, err
+	}
+	entries, err := os.ReadDir(folder)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	var found []string
+	for _, entry := range entries {
+		if strings.Contains(entry.Name(), id) {
+			found = append(found, filepath.Join(folder, entry.Name()))
+		}
+	}
+	return found, err
+}
