@@ -28,6 +28,9 @@ func newDirect(t *testing.T, options jupyter.DirectOptions) *jupyter.Direct {
 	options.Env = append(os.Environ(), "EXECD_SECRET=x")
 	options.Logger = zerolog.New(zerolog.NewTestWriter(t))
 	options.TempDir = t.TempDir()
+	if options.StartTimeout == 0 { // a kernel starts in a second, and in more than a minute where others use the processors
+		options.StartTimeout = wait.Patience()
+	}
 	host := jupyter.NewDirect(options)
 	t.Cleanup(func() {
 		if err := host.Close(); err != nil {
