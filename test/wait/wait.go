@@ -46,11 +46,15 @@ func Patience() time.Duration {
 // Deadline returns when the [Patience] of a wait that begins now ends, for connections and files.
 func Deadline() time.Time { return time.Now().Add(Patience()) }
 
-// Context returns the context of a test with the [Patience] as its deadline. It ends with the test: what a test cleans up takes
-// context.WithoutCancel and a deadline of its own.
+// Context returns the context of a test with the [Patience] as its deadline. It ends with the test. In a
+// cleanup, where the context of the test has ended already, it ends after the cleanups.
 func Context(t testing.TB) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), Patience())
+	parent := t.Context()
+	if parent.Err() != nil {
+		parent = context.WithoutCancel(parent)
+	}
+	ctx, cancel := context.WithTimeout(parent, Patience())
 	t.Cleanup(cancel)
 	return ctx
 }

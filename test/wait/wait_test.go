@@ -149,3 +149,17 @@ func TestBounds(t *testing.T) {
 		t.Errorf("a context is over at once: %v", err)
 	}
 }
+
+// TestInCleanup: a cleanup can run a command although the context of its test has ended.
+func TestInCleanup(t *testing.T) {
+	t.Run("test", func(t *testing.T) {
+		t.Cleanup(func() {
+			if t.Context().Err() == nil {
+				t.Error("the context of a test has not ended in a cleanup")
+			}
+			if err := wait.Command(t, "true").Run(); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+}
