@@ -520,7 +520,7 @@ func TestLogThatIsCut(t *testing.T) {
 					return
 				}
 				_, _ = fmt.Fprint(w, test.connections[at-1])
-				check(t, http.NewResponseController(w).Flush())
+				_ = http.NewResponseController(w).Flush() // fails when the client has seen another log and gone
 				if at < len(test.connections) {
 					cut(w)
 				}
