@@ -58,22 +58,25 @@ quick() {
 # with_race TIME FLAG...: with the race detector.
 with_race() { CGO_ENABLED=1 go_test "$1" -race "${@:2}"; }
 
-# all runs every test. test/e2e/kube waits for nodes, pods and leases whose terms are those of Kubernetes and takes 16 to 19 minutes beside the
-# other packages: it has a longer limit than the others, and begins first. test/e2e keeps two processors busy by
-# itself; what takes long with many neighbours comes last.
+# all runs every test. Everything is compiled before, which keeps all processors busy. test/e2e/kube waits for nodes, pods and leases whose
+# terms are those of Kubernetes and takes 16 to 19 minutes beside other packages: it has a longer limit than the others, and begins first. The
+# other packages with a cluster follow it, and then what keeps two processors busy by itself, or takes long with many neighbours.
 all() {
-	local module own others kube
+	local module cluster first kube
 	module=$(go list -m)
-	mapfile -t own < <(go list ./... | grep -v -e "^$module/test/" -e "^$module/execd/api$")
-	mapfile -t others < <(go list ./test/... | grep -vx -e "$module/test/e2e" -e "$module/test/e2e/kube")
+	local late=("$module"/{execd/api,runtime/jupyter,test/e2e,test/e2e/{browser,cells,clients,local}})
+	CGO_ENABLED=1 go list -race -export -test -gcflags=all=-dwarf=false ./... >/dev/null
+	mapfile -t cluster < <(scripts/packages.sh cluster | grep -vx "$module/test/e2e/kube")
+	mapfile -t first < <(go list ./... | grep -vxF -f <(printf '%s\n' "${cluster[@]}" "${late[@]}" "$module/test/e2e/kube"))
 	begin=(CGO_ENABLED=1 go test -race)
 	with_race 25m "$@" ./test/e2e/kube >"$output.kube" 2>&1 &
 	kube=$!
-	with_race "$limit" -p "$(nproc)" "$@" "${own[@]}" | tee -a "$output" || failed=1
+	with_race "$limit" -p "$(nproc)" "$@" "${first[@]}" | tee -a "$output" || failed=1
 	wait "$kube" || failed=1
 	tee -a "$output" <"$output.kube"
+	with_race "$limit" -p "$(nproc)" "$@" "${cluster[@]}" | tee -a "$output" || failed=1
 	with_race "$limit" "$@" ./test/e2e | tee -a "$output" || failed=1
-	with_race "$limit" -p "$(nproc)" "$@" ./test/e2e/{cells,local} ./execd/api "${others[@]}" | tee -a "$output" || failed=1
+	with_race "$limit" -p "$(nproc)" "$@" ./runtime/jupyter ./execd/api ./test/e2e/{browser,cells,clients,local} | tee -a "$output" || failed=1
 }
 
 if [[ $command == test ]]; then

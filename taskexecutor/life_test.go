@@ -87,7 +87,7 @@ func TestStateOnAFullDisk(t *testing.T) {
 	free(1)
 	l.is("task", tasks.Running)
 	ready.Store(true)
-	l.says("that the task is ready is not recorded yet")
+	l.says("cannot write the ready record")
 	free(1)
 	l.until("task", "is ready", func(s tasks.Status) bool { return s.Ready })
 	free(4) // for its end

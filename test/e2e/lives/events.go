@@ -245,9 +245,10 @@ func resumeAt(id int64) string {
 	return strconv.FormatInt(id, 10)
 }
 
-// prompt is how long a change and its event may take, while another client does not read. The rest
-// of it is for a busy machine.
-const prompt = 5 * time.Second
+// prompt is how long a change and its event may take, while another client does not read. An event
+// that waited for that client would come when it is disconnected: after serve.DefaultWriteTimeout,
+// 30 s. An API server on a busy machine was seen to take 7 s.
+const prompt = 15 * time.Second
 
 // testSlowReaderDelaysNoOther has a client that does not read its stream while a thousand events
 // happen, and one that does.
