@@ -114,7 +114,7 @@ func (f *follower) WatchWithContext(ctx context.Context, options metav1.ListOpti
 // Replace implements cache.ReflectorStore.
 func (f *follower) Replace(items []any, version string) error {
 	if f.before {
-		f.logger.Warn().Msg("watch of BatchSandboxes interrupted for too long; reading all of them again, feeds of events start anew")
+		f.logger.Warn().Msg("watch of BatchSandboxes interrupted for too long; reading all of them again, feeds of events begin again")
 	}
 	f.before = true
 	listed := make(map[string]*Entry, len(items))
