@@ -190,9 +190,9 @@ func TestPages(t *testing.T) {
 }
 
 const (
-	readmeMake = "make run    # build, start the service, take a first sandbox through its life, serve until Ctrl-C\n" +
-		"make test   # what a change needs: lint, the packages, the local engine with crun, the three clients, kernels\n" +
-		"make test-all   # every test, with the race detector: also Docker, Kubernetes, a browser; then the benchmarks' gate\n"
+	readmeMake = "make run        # build, start the service, take a first sandbox through its life, serve until Ctrl-C\n" +
+		"make test       # what a change needs: the packages, the local engine with crun, the three clients\n" +
+		"make test-all   # everything, with the race detector: Docker, Kubernetes, a browser; then the benchmarks\n"
 	clientPackages = "npm install --save-dev openapi-typescript@7.13.0\n"
 )
 
