@@ -68,15 +68,22 @@ func (s site) openMode(t testing.TB, mode oci.UserNamespaces, log io.Writer) *oc
 	return e
 }
 
-// processOf returns a container's process.
+// processOf returns a container's process, which is the first one of its process namespace. A process of the OCI runtime, which has made that one,
+// can be in the container's cgroup, too, until it has ended.
 func (s site) processOf(t *testing.T, id string) int {
 	t.Helper()
-	for pid, command := range processes(t) {
-		if command == "" { // one that has ended, as the process of the runtime that was the container's parent
-			continue
-		}
+	for pid := range processes(t) {
 		groups, err := os.ReadFile(filepath.Join("/proc", pid, "cgroup"))
 		if err != nil || !bytes.Contains(groups, []byte(id)) {
+			continue
+		}
+		status, err := os.ReadFile(filepath.Join("/proc", pid, "status"))
+		if err != nil { // it has ended
+			continue
+		}
+		_, after, _ := bytes.Cut(status, []byte("\nNSpid:"))
+		line, _, _ := bytes.Cut(after, []byte("\n"))
+		if ids := strings.Fields(string(line)); len(ids) < 2 || ids[len(ids)-1] != "1" {
 			continue
 		}
 		number, err := strconv.Atoi(pid)
