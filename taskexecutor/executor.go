@@ -1,5 +1,5 @@
 // Package taskexecutor is the task-executor: it runs tasks in the main container of its pod, and survives its own end without losing or repeating
-// one. docs/kubernetes.md describes what that takes; package internal/tasks is its interface.
+// one. docs/kubernetes-resources.md describes what that takes; package internal/tasks is its interface.
 //
 // # Who runs what
 //

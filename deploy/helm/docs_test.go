@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,15 +29,15 @@ func blocks(t *testing.T, page, language string) (found []string) {
 	return found
 }
 
-// documentedPool returns the Pool for sandboxes of the API that docs/kubernetes.md shows.
+// documentedPool returns the Pool for sandboxes of the API that docs/kubernetes-resources.md shows.
 func documentedPool(t *testing.T) string {
 	t.Helper()
-	for _, block := range blocks(t, "kubernetes.md", "yaml") {
+	for _, block := range blocks(t, "kubernetes-resources.md", "yaml") {
 		if strings.Contains(block, "kind: Pool") && strings.Contains(block, "install-execd") {
 			return block
 		}
 	}
-	t.Fatal("docs/kubernetes.md shows no Pool for sandboxes of the API")
+	t.Fatal("docs/kubernetes-resources.md shows no Pool for sandboxes of the API")
 	return ""
 }
 
@@ -72,7 +73,7 @@ func TestDocumentedResources(t *testing.T) {
 		}
 	}
 	if resources != 4 {
-		t.Errorf("%d resources are found, not the batch, the two Pools and the batch with tasks of docs/kubernetes.md", resources)
+		t.Errorf("%d resources are found, not the batch, the two Pools and the batch with tasks of docs/kubernetes-resources.md", resources)
 	}
 }
 
@@ -100,7 +101,7 @@ func TestDocumentedUpgrade(t *testing.T) {
 			values = strings.Replace(block, "createNamespace: true", "createNamespace: false", 1) // another test may have made it
 		}
 	}
-	for _, block := range blocks(t, "kubernetes.md", "sh") {
+	for _, block := range slices.Concat(blocks(t, "kubernetes.md", "sh"), blocks(t, "kubernetes-operations.md", "sh")) {
 		switch {
 		case strings.HasPrefix(block, "helm install"):
 			install = block
@@ -109,7 +110,7 @@ func TestDocumentedUpgrade(t *testing.T) {
 		}
 	}
 	if values == "" || install == "" || upgrade == "" {
-		t.Fatalf("docs/kubernetes.md does not show how to install and upgrade: %q %q %q", values, install, upgrade)
+		t.Fatalf("docs/kubernetes.md and kubernetes-operations.md do not show how to install and upgrade: %q %q %q", values, install, upgrade)
 	}
 	if err := os.WriteFile(filepath.Join(folder, "values.yaml"), []byte(values), 0o600); err != nil {
 		t.Fatal(err)

@@ -165,13 +165,13 @@ func (i *installed) removesAll(server string) {
 	i.helm("upgrade", "sandbox", chart, "--namespace", "system", "--reuse-values", "--wait", "--timeout", "4m")
 	i.populate(server)
 	var remove string
-	for _, block := range blocks(i.t, "kubernetes.md", "sh") {
+	for _, block := range blocks(i.t, "kubernetes-operations.md", "sh") {
 		if strings.Contains(block, "helm uninstall") {
 			remove = strings.NewReplacer("-n sandboxes", "-n boxes", "namespace sandboxes", "namespace boxes", "sandbox-system", "system").Replace(block)
 		}
 	}
 	if remove == "" {
-		i.t.Fatal("docs/kubernetes.md does not show how to remove everything")
+		i.t.Fatal("docs/kubernetes-operations.md does not show how to remove everything")
 	}
 	ctx, cancel := context.WithTimeout(i.t.Context(), patience)
 	defer cancel()

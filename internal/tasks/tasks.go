@@ -1,5 +1,5 @@
 // Package tasks is the contract between the controller and the task-executors in its pods: what a task is, what is said about one, and
-// a client. The executor itself is taskexecutor; docs/kubernetes.md describes the use of tasks.
+// a client. The executor itself is taskexecutor; docs/kubernetes-resources.md describes the use of tasks.
 //
 // # The interface
 //

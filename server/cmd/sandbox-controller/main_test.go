@@ -243,5 +243,5 @@ func TestCommandLine(t *testing.T) {
 func TestHelpAndDocumentation(t *testing.T) {
 	program := func() *cobra.Command { return newRoot(serve) }
 	commandlinetest.CheckHelp(t, program)
-	commandlinetest.CheckDocumented(t, program(), "../../../docs/kubernetes.md", "## Controller")
+	commandlinetest.CheckDocumented(t, program(), "../../../docs/kubernetes-operations.md", "## Controller")
 }

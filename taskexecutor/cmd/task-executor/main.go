@@ -1,4 +1,4 @@
-// Command task-executor runs tasks in the main container of its pod. It is started by task-executor-init; docs/kubernetes.md describes
+// Command task-executor runs tasks in the main container of its pod. It is started by task-executor-init; docs/kubernetes-resources.md describes
 // what the pod needs. `task-executor --help` shows its settings.
 package main
 
