@@ -38,7 +38,7 @@ demo: build ## take a sandbox through its life on a service that runs (URL=http:
 
 vet: ## gofmt and vet
 	@$(FORMATTED)
-	$(CHECKED) go vet ./...
+	$(CHECKED) go vet sandbox.internal/...
 
 check: vet ## gofmt, vet, and the tests that need no engine, cluster, kernels or network: under a minute
 	@$(CHECKED) scripts/check.sh
@@ -66,7 +66,7 @@ bare: ## the commands of the README with every cache empty, before a release (LO
 	@scripts/bare.sh $(LOGS)
 
 race: ## the tests of the packages given, e.g. PKG=./execd/..., with the race detector
-	go test -race $(or $(PKG),./...)
+	go test -race $(or $(PKG),sandbox.internal/...)
 
 bench: build images ## measure, as ratios to a floor taken in the same run
 	@scripts/kernels.sh
@@ -91,7 +91,7 @@ drift: generate ## fail if what is generated is not what its sources make
 	@test -z "$$(git status --porcelain -- $(GENERATED))" || { git status --short -- $(GENERATED); echo "untracked generated files: run make generate and commit"; exit 1; }
 
 lint: vet ## gofmt, vet, staticcheck
-	GOGC=400 $(CHECKED) $(STATICCHECK) ./...
+	GOGC=400 $(CHECKED) $(STATICCHECK) sandbox.internal/...
 
 build: ## compile the programs into bin/
 	$(VERSIONED) ./clients/cmd/sandbox $(filter-out %/sandbox-keeper,$(wildcard ./server/cmd/*))

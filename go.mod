@@ -171,9 +171,15 @@ require (
 	modernc.org/libc v1.77.1 // indirect
 	modernc.org/mathutil v1.7.1 // indirect
 	modernc.org/memory v1.12.1 // indirect
+	sandbox.internal/clients/go v0.0.0
+	sandbox.internal/wire v0.0.0
 )
 
 tool (
 	github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen
 	sigs.k8s.io/controller-tools/cmd/controller-gen
 )
+
+replace sandbox.internal/wire => ./wire
+
+replace sandbox.internal/clients/go => ./clients/go

@@ -4,23 +4,25 @@
 //	go generate .
 //
 // The contracts in openapi/ are written by hand. From each of them oapi-codegen makes the models,
-// an Echo server with strict handlers, and a client, below gen/. Generated files are committed and
-// never edited; a test in gen/ regenerates it and fails on any difference. The generators' versions
-// are tool lines of go.mod. Services check requests by a slim form of their contract, which
-// openapi/slim makes. The types and calls of the Python client are made by openapi/python, and its
-// synchronous face from the asynchronous one; the types of the TypeScript client by a generator
-// from npm. From the types of the cluster's resources, controller-gen makes their deep copies and
+// an Echo server with strict handlers, below gen/, and the models and a client, below clients/go/.
+// Generated files are committed and never edited; a test in gen/ regenerates them and fails on any
+// difference. The generators' versions are tool lines of go.mod. Services check requests by a slim
+// form of their contract, which openapi/slim makes. The types and calls of the Python client are
+// made by openapi/python, and its synchronous face from the asynchronous one; the types of the
+// TypeScript client by a generator from npm. From the types of the cluster's resources, controller-gen makes their deep copies and
 // their definitions for the API server. The numbers of system calls, for the compiler of seccomp
 // profiles, are those of golang.org/x/sys.
 package sandbox
 
 //go:generate go tool oapi-codegen -config openapi/codegen/models.yaml -package lifecycle -o gen/lifecycle/models.gen.go openapi/lifecycle.yaml
 //go:generate go tool oapi-codegen -config openapi/codegen/server.yaml -package lifecycle -o gen/lifecycle/server.gen.go openapi/lifecycle.yaml
-//go:generate go tool oapi-codegen -config openapi/codegen/client.yaml -package lifecycle -o gen/lifecycle/client.gen.go openapi/lifecycle.yaml
+//go:generate go tool oapi-codegen -config openapi/codegen/models.yaml -package lifecycle -o clients/go/lifecycle/models.gen.go openapi/lifecycle.yaml
+//go:generate go tool oapi-codegen -config openapi/codegen/client.yaml -package lifecycle -o clients/go/lifecycle/client.gen.go openapi/lifecycle.yaml
 //go:generate go run ./openapi/slim -o openapi/rules/lifecycle.gen.go openapi/lifecycle.yaml
 //go:generate go tool oapi-codegen -config openapi/codegen/models.yaml -package execd -o gen/execd/models.gen.go openapi/execd.yaml
 //go:generate go tool oapi-codegen -config openapi/codegen/server.yaml -package execd -o gen/execd/server.gen.go openapi/execd.yaml
-//go:generate go tool oapi-codegen -config openapi/codegen/client.yaml -package execd -o gen/execd/client.gen.go openapi/execd.yaml
+//go:generate go tool oapi-codegen -config openapi/codegen/models.yaml -package execd -o clients/go/execd/models.gen.go openapi/execd.yaml
+//go:generate go tool oapi-codegen -config openapi/codegen/client.yaml -package execd -o clients/go/execd/client.gen.go openapi/execd.yaml
 //go:generate go run ./openapi/slim -o openapi/rules/execd.gen.go openapi/execd.yaml
 //go:generate go tool oapi-codegen -config openapi/codegen/models.yaml -package egress -o gen/egress/models.gen.go openapi/egress.yaml
 //go:generate go tool oapi-codegen -config openapi/codegen/server.yaml -package egress -o gen/egress/server.gen.go openapi/egress.yaml

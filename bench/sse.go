@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io"
 
-	"sandbox.internal/openapi/sse"
+	"sandbox.internal/wire/sse"
 )
 
 // The events that the bench reads (execd document, "Events").

@@ -29,7 +29,7 @@ if [[ ${1:-} == --skip ]]; then
 	printf '%s\n' "$skip"
 	exit
 fi
-go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.TestImports}} {{.XTestImports}}{{end}}' ./... |
+go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.TestImports}} {{.XTestImports}}{{end}}' "$module/..." |
 	awk -v module="$module" -v cluster="$cluster" -v docker="$docker" -v browser="$browser" -v local="$local" \
 		-v wanted="$*" '
 		# of: the list has a package that the tests of this line import, or, as NAME=, its own.

@@ -65,9 +65,9 @@ all() {
 	local module cluster first kube
 	module=$(go list -m)
 	local late=("$module"/{execd/api,runtime/jupyter,test/e2e,test/e2e/{browser,cells,clients,local}})
-	CGO_ENABLED=1 go list -race -export -test -gcflags=all=-dwarf=false ./... >/dev/null
+	CGO_ENABLED=1 go list -race -export -test -gcflags=all=-dwarf=false "$module/..." >/dev/null
 	mapfile -t cluster < <(scripts/packages.sh cluster | grep -vx "$module/test/e2e/kube")
-	mapfile -t first < <(go list ./... | grep -vxF -f <(printf '%s\n' "${cluster[@]}" "${late[@]}" "$module/test/e2e/kube"))
+	mapfile -t first < <(go list "$module/..." | grep -vxF -f <(printf '%s\n' "${cluster[@]}" "${late[@]}" "$module/test/e2e/kube"))
 	begin=(CGO_ENABLED=1 go test -race)
 	with_race 25m "$@" ./test/e2e/kube >"$output.kube" 2>&1 &
 	kube=$!

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"time"
 
-	"sandbox.internal/internal/sandboxhttp"
+	"sandbox.internal/wire/sandboxhttp"
 	"sandbox.internal/internal/tasks"
 )
 

@@ -235,7 +235,7 @@ func TestIsForOtherSystems(t *testing.T) {
 				packages.NeedCompiledGoFiles,
 			Env: append(os.Environ(), "GOOS="+system, "GOARCH=arm64", "CGO_ENABLED=0"),
 		}, "sandbox.internal/clients/cmd/sandbox", "sandbox.internal/clients/cli/...",
-			"sandbox.internal/clients/go", "sandbox.internal/internal/sandboxhttp")
+			"sandbox.internal/clients/go", "sandbox.internal/wire/sandboxhttp")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"sandbox.internal/clients/cli"
-	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/clients/go/lifecycle"
 )
 
 // keyed is a service that takes one key and remembers those that it was shown.

@@ -17,7 +17,7 @@ import (
 	"testing"
 
 	"sandbox.internal/clients/cli"
-	"sandbox.internal/gen/execd"
+	"sandbox.internal/clients/go/execd"
 )
 
 // stored is what a daemon was given, by its exact path, as its octal digits.

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	sandbox "sandbox.internal/clients/go"
-	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/clients/go/lifecycle"
 )
 
 const (

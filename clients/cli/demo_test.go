@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"sandbox.internal/clients/cli"
-	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/clients/go/lifecycle"
 )
 
 // That the demo succeeds counts only against the real services, and is shown there.

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"sandbox.internal/clients/cli"
-	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/test/wait"
 )
 

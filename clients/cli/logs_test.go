@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"sandbox.internal/clients/cli"
-	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/clients/go/lifecycle"
 )
 
 // TestFollowedTailAcrossARotation: what is printed while the last lines are looked for is shown, also when

@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"sandbox.internal/clients/cli"
-	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/test/wait"
 )
 

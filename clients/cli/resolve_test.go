@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"sandbox.internal/clients/cli"
-	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/clients/go/lifecycle"
 )
 
 // listed is a service with these sandboxes.

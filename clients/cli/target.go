@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/pflag"
 
 	sandbox "sandbox.internal/clients/go"
-	"sandbox.internal/gen/lifecycle"
-	"sandbox.internal/internal/sandboxhttp"
+	"sandbox.internal/clients/go/lifecycle"
+	"sandbox.internal/wire/sandboxhttp"
 )
 
 // contextVar is the environment variable that names a context.

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"sandbox.internal/gen/lifecycle"
-	"sandbox.internal/internal/sandboxhttp"
+	"sandbox.internal/clients/go/lifecycle"
+	"sandbox.internal/wire/sandboxhttp"
 )
 
 const (

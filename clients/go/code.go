@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"time"
 
-	"sandbox.internal/gen/execd"
+	"sandbox.internal/clients/go/execd"
 )
 
 // executionID is the header with an execution's id.

@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"time"
 
-	"sandbox.internal/gen/execd"
+	"sandbox.internal/clients/go/execd"
 )
 
 const (

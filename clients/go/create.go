@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/clients/go/lifecycle"
 )
 
 const (

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"time"
 
-	"sandbox.internal/gen/execd"
+	"sandbox.internal/clients/go/execd"
 )
 
 // creation is a request that makes something in a sandbox, and makes it once however often it is sent.

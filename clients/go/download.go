@@ -7,7 +7,7 @@ import (
 	"io"
 	"net/http"
 
-	"sandbox.internal/gen/execd"
+	"sandbox.internal/clients/go/execd"
 )
 
 // MaxRead is the largest file that Read returns, in bytes. Open has no limit.

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"sandbox.internal/internal/sandboxhttp"
-	"sandbox.internal/openapi/sse"
+	"sandbox.internal/wire/sandboxhttp"
+	"sandbox.internal/wire/sse"
 )
 
 // The kinds of an [Error]: test for them with errors.Is.

@@ -5,7 +5,7 @@ import (
 	"io"
 	"net/http"
 
-	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/clients/go/lifecycle"
 )
 
 // Images manages the images that the service's engine has. The methods need a key with the role

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strconv"
 
-	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/clients/go/lifecycle"
 )
 
 const (

@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"time"
 
-	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/clients/go/lifecycle"
 )
 
 const (

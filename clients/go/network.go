@@ -6,7 +6,7 @@ import (
 	"iter"
 	"net/http"
 
-	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/clients/go/lifecycle"
 )
 
 // Network is what a sandbox may reach, and what it reached. It needs a service whose sandboxes have

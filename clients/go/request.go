@@ -9,7 +9,7 @@ import (
 	"net/http"
 	"time"
 
-	"sandbox.internal/internal/sandboxhttp"
+	"sandbox.internal/wire/sandboxhttp"
 )
 
 const (

@@ -11,8 +11,8 @@ import (
 	"sync"
 	"time"
 
-	"sandbox.internal/gen/execd"
-	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/clients/go/execd"
+	"sandbox.internal/clients/go/lifecycle"
 )
 
 // daemonPort is where the execution API listens in every sandbox.

@@ -8,7 +8,7 @@ import (
 	"io"
 	"net/http"
 
-	"sandbox.internal/gen/execd"
+	"sandbox.internal/clients/go/execd"
 )
 
 // stdinPiece is how many bytes of standard input one request has at most.

@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"sandbox.internal/openapi/sse"
+	"sandbox.internal/wire/sse"
 )
 
 // silence is how long a stream may bring no byte before its connection counts as lost. Streams that

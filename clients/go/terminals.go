@@ -12,7 +12,7 @@ import (
 
 	"github.com/coder/websocket"
 
-	"sandbox.internal/gen/execd"
+	"sandbox.internal/clients/go/execd"
 )
 
 // maxTerminalMessage bounds a message of a terminal, in bytes. The daemon's have 32 KiB.

@@ -1,8 +1,8 @@
 package sandbox
 
 import (
-	"sandbox.internal/gen/execd"
-	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/clients/go/execd"
+	"sandbox.internal/clients/go/lifecycle"
 )
 
 // The states of a sandbox. Services may add more.

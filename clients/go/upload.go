@@ -10,7 +10,7 @@ import (
 	"net/http"
 	"unicode/utf8"
 
-	"sandbox.internal/gen/execd"
+	"sandbox.internal/clients/go/execd"
 )
 
 // WriteOptions are who owns a file or directory and who may use it. Nil, and what is empty, means as

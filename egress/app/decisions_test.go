@@ -18,7 +18,7 @@ import (
 	gen "sandbox.internal/gen/egress"
 	"sandbox.internal/openapi/document"
 	"sandbox.internal/openapi/serve/servetest"
-	"sandbox.internal/openapi/sse"
+	"sandbox.internal/wire/sse"
 	"sandbox.internal/test/wait"
 )
 

@@ -9,7 +9,7 @@ import (
 
 	"sandbox.internal/execd/internal/metrics"
 	gen "sandbox.internal/gen/execd"
-	"sandbox.internal/internal/sandboxhttp"
+	"sandbox.internal/wire/sandboxhttp"
 	"sandbox.internal/openapi/serve"
 )
 

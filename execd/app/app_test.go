@@ -25,7 +25,7 @@ import (
 	gen "sandbox.internal/gen/execd"
 	"sandbox.internal/openapi/document"
 	"sandbox.internal/openapi/serve/servetest"
-	"sandbox.internal/openapi/sse"
+	"sandbox.internal/wire/sse"
 	"sandbox.internal/test/wait"
 )
 

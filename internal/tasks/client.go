@@ -14,7 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"sandbox.internal/internal/sandboxhttp"
+	"sandbox.internal/wire/sandboxhttp"
 )
 
 // MaxAnswer bounds what is read of an answer, in bytes: an executor shortens the messages of a list that is larger. It is in the sandbox's

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"time"
 
-	"sandbox.internal/internal/sandboxhttp"
+	"sandbox.internal/wire/sandboxhttp"
 
 	"sandbox.internal/server/clock"
 )

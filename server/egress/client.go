@@ -13,8 +13,8 @@ import (
 	"time"
 
 	gen "sandbox.internal/gen/egress"
-	"sandbox.internal/internal/sandboxhttp"
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/wire/sandboxhttp"
 )
 
 const (

@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"sandbox.internal/internal/sandboxhttp"
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/wire/sandboxhttp"
 )
 
 // Names of the engine's calls, for faults and counts.

@@ -13,10 +13,10 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"sandbox.internal/internal/sandboxhttp"
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/test/wait"
+	"sandbox.internal/wire/sandboxhttp"
 )
 
 // sharing is an engine whose containers share this machine's network: the execd of each, which

@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"sandbox.internal/internal/sandboxhttp"
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/test/wait"
+	"sandbox.internal/wire/sandboxhttp"
 )
 
 var errRefused = fmt.Errorf("the engine refuses")

@@ -12,10 +12,10 @@ import (
 
 	"github.com/rs/zerolog"
 
-	gen "sandbox.internal/gen/lifecycle"
-	"sandbox.internal/openapi/sse"
+	gen "sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/server/clock"
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/wire/sse"
 )
 
 const (

@@ -11,10 +11,10 @@ import (
 
 	"golang.org/x/sync/singleflight"
 
-	gen "sandbox.internal/gen/lifecycle"
-	"sandbox.internal/internal/sandboxhttp"
+	gen "sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/server/reach"
+	"sandbox.internal/wire/sandboxhttp"
 )
 
 const (

@@ -23,7 +23,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"sandbox.internal/internal/forward"
-	"sandbox.internal/internal/sandboxhttp"
+	"sandbox.internal/wire/sandboxhttp"
 )
 
 const (

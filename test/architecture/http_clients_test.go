@@ -14,7 +14,7 @@ import (
 )
 
 // httpConstructor is the one package that makes HTTP clients.
-const httpConstructor = "internal/sandboxhttp"
+const httpConstructor = "wire/sandboxhttp"
 
 // httpExceptions are packages that use net/http's clients by themselves, and why that is right.
 // Programs that only tests and the bench run are not checked.
@@ -32,6 +32,8 @@ var httpExceptions = map[string]string{
 var httpPrograms = []string{
 	"bench/...",
 	"gen/...",
+	"clients/go/lifecycle",
+	"clients/go/execd",
 	"openapi/conform",
 	"openapi/serve/servetest",
 	"runtime/kernel/kerneltest",
@@ -84,7 +86,7 @@ func TestHTTPClients(t *testing.T) {
 
 // TestHTTPClientsAreFound proves that TestHTTPClients can fail.
 func TestHTTPClientsAreFound(t *testing.T) {
-	const head = "package p\nimport (\n\"net/http\"\nh \"net/http\"\n\"net/http/httputil\"\ngen \"sandbox.internal/gen/execd\"\n)\n"
+	const head = "package p\nimport (\n\"net/http\"\nh \"net/http\"\n\"net/http/httputil\"\ngen \"sandbox.internal/clients/go/execd\"\n)\n"
 	for source, want := range map[string]int{
 		`var c = &http.Client{}`:                              1,
 		`var c h.Client`:                                      1,
@@ -121,6 +123,11 @@ func TestHTTPClientsAreFound(t *testing.T) {
 	}
 }
 
+// isGeneratedClient reports whether a package has a client that was generated from a contract.
+func isGeneratedClient(importPath string) bool {
+	return slices.Contains([]string{module + "/gen/egress", module + "/clients/go/lifecycle", module + "/clients/go/execd"}, importPath)
+}
+
 // httpClientsIn returns the places in a file that make or use a client which is not the
 // constructor's: a value of the type Client or Transport, the default ones and what uses them, a
 // reverse proxy, and generated clients that are not given one.
@@ -146,7 +153,7 @@ func httpClientsIn(file *ast.File) []string {
 				return true
 			}
 			from, name := selected(called, imports)
-			if strings.HasPrefix(from, module+"/gen/") && strings.HasPrefix(name, "NewClient") && !slices.ContainsFunc(n.Args, isGivenClient) {
+			if isGeneratedClient(from) && strings.HasPrefix(name, "NewClient") && !slices.ContainsFunc(n.Args, isGivenClient) {
 				uses = append(uses, fmt.Sprintf("%s without WithHTTPClient", name))
 			}
 		case *ast.SelectorExpr:

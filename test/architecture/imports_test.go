@@ -43,7 +43,7 @@ func list(t *testing.T) map[string]listed {
 	t.Helper()
 	var stderr bytes.Buffer
 	command := exec.CommandContext(t.Context(), "go", "list", "-deps",
-		"-json=ImportPath,Name,Standard,Imports,TestImports,XTestImports", "./...")
+		"-json=ImportPath,Name,Standard,Imports,TestImports,XTestImports", module+"/...")
 	command.Stderr = &stderr
 	out, err := command.Output()
 	if err != nil {

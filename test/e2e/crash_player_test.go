@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/test/e2e/lives"
 )
 

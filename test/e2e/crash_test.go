@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/test/e2e/lives"
 	"sandbox.internal/test/random"
 )

@@ -17,10 +17,10 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 	"pgregory.net/rapid"
 
-	"sandbox.internal/gen/execd"
+	"sandbox.internal/clients/go/execd"
 	"sandbox.internal/openapi/conform"
-	"sandbox.internal/openapi/sse"
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/wire/sse"
 )
 
 const (

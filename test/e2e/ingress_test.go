@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/test/e2e/lives"
 )
 

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/test/e2e/lives"
 )
 

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"testing"
 
-	"sandbox.internal/gen/execd"
+	"sandbox.internal/clients/go/execd"
 	"sandbox.internal/test/e2e/lives"
 )
 

@@ -3,7 +3,7 @@ package e2e_test
 import (
 	"testing"
 
-	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/test/e2e/lives"
 )
 

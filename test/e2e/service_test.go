@@ -8,7 +8,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/runtime/docker"
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/test/e2e/lives"

@@ -15,9 +15,9 @@ import (
 	"strings"
 )
 
-// sources is what `go list` prints of each package of the main module: its go.mod, its folder, and
+// sources is what `go list` prints of each package of this repository's modules: its go.mod, its folder, and
 // the files that it embeds.
-const sources = `{{$p := .}}{{with .Module}}{{if .Main}}{{.GoMod}}{{"\n"}}{{$p.Dir}}{{range $p.EmbedFiles}}{{"\n"}}{{$p.Dir}}/{{.}}{{end}}{{end}}{{end}}`
+const sources = `{{$p := .}}{{with .Module}}{{if or .Main .Replace}}{{.GoMod}}{{"\n"}}{{$p.Dir}}{{range $p.EmbedFiles}}{{"\n"}}{{$p.Dir}}/{{.}}{{end}}{{end}}{{end}}`
 
 // Build compiles the programs of packages, given by import path, into the existing folder: static,
 // as they ship. Each has the name of its package's folder. The error has what the compiler printed.

@@ -17,7 +17,7 @@ import (
 	"testing"
 
 	"sandbox.internal/internal/claims"
-	"sandbox.internal/internal/sandboxhttp"
+	"sandbox.internal/wire/sandboxhttp"
 	"sandbox.internal/internal/tasks"
 	"sandbox.internal/test/wait"
 )

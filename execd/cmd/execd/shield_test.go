@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"testing"
 
-	"sandbox.internal/internal/sandboxhttp"
+	"sandbox.internal/wire/sandboxhttp"
 	"sandbox.internal/test/wait"
 )
 

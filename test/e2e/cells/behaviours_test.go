@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	gen "sandbox.internal/gen/execd"
+	gen "sandbox.internal/clients/go/execd"
 )
 
 // output: what a cell prints arrives on its stream, between the events that begin and end every cell.

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	gen "sandbox.internal/gen/execd"
+	gen "sandbox.internal/clients/go/execd"
 	"sandbox.internal/openapi/conform"
 	"sandbox.internal/openapi/document"
 )

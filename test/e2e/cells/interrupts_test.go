@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	gen "sandbox.internal/gen/execd"
+	gen "sandbox.internal/clients/go/execd"
 )
 
 // interrupts is how many signals a kernel gets in TestInterruptsAtRandomMoments.

@@ -12,9 +12,9 @@ import (
 
 	"github.com/rs/zerolog"
 
+	gen "sandbox.internal/clients/go/execd"
 	"sandbox.internal/execd/app"
 	"sandbox.internal/execd/config"
-	gen "sandbox.internal/gen/execd"
 )
 
 // local runs execd in this process until the test ends.

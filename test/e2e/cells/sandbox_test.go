@@ -13,8 +13,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/rs/zerolog"
 
-	gen "sandbox.internal/gen/execd"
-	"sandbox.internal/gen/lifecycle"
+	gen "sandbox.internal/clients/go/execd"
+	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/server/api"
 	"sandbox.internal/server/app"
 	"sandbox.internal/server/config"

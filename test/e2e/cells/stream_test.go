@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	gen "sandbox.internal/gen/execd"
+	gen "sandbox.internal/clients/go/execd"
 )
 
 // event is one event of a cell's stream as it came.

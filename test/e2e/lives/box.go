@@ -10,10 +10,10 @@ import (
 	"strings"
 	"testing"
 
-	"sandbox.internal/gen/execd"
-	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/clients/go/execd"
+	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/openapi/conform"
-	"sandbox.internal/openapi/sse"
+	"sandbox.internal/wire/sse"
 )
 
 // DaemonPort is where execd listens in every sandbox.

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/clients/go/lifecycle"
 )
 
 // Client sends requests to a service with one key.

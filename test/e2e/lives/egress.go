@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"sandbox.internal/gen/lifecycle"
-	"sandbox.internal/openapi/sse"
+	"sandbox.internal/clients/go/lifecycle"
+	"sandbox.internal/wire/sse"
 )
 
 // Outside is the world around sandboxes with an egress sidecar: the addresses of two web servers,

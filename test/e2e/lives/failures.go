@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/clients/go/lifecycle"
 )
 
 func testFailures(t *testing.T, b Backend) {

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"sandbox.internal/gen/execd"
+	"sandbox.internal/clients/go/execd"
 )
 
 // testFilesThroughExecd sends a file into a sandbox, uses it there, and fetches it again.

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/clients/go/lifecycle"
 )
 
 func testKilledEntrypoint(t *testing.T, b Backend) {

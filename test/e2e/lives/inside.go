@@ -14,8 +14,8 @@ import (
 
 	"github.com/coder/websocket"
 
-	"sandbox.internal/gen/execd"
-	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/clients/go/execd"
+	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/openapi/conform"
 )
 

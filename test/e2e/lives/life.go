@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/clients/go/lifecycle"
 )
 
 func testLife(t *testing.T, b Backend) {

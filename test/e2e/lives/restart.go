@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/clients/go/lifecycle"
 )
 
 func testRestartKeepsSandboxes(t *testing.T, b Backend) {

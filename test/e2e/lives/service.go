@@ -18,7 +18,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/rs/zerolog"
 
-	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/openapi/conform"
 	"sandbox.internal/openapi/document"
 	"sandbox.internal/server/api"

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/openapi/conform"
 )
 

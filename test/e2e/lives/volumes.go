@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/clients/go/lifecycle"
 )
 
 // HostVolume is a folder of this machine at a place in the sandbox.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/clients/go/lifecycle"
 )
 
 func testPreferWait(t *testing.T, b Backend) {

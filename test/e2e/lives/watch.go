@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/clients/go/lifecycle"
 	rules "sandbox.internal/server/lifecycle"
 )
 

@@ -19,7 +19,7 @@ import (
 
 	"sandbox.internal/internal/claims"
 	"sandbox.internal/internal/failpoint"
-	"sandbox.internal/internal/sandboxhttp"
+	"sandbox.internal/wire/sandboxhttp"
 	"sandbox.internal/runtime/kube/internal/batch"
 	"sandbox.internal/runtime/kube/v1alpha1"
 )

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"testing/iotest"
 
-	"sandbox.internal/openapi/sse"
+	"sandbox.internal/wire/sse"
 )
 
 const limit = 100 << 10

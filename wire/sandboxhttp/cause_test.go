@@ -19,7 +19,7 @@ import (
 	"testing"
 	"time"
 
-	"sandbox.internal/internal/sandboxhttp"
+	"sandbox.internal/wire/sandboxhttp"
 )
 
 // certified starts a TLS server whose certificate is for a name and a time. It returns its address, and a pool that trusts it.

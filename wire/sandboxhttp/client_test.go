@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"sandbox.internal/internal/sandboxhttp"
+	"sandbox.internal/wire/sandboxhttp"
 )
 
 // hostile answers every connection with these bytes and closes it.

@@ -1,0 +1,3 @@
+module sandbox.internal/wire
+
+go 1.26.0
