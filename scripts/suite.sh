@@ -64,7 +64,7 @@ with_race() { CGO_ENABLED=1 go_test "$1" -race "${@:2}"; }
 all() {
 	local module cluster first kube
 	module=$(go list -m)
-	local late=("$module"/{execd/api,runtime/jupyter,test/e2e,test/e2e/{browser,cells,clients,local}})
+	local late=("$module"/{execd/api,runtime/jupyter,test/e2e,test/e2e/{browser,cells,clients,goclient,local}})
 	CGO_ENABLED=1 go list -race -export -test -gcflags=all=-dwarf=false "$module/..." >/dev/null
 	mapfile -t cluster < <(scripts/packages.sh cluster | grep -vx "$module/test/e2e/kube")
 	mapfile -t first < <(go list "$module/..." | grep -vxF -f <(printf '%s\n' "${cluster[@]}" "${late[@]}" "$module/test/e2e/kube"))
@@ -76,7 +76,7 @@ all() {
 	tee -a "$output" <"$output.kube"
 	with_race "$limit" -p "$(nproc)" "$@" "${cluster[@]}" | tee -a "$output" || failed=1
 	with_race "$limit" "$@" ./test/e2e | tee -a "$output" || failed=1
-	with_race "$limit" -p "$(nproc)" "$@" ./runtime/jupyter ./execd/api ./test/e2e/{browser,cells,clients,local} | tee -a "$output" || failed=1
+	with_race "$limit" -p "$(nproc)" "$@" ./runtime/jupyter ./execd/api ./test/e2e/{browser,cells,clients,goclient,local} | tee -a "$output" || failed=1
 }
 
 if [[ $command == test ]]; then
