@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"sandbox.internal/test/loopback"
+
 	"sandbox.internal/clients/cli"
 	"sandbox.internal/clients/go/lifecycle"
 )
@@ -72,7 +74,7 @@ func TestDemoPrintsErrorAnswers(t *testing.T) {
 
 func TestDemoWithoutService(t *testing.T) {
 	t.Parallel()
-	got := run(t.Context(), nil, "--url", unusedURL(t), "demo")
+	got := run(t.Context(), nil, "--url", "http://"+loopback.Refusing(t), "demo")
 	if got.code != cli.ExitFailed || !strings.Contains(got.stderr, "demo: create: ") ||
 		!strings.Contains(got.stderr, "is the service running") {
 		t.Errorf("code %d, stderr %q", got.code, got.stderr)

@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"sandbox.internal/test/loopback"
+
 	"sandbox.internal/clients/cli"
 	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/test/wait"
@@ -120,7 +122,7 @@ func TestLoginTriesTheKeyThatItSaves(t *testing.T) {
 
 func TestVersionFlag(t *testing.T) {
 	t.Parallel()
-	env := map[string]string{"SANDBOX_URL": unusedURL(t)}
+	env := map[string]string{"SANDBOX_URL": "http://" + loopback.Refusing(t)}
 	if got := run(t.Context(), env, "--version"); got.code != cli.ExitOK || !strings.HasPrefix(got.stdout, "sandbox ") ||
 		!strings.Contains(got.stdout, " go1.") || strings.Count(got.stdout, "\n") != 1 {
 		t.Errorf("code %d, stdout %q, stderr %q", got.code, got.stdout, got.stderr)

@@ -15,12 +15,12 @@ import (
 
 	"github.com/rs/zerolog"
 
+	gen "sandbox.internal/clients/go/execd"
 	"sandbox.internal/execd/api"
 	"sandbox.internal/execd/command"
 	"sandbox.internal/execd/files"
 	"sandbox.internal/execd/internal/freeze"
 	"sandbox.internal/execd/internal/metrics"
-	gen "sandbox.internal/gen/execd"
 	"sandbox.internal/openapi/conform"
 	"sandbox.internal/test/wait"
 )

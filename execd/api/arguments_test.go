@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	gen "sandbox.internal/gen/execd"
+	gen "sandbox.internal/clients/go/execd"
 )
 
 // TestArguments: with arguments the command is a program, and no shell reads either.

@@ -10,8 +10,8 @@ import (
 
 	"github.com/rs/zerolog"
 
+	gen "sandbox.internal/clients/go/execd"
 	"sandbox.internal/execd/api"
-	gen "sandbox.internal/gen/execd"
 	"sandbox.internal/internal/claims"
 	"sandbox.internal/openapi/conform"
 )

@@ -6,8 +6,8 @@ import (
 	"net/http"
 	"testing"
 
+	gen "sandbox.internal/clients/go/execd"
 	"sandbox.internal/execd/config"
-	gen "sandbox.internal/gen/execd"
 	"sandbox.internal/openapi/conform"
 )
 

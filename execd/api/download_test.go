@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	gen "sandbox.internal/gen/execd"
+	gen "sandbox.internal/clients/go/execd"
 )
 
 func TestDownloadRanges(t *testing.T) {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"testing"
 
-	gen "sandbox.internal/gen/execd"
+	gen "sandbox.internal/clients/go/execd"
 	"sandbox.internal/openapi/conform"
 	"sandbox.internal/test/wait"
 )

@@ -22,10 +22,10 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	gen "sandbox.internal/clients/go/execd"
 	"sandbox.internal/execd/app"
 	"sandbox.internal/execd/config"
 	"sandbox.internal/execd/internal/shell"
-	gen "sandbox.internal/gen/execd"
 	"sandbox.internal/internal/log"
 	"sandbox.internal/internal/process"
 	"sandbox.internal/openapi/conform"

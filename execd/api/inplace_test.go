@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	gen "sandbox.internal/gen/execd"
+	gen "sandbox.internal/clients/go/execd"
 )
 
 // TestFilesOfAnother: a daemon that is not root changes what it may write to, although it can put no other file in its place.

@@ -19,7 +19,7 @@ import (
 	"syscall"
 	"testing"
 
-	gen "sandbox.internal/gen/execd"
+	gen "sandbox.internal/clients/go/execd"
 	"sandbox.internal/test/random"
 	"sandbox.internal/test/wait"
 )

@@ -10,8 +10,8 @@ import (
 	"syscall"
 	"testing"
 
+	gen "sandbox.internal/clients/go/execd"
 	"sandbox.internal/execd/config"
-	gen "sandbox.internal/gen/execd"
 	"sandbox.internal/test/wait"
 )
 

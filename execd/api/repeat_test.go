@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	gen "sandbox.internal/gen/execd"
+	gen "sandbox.internal/clients/go/execd"
 	"sandbox.internal/test/wait"
 )
 

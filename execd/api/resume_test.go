@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	gen "sandbox.internal/gen/execd"
+	gen "sandbox.internal/clients/go/execd"
 )
 
 // source is something whose events can be read again.

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	gen "sandbox.internal/gen/execd"
+	gen "sandbox.internal/clients/go/execd"
 )
 
 func TestRowsOfCode(t *testing.T) {

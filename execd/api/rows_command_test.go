@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	gen "sandbox.internal/gen/execd"
+	gen "sandbox.internal/clients/go/execd"
 )
 
 // fields returns a command's status as it came.

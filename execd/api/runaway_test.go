@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	gen "sandbox.internal/gen/execd"
+	gen "sandbox.internal/clients/go/execd"
 )
 
 // TestRunawayOutput: a hundred MiB that no client reads are kept, or cut and counted, and cost no memory either way.

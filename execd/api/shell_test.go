@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	gen "sandbox.internal/gen/execd"
+	gen "sandbox.internal/clients/go/execd"
 )
 
 // TestImageWithoutAShell hides every shell of the machine from the daemon, whose own then runs the commands.

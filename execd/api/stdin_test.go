@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	gen "sandbox.internal/gen/execd"
+	gen "sandbox.internal/clients/go/execd"
 	"sandbox.internal/test/wait"
 )
 

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	gen "sandbox.internal/gen/execd"
+	gen "sandbox.internal/clients/go/execd"
 	"sandbox.internal/test/random"
 	"sandbox.internal/test/wait"
 )

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	gen "sandbox.internal/gen/execd"
+	gen "sandbox.internal/clients/go/execd"
 	"sandbox.internal/test/wait"
 )
 

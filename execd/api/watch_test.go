@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	gen "sandbox.internal/gen/execd"
+	gen "sandbox.internal/clients/go/execd"
 	"sandbox.internal/test/wait"
 )
 

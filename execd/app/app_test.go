@@ -12,21 +12,24 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"sandbox.internal/test/loopback"
+
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
+	gen "sandbox.internal/clients/go/execd"
 	"sandbox.internal/execd/app"
 	"sandbox.internal/execd/config"
-	gen "sandbox.internal/gen/execd"
 	"sandbox.internal/openapi/document"
 	"sandbox.internal/openapi/serve/servetest"
-	"sandbox.internal/wire/sse"
 	"sandbox.internal/test/wait"
+	"sandbox.internal/wire/sse"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -168,10 +171,7 @@ func TestProxy(t *testing.T) {
 	port := server.URL[strings.LastIndexByte(server.URL, ':')+1:]
 	d := start(t, config.Settings{AccessToken: token})
 	own := d.address[strings.LastIndexByte(d.address, ':')+1:]
-	unused, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	closed := fmt.Sprint(unused.Addr().(*net.TCPAddr).Port)
-	unused.Close()
+	closed := strconv.Itoa(loopback.RefusingPort(t))
 
 	tests := []struct {
 		name, path, token string

@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"sandbox.internal/test/loopback"
 )
 
 func TestPathAndQueryArriveAsWritten(t *testing.T) {
@@ -222,7 +224,7 @@ func TestPrefixOfAProxyBehindExecdItself(t *testing.T) {
 
 func TestNothingListens(t *testing.T) {
 	server := execd(t)
-	port := closedPort(t)
+	port := loopback.RefusingPort(t)
 	response, body := get(t, server, to(port, "/x"))
 	if response.StatusCode != http.StatusBadGateway || !strings.HasPrefix(body, "PORT_NOT_LISTENING") ||
 		!strings.Contains(body, fmt.Sprintf("nothing listens on port %d in the sandbox", port)) {
@@ -274,12 +276,4 @@ func listen(t *testing.T, address string) net.Listener {
 	}
 	t.Cleanup(func() { listener.Close() })
 	return listener
-}
-
-// closedPort is a port that was free a moment ago.
-func closedPort(t *testing.T) int {
-	t.Helper()
-	listener := listen(t, "127.0.0.1:0")
-	listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port
 }

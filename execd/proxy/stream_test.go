@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"sandbox.internal/test/loopback"
+
 	"sandbox.internal/test/wait"
 )
 
@@ -222,7 +224,7 @@ func TestUploadRefusedBeforeItIsSent(t *testing.T) {
 
 func TestUploadToAPortWhereNothingListens(t *testing.T) {
 	server := execd(t)
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, server.URL+to(closedPort(t), "/"), pattern(16<<20))
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, server.URL+to(loopback.RefusingPort(t), "/"), pattern(16<<20))
 	if err != nil {
 		t.Fatal(err)
 	}

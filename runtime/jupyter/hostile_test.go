@@ -5,6 +5,8 @@ import (
 	"io"
 	"testing"
 
+	"sandbox.internal/test/loopback"
+
 	"sandbox.internal/runtime/jupyter"
 	"sandbox.internal/runtime/kernel"
 )
@@ -35,7 +37,7 @@ func TestAMessageThatIsTooLong(t *testing.T) {
 	for name, open := range map[string]func(*testing.T) kernel.Host{
 		"direct": func(t *testing.T) kernel.Host { return newDirect(t, jupyter.DirectOptions{}) },
 		"server": func(t *testing.T) kernel.Host {
-			host := startServer(t, freePort(t), "a token").host(t, io.Discard)
+			host := startServer(t, loopback.Port(t), "a token").host(t, io.Discard)
 			t.Cleanup(func() {
 				if err := host.Close(); err != nil {
 					t.Error(err)

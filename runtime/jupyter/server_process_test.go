@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -14,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"sandbox.internal/test/loopback"
 
 	"github.com/rs/zerolog"
 
@@ -42,7 +43,7 @@ func startServer(t testing.TB, port int, token string) *jupyterServer {
 		t.Fatal("jupyter-server is missing: run scripts/kernels.sh")
 	}
 	if port == 0 {
-		port = freePort(t)
+		port = loopback.Port(t)
 	}
 	home := t.TempDir()
 	s := &jupyterServer{
@@ -168,14 +169,4 @@ func (s *jupyterServer) host(t testing.TB, log io.Writer) *jupyter.Server {
 		t.Fatal(err)
 	}
 	return host
-}
-
-func freePort(t testing.TB) int {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	gen "sandbox.internal/gen/lifecycle"
+	gen "sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/openapi/conform"
 	"sandbox.internal/openapi/document"
 	"sandbox.internal/openapi/serve/servetest"

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	gen "sandbox.internal/gen/lifecycle"
+	gen "sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/server/lifecycle"
 )
 

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	gen "sandbox.internal/gen/lifecycle"
+	gen "sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/server/api"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/test/wait"

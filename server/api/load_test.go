@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	gen "sandbox.internal/gen/lifecycle"
+	gen "sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/server/api"
 	"sandbox.internal/server/lifecycle"
 )

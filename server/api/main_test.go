@@ -16,7 +16,7 @@ import (
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
-	gen "sandbox.internal/gen/lifecycle"
+	gen "sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/openapi/conform"
 	"sandbox.internal/openapi/document"
 	"sandbox.internal/server/api"

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -15,9 +14,11 @@ import (
 	"sync"
 	"testing"
 
+	"sandbox.internal/test/loopback"
+
 	"github.com/coder/websocket"
 
-	gen "sandbox.internal/gen/lifecycle"
+	gen "sandbox.internal/clients/go/lifecycle"
 	admission "sandbox.internal/openapi/serve"
 	"sandbox.internal/server/api"
 	"sandbox.internal/server/lifecycle"
@@ -265,13 +266,8 @@ func TestPortErrorsOfExecd(t *testing.T) {
 }
 
 func TestPortOfADeadDaemon(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	listener.Close()
 	p := servePorts(t, showRequest, nil)
-	p.box.address = listener.Addr().String()
+	p.box.address = loopback.Refusing(t)
 	response, body := p.get(t, p.path("8000", "/"))
 	wantError(t, response, body, http.StatusBadGateway, "SANDBOX_NOT_ANSWERING", p.backend.sandbox.ID, "port 8000")
 }

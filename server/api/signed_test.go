@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	gen "sandbox.internal/gen/lifecycle"
+	gen "sandbox.internal/clients/go/lifecycle"
 	guard "sandbox.internal/openapi/serve"
 	"sandbox.internal/server/api"
 	"sandbox.internal/server/config"

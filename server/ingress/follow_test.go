@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"sandbox.internal/test/loopback"
+
 	"sandbox.internal/server/ingress"
 	"sandbox.internal/test/wait"
 )
@@ -343,7 +345,7 @@ func TestTableIsBounded(t *testing.T) {
 func TestEndpointIsAskedAgain(t *testing.T) {
 	c := newControl(t, http.HandlerFunc(showRequest))
 	right := c.daemon
-	c.daemon = unused(t)
+	c.daemon = loopback.Refusing(t)
 	c.set("box", "Running", true)
 	in := c.ingress(t, nil)
 	wait.Until(t, "a daemon that is not there", func() bool { return in.status(t, "box") == 502 })

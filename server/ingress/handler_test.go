@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"sandbox.internal/test/loopback"
+
 	"sandbox.internal/server/ingress"
 )
 
@@ -122,7 +124,7 @@ func TestSandboxThatDoesNotRun(t *testing.T) {
 }
 
 func TestSandboxThatDoesNotAnswer(t *testing.T) {
-	dead := unused(t)
+	dead := loopback.Refusing(t)
 	host, _, _ := strings.Cut(dead, ":")
 	file := routeFile(t, fmt.Sprintf("[[routes]]\nsandbox = %q\naddress = %q\ntoken = %q\n[[routes]]\nsandbox = \"direct\"\nhost = %q\ntoken = %q\n", box, dead, token, host, token))
 	in := start(t, ingress.ModeHeader, func(s *ingress.Settings) { s.Routes = file })

@@ -150,14 +150,3 @@ func do(t *testing.T, server *httptest.Server, r *http.Request) (*http.Response,
 	}
 	return response, string(body)
 }
-
-// closedPort is an address where something listened a moment ago.
-func closedPort(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
-}

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	"sandbox.internal/test/loopback"
+
 	"sandbox.internal/server/proxy"
 )
 
@@ -196,7 +198,7 @@ func TestTrailersPassBothWays(t *testing.T) {
 }
 
 func TestNothingListens(t *testing.T) {
-	server := forwarder(t, to(closedPort(t)))
+	server := forwarder(t, to(loopback.Refusing(t)))
 	response, body := get(t, server, prefix+"/x")
 	if response.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("%d %s", response.StatusCode, body)

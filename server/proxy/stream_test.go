@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"sandbox.internal/test/loopback"
+
 	"sandbox.internal/test/wait"
 )
 
@@ -191,7 +193,7 @@ func TestUploadRefusedBeforeItIsSent(t *testing.T) {
 }
 
 func TestUploadWhereNothingListens(t *testing.T) {
-	server := forwarder(t, to(closedPort(t)))
+	server := forwarder(t, to(loopback.Refusing(t)))
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, server.URL+prefix+"/", pattern(16<<20))
 	if err != nil {
 		t.Fatal(err)

@@ -3,7 +3,6 @@ package e2e_test
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"sandbox.internal/test/loopback"
 
 	"github.com/google/uuid"
 
@@ -92,7 +93,7 @@ set -v
 // of a page in their order, in one shell.
 func TestPages(t *testing.T) {
 	t.Parallel()
-	debug := freeAddress(t)
+	debug := fmt.Sprintf("127.0.0.1:%d", loopback.Port(t))
 	sidecar := "docs-" + uuid.NewString()[:8]
 	egress := fmt.Sprintf("[egress]\nimage = %q\n", egressImage)
 	for _, p := range []page{
@@ -315,15 +316,4 @@ func rotateAudit(t *testing.T, s *service, folder string) {
 	lives.Eventually(t, "there is another audit log",
 		func() bool { _, err := os.Stat(file); return err == nil })
 	s.Running(t, idle())
-}
-
-// freeAddress returns an address of loopback that nothing listens on.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
 }

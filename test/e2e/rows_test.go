@@ -3,12 +3,13 @@ package e2e_test
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"sandbox.internal/test/loopback"
 
 	"github.com/google/uuid"
 
@@ -34,7 +35,7 @@ func TestRowsOfConfiguration(t *testing.T) {
 		if defaults.Server.Port != 8080 {
 			t.Errorf("the default is %d", defaults.Server.Port)
 		}
-		port, s := freePort(t), start(t, lives.Plan{})
+		port, s := loopback.Port(t), start(t, lives.Plan{})
 		s.Halt(t)
 		text, err := os.ReadFile(s.File)
 		chosen := strings.Replace(string(text), "\nport = 0\n", fmt.Sprintf("\nport = %d\n", port), 1)
@@ -113,21 +114,4 @@ func TestRowsOfConfiguration(t *testing.T) {
 			t.Errorf("the endpoint is %s", got)
 		}
 	})
-}
-
-// freePort returns a port that nothing listens on, and that the kernel gives to no listener that asks for any.
-func freePort(t *testing.T) int {
-	t.Helper()
-	for port := 20000 + os.Getpid()%10000; port < 32000; port++ {
-		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err != nil {
-			continue
-		}
-		if err := listener.Close(); err != nil {
-			t.Fatal(err)
-		}
-		return port
-	}
-	t.Fatal("no port is free")
-	return 0
 }

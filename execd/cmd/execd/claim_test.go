@@ -16,10 +16,12 @@ import (
 	"syscall"
 	"testing"
 
+	"sandbox.internal/test/loopback"
+
 	"sandbox.internal/internal/claims"
-	"sandbox.internal/wire/sandboxhttp"
 	"sandbox.internal/internal/tasks"
 	"sandbox.internal/test/wait"
+	"sandbox.internal/wire/sandboxhttp"
 )
 
 const podUID = "0b9a6c1e-1111-4222-8333-444455556666"
@@ -37,7 +39,7 @@ func awaiting(t *testing.T, env ...string) *waiter {
 	t.Helper()
 	public, private, err := ed25519.GenerateKey(nil)
 	must(t, err)
-	port := freePort(t)
+	port := loopback.Port(t)
 	w := &waiter{key: private, address: fmt.Sprintf("127.0.0.1:%d", port), http: sandboxhttp.NewClient(sandboxhttp.Options{Timeout: wait.Patience()})}
 	t.Cleanup(w.http.CloseIdleConnections)
 	w.command = first(t, "await", "--host=127.0.0.1", fmt.Sprintf("--port=%d", port), "--graceful-shutdown-timeout=0s")

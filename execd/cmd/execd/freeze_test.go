@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"testing"
 
-	gen "sandbox.internal/gen/execd"
+	gen "sandbox.internal/clients/go/execd"
 	"sandbox.internal/test/wait"
 )
 

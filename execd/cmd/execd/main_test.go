@@ -18,7 +18,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	gen "sandbox.internal/gen/execd"
+	gen "sandbox.internal/clients/go/execd"
 	testprogram "sandbox.internal/test/program"
 	"sandbox.internal/test/wait"
 )

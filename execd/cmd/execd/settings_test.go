@@ -1,16 +1,18 @@
 package main_test
 
 import (
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 
-	gen "sandbox.internal/gen/execd"
+	"sandbox.internal/test/loopback"
+
+	gen "sandbox.internal/clients/go/execd"
 )
 
 // TestSettings has a test for each row of the execd document's "Daemon settings", at the program itself: what the flag
@@ -98,11 +100,7 @@ func testJupyterToken(t *testing.T) {
 }
 
 func testPort(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	_, port, err := net.SplitHostPort(listener.Addr().String())
-	must(t, err)
-	listener.Close()
+	port := strconv.Itoa(loopback.Port(t))
 	if d := serve(t, []string{"--port=" + port}); d.port() != port {
 		t.Errorf("the daemon listens on port %s, want %s", d.port(), port)
 	}

@@ -13,8 +13,10 @@ import (
 	"syscall"
 	"testing"
 
-	"sandbox.internal/wire/sandboxhttp"
+	"sandbox.internal/test/loopback"
+
 	"sandbox.internal/test/wait"
+	"sandbox.internal/wire/sandboxhttp"
 )
 
 // capabilities are those of root in a container, as engines leave them by default.
@@ -23,20 +25,11 @@ const capabilities = "+chown,+dac_override,+fsetid,+fowner,+mknod,+net_raw,+setg
 // contained starts execd-init as process 1 of a namespace, as root with a container's capabilities. It returns the address of the daemon.
 func contained(t *testing.T, entrypoint ...string) (address string, pid int, dir string) {
 	t.Helper()
-	port := freePort(t)
+	port := loopback.Port(t)
 	command := first(t, append([]string{"--host=127.0.0.1", fmt.Sprintf("--port=%d", port), "--graceful-shutdown-timeout=0s", "--"}, entrypoint...)...)
 	command.Env = append(os.Environ(), "EXECD_ACCESS_TOKEN="+token, fmt.Sprintf("DAEMON_PORT=%d", port))
 	contain(t, command)
 	return fmt.Sprintf("127.0.0.1:%d", port), command.Process.Pid, command.Dir
-}
-
-// freePort returns a port that nothing listens on.
-func freePort(t *testing.T) int {
-	t.Helper()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	defer free.Close()
-	return free.Addr().(*net.TCPAddr).Port
 }
 
 // contain starts a program as process 1 of a namespace, as root with a container's capabilities, with its output in the file log of its

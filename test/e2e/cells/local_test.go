@@ -2,6 +2,7 @@ package cells_test
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -9,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"sandbox.internal/test/loopback"
 
 	"github.com/rs/zerolog"
 
@@ -67,10 +70,7 @@ func startJupyter(t *testing.T, address string) *jupyter {
 		t.Fatal("jupyter-server is missing: run scripts/kernels.sh")
 	}
 	if address == "" {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		must(t, err)
-		address = listener.Addr().String()
-		must(t, listener.Close())
+		address = fmt.Sprintf("127.0.0.1:%d", loopback.Port(t))
 	}
 	_, port, err := net.SplitHostPort(address)
 	must(t, err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/ed25519"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -15,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"sandbox.internal/test/loopback"
 
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
@@ -108,12 +109,7 @@ func (w *world) SidecarToken(context.Context, string, string) (string, error) {
 // pod starts an execd that waits for the claim of a pod, and has the claims use its port.
 func (w *world) pod(uid string, key ed25519.PrivateKey) (pod *corev1.Pod, dir string) {
 	w.Helper()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		w.Fatal(err)
-	}
-	w.claims.port = free.Addr().(*net.TCPAddr).Port
-	free.Close()
+	w.claims.port = loopback.Port(w)
 	command := exec.Command(filepath.Join(binaries, "execd-init"), "await", "--host=127.0.0.1",
 		fmt.Sprintf("--port=%d", w.claims.port), "--graceful-shutdown-timeout=0s")
 	command.Dir = w.TempDir()
