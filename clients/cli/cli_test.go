@@ -3,7 +3,6 @@ package cli_test
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -11,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"sandbox.internal/test/loopback"
 
 	"golang.org/x/tools/go/packages"
 
@@ -39,17 +40,6 @@ func runWith(ctx context.Context, env map[string]string, stdin string, args ...s
 		Stderr: &stderr}
 	code := program.Run(ctx, args)
 	return result{code, stdout.String(), stderr.String()}
-}
-
-// unusedURL returns the URL of a port on which nothing listens.
-func unusedURL(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = listener.Close() }()
-	return "http://" + listener.Addr().String()
 }
 
 func TestUsage(t *testing.T) {
@@ -85,12 +75,12 @@ func TestUsage(t *testing.T) {
 		{"env", []string{"run", "-e", "=x", "image", "true"}, service, "", `not "=x"`},
 		{"volume", []string{"create", "-v", "data", "image"}, usage, "", `not "data"`},
 		{"volume's path", []string{"create", "-v", "data:rel", "image"}, usage, "", `not "data:rel"`},
-		{"metadata", []string{"create", "-m", "team", "image"}, usage, "", `not "team"`},
+		{"metadata", []string{"create", "-l", "team", "image"}, usage, "", `not "team"`},
 		{"policy", []string{"create", "--policy", "/nowhere.yaml", "image"}, cli.ExitFailed, "",
 			"no such file"},
 		{"entrypoint twice", []string{"create", "--entrypoint", "a", "image", "b"}, usage, "", "twice"},
 		{"publish", []string{"run", "-p", "99999", "image", "true"}, service, "", `not "99999"`},
-		{"user", []string{"exec", "-u", "me", "box", "true"}, service, "", `not "me"`},
+		{"user", []string{"exec", "-u", "me:", "box", "true"}, service, "", `not ""`},
 		{"filter", []string{"ls", "--filter", "name=a"}, usage, "", `not "name=a"`},
 		{"state", []string{"wait", "box", "--for", "Happy"}, usage, "", `not "Happy"`},
 		{"rm of nothing", []string{"rm"}, usage, "", "needs SANDBOX..., --filter or --all"},
@@ -182,7 +172,7 @@ func TestDoctorAsksWhetherTheServiceIsReady(t *testing.T) {
 
 func TestWithoutService(t *testing.T) {
 	t.Parallel()
-	env := map[string]string{"SANDBOX_URL": unusedURL(t)}
+	env := map[string]string{"SANDBOX_URL": "http://" + loopback.Refusing(t)}
 	got := run(t.Context(), env, "version")
 	if got.code != cli.ExitOK || !strings.Contains(got.stdout, "go1.") ||
 		!strings.Contains(got.stdout, "no answer") {

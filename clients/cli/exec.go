@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -22,7 +21,7 @@ type program struct {
 	tty         bool     // it gets a terminal
 	env         map[string]string
 	dir         string
-	user        string // UID or UID:GID
+	user        string // USER or USER:GROUP, names or numbers
 	timeout     time.Duration
 }
 
@@ -37,7 +36,7 @@ func (f *execFlags) register(command *cobra.Command) {
 	flags.BoolVarP(&f.interactive, "interactive", "i", false, "pass the standard input on")
 	flags.BoolVarP(&f.tty, "tty", "t", false, "run it on a terminal")
 	flags.StringVarP(&f.dir, "workdir", "w", "", "`DIRECTORY` to run in")
-	flags.StringVarP(&f.user, "user", "u", "", "`UID[:GID]` to run as, in numbers")
+	flags.StringVarP(&f.user, "user", "u", "", "`USER[:GROUP]` to run as, names that the sandbox has or numbers")
 }
 
 func execCommand(t *tool) *cobra.Command {
@@ -91,28 +90,8 @@ func (p program) check(t *tool) error {
 	case !p.tty && len(p.argv) == 0:
 		return usageErrorf("needs a PROGRAM, or -it for a shell")
 	}
-	_, _, err := p.ids()
+	_, _, err := parseUser(p.user)
 	return err
-}
-
-// ids reads UID[:GID].
-func (p program) ids() (uid, gid *int64, err error) {
-	if p.user == "" {
-		return nil, nil, nil
-	}
-	user, group, both := strings.Cut(p.user, ":")
-	id, err := strconv.ParseUint(user, 10, 32)
-	if err != nil {
-		return nil, nil, usageErrorf("user: must be UID or UID:GID in numbers, not %q", p.user)
-	}
-	uid = new(int64(id))
-	if both {
-		if id, err = strconv.ParseUint(group, 10, 32); err != nil {
-			return nil, nil, usageErrorf("user: must be UID or UID:GID in numbers, not %q", p.user)
-		}
-		gid = new(int64(id))
-	}
-	return uid, gid, nil
 }
 
 // runProgram runs a program and returns nil after exit code 0, and an exitError after any other.
@@ -120,7 +99,7 @@ func (t *tool) runProgram(ctx context.Context, box *sandbox.Sandbox, p program) 
 	if p.tty {
 		return t.runOnTerminal(ctx, box, p)
 	}
-	uid, gid, err := p.ids()
+	uid, gid, err := p.ids(ctx, box)
 	if err != nil {
 		return err
 	}

@@ -74,8 +74,8 @@ func filesCommand(t *tool) *cobra.Command {
 		Example: "  sandbox files ls box /etc",
 		RunE:    groupOf,
 	}
-	command.AddCommand(filesList(t), filesCat(t), filesPut(t), filesRemove(t), filesMove(t),
-		filesFind(t), filesWatch(t))
+	command.AddCommand(filesList(t), filesCat(t), filesGet(t), filesPut(t), filesMakeDirectory(t), filesRemove(t),
+		filesMove(t), filesChangeMode(t), filesFind(t), filesWatch(t))
 	return command
 }
 
@@ -124,17 +124,9 @@ func filesPut(t *tool) *cobra.Command {
 	command := fileCommand(t, "put [flags] SANDBOX PATH", "Write the standard input to a file",
 		"  echo hello | sandbox files put box /tmp/hello.txt --mode 600", 2, 2, false,
 		func(ctx context.Context, box *sandbox.Sandbox, paths []string) error {
-			options := &sandbox.WriteOptions{}
-			if text != "" {
-				mode, err := strconv.ParseUint(text, 8, 12)
-				if err != nil {
-					return usageErrorf("mode: must be octal digits such as 644, not %q", text)
-				}
-				written, err := strconv.Atoi(strconv.FormatUint(mode, 8))
-				if err != nil {
-					return err
-				}
-				options.Mode = &written
+			options, err := withMode(text)
+			if err != nil {
+				return err
 			}
 			sent := t.newTransfer(path.Base(paths[0]), 0)
 			defer sent.end()
@@ -142,6 +134,77 @@ func filesPut(t *tool) *cobra.Command {
 		})
 	command.Flags().StringVar(&text, "mode", "", "the `MODE` of the file, in octal digits")
 	return command
+}
+
+// parseMode reads octal digits, and returns them as the contract writes them.
+func parseMode(text string) (*int, error) {
+	mode, err := strconv.ParseUint(text, 8, 12)
+	if err != nil {
+		return nil, usageErrorf("mode: must be octal digits such as 644, not %q", text)
+	}
+	return digits(uint32(mode)), nil
+}
+
+// withMode returns options with a mode, which may be missing.
+func withMode(text string) (*sandbox.WriteOptions, error) {
+	if text == "" {
+		return &sandbox.WriteOptions{}, nil
+	}
+	mode, err := parseMode(text)
+	return &sandbox.WriteOptions{Mode: mode}, err
+}
+
+func filesGet(t *tool) *cobra.Command {
+	command := fileCommand(t, "get [flags] SANDBOX PATH [LOCAL]", "Copy a file or directory to this machine",
+		"  sandbox files get box /etc/os-release\n  sandbox files get box /var/log logs", 2, 3, false,
+		func(ctx context.Context, box *sandbox.Sandbox, paths []string) error {
+			local := "."
+			if len(paths) > 1 {
+				local = paths[1]
+			}
+			return (&copier{t: t, box: box}).download(ctx, paths[0], local)
+		})
+	command.Flags().BoolVarP(&t.output.quiet, "quiet", "q", false, "show no progress")
+	return command
+}
+
+func filesMakeDirectory(t *tool) *cobra.Command {
+	var text string
+	parents := true
+	command := fileCommand(t, "mkdir [flags] SANDBOX PATH...", "Make directories and their missing parents",
+		"  sandbox files mkdir box /srv/data /srv/logs --mode 750", 2, -1, false,
+		func(ctx context.Context, box *sandbox.Sandbox, paths []string) error {
+			options, err := withMode(text)
+			if err != nil {
+				return err
+			}
+			for _, name := range paths {
+				if err := box.Files.MakeDirectory(ctx, name, options); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	command.Flags().StringVar(&text, "mode", "", "their `MODE`, in octal digits")
+	command.Flags().BoolVarP(&parents, "parents", "p", true, "make missing parents, which is always done")
+	_ = command.Flags().MarkHidden("parents")
+	return command
+}
+
+func filesChangeMode(t *tool) *cobra.Command {
+	return fileCommand(t, "chmod SANDBOX MODE PATH...", "Change the modes of files and directories",
+		"  sandbox files chmod box 755 /srv/run.sh", 3, -1, false,
+		func(ctx context.Context, box *sandbox.Sandbox, args []string) error {
+			mode, err := parseMode(args[0])
+			if err != nil {
+				return err
+			}
+			permissions := map[string]sandbox.Permission{}
+			for _, name := range args[1:] {
+				permissions[name] = sandbox.Permission{Mode: mode}
+			}
+			return box.Files.SetPermissions(ctx, permissions)
+		})
 }
 
 func filesRemove(t *tool) *cobra.Command {

@@ -77,13 +77,15 @@ func pauseCommand(t *tool) *cobra.Command {
 }
 
 func resumeCommand(t *tool) *cobra.Command {
-	return simpleCommand(t, "resume", "Let the processes of paused sandboxes go on",
+	command := simpleCommand(t, "resume", "Let the processes of paused sandboxes go on",
 		"  sandbox resume box", func(ctx context.Context, box *sandbox.Sandbox) error {
 			if err := box.Resume(ctx); err != nil {
 				return err
 			}
 			return t.refreshed(ctx, box, "is running")
 		})
+	command.Aliases = []string{"unpause"}
+	return command
 }
 
 // refreshed reports with the state that the sandbox has now, which only some formats show.

@@ -96,8 +96,9 @@ func (t *tool) list(ctx context.Context, options sandbox.ListOptions,
 func getCommand(t *tool) *cobra.Command {
 	var watch bool
 	command := &cobra.Command{
-		Use:   "get [flags] SANDBOX...",
-		Short: "Show sandboxes",
+		Use:     "get [flags] SANDBOX...",
+		Aliases: []string{"inspect", "describe"},
+		Short:   "Show sandboxes",
 		Example: "  sandbox get box\n" +
 			"  sandbox get box -o yaml",
 		Args:              arguments(1, -1, "a SANDBOX"),

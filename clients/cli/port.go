@@ -53,8 +53,9 @@ func parsePort(text string, least int) (int, error) {
 func portCommand(t *tool) *cobra.Command {
 	address := localhost
 	command := &cobra.Command{
-		Use:   "port [flags] SANDBOX [LOCAL:]PORT...",
-		Short: "Forward local ports to ports of a sandbox",
+		Use:     "port [flags] SANDBOX [LOCAL:]PORT...",
+		Aliases: []string{"port-forward"},
+		Short:   "Forward local ports to ports of a sandbox",
 		Long: "Forward local ports to ports of a sandbox, for HTTP and WebSockets, until an\n" +
 			"interrupt. LOCAL 0 is any free port.",
 		Example:           "  sandbox port web 18000:8000\n  sandbox port web 0:8000",

@@ -71,6 +71,7 @@ func newRoot(t *tool) *cobra.Command {
 	add(groupNetwork, portCommand(t), urlCommand(t), networkCommand(t))
 	add(groupTool, loginCommand(t), contextCommand(t), doctorCommand(t), mcpCommand(t), benchCommand(t),
 		imageCommand(t), demoCommand(t), versionCommand(t), docsCommand(t))
+	root.AddCommand(shortcuts(t)...)
 	root.SetHelpCommandGroupID(groupTool)
 	root.SetCompletionCommandGroupID(groupTool)
 	root.InitDefaultHelpCmd()
@@ -87,6 +88,12 @@ func newRoot(t *tool) *cobra.Command {
 // flagError says what the value of a flag must be, without the words of package strconv.
 func flagError(err error) error {
 	var invalid *pflag.InvalidValueError
+	var unknown *pflag.NotExistError
+	if errors.As(err, &unknown) {
+		if hint, ok := flagHints[unknown.GetSpecifiedName()]; ok {
+			return usageErrorf("%v: %s", err, hint)
+		}
+	}
 	if !errors.As(err, &invalid) {
 		return usageError{err.Error()}
 	}
@@ -108,6 +115,9 @@ func flagError(err error) error {
 func groupOf(command *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return command.Help()
+	}
+	if hint, ok := commandHints[args[0]]; ok && !command.HasParent() {
+		return usageErrorf("there is no command %q: %s", args[0], hint)
 	}
 	hint := ""
 	command.SuggestionsMinimumDistance = 1

@@ -93,7 +93,7 @@ func terminalID(ctx context.Context, box *sandbox.Sandbox, id string) (string, e
 
 // runOnTerminal starts a program on a terminal of the sandbox and connects it with ours.
 func (t *tool) runOnTerminal(ctx context.Context, box *sandbox.Sandbox, p program) error {
-	uid, gid, err := p.ids()
+	uid, gid, err := p.ids(ctx, box)
 	if err != nil {
 		return err
 	}

@@ -33,6 +33,7 @@ type specFlags struct {
 	cpu, memory string
 	gpu         string
 	policy      string
+	network     string
 	given       func(flag string) bool
 	user        string
 	class       string
@@ -46,20 +47,22 @@ func (f *specFlags) register(command *cobra.Command, lives time.Duration) {
 		"`NAME=VALUE` for its environment, or NAME to pass your own on")
 	flags.StringArrayVarP(&f.volumes, "volume", "v", nil,
 		"`SOURCE:PATH[:ro]`: mount a host path or a named volume")
-	flags.StringArrayVarP(&f.metadata, "metadata", "m", nil, "`KEY=VALUE` of its metadata")
+	flags.StringArrayVarP(&f.metadata, "metadata", "l", nil, "`KEY=VALUE` of its metadata")
 	flags.StringArrayVar(&f.extensions, "extension", nil,
 		"`KEY=VALUE` of its extensions; the value is JSON or a string")
 	flags.StringArrayVar(&f.entrypoint, "entrypoint", nil,
 		"its main `PROGRAM`, again for each argument; else one that does nothing")
 	flags.DurationVar(&f.timeout, "timeout", lives, "how long it lives at most, from 1m to 24h")
 	flags.StringVar(&f.cpu, "cpu", "", "`CORES` that it may use, such as 0.5 or 250m")
-	flags.StringVar(&f.memory, "memory", "", "`BYTES` that it may use, such as 512Mi or 1g")
+	flags.StringVarP(&f.memory, "memory", "m", "", "`BYTES` that it may use, such as 512Mi or 1g")
 	flags.StringVar(&f.gpu, "gpu", "", "`NUMBER` of GPUs")
+	flags.StringVar(&f.network, "network", "", "`none`: let it reach nothing; other rules are a --policy")
 	flags.StringVar(&f.policy, "policy", "", "`FILE` of its network policy, in JSON or YAML")
 	flags.StringVar(&f.class, "runtime-class", "",
 		"`CLASS` of what runs it, one that `sandbox version -o yaml` lists")
 	flags.StringVar(&f.user, "registry-user", "",
 		"`USER` at the image's registry; the password is in $SANDBOX_REGISTRY_PASSWORD")
+	acceptAliases(command)
 }
 
 // options checks the flags.
@@ -105,6 +108,15 @@ func (f *specFlags) options(t *tool, image string) (sandbox.CreateOptions, error
 		if o.NetworkPolicy, err = readPolicy(f.policy); err != nil {
 			return o, err
 		}
+	}
+	switch {
+	case f.network == "":
+	case f.network != "none":
+		return o, usageErrorf("network: must be none, not %q; --policy has other rules", f.network)
+	case o.NetworkPolicy != nil:
+		return o, usageErrorf("network: must not be given with --policy")
+	default:
+		o.NetworkPolicy = &sandbox.NetworkPolicy{DefaultAction: new(sandbox.Deny)}
 	}
 	return o, nil
 }
