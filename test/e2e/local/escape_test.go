@@ -83,8 +83,8 @@ type target struct {
 	Addresses []string
 }
 
-// hostAddresses returns the host's IPv4 addresses, but for those of the bridges and veth pairs of other tests: when one of these goes, its
-// address leads outside, where something may answer.
+// hostAddresses returns the host's IPv4 addresses, but for those of the bridges of other services and of the veth pairs of tests, also of
+// other packages: when one of these goes, its address leads outside, where something may answer. The bridge of a Docker Engine stays.
 func (m machine) hostAddresses(t *testing.T) []net.IP {
 	t.Helper()
 	links, err := net.Interfaces()
@@ -93,7 +93,8 @@ func (m machine) hostAddresses(t *testing.T) []net.IP {
 	}
 	var found []net.IP
 	for _, link := range links {
-		if link.Name != m.Bridge && strings.HasPrefix(link.Name, onlocal.BridgePrefix()) {
+		_, err := os.Stat(filepath.Join("/sys/class/net", link.Name, "bridge"))
+		if link.Name != m.Bridge && (err == nil && link.Name != "docker0" || onlocal.TestLink.MatchString(link.Name)) {
 			continue
 		}
 		addresses, err := link.Addrs()

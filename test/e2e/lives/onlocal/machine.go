@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -205,11 +206,14 @@ func (m Machine) Records(t *testing.T, id string) []Record {
 	return found
 }
 
-// BridgePrefix begins the names of this run's bridges and veth pairs.
-func BridgePrefix() string { return fmt.Sprintf("t%d-", os.Getpid()%100000) }
+// TestLink matches the names of the bridges and veth pairs that tests make, in whatever process.
+var TestLink = regexp.MustCompile(`^t[0-9]+-`)
+
+// linkPrefix begins the names of this process's bridges and veth pairs.
+func linkPrefix() string { return fmt.Sprintf("t%d-", os.Getpid()%100000) }
 
 // bridgeName is the name of a bridge that no other engine of this run has.
-func bridgeName() string { return fmt.Sprintf("%s%d", BridgePrefix(), networks.Add(1)) }
+func bridgeName() string { return fmt.Sprintf("%s%d", linkPrefix(), networks.Add(1)) }
 
 // Backend is the host backend with the service's own engine.
 func (m *Machines) Backend() lives.Backend {
