@@ -22,7 +22,7 @@ const mib = 1 << 20
 
 func newFormat(t testing.TB, size int64) *disk.Format {
 	t.Helper()
-	format, err := disk.NewFormat(t.Context(), t.TempDir(), size)
+	format, err := disk.NewFormat(t.Context(), t.TempDir(), size, disk.Lost)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +210,7 @@ func TestMakeTogether(t *testing.T) {
 
 func TestNewFormatRefuses(t *testing.T) {
 	for _, size := range []int64{-1, 0, disk.MinBytes - 1, disk.MaxBytes + 1} {
-		if _, err := disk.NewFormat(t.Context(), t.TempDir(), size); err == nil {
+		if _, err := disk.NewFormat(t.Context(), t.TempDir(), size, disk.Lost); err == nil {
 			t.Errorf("%d bytes are accepted", size)
 		}
 	}
