@@ -41,8 +41,9 @@ func (a *actor) stop(reason lifecycle.Reason, message string) {
 	a.saveOrRetry(synced, record, event)
 }
 
-// restart is the job of Resuming for a box that is stopped. While the engine does not answer, it
-// waits. What keeps the box from being started leaves the sandbox Paused, with its files.
+// restart is the job of Resuming for a box that is stopped. While the engine does not answer, or
+// has no room, it waits, but not for ever. What keeps the box from being started leaves the sandbox
+// Paused, with its files.
 func (a *actor) restart(ctx context.Context, record lifecycle.Record) func() {
 	doing := func(message string) {
 		a.post(func() {
@@ -57,6 +58,7 @@ func (a *actor) restart(ctx context.Context, record lifecycle.Record) func() {
 		Doing:   doing,
 		Waiting: func(_ lifecycle.Reason, message string) { doing(message) },
 	}
+	began := a.host.options.Clock()
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
 		place, err := a.host.options.Boxes.Restart(ctx, record, launch)
 		switch {
@@ -66,7 +68,8 @@ func (a *actor) restart(ctx context.Context, record lifecycle.Record) func() {
 			return func() { a.restarted(place) }
 		case missing(err):
 			return a.inspect(ctx, record)
-		case !errors.Is(err, lifecycle.ErrBoxUnavailable):
+		case !errors.Is(err, lifecycle.ErrBoxUnavailable),
+			a.host.options.Clock().Sub(began) > stuckAfter:
 			return func() { a.stop(lifecycle.ReasonResumeFailed, resumeFailed(err)) }
 		}
 		a.log.Warn().

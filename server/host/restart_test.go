@@ -127,6 +127,16 @@ func TestResumeThatFails(t *testing.T) {
 			heal: func(m *machine) { m.engine.failBefore(callStart, nil) },
 			want: "it is gone",
 		},
+		"no room": {
+			fault: func(m *machine) {
+				m.engine.failBefore(callStart, func(context.Context, string) error {
+					m.clock.advance(time.Minute)
+					return fmt.Errorf("%w: no user ids are left", engine.ErrUnavailable)
+				})
+			},
+			heal: func(m *machine) { m.engine.failBefore(callStart, nil) },
+			want: "no user ids are left",
+		},
 		"entrypoint": {
 			fault: func(m *machine) {
 				m.engine.answerPing(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })

@@ -196,6 +196,13 @@ func Reopen(path string) (*Disk, error) {
 		return nil, err
 	}
 	defer func() { _ = file.Close() }()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if info.Size() < MinBytes {
+		return nil, fmt.Errorf("%w: %s is cut off", ErrBroken, path)
+	}
 	device, err := attach(file, attachTries)
 	if err != nil {
 		return nil, fmt.Errorf("loop device for %s: %w", path, err)
