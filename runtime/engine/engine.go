@@ -61,9 +61,9 @@ type Containers interface {
 	// It returns [ErrExists] when the name is taken, [ErrImage] when the image is gone and [ErrInvalid] when the engine refuses the spec.
 	Create(ctx context.Context, spec ContainerSpec) (id string, err error)
 
-	// Start starts a created container; starting a running container succeeds. One that is
-	// [StatusStopped], or has ended and keeps its files ([ContainerSpec].KeepFiles), is started again
-	// on what it has written; when that fails, its files are as they were. It returns
+	// Start starts a created container; starting a running container succeeds. A
+	// container that is [StatusStopped], or has ended and keeps its files ([ContainerSpec].KeepFiles),
+	// is started again on what it has written; when that fails, its files are as they were. It returns
 	// [ErrNotFound], [ErrInvalid] when the engine cannot run the spec (a limit or a device it does
 	// not have) and [ErrNetwork] when the network could not be set up.
 	Start(ctx context.Context, id string) error

@@ -61,7 +61,7 @@ const (
 	TriggerPaused      Trigger = "paused"      // the engine froze it
 	TriggerResume      Trigger = "resume"      // POST resume
 	TriggerResumed     Trigger = "resumed"     // the engine thawed it, or started it again
-	TriggerStopped     Trigger = "stopped"     // its processes are gone and its files are kept
+	TriggerStopped     Trigger = "stopped"     // the processes are gone and the files are kept
 	TriggerDelete      Trigger = "delete"      // DELETE
 	TriggerExpire      Trigger = "expire"      // the time of the sandbox is up
 	TriggerExit        Trigger = "exit"        // the entrypoint ended with exit code 0
@@ -135,7 +135,7 @@ const (
 	ReasonUserResume        Reason = "USER_RESUME"             // a client asked
 	ReasonExternalPause     Reason = "EXTERNAL_PAUSE"          // another process froze the container
 	ReasonExternalResume    Reason = "EXTERNAL_RESUME"         // another process thawed the container
-	ReasonHostRebooted      Reason = "HOST_REBOOTED"           // its processes are gone, its files are kept; resume starts it again
+	ReasonHostRebooted      Reason = "HOST_REBOOTED"           // the processes are gone, the files are kept; resume starts it again
 	ReasonResumeFailed      Reason = "RESUME_FAILED"           // it could not be started again, and is as it was; message has the cause
 	ReasonFilesLost         Reason = "FILES_LOST"              // after a reboot of the host its file system cannot be mounted
 	ReasonUserDelete        Reason = "USER_DELETE"             // a client asked

@@ -193,9 +193,9 @@ func (c *Container) HasEnded() bool {
 	}
 }
 
-// SetStopped makes a container whose processes are gone, and whose files are kept, one that can be started again. What its last start has made is
-// still to be released. It is so in memory also when the record cannot be written, and then the next service does this again. The caller holds the
-// lock, or is the only one that has the container.
+// SetStopped makes a container whose processes are gone, and whose files are kept, one that can be started again. The remains of the last start are
+// still to be released. The container is so in memory also when the record cannot be written, and then the next service does this again. The caller
+// holds the lock, or is the only one that has the container.
 func (c *Container) SetStopped() error {
 	next := c.Record()
 	if next.Run != nil {

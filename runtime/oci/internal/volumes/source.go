@@ -10,7 +10,7 @@ import (
 	"sandbox.internal/runtime/engine"
 )
 
-// OpenAgain is Open for a container that is started again. Its caller has checked the host path when the container was made: what lies there may
+// OpenAgain is Open for a container that is started again. The caller of the engine has checked the host path when the container was made: what lies there may
 // have been exchanged since, so no symbolic link on the way is followed.
 func (s *Store) OpenAgain(m engine.Mount) (*os.File, error) {
 	if m.HostPath == "" {
