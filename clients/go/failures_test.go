@@ -738,3 +738,17 @@ func TestLogsSayWhatIsMissing(t *testing.T) {
 		t.Errorf("without a number: %q, %v", text, err)
 	}
 }
+
+// TestResumeThatFails: a sandbox that could not be started again after a reboot of its host is not waited for.
+func TestResumeThatFails(t *testing.T) {
+	t.Parallel()
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/sandboxes/box/resume", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) })
+	const paused = `Paused","reason":"RESUME_FAILED","message":"the image is gone","lastTransitionAt":"2026-01-02T15:04:05Z"},"x":{"y":"`
+	box, err := scriptedIn(t, paused, mux, sandbox.Options{}).Connect(t.Context(), "box")
+	check(t, err)
+	var failed *sandbox.StateError
+	if err := box.Resume(limited(t)); !errors.As(err, &failed) || failed.State != sandbox.Paused || failed.Reason != "RESUME_FAILED" {
+		t.Errorf("resume: %v", err)
+	}
+}

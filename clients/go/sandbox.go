@@ -137,7 +137,13 @@ func (s *Sandbox) Pause(ctx context.Context) error {
 	})
 }
 
-// Resume lets the processes of a paused sandbox go on, and returns when they do.
+// reasonResumeFailed is the reason of a sandbox that is Paused again because it could not be started
+// after a reboot of its host.
+const reasonResumeFailed = "RESUME_FAILED"
+
+// Resume lets the processes of a paused sandbox go on, and returns when they do. After a reboot of its
+// host it starts the sandbox again; when that fails, the error is a [*StateError] and the sandbox is
+// Paused as before.
 func (s *Sandbox) Resume(ctx context.Context) error {
 	return s.change(ctx, Running, func(ctx context.Context) (*http.Response, error) {
 		return s.client.service.ResumeSandbox(ctx, s.id,
@@ -160,6 +166,9 @@ func (s *Sandbox) change(ctx context.Context, want string,
 	}
 	if err != nil && isStable(info.Status.State) && info.Status.State != want {
 		return err
+	}
+	if want == Running && info.Status.State == Paused && info.Status.Reason == reasonResumeFailed {
+		return &StateError{ID: s.id, State: Paused, Want: want, Reason: info.Status.Reason, Message: info.Status.Message}
 	}
 	_, err = s.waitFrom(ctx, info, want)
 	return err

@@ -61,7 +61,9 @@ type Containers interface {
 	// It returns [ErrExists] when the name is taken, [ErrImage] when the image is gone and [ErrInvalid] when the engine refuses the spec.
 	Create(ctx context.Context, spec ContainerSpec) (id string, err error)
 
-	// Start starts a created container; starting a running container succeeds. It returns
+	// Start starts a created container; starting a running container succeeds. A
+	// container that is [StatusStopped], or has ended and keeps its files ([ContainerSpec].KeepFiles),
+	// is started again on what it has written; when that fails, its files are as they were. It returns
 	// [ErrNotFound], [ErrInvalid] when the engine cannot run the spec (a limit or a device it does
 	// not have) and [ErrNetwork] when the network could not be set up.
 	Start(ctx context.Context, id string) error
@@ -170,6 +172,10 @@ type ContainerSpec struct {
 	// LogBytes is how much the engine keeps at least of what the container's processes print; it never keeps more than twice as much, and
 	// drops the oldest first. 0 means [DefaultLogBytes].
 	LogBytes int64
+	// KeepFiles asks that what the container writes to its root file system outlives a reboot of the
+	// engine's host, which then leaves the container [StatusStopped]. An engine that cannot do so, or is
+	// configured not to, ignores it. A host path that is mounted again must lead through no symbolic link.
+	KeepFiles bool
 }
 
 // Network is how a container is connected.
@@ -231,6 +237,8 @@ const (
 	StatusRunning Status = "running"
 	StatusFrozen  Status = "frozen"
 	StatusExited  Status = "exited" // ended, or dead
+	// StatusStopped is a container whose processes have ended with the engine's host, and whose files are kept: Start starts it again.
+	StatusStopped Status = "stopped"
 	// StatusRemoving is a container that is being removed: how it ended says nothing.
 	StatusRemoving Status = "removing"
 )
@@ -244,6 +252,9 @@ type Container struct {
 	// ExitCode and OOMKilled are meaningful when Status is StatusExited.
 	ExitCode  int
 	OOMKilled bool
+	// FilesLost says why the files of a container with [ContainerSpec].KeepFiles could not be kept when the engine's host was started again. It
+	// is StatusExited then.
+	FilesLost string
 	// Ports maps a published TCP port of the container to the host's port.
 	Ports map[int]int
 	// Error is the engine's own word on why the container could not start.

@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
+	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/disk"
 	"sandbox.internal/runtime/oci/internal/containers"
 	"sandbox.internal/runtime/oci/internal/layout"
@@ -26,8 +27,10 @@ import (
 type disks struct {
 	folder string // for tests of the host
 	bytes  int64  // the bound; 0 for none
-	trash  *trash.Trash
-	log    zerolog.Logger
+	// journaled is whether file systems are made such that they can be used after a crash of the host.
+	journaled bool
+	trash     *trash.Trash
+	log       zerolog.Logger
 
 	mu     sync.Mutex
 	format *disk.Format // nil until it was tested
@@ -61,7 +64,11 @@ func (d *disks) tested(ctx context.Context) (_ *disk.Format, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
-	format, err := disk.NewFormat(ctx, folder, d.bytes)
+	durability := disk.Lost
+	if d.journaled {
+		durability = disk.Journaled
+	}
+	format, err := disk.NewFormat(ctx, folder, d.bytes, durability)
 	if err != nil {
 		return nil, err
 	}
@@ -118,6 +125,65 @@ func (d *disks) makeBounded(ctx context.Context, c *containers.Container) error 
 	return nil
 }
 
+// reopen takes up what an earlier start of the container has written, and makes root. Whether that is bounded was decided then. Nothing below the
+// folder for its writes is followed: the container has written it.
+func (d *disks) reopen(c *containers.Container, root string) error {
+	if err := os.Mkdir(root, 0o755); err != nil && !errors.Is(err, os.ErrExist) { //nolint:gosec // it becomes the container's root
+		return err
+	}
+	switch _, err := os.Lstat(c.Folder.Filesystem()); {
+	case errors.Is(err, os.ErrNotExist):
+		return d.checkUnbounded(c)
+	case err != nil:
+		return err
+	}
+	opened, err := openBounded(c)
+	if err != nil {
+		return fmt.Errorf("file system for what it writes: %w", err)
+	}
+	c.SetDisk(opened)
+	return nil
+}
+
+// openBounded opens the file system of a container. If that is still in use, such as by the write-back of an earlier end, it is the same one.
+func openBounded(c *containers.Container) (*disk.Disk, error) {
+	attached, err := disk.FindAttached()
+	if err != nil {
+		return nil, err
+	}
+	opened, err := attached.Open(c.Folder.Filesystem())
+	if errors.Is(err, os.ErrNotExist) {
+		opened, err = disk.Reopen(c.Folder.Filesystem())
+	}
+	return opened, err
+}
+
+// checkUnbounded makes sure that the folders for the writes of a container are there. The error wraps [disk.ErrBroken] when they are not.
+func (d *disks) checkUnbounded(c *containers.Container) error {
+	for _, folder := range []string{c.Folder.Upper(), c.Folder.Work(), c.Folder.Etc()} {
+		info, err := os.Lstat(folder)
+		if errors.Is(err, os.ErrNotExist) || err == nil && !info.IsDir() {
+			return fmt.Errorf("%w: folder %s", disk.ErrBroken, filepath.Base(folder))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// check makes sure, after a reboot, that what a container has written can be used. Only an error that wraps [disk.ErrBroken] is final.
+func (d *disks) check(c *containers.Container) error {
+	if _, err := os.Lstat(c.Folder.Filesystem()); errors.Is(err, os.ErrNotExist) {
+		return d.checkUnbounded(c)
+	}
+	opened, err := openBounded(c)
+	if err != nil {
+		return err
+	}
+	return opened.Close()
+}
+
 // adopt opens the file system of a container that an earlier service has started.
 func (d *disks) adopt(c *containers.Container, attached disk.Attached) {
 	found, err := attached.Open(c.Folder.Filesystem())
@@ -131,13 +197,18 @@ func (d *disks) adopt(c *containers.Container, attached disk.Attached) {
 	c.SetDisk(found)
 }
 
-// drop ends the file system of a container that has ended, or is about to. It succeeds when there is none.
+// drop ends the file system of a container that has ended, or is about to. It succeeds when there is none. What is kept is written back first, unless
+// the container is being removed.
 func (d *disks) drop(c *containers.Container) {
 	dropped := c.TakeDisk()
 	if dropped == nil {
 		return
 	}
-	if err := errors.Join(dropped.Discard(), dropped.Close()); err != nil {
+	var discarded error
+	if record := c.Record(); !record.KeepsFiles() || c.Status() == engine.StatusRemoving {
+		discarded = dropped.Discard()
+	}
+	if err := errors.Join(discarded, dropped.Close()); err != nil {
 		d.log.Warn().Err(err).Str("container", c.Name).Msg("unmount of container file system deferred until write-back completes")
 	}
 }

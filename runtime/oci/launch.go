@@ -53,6 +53,7 @@ type launcher struct {
 	sources    *sourcemounts.Mounter
 	targets    *targets
 	users      *userNamespaces
+	keepFiles  bool // containers that ask for it outlive a reboot
 }
 
 // start is one start of a container.
@@ -63,6 +64,8 @@ type start struct {
 	image     images.Image
 	imagesIn  string // a folder with all layers of the image
 	test      bool   // of user namespaces: the image is not the image store's
+	again     bool   // on what an earlier start has written
+	keeps     bool   // what the container writes is to outlive a reboot
 	runtime   bundle.Runtime
 	group     cgroup.Group
 	own       *network.Namespace    // the network that was made for it, or nil
@@ -104,7 +107,7 @@ func (s *start) run(ctx context.Context) (err error) {
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(s.makeControlGroup)
 	group.Go(func() error { return s.connect(groupCtx) })
-	group.Go(func() error { return s.disks.make(ctx, c, s.root()) })
+	group.Go(func() error { return s.makeDisk(ctx) })
 	group.Go(s.makeUserNamespace)
 	if err := group.Wait(); err != nil {
 		return err
@@ -141,12 +144,20 @@ func (s *start) run(ctx context.Context) (err error) {
 // recordBegin records that something of the container may exist from now on.
 func (s *start) recordBegin() error {
 	err := s.container.Update(func(r *containers.Record) {
-		r.Run, r.StartError = &containers.Run{BootID: s.bootID, Users: s.ids.First}, ""
+		r.Run, r.StartError = &containers.Run{BootID: s.bootID, Users: s.ids.First, Keeps: s.keeps}, ""
 	})
 	if err != nil && s.ids.First != 0 {
 		s.users.pool.Release(s.ids.First)
 	}
 	return err
+}
+
+// makeDisk makes the folders for what the container writes, or takes up those of an earlier start.
+func (s *start) makeDisk(ctx context.Context) error {
+	if s.again {
+		return s.disks.reopen(s.container, s.root())
+	}
+	return s.disks.make(ctx, s.container, s.root())
 }
 
 func (s *start) makeControlGroup() (err error) {
@@ -232,6 +243,9 @@ func (s *start) bundle() bundle.Input {
 		NetNS: s.netNS, Mounts: s.paths.mounts, Sys: s.paths.sys, CgroupsPath: s.group.Path(),
 		EtcFolder: diskPath(c, layout.Etc), EtcSource: filepath.Join(s.paths.writes, layout.Etc), Runtime: s.runtime,
 	}
+	if s.again {
+		in.Written = diskPath(c, layout.Upper)
+	}
 	if s.ids.First != 0 {
 		in.Users = bundle.Users{First: uint32(s.ids.First), Count: users.Size, Beyond: s.beyond} //nolint:gosec // ids have 32 bits
 		if s.userNS != nil {
@@ -250,7 +264,7 @@ func (s *start) keeperLaunch() keeper.Launch {
 	}
 	launch.Root, launch.Owner = s.root(), s.ids.First
 	launch.Overlay = overlay.Overlay{
-		Lower: s.paths.layers, Volatile: true,
+		Lower: s.paths.layers, Volatile: !s.keeps,
 		Upper: filepath.Join(s.paths.writes, layout.Upper), Work: filepath.Join(s.paths.writes, layout.Work),
 	}
 	launch.Run = s.runtime.RunArgs(s.layout.Runtime(s.runtime.Name), string(c.Folder), c.Folder.PIDFile(), c.ID, launch.ExitFile != "")

@@ -43,6 +43,10 @@ func (s *start) attachSourcesOnce() error {
 		return err
 	}
 	s.paths = paths{layers: layers, writes: s.container.Folder.Disk()}
+	open := s.volumes.Open
+	if s.again {
+		open = s.volumes.OpenAgain
+	}
 	set := s.sources.NewSet(s.container.ID, s.ids.Namespace)
 	defer set.Close()
 	for i, m := range s.spec.Mounts {
@@ -54,7 +58,7 @@ func (s *start) attachSourcesOnce() error {
 		case m.Volume != "" && m.SubPath == "" && s.ids.First == 0:
 			mount.Source = s.layout.VolumeData(m.Volume)
 		default:
-			mount.Source, err = set.Add(strconv.Itoa(i), func() (*os.File, error) { return s.volumes.Open(m) }, unix.AT_RECURSIVE, 0)
+			mount.Source, err = set.Add(strconv.Itoa(i), func() (*os.File, error) { return open(m) }, unix.AT_RECURSIVE, 0)
 		}
 		if err != nil {
 			return fmt.Errorf("mount %s: %w", m.Target, err)

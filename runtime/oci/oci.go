@@ -69,6 +69,9 @@ type Options struct {
 	// DiskBytes bounds what a container writes to its root file system, from [disk.MinBytes] to [disk.MaxBytes]; 0 means no bound but the
 	// room that there is.
 	DiskBytes int64
+	// KeepFiles has the containers with [engine.ContainerSpec].KeepFiles outlive a reboot: their writes reach the disk when they sync them, which
+	// costs a start a few syncs, and an end the write-back of the rest. A container keeps what it was started with.
+	KeepFiles bool
 	// UserNamespaces says which containers get a user namespace. Empty means [UserNamespacesAuto].
 	UserNamespaces UserNamespaces
 	Logger         zerolog.Logger
@@ -133,7 +136,7 @@ func Open(ctx context.Context, options Options) (_ *Engine, err error) {
 	}
 	e.trash = trash.New(e.layout.Trash(), e.log)
 	e.logs = containerlog.New(e.background.Closing(), e.log)
-	e.disks = &disks{folder: e.layout.Data, bytes: options.DiskBytes, trash: e.trash, log: e.log}
+	e.disks = &disks{folder: e.layout.Data, bytes: options.DiskBytes, journaled: options.KeepFiles, trash: e.trash, log: e.log}
 	if err := e.disks.checkHost(ctx); err != nil {
 		return nil, err
 	}
@@ -204,7 +207,7 @@ func (e *Engine) openParts(ctx context.Context) (err error) {
 		log: e.log, layout: e.layout, background: e.background, containers: e.containers, ends: ends, processes: e.processes,
 		runtimes: e.runtimes, cgroups: e.cgroups, keeper: e.keeper, volumes: e.volumes, disks: e.disks,
 		sources: sourcemounts.New(e.layout, e.keeper, e.log),
-		targets: &targets{folder: e.layout.Targets(), made: map[string]bool{}}, users: e.users,
+		targets: &targets{folder: e.layout.Targets(), made: map[string]bool{}}, users: e.users, keepFiles: e.options.KeepFiles,
 	}
 	if e.launcher.bootID, err = bootID(); err != nil {
 		return err

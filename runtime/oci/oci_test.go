@@ -83,6 +83,7 @@ type site struct {
 	Folder, RunFolder, Bridge, Keeper, Runtime string
 	Users                                      oci.UserNamespaces
 	DiskBytes                                  int64
+	KeepFiles                                  bool
 }
 
 func newSite(t testing.TB, handler string) site {
@@ -102,7 +103,7 @@ func newSite(t testing.TB, handler string) site {
 func (s site) open(ctx context.Context, log io.Writer) (*oci.Engine, error) {
 	return oci.Open(ctx, oci.Options{
 		Folder: s.Folder, RunFolder: s.RunFolder, Bridge: s.Bridge, Keeper: s.Keeper, Runtime: s.Runtime,
-		UserNamespaces: s.Users, DiskBytes: s.DiskBytes, Logger: zerolog.New(log),
+		UserNamespaces: s.Users, DiskBytes: s.DiskBytes, KeepFiles: s.KeepFiles, Logger: zerolog.New(log),
 	})
 }
 

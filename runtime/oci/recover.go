@@ -8,8 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/runtime/oci/disk"
@@ -27,6 +29,7 @@ type recovery struct{ *launcher }
 // adoptRunning finds out which containers run and which have ended, and returns what the running ones have of the network.
 func (r recovery) adoptRunning(ctx context.Context) (inUse []network.Attachment, err error) {
 	var running []keeper.Running
+	var rebooted []*containers.Container
 	attached, err := disk.FindAttached()
 	if err != nil {
 		return nil, fmt.Errorf("file systems of containers: %w", err)
@@ -41,8 +44,7 @@ func (r recovery) adoptRunning(ctx context.Context) (inUse []network.Attachment,
 			continue
 		}
 		if record.Run.BootID != r.bootID {
-			at := time.Now().UTC().Round(0) // as it comes back from a record
-			r.ends.record(c, keeper.End{ExitCode: containers.KilledExitCode, Signal: int(unix.SIGKILL), At: at})
+			rebooted = append(rebooted, c)
 			continue
 		}
 		r.disks.adopt(c, attached)
@@ -56,10 +58,57 @@ func (r recovery) adoptRunning(ctx context.Context) (inUse []network.Attachment,
 			inUse = append(inUse, *record.Run.Network)
 		}
 	}
+	r.afterReboot(rebooted)
 	if err := r.keeper.Adopt(ctx, running); err != nil {
 		return nil, fmt.Errorf("keeper: %w", err)
 	}
 	return inUse, nil
+}
+
+// afterReboot decides about containers that ran until the host was stopped, or lost its power: those whose files are kept can be started again, if
+// the files are of use; the others have ended.
+func (r recovery) afterReboot(rebooted []*containers.Container) {
+	const parallelChecks = 8 // each may replay a journal
+	var checks errgroup.Group
+	checks.SetLimit(parallelChecks)
+	var kept atomic.Int64
+	for _, c := range rebooted {
+		checks.Go(func() error {
+			if r.keepAfterReboot(c) {
+				kept.Add(1)
+				return nil
+			}
+			at := time.Now().UTC().Round(0) // as it comes back from a record
+			r.ends.record(c, keeper.End{ExitCode: containers.KilledExitCode, Signal: int(unix.SIGKILL), At: at})
+			return nil
+		})
+	}
+	_ = checks.Wait()
+	if len(rebooted) > 0 {
+		r.log.Info().Int64("kept", kept.Load()).Int64("ended", int64(len(rebooted))-kept.Load()).
+			Msg("the host was started again: containers that ran have been kept without their processes, or have ended")
+	}
+}
+
+// keepAfterReboot makes the container one that can be started again, and returns false for one that cannot.
+func (r recovery) keepAfterReboot(c *containers.Container) bool {
+	record := c.Record()
+	if !record.KeepsFiles() || record.Removing {
+		return false
+	}
+	err := r.disks.check(c)
+	if errors.Is(err, disk.ErrBroken) {
+		r.log.Error().Err(err).Str("container", c.Name).Msg("files of container cannot be kept after the reboot")
+		c.SetFilesLost(err.Error())
+		return false
+	}
+	if err != nil { // the next start of the container tries again
+		r.log.Warn().Err(err).Str("container", c.Name).Msg("cannot check the files of container after the reboot")
+	}
+	if err := c.SetStopped(); err != nil {
+		r.log.Error().Err(err).Str("container", c.Name).Msg("cannot record that container was kept after the reboot; retried at service start")
+	}
+	return true
 }
 
 // run undoes starts and finishes removals that were cut off, and removes what has no record. A container for which that fails, because one of
@@ -96,7 +145,10 @@ func (r recovery) recoverContainer(ctx context.Context, c *containers.Container)
 			return err
 		}
 		err := c.Update(func(r *containers.Record) {
-			r.Run, r.StartError = nil, "the service ended while the container was being started"
+			r.Run = nil
+			if !r.Stopped {
+				r.StartError = "the service ended while the container was being started"
+			}
 		})
 		if err == nil {
 			r.users.release(record.Run)

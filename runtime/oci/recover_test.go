@@ -168,10 +168,21 @@ func TestReboot(t *testing.T) {
 	s.checkNothingLeft(t)
 }
 
-// reboot ends everything of the site that the kernel has, and makes its records those of another start of the host.
-func (s site) reboot(t *testing.T, id string) {
+// reboot ends everything of the site that the kernel has of these containers, and makes their records those of another start of the host.
+func (s site) reboot(t *testing.T, ids ...string) {
 	t.Helper()
 	killKeeper(t, s)
+	for _, id := range ids {
+		s.endOfBoot(t, id)
+	}
+	if err := os.RemoveAll(s.RunFolder); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// endOfBoot is reboot for one container.
+func (s site) endOfBoot(t *testing.T, id string) {
+	t.Helper()
 	record := filepath.Join(s.Folder, "containers", id, "container.json")
 	content, err := os.ReadFile(record)
 	if err != nil {
@@ -197,9 +208,6 @@ func (s site) reboot(t *testing.T, id string) {
 		t.Fatal("the record does not say which start of the host it belongs to")
 	}
 	if err := os.WriteFile(record, before, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.RemoveAll(s.RunFolder); err != nil {
 		t.Fatal(err)
 	}
 }

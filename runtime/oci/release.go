@@ -60,7 +60,7 @@ func (l *launcher) undoEarlier(ctx context.Context, c *containers.Container) err
 func (l *launcher) remove(ctx context.Context, c *containers.Container) error {
 	c.SetRemoving()
 	record, ended := c.Record(), c.HasEnded()
-	if record.Run != nil && !record.Removing { // else there is nothing but the folder
+	if (record.Run != nil || record.Stopped) && !record.Removing { // else there is nothing but the folder
 		err := c.Update(func(r *containers.Record) { r.Removing = true })
 		if diskFull(err) {
 			// It makes room. If the service is killed before the end, the next one finds a container that has ended.

@@ -8,7 +8,7 @@ import (
 	"sandbox.internal/runtime/oci/internal/containers"
 )
 
-// Start implements [engine.Engine]. A container that has ended cannot be started again.
+// Start implements [engine.Engine]. A container that has ended can be started again only if it keeps its files.
 func (e *Engine) Start(ctx context.Context, id string) error {
 	op := "start container " + id
 	c, err := e.containers.Lock(ctx, op, id)
@@ -16,10 +16,15 @@ func (e *Engine) Start(ctx context.Context, id string) error {
 		return err
 	}
 	defer c.Unlock()
-	switch status := c.Status(); status {
-	case engine.StatusRunning, engine.StatusFrozen:
+	record := c.Record()
+	switch status := c.Status(); {
+	case status == engine.StatusRunning, status == engine.StatusFrozen:
 		return nil
-	case engine.StatusCreated:
+	case status == engine.StatusCreated, status == engine.StatusStopped:
+	case status == engine.StatusExited && record.KeepsFiles():
+		if err := c.SetStopped(); err != nil {
+			return fmt.Errorf("%s: %w", op, err)
+		}
 	default:
 		return fmt.Errorf("%s: %w: it is %s", op, engine.ErrNotRunning, status)
 	}
@@ -29,17 +34,21 @@ func (e *Engine) Start(ctx context.Context, id string) error {
 	return nil
 }
 
-// launch starts a container from its image. The caller holds the container's lock.
+// launch starts a container, on what it has written if it was stopped, else from its image alone. The caller holds the container's lock.
 func (e *Engine) launch(ctx context.Context, c *containers.Container) error {
 	if err := e.launcher.undoEarlier(ctx, c); err != nil {
 		return err
 	}
-	spec := c.Record().Spec
+	record := c.Record()
+	spec := record.Spec
 	image, release, err := e.images.Hold(spec.ImageID)
 	if err != nil {
 		return err
 	}
 	defer release()
-	s := &start{launcher: e.launcher, container: c, spec: spec, image: image, imagesIn: e.layout.Images()}
+	s := &start{
+		launcher: e.launcher, container: c, spec: spec, image: image, imagesIn: e.layout.Images(),
+		again: record.Stopped, keeps: record.Stopped || e.launcher.keepFiles && spec.KeepFiles,
+	}
 	return s.run(ctx)
 }

@@ -100,10 +100,10 @@ func makeFolders(layer string, folders []string) error {
 }
 
 // makeClosedWays gives the container's own layer the folders on the way to the service's that its user could not pass otherwise, such as a closed /opt:
-// the container's program is there.
+// the container's program is there. An earlier start has made them: what the container has written since leads wherever it likes, and is not followed.
 func (s *start) makeClosedWays() error {
 	targets := s.folderTargets()
-	if s.test || len(targets) == 0 {
+	if s.test || s.again || len(targets) == 0 {
 		return nil
 	}
 	ways, err := bundle.ClosedWays(s.image.Layers, s.image.Config.User, targets)

@@ -42,7 +42,17 @@ func (c *Containers) inspect(ctx context.Context, record *lifecycle.Record) (lif
 	case engine.StatusCreated:
 		box.Exit = &lifecycle.BoxExit{NeverStarted: true, StartError: container.Error}
 		return box, nil
+	case engine.StatusStopped:
+		return box, nil
 	case engine.StatusExited:
+		if container.FilesLost != "" {
+			return box, lifecycle.BoxFailuref(lifecycle.ReasonFilesLost,
+				"the host was started again, and the files of the sandbox cannot be used: %s", container.FilesLost)
+		}
+		if record.Stopped { // a restart that has failed
+			box.Status = lifecycle.BoxStopped
+			return box, nil
+		}
 		box.Exit = &lifecycle.BoxExit{Code: container.ExitCode, OOMKilled: container.OOMKilled, Log: c.lastLines(ctx, name)}
 		return box, nil
 	}
@@ -59,6 +69,12 @@ func (c *Containers) inspect(ctx context.Context, record *lifecycle.Record) (lif
 	return box, nil
 }
 
+// alive reports whether a container runs or is frozen.
+func alive(container engine.Container) bool {
+	status := statusOf(container)
+	return status == lifecycle.BoxRunning || status == lifecycle.BoxFrozen
+}
+
 // statusOf returns a container's condition as a box's.
 func statusOf(container engine.Container) lifecycle.BoxStatus {
 	switch container.Status {
@@ -66,6 +82,8 @@ func statusOf(container engine.Container) lifecycle.BoxStatus {
 		return lifecycle.BoxRunning
 	case engine.StatusFrozen:
 		return lifecycle.BoxFrozen
+	case engine.StatusStopped:
+		return lifecycle.BoxStopped
 	}
 	return lifecycle.BoxEnded
 }
@@ -88,7 +106,7 @@ func (c *Containers) act(ctx context.Context, record lifecycle.Record, do func(c
 	if !errors.Is(err, engine.ErrNotFound) && !errors.Is(err, engine.ErrNotRunning) {
 		return translated(err)
 	}
-	if container, again := c.options.Engine.Inspect(ctx, name); again == nil && statusOf(container) != lifecycle.BoxEnded {
+	if container, again := c.options.Engine.Inspect(ctx, name); again == nil && alive(container) {
 		// The engine contradicts itself. Taken at its word it would be asked again at once, and for ever.
 		return fmt.Errorf("the container is running, but the engine answered: %v", err)
 	}

@@ -59,7 +59,8 @@ func (l *launching) takeUp(ctx context.Context) (bool, error) {
 		return false, nil
 	case err != nil:
 		return false, err
-	case container.Status == engine.StatusCreated, container.Status == engine.StatusRemoving:
+	case container.Status == engine.StatusCreated, container.Status == engine.StatusRemoving,
+		container.Status == engine.StatusStopped: // the host was rebooted before the sandbox was proven usable
 		return false, e.Remove(ctx, l.name)
 	case container.Status == engine.StatusFrozen:
 		return true, e.Thaw(ctx, l.name)

@@ -58,7 +58,7 @@ func isPart(name, box string) bool {
 	return box == "" || name == containerName(box) || name == sidecarName(box) || name == holderName(box)
 }
 
-// recordOf rebuilds the record of a container that is alive; nil when that is not possible.
+// recordOf rebuilds the record of a container that is alive, or can be started again; nil when that is not possible.
 func recordOf(container engine.Container) *lifecycle.Record {
 	record, err := decodeRecord(container.Labels[labelRecord])
 	if err != nil || record.Sandbox.ID != container.Labels[labelID] {
@@ -70,10 +70,15 @@ func recordOf(container engine.Container) *lifecycle.Record {
 		status.State = lifecycle.StatePending
 	case engine.StatusFrozen:
 		status.State = lifecycle.StatePaused
+	case engine.StatusStopped:
+		status.State, record.Stopped = lifecycle.StatePaused, true
 	default:
 		return nil
 	}
 	status.Reason, status.Message = lifecycle.ReasonProvisioning, "rebuilt from its container: the record was lost"
+	if record.Stopped {
+		status.Reason, status.Message = lifecycle.ReasonHostRebooted, lifecycle.HostRebooted
+	}
 	record.Box = boxOf(container)
 	record.Port = portOf(container, record.HostNetwork)
 	record.Sandbox.Stages = nil // the label has only those before the container was made

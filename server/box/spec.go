@@ -98,7 +98,8 @@ func (c *Containers) containerSpec(record lifecycle.Record, imageID, folder stri
 			PIDs:        c.options.PIDsLimit,
 			GPUs:        limits.GPUs, // lifecycle.AllGPUs is engine.AllGPUs
 		},
-		Security: c.options.Security,
+		Security:  c.options.Security,
+		KeepFiles: true,
 	}
 	flags, err := c.connect(record, &spec)
 	if err != nil {

@@ -48,7 +48,7 @@ var extensions = []string{
 	"server.api_key_file", "server.data_dir", "server.instance", "server.terminated_retention",
 	"server.max_connections", "server.max_sandboxes", "server.keys.max_sandboxes", "server.compatibility", "server.audit_log", "server.signing_key", "server.debug_address",
 	"server.mcp", "server.console",
-	"local.data_dir", "local.oci_runtime", "local.keeper", "local.bridge", "local.subnet", "local.user_namespaces", "local.disk_mib", "local.archives", "local.images_mib",
+	"local.data_dir", "local.oci_runtime", "local.keeper", "local.bridge", "local.subnet", "local.user_namespaces", "local.disk_mib", "local.keep_across_reboot", "local.archives", "local.images_mib",
 	"runtime.internal_registries",
 	"server.limits.default_cpu", "server.limits.default_memory", "server.limits.max_cpu", "server.limits.max_memory",
 	"server.limits.total_cpu", "server.limits.total_memory", "server.limits.max_timeout",

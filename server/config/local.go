@@ -32,6 +32,10 @@ type Local struct {
 	// DiskMiB bounds what one sandbox writes to its root file system, in MiB, from 16 to 1048576; 0 is no limit. It takes
 	// mkfs.ext4, which is in the package e2fsprogs, and a loop device for each sandbox.
 	DiskMiB int64 `toml:"disk_mib"`
+	// KeepAcrossReboot is whether a sandbox outlives a reboot of the machine, or a loss of power: it is Paused then, with the files that it
+	// has synced, and resume starts its entrypoint again. It counts for sandboxes that are started while it is true. The end of a sandbox
+	// then waits until its writes are on the disk, and with local.disk_mib a part of that is a journal: 4 MiB, from 1 GiB on 16 MiB.
+	KeepAcrossReboot bool `toml:"keep_across_reboot"`
 	// Archives are files with images, as `docker save` or an OCI layout in a tar file, which are loaded at the start: absolute
 	// paths. A file that has not changed since is not loaded again.
 	Archives []string `toml:"archives"`

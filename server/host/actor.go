@@ -206,9 +206,9 @@ func durabilityOf(trigger lifecycle.Trigger) durability {
 	switch trigger {
 	case lifecycle.TriggerPause, lifecycle.TriggerPaused, lifecycle.TriggerResume,
 		lifecycle.TriggerResumed:
-		// Nothing is lost if a loss of power takes it back. One of the engine's machine ends the
-		// box, and Running, Pausing, Paused and Resuming all lead to the same end then. One of the
-		// service's alone does not, and a start takes from the engine whether the box is frozen.
+		// Nothing is lost if a loss of power takes it back. One of the engine's machine ends or
+		// stops the box, and Running, Pausing, Paused and Resuming all lead to the same then. One of
+		// the service's alone does not, and a start takes from the engine whether the box is frozen.
 		return unsynced
 	}
 	return synced

@@ -30,6 +30,11 @@ type Boxes interface {
 	// reached once execd has proved there that it has the record's token.
 	Launch(ctx context.Context, record lifecycle.Record,
 		launch lifecycle.Launch) (lifecycle.Place, error)
+	// Restart starts a box again whose processes are gone and whose files are kept
+	// ([lifecycle.Record.Stopped]), and returns as Launch does. With an error of its own, a
+	// *[lifecycle.BoxFailure], the files are as they were, and it can be called again.
+	Restart(ctx context.Context, record lifecycle.Record,
+		launch lifecycle.Launch) (lifecycle.Place, error)
 	// Host returns the name or address at which the service reaches the ports of the record's
 	// place.
 	Host(record *lifecycle.Record) string

@@ -350,7 +350,7 @@ func (e *memoryEngine) turn(id string, to engine.Status, kind engine.EventType) 
 		return err
 	case c.Status == to:
 		return nil
-	case c.Status == engine.StatusCreated, c.Status == engine.StatusExited, c.Status == engine.StatusRemoving:
+	case c.Status == engine.StatusCreated, c.Status == engine.StatusExited, c.Status == engine.StatusStopped, c.Status == engine.StatusRemoving:
 		return fmt.Errorf("%w: it is %s", engine.ErrNotRunning, c.Status)
 	}
 	c.Status = to
@@ -360,7 +360,7 @@ func (e *memoryEngine) turn(id string, to engine.Status, kind engine.EventType) 
 
 func (e *memoryEngine) Stop(ctx context.Context, id string, _ time.Duration) error {
 	return e.around(ctx, callStop, id, func() error {
-		if c, err := e.find(id); err == nil && c.Status != engine.StatusExited {
+		if c, err := e.find(id); err == nil && c.Status != engine.StatusExited && c.Status != engine.StatusStopped {
 			c.Status, c.ExitCode = engine.StatusExited, 143
 			e.emit(engine.EventExited, c)
 		}

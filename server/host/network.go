@@ -89,6 +89,8 @@ func (h *Host) reachable(ctx context.Context, id string, port int) (*lifecycle.R
 	switch state := record.Sandbox.Status.State; {
 	case state.Final(), state == lifecycle.StateStopping:
 		return nil, lifecycle.Conflictf("the sandbox is %s and has no endpoint", state)
+	case state == lifecycle.StatePaused && record.Stopped:
+		return nil, isStopped("reach a port")
 	case state == lifecycle.StatePending, record.Port == 0:
 		conflict := lifecycle.Conflictf("the sandbox is %s and does not answer yet; ask again",
 			state)

@@ -23,7 +23,17 @@ func (h *Host) guarded(id string) (*actor, lifecycle.Sidecar, error) {
 	if err := record.Sandbox.Status.State.CheckSidecar(); err != nil {
 		return nil, lifecycle.Sidecar{}, err
 	}
+	if record.Stopped {
+		return nil, lifecycle.Sidecar{}, isStopped("ask the egress sidecar")
+	}
 	return a, *record.Sidecar, nil
+}
+
+// isStopped refuses what takes a sandbox whose processes run, or are frozen.
+func isStopped(action string) error {
+	return lifecycle.Conflictf(
+		"cannot %s: the processes of the sandbox are gone since the host was started again; "+
+			"resume it first", action)
 }
 
 // NetworkPolicy implements lifecycle.Backend.

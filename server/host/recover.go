@@ -26,8 +26,11 @@ func (h *Host) recover(ctx context.Context) error {
 	}
 	var discards sync.WaitGroup // all at once: a killed service may leave as many as it made ahead
 	defer discards.Wait()
-	adopted := 0
+	adopted, stopped := 0, 0
 	for _, box := range boxes {
+		if box.Status == lifecycle.BoxStopped {
+			stopped++
+		}
 		if a := h.registry.owner(box.ID); a != nil && !a.snapshot().Removed {
 			continue
 		}
@@ -50,6 +53,7 @@ func (h *Host) recover(ctx context.Context) error {
 	h.options.Logger.Info().
 		Int("records", len(records)).
 		Int("rebuilt_from_containers", adopted).
+		Int("kept_across_reboot", stopped).
 		Msg("sandboxes recovered")
 	return nil
 }
@@ -156,6 +160,12 @@ func (h *Host) compare(boxes []lifecycle.BoxListing) {
 		record := a.snapshot()
 		box := found[record.Box]
 		want, ok := settled[record.Sandbox.Status.State]
+		if record.Stopped && want == lifecycle.BoxFrozen {
+			if box.Status != lifecycle.BoxStopped && box.Status != lifecycle.BoxEnded {
+				a.inspectSoon() // a box that has ended is one that failed to start again
+			}
+			continue
+		}
 		joined := record.Sidecar != nil || record.SpareNetwork
 		if ok && (box.Status != want || joined && box.Network != lifecycle.BoxRunning) {
 			a.inspectSoon()

@@ -34,16 +34,16 @@ func TestRecovery(t *testing.T) {
 	absent, created := found{name: "absent"}, found{name: "created", status: engine.StatusCreated}
 	runs, frozen := found{name: "running", status: engine.StatusRunning}, found{name: "frozen", status: engine.StatusFrozen}
 	exit0, exit1 := found{name: "exit0", status: engine.StatusExited}, found{name: "exit1", status: engine.StatusExited, code: 1}
-	removing := found{name: "removing", status: engine.StatusRemoving}
+	removing, stopped := found{name: "removing", status: engine.StatusRemoving}, found{name: "stopped", status: engine.StatusStopped}
 	table := map[lifecycle.State]map[found]lifecycle.State{
-		"Pending":    {absent: "Running", created: "Running", runs: "Running", frozen: "Running", exit0: "Terminated", exit1: "Failed", removing: "Running"},
-		"Running":    {absent: "Failed", created: "Failed", runs: "Running", frozen: "Paused", exit0: "Terminated", exit1: "Failed", removing: "Failed"},
-		"Pausing":    {absent: "Failed", created: "Failed", runs: "Paused", frozen: "Paused", exit0: "Terminated", exit1: "Failed", removing: "Failed"},
-		"Paused":     {absent: "Failed", created: "Failed", runs: "Running", frozen: "Paused", exit0: "Terminated", exit1: "Failed", removing: "Failed"},
-		"Resuming":   {absent: "Failed", created: "Failed", runs: "Running", frozen: "Running", exit0: "Terminated", exit1: "Failed", removing: "Failed"},
-		"Stopping":   {absent: "Terminated", created: "Terminated", runs: "Terminated", frozen: "Terminated", exit0: "Terminated", exit1: "Terminated", removing: "Terminated"},
-		"Terminated": {absent: "Terminated", created: "Terminated", runs: "Terminated", frozen: "Terminated", exit0: "Terminated", exit1: "Terminated", removing: "Terminated"},
-		"Failed":     {absent: "Failed", created: "Failed", runs: "Failed", frozen: "Failed", exit0: "Failed", exit1: "Failed", removing: "Failed"},
+		"Pending":    {absent: "Running", created: "Running", runs: "Running", frozen: "Running", exit0: "Terminated", exit1: "Failed", removing: "Running", stopped: "Running"},
+		"Running":    {absent: "Failed", created: "Failed", runs: "Running", frozen: "Paused", exit0: "Terminated", exit1: "Failed", removing: "Failed", stopped: "Paused"},
+		"Pausing":    {absent: "Failed", created: "Failed", runs: "Paused", frozen: "Paused", exit0: "Terminated", exit1: "Failed", removing: "Failed", stopped: "Paused"},
+		"Paused":     {absent: "Failed", created: "Failed", runs: "Running", frozen: "Paused", exit0: "Terminated", exit1: "Failed", removing: "Failed", stopped: "Paused"},
+		"Resuming":   {absent: "Failed", created: "Failed", runs: "Running", frozen: "Running", exit0: "Terminated", exit1: "Failed", removing: "Failed", stopped: "Paused"},
+		"Stopping":   {absent: "Terminated", created: "Terminated", runs: "Terminated", frozen: "Terminated", exit0: "Terminated", exit1: "Terminated", removing: "Terminated", stopped: "Terminated"},
+		"Terminated": {absent: "Terminated", created: "Terminated", runs: "Terminated", frozen: "Terminated", exit0: "Terminated", exit1: "Terminated", removing: "Terminated", stopped: "Terminated"},
+		"Failed":     {absent: "Failed", created: "Failed", runs: "Failed", frozen: "Failed", exit0: "Failed", exit1: "Failed", removing: "Failed", stopped: "Failed"},
 	}
 	if len(table) != len(lifecycle.States()) {
 		t.Fatalf("the table has %d states of %d", len(table), len(lifecycle.States()))
@@ -68,8 +68,12 @@ func TestRecovery(t *testing.T) {
 		for was, want := range row {
 			id := fmt.Sprintf("%s-%s", state, was.name)
 			t.Run(id, func(t *testing.T) {
+				remains := left[want]
+				if was == stopped && want == lifecycle.StatePaused { // nothing is started by itself
+					remains = engine.StatusStopped
+				}
 				settled := func() bool {
-					return m.engine.status(container(id)) == left[want] && m.get(id).Status.State == want
+					return m.engine.status(container(id)) == remains && m.get(id).Status.State == want
 				}
 				wait.Until(t, "the sandbox has settled", settled, func() any { return []any{m.get(id).Status, m.engine.status(container(id))} })
 			})

@@ -47,8 +47,8 @@ func (a *actor) syncSidecar(
 		changed := now != *record.Sidecar || !reflect.DeepEqual(record.Spec.NetworkPolicy, &policy)
 		record.Sidecar, record.Spec.NetworkPolicy = &now, &policy
 		switch {
-		case a.state() == lifecycle.StatePending:
-			// it becomes durable with the next state, and needs no event of its own
+		case a.state() == lifecycle.StatePending, a.record.Stopped:
+			// the guard is a new one: it becomes durable with the next state, and needs no event of its own
 			now.Restarts, now.Silent = restarts, false
 			a.setRecord(record)
 			return

@@ -34,6 +34,9 @@ func (a *actor) freeze(ctx context.Context, record lifecycle.Record) func() {
 
 // thaw is the job of Resuming.
 func (a *actor) thaw(ctx context.Context, record lifecycle.Record) func() {
+	if record.Stopped {
+		return a.restart(ctx, record)
+	}
 	return a.act(ctx, record, "resume", a.host.options.Boxes.Thaw, func() {
 		a.recordTransition(lifecycle.TriggerResumed, lifecycle.ReasonContainerRunning, "resumed")
 	})
@@ -165,6 +168,8 @@ func (a *actor) inspect(ctx context.Context, record lifecycle.Record) func() {
 		return nil
 	case box.Exit != nil:
 		return a.ended(*box.Exit)
+	case box.Status == lifecycle.BoxStopped:
+		return a.stopped()
 	}
 	if err := a.syncSidecar(ctx, &record, box.Place); err != nil && ctx.Err() == nil {
 		a.log.Warn().Err(err).Msg("the egress sidecar does not answer")

@@ -352,3 +352,29 @@ func TestEndpointIsAskedAgain(t *testing.T) {
 	c.look(func() { c.daemon = right })
 	wait.Until(t, "the daemon at its new address", func() bool { return in.status(t, "box") == 200 })
 }
+
+// TestEndpointAfterAReboot: a sandbox that was not running meanwhile may be at another port, and another sandbox at its old one. Its endpoint is
+// asked for again, whether the ingress has seen the events or a list only.
+func TestEndpointAfterAReboot(t *testing.T) {
+	c := newControl(t, http.HandlerFunc(showRequest))
+	c.set("box", "Running", true)
+	in := c.ingress(t, nil)
+	asked := func(times int) func() bool {
+		return func() bool {
+			status := in.status(t, "box")
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return status == 200 && c.asked["box"] == times
+		}
+	}
+	wait.Until(t, "the sandbox", asked(1))
+	c.set("box", "Paused", false)
+	wait.Until(t, "the sandbox paused", func() bool { return in.status(t, "box") == 503 })
+	c.set("box", "Running", false)
+	wait.Until(t, "its new endpoint", asked(2))
+	c.lose(true)
+	c.set("box", "Paused", false)
+	c.set("box", "Running", false)
+	c.look(func() { c.forgotten, c.down = len(c.events), false }) // a reset
+	wait.Until(t, "its new endpoint after a reset", asked(3))
+}

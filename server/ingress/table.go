@@ -27,6 +27,7 @@ type sandbox struct {
 	// caughtUp is when the list's state began, if that was while the list was read: the stream has
 	// the events that led to it, too, and older ones would undo it for a moment. Zero otherwise.
 	caughtUp time.Time
+	since    time.Time // when the state began; zero if that is not known
 
 	endpoint atomic.Pointer[Endpoint] // nil until it was looked up
 	located  atomic.Int64             // when it was looked up, in nanoseconds since 1970
@@ -71,8 +72,8 @@ type observation struct {
 	endpoint *Endpoint // nil if it has to be looked up
 }
 
-// replace replaces the table by these sandboxes. One that stays keeps its endpoint. From and until
-// are when the reading of the list began and ended.
+// replace replaces the table by these sandboxes. One whose state has stayed keeps its endpoint. From
+// and until are when the reading of the list began and ended.
 func (t *table) replace(all []observation, from, until time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -114,10 +115,14 @@ func (t *table) put(one observation) *sandbox {
 		s = &sandbox{id: one.id}
 		t.sandboxes[one.id] = s
 	}
-	s.state, s.caughtUp = one.state, time.Time{}
-	if one.endpoint != nil {
+	switch {
+	case one.endpoint != nil:
 		s.endpoint.Store(one.endpoint)
+	case one.state != lifecycle.StateRunning, !one.since.Equal(s.since):
+		// After a reboot of its host it is at another port, and another sandbox at that one.
+		s.endpoint.Store(nil)
 	}
+	s.state, s.caughtUp, s.since = one.state, time.Time{}, one.since
 	return s
 }
 

@@ -41,6 +41,8 @@ const (
 	BoxRunning BoxStatus = "running"
 	BoxFrozen  BoxStatus = "frozen"
 	BoxEnded   BoxStatus = "ended" // see BoxExit
+	// BoxStopped is a box whose processes are gone and whose files are kept: it can be started again.
+	BoxStopped BoxStatus = "stopped"
 )
 
 // BoxCondition is what is found of a sandbox's box.

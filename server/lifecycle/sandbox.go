@@ -91,6 +91,9 @@ type Record struct {
 	Box string `json:",omitempty"`
 	// StopTime is how long the box may take to end when it is stopped, before it is killed. 0 is for one that was made when none was recorded.
 	StopTime time.Duration `json:",omitempty"`
+	// Stopped is true while the processes of the sandbox are gone and its files are kept: it is Paused or Resuming then, and resuming starts its
+	// box again.
+	Stopped bool `json:",omitempty"`
 	// Removed is true when nothing of the sandbox is left at the engine.
 	Removed bool
 	// RetainUntil is when the record of an ended sandbox is forgotten; zero while it lives.

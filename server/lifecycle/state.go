@@ -8,8 +8,8 @@ const (
 	StatePending    State = "Pending"    // being provisioned
 	StateRunning    State = "Running"    // proven usable
 	StatePausing    State = "Pausing"    // being frozen
-	StatePaused     State = "Paused"     // frozen, memory retained
-	StateResuming   State = "Resuming"   // being thawed; an extension of the document
+	StatePaused     State = "Paused"     // frozen, memory retained; after a reboot of the host, files alone ([Record].Stopped)
+	StateResuming   State = "Resuming"   // being thawed, or started again; an extension of the document
 	StateStopping   State = "Stopping"   // being terminated
 	StateTerminated State = "Terminated" // ended; nothing of it is left but the record
 	StateFailed     State = "Failed"     // ended by a critical error; nothing of it is left but the record
@@ -60,7 +60,8 @@ const (
 	TriggerPause       Trigger = "pause"       // POST pause
 	TriggerPaused      Trigger = "paused"      // the engine froze it
 	TriggerResume      Trigger = "resume"      // POST resume
-	TriggerResumed     Trigger = "resumed"     // the engine thawed it
+	TriggerResumed     Trigger = "resumed"     // the engine thawed it, or started it again
+	TriggerStopped     Trigger = "stopped"     // the processes are gone and the files are kept
 	TriggerDelete      Trigger = "delete"      // DELETE
 	TriggerExpire      Trigger = "expire"      // the time of the sandbox is up
 	TriggerExit        Trigger = "exit"        // the entrypoint ended with exit code 0
@@ -79,8 +80,8 @@ type Transition struct {
 // data. Every other transition is refused.
 //
 // The document's row Paused → Running is two rows here, through Resuming. Rows that the document leaves open: DELETE and
-// expiry also end a sandbox that is still Pending, Pausing or Resuming (or it would leak until the next request), and an
-// entrypoint that ends with exit code 0 ends its sandbox.
+// expiry also end a sandbox that is still Pending, Pausing or Resuming (or it would leak until the next request), an
+// entrypoint that ends with exit code 0 ends its sandbox, and a sandbox whose files outlive its processes is Paused.
 func Transitions() []Transition {
 	table := []Transition{
 		{StatePending, TriggerProvisioned, StateRunning},
@@ -88,6 +89,9 @@ func Transitions() []Transition {
 		{StatePausing, TriggerPaused, StatePaused},
 		{StatePaused, TriggerResume, StateResuming},
 		{StateResuming, TriggerResumed, StateRunning},
+		{StateRunning, TriggerStopped, StatePaused},
+		{StatePausing, TriggerStopped, StatePaused},
+		{StateResuming, TriggerStopped, StatePaused},
 		{StateStopping, TriggerTerminated, StateTerminated},
 		{StateStopping, TriggerFail, StateFailed},
 	}
@@ -131,6 +135,9 @@ const (
 	ReasonUserResume        Reason = "USER_RESUME"             // a client asked
 	ReasonExternalPause     Reason = "EXTERNAL_PAUSE"          // another process froze the container
 	ReasonExternalResume    Reason = "EXTERNAL_RESUME"         // another process thawed the container
+	ReasonHostRebooted      Reason = "HOST_REBOOTED"           // the processes are gone, the files are kept; resume starts it again
+	ReasonResumeFailed      Reason = "RESUME_FAILED"           // it could not be started again, and is as it was; message has the cause
+	ReasonFilesLost         Reason = "FILES_LOST"              // after a reboot of the host its file system cannot be mounted
 	ReasonUserDelete        Reason = "USER_DELETE"             // a client asked
 	ReasonExpired           Reason = "EXPIRED"                 // the time of the sandbox is up
 	ReasonEntrypointExited  Reason = "ENTRYPOINT_EXITED"       // message has the exit code and the last lines of its log
@@ -144,6 +151,9 @@ const (
 	ReasonEngineUnavailable Reason = "ENGINE_UNAVAILABLE"      // the engine does not answer
 	ReasonRemovedExternally Reason = "REMOVED_EXTERNALLY"      // another process removed the container
 )
+
+// HostRebooted is the message of ReasonHostRebooted.
+const HostRebooted = "the host was started again: the processes of the sandbox are gone, its files are kept; resume starts its entrypoint again"
 
 // RemovedExternally is the message of ReasonRemovedExternally.
 const RemovedExternally = "the container was removed by another process"

@@ -36,6 +36,9 @@ func extensions() map[row]lifecycle.State {
 	return map[row]lifecycle.State{
 		{"Paused", "resume"}:    "Resuming",
 		{"Resuming", "resumed"}: "Running",
+		{"Running", "stopped"}:  "Paused",
+		{"Pausing", "stopped"}:  "Paused",
+		{"Resuming", "stopped"}: "Paused",
 		{"Resuming", "delete"}:  "Stopping",
 		{"Resuming", "expire"}:  "Stopping",
 		{"Resuming", "fail"}:    "Failed",
@@ -78,7 +81,7 @@ func TestNext(t *testing.T) {
 	want := expectedTransitions()
 	states := append(lifecycle.States(), "", "Unknown")
 	triggers := []lifecycle.Trigger{
-		lifecycle.TriggerProvisioned, lifecycle.TriggerPause, lifecycle.TriggerPaused, lifecycle.TriggerResume, lifecycle.TriggerResumed,
+		lifecycle.TriggerProvisioned, lifecycle.TriggerPause, lifecycle.TriggerPaused, lifecycle.TriggerResume, lifecycle.TriggerResumed, lifecycle.TriggerStopped,
 		lifecycle.TriggerDelete, lifecycle.TriggerExpire, lifecycle.TriggerExit, lifecycle.TriggerTerminated, lifecycle.TriggerFail, "", "unknown",
 	}
 	for _, from := range states {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Boots machines that differ from this one, in QEMU without KVM, and runs the local engine on them: a Debian with systemd, control groups of
 # version 2 only, crun and no Docker. On each, inside.sh takes sandboxes through their lives; then the power is cut, the machine boots again
-# from the same disk, and inside.sh looks at what is left.
+# from the same disk, and inside.sh looks at what is left. It does so once more with sandboxes that outlive that, and a reboot in order.
 # Usage: test/machine/boot.sh [SUITE-ARCHITECTURE...], of bookworm or newer and amd64 or arm64. Called by `make machines`.
 # It needs Debian, root, 2 GiB of memory and 5 GiB of disk, and about ten minutes per machine. What is downloaded is kept in
 # $SANDBOX_CACHE/machines.
@@ -189,6 +189,21 @@ leave_on() {
 	wait "$qemu" || true
 }
 
+# await_off LIMIT waits until the machine is off.
+await_off() {
+	local deadline=$((SECONDS + $1))
+	while kill -0 "$qemu" 2>/dev/null; do
+		((SECONDS < deadline)) || { say "$name: is not off after $1 s"; return 1; }
+		sleep 1
+	done
+}
+
+cut_power() {
+	say "$name: the power is cut"
+	kill -9 "$qemu"
+	wait "$qemu" 2>/dev/null || true
+}
+
 run() {
 	local name=$1 suite=${1%-*} result=0
 	arch=${1##*-}
@@ -204,15 +219,26 @@ run() {
 	say "$name: boots"
 	start 1
 	follow 1 1800 || { leave_on; die "$name: the first boot failed"; }
-	say "$name: the power is cut"
-	kill -9 "$qemu"
-	wait "$qemu" 2>/dev/null || true
+	cut_power
 	start 2
 	follow 2 1800 || result=1
+	if ((result == 0)); then
+		cut_power
+		start 3
+		follow 3 1800 || result=1
+	fi
+	if ((result == 0)); then
+		say "$name: switches itself off"
+		await_off 300 || result=1
+	fi
+	if ((result == 0)); then
+		start 4
+		follow 4 1800 || result=1
+	fi
 	leave_on
 	kill -9 "$qemu" 2>/dev/null || true
 	wait "$qemu" 2>/dev/null || true
-	((result == 0)) || die "$name: the boot after the loss of power failed"
+	((result == 0)) || die "$name: a boot after a loss of power, or after a reboot, failed"
 	say "$name: passed"
 }
 

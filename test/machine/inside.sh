@@ -128,7 +128,46 @@ second() {
 	check "removal" sandbox rm --all
 	check "a stop" systemctl stop sandbox-server
 	check "nothing is left at the kernel" within 60 nothing
+
+	check "sandboxes that outlive a reboot" sed -i 's/^\[local\]$/&\nkeep_across_reboot = true/' /etc/sandbox/sandbox.toml
+	check "a start" systemctl start sandbox-server
+	check "the service again" within 120 sandbox ls
+	check "one that runs" sandbox create "$image" --name runs -v kept:/data -- sh -c 'echo started >>/starts; sync /starts; exec sleep 100000'
+	check "what it syncs" sandbox exec runs -- sh -c 'echo synced >/file; sync /file'
+	check "one that is paused" sandbox create "$image" --name frozen
+	check "its pause" sandbox pause frozen
 }
 
-if [[ $boot == 1 ]]; then first; else second; fi
+# after a loss of power
+third() {
+	check "the service" within 120 sandbox ls
+	local name
+	for name in runs frozen; do
+		check "the reboot in the status of $name" within 120 prints HOST_REBOOTED status "$name"
+		check "the state of $name" prints Paused status "$name"
+	done
+	check "no process of one" eval '! pgrep -f "sleep 100000"'
+	check "resume" sandbox resume runs
+	check "what it has synced" prints synced sandbox exec runs -- cat /file
+	check "its volume" prints kept sandbox exec runs -- cat /data/file
+	check "its entrypoint" prints 2 sandbox exec runs -- sh -c 'wc -l </starts'
+	check "what it does not sync" sandbox exec runs -- sh -c 'echo unsynced >/late'
+}
+
+# after an orderly reboot
+fourth() {
+	check "the service" within 120 sandbox ls
+	check "the reboot in the status" within 120 prints HOST_REBOOTED status runs
+	check "resume" sandbox resume runs
+	check "what it had not synced" prints unsynced sandbox exec runs -- cat /late
+	check "the resume of one that was paused twice" sandbox resume frozen
+	check "a process of it" prints here sandbox exec frozen -- echo here
+	check "removal" sandbox rm --all
+	check "nothing is left" within 120 empty
+	check "a stop" systemctl stop sandbox-server
+	check "nothing is left at the kernel" within 60 nothing
+}
+
+case $boot in 1) first ;; 2) second ;; 3) third ;; *) fourth ;; esac
 say "boot $boot is over"
+[[ $boot != 3 ]] || systemctl poweroff --no-block

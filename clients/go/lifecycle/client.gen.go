@@ -409,6 +409,12 @@ type ClientInterface interface {
 	// `Paused`, where its memory is kept and its processes stand still. The expiry
 	// goes on counting.
 	//
+	// An extension: a service can be set up so that sandboxes outlive a reboot of their
+	// host. They are `Paused` then, with the reason `HOST_REBOOTED`: their files are
+	// kept, their processes and memory are gone, also those of sandboxes that were
+	// `Paused` before. Until it is resumed, the ports and the network policy of such a
+	// sandbox are 409.
+	//
 	// Corresponds with POST /v1/sandboxes/{sandboxId}/pause (the `PauseSandbox` operationId).
 	PauseSandbox(ctx context.Context, sandboxID SandboxID, params *PauseSandboxParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
@@ -437,6 +443,12 @@ type ClientInterface interface {
 	// ResumeSandbox Resume a paused sandbox
 	//
 	// Only a `Paused` sandbox can be resumed. Its state returns to `Running`.
+	//
+	// An extension: a sandbox that is `Paused` with the reason `HOST_REBOOTED` is started
+	// again on its files, with the entrypoint, environment, volumes, limits and policy that
+	// it was created with, and is `Running` once it is proven usable, as after its
+	// creation. If it cannot be started it is `Paused` again, with the reason
+	// `RESUME_FAILED` and the cause in `message`; nothing of it is lost.
 	//
 	// Corresponds with POST /v1/sandboxes/{sandboxId}/resume (the `ResumeSandbox` operationId).
 	ResumeSandbox(ctx context.Context, sandboxID SandboxID, params *ResumeSandboxParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -1056,6 +1068,12 @@ func (c *Client) ReplaceNetworkPolicy(ctx context.Context, sandboxID SandboxID, 
 // `Paused`, where its memory is kept and its processes stand still. The expiry
 // goes on counting.
 //
+// An extension: a service can be set up so that sandboxes outlive a reboot of their
+// host. They are `Paused` then, with the reason `HOST_REBOOTED`: their files are
+// kept, their processes and memory are gone, also those of sandboxes that were
+// `Paused` before. Until it is resumed, the ports and the network policy of such a
+// sandbox are 409.
+//
 // Corresponds with POST /v1/sandboxes/{sandboxId}/pause (the `PauseSandbox` operationId).
 func (c *Client) PauseSandbox(ctx context.Context, sandboxID SandboxID, params *PauseSandboxParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewPauseSandboxRequest(c.Server, sandboxID, params)
@@ -1114,6 +1132,12 @@ func (c *Client) RenewExpiration(ctx context.Context, sandboxID SandboxID, body 
 // ResumeSandbox Resume a paused sandbox
 //
 // Only a `Paused` sandbox can be resumed. Its state returns to `Running`.
+//
+// An extension: a sandbox that is `Paused` with the reason `HOST_REBOOTED` is started
+// again on its files, with the entrypoint, environment, volumes, limits and policy that
+// it was created with, and is `Running` once it is proven usable, as after its
+// creation. If it cannot be started it is `Paused` again, with the reason
+// `RESUME_FAILED` and the cause in `message`; nothing of it is lost.
 //
 // Corresponds with POST /v1/sandboxes/{sandboxId}/resume (the `ResumeSandbox` operationId).
 func (c *Client) ResumeSandbox(ctx context.Context, sandboxID SandboxID, params *ResumeSandboxParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -2826,6 +2850,12 @@ type ClientWithResponsesInterface interface {
 	// `Paused`, where its memory is kept and its processes stand still. The expiry
 	// goes on counting.
 	//
+	// An extension: a service can be set up so that sandboxes outlive a reboot of their
+	// host. They are `Paused` then, with the reason `HOST_REBOOTED`: their files are
+	// kept, their processes and memory are gone, also those of sandboxes that were
+	// `Paused` before. Until it is resumed, the ports and the network policy of such a
+	// sandbox are 409.
+	//
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/sandboxes/{sandboxId}/pause (the `PauseSandbox` operationId).
@@ -2856,6 +2886,12 @@ type ClientWithResponsesInterface interface {
 	// ResumeSandboxWithResponse Resume a paused sandbox
 	//
 	// Only a `Paused` sandbox can be resumed. Its state returns to `Running`.
+	//
+	// An extension: a sandbox that is `Paused` with the reason `HOST_REBOOTED` is started
+	// again on its files, with the entrypoint, environment, volumes, limits and policy that
+	// it was created with, and is `Running` once it is proven usable, as after its
+	// creation. If it cannot be started it is `Paused` again, with the reason
+	// `RESUME_FAILED` and the cause in `message`; nothing of it is lost.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -7336,6 +7372,12 @@ func (c *ClientWithResponses) ReplaceNetworkPolicyWithResponse(ctx context.Conte
 // `Paused`, where its memory is kept and its processes stand still. The expiry
 // goes on counting.
 //
+// An extension: a service can be set up so that sandboxes outlive a reboot of their
+// host. They are `Paused` then, with the reason `HOST_REBOOTED`: their files are
+// kept, their processes and memory are gone, also those of sandboxes that were
+// `Paused` before. Until it is resumed, the ports and the network policy of such a
+// sandbox are 409.
+//
 // Returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /v1/sandboxes/{sandboxId}/pause (the `PauseSandbox` operationId).
@@ -7384,6 +7426,12 @@ func (c *ClientWithResponses) RenewExpirationWithResponse(ctx context.Context, s
 // ResumeSandboxWithResponse Resume a paused sandbox
 //
 // Only a `Paused` sandbox can be resumed. Its state returns to `Running`.
+//
+// An extension: a sandbox that is `Paused` with the reason `HOST_REBOOTED` is started
+// again on its files, with the entrypoint, environment, volumes, limits and policy that
+// it was created with, and is `Running` once it is proven usable, as after its
+// creation. If it cannot be started it is `Paused` again, with the reason
+// `RESUME_FAILED` and the cause in `message`; nothing of it is lost.
 //
 // Returns a wrapper object for the known response body format(s).
 //

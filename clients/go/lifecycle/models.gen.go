@@ -686,7 +686,8 @@ type SandboxEvent struct {
 	// - `Pending`: it is being provisioned.
 	// - `Running`: it is proven usable.
 	// - `Pausing`: it is about to be paused.
-	// - `Paused`: its processes stand still and their state is kept.
+	// - `Paused`: its processes stand still and their state is kept. An extension: with the
+	//   reason `HOST_REBOOTED` or `RESUME_FAILED` only its files are.
 	// - `Resuming`: it is on its way from `Paused` back to `Running`.
 	// - `Stopping`: it is being terminated.
 	// - `Terminated`: it has ended.
@@ -742,7 +743,8 @@ type SandboxEvent struct {
 	// - `Pending`: it is being provisioned.
 	// - `Running`: it is proven usable.
 	// - `Pausing`: it is about to be paused.
-	// - `Paused`: its processes stand still and their state is kept.
+	// - `Paused`: its processes stand still and their state is kept. An extension: with the
+	//   reason `HOST_REBOOTED` or `RESUME_FAILED` only its files are.
 	// - `Resuming`: it is on its way from `Paused` back to `Running`.
 	// - `Stopping`: it is being terminated.
 	// - `Terminated`: it has ended.
@@ -783,14 +785,15 @@ type SandboxList struct {
 // SandboxState The state of a sandbox. New values may be added, so clients must tolerate
 // unknown ones.
 //
-// - `Pending`: it is being provisioned.
-// - `Running`: it is proven usable.
-// - `Pausing`: it is about to be paused.
-// - `Paused`: its processes stand still and their state is kept.
-// - `Resuming`: it is on its way from `Paused` back to `Running`.
-// - `Stopping`: it is being terminated.
-// - `Terminated`: it has ended.
-// - `Failed`: a critical error ended it; `reason` and `message` say which.
+//   - `Pending`: it is being provisioned.
+//   - `Running`: it is proven usable.
+//   - `Pausing`: it is about to be paused.
+//   - `Paused`: its processes stand still and their state is kept. An extension: with the
+//     reason `HOST_REBOOTED` or `RESUME_FAILED` only its files are.
+//   - `Resuming`: it is on its way from `Paused` back to `Running`.
+//   - `Stopping`: it is being terminated.
+//   - `Terminated`: it has ended.
+//   - `Failed`: a critical error ended it; `reason` and `message` say which.
 //
 // Example: Running
 type SandboxState = string
@@ -821,7 +824,8 @@ type SandboxStatus struct {
 	// - `Pending`: it is being provisioned.
 	// - `Running`: it is proven usable.
 	// - `Pausing`: it is about to be paused.
-	// - `Paused`: its processes stand still and their state is kept.
+	// - `Paused`: its processes stand still and their state is kept. An extension: with the
+	//   reason `HOST_REBOOTED` or `RESUME_FAILED` only its files are.
 	// - `Resuming`: it is on its way from `Paused` back to `Running`.
 	// - `Stopping`: it is being terminated.
 	// - `Terminated`: it has ended.

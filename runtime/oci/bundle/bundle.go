@@ -21,7 +21,10 @@ type Input struct {
 	Spec   engine.ContainerSpec
 	Image  Config
 	Layers []string // absolute folders of the image, lowest first
-	RootFS string   // absolute; where the root file system will be mounted
+	// Written is the absolute folder of what an earlier run of the container has written on top of the layers; empty for none. It decides where
+	// paths lead, and not about the user.
+	Written string
+	RootFS  string // absolute; where the root file system will be mounted
 	// NetNS is the path of the network namespace; empty for the host's with [engine.NetworkHost], and
 	// for a new one with [engine.NetworkNone].
 	NetNS  string
@@ -43,6 +46,14 @@ type Input struct {
 	// EtcSource is the path of EtcFolder for the runtime; empty when that is the same.
 	EtcSource string
 	Runtime   Runtime
+}
+
+// shown are the folders that the container's root shows, lowest first.
+func (in Input) shown() []string {
+	if in.Written == "" {
+		return in.Layers
+	}
+	return append(slices.Clone(in.Layers), in.Written)
 }
 
 // Config is the part of an image's configuration that decides about its containers.

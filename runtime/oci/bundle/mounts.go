@@ -55,7 +55,7 @@ var etcFiles = []string{"hosts", "hostname", "resolv.conf"}
 // mounts returns them in the order in which they are made: a folder before what is mounted in it. Where symbolic links of the image lead is
 // decided here, so that the runtime is given paths without any: it would follow them to what was mounted before.
 func mounts(in Input) ([]specs.Mount, error) {
-	image, err := openLayers(in.Layers)
+	image, err := openLayers(in.shown())
 	if err != nil {
 		return nil, err
 	}

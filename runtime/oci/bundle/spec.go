@@ -91,7 +91,7 @@ func process(in Input) (*specs.Process, error) {
 	if in.Users.Count > 0 && slices.ContainsFunc(account.ids(), unknown) {
 		return nil, invalid("user", "%q: in a user namespace, a container has no more than some ids beyond %d", in.Image.User, in.Users.own()-1)
 	}
-	if err := checkWorkingDirectory(in.Layers, in.Image.WorkingDir); err != nil {
+	if err := checkWorkingDirectory(in.shown(), in.Image.WorkingDir); err != nil {
 		return nil, err
 	}
 	capabilities, err := capabilities(in.Spec.Security)

@@ -29,24 +29,51 @@ type Format struct {
 	tries int    // how often Make looks for a free loop device
 }
 
+// Durability is what of a file system outlasts a crash of the host.
+type Durability int
+
+// The values of [Durability].
+const (
+	// Lost is that nothing of it is used again.
+	Lost Durability = iota
+	// Journaled is that [Reopen] finds it consistent, with what was synced. The journal takes a part of its bytes.
+	Journaled
+)
+
 // part is what stands at one place of a file.
 type part struct {
 	offset  int64
 	content []byte
 }
 
-// formatArgs name everything that the host could have other defaults for. There is no journal, because after a crash of the host nothing of a
-// container is used again; no blocks are reserved for root, which is who writes; and neither copies of the superblock nor the tables of
-// inodes are written, which are zero as the rest of the file.
-var formatArgs = []string{
-	"-q", "-F", "-b", "4096", "-I", "256", "-i", "16384", "-m", "0", "-L", "sandbox",
-	"-O", "none,dir_index,dir_nlink,ext_attr,extent,extra_isize,filetype,flex_bg,huge_file,large_file,sparse_super2,uninit_bg",
-	"-E", "num_backup_sb=0,lazy_itable_init=1,nodiscard,root_owner=0:0",
+// formatArgs name everything that the host could have other defaults for. There is a journal only where the file system is used after a crash
+// of the host; no blocks are reserved for root, which is who writes; and neither copies of the superblock nor the tables of inodes are written,
+// which are zero as the rest of the file.
+func formatArgs(d Durability, size int64) []string {
+	features, more := "", "lazy_itable_init=1"
+	var journal []string
+	if d == Journaled {
+		features, more = "has_journal,", "lazy_itable_init=1,lazy_journal_init=1"
+		journal = []string{"-J", "size=" + strconv.FormatInt(journalBytes(size)>>20, 10)}
+	}
+	return append([]string{
+		"-q", "-F", "-b", "4096", "-I", "256", "-i", "16384", "-m", "0", "-L", "sandbox",
+		"-O", "none," + features + "dir_index,dir_nlink,ext_attr,extent,extra_isize,filetype,flex_bg,huge_file,large_file,sparse_super2,uninit_bg",
+		"-E", "num_backup_sb=0," + more + ",nodiscard,root_owner=0:0",
+	}, journal...)
+}
+
+// journalBytes is the smallest journal that the kernel takes, and for file systems of a GiB and more one that holds longer.
+func journalBytes(size int64) int64 {
+	if size < 1<<30 {
+		return 4 << 20
+	}
+	return 16 << 20
 }
 
 // NewFormat makes an empty file system of a number of bytes with mkfs.ext4, in a file in the folder that is removed at once. Without room for it
 // the error wraps ENOSPC.
-func NewFormat(ctx context.Context, folder string, size int64) (*Format, error) {
+func NewFormat(ctx context.Context, folder string, size int64, durability Durability) (*Format, error) {
 	if size < MinBytes || size > MaxBytes {
 		return nil, fmt.Errorf("a file system of %d bytes: the size must be from %d to %d", size, MinBytes, int64(MaxBytes))
 	}
@@ -63,7 +90,7 @@ func NewFormat(ctx context.Context, folder string, size int64) (*Format, error) 
 	if err := file.Truncate(size); err != nil {
 		return nil, err
 	}
-	mkfs := exec.CommandContext(ctx, program, append(formatArgs, file.Name())...)
+	mkfs := exec.CommandContext(ctx, program, append(formatArgs(durability, size), file.Name())...)
 	mkfs.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
 	if printed, err := mkfs.CombinedOutput(); err != nil {
 		if bytes.Contains(printed, []byte("No space left on device")) {
@@ -156,6 +183,42 @@ func (f *Format) Make(path string) (*Disk, error) {
 	defer func() { _ = device.Close() }() // the mount keeps it
 	return open(device.Name())
 }
+
+// Reopen attaches a file system that Make has made, which nothing uses, to a loop device, and mounts it nowhere, as Make does. It may have been in
+// use when the host crashed. The error wraps [ErrBroken] when there is none that could be mounted later: the file is missing, or what it has is
+// damaged.
+func Reopen(path string) (*Disk, error) {
+	file, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %w", ErrBroken, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if info.Size() < MinBytes {
+		return nil, fmt.Errorf("%w: %s is cut off", ErrBroken, path)
+	}
+	device, err := attach(file, attachTries)
+	if err != nil {
+		return nil, fmt.Errorf("loop device for %s: %w", path, err)
+	}
+	defer func() { _ = device.Close() }() // the mount keeps it
+	opened, err := open(device.Name())
+	for _, damage := range []error{unix.EINVAL, unix.EUCLEAN, unix.EBADMSG} {
+		if errors.Is(err, damage) {
+			return nil, fmt.Errorf("%w: %w", ErrBroken, err)
+		}
+	}
+	return opened, err
+}
+
+// ErrBroken is the error of [Reopen] for a file system that cannot be used any more.
+var ErrBroken = errors.New("the file system is missing or damaged")
 
 // Disk is a file system that this process keeps from being unmounted.
 type Disk struct {

@@ -22,7 +22,7 @@ const mib = 1 << 20
 
 func newFormat(t testing.TB, size int64) *disk.Format {
 	t.Helper()
-	format, err := disk.NewFormat(t.Context(), t.TempDir(), size)
+	format, err := disk.NewFormat(t.Context(), t.TempDir(), size, disk.Lost)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +210,7 @@ func TestMakeTogether(t *testing.T) {
 
 func TestNewFormatRefuses(t *testing.T) {
 	for _, size := range []int64{-1, 0, disk.MinBytes - 1, disk.MaxBytes + 1} {
-		if _, err := disk.NewFormat(t.Context(), t.TempDir(), size); err == nil {
+		if _, err := disk.NewFormat(t.Context(), t.TempDir(), size, disk.Lost); err == nil {
 			t.Errorf("%d bytes are accepted", size)
 		}
 	}
@@ -238,5 +238,69 @@ func BenchmarkMake(b *testing.B) {
 		_ = made.Discard()
 		_ = made.Close()
 		_ = os.Remove(path)
+	}
+}
+
+// TestReopenAfterCrash: what was synced is in a file system that is mounted from the state that the host's disk has at that moment, as after a loss
+// of power, and the smallest one has room for its journal.
+func TestReopenAfterCrash(t *testing.T) {
+	format, err := disk.NewFormat(t.Context(), t.TempDir(), disk.MinBytes, disk.Journaled)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "filesystem")
+	_, at := make1(t, format, path)
+	const content = "on the disk"
+	for i := range 100 { // more metadata than one block
+		folder := filepath.Join(at, "folder", strconv.Itoa(i))
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		file, err := os.Create(filepath.Join(folder, "file"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = file.WriteString(content)
+		if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	after := filepath.Join(t.TempDir(), "filesystem")
+	disks, err := os.ReadFile(path) // while it is mounted
+	if err := errors.Join(err, os.WriteFile(after, disks, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	again, err := disk.Reopen(after)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = again.Close() }()
+	for i := range 100 {
+		read, err := os.ReadFile(again.Path(filepath.Join("folder", strconv.Itoa(i), "file")))
+		if err != nil || string(read) != content {
+			t.Errorf("file %d: %q, %v", i, read, err)
+		}
+	}
+}
+
+// TestReopenBroken: only what can never be mounted is broken.
+func TestReopenBroken(t *testing.T) {
+	folder := t.TempDir()
+	damaged := filepath.Join(folder, "damaged")
+	if err := os.WriteFile(damaged, make([]byte, disk.MinBytes), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	empty := filepath.Join(folder, "empty")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{damaged, empty, filepath.Join(folder, "missing")} {
+		opened, err := disk.Reopen(path)
+		if err == nil {
+			_ = opened.Close()
+		}
+		if !errors.Is(err, disk.ErrBroken) {
+			t.Errorf("%s: %v", filepath.Base(path), err)
+		}
 	}
 }

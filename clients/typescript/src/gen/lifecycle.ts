@@ -120,6 +120,12 @@ export interface paths {
          * @description Only a `Running` sandbox can be paused. It goes to `Pausing` and then to
          *     `Paused`, where its memory is kept and its processes stand still. The expiry
          *     goes on counting.
+         *
+         *     An extension: a service can be set up so that sandboxes outlive a reboot of their
+         *     host. They are `Paused` then, with the reason `HOST_REBOOTED`: their files are
+         *     kept, their processes and memory are gone, also those of sandboxes that were
+         *     `Paused` before. Until it is resumed, the ports and the network policy of such a
+         *     sandbox are 409.
          */
         post: operations["pauseSandbox"];
         delete?: never;
@@ -143,6 +149,12 @@ export interface paths {
         /**
          * Resume a paused sandbox
          * @description Only a `Paused` sandbox can be resumed. Its state returns to `Running`.
+         *
+         *     An extension: a sandbox that is `Paused` with the reason `HOST_REBOOTED` is started
+         *     again on its files, with the entrypoint, environment, volumes, limits and policy that
+         *     it was created with, and is `Running` once it is proven usable, as after its
+         *     creation. If it cannot be started it is `Paused` again, with the reason
+         *     `RESUME_FAILED` and the cause in `message`; nothing of it is lost.
          */
         post: operations["resumeSandbox"];
         delete?: never;
@@ -1085,7 +1097,8 @@ export interface components {
          *     - `Pending`: it is being provisioned.
          *     - `Running`: it is proven usable.
          *     - `Pausing`: it is about to be paused.
-         *     - `Paused`: its processes stand still and their state is kept.
+         *     - `Paused`: its processes stand still and their state is kept. An extension: with the
+         *       reason `HOST_REBOOTED` or `RESUME_FAILED` only its files are.
          *     - `Resuming`: it is on its way from `Paused` back to `Running`.
          *     - `Stopping`: it is being terminated.
          *     - `Terminated`: it has ended.

@@ -21,7 +21,7 @@ import (
 
 func main() {
 	if len(os.Args) < 2 {
-		fatal("usage: probe sleep|trap|stubborn|exit|later|print|bytes|lines|env|cat|write|copy|mkdir|fill|occupy|eat|fork|count|hold|receive|interfaces|sockets|hoard|take|serve [argument...]")
+		fatal("usage: probe sleep|again|trap|stubborn|exit|later|print|bytes|lines|env|cat|write|copy|mkdir|fill|occupy|eat|fork|count|hold|receive|interfaces|sockets|hoard|take|serve [argument...]")
 	}
 	args := os.Args[2:]
 	switch os.Args[1] {
@@ -80,6 +80,9 @@ func main() {
 		fmt.Println(errors.Unwrap(err))
 	case "write":
 		check(os.WriteFile(args[0], []byte(args[1]), 0o644))
+	case "again": // counts its starts in a file that it syncs, and stays
+		again(args[0])
+		<-onTerm()
 	case "fill": // a file with so many MiB, or as many as there is room for
 		fmt.Println(fill(args[0], number(args[1])))
 	case "occupy": // the same, and stays
@@ -142,6 +145,23 @@ func onTerm() <-chan os.Signal {
 	term := make(chan os.Signal, 1)
 	signal.Notify(term, syscall.SIGTERM)
 	return term
+}
+
+// again adds one to the number in a file, and prints it once it is on the disk.
+func again(path string) {
+	content, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		fatal(err.Error())
+	}
+	starts := 1
+	if len(content) > 0 {
+		starts += number(string(content))
+	}
+	file, err := os.Create(path)
+	check(err)
+	_, err = fmt.Fprint(file, starts)
+	check(errors.Join(err, file.Sync(), file.Close()))
+	fmt.Println("start", starts)
 }
 
 // fill returns how many MiB it has written.

@@ -23,15 +23,19 @@ type Container struct {
 	// lock holds one token while a caller starts, freezes, thaws or removes the container. It is not held while the container's end is awaited,
 	// except by a removal.
 	lock chan struct{}
-	// ended is closed when the first process has ended and its output is in the log; gone when there is no record any more.
-	ended, gone chan struct{}
+	// gone is closed when there is no record any more.
+	gone chan struct{}
 
 	// The Registry's mu guards the fields below. Only the holder of the lock changes record.
-	record   Record
+	record Record
+	// ended is closed when the first process has ended and its output is in the log. One that is started again gets a new channel.
+	ended    chan struct{}
 	frozen   bool
 	removing bool
 	end      *keeper.End // nil until the first process has ended
 	oom      bool        // the kernel ended it for its memory; set before end
+	// filesLost says why its files are of no use after a reboot; empty when they are, or need not be.
+	filesLost string
 	// overNetlink is set when the service ends it for the memory of its netlink sockets.
 	overNetlink bool
 	// early is an end that the keeper reported before the start was recorded.
@@ -53,8 +57,12 @@ func (c *Container) Lock(ctx context.Context) error {
 // Unlock ends what Lock began.
 func (c *Container) Unlock() { <-c.lock }
 
-// Ended returns a channel that is closed when the first process has ended and its output is in the log.
-func (c *Container) Ended() <-chan struct{} { return c.ended }
+// Ended returns a channel that is closed when the first process, of the present start, has ended and its output is in the log.
+func (c *Container) Ended() <-chan struct{} {
+	c.registry.mu.Lock()
+	defer c.registry.mu.Unlock()
+	return c.ended
+}
 
 // Gone returns a channel that is closed when the container was removed.
 func (c *Container) Gone() <-chan struct{} { return c.gone }
@@ -95,6 +103,8 @@ func (c *Container) status() engine.Status {
 	switch {
 	case c.removing:
 		return engine.StatusRemoving
+	case c.record.Stopped:
+		return engine.StatusStopped
 	case !c.record.Started():
 		return engine.StatusCreated
 	case c.end != nil:
@@ -127,7 +137,7 @@ func (c *Container) describe() engine.Container {
 		maps.Copy(d.Ports, run.Network.Ports)
 	}
 	if c.end != nil {
-		d.ExitCode, d.OOMKilled = ExitCode(*c.end), c.oom || c.overNetlink
+		d.ExitCode, d.OOMKilled, d.FilesLost = ExitCode(*c.end), c.oom || c.overNetlink, c.filesLost
 	}
 	return d
 }
@@ -142,7 +152,7 @@ func ExitCode(end keeper.End) int {
 
 // SetStarted records the first process, and returns the end that was reported before that; nil when there is none. The caller holds the lock.
 func (c *Container) SetStarted(process keeper.Process) (early *keeper.End, err error) {
-	if err := c.Update(func(r *Record) { r.Run.Process = process }); err != nil {
+	if err := c.Update(func(r *Record) { r.Run.Process, r.Stopped = process, false }); err != nil {
 		return nil, err
 	}
 	c.registry.mu.Lock()
@@ -176,11 +186,42 @@ func (c *Container) SetEnded(end keeper.End, oom bool) bool {
 // HasEnded reports whether the first process has ended.
 func (c *Container) HasEnded() bool {
 	select {
-	case <-c.ended:
+	case <-c.Ended():
 		return true
 	default:
 		return false
 	}
+}
+
+// SetStopped makes a container whose processes are gone, and whose files are kept, one that can be started again. The remains of the last start are
+// still to be released. The container is so in memory also when the record cannot be written, and then the next service does this again. The caller
+// holds the lock, or is the only one that has the container.
+func (c *Container) SetStopped() error {
+	next := c.Record()
+	if next.Run != nil {
+		run := *next.Run
+		run.Process = keeper.Process{}
+		next.Run = &run
+	}
+	next.Stopped = true
+	err := next.write(c.Folder)
+	c.registry.mu.Lock()
+	defer c.registry.mu.Unlock()
+	c.record, c.frozen, c.oom, c.overNetlink, c.early = next, false, false, false, nil
+	if c.end != nil {
+		c.end, c.ended = nil, make(chan struct{})
+	}
+	if err != nil {
+		return fmt.Errorf("write the record of container %s: %w", c.Name, err)
+	}
+	return nil
+}
+
+// SetFilesLost says why the files of a container that is about to be recorded as ended are of no use after a reboot.
+func (c *Container) SetFilesLost(reason string) {
+	c.registry.mu.Lock()
+	defer c.registry.mu.Unlock()
+	c.filesLost = reason
 }
 
 // SetOverNetlink marks a container that the service is about to end for the memory of its netlink sockets.

@@ -15,8 +15,8 @@ import (
 // testName is the name of the container that tests user namespaces; no other can be called so.
 const testName = ".trial"
 
-// Record is what the disk has of a container. It is written before what it describes is made, and never synced: a service that is killed
-// loses no page cache, and after a power loss nothing of a container is left that a record would be needed for.
+// Record is what the disk has of a container. It is written before what it describes is made. A service that is killed loses no page cache, and
+// after a loss of power nothing of most containers is left that a record would be needed for: only the record of one whose files are kept is synced.
 type Record struct {
 	ID      string
 	Spec    engine.ContainerSpec
@@ -25,6 +25,9 @@ type Record struct {
 	Run *Run `json:",omitempty"`
 	// StartError is why the last start failed.
 	StartError string `json:",omitempty"`
+	// Stopped is set while its processes are gone and its files are kept: the next start uses these as they are. A container that was started
+	// again is no longer Stopped once its first process is known to run.
+	Stopped bool `json:",omitempty"`
 	// Removing is set before anything is removed: a removal is finished, even by a later service.
 	Removing bool `json:",omitempty"`
 }
@@ -35,6 +38,8 @@ type Run struct {
 	// Users is the first of the host's user ids that are the container's, in a user namespace; 0 when it has the host's.
 	Users   int                 `json:",omitempty"`
 	Network *network.Attachment `json:",omitempty"` // nil without a network of its own
+	// Keeps is whether what the container writes can be used after a reboot.
+	Keeps bool `json:",omitempty"`
 	// Process is the container's first process. PID is 0 from before it exists until it is known to have started.
 	Process keeper.Process
 }
@@ -51,11 +56,17 @@ func (r *Record) IsTest() bool { return r.Spec.Name == testName }
 // Started reports whether the container's first process is, or was, known to run.
 func (r *Record) Started() bool { return r.Run != nil && r.Run.Process.PID != 0 }
 
+// KeepsFiles reports whether what the container has written is of use when its processes are gone.
+func (r *Record) KeepsFiles() bool { return r.Stopped || r.Started() && r.Run.Keeps }
+
 // write replaces the record on the disk.
 func (r *Record) write(at layout.Container) error {
 	content, err := json.Marshal(r)
 	if err != nil {
 		return err
+	}
+	if r.KeepsFiles() {
+		return layout.ReplaceFileSynced(at.Record(), content)
 	}
 	return layout.ReplaceFile(at.Record(), content)
 }

@@ -230,11 +230,39 @@ func NewID() string {
 	return hex.EncodeToString(random[:])
 }
 
-// ReplaceFile writes a file that is there as a whole, or as it was before.
+// ReplaceFile writes a file that is there as a whole, or as it was before; after a loss of power it may be cut off.
 func ReplaceFile(path string, content []byte) error {
 	next := path + ".next"
 	if err := os.WriteFile(next, content, 0o600); err != nil {
 		return err
 	}
 	return os.Rename(next, path)
+}
+
+// ReplaceFileSynced is ReplaceFile for what a loss of power must neither undo nor cut off. The folder itself may be new: it is found after that,
+// too.
+func ReplaceFileSynced(path string, content []byte) error {
+	next := path + ".next"
+	file, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(content)
+	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(next, path); err != nil {
+		return err
+	}
+	folder := filepath.Dir(path)
+	return errors.Join(SyncFolder(folder), SyncFolder(filepath.Dir(folder)))
+}
+
+// SyncFolder makes the names in a folder outlast a loss of power.
+func SyncFolder(path string) error {
+	folder, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(folder.Sync(), folder.Close())
 }

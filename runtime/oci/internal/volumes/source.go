@@ -10,6 +10,24 @@ import (
 	"sandbox.internal/runtime/engine"
 )
 
+// OpenAgain is Open for a container that is started again. The caller of the engine has checked the host path when the container was made: what lies there may
+// have been exchanged since, so no symbolic link on the way is followed.
+func (s *Store) OpenAgain(m engine.Mount) (*os.File, error) {
+	if m.HostPath == "" {
+		return s.Open(m)
+	}
+	fd, err := unix.Openat2(unix.AT_FDCWD, m.HostPath, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS,
+	})
+	if err == unix.ELOOP {
+		return nil, fmt.Errorf("%w: host path: %s leads through a symbolic link, as it did not when the container was made", engine.ErrInvalid, m.HostPath)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: host path: %w", engine.ErrInvalid, &os.PathError{Op: "open", Path: m.HostPath, Err: err})
+	}
+	return os.NewFile(uintptr(fd), m.HostPath), nil
+}
+
 // Open opens what is to be mounted, as a path only. It never leaves a volume, and follows nothing where a container can write.
 func (s *Store) Open(m engine.Mount) (*os.File, error) {
 	switch {

@@ -41,7 +41,7 @@ func NewOutside(t *testing.T) lives.Outside {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = namespace.Close() })                   // the veth pair goes with it
+	t.Cleanup(func() { _ = namespace.Close() })                 // the veth pair goes with it
 	outer, inner := fmt.Sprintf("%so%d", linkPrefix(), n), "up" // see hostAddresses
 	pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: outer}, PeerName: inner, PeerNamespace: netlink.NsFd(int(namespace.Fd()))}
 	if err := netlink.LinkAdd(pair); err != nil {

@@ -1,0 +1,107 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"sandbox.internal/server/clock"
+	"sandbox.internal/server/lifecycle"
+)
+
+// stopped returns the outcome for a box whose processes are gone and whose files are kept, as after
+// a reboot of the engine's host: the sandbox is Paused, and nothing is started by itself.
+func (a *actor) stopped() func() {
+	return func() { a.stop(lifecycle.ReasonHostRebooted, lifecycle.HostRebooted) }
+}
+
+// stop records that a box can only be started again, and why.
+func (a *actor) stop(reason lifecycle.Reason, message string) {
+	state, known := a.state(), a.record.Stopped
+	if state.Final() || state == lifecycle.StateStopping || state == lifecycle.StatePending ||
+		known && state == lifecycle.StatePaused {
+		return
+	}
+	a.record.Stopped, a.record.Port = true, 0
+	if a.record.Sidecar != nil {
+		sidecar := *a.record.Sidecar
+		sidecar.Port, sidecar.Restarts, sidecar.Silent = 0, 0, false
+		a.record.Sidecar = &sidecar
+	}
+	if state != lifecycle.StatePaused {
+		a.recordTransition(lifecycle.TriggerStopped, reason, message)
+		return
+	}
+	record := a.record
+	record.Sandbox.Status.Reason, record.Sandbox.Status.Message = reason, message
+	event := a.event(lifecycle.EventProgress)
+	event.Reason, event.Message = reason, message
+	a.log.Info().Str("reason", string(reason)).Msg(message)
+	a.saveOrRetry(synced, record, event)
+}
+
+// restart is the job of Resuming for a box that is stopped. While the engine does not answer, or
+// has no room, it waits, but not for ever. What keeps the box from being started leaves the sandbox
+// Paused, with its files.
+func (a *actor) restart(ctx context.Context, record lifecycle.Record) func() {
+	doing := func(message string) {
+		a.post(func() {
+			if a.state() == lifecycle.StateResuming {
+				a.progress(a.record.Sandbox.Status.Reason, message)
+			}
+		})
+	}
+	launch := lifecycle.Launch{
+		Ready:   func(place lifecycle.Place) error { return a.syncSidecar(ctx, &record, place) },
+		Reached: func(lifecycle.Stage) {}, // they are those of the first launch
+		Doing:   doing,
+		Waiting: func(_ lifecycle.Reason, message string) { doing(message) },
+	}
+	began := a.host.options.Clock()
+	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
+		place, err := a.host.options.Boxes.Restart(ctx, record, launch)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err == nil:
+			return func() { a.restarted(place) }
+		case missing(err):
+			return a.inspect(ctx, record)
+		case !errors.Is(err, lifecycle.ErrBoxUnavailable),
+			a.host.options.Clock().Sub(began) > stuckAfter:
+			return func() { a.stop(lifecycle.ReasonResumeFailed, resumeFailed(err)) }
+		}
+		a.log.Warn().
+			Err(err).
+			Dur("retry_in", pause).
+			Msg("resume waits for the container engine")
+		doing("waiting for the container engine: " + err.Error())
+		if !clock.Sleep(ctx, pause) {
+			return nil
+		}
+	}
+}
+
+func (a *actor) restarted(place lifecycle.Place) {
+	if a.state() != lifecycle.StateResuming {
+		return
+	}
+	a.record.Port, a.record.Stopped = place.Port, false
+	a.recordTransition(lifecycle.TriggerResumed, lifecycle.ReasonContainerRunning,
+		"started again on its files; execd answers")
+}
+
+// resumeFailed is the message about a box that could not be started again.
+func resumeFailed(err error) string {
+	const cannot = "cannot start the sandbox again, its files are kept: "
+	var failure *lifecycle.BoxFailure
+	if !errors.As(err, &failure) {
+		return cannot + err.Error()
+	}
+	if exit := failure.Exit; exit != nil {
+		return cannot + fmt.Sprintf("the entrypoint ended with exit code %d%s", exit.Code,
+			lifecycle.LogAfterMessage(exit.Log))
+	}
+	return cannot + failure.Message
+}
