@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -19,7 +20,13 @@ import (
 	"sandbox.internal/server/store"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if dir, kill, ok := strings.Cut(os.Getenv(makerDir), ":"); ok {
+		fmt.Fprintln(os.Stderr, makeUntilKilled(dir, kill))
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 var admin = keys.Key{Name: "server.api_key", Role: lifecycle.RoleAdmin, Digest: sha256.Sum256([]byte("configured"))}
 
