@@ -73,6 +73,7 @@ type Ring struct {
 	clock   func() time.Time
 	log     zerolog.Logger
 	open    bool
+	byName  map[string]int // the configured keys
 	salt    [sha256.Size]byte
 	uses    []atomic.Int64 // of the configured keys, in Unix seconds
 
@@ -126,6 +127,10 @@ func newRing(options Options) *Ring {
 	r := &Ring{
 		options: options, clock: options.Clock, log: options.Logger.With().Str("component", "keys").Logger(),
 		uses: make([]atomic.Int64, len(options.Configured)), kept: map[string]*kept{}, secrets: map[index]*secret{},
+	}
+	r.byName = make(map[string]int, len(options.Configured))
+	for i := range options.Configured {
+		r.byName[options.Configured[i].Name] = i
 	}
 	if r.clock == nil {
 		r.clock = time.Now
@@ -190,10 +195,8 @@ func (r *Ring) Open() bool { return r.open }
 func (r *Ring) Configured() []Key { return r.options.Configured }
 
 func (r *Ring) configured(name string) *Key {
-	for i := range r.options.Configured {
-		if r.options.Configured[i].Name == name {
-			return &r.options.Configured[i]
-		}
+	if at, ok := r.byName[name]; ok {
+		return &r.options.Configured[at]
 	}
 	return nil
 }

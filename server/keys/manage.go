@@ -45,10 +45,8 @@ func (r *Ring) List(page lifecycle.Page) (items []lifecycle.APIKey, total int) {
 
 // Get returns a key. It returns KindNoKey.
 func (r *Ring) Get(name string) (lifecycle.APIKey, error) {
-	for i := range r.options.Configured {
-		if r.options.Configured[i].Name == name {
-			return r.shownConfigured(i), nil
-		}
+	if at, ok := r.byName[name]; ok {
+		return r.shownConfigured(at), nil
 	}
 	r.mu.RLock()
 	defer r.mu.RUnlock()
