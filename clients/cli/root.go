@@ -70,7 +70,7 @@ func newRoot(t *tool) *cobra.Command {
 	add(groupWatch, logsCommand(t), eventsCommand(t), statsCommand(t), topCommand(t))
 	add(groupNetwork, portCommand(t), urlCommand(t), networkCommand(t))
 	add(groupTool, loginCommand(t), contextCommand(t), doctorCommand(t), mcpCommand(t), benchCommand(t),
-		imageCommand(t), demoCommand(t), versionCommand(t), docsCommand(t))
+		imageCommand(t), keyCommand(t), demoCommand(t), versionCommand(t), docsCommand(t))
 	root.AddCommand(shortcuts(t)...)
 	root.SetHelpCommandGroupID(groupTool)
 	root.SetCompletionCommandGroupID(groupTool)

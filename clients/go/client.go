@@ -60,6 +60,7 @@ type Options struct {
 // Client is a connection to one service with one key.
 type Client struct {
 	Images Images
+	Keys   Keys
 
 	base        string // without a slash at the end
 	http        *http.Client
@@ -86,7 +87,7 @@ func New(o *Options) (*Client, error) {
 		resumeLimit: cmp.Or(o.ResumeLimit, defaultResumeLimit),
 		maxAnswer:   cmp.Or(o.MaxAnswer, defaultMaxAnswer),
 	}
-	c.Images = Images{c}
+	c.Images, c.Keys = Images{c}, Keys{c}
 	if key := cmp.Or(o.Key, os.Getenv(KeyVariable)); key != "" && !o.NoKey {
 		c.headers.Set(KeyHeader, key)
 	}

@@ -1,6 +1,7 @@
 package sandbox_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -31,4 +32,12 @@ func check(t *testing.T, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// limited is the test's context with an end.
+func limited(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
 }

@@ -8,6 +8,45 @@ import (
 	"time"
 )
 
+// Defines values for KeyRole.
+const (
+	KeyRoleAdmin  KeyRole = "admin"
+	KeyRoleUser   KeyRole = "user"
+	KeyRoleViewer KeyRole = "viewer"
+)
+
+// Valid indicates whether the value is a known member of the KeyRole enum.
+func (e KeyRole) Valid() bool {
+	switch e {
+	case KeyRoleAdmin:
+		return true
+	case KeyRoleUser:
+		return true
+	case KeyRoleViewer:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for KeySource.
+const (
+	KeySourceConfiguration KeySource = "configuration"
+	KeySourceService       KeySource = "service"
+)
+
+// Valid indicates whether the value is a known member of the KeySource enum.
+func (e KeySource) Valid() bool {
+	switch e {
+	case KeySourceConfiguration:
+		return true
+	case KeySourceService:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for NetworkAction.
 const (
 	NetworkActionAllow NetworkAction = "allow"
@@ -81,6 +120,40 @@ type ClaimSource struct {
 	//
 	// Example: work
 	ClaimName string `json:"claimName"`
+}
+
+// CreateKeyRequest The key to make. Unknown fields are refused.
+type CreateKeyRequest struct {
+	// ExpiresAt When the key ceases to be valid, in the future; without it it does not.
+	//
+	// Example: 2027-01-02T15:04:05Z
+	ExpiresAt *time.Time `json:"expiresAt,omitempty"`
+
+	// Limits What a key may ask for, as in `[[server.keys]]`. What is left out is as in
+	// `[server.limits]` of the configuration; of `maxSandboxes` it means no limit.
+	Limits *KeyLimits `json:"limits,omitempty"`
+
+	// Name What the key is called in logs and as the owner of sandboxes: at most 128 bytes,
+	// without control characters, and none of `.`, `..`, `server.api_key`,
+	// `signed endpoint` and `token of the sandbox`.
+	//
+	// Example: ci
+	Name string `json:"name"`
+
+	// RateLimit How often a key may send requests, in place of `[server.rate_limit]` of the configuration.
+	RateLimit *KeyRateLimit `json:"rateLimit,omitempty"`
+
+	// Role What a key may do - `admin` everything, `user` everything with its own sandboxes,
+	// `viewer` read.
+	//
+	// Example: user
+	Role KeyRole `json:"role"`
+
+	// TakeOver Whether a name that a key had before may be used again. The new key then has the
+	// sandboxes, volumes and images that belong to that name.
+	//
+	// Example: false
+	TakeOver *bool `json:"takeOver,omitempty"`
 }
 
 // CreateSandboxRequest What to run, for how long and within which limits. Unknown fields are refused.
@@ -272,8 +345,8 @@ type Env map[string]string
 // Error Why a request was not fulfilled.
 type Error struct {
 	// Code The kind of error for machines: `INVALID_REQUEST_BODY`, `UNAUTHORIZED`, `FORBIDDEN`,
-	// `SANDBOX_NOT_FOUND`, `IMAGE_NOT_FOUND`, `IMAGE_PULL_ERROR`, `CONFLICT`,
-	// `REQUEST_TOO_LARGE`, `RATE_LIMITED`, `INTERNAL_ERROR`, `NOT_IMPLEMENTED` or
+	// `SANDBOX_NOT_FOUND`, `IMAGE_NOT_FOUND`, `KEY_NOT_FOUND`, `IMAGE_PULL_ERROR`,
+	// `CONFLICT`, `REQUEST_TOO_LARGE`, `RATE_LIMITED`, `INTERNAL_ERROR`, `NOT_IMPLEMENTED` or
 	// `SERVICE_UNAVAILABLE`. More may be added.
 	//
 	// Example: INVALID_REQUEST_BODY
@@ -388,6 +461,163 @@ type ImageAuth struct {
 	// Example: robot
 	Username string `json:"username"`
 }
+
+// IssuedKey An API key with its secret, which no other answer has.
+type IssuedKey struct {
+	// Key An API key, without its secret.
+	Key Key `json:"key"`
+
+	// Secret The value of `SERVICE-API-KEY`, with 256 random bits.
+	//
+	// Example: sbk_0c6f9b1f5b0e4a6f8d2c7e3b9a1d5f4e6c8b0a2d4f6e8c1b3d5f7a9c0e2b4d6f
+	Secret string `json:"secret"`
+}
+
+// Key An API key, without its secret.
+type Key struct {
+	// CreatedAt When the key was made; absent for one of the configuration.
+	//
+	// Example: 2026-01-02T15:04:05Z
+	CreatedAt *time.Time `json:"createdAt,omitempty"`
+
+	// ExpiresAt When the key ceases to be valid; absent when it does not.
+	//
+	// Example: 2027-01-02T15:04:05Z
+	ExpiresAt *time.Time `json:"expiresAt,omitempty"`
+
+	// LastUsedAt When the key was used last, to a minute: a use within a minute of the one that is
+	// shown is not recorded. Uses are written once a minute, so a crash of the service may
+	// lose the latest. Absent when the key was not used; for a key of the configuration,
+	// not since the start of the service.
+	//
+	// Example: 2026-01-03T10:20:00Z
+	LastUsedAt *time.Time `json:"lastUsedAt,omitempty"`
+
+	// Limits What a key may ask for, as in `[[server.keys]]`. What is left out is as in
+	// `[server.limits]` of the configuration; of `maxSandboxes` it means no limit.
+	Limits *KeyLimits `json:"limits,omitempty"`
+
+	// Name What the key is called.
+	//
+	// Example: ci
+	Name string `json:"name"`
+
+	// PreviousSecretExpiresAt Until when the secret before the last rotation is valid; absent when it is not valid any more.
+	//
+	// Example: 2026-01-02T16:04:05Z
+	PreviousSecretExpiresAt *time.Time `json:"previousSecretExpiresAt,omitempty"`
+
+	// RateLimit How often a key may send requests, in place of `[server.rate_limit]` of the configuration.
+	RateLimit *KeyRateLimit `json:"rateLimit,omitempty"`
+
+	// Role What a key may do - `admin` everything, `user` everything with its own sandboxes,
+	// `viewer` read.
+	//
+	// Example: user
+	Role KeyRole `json:"role"`
+
+	// Source Where a key is kept - in the `configuration` of the service, or by the `service`.
+	//
+	// Example: service
+	Source KeySource `json:"source"`
+}
+
+// KeyCPU Processor time, as in `resourceLimits`. `default` is of a sandbox whose request asks for
+// none, `max` of one sandbox, `total` of all sandboxes of the key that have not ended.
+//
+// Example: 2
+type KeyCPU = string
+
+// KeyLimits What a key may ask for, as in `[[server.keys]]`. What is left out is as in
+// `[server.limits]` of the configuration; of `maxSandboxes` it means no limit.
+type KeyLimits struct {
+	// DefaultCPU Processor time, as in `resourceLimits`. `default` is of a sandbox whose request asks for
+	// none, `max` of one sandbox, `total` of all sandboxes of the key that have not ended.
+	//
+	// Example: 2
+	DefaultCPU *KeyCPU `json:"defaultCpu,omitempty"`
+
+	// DefaultMemory Memory, as in `resourceLimits`. `default` is of a sandbox whose request asks for none,
+	// `max` of one sandbox, `total` of all sandboxes of the key that have not ended.
+	//
+	// Example: 1Gi
+	DefaultMemory *KeyMemory `json:"defaultMemory,omitempty"`
+
+	// MaxCPU Processor time, as in `resourceLimits`. `default` is of a sandbox whose request asks for
+	// none, `max` of one sandbox, `total` of all sandboxes of the key that have not ended.
+	//
+	// Example: 2
+	MaxCPU *KeyCPU `json:"maxCpu,omitempty"`
+
+	// MaxMemory Memory, as in `resourceLimits`. `default` is of a sandbox whose request asks for none,
+	// `max` of one sandbox, `total` of all sandboxes of the key that have not ended.
+	//
+	// Example: 1Gi
+	MaxMemory *KeyMemory `json:"maxMemory,omitempty"`
+
+	// MaxSandboxes How many sandboxes that have not ended the key may have; 0 means no limit.
+	//
+	// Example: 20
+	MaxSandboxes *int `json:"maxSandboxes,omitempty"`
+
+	// MaxTimeout The longest timeout of a sandbox, and the furthest expiry of a renewal from its
+	// request, in seconds.
+	//
+	// Example: 3600
+	MaxTimeout *int `json:"maxTimeout,omitempty"`
+
+	// TotalCPU Processor time, as in `resourceLimits`. `default` is of a sandbox whose request asks for
+	// none, `max` of one sandbox, `total` of all sandboxes of the key that have not ended.
+	//
+	// Example: 2
+	TotalCPU *KeyCPU `json:"totalCpu,omitempty"`
+
+	// TotalMemory Memory, as in `resourceLimits`. `default` is of a sandbox whose request asks for none,
+	// `max` of one sandbox, `total` of all sandboxes of the key that have not ended.
+	//
+	// Example: 1Gi
+	TotalMemory *KeyMemory `json:"totalMemory,omitempty"`
+}
+
+// KeyList One page of keys.
+type KeyList struct {
+	// Items The keys of this page, by name; empty past the last page.
+	Items []Key `json:"items"`
+
+	// Pagination Where a page stands among all pages.
+	Pagination Pagination `json:"pagination"`
+}
+
+// KeyMemory Memory, as in `resourceLimits`. `default` is of a sandbox whose request asks for none,
+// `max` of one sandbox, `total` of all sandboxes of the key that have not ended.
+//
+// Example: 1Gi
+type KeyMemory = string
+
+// KeyRateLimit How often a key may send requests, in place of `[server.rate_limit]` of the configuration.
+type KeyRateLimit struct {
+	// Burst How many requests may come at once after a rest; 0 means as many as
+	// `requestsPerSecond`.
+	//
+	// Example: 20
+	Burst *int `json:"burst,omitempty"`
+
+	// RequestsPerSecond The average; 0 means no limit.
+	//
+	// Example: 10
+	RequestsPerSecond int `json:"requestsPerSecond"`
+}
+
+// KeyRole What a key may do - `admin` everything, `user` everything with its own sandboxes,
+// `viewer` read.
+//
+// Example: user
+type KeyRole string
+
+// KeySource Where a key is kept - in the `configuration` of the service, or by the `service`.
+//
+// Example: service
+type KeySource string
 
 // Metadata Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
 // to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
@@ -603,6 +833,19 @@ type ResourceRequests struct {
 	//
 	// Example: 128Mi
 	Memory *string `json:"memory,omitempty"`
+}
+
+// RotateKeyRequest How to replace a secret. Unknown fields are refused.
+type RotateKeyRequest struct {
+	// ExpiresAt The new time at which the key ceases to be valid, in the future; without it the time stays.
+	//
+	// Example: 2027-01-02T15:04:05Z
+	ExpiresAt *time.Time `json:"expiresAt,omitempty"`
+
+	// GraceSeconds For how many seconds the secret that was valid before stays valid.
+	//
+	// Example: 3600
+	GraceSeconds *int `json:"graceSeconds,omitempty"`
 }
 
 // RuntimeClass The name of what runs the sandbox, such as a runtime with a kernel of its own. It is one of
@@ -930,6 +1173,11 @@ type Volume struct {
 // Example: 1767366245001
 type AfterEvent = int64
 
+// KeyName A name.
+//
+// Example: ci
+type KeyName = string
+
 // LastEventID The id of an event.
 //
 // Example: 1767366245001
@@ -966,6 +1214,9 @@ type Images = StoredImageList
 // InternalError Why a request was not fulfilled.
 type InternalError = Error
 
+// KeyConflict Why a request was not fulfilled.
+type KeyConflict = Error
+
 // MayNotCreate Why a request was not fulfilled.
 type MayNotCreate = Error
 
@@ -974,6 +1225,9 @@ type NoEndpoint = Error
 
 // NoImage Why a request was not fulfilled.
 type NoImage = Error
+
+// NoKey Why a request was not fulfilled.
+type NoKey = Error
 
 // NoSidecar Why a request was not fulfilled.
 type NoSidecar = Error
@@ -1016,6 +1270,15 @@ type StreamEventsParams struct {
 type PruneImagesParams struct {
 	// All Remove those with a name and without a sandbox as well.
 	All *bool `form:"all,omitempty" json:"all,omitempty"`
+}
+
+// ListKeysParams defines parameters for ListKeys.
+type ListKeysParams struct {
+	// Page Which page to return; the first is 1.
+	Page *int `form:"page,omitempty" json:"page,omitempty"`
+
+	// PageSize How many keys a page holds.
+	PageSize *int `form:"pageSize,omitempty" json:"pageSize,omitempty"`
 }
 
 // ListSandboxesParams defines parameters for ListSandboxes.
@@ -1132,6 +1395,12 @@ type ResumeSandboxParams struct {
 
 // PullImageJSONRequestBody defines body for PullImage for application/json ContentType.
 type PullImageJSONRequestBody = PullImageRequest
+
+// CreateKeyJSONRequestBody defines body for CreateKey for application/json ContentType.
+type CreateKeyJSONRequestBody = CreateKeyRequest
+
+// RotateKeyJSONRequestBody defines body for RotateKey for application/json ContentType.
+type RotateKeyJSONRequestBody = RotateKeyRequest
 
 // CreateSandboxJSONRequestBody defines body for CreateSandbox for application/json ContentType.
 type CreateSandboxJSONRequestBody = CreateSandboxRequest

@@ -48,7 +48,7 @@ func (m *module) addCalls(doc *openapi3.T) error {
 }
 
 var successes = []int{
-	http.StatusSwitchingProtocols, http.StatusOK, http.StatusAccepted, http.StatusNoContent,
+	http.StatusSwitchingProtocols, http.StatusOK, http.StatusCreated, http.StatusAccepted, http.StatusNoContent,
 }
 
 var placeholder = regexp.MustCompile(`\{[^}]*\}`)

@@ -37,6 +37,55 @@ var lifecycle = Contract{KeyHeader: "SERVICE-API-KEY", Operations: []*Operation{
 	{ID: "removeImage", Parameters: []*Parameter{
 		{Name: "imageName", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 1024}},
 	}},
+	{ID: "listKeys", Parameters: []*Parameter{
+		{Name: "page", In: "query", Schema: &Schema{Type: "integer", Minimum: Bound{Set: true, Value: 1}}},
+		{Name: "pageSize", In: "query", Schema: &Schema{Type: "integer", Minimum: Bound{Set: true, Value: 1}, Maximum: Bound{Set: true, Value: 1000}}},
+	}},
+	{ID: "createKey", Body: &Body{Required: true, Media: []Media{
+		{Type: "application/json", Schema: &Schema{Type: "object", Properties: []Property{
+			{Name: "expiresAt", Schema: &Schema{Type: "string", Format: "date-time"}},
+			{Name: "limits", Schema: &Schema{Type: "object", Properties: []Property{
+				{Name: "defaultCpu", Schema: &Schema{Type: "string", MaxLength: 32, Pattern: "^[0-9]+(\\.[0-9]+)?m?$", Example: "2", Words: "a number of cores, or of thousandths with an m"}},
+				{Name: "defaultMemory", Schema: &Schema{Type: "string", MaxLength: 32, Pattern: "^[0-9]+(\\.[0-9]+)?([KMGT]i|[kMGT])$", Example: "1Gi", Words: "a number with one of the units Ki, Mi, Gi and Ti (of 1024) or k, M, G and T (of 1000), not g or MB"}},
+				{Name: "maxCpu", Schema: &Schema{Type: "string", MaxLength: 32, Pattern: "^[0-9]+(\\.[0-9]+)?m?$", Example: "2", Words: "a number of cores, or of thousandths with an m"}},
+				{Name: "maxMemory", Schema: &Schema{Type: "string", MaxLength: 32, Pattern: "^[0-9]+(\\.[0-9]+)?([KMGT]i|[kMGT])$", Example: "1Gi", Words: "a number with one of the units Ki, Mi, Gi and Ti (of 1024) or k, M, G and T (of 1000), not g or MB"}},
+				{Name: "maxSandboxes", Schema: &Schema{Type: "integer", Minimum: Bound{Set: true}, Maximum: Bound{Set: true, Value: 1e+06}}},
+				{Name: "maxTimeout", Schema: &Schema{Type: "integer", Minimum: Bound{Set: true, Value: 60}, Maximum: Bound{Set: true, Value: 86400}}},
+				{Name: "totalCpu", Schema: &Schema{Type: "string", MaxLength: 32, Pattern: "^[0-9]+(\\.[0-9]+)?m?$", Example: "2", Words: "a number of cores, or of thousandths with an m"}},
+				{Name: "totalMemory", Schema: &Schema{Type: "string", MaxLength: 32, Pattern: "^[0-9]+(\\.[0-9]+)?([KMGT]i|[kMGT])$", Example: "1Gi", Words: "a number with one of the units Ki, Mi, Gi and Ti (of 1024) or k, M, G and T (of 1000), not g or MB"}},
+			}, Closed: true}},
+			{Name: "name", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 128}},
+			{Name: "rateLimit", Schema: &Schema{Type: "object", Properties: []Property{
+				{Name: "burst", Schema: &Schema{Type: "integer", Minimum: Bound{Set: true}, Maximum: Bound{Set: true, Value: 1e+06}}},
+				{Name: "requestsPerSecond", Schema: &Schema{Type: "integer", Minimum: Bound{Set: true}, Maximum: Bound{Set: true, Value: 1e+06}}},
+			}, Required: []string{
+				"requestsPerSecond",
+			}, Closed: true}},
+			{Name: "role", Schema: &Schema{Type: "string", Enum: []string{
+				"admin",
+				"user",
+				"viewer",
+			}}},
+			{Name: "takeOver", Schema: &Schema{Type: "boolean"}},
+		}, Required: []string{
+			"name",
+			"role",
+		}, Closed: true}},
+	}}},
+	{ID: "deleteKey", Parameters: []*Parameter{
+		{Name: "keyName", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
+	}},
+	{ID: "getKey", Parameters: []*Parameter{
+		{Name: "keyName", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
+	}},
+	{ID: "rotateKey", Parameters: []*Parameter{
+		{Name: "keyName", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
+	}, Body: &Body{Media: []Media{
+		{Type: "application/json", Schema: &Schema{Type: "object", Properties: []Property{
+			{Name: "expiresAt", Schema: &Schema{Type: "string", Format: "date-time"}},
+			{Name: "graceSeconds", Schema: &Schema{Type: "integer", Minimum: Bound{Set: true}, Maximum: Bound{Set: true, Value: 604800}}},
+		}, Closed: true}},
+	}}},
 	{ID: "listSandboxes", Parameters: []*Parameter{
 		{Name: "state", In: "query", Schema: &Schema{Type: "array", Items: &Schema{Type: "string", MinLength: 1}}},
 		{Name: "metadata", In: "query", Schema: &Schema{Type: "string"}},

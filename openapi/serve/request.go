@@ -28,6 +28,7 @@ type requestState struct {
 	quiet     bool
 	stream    bool
 	principal any
+	end       context.CancelCauseFunc // of the request; nil unless it is revocable
 	code      string
 	body      *watchedBody
 	rest      func(context.Context, *EventStream) error // see StreamEvents

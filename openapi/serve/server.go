@@ -30,6 +30,10 @@ type Options struct {
 	// read. With nil every operation is open.
 	Authenticate func(*http.Request) (principal any, err error)
 
+	// Revocable says that what Authenticate let in may have to end before it has been
+	// answered, see [EndWith].
+	Revocable bool
+
 	// RateLimits bounds how often operations may be called; the zero value does not.
 	RateLimits RateLimits
 
@@ -132,7 +136,10 @@ func (s *Server) HandleAll(operation string, handler echo.HandlerFunc) {
 
 // ServeHTTP makes the server an [http.Handler].
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	r, end, done := s.revocable(r)
+	defer done()
 	state := s.identify(w, r)
+	state.end = end
 	if s.only == nil {
 		s.echo.ServeHTTP(w, state.request)
 	} else {

@@ -14,6 +14,7 @@ import (
 	"sandbox.internal/openapi/document"
 	"sandbox.internal/openapi/serve/servetest"
 	"sandbox.internal/server/api"
+	"sandbox.internal/server/keys"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/server/reach"
 )
@@ -25,8 +26,8 @@ const (
 	viewerSecret = "viewer-secret-0123456789"
 )
 
-func allKeys() []api.Key {
-	return []api.Key{
+func allKeys() []keys.Key {
+	return []keys.Key{
 		key("server.api_key", adminSecret, lifecycle.RoleAdmin), key("alice", aliceSecret, lifecycle.RoleUser),
 		key("bob", bobSecret, lifecycle.RoleUser), key("viewer", viewerSecret, lifecycle.RoleViewer),
 	}
@@ -152,7 +153,7 @@ func TestWhoMayDoWhat(t *testing.T) {
 	}
 	tests := []struct {
 		name   string
-		keys   []api.Key
+		keys   []keys.Key
 		secret string
 		want   map[string]int
 	}{
@@ -317,7 +318,7 @@ func TestEngine(t *testing.T) {
 	const problem = "nothing is forwarded: type this"
 	s := serveWith(t, api.Options{
 		Backend: newBackend(),
-		Keys:    allKeys(),
+		Keys:    keys.Fixed(allKeys()...),
 		Engine: &api.Engine{
 			Name: "local", Version: "crun 1.14", Problem: func() string { return problem }, HostUsers: func() string { return problem },
 		},

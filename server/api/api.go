@@ -15,6 +15,7 @@ import (
 	gen "sandbox.internal/gen/lifecycle"
 	"sandbox.internal/openapi/rules"
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/server/keys"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/server/proxy"
 	"sandbox.internal/server/reach"
@@ -43,8 +44,8 @@ type Options struct {
 	Backend lifecycle.Backend
 	// Images manages the images of the backend; nil when it has no such ability.
 	Images lifecycle.ImageStore
-	// Keys are the accepted API keys. Without any, every client is an administrator, but for pages of other hosts in a browser.
-	Keys []Key
+	// Keys are the accepted API keys; nil means none. Without any, every client is an administrator, but for pages of other hosts in a browser.
+	Keys *keys.Ring
 	// Local says that the service listens on a loopback address. Without keys it then refuses requests under names of other hosts, too,
 	// whose owners can have them lead to this machine.
 	Local bool
@@ -81,10 +82,14 @@ func New(options Options) (*serve.Server, error) {
 	if clock == nil {
 		clock = time.Now
 	}
+	if options.Keys == nil {
+		options.Keys = keys.Fixed()
+	}
 	server, err := serve.New(serve.Options{
 		Rules:        rules.Lifecycle(),
 		Logger:       options.Logger,
 		Authenticate: authenticate(options.Keys, options.Local, options.Session),
+		Revocable:    true,
 		Problem:      problem,
 		Body:         body,
 		Quiet:        []string{"getHealth"},
@@ -110,8 +115,8 @@ func New(options Options) (*serve.Server, error) {
 		signing:  options.Signing,
 		clock:    clock,
 
-		maxSandboxes: maxSandboxes(options.Keys),
-		bounds:       bounds(options.Keys, options.Limits),
+		keys:   options.Keys,
+		limits: options.Limits,
 	}
 	gen.RegisterHandlersWithOptions(
 		server.Echo(),
@@ -147,8 +152,8 @@ type handlers struct {
 	signing reach.Keys
 	clock   func() time.Time
 
-	maxSandboxes map[string]int // of API keys, by name
-	bounds       map[string]lifecycle.Bounds
+	keys   *keys.Ring
+	limits Limits
 
 	hostLoad func() (LoadSampler, error) // nil where sandboxes run on other machines
 }
@@ -165,6 +170,7 @@ var statuses = map[lifecycle.Kind]struct {
 	lifecycle.KindUnavailable: {http.StatusServiceUnavailable, "SERVICE_UNAVAILABLE"},
 	lifecycle.KindUnsupported: {http.StatusNotImplemented, "NOT_IMPLEMENTED"},
 	lifecycle.KindNoImage:     {http.StatusNotFound, "IMAGE_NOT_FOUND"},
+	lifecycle.KindNoKey:       {http.StatusNotFound, "KEY_NOT_FOUND"},
 	lifecycle.KindImagePull:   {http.StatusBadRequest, "IMAGE_PULL_ERROR"},
 }
 

@@ -2,48 +2,24 @@ package api
 
 import (
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"strings"
 
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/server/keys"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/server/reach"
 )
 
-// Key is an accepted API key. Only its digest is held.
-type Key struct {
-	Name   string
-	Digest [sha256.Size]byte // SHA-256 of the key
-	Role   lifecycle.Role
-	Rate   serve.Rate // of its requests; the zero value means no bound
-
-	MaxSandboxes int              // sandboxes that have not ended; 0 means no bound
-	Bounds       lifecycle.Bounds // of what it may ask for
-}
-
-// find returns the key with the value presented, nil when there is none. Every key is compared, so
-// that the duration reveals nothing about any of them.
-func find(keys []Key, presented string) (found *Key) {
-	digest := sha256.Sum256([]byte(presented))
-	for i := range keys {
-		if subtle.ConstantTimeCompare(digest[:], keys[i].Digest[:]) == 1 {
-			found = &keys[i]
-		}
-	}
-	return found
-}
-
 // Identify returns the holder of the API key that a request presents in its body. Without any keys, every client is an administrator but the page
 // of another host, as in [Options].
-func Identify(r *http.Request, keys []Key, local bool, presented string) (lifecycle.Principal, error) {
-	if len(keys) == 0 {
+func Identify(r *http.Request, ring *keys.Ring, local bool, presented string) (lifecycle.Principal, error) {
+	if ring.Open() {
 		return lifecycle.Principal{Role: lifecycle.RoleAdmin}, refusePages(r, local)
 	}
-	if key := find(keys, presented); key != nil {
+	if key, ok := ring.Find(presented); ok {
 		return lifecycle.Principal{Name: key.Name, Role: key.Role}, nil
 	}
 	return lifecycle.Principal{}, serve.Unauthorized("body/key: is not a valid API key")
@@ -53,8 +29,8 @@ func Identify(r *http.Request, keys []Key, local bool, presented string) (lifecy
 // memory on other requests. It admits everything when there are no keys, but for what [Options].Local refuses, and nothing from an
 // address that has used its attempts up: else what happens to a request would distinguish a right guess from a wrong one. It counts no
 // attempt; the server does when it refuses the request.
-func Admits(server *serve.Server, keys []Key, local bool) func(*http.Request) bool {
-	authenticate := authenticate(keys, local, nil)
+func Admits(server *serve.Server, ring *keys.Ring, local bool) func(*http.Request) bool {
+	authenticate := authenticate(ring, local, nil)
 	return func(r *http.Request) bool {
 		admitted := false
 		err := server.Attempt(r, func() error {
@@ -68,10 +44,10 @@ func Admits(server *serve.Server, keys []Key, local bool) func(*http.Request) bo
 
 // authenticate returns who sends a request. A session decides alone where there is one, which without keys any page could have begun.
 func authenticate(
-	keys []Key, local bool, session func(context.Context) (lifecycle.Principal, bool, error),
+	ring *keys.Ring, local bool, session func(context.Context) (lifecycle.Principal, bool, error),
 ) func(*http.Request) (any, error) {
 	return func(r *http.Request) (any, error) {
-		if len(keys) == 0 {
+		if ring.Open() {
 			if err := refusePages(r, local); err != nil {
 				return nil, err
 			}
@@ -86,13 +62,14 @@ func authenticate(
 				return principal, nil
 			}
 		}
-		if len(keys) == 0 {
+		if ring.Open() {
 			return lifecycle.Principal{Role: lifecycle.RoleAdmin}, nil
 		}
 		presented := reach.PresentedKeys(r.Header)
 		for _, p := range presented {
-			if key := find(keys, p.Key); key != nil {
+			if key, ok := ring.Find(p.Key); ok {
 				serve.LogField(r.Context(), "key_name", key.Name)
+				serve.EndWith(r.Context(), key.Alive, keyEnded())
 				return lifecycle.Principal{Name: key.Name, Role: key.Role}, nil
 			}
 		}
@@ -101,6 +78,11 @@ func authenticate(
 		}
 		return nil, serve.Unauthorized("header %s: is not a valid API key", presented[0].Header)
 	}
+}
+
+// keyEnded is the error of a request whose key has ceased to be valid since it was let in.
+func keyEnded() error {
+	return serve.Unauthorized("header %s: is not a valid API key any more", reach.KeyHeader)
 }
 
 // refusePages refuses what a browser sends for the page of another host to a service without keys, where every request is an administrator's.

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"sandbox.internal/server/api"
+	"sandbox.internal/server/keys"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -13,7 +14,7 @@ import (
 func TestNamesThatLeadHere(t *testing.T) {
 	alice := key("alice", aliceSecret, lifecycle.RoleUser)
 	open, keyed := serveWith(t, api.Options{Backend: newBackend(), Local: true}),
-		serveWith(t, api.Options{Backend: newBackend(), Local: true, Keys: []api.Key{alice}})
+		serveWith(t, api.Options{Backend: newBackend(), Local: true, Keys: keys.Fixed(alice)})
 	everywhere := serve(t, newBackend())
 	for _, test := range []struct {
 		service      *service

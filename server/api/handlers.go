@@ -53,6 +53,10 @@ func (h *handlers) CreateSandbox(
 	if err := principal.CanCreate(); err != nil {
 		return nil, err
 	}
+	most, bounds, err := h.limitsOf(ctx)
+	if err != nil {
+		return nil, err
+	}
 	spec := fromCreateRequest(*request.Body)
 	spec.Extensions = memberOf(serve.JSONBody(ctx), "extensions")
 	var timing serverTiming
@@ -62,8 +66,8 @@ func (h *handlers) CreateSandbox(
 		Role:  principal.Role,
 		Took:  timing.add,
 
-		MaxSandboxes: h.maxSandboxes[principal.Name],
-		Bounds:       h.bounds[principal.Name],
+		MaxSandboxes: most,
+		Bounds:       bounds,
 	}
 	if key := request.Params.IdempotencyKey; key != nil {
 		options.IdempotencyKey = *key
@@ -174,7 +178,11 @@ func (h *handlers) RenewExpiration(
 	if _, err := h.authorized(ctx, request.SandboxID, lifecycle.Principal.CanUse); err != nil {
 		return nil, err
 	}
-	if err := h.bounds[caller(ctx).Name].CheckRenewal(time.Now(), request.Body.ExpiresAt); err != nil {
+	_, bounds, err := h.limitsOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := bounds.CheckRenewal(time.Now(), request.Body.ExpiresAt); err != nil {
 		return nil, err
 	}
 	expiresAt, err := h.backend.Renew(ctx, request.SandboxID, request.Body.ExpiresAt)

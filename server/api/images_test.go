@@ -14,6 +14,7 @@ import (
 
 	gen "sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/server/api"
+	"sandbox.internal/server/keys"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/test/wait"
 )
@@ -180,7 +181,7 @@ func TestErrorsOfImages(t *testing.T) {
 
 // TestWithoutImages: a backend without the ability says so, to administrators alone.
 func TestWithoutImages(t *testing.T) {
-	s := serveWith(t, api.Options{Backend: newBackend(), Keys: allKeys()})
+	s := serveWith(t, api.Options{Backend: newBackend(), Keys: keys.Fixed(allKeys()...)})
 	for request, body := range map[string]string{
 		"GET /v1/images": "", "POST /v1/images/pull": `{"image":{"uri":"a"}}`, "POST /v1/images/load": "an archive",
 		"POST /v1/images/prune": "", "DELETE /v1/images/a": "",

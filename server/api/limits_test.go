@@ -11,6 +11,7 @@ import (
 
 	guard "sandbox.internal/openapi/serve"
 	"sandbox.internal/server/api"
+	"sandbox.internal/server/keys"
 )
 
 // clock is a time that stands still until it is moved.
@@ -33,13 +34,13 @@ func (c *clock) move(by time.Duration) {
 
 func TestRateLimitOfAKey(t *testing.T) {
 	now := &clock{now: birth}
-	keys := allKeys()
-	for i := range keys {
-		if keys[i].Name == "alice" || keys[i].Name == "bob" {
-			keys[i].Rate = guard.Rate{PerSecond: 0.4, Burst: 2}
+	accepted := allKeys()
+	for i := range accepted {
+		if accepted[i].Name == "alice" || accepted[i].Name == "bob" {
+			accepted[i].Rate = guard.Rate{PerSecond: 0.4, Burst: 2}
 		}
 	}
-	p := servePorts(t, showRequest, func(o *api.Options) { o.Keys, o.Clock = keys, now.Now })
+	p := servePorts(t, showRequest, func(o *api.Options) { o.Keys, o.Clock = keys.Fixed(accepted...), now.Now })
 
 	const list = "/v1/sandboxes"
 	for range 2 {

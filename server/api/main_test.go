@@ -20,6 +20,7 @@ import (
 	"sandbox.internal/openapi/conform"
 	"sandbox.internal/openapi/document"
 	"sandbox.internal/server/api"
+	"sandbox.internal/server/keys"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/test/wait"
 )
@@ -212,9 +213,9 @@ type service struct {
 	log    *logBuffer
 }
 
-func serve(t testing.TB, b lifecycle.Backend, keys ...api.Key) *service {
+func serve(t testing.TB, b lifecycle.Backend, accepted ...keys.Key) *service {
 	t.Helper()
-	return serveWith(t, api.Options{Backend: b, Keys: keys})
+	return serveWith(t, api.Options{Backend: b, Keys: keys.Fixed(accepted...)})
 }
 
 func serveWith(t testing.TB, options api.Options) *service {
@@ -239,8 +240,8 @@ func serveWith(t testing.TB, options api.Options) *service {
 	return s
 }
 
-func key(name, secret string, role lifecycle.Role) api.Key {
-	return api.Key{Name: name, Digest: sha256.Sum256([]byte(secret)), Role: role}
+func key(name, secret string, role lifecycle.Role) keys.Key {
+	return keys.Key{Name: name, Digest: sha256.Sum256([]byte(secret)), Role: role}
 }
 
 func with(secret string) gen.RequestEditorFn {

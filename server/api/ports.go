@@ -14,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/server/keys"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/server/proxy"
 	"sandbox.internal/server/reach"
@@ -30,7 +31,7 @@ type ports struct {
 	proxy    *proxy.Proxy
 	signing  reach.Keys
 	clock    func() time.Time
-	keys     []Key
+	keys     *keys.Ring
 }
 
 // register adds the routes to the server. They are for every method, so they are registered as the
@@ -120,7 +121,7 @@ func (p *ports) forward(c echo.Context, location lifecycle.Location, port int, v
 	name := strconv.Itoa(port)
 	serve.ForwardBody(c.Request())
 	r, _ := reach.TakeSignatures(c.Request())
-	r = reach.WithoutKeys(r, func(value string) bool { return find(p.keys, value) != nil })
+	r = reach.WithoutKeys(r, p.keys.Holds)
 	err := p.proxy.Forward(c.Response(), r, proxy.Target{
 		Address: location.Daemon,
 		Path:    "/proxy/" + name,

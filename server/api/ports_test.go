@@ -21,6 +21,7 @@ import (
 	gen "sandbox.internal/clients/go/lifecycle"
 	admission "sandbox.internal/openapi/serve"
 	"sandbox.internal/server/api"
+	"sandbox.internal/server/keys"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/test/wait"
 )
@@ -66,7 +67,7 @@ func servePorts(t *testing.T, handler http.HandlerFunc, change func(*api.Options
 	t.Helper()
 	p := &portsTest{backend: newBackend(), box: newBox(t, handler)}
 	p.backend.sandbox.Status.State, p.backend.box = lifecycle.StateRunning, p.box
-	options := api.Options{Backend: p.backend, Keys: allKeys()}
+	options := api.Options{Backend: p.backend, Keys: keys.Fixed(allKeys()...)}
 	if change != nil {
 		change(&options)
 	}

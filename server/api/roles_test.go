@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"sandbox.internal/server/api"
+	"sandbox.internal/server/keys"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -42,6 +43,12 @@ var roles = map[string]struct{ admin, owner, other, viewer, none, wrong int }{
 	"removeImage": {204, 403, 403, 403, 401, 401},
 	"pruneImages": {200, 403, 403, 403, 401, 401},
 
+	"listKeys":  {200, 403, 403, 403, 401, 401},
+	"createKey": {201, 403, 403, 403, 401, 401},
+	"getKey":    {200, 403, 403, 403, 401, 401},
+	"deleteKey": {204, 403, 403, 403, 401, 401},
+	"rotateKey": {200, 403, 403, 403, 401, 401},
+
 	"streamSandboxEvents": {200, 200, 403, 200, 401, 401},
 	"streamEvents":        {200, 200, 200, 200, 401, 401},
 	"streamHostLoad":      {200, 403, 403, 200, 401, 401},
@@ -57,6 +64,9 @@ var bodies = map[string]string{
 	"createSandbox":   `{"image": {"uri": "busybox"}, "timeout": 60, "resourceLimits": {}, "entrypoint": ["sleep", "60"]}`,
 	"renewExpiration": `{"expiresAt": "2026-11-21T15:00:00Z"}`,
 	"updateMetadata":  `{"name": "changed"}`,
+
+	"createKey": `{"name": "ci", "role": "user"}`,
+	"rotateKey": `{"graceSeconds": 60}`,
 
 	"pullImage":  `{"image": {"uri": "busybox"}}`,
 	"loadImages": "an archive",
@@ -74,12 +84,19 @@ func TestRoles(t *testing.T) {
 	b := newBackend()
 	b.sandbox.Status.State = lifecycle.StateRunning
 	b.box = newBox(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(299) })
-	s := serveWith(t, api.Options{Backend: b, Images: &images{}, Keys: allKeys(), HostLoad: idle})
+	ring := keptKeys(t, nil)
+	s := serveWith(t, api.Options{Backend: b, Images: &images{}, Keys: ring, HostLoad: idle})
 
 	requests := map[string]string{} // method and path, by the name of the row
 	for path, item := range document.Paths.Map() {
 		for method, operation := range item.Operations() {
-			requests[operation.OperationID] = method + " " + strings.NewReplacer("{sandboxId}", b.sandbox.ID, "{port}", "80", "{imageName}", "busybox").Replace(path)
+			requests[operation.OperationID] = method + " " + strings.NewReplacer("{sandboxId}", b.sandbox.ID, "{port}", "80", "{imageName}", "busybox",
+				"{keyName}", operation.OperationID).Replace(path)
+			if strings.Contains(path, "{keyName}") {
+				if _, _, err := ring.Create(t.Context(), keys.Spec{Name: operation.OperationID, Role: lifecycle.RoleUser}); err != nil {
+					t.Fatal(err)
+				}
+			}
 		}
 	}
 	for name := range requests {

@@ -21,6 +21,7 @@ import (
 	"sandbox.internal/server/config"
 	"sandbox.internal/server/console"
 	"sandbox.internal/server/docsui"
+	"sandbox.internal/server/keys"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/server/mcphttp"
 	"sandbox.internal/server/metrics"
@@ -40,6 +41,7 @@ type App struct {
 	most     int          // connections of clients
 	debug    net.Listener // nil when none is configured
 	server   *serve.Server
+	keys     *keys.Ring
 	compat   *compat.Edge     // nil unless configured
 	console  *console.Console // nil unless configured
 }
@@ -99,7 +101,7 @@ func New(ctx context.Context, cfg config.Config, version api.Version, logger zer
 	}
 	a.backend = backend
 	measured.Sandboxes(backend.Count)
-	options, err := a.apiOptions(cfg, version, measured)
+	options, err := a.apiOptions(ctx, cfg, version, measured)
 	if err != nil {
 		return nil, err
 	}
@@ -111,18 +113,17 @@ func New(ctx context.Context, cfg config.Config, version api.Version, logger zer
 }
 
 // apiOptions are what the API is made with, once there is a backend.
-func (a *App) apiOptions(cfg config.Config, version api.Version, measured *metrics.Metrics) (api.Options, error) {
+func (a *App) apiOptions(ctx context.Context, cfg config.Config, version api.Version, measured *metrics.Metrics) (api.Options, error) {
 	signing, err := signingKeys(cfg)
 	if err != nil {
 		return api.Options{}, err
 	}
-	keys, err := apiKeys(cfg.Server)
-	if err != nil {
+	if a.keys, err = a.openKeys(ctx, cfg.Server); err != nil {
 		return api.Options{}, err
 	}
 	return api.Options{
 		Backend: a.backend, Images: a.images,
-		Keys: keys, Local: isLoopback(cfg.Server.Host), Session: console.Caller, Limits: limits(cfg.Server), Version: version, Logger: a.logger,
+		Keys: a.keys, Local: isLoopback(cfg.Server.Host), Session: console.Caller, Limits: limits(cfg.Server), Version: version, Logger: a.logger,
 		Ingress: ingress(cfg.Ingress), Signing: signing, RuntimeClasses: runtimeClasses(cfg.Runtime).Names(),
 		Engine: a.machine.describe(), HostLoad: hostLoad(cfg),
 		Metrics: measured.Handler(), Observer: measured, AuditLog: a.auditLog(measured.AuditFailed),
@@ -131,18 +132,19 @@ func (a *App) apiOptions(cfg config.Config, version api.Version, measured *metri
 
 // addFrontEnds puts beside the API, which was made with the options, what is configured for clients of other protocols and for people.
 func (a *App) addFrontEnds(cfg config.Server, options api.Options) error {
-	keys := options.Keys
+	ring := options.Keys
 	if slices.Contains(cfg.Compatibility, config.CompatibilityOpenSandbox) {
 		a.compat = compat.New(compat.Options{
-			Next: a.server, Admits: api.Admits(a.server, keys, options.Local), Backend: a.backend, Cluster: options.Engine == nil, Logger: a.logger,
+			Next: a.server, Admits: api.Admits(a.server, ring, options.Local), Backend: a.backend, Cluster: options.Engine == nil, Logger: a.logger,
 		})
 	}
 	if cfg.Console {
 		pages, err := console.New(console.Options{
 			Identify: func(r *http.Request, key string) (lifecycle.Principal, error) {
-				return api.Identify(r, keys, options.Local, key)
+				return api.Identify(r, ring, options.Local, key)
 			},
-			Open: len(keys) == 0, Shared: sharedSessions(a.backend, options),
+			Alive: func(holder lifecycle.Principal) context.Context { return ring.Alive(holder.Name) },
+			Open:  ring.Open(), Shared: sharedSessions(a.backend, options),
 		})
 		if err != nil {
 			return err
@@ -207,6 +209,9 @@ func (a *App) edge(ctx context.Context) (handler http.Handler, stop func()) {
 func (a *App) close() {
 	if a.console != nil {
 		a.console.Close()
+	}
+	if a.keys != nil {
+		a.keys.Close()
 	}
 	if a.listener != nil {
 		a.listener.Close()

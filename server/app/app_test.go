@@ -22,6 +22,7 @@ import (
 	"sandbox.internal/server/api"
 	"sandbox.internal/server/app"
 	"sandbox.internal/server/config"
+	"sandbox.internal/server/keys"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/server/store"
 )
@@ -152,16 +153,16 @@ func TestAPIKeys(t *testing.T) {
 	if keys, err := app.APIKeys(config.Server{}); err != nil || len(keys) != 0 {
 		t.Errorf("no keys: %v, %v", keys, err)
 	}
-	keys, err := app.APIKeys(config.Server{APIKey: "plain", Keys: []config.Key{listed}})
+	configured, err := app.APIKeys(config.Server{APIKey: "plain", Keys: []config.Key{listed}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []api.Key{
+	want := []keys.Key{
 		{Name: "server.api_key", Digest: sha256.Sum256([]byte("plain")), Role: lifecycle.RoleAdmin},
 		{Name: "alice", Digest: digest, Role: lifecycle.RoleUser},
 	}
-	if !reflect.DeepEqual(keys, want) {
-		t.Errorf("keys %+v, want %+v", keys, want)
+	if !reflect.DeepEqual(configured, want) {
+		t.Errorf("keys %+v, want %+v", configured, want)
 	}
 	for _, broken := range []string{"", "abc", strings.Repeat("z", 64), hex.EncodeToString(digest[:31]), hex.EncodeToString(digest[:]) + "00"} {
 		if _, err := app.APIKeys(config.Server{Keys: []config.Key{{Name: "bob", SHA256: broken}}}); err == nil || !strings.Contains(err.Error(), "bob") {

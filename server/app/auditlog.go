@@ -1,11 +1,13 @@
 package app
 
 import (
+	"net/url"
 	"time"
 
 	"github.com/rs/zerolog"
 
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/server/api"
 	"sandbox.internal/server/audit"
 	"sandbox.internal/server/lifecycle"
 )
@@ -59,6 +61,9 @@ func (a *auditLog) Conclude(admitted serve.Admission, reference uint64, outcome 
 	if id, ok := outcome.Field("sandbox_id").(string); ok {
 		entry.SandboxID = bounded(id)
 	}
+	if name, ok := outcome.Field(api.KeyField).(string); ok {
+		entry.SubjectKey = name[:min(len(name), lifecycle.MaxKeyName)]
+	}
 	if err := a.log.Conclude(entry); err != nil {
 		a.failed()
 		a.logger.Error().Err(err).Str("request_id", entry.RequestID).Str("operation", entry.Operation).Uint64("intent", reference).
@@ -69,15 +74,25 @@ func (a *auditLog) Conclude(admitted serve.Admission, reference uint64, outcome 
 func entryOf(admitted serve.Admission) audit.Entry {
 	principal, _ := admitted.Principal.(lifecycle.Principal)
 	return audit.Entry{
-		RequestID: admitted.RequestID,
-		Operation: admitted.Operation,
-		Method:    bounded(admitted.Method),
-		Route:     admitted.Route,
-		KeyName:   principal.Name,
-		Role:      string(principal.Role),
-		Remote:    admitted.Remote,
-		SandboxID: bounded(admitted.Params["sandboxId"]),
+		RequestID:  admitted.RequestID,
+		Operation:  admitted.Operation,
+		Method:     bounded(admitted.Method),
+		Route:      admitted.Route,
+		KeyName:    principal.Name,
+		Role:       string(principal.Role),
+		Remote:     admitted.Remote,
+		SandboxID:  bounded(admitted.Params["sandboxId"]),
+		SubjectKey: subjectOf(admitted),
 	}
+}
+
+// subjectOf returns the name in the path of a request about an API key, as people read it.
+func subjectOf(admitted serve.Admission) string {
+	name := admitted.Params["keyName"]
+	if decoded, err := url.PathUnescape(name); err == nil {
+		name = decoded
+	}
+	return name[:min(len(name), lifecycle.MaxKeyName)]
 }
 
 // bounded cuts what a client may have made longer than any id or method.

@@ -16,19 +16,20 @@ import (
 	"sandbox.internal/openapi/serve"
 	"sandbox.internal/server/api"
 	"sandbox.internal/server/compat"
+	"sandbox.internal/server/keys"
 	"sandbox.internal/server/lifecycle"
 )
 
 // guarded is a service for clients of OpenSandbox that has one key, "right", and permits a few attempts.
 func guarded(t *testing.T, attempts int) http.Handler {
 	t.Helper()
-	keys := []api.Key{{Name: "alice", Digest: sha256.Sum256([]byte("right")), Role: lifecycle.RoleUser}}
-	server, err := api.New(api.Options{Keys: keys, Logger: zerolog.Nop(),
+	ring := keys.Fixed(keys.Key{Name: "alice", Digest: sha256.Sum256([]byte("right")), Role: lifecycle.RoleUser})
+	server, err := api.New(api.Options{Keys: ring, Logger: zerolog.Nop(),
 		Limits: api.Limits{Refused: serve.Rate{PerSecond: 1e-6, Burst: attempts}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return compat.New(compat.Options{Next: server, Admits: api.Admits(server, keys, false), Logger: zerolog.Nop()})
+	return compat.New(compat.Options{Next: server, Admits: api.Admits(server, ring, false), Logger: zerolog.Nop()})
 }
 
 func askWithKey(t *testing.T, service http.Handler, path, key string, body io.Reader) *httptest.ResponseRecorder {
@@ -84,12 +85,12 @@ func (largeBackend) List(_ context.Context, _ lifecycle.Filter, page lifecycle.P
 
 // TestLargePageThroughCompatibility: a page that is too large to be translated is refused, and not cut off.
 func TestLargePageThroughCompatibility(t *testing.T) {
-	keys := []api.Key{{Name: "alice", Digest: sha256.Sum256([]byte("right")), Role: lifecycle.RoleUser}}
-	next, err := api.New(api.Options{Backend: largeBackend{}, Keys: keys, Logger: zerolog.Nop()})
+	ring := keys.Fixed(keys.Key{Name: "alice", Digest: sha256.Sum256([]byte("right")), Role: lifecycle.RoleUser})
+	next, err := api.New(api.Options{Backend: largeBackend{}, Keys: ring, Logger: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	service := httptest.NewServer(compat.New(compat.Options{Next: next, Admits: api.Admits(next, keys, false), Logger: zerolog.Nop()}))
+	service := httptest.NewServer(compat.New(compat.Options{Next: next, Admits: api.Admits(next, ring, false), Logger: zerolog.Nop()}))
 	t.Cleanup(service.Close)
 	for size, want := range map[string]int{"18": http.StatusBadRequest, "2": http.StatusOK} {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, service.URL+"/v1/sandboxes?pageSize="+size, nil)

@@ -1,23 +1,42 @@
 package app
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"time"
 
 	"sandbox.internal/openapi/serve"
 	"sandbox.internal/server/api"
 	"sandbox.internal/server/config"
 	"sandbox.internal/server/console"
+	"sandbox.internal/server/keys"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/server/reach"
 )
 
-// apiKeys returns the keys that are let in. server.api_key is one administrator's key.
-func apiKeys(cfg config.Server) ([]api.Key, error) {
-	var keys []api.Key
+// openKeys returns the keys that are let in: those of the configuration, and on one machine those of the store.
+func (a *App) openKeys(ctx context.Context, cfg config.Server) (*keys.Ring, error) {
+	configured, err := apiKeys(cfg)
+	if err != nil {
+		return nil, err
+	}
+	options := keys.Options{
+		Configured: configured, Rate: rate(cfg.RateLimit.Default()), Bounds: bounds("server.limits", cfg.Limits), Clock: time.Now, Logger: a.logger,
+		Unsupported: "this service keeps no API keys: on a cluster its replicas have those of its configuration alone (server.api_key, server.keys)",
+	}
+	if a.machine.store != nil {
+		options.Store = a.machine.store
+	}
+	return keys.New(ctx, options)
+}
+
+// apiKeys returns the keys of the configuration. server.api_key is one administrator's key.
+func apiKeys(cfg config.Server) ([]keys.Key, error) {
+	var all []keys.Key
 	usual, limited := rate(cfg.RateLimit.Default()), bounds("server.limits", cfg.Limits)
 	if err := limited.Validate(); err != nil {
 		return nil, err
@@ -26,12 +45,15 @@ func apiKeys(cfg config.Server) ([]api.Key, error) {
 		return nil, fmt.Errorf("server.api_key_file %q has not been read: only config.Load does", cfg.APIKeyFile)
 	}
 	if cfg.APIKey != "" {
-		keys = append(keys, api.Key{Name: "server.api_key", Digest: sha256.Sum256([]byte(cfg.APIKey)), Role: lifecycle.RoleAdmin, Rate: usual, Bounds: limited})
+		all = append(all, keys.Key{Name: "server.api_key", Digest: sha256.Sum256([]byte(cfg.APIKey)), Role: lifecycle.RoleAdmin, Rate: usual, Bounds: limited})
 	}
 	for _, entry := range cfg.Keys {
-		key := api.Key{Name: entry.Name, Role: lifecycle.Role(entry.Role), Rate: usual, MaxSandboxes: entry.MaxSandboxes, Bounds: limited}
-		if entry.RateLimit != nil {
-			key.Rate = rate(*entry.RateLimit)
+		key := keys.Key{
+			Name: entry.Name, Role: lifecycle.Role(entry.Role), Rate: usual, MaxSandboxes: entry.MaxSandboxes, Bounds: limited, Own: ownLimits(entry),
+		}
+		if own := entry.RateLimit; own != nil {
+			key.Rate = rate(*own)
+			key.OwnRate = &lifecycle.KeyRate{PerSecond: own.RequestsPerSecond, Burst: own.Burst}
 		}
 		if entry.Limits != nil {
 			key.Bounds = bounds("server.keys.limits", entry.Limits.Over(cfg.Limits))
@@ -44,9 +66,21 @@ func apiKeys(cfg config.Server) ([]api.Key, error) {
 			return nil, fmt.Errorf("server.keys %q: sha256 is not a SHA-256 digest in hexadecimal", entry.Name)
 		}
 		copy(key.Digest[:], digest)
-		keys = append(keys, key)
+		all = append(all, key)
 	}
-	return keys, nil
+	return all, nil
+}
+
+// ownLimits are the limits that an entry of server.keys has of its own.
+func ownLimits(entry config.Key) lifecycle.KeyLimits {
+	var own config.Limits
+	if entry.Limits != nil {
+		own = *entry.Limits
+	}
+	return lifecycle.KeyLimits{
+		MaxSandboxes: entry.MaxSandboxes, DefaultCPU: own.DefaultCPU, DefaultMemory: own.DefaultMemory, MaxCPU: own.MaxCPU, MaxMemory: own.MaxMemory,
+		TotalCPU: own.TotalCPU, TotalMemory: own.TotalMemory, MaxTimeout: own.MaxTimeout.Duration(),
+	}
 }
 
 // signingKeyName is the file in the folder of the records that holds the key which signs endpoints, unless the configuration names one.
@@ -84,11 +118,7 @@ func ingress(cfg config.Ingress) api.Ingress {
 
 // rate is a limit as the API takes it. Where the file names no burst, a second's requests may come at once.
 func rate(limit config.RateLimit) serve.Rate {
-	burst := limit.Burst
-	if burst == 0 {
-		burst = limit.RequestsPerSecond
-	}
-	return serve.Rate{PerSecond: float64(limit.RequestsPerSecond), Burst: burst}
+	return keys.RateOf(lifecycle.KeyRate{PerSecond: limit.RequestsPerSecond, Burst: limit.Burst})
 }
 
 // limits are those that do not belong to one key.
@@ -113,10 +143,10 @@ func sharedSessions(backend any, options api.Options) *console.Shared {
 	return &console.Shared{
 		Key: key, Marks: marks,
 		Fingerprint: func(principal lifecycle.Principal) (string, bool) {
-			if len(options.Keys) == 0 {
+			if options.Keys.Open() {
 				return "", true
 			}
-			for _, known := range options.Keys {
+			for _, known := range options.Keys.Configured() {
 				if known.Name == principal.Name && known.Role == principal.Role {
 					digest := sha256.Sum256(known.Digest[:])
 					return hex.EncodeToString(digest[:8]), true

@@ -41,6 +41,8 @@ type Entry struct {
 	Role      string `json:"role,omitempty"`
 	Remote    string `json:"remote,omitempty"` // the peer's address
 	SandboxID string `json:"sandbox_id,omitempty"`
+	// SubjectKey is the name of the API key that the request makes, changes or removes.
+	SubjectKey string `json:"subject_key,omitempty"`
 	// Intent is the seq of the intention that an outcome belongs to.
 	Intent uint64 `json:"intent,omitempty"`
 	Status int    `json:"status,omitempty"` // the HTTP status

@@ -61,6 +61,8 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'%s; " +
 type Options struct {
 	// Identify returns the holder of the API key that a request to sign in has, or the error to answer with.
 	Identify func(r *http.Request, key string) (lifecycle.Principal, error)
+	// Alive returns what ends when the API key of a holder ceases to be valid, and a session with it; nil means that it does not. Optional.
+	Alive func(holder lifecycle.Principal) context.Context
 	// Open says that the service has no keys and admits every request.
 	Open bool
 	// Lifetime is how long a session lasts; 0 means 12 hours.
@@ -194,6 +196,9 @@ func (c *Console) signIn(ctx echo.Context, server *serve.Server) error {
 		s, cookie, token, err := c.sessions.begin(r.Context(), principal, c.options.Lifetime)
 		if err != nil {
 			return err
+		}
+		if c.options.Alive != nil {
+			s.endWith(c.options.Alive(principal))
 		}
 		http.SetCookie(ctx.Response(), ofBrowser(r, cookie, s.expiresAt))
 		ctx.Response().Header().Set("Cache-Control", "no-store")

@@ -102,6 +102,15 @@ func (s *sessions) begin(
 	return begun, cookie, token, nil
 }
 
+// endWith ends the session when alive ends; with nil it does nothing.
+func (s *session) endWith(alive context.Context) {
+	if alive == nil {
+		return
+	}
+	forget := context.AfterFunc(alive, s.end)
+	context.AfterFunc(s.alive, func() { forget() })
+}
+
 // add returns the session that must end for the new one.
 func (s *sessions) add(begun *session, cookie string) (oldest *session) {
 	s.mu.Lock()

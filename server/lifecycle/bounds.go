@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"cmp"
 	"maps"
+	"strings"
 	"time"
 )
 
@@ -10,10 +11,22 @@ import (
 type Bounds struct {
 	// Section is where they are configured, which errors name, such as server.limits.
 	Section string
+	// InRequest says that they came in a request, whose fields have other names: maxCpu in place of max_cpu.
+	InRequest bool
+	// Sandboxes is what the limit of their number is called; empty means server.keys.max_sandboxes.
+	Sandboxes string
 	// Default and Max are of one sandbox, Total of all sandboxes of the key together that have not ended. An absent key sets none.
 	Default, Max, Total ResourceLimits
 	// MaxTimeout bounds the timeout of a sandbox, and by how much it is renewed; 0 is [MaxTimeout].
 	MaxTimeout time.Duration
+}
+
+// name returns what the limit is called where it is configured: kind is default, max or total.
+func (b Bounds) name(kind, of string) string {
+	if b.InRequest {
+		return b.Section + "." + kind + strings.ToUpper(of[:1]) + of[1:]
+	}
+	return b.Section + "." + kind + "_" + of
 }
 
 // boundedResources are the keys of resource limits that have bounds.
@@ -22,16 +35,16 @@ var boundedResources = []string{"cpu", "memory"}
 // Validate returns an error for a quantity that cannot be read, and for a default above its maximum. It names the key of the section.
 func (b Bounds) Validate() error {
 	for _, key := range boundedResources {
-		for kind, limits := range map[string]ResourceLimits{"default_": b.Default, "max_": b.Max, "total_": b.Total} {
+		for kind, limits := range map[string]ResourceLimits{"default": b.Default, "max": b.Max, "total": b.Total} {
 			if limits[key] == "" {
 				continue
 			}
 			if _, err := (ResourceLimits{key: limits[key]}).Parse(); err != nil {
-				return Invalidf("%s.%s%s: %v", b.Section, kind, key, err)
+				return Invalidf("%s: %v", b.name(kind, key), err)
 			}
 		}
 		if b.Default[key] != "" && b.Max[key] != "" && amount(b.Default, key) > amount(b.Max, key) {
-			return Invalidf("%s.default_%s: %s is more than max_%[2]s, %s", b.Section, key, b.Default[key], b.Max[key])
+			return Invalidf("%s: %s is more than %s, %s", b.name("default", key), b.Default[key], b.name("max", key), b.Max[key])
 		}
 	}
 	return nil
@@ -56,15 +69,15 @@ func (b Bounds) Apply(spec *Spec) error {
 // sandbox may have, or for nothing where sandboxes of the key have a bound together.
 func (b Bounds) Check(spec Spec) error {
 	if b.MaxTimeout > 0 && spec.Timeout > b.MaxTimeout {
-		return Invalidf("timeout: %d seconds is more than %d, which %s.max_timeout allows this API key",
-			int64(spec.Timeout/time.Second), int64(b.MaxTimeout/time.Second), b.Section)
+		return Invalidf("timeout: %d seconds is more than %d, which %s allows this API key",
+			int64(spec.Timeout/time.Second), int64(b.MaxTimeout/time.Second), b.name("max", "timeout"))
 	}
 	for _, key := range boundedResources {
 		switch given := spec.Resources[key]; {
 		case given == "" && b.Total[key] != "":
-			return Invalidf("resourceLimits.%s: is required of this API key, because %s.total_%[1]s bounds what its sandboxes have together", key, b.Section)
+			return Invalidf("resourceLimits.%s: is required of this API key, because %s bounds what its sandboxes have together", key, b.name("total", key))
 		case b.Max[key] != "" && amount(spec.Resources, key) > amount(b.Max, key):
-			return Invalidf("resourceLimits.%s: %.128q is more than %s, which %s.max_%[1]s allows this API key for one sandbox", key, given, b.Max[key], b.Section)
+			return Invalidf("resourceLimits.%s: %.128q is more than %s, which %s allows this API key for one sandbox", key, given, b.Max[key], b.name("max", key))
 		}
 	}
 	return nil
@@ -73,7 +86,7 @@ func (b Bounds) Check(spec Spec) error {
 // CheckRenewal returns an Error of KindInvalid for an expiry that is further away than the key may ask for.
 func (b Bounds) CheckRenewal(now, expiresAt time.Time) error {
 	if b.MaxTimeout > 0 && expiresAt.Sub(now) > b.MaxTimeout {
-		return Invalidf("expiresAt: must be at most %d seconds from now, which %s.max_timeout allows this API key", int64(b.MaxTimeout/time.Second), b.Section)
+		return Invalidf("expiresAt: must be at most %d seconds from now, which %s allows this API key", int64(b.MaxTimeout/time.Second), b.name("max", "timeout"))
 	}
 	return nil
 }
@@ -85,8 +98,8 @@ func (b Bounds) checkTotal(owner string, used, asked Limits) error {
 			continue
 		}
 		if total := amount(b.Total, key); of(used, key)+of(asked, key) > total {
-			return Conflictf("resourceLimits.%s: the sandboxes of API key %q that have not ended would have more than %s together, and %s.total_%[1]s is that; "+
-				"ask for less, delete one, or wait until one expires", key, owner, b.Total[key], b.Section)
+			return Conflictf("resourceLimits.%s: the sandboxes of API key %q that have not ended would have more than %s together, and %s is that; "+
+				"ask for less, delete one, or wait until one expires", key, owner, b.Total[key], b.name("total", key))
 		}
 	}
 	return nil

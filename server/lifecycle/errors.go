@@ -14,6 +14,7 @@ const (
 	KindUnavailable Kind = "unavailable" // not now; the same request may work later
 	KindUnsupported Kind = "unsupported" // the backend does not have the ability
 	KindNoImage     Kind = "no image"    // no such image
+	KindNoKey       Kind = "no key"      // no such API key
 	KindImagePull   Kind = "image pull"  // the image cannot be had from its registry
 )
 

@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"iter"
 	"sync"
 )
@@ -100,8 +101,8 @@ func (q *Quota) TakeCounted(r Request, sandboxes Living) (done func(), err error
 func (q *Quota) take(r Request, total, own int) (done func(), err error) {
 	if r.MaxSandboxes > 0 && own >= r.MaxSandboxes {
 		return nil, Conflictf(
-			"sandboxes of API key %q that have not ended: %d, and server.keys.max_sandboxes is %d; delete one, or wait until one expires",
-			r.Owner, own, r.MaxSandboxes)
+			"sandboxes of API key %q that have not ended: %d, and %s is %d; delete one, or wait until one expires",
+			r.Owner, own, cmp.Or(r.Bounds.Sandboxes, "server.keys.max_sandboxes"), r.MaxSandboxes)
 	}
 	if q.Total > 0 && total >= q.Total {
 		return nil, Conflictf(

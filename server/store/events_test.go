@@ -335,6 +335,8 @@ func TestEventsOfTheReleaseBefore(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
+	rawExec(t, dir, "DROP TABLE api_keys")
+	rawExec(t, dir, "DROP TABLE key_names")
 	rawExec(t, dir, "DROP TABLE image_grants")
 	rawExec(t, dir, "ALTER TABLE events DROP COLUMN total")
 	rawExec(t, dir, "PRAGMA user_version = 2")

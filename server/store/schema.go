@@ -63,6 +63,24 @@ func migrations() []string {
 			key        TEXT NOT NULL,
 			PRIMARY KEY (repository, image, key)
 		) STRICT, WITHOUT ROWID;`,
+
+		// key_names has the names that API keys had: what belongs to a name must not become another
+		// key's by accident. It begins with the names that the other tables have.
+		`CREATE TABLE api_keys (
+			name    TEXT PRIMARY KEY NOT NULL,
+			record  BLOB NOT NULL,
+			used_at INTEGER NOT NULL
+		) STRICT, WITHOUT ROWID;
+		CREATE TABLE key_names (
+			name    TEXT PRIMARY KEY NOT NULL,
+			held_at INTEGER NOT NULL
+		) STRICT, WITHOUT ROWID;
+		CREATE INDEX key_names_by_age ON key_names (held_at);
+		INSERT INTO key_names (name, held_at)
+			SELECT name, 0 FROM (
+				SELECT json_extract(CAST(record AS TEXT), '$.Sandbox.Owner') AS name FROM sandboxes WHERE json_valid(CAST(record AS TEXT))
+				UNION SELECT owner FROM events UNION SELECT owner FROM idempotency_keys UNION SELECT key FROM image_grants
+			) WHERE name <> '';`,
 	}
 }
 

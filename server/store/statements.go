@@ -21,6 +21,10 @@ type statements struct {
 	trimEvents               *sql.Stmt
 	saveLog, forgetLog       *sql.Stmt
 	addGrant, removeGrant    *sql.Stmt
+	insertAPIKey, saveAPIKey *sql.Stmt
+	deleteAPIKey, noteUse    *sql.Stmt
+	findName, noteName       *sql.Stmt
+	trimNames                *sql.Stmt
 	all                      []*sql.Stmt
 }
 
@@ -63,6 +67,13 @@ func prepareStatements(ctx context.Context, conn *sql.Conn) (*statements, error)
 		{&s.forgetLog, `DELETE FROM logs WHERE sandbox_id = ?`},
 		{&s.addGrant, `INSERT INTO image_grants (repository, image, key) VALUES (?, ?, ?) ON CONFLICT DO NOTHING`},
 		{&s.removeGrant, `DELETE FROM image_grants WHERE repository = ? AND image = ? AND key = ?`},
+		{&s.insertAPIKey, `INSERT INTO api_keys (name, record, used_at) VALUES (?, ?, 0) ON CONFLICT DO NOTHING`},
+		{&s.saveAPIKey, `UPDATE api_keys SET record = ? WHERE name = ?`},
+		{&s.deleteAPIKey, `DELETE FROM api_keys WHERE name = ?`},
+		{&s.noteUse, `UPDATE api_keys SET used_at = ? WHERE name = ?`},
+		{&s.findName, `SELECT 1 FROM key_names WHERE name = ?`},
+		{&s.noteName, `INSERT INTO key_names (name, held_at) VALUES (?, ?) ON CONFLICT DO UPDATE SET held_at = excluded.held_at`},
+		{&s.trimNames, `DELETE FROM key_names WHERE name IN (SELECT name FROM key_names ORDER BY held_at DESC, name LIMIT -1 OFFSET ?)`},
 	} {
 		stmt, err := conn.PrepareContext(ctx, each.query)
 		if err != nil {

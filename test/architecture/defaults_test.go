@@ -88,6 +88,10 @@ func testContractDefaults(t *testing.T) {
 		"execd searchFiles pattern": files.DefaultPattern, "execd listDirectory depth": files.DefaultDepth, "execd MetricsFormat": "json",
 		"lifecycle listSandboxes page":     constant(t, "server/api/convert.go", "defaultPage"),
 		"lifecycle listSandboxes pageSize": constant(t, "server/api/convert.go", "defaultPageSize"),
+		"lifecycle listKeys page":          constant(t, "server/api/convert.go", "defaultPage"),
+		"lifecycle listKeys pageSize":      constant(t, "server/api/convert.go", "defaultPageSize"),
+
+		"lifecycle RotateKeyRequest graceSeconds": 0, // the zero value of a field that is left out
 	}
 	for name, load := range map[string]func() (*openapi3.T, error){
 		"lifecycle": document.LoadLifecycle, "execd": document.LoadExecd, "egress": document.LoadEgress,

@@ -100,6 +100,7 @@ var table = []row{
 	{"RequestIDs", testRequestIDs},
 	{"ServiceWithoutAKeyIsOpen", testServiceWithoutAKeyIsOpen},
 	{"Limits", testLimits},
+	{"Keys", testKeysOfTheService},
 	{"MetadataPatch", testMetadataPatch},
 	{"ExtensionsComeBackByteForByte", testExtensionsComeBackByteForByte},
 

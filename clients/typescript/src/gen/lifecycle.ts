@@ -556,6 +556,92 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/keys": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the API keys, by name
+         * @description Shows the keys of the service's configuration and those that were made here, also
+         *     expired ones, in the order of the bytes of their names. No answer has a secret or its
+         *     digest.
+         */
+        get: operations["listKeys"];
+        put?: never;
+        /**
+         * Make an API key
+         * @description The key is valid from the answer on, which alone has its secret: the service keeps a
+         *     digest, and cannot show the secret again. The service has at most 10000 keys.
+         *
+         *     Sandboxes, volumes and images of private registries belong to the name of a key. So a
+         *     name that a key of this service had before is 409, unless `takeOver` says that the new
+         *     key is to have what belongs to it. A name of the configuration is always 409, and so is
+         *     every name while the service has no keys at all: every client is an administrator then,
+         *     and would stay one; the first key is `server.api_key`, in the configuration.
+         */
+        post: operations["createKey"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/keys/{keyName}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The name of a key, percent-encoded - `team%2Fci`. */
+                keyName: components["parameters"]["KeyName"];
+            };
+            cookie?: never;
+        };
+        /** Read one API key */
+        get: operations["getKey"];
+        put?: never;
+        post?: never;
+        /**
+         * Remove an API key
+         * @description From the answer on the key is refused, and what it began (streams, terminals,
+         *     connections to ports) is cut off. Its sandboxes stay until they expire or an
+         *     administrator ends them, and their owner stays the key's name. A key of the
+         *     configuration is 409; so is the last key with the role `admin`.
+         */
+        delete: operations["deleteKey"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/keys/{keyName}/rotate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The name of a key, percent-encoded - `team%2Fci`. */
+                keyName: components["parameters"]["KeyName"];
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Replace the secret of an API key
+         * @description The name, the role, the limits and the sandboxes of the key stay. The secret that was
+         *     valid before stays valid for `graceSeconds`, and is refused at once without them; a
+         *     secret from before that one is always refused at once. Sessions of the web console that
+         *     began with the key end. A key of the configuration is 409.
+         */
+        post: operations["rotateKey"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
@@ -1221,6 +1307,162 @@ export interface components {
             extensions?: components["schemas"]["SentExtensions"];
             runtimeClass?: components["schemas"]["RuntimeClass"];
         };
+        /**
+         * @description What a key may do - `admin` everything, `user` everything with its own sandboxes,
+         *     `viewer` read.
+         * @example user
+         * @enum {string}
+         */
+        KeyRole: "admin" | "user" | "viewer";
+        /**
+         * @description Where a key is kept - in the `configuration` of the service, or by the `service`.
+         * @example service
+         * @enum {string}
+         */
+        KeySource: "configuration" | "service";
+        /**
+         * @description What a key may ask for, as in `[[server.keys]]`. What is left out is as in
+         *     `[server.limits]` of the configuration; of `maxSandboxes` it means no limit.
+         */
+        KeyLimits: {
+            /**
+             * @description How many sandboxes that have not ended the key may have; 0 means no limit.
+             * @example 20
+             */
+            maxSandboxes?: number;
+            defaultCpu?: components["schemas"]["KeyCPU"];
+            defaultMemory?: components["schemas"]["KeyMemory"];
+            maxCpu?: components["schemas"]["KeyCPU"];
+            maxMemory?: components["schemas"]["KeyMemory"];
+            totalCpu?: components["schemas"]["KeyCPU"];
+            totalMemory?: components["schemas"]["KeyMemory"];
+            /**
+             * @description The longest timeout of a sandbox, and the furthest expiry of a renewal from its
+             *     request, in seconds.
+             * @example 3600
+             */
+            maxTimeout?: number;
+        };
+        /**
+         * @description Processor time, as in `resourceLimits`. `default` is of a sandbox whose request asks for
+         *     none, `max` of one sandbox, `total` of all sandboxes of the key that have not ended.
+         * @example 2
+         */
+        KeyCPU: string;
+        /**
+         * @description Memory, as in `resourceLimits`. `default` is of a sandbox whose request asks for none,
+         *     `max` of one sandbox, `total` of all sandboxes of the key that have not ended.
+         * @example 1Gi
+         */
+        KeyMemory: string;
+        /** @description How often a key may send requests, in place of `[server.rate_limit]` of the configuration. */
+        KeyRateLimit: {
+            /**
+             * @description The average; 0 means no limit.
+             * @example 10
+             */
+            requestsPerSecond: number;
+            /**
+             * @description How many requests may come at once after a rest; 0 means as many as
+             *     `requestsPerSecond`.
+             * @example 20
+             */
+            burst?: number;
+        };
+        /** @description The key to make. Unknown fields are refused. */
+        CreateKeyRequest: {
+            /**
+             * @description What the key is called in logs and as the owner of sandboxes: at most 128 bytes,
+             *     without control characters, and none of `.`, `..`, `server.api_key`,
+             *     `signed endpoint` and `token of the sandbox`.
+             * @example ci
+             */
+            name: string;
+            role: components["schemas"]["KeyRole"];
+            /**
+             * Format: date-time
+             * @description When the key ceases to be valid, in the future; without it it does not.
+             * @example 2027-01-02T15:04:05Z
+             */
+            expiresAt?: string;
+            limits?: components["schemas"]["KeyLimits"];
+            rateLimit?: components["schemas"]["KeyRateLimit"];
+            /**
+             * @description Whether a name that a key had before may be used again. The new key then has the
+             *     sandboxes, volumes and images that belong to that name.
+             * @example false
+             */
+            takeOver?: boolean;
+        };
+        /** @description How to replace a secret. Unknown fields are refused. */
+        RotateKeyRequest: {
+            /**
+             * @description For how many seconds the secret that was valid before stays valid.
+             * @default 0
+             * @example 3600
+             */
+            graceSeconds?: number;
+            /**
+             * Format: date-time
+             * @description The new time at which the key ceases to be valid, in the future; without it the time stays.
+             * @example 2027-01-02T15:04:05Z
+             */
+            expiresAt?: string;
+        };
+        /** @description An API key, without its secret. */
+        Key: {
+            /**
+             * @description What the key is called.
+             * @example ci
+             */
+            name: string;
+            role: components["schemas"]["KeyRole"];
+            source: components["schemas"]["KeySource"];
+            /**
+             * Format: date-time
+             * @description When the key was made; absent for one of the configuration.
+             * @example 2026-01-02T15:04:05Z
+             */
+            createdAt?: string;
+            /**
+             * Format: date-time
+             * @description When the key ceases to be valid; absent when it does not.
+             * @example 2027-01-02T15:04:05Z
+             */
+            expiresAt?: string;
+            /**
+             * Format: date-time
+             * @description When the key was used last, to a minute: a use within a minute of the one that is
+             *     shown is not recorded. Uses are written once a minute, so a crash of the service may
+             *     lose the latest. Absent when the key was not used; for a key of the configuration,
+             *     not since the start of the service.
+             * @example 2026-01-03T10:20:00Z
+             */
+            lastUsedAt?: string;
+            /**
+             * Format: date-time
+             * @description Until when the secret before the last rotation is valid; absent when it is not valid any more.
+             * @example 2026-01-02T16:04:05Z
+             */
+            previousSecretExpiresAt?: string;
+            limits?: components["schemas"]["KeyLimits"];
+            rateLimit?: components["schemas"]["KeyRateLimit"];
+        };
+        /** @description An API key with its secret, which no other answer has. */
+        IssuedKey: {
+            key: components["schemas"]["Key"];
+            /**
+             * @description The value of `SERVICE-API-KEY`, with 256 random bits.
+             * @example sbk_0c6f9b1f5b0e4a6f8d2c7e3b9a1d5f4e6c8b0a2d4f6e8c1b3d5f7a9c0e2b4d6f
+             */
+            secret: string;
+        };
+        /** @description One page of keys. */
+        KeyList: {
+            /** @description The keys of this page, by name; empty past the last page. */
+            items: components["schemas"]["Key"][];
+            pagination: components["schemas"]["Pagination"];
+        };
         /** @description One page of sandboxes. */
         SandboxList: {
             /** @description The sandboxes of this page, newest first; empty past the last page. */
@@ -1315,8 +1557,8 @@ export interface components {
         Error: {
             /**
              * @description The kind of error for machines: `INVALID_REQUEST_BODY`, `UNAUTHORIZED`, `FORBIDDEN`,
-             *     `SANDBOX_NOT_FOUND`, `IMAGE_NOT_FOUND`, `IMAGE_PULL_ERROR`, `CONFLICT`,
-             *     `REQUEST_TOO_LARGE`, `RATE_LIMITED`, `INTERNAL_ERROR`, `NOT_IMPLEMENTED` or
+             *     `SANDBOX_NOT_FOUND`, `IMAGE_NOT_FOUND`, `KEY_NOT_FOUND`, `IMAGE_PULL_ERROR`,
+             *     `CONFLICT`, `REQUEST_TOO_LARGE`, `RATE_LIMITED`, `INTERNAL_ERROR`, `NOT_IMPLEMENTED` or
              *     `SERVICE_UNAVAILABLE`. More may be added.
              * @example INVALID_REQUEST_BODY
              */
@@ -1501,6 +1743,40 @@ export interface components {
                 "application/json": components["schemas"]["Error"];
             };
         };
+        /** @description There is no such key. */
+        NoKey: {
+            headers: {
+                "X-Request-ID": components["headers"]["RequestID"];
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "code": "KEY_NOT_FOUND",
+                 *       "message": "there is no API key \"ci\"",
+                 *       "detail": "there is no API key \"ci\""
+                 *     }
+                 */
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+        /** @description The name is or was that of another key, or the configuration has the key. The message says which. */
+        KeyConflict: {
+            headers: {
+                "X-Request-ID": components["headers"]["RequestID"];
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "code": "CONFLICT",
+                 *       "message": "name: \"ci\" is the name of a key already",
+                 *       "detail": "name: \"ci\" is the name of a key already"
+                 *     }
+                 */
+                "application/json": components["schemas"]["Error"];
+            };
+        };
         /** @description The backend of this service does not have the ability. The message says why. */
         NotImplemented: {
             headers: {
@@ -1678,6 +1954,8 @@ export interface components {
     parameters: {
         /** @description The id of the sandbox, as the create operation returned it. */
         SandboxID: string;
+        /** @description The name of a key, percent-encoded - `team%2Fci`. */
+        KeyName: string;
         /**
          * @description `wait=SECONDS` (RFC 7240) holds the answer until the state is none of `Pending`,
          *     `Pausing`, `Resuming` and `Stopping`, but no longer than so many seconds, which are at
@@ -1699,6 +1977,8 @@ export interface components {
         RequestID: components["schemas"]["RequestID"];
         /** @description The URI of the new sandbox. */
         Location: string;
+        /** @description The answer has a secret. */
+        NoStore: "no-store";
         /** @description Names the preference of `Prefer` that was applied (RFC 7240). */
         PreferenceApplied: string;
         /**
@@ -2644,6 +2924,174 @@ export interface operations {
             403: components["responses"]["NotAdmin"];
             404: components["responses"]["NoImage"];
             409: components["responses"]["ImageConflict"];
+            429: components["responses"]["RateLimited"];
+            500: components["responses"]["InternalError"];
+            501: components["responses"]["NotImplemented"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    listKeys: {
+        parameters: {
+            query?: {
+                /** @description Which page to return; the first is 1. */
+                page?: number;
+                /** @description How many keys a page holds. */
+                pageSize?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description One page of the keys. */
+            200: {
+                headers: {
+                    "X-Request-ID": components["headers"]["RequestID"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["KeyList"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["NotAdmin"];
+            429: components["responses"]["RateLimited"];
+            500: components["responses"]["InternalError"];
+        };
+    };
+    createKey: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description The key. */
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CreateKeyRequest"];
+            };
+        };
+        responses: {
+            /** @description The key, and its secret. */
+            201: {
+                headers: {
+                    "X-Request-ID": components["headers"]["RequestID"];
+                    "Cache-Control": components["headers"]["NoStore"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["IssuedKey"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["NotAdmin"];
+            409: components["responses"]["KeyConflict"];
+            413: components["responses"]["ContentTooLarge"];
+            429: components["responses"]["RateLimited"];
+            500: components["responses"]["InternalError"];
+            501: components["responses"]["NotImplemented"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    getKey: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The name of a key, percent-encoded - `team%2Fci`. */
+                keyName: components["parameters"]["KeyName"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The key as it is now, without its secret. */
+            200: {
+                headers: {
+                    "X-Request-ID": components["headers"]["RequestID"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Key"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["NotAdmin"];
+            404: components["responses"]["NoKey"];
+            429: components["responses"]["RateLimited"];
+            500: components["responses"]["InternalError"];
+        };
+    };
+    deleteKey: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The name of a key, percent-encoded - `team%2Fci`. */
+                keyName: components["parameters"]["KeyName"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The key is gone. */
+            204: {
+                headers: {
+                    "X-Request-ID": components["headers"]["RequestID"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["NotAdmin"];
+            404: components["responses"]["NoKey"];
+            409: components["responses"]["KeyConflict"];
+            429: components["responses"]["RateLimited"];
+            500: components["responses"]["InternalError"];
+            501: components["responses"]["NotImplemented"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    rotateKey: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The name of a key, percent-encoded - `team%2Fci`. */
+                keyName: components["parameters"]["KeyName"];
+            };
+            cookie?: never;
+        };
+        /** @description How to do it. */
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["RotateKeyRequest"];
+            };
+        };
+        responses: {
+            /** @description The key, and its new secret. */
+            200: {
+                headers: {
+                    "X-Request-ID": components["headers"]["RequestID"];
+                    "Cache-Control": components["headers"]["NoStore"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["IssuedKey"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["NotAdmin"];
+            404: components["responses"]["NoKey"];
+            409: components["responses"]["KeyConflict"];
+            413: components["responses"]["ContentTooLarge"];
             429: components["responses"]["RateLimited"];
             500: components["responses"]["InternalError"];
             501: components["responses"]["NotImplemented"];

@@ -10,6 +10,14 @@ from typing import Any, ClassVar, Literal, Mapping, Sequence, TypeAlias
 
 from .._operations import ByteStream, Call, EventStream, Upgrade, encode, fill
 
+KeyRole: TypeAlias = Literal["admin", "user", "viewer"]
+"""What a key may do - `admin` everything, `user` everything with its own sandboxes,
+`viewer` read.
+"""
+
+KeySource: TypeAlias = Literal["configuration", "service"]
+"""Where a key is kept - in the `configuration` of the service, or by the `service`."""
+
 NetworkAction: TypeAlias = Literal["allow", "deny"]
 """What happens to traffic - `allow` lets it pass, `deny` stops it."""
 
@@ -40,6 +48,39 @@ class ClaimSource:
     claim_name: str
     """The name of the claim or volume: 2 to 253 letters, digits, and `_` `.` `-` inside.
     Names that begin with `sandbox-execd-` are reserved.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateKeyRequest:
+    """The key to make. Unknown fields are refused."""
+
+    JSON_NAMES: ClassVar[Mapping[str, str]] = {
+        "expires_at": "expiresAt",
+        "rate_limit": "rateLimit",
+        "take_over": "takeOver",
+    }
+
+    expires_at: datetime | None = None
+    """When the key ceases to be valid, in the future; without it it does not."""
+    limits: KeyLimits | None = None
+    """What a key may ask for, as in `[[server.keys]]`. What is left out is as in
+    `[server.limits]` of the configuration; of `maxSandboxes` it means no limit.
+    """
+    name: str
+    """What the key is called in logs and as the owner of sandboxes: at most 128 bytes,
+    without control characters, and none of `.`, `..`, `server.api_key`,
+    `signed endpoint` and `token of the sandbox`.
+    """
+    rate_limit: KeyRateLimit | None = None
+    """How often a key may send requests, in place of `[server.rate_limit]` of the configuration."""
+    role: KeyRole
+    """What a key may do - `admin` everything, `user` everything with its own sandboxes,
+    `viewer` read.
+    """
+    take_over: bool | None = None
+    """Whether a name that a key had before may be used again. The new key then has the
+    sandboxes, volumes and images that belong to that name.
     """
 
 
@@ -189,8 +230,8 @@ class Error:
 
     code: str
     """The kind of error for machines: `INVALID_REQUEST_BODY`, `UNAUTHORIZED`, `FORBIDDEN`,
-    `SANDBOX_NOT_FOUND`, `IMAGE_NOT_FOUND`, `IMAGE_PULL_ERROR`, `CONFLICT`,
-    `REQUEST_TOO_LARGE`, `RATE_LIMITED`, `INTERNAL_ERROR`, `NOT_IMPLEMENTED` or
+    `SANDBOX_NOT_FOUND`, `IMAGE_NOT_FOUND`, `KEY_NOT_FOUND`, `IMAGE_PULL_ERROR`,
+    `CONFLICT`, `REQUEST_TOO_LARGE`, `RATE_LIMITED`, `INTERNAL_ERROR`, `NOT_IMPLEMENTED` or
     `SERVICE_UNAVAILABLE`. More may be added.
     """
     detail: str
@@ -274,6 +315,131 @@ class ImageAuth:
     """The password or token; not empty."""
     username: str
     """The user's name at the registry."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssuedKey:
+    """An API key with its secret, which no other answer has."""
+
+    key: Key = field(repr=False)
+    """An API key, without its secret."""
+    secret: str
+    """The value of `SERVICE-API-KEY`, with 256 random bits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """An API key, without its secret."""
+
+    JSON_NAMES: ClassVar[Mapping[str, str]] = {
+        "created_at": "createdAt",
+        "expires_at": "expiresAt",
+        "last_used_at": "lastUsedAt",
+        "previous_secret_expires_at": "previousSecretExpiresAt",
+        "rate_limit": "rateLimit",
+    }
+
+    created_at: datetime | None = None
+    """When the key was made; absent for one of the configuration."""
+    expires_at: datetime | None = None
+    """When the key ceases to be valid; absent when it does not."""
+    last_used_at: datetime | None = None
+    """When the key was used last, to a minute: a use within a minute of the one that is
+    shown is not recorded. Uses are written once a minute, so a crash of the service may
+    lose the latest. Absent when the key was not used; for a key of the configuration,
+    not since the start of the service.
+    """
+    limits: KeyLimits | None = None
+    """What a key may ask for, as in `[[server.keys]]`. What is left out is as in
+    `[server.limits]` of the configuration; of `maxSandboxes` it means no limit.
+    """
+    name: str
+    """What the key is called."""
+    previous_secret_expires_at: datetime | None = field(repr=False, default=None)
+    """Until when the secret before the last rotation is valid; absent when it is not valid any more."""
+    rate_limit: KeyRateLimit | None = None
+    """How often a key may send requests, in place of `[server.rate_limit]` of the configuration."""
+    role: KeyRole
+    """What a key may do - `admin` everything, `user` everything with its own sandboxes,
+    `viewer` read.
+    """
+    source: KeySource
+    """Where a key is kept - in the `configuration` of the service, or by the `service`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyLimits:
+    """What a key may ask for, as in `[[server.keys]]`. What is left out is as in
+    `[server.limits]` of the configuration; of `maxSandboxes` it means no limit.
+    """
+
+    JSON_NAMES: ClassVar[Mapping[str, str]] = {
+        "default_cpu": "defaultCpu",
+        "default_memory": "defaultMemory",
+        "max_cpu": "maxCpu",
+        "max_memory": "maxMemory",
+        "max_sandboxes": "maxSandboxes",
+        "max_timeout": "maxTimeout",
+        "total_cpu": "totalCpu",
+        "total_memory": "totalMemory",
+    }
+
+    default_cpu: str | None = None
+    """Processor time, as in `resourceLimits`. `default` is of a sandbox whose request asks for
+    none, `max` of one sandbox, `total` of all sandboxes of the key that have not ended.
+    """
+    default_memory: str | None = None
+    """Memory, as in `resourceLimits`. `default` is of a sandbox whose request asks for none,
+    `max` of one sandbox, `total` of all sandboxes of the key that have not ended.
+    """
+    max_cpu: str | None = None
+    """Processor time, as in `resourceLimits`. `default` is of a sandbox whose request asks for
+    none, `max` of one sandbox, `total` of all sandboxes of the key that have not ended.
+    """
+    max_memory: str | None = None
+    """Memory, as in `resourceLimits`. `default` is of a sandbox whose request asks for none,
+    `max` of one sandbox, `total` of all sandboxes of the key that have not ended.
+    """
+    max_sandboxes: int | None = None
+    """How many sandboxes that have not ended the key may have; 0 means no limit."""
+    max_timeout: int | None = None
+    """The longest timeout of a sandbox, and the furthest expiry of a renewal from its
+    request, in seconds.
+    """
+    total_cpu: str | None = None
+    """Processor time, as in `resourceLimits`. `default` is of a sandbox whose request asks for
+    none, `max` of one sandbox, `total` of all sandboxes of the key that have not ended.
+    """
+    total_memory: str | None = None
+    """Memory, as in `resourceLimits`. `default` is of a sandbox whose request asks for none,
+    `max` of one sandbox, `total` of all sandboxes of the key that have not ended.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyList:
+    """One page of keys."""
+
+    items: Sequence[Key]
+    """The keys of this page, by name; empty past the last page."""
+    pagination: Pagination
+    """Where a page stands among all pages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyRateLimit:
+    """How often a key may send requests, in place of `[server.rate_limit]` of the configuration."""
+
+    JSON_NAMES: ClassVar[Mapping[str, str]] = {
+        "requests_per_second": "requestsPerSecond",
+    }
+
+    burst: int | None = None
+    """How many requests may come at once after a rest; 0 means as many as
+    `requestsPerSecond`.
+    """
+    requests_per_second: int
+    """The average; 0 means no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -437,6 +603,21 @@ class ResourceRequests:
     """Processor time, as in `resourceLimits`."""
     memory: str | None = None
     """Bytes with a unit, as in `resourceLimits`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RotateKeyRequest:
+    """How to replace a secret. Unknown fields are refused."""
+
+    JSON_NAMES: ClassVar[Mapping[str, str]] = {
+        "expires_at": "expiresAt",
+        "grace_seconds": "graceSeconds",
+    }
+
+    expires_at: datetime | None = None
+    """The new time at which the key ceases to be valid, in the future; without it the time stays."""
+    grace_seconds: int | None = field(repr=False, default=None)
+    """For how many seconds the secret that was valid before stays valid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -690,6 +871,28 @@ class Volume:
     """A path within the source to mount instead of its root."""
 
 
+def create_key(
+    body: CreateKeyRequest,
+) -> Call[IssuedKey]:
+    """Make an API key.
+
+    The key is valid from the answer on, which alone has its secret: the service keeps a
+    digest, and cannot show the secret again. The service has at most 10000 keys.
+
+    Sandboxes, volumes and images of private registries belong to the name of a key. So a
+    name that a key of this service had before is 409, unless `takeOver` says that the new
+    key is to have what belongs to it. A name of the configuration is always 409, and so is
+    every name while the service has no keys at all: every client is an administrator then,
+    and would stay one; the first key is `server.api_key`, in the configuration.
+    """
+    return Call(
+        method="POST",
+        path="/v1/keys",
+        body=encode(body),
+        answer=IssuedKey,
+    )
+
+
 def create_sandbox(
     body: CreateSandboxRequest,
     *,
@@ -715,6 +918,23 @@ def create_sandbox(
         ),
         body=encode(body),
         answer=CreatedSandbox,
+    )
+
+
+def delete_key(
+    key_name: str,
+) -> Call[None]:
+    """Remove an API key.
+
+    From the answer on the key is refused, and what it began (streams, terminals,
+    connections to ports) is cut off. Its sandboxes stay until they expire or an
+    administrator ends them, and their owner stays the key's name. A key of the
+    configuration is 409; so is the last key with the role `admin`.
+    """
+    return Call(
+        method="DELETE",
+        path=fill("/v1/keys/{}", key_name),
+        answer=type(None),
     )
 
 
@@ -796,6 +1016,17 @@ def get_health(
         method="GET",
         path="/health",
         answer=Health,
+    )
+
+
+def get_key(
+    key_name: str,
+) -> Call[Key]:
+    """Read one API key."""
+    return Call(
+        method="GET",
+        path=fill("/v1/keys/{}", key_name),
+        answer=Key,
     )
 
 
@@ -881,6 +1112,28 @@ def list_images(
         method="GET",
         path="/v1/images",
         answer=StoredImageList,
+    )
+
+
+def list_keys(
+    *,
+    page: int | None = None,
+    page_size: int | None = None,
+) -> Call[KeyList]:
+    """List the API keys, by name.
+
+    Shows the keys of the service's configuration and those that were made here, also
+    expired ones, in the order of the bytes of their names. No answer has a secret or its
+    digest.
+    """
+    return Call(
+        method="GET",
+        path="/v1/keys",
+        query=(
+            ("page", page),
+            ("pageSize", page_size),
+        ),
+        answer=KeyList,
     )
 
 
@@ -1151,6 +1404,25 @@ def resume_sandbox(
             ("Prefer", prefer),
         ),
         answer=type(None),
+    )
+
+
+def rotate_key(
+    key_name: str,
+    body: RotateKeyRequest,
+) -> Call[IssuedKey]:
+    """Replace the secret of an API key.
+
+    The name, the role, the limits and the sandboxes of the key stay. The secret that was
+    valid before stays valid for `graceSeconds`, and is refused at once without them; a
+    secret from before that one is always refused at once. Sessions of the web console that
+    began with the key end. A key of the configuration is 409.
+    """
+    return Call(
+        method="POST",
+        path=fill("/v1/keys/{}/rotate", key_name),
+        body=encode(body),
+        answer=IssuedKey,
     )
 
 
