@@ -193,12 +193,13 @@ func (c *Console) signIn(ctx echo.Context, server *serve.Server) error {
 		if err := c.sessions.end(r); err != nil {
 			return err
 		}
-		s, cookie, token, err := c.sessions.begin(r.Context(), principal, c.options.Lifetime)
+		var key context.Context
+		if c.options.Alive != nil {
+			key = c.options.Alive(principal)
+		}
+		s, cookie, token, err := c.sessions.begin(r.Context(), principal, key, c.options.Lifetime)
 		if err != nil {
 			return err
-		}
-		if c.options.Alive != nil {
-			s.endWith(c.options.Alive(principal))
 		}
 		http.SetCookie(ctx.Response(), ofBrowser(r, cookie, s.expiresAt))
 		ctx.Response().Header().Set("Cache-Control", "no-store")

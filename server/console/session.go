@@ -58,6 +58,7 @@ type session struct {
 	began     time.Time
 	expiresAt time.Time
 	token     digest
+	key       context.Context // ends when the key ceases to be valid; nil means that it stays valid
 	alive     context.Context
 	end       context.CancelFunc
 
@@ -72,10 +73,11 @@ type ticket struct {
 	expiresAt time.Time
 }
 
-// begin returns a new session and its two secrets.
+// begin returns a new session and its two secrets. The session ends with key, if that is not nil.
 func (s *sessions) begin(
 	ctx context.Context,
 	principal lifecycle.Principal,
+	key context.Context,
 	life time.Duration,
 ) (begun *session, cookie, token string, err error) {
 	cookie, token = rand.Text(), rand.Text()
@@ -83,6 +85,7 @@ func (s *sessions) begin(
 	begun = &session{
 		id:        rand.Text(),
 		principal: principal,
+		key:       key,
 		began:     now,
 		expiresAt: now.Add(life).UTC().Truncate(time.Second),
 		token:     digestOf(token),
@@ -93,6 +96,10 @@ func (s *sessions) begin(
 		}
 	}
 	begun.alive, begun.end = context.WithTimeout(context.Background(), life)
+	if key != nil { // what the session has begun ends, too
+		forget := context.AfterFunc(key, begun.end)
+		context.AfterFunc(begun.alive, func() { forget() })
+	}
 	if oldest := s.add(begun, cookie); oldest != nil {
 		if err := s.stop(ctx, oldest); err != nil {
 			begun.end()
@@ -102,13 +109,9 @@ func (s *sessions) begin(
 	return begun, cookie, token, nil
 }
 
-// endWith ends the session when alive ends; with nil it does nothing.
-func (s *session) endWith(alive context.Context) {
-	if alive == nil {
-		return
-	}
-	forget := context.AfterFunc(alive, s.end)
-	context.AfterFunc(s.alive, func() { forget() })
+// live reports whether neither the session nor its key has ended.
+func (s *session) live() bool {
+	return s.alive.Err() == nil && (s.key == nil || s.key.Err() == nil)
 }
 
 // add returns the session that must end for the new one.
@@ -131,7 +134,7 @@ func (s *sessions) add(begun *session, cookie string) (oldest *session) {
 
 // prune forgets sessions that have ended. The caller holds mu.
 func (s *sessions) prune() {
-	maps.DeleteFunc(s.all, func(_ digest, other *session) bool { return other.alive.Err() != nil })
+	maps.DeleteFunc(s.all, func(_ digest, other *session) bool { return !other.live() })
 }
 
 // stop ends a session, at every replica.
@@ -176,8 +179,7 @@ func (s *sessions) byCookie(r *http.Request) (found []*session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, cookie := range r.CookiesNamed(cookieName) {
-		if known := s.all[digestOf(cookie.Value)]; i < maxCookies && known != nil &&
-			known.alive.Err() == nil {
+		if known := s.all[digestOf(cookie.Value)]; i < maxCookies && known != nil && known.live() {
 			found = append(found, known)
 		}
 	}
