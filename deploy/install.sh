@@ -186,9 +186,15 @@ install_all() {
 	advise
 }
 
+# for_docker: there is a configuration for a Docker Engine, which has to be given the images; the local engine finds them.
+for_docker() { [ -e "$configuration/sandbox.toml" ] && grep -q '^type = "docker"' "$configuration/sandbox.toml"; }
+
 start_service() {
 	if [ ! -e "$configuration/sandbox.toml" ]; then
 		"$prefix/bin/sandbox-server" --config "$configuration/sandbox.toml" config init
+	fi
+	if for_docker; then
+		for name in execd egress first; do docker load --input "$prefix/share/sandbox/images/$name.tar"; done
 	fi
 	[ -d /run/systemd/system ] || return 0
 	systemctl daemon-reload
@@ -201,7 +207,7 @@ start_service() {
 # advise says what is missing, and what to type next.
 advise() {
 	found=
-	for name in crun runc runsc docker; do
+	for name in docker runsc runc crun; do
 		if command -v "$name" >/dev/null; then found=$name; fi
 	done
 	[ -n "$found" ] || say "no crun is here, which starts sandboxes: apt-get install crun, or the package of your distribution"
@@ -214,6 +220,9 @@ advise() {
 		return
 	fi
 	say "next:"
+	if [ -z "$start" ] && { for_docker || [ "$found" = docker ]; }; then
+		say "  for image in $prefix/share/sandbox/images/*.tar; do docker load --input \$image; done"
+	fi
 	[ -e "$configuration/sandbox.toml" ] || say "  sandbox-server --config $configuration/sandbox.toml config init"
 	if [ ! -d /run/systemd/system ]; then
 		say "  sandbox-server --config $configuration/sandbox.toml    # and leave it running: there is no systemd here"

@@ -24,7 +24,9 @@ const (
 // TestInstall installs below a folder that has files of others, installs again over the list of an
 // older version, and uninstalls: what was there before is there again, and nothing else.
 func TestInstall(t *testing.T) {
-	_ = read(t, script) // makes it an input of this test
+	for _, input := range []string{script, "install.sh", "../scripts/tree.sh", "../scripts/images.sh"} {
+		_ = read(t, input) // makes it an input of this test
+	}
 	programs, root := t.TempDir(), t.TempDir()
 	tool := filepath.Join(programs, "sandbox")
 	if err := program.Build(t.Context(), programs, "sandbox.internal/clients/cmd/sandbox"); err != nil {
@@ -64,6 +66,12 @@ func TestInstall(t *testing.T) {
 		"share/fish/vendor_completions.d/sandbox.fish": 0o644,
 		"lib/systemd/system/sandbox-server.service":    0o644,
 		"share/sandbox/installed":                      0o644,
+		"share/sandbox/install.sh":                     0o755,
+		"share/sandbox/release":                        0o644,
+		"share/sandbox/images/first.tar":               0o644,
+		"share/sandbox/compose/compose.yaml":           0o644,
+		"share/sandbox/helm/sandbox/Chart.yaml":        0o644,
+		"share/doc/sandbox/LICENSE":                    0o644,
 	} {
 		info, err := os.Stat(filepath.Join(prefix, path))
 		if err != nil {
