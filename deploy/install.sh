@@ -128,7 +128,7 @@ copy() {
 
 # copy_contents copies the files of the archive. They belong to whoever runs this, whoever has unpacked it.
 copy_contents() {
-	tar -C "$here" -cf - -T "$work/contents" | tar -C "$root$prefix" -x -m -o -f -
+	(cd "$here" && xargs tar -cf - <"$work/contents") | tar -C "$root$prefix" -x -m -o -f -
 	(cd "$root$prefix" && xargs chmod 0644 <"$work/contents")
 	unit=lib/systemd/system/sandbox-server.service
 	sed "s|/usr/local/|$(printf '%s' "$prefix" | sed 's|[\\&|]|\\&|g')/|g" "$here/$unit" | copy 0644 '' "$unit"
