@@ -250,7 +250,7 @@ uninstall_all() {
 	cp "$root$list" "$work/list"
 	say "$(grep -c -v '/$' "$work/list") files below $root$prefix will be removed"
 	if [ "$action" = purge ]; then
-		say "and with everything in them, the key and the images, too: $root$configuration, $root$data"
+		say "and $root$configuration, the configuration and the key, and $root$data, records, images and volumes"
 	elif [ -z "$root" ]; then
 		for folder in "$configuration" "$data"; do
 			[ ! -e "$folder" ] || say "$folder stays; --purge removes it, too"
