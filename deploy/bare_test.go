@@ -21,18 +21,22 @@ const bare = "testdata/bare"
 // TestArchiveOnABareMachine installs the archive of a release on a Debian that has neither Go nor Git nor a network, runs a first sandbox,
 // replaces the release by a newer one and back while a sandbox runs, and removes it: the files are then those of before.
 func TestArchiveOnABareMachine(t *testing.T) {
+	t.Parallel()
 	root := bareMachine(t)
 	older, newer := filepath.Join(root, "srv/older"), filepath.Join(root, "srv/newer")
 	releaseFolder(t, older, "v1.0.0")
-	if output, err := wait.Command(t, "cp", "-a", older, newer).CombinedOutput(); err != nil {
+	if output, err := wait.Command(t, "cp", "-al", older, newer).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, output)
 	}
 	write(t, filepath.Join(older, "share/sandbox/old"), "old")
 	for _, file := range []string{"release", "share/sandbox/release"} {
+		if err := os.Remove(filepath.Join(newer, file)); err != nil { // it is the older one's, too
+			t.Fatal(err)
+		}
 		write(t, filepath.Join(newer, file), "version=v1.1.0\narchitecture="+runtime.GOARCH+"\n")
 	}
 	before := snapshot(t, root)
-	data := "t" + strconv.Itoa(os.Getpid())
+	data := "archive" + strconv.Itoa(os.Getpid())
 	removeGroups(t, "/var/lib/sandbox-server/"+data+"/local")
 	enter(t, root, "archive.sh", "/srv/older", "/srv/newer", data)
 	equal(t, "the uninstall", snapshot(t, root), before)

@@ -106,6 +106,7 @@ func TestInstall(t *testing.T) {
 
 // TestInstallWithBusyBox: the archive of a release needs no tools but those of BusyBox.
 func TestInstallWithBusyBox(t *testing.T) {
+	t.Parallel()
 	const busybox = "/bin/busybox"
 	tools, built, programs, root := t.TempDir(), t.TempDir(), t.TempDir(), t.TempDir()
 	applets, err := wait.Command(t, busybox, "--list").Output()

@@ -16,6 +16,7 @@ import (
 // TestPackageOnABareMachine installs the Debian package of a release with dpkg on such a machine, replaces it by a newer one while a sandbox runs,
 // removes and purges it: the files are then those of before, but for dpkg's own.
 func TestPackageOnABareMachine(t *testing.T) {
+	t.Parallel()
 	root := bareMachine(t)
 	release := filepath.Join(t.TempDir(), "release")
 	releaseFolder(t, release, "v1.0.0")
@@ -24,7 +25,7 @@ func TestPackageOnABareMachine(t *testing.T) {
 	}
 	name := func(version string) string { return "/srv/sandbox_" + version + "_" + runtime.GOARCH + ".deb" }
 	before := snapshot(t, root)
-	data := "t" + strconv.Itoa(os.Getpid())
+	data := "package" + strconv.Itoa(os.Getpid())
 	removeGroups(t, "/var/lib/sandbox-server/"+data+"/local")
 	enter(t, root, "package.sh", name("1.0.0"), name("1.1.0"), data)
 	after := snapshot(t, root)
@@ -39,6 +40,7 @@ func TestPackageOnABareMachine(t *testing.T) {
 
 // TestReleasesAreReproducible: the same programs make the same folder of a release, with the same images, and the same packages.
 func TestReleasesAreReproducible(t *testing.T) {
+	t.Parallel()
 	programs, made := t.TempDir(), t.TempDir()
 	tool := filepath.Join(made, "sandbox")
 	if err := program.Build(t.Context(), made, "sandbox.internal/clients/cmd/sandbox"); err != nil {

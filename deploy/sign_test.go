@@ -12,6 +12,7 @@ import (
 // TestSignature: what scripts/sign.sh has signed passes minisign's check with its comment, a changed file does not, and the same file and key make
 // the same signature.
 func TestSignature(t *testing.T) {
+	t.Parallel()
 	const script = "../scripts/sign.sh"
 	_, version, _ := strings.Cut(read(t, script), "\nMINISIGN=")
 	version, _, _ = strings.Cut(version, "\n")

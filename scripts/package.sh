@@ -15,12 +15,9 @@ cd "$(dirname "$0")/.."
 # shellcheck source=deploy/release.env
 . deploy/release.env
 export RELEASE_HOMEPAGE RELEASE_MAINTAINER RELEASE_PACKAGE
-nfpm=$(mktemp -d)
-trap 'rm -rf "$nfpm"' EXIT
-GOOS='' GOARCH='' GOBIN=$nfpm GOFLAGS=-trimpath CGO_ENABLED=0 go install "$NFPM"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
 
-work=$nfpm/work
-mkdir "$work"
 "$tree/install.sh" --yes --prefix /usr --destdir "$work" >/dev/null
 # The package manager has the list of files, and removes them.
 rm "$work"/usr/share/sandbox/{installed,install.sh}
@@ -28,5 +25,5 @@ cp -R deploy/package "$work/package"
 find "$work" -exec touch --date="@$seconds" {} +
 cd "$work"
 for format in "${@:6}"; do
-	"$nfpm/nfpm" package --config package/nfpm.yaml --packager "$format" --target "$folder" >/dev/null
+	GOOS='' GOARCH='' GOFLAGS=-trimpath CGO_ENABLED=0 go run "$NFPM" package --config package/nfpm.yaml --packager "$format" --target "$folder" >/dev/null
 done
