@@ -15,6 +15,13 @@ refuses "must be an absolute path" "$1/install.sh" --yes --prefix some/where
 echo other >/usr/local/bin/sandbox
 refuses "/usr/local/bin/sandbox belongs to another program" "$1/install.sh" --yes
 rm /usr/local/bin/sandbox
+mkdir /run/partial
+cp "$1/install.sh" /run/partial/
+refuses "is not the whole archive" /run/partial/install.sh --yes
+cp -as "$1" /run/foreign
+rm /run/foreign/release
+sed 's/^architecture=.*/architecture=vax/' "$1/release" >/run/foreign/release
+refuses "this release is for vax" /run/foreign/install.sh --yes
 
 says "version v1.0.0 is installed" "$1/install.sh" --yes --start
 sed -i "s|^#data_dir = \"/var/lib/sandbox-server\"|data_dir = \"/var/lib/sandbox-server/$3\"|" /etc/sandbox/sandbox.toml
