@@ -21,7 +21,7 @@ FORMATTED   = test -z "$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go'
 STATE = $${SANDBOX_STATE:-$${XDG_STATE_HOME:-$$HOME/.local/state}/sandbox-run}
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo vet check test test-all test-cluster machines gvisor race bare bench gate generate drift lint build install uninstall dist images engine clean
+.PHONY: help run demo vet check test test-all test-cluster machines gvisor race bare bench gate generate drift lint build install uninstall dist push images engine clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -99,14 +99,17 @@ build: ## compile the programs into bin/
 	$(GOBUILD) $(IN_SANDBOX) ./execd/cmd/... ./egress/cmd/... ./taskexecutor/cmd/...
 	$(REPLACE)
 
-install: ## install programs, manual, completion and systemd unit (PREFIX=/usr/local, DESTDIR=, PROGRAMS=FOLDER)
+install: ## install what a release has: programs, images, manual, unit (PREFIX=/usr/local, DESTDIR=, PROGRAMS=FOLDER)
 	@scripts/install.sh install
 
 uninstall: ## remove what `make install` put there (PREFIX and DESTDIR as then)
 	@scripts/install.sh uninstall
 
-dist: ## make the archives of a release in dist/ (PLATFORMS="linux/amd64 ...")
+dist: ## make a release in dist/ (PLATFORMS="linux/amd64 ...", MINISIGN_KEY=FILE)
 	@scripts/dist.sh
+
+push: ## put the images and the chart of dist/ into a registry (REGISTRY=registry.example.org/sandbox)
+	@scripts/push.sh $(REGISTRY)
 
 images: engine build ## build the images sandbox/{execd,egress,task-executor,busybox,base}:dev
 	@scripts/images.sh

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"sandbox.internal/test/program"
+	"sandbox.internal/test/wait"
 )
 
 const (
@@ -24,7 +25,9 @@ const (
 // TestInstall installs below a folder that has files of others, installs again over the list of an
 // older version, and uninstalls: what was there before is there again, and nothing else.
 func TestInstall(t *testing.T) {
-	_ = read(t, script) // makes it an input of this test
+	for _, input := range []string{script, "install.sh", "../scripts/tree.sh", "../scripts/images.sh"} {
+		_ = read(t, input) // makes it an input of this test
+	}
 	programs, root := t.TempDir(), t.TempDir()
 	tool := filepath.Join(programs, "sandbox")
 	if err := program.Build(t.Context(), programs, "sandbox.internal/clients/cmd/sandbox"); err != nil {
@@ -64,6 +67,12 @@ func TestInstall(t *testing.T) {
 		"share/fish/vendor_completions.d/sandbox.fish": 0o644,
 		"lib/systemd/system/sandbox-server.service":    0o644,
 		"share/sandbox/installed":                      0o644,
+		"share/sandbox/install.sh":                     0o755,
+		"share/sandbox/release":                        0o644,
+		"share/sandbox/images/first.tar":               0o644,
+		"share/sandbox/compose/compose.yaml":           0o644,
+		"share/sandbox/helm/sandbox/Chart.yaml":        0o644,
+		"share/doc/sandbox/LICENSE":                    0o644,
 	} {
 		info, err := os.Stat(filepath.Join(prefix, path))
 		if err != nil {
@@ -93,6 +102,49 @@ func TestInstall(t *testing.T) {
 	if output, err := install("uninstall"); err == nil || !strings.Contains(output, list) {
 		t.Errorf("a second uninstall: %v, %q; want an error that names %s", err, output, list)
 	}
+}
+
+// TestInstallWithBusyBox: the archive of a release needs no tools but those of BusyBox.
+func TestInstallWithBusyBox(t *testing.T) {
+	t.Parallel()
+	const busybox = "/bin/busybox"
+	tools, built, programs, root := t.TempDir(), t.TempDir(), t.TempDir(), t.TempDir()
+	applets, err := wait.Command(t, busybox, "--list").Output()
+	if err == nil {
+		err = program.Build(t.Context(), built, "sandbox.internal/clients/cmd/sandbox")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range strings.FieldsSeq(string(applets)) {
+		if err := os.Symlink(busybox, filepath.Join(tools, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"sandbox", "sandbox-server", "sandbox-keeper", "sandbox-ingress", "sandbox-controller"} {
+		write(t, filepath.Join(programs, name), name)
+	}
+	release := filepath.Join(t.TempDir(), "release")
+	makeTree(t, programs, filepath.Join(built, "sandbox"), "v1.0.0", release)
+	write(t, filepath.Join(root, "usr/local/bin/other"), "other")
+	before := snapshot(t, root)
+	run := func(args ...string) {
+		t.Helper()
+		command := wait.Command(t, filepath.Join(tools, "sh"), append([]string{filepath.Join(release, "install.sh"), "--yes", "--destdir", root}, args...)...)
+		command.Env = []string{"PATH=" + tools}
+		if output, err := command.CombinedOutput(); err != nil {
+			t.Fatalf("%q: %v\n%s", args, err, output)
+		}
+	}
+	run()
+	first := snapshot(t, root)
+	if len(first) < len(before)+80 {
+		t.Errorf("%d files and folders are installed", len(first)-len(before))
+	}
+	run()
+	equal(t, "the second install", snapshot(t, root), first)
+	run("--uninstall")
+	equal(t, "the uninstall", snapshot(t, root), before)
 }
 
 // TestInstallRefusesRelativePaths: they would be below the repository.

@@ -9,8 +9,10 @@
 # server, controller and ingress are what deploy/helm installs. python is base with a kernel for Python alone.
 # An image that is up to date is left alone; what took long to make is kept in $SANDBOX_CACHE.
 #
-# --archives needs no Docker Engine: it makes the files $SANDBOX_CACHE/archives/NAME.tar, of execd, egress, busybox, base and python, which the
-# local engine and `docker load` read. code-interpreter is saved there from a Docker Engine that has it.
+# --archives needs no Docker Engine: it makes the files $SANDBOX_CACHE/archives/NAME.tar, of execd, egress, task-executor, first, busybox, base,
+# python and host, which the local engine and `docker load` read. code-interpreter is saved there from a Docker Engine that has it. first is a
+# root directory without a program, which a release has; host is base with what the local engine needs.
+# PROGRAMS is the folder of the programs (bin), and GOARCH what they were compiled for.
 set -euo pipefail
 shopt -s inherit_errexit # a failure inside $(...) counts too
 umask 022 # folders get their mode from it, and any user of a sandbox reads them
@@ -18,6 +20,7 @@ cd "$(dirname "$0")/.."
 
 host=${DOCKER_HOST:-unix:///var/run/docker.sock}
 cache=${SANDBOX_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sandbox}
+bin=${PROGRAMS:-bin}
 label=sandbox.internal/recipe
 path=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
@@ -42,6 +45,9 @@ recipe() { cat "$@" | sha256sum | cut -c1-16; }
 
 # pack FOLDER: an archive whose bytes depend on the folder's content alone.
 pack() { tar --sort=name --mtime=@0 --numeric-owner -C "$1" -c .; }
+
+# pack_ours FOLDER: pack of files that belong to root, whoever runs this.
+pack_ours() { tar --sort=name --mtime=@0 --numeric-owner --owner=0 --group=0 -C "$1" -c .; }
 
 # import NAME RECIPE [CHANGE...]: makes the image of the archive on standard input.
 import() {
@@ -69,31 +75,41 @@ save() {
 	printf '{"architecture":"%s","os":"linux","config":{%s"Labels":{"%s":"%s"}},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' \
 		"$(go env GOARCH)" "$settings" "$label" "$2" "$id" >"$folder/config.json"
 	printf '[{"Config":"config.json","RepoTags":["sandbox/%s:dev"],"Layers":["layer.tar"]}]' "$1" >"$folder/manifest.json"
-	pack "$folder" >"$archives/$1.tar.$$"
+	pack_ours "$folder" >"$archives/$1.tar.$$"
 	mv "$archives/$1.tar.$$" "$archives/$1.tar"
 	printf '%s' "$2" >"$archives/$1.recipe"
 }
 
 build_execd() {
-	[[ -x bin/execd && -x bin/execd-init ]] || die "bin/execd or bin/execd-init is missing: make build"
+	[[ -x $bin/execd && -x $bin/execd-init ]] || die "$bin/execd or $bin/execd-init is missing: make build"
 	install -d -m 0755 "$work/execd/opt/sandbox"
-	install -m 0755 bin/execd bin/execd-init "$work/execd/opt/sandbox/"
-	pack "$work/execd" | import execd "$1" 'ENTRYPOINT ["/opt/sandbox/execd"]'
+	install -m 0755 "$bin/execd" "$bin/execd-init" "$work/execd/opt/sandbox/"
+	pack_ours "$work/execd" | import execd "$1" 'ENTRYPOINT ["/opt/sandbox/execd"]'
 }
 
 build_egress() {
-	[[ -x bin/egress && -x bin/egress-init ]] || die "bin/egress or bin/egress-init is missing: make build"
+	[[ -x $bin/egress && -x $bin/egress-init ]] || die "$bin/egress or $bin/egress-init is missing: make build"
 	install -d -m 0755 "$work/egress/opt/sandbox"
-	install -m 0755 bin/egress bin/egress-init "$work/egress/opt/sandbox/"
-	pack "$work/egress" | import egress "$1" 'ENTRYPOINT ["/opt/sandbox/egress-init", "/opt/sandbox/egress"]' 'EXPOSE 18080'
+	install -m 0755 "$bin/egress" "$bin/egress-init" "$work/egress/opt/sandbox/"
+	pack_ours "$work/egress" | import egress "$1" 'ENTRYPOINT ["/opt/sandbox/egress-init", "/opt/sandbox/egress"]' 'EXPOSE 18080'
 }
 
 build_task-executor() {
-	[[ -x bin/task-executor && -x bin/task-executor-init ]] || die "bin/task-executor or bin/task-executor-init is missing: make build"
+	[[ -x $bin/task-executor && -x $bin/task-executor-init ]] || die "$bin/task-executor or $bin/task-executor-init is missing: make build"
 	install -d -m 0755 "$work/task-executor/opt/sandbox"
-	install -m 0755 bin/task-executor bin/task-executor-init "$work/task-executor/opt/sandbox/"
-	pack "$work/task-executor" | import task-executor "$1" \
+	install -m 0755 "$bin/task-executor" "$bin/task-executor-init" "$work/task-executor/opt/sandbox/"
+	pack_ours "$work/task-executor" | import task-executor "$1" \
 		'ENTRYPOINT ["/opt/sandbox/task-executor-init", "/opt/sandbox/task-executor"]' 'EXPOSE 5758'
+}
+
+# build_first makes an image with the folders and the two files that programs expect; what runs in it are the commands of execd's own shell.
+build_first() {
+	mkdir -p "$work"/first/{bin,etc,proc,root,sys,dev,tmp,var}
+	chmod 0700 "$work/first/root"
+	chmod 1777 "$work/first/tmp"
+	echo 'root:x:0:0:root:/root:/bin/sh' >"$work/first/etc/passwd"
+	echo 'root:x:0:' >"$work/first/etc/group"
+	pack_ours "$work/first" | import first "$1" "ENV PATH=$path"
 }
 
 # build_program NAME RECIPE CHANGE...: an image that holds bin/sandbox-NAME alone, and runs it as nobody.
@@ -123,7 +139,7 @@ from_registry() {
 # makes NAME: what this script does to make the content of an image from Debian packages.
 makes() {
 	declare -f "make_$1" need_debian own_mirror pack
-	[[ $1 != python ]] || declare -f make_base install_inside
+	[[ $1 != python && $1 != host ]] || declare -f make_base install_inside
 }
 
 # from_cache NAME: prints the name of a cached archive of what make_NAME FOLDER makes, which it does first if need be.
@@ -219,6 +235,24 @@ make_python() {
 		"$1"/etc/resolv.conf "${1:?}"/dev/*
 }
 
+build_host() {
+	local archive
+	archive=$(from_cache host)
+	import host "$1" "ENV PATH=$path" 'CMD ["bash"]' <"$archive"
+}
+
+make_host() {
+	local base
+	base=$(from_cache base)
+	[[ $EUID -eq 0 ]] || die "a change of the root folder needs root"
+	tar --numeric-owner -C "$1" -xf "$base"
+	export -f install_inside
+	unshare --mount bash -euc 'install_inside "$@"' images "$1" crun nftables iproute2 >"$work/install.log" 2>&1 ||
+		{ tail -n 40 "$work/install.log"; die "the packages of host could not be installed"; }
+	rm -rf "$1"/var/cache/apt/*.bin "$1"/var/cache/apt/archives/*.deb "$1"/var/lib/apt/lists/* "$1"/var/log/* \
+		"$1"/etc/resolv.conf "${1:?}"/dev/*
+}
+
 # install_inside FOLDER PACKAGE...: installs packages in the Debian of a folder, from the mirror of its sources and by way of the proxies of this
 # machine's apt. In a mount namespace of its own: what packages' scripts expect of /dev and /proc goes with that.
 install_inside() {
@@ -280,7 +314,7 @@ save_built() {
 # how NAME: what this script does to make an image. Changing something else in it rebuilds no image.
 how() {
 	declare -f "build_$1" "make_$1" from_registry from_cache pack import own_mirror
-	[[ $1 != python ]] || makes python
+	[[ $1 != python && $1 != host ]] || makes "$1"
 }
 
 archives=
@@ -292,9 +326,9 @@ if [[ ${1:-} == --archives ]]; then
 	[[ $# -gt 0 ]] || set -- execd egress busybox base
 	for name; do
 		case $name in
-		execd | egress | busybox | base | python) ;;
+		execd | egress | task-executor | first | busybox | base | python | host) ;;
 		code-interpreter) save_built "$name" ;;
-		*) die "no archive of $name: execd, egress, busybox, base, python and code-interpreter are there" ;;
+		*) die "no archive of $name: execd, egress, task-executor, first, busybox, base, python, host and code-interpreter are there" ;;
 		esac
 	done
 else
@@ -304,12 +338,17 @@ fi
 for name; do
 	[[ -z $archives || $name != code-interpreter ]] || continue # saved already
 	case $name in
-	execd) build execd bin/execd bin/execd-init <(declare -f build_execd pack import) ;;
-	egress) build egress bin/egress bin/egress-init <(declare -f build_egress pack import) ;;
-	task-executor) build task-executor bin/task-executor bin/task-executor-init <(declare -f build_task-executor pack import) ;;
+	execd) build execd "$bin/execd" "$bin/execd-init" <(declare -f build_execd pack_ours import) ;;
+	egress) build egress "$bin/egress" "$bin/egress-init" <(declare -f build_egress pack_ours import) ;;
+	task-executor) build task-executor "$bin/task-executor" "$bin/task-executor-init" <(declare -f build_task-executor pack_ours import) ;;
 	server | controller | ingress)
 		[[ -x bin/sandbox-$name ]] || die "bin/sandbox-$name is missing: make build"
 		build "$name" "bin/sandbox-$name" <(declare -f "build_$name" build_program pack import)
+		;;
+	first) build first <(declare -f build_first pack_ours import) ;;
+	host)
+		[[ -n $archives ]] || die "host is an archive: scripts/images.sh --archives host"
+		build host deploy/base.Dockerfile <(how host)
 		;;
 	busybox | base) build "$name" "deploy/$name.Dockerfile" <(how "$name") ;;
 	python)

@@ -24,7 +24,7 @@ facts() {
 	node --version
 	ls -d "$cache"/npm-*
 	if [[ $command == test ]]; then
-		cat "$cache"/archives/{busybox,base,python}.recipe
+		cat "$cache"/archives/{busybox,base,python,host}.recipe
 		return
 	fi
 	runc --version
@@ -81,14 +81,14 @@ all() {
 
 if [[ $command == test ]]; then
 	make --no-print-directory build
-	scripts/images.sh --archives execd egress busybox base python
+	scripts/images.sh --archives execd egress busybox base python host
 	machine=$(facts | sha256sum | cut -c1-16)
 	quick "$@"
 else
 	make --no-print-directory images
 	# The one mostly waits for packages, while the other compiles.
 	xargs -d '\n' -P 2 -I {} bash -ec '{}' <<-JOBS
-		scripts/images.sh server controller ingress python code-interpreter && scripts/images.sh --archives execd egress busybox base python code-interpreter
+		scripts/images.sh server controller ingress python code-interpreter && scripts/images.sh --archives execd egress busybox base python host code-interpreter
 		test/cluster/build.sh
 	JOBS
 	machine=$(facts | sha256sum | cut -c1-16)

@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"time"
 
-	"sandbox.internal/wire/sandboxhttp"
 	"sandbox.internal/internal/tasks"
+	"sandbox.internal/wire/sandboxhttp"
 )
 
 // probeTimeout is how long one answer may take.

@@ -18,8 +18,8 @@ import (
 	gen "sandbox.internal/gen/egress"
 	"sandbox.internal/openapi/document"
 	"sandbox.internal/openapi/serve/servetest"
-	"sandbox.internal/wire/sse"
 	"sandbox.internal/test/wait"
+	"sandbox.internal/wire/sse"
 )
 
 // decided waits for a decision and returns it.

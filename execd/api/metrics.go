@@ -9,8 +9,8 @@ import (
 
 	"sandbox.internal/execd/internal/metrics"
 	gen "sandbox.internal/gen/execd"
-	"sandbox.internal/wire/sandboxhttp"
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/wire/sandboxhttp"
 )
 
 // watchInterval is the time between two events of a metrics stream (execd document, "Health and metrics").

@@ -49,12 +49,30 @@ func openLocal(ctx context.Context, cfg config.Config, logger zerolog.Logger) (e
 	if err != nil {
 		return nil, fmt.Errorf("open the local engine: %w", err)
 	}
-	for _, archive := range cfg.Local.Archives {
-		if err := opened.LoadArchive(ctx, archive); err != nil {
-			return nil, errors.Join(fmt.Errorf("local.archives: %s: %w", archive, err), opened.Close())
-		}
+	if err := loadArchives(ctx, opened.LoadArchive, cfg.Local.Archives); err != nil {
+		return nil, errors.Join(err, opened.Close())
 	}
 	return opened, nil
+}
+
+// loadArchives loads the images that came with this program, and then those of local.archives: where both have an image, it is that of the
+// administrator.
+func loadArchives(ctx context.Context, load func(context.Context, string) error, archives []string) error {
+	installed, err := config.InstalledImages()
+	if err != nil {
+		return err
+	}
+	for _, archive := range installed {
+		if err := load(ctx, archive); err != nil {
+			return fmt.Errorf("image of the installation: %s: %w", archive, err)
+		}
+	}
+	for _, archive := range archives {
+		if err := load(ctx, archive); err != nil {
+			return fmt.Errorf("local.archives: %s: %w", archive, err)
+		}
+	}
+	return nil
 }
 
 func localOptions(cfg config.Config) (oci.Options, error) {

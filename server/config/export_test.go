@@ -10,3 +10,6 @@ func Keys() []string {
 	_, keys := knownKeys("", reflect.TypeFor[Config]())
 	return keys
 }
+
+// ArchivesIn is archivesIn.
+var ArchivesIn = archivesIn

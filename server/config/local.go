@@ -37,7 +37,8 @@ type Local struct {
 	// then waits until its writes are on the disk, and with local.disk_mib a part of that is a journal: 4 MiB, from 1 GiB on 16 MiB.
 	KeepAcrossReboot bool `toml:"keep_across_reboot"`
 	// Archives are files with images, as `docker save` or an OCI layout in a tar file, which are loaded at the start: absolute
-	// paths. A file that has not changed since is not loaded again.
+	// paths. A file that has not changed since is not loaded again. Those in share/sandbox/images of the prefix that the service is
+	// installed below are loaded without being named, before these.
 	Archives []string `toml:"archives"`
 	// ImagesMiB bounds what the layers of images take on the disk, in MiB; 0 is no limit. Images that nothing uses are removed
 	// when a pull needs the place.

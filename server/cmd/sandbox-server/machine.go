@@ -43,8 +43,12 @@ func fitting(key string, getenv func(string) string) (example []byte, says strin
 		return config.Init(key), "runtime.type is docker, but no engine answers at " + host +
 			": start one, or be root for runtime.type = \"local\""
 	}
-	archives := archivesOf(getenv)
 	says = "runtime.type is local: no Docker Engine answers at " + host + ", and " + program + " is installed"
+	// A folder that cannot be read fails the start, which names it.
+	if installed, err := config.InstalledImages(); err != nil || len(installed) > 0 {
+		return config.InitLocal(key, nil), says
+	}
+	archives := archivesOf(getenv)
 	if len(archives) == 0 {
 		says += "\nlocal.archives is empty: scripts/images.sh --archives makes the images of the project"
 	}

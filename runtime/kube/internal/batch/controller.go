@@ -25,8 +25,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/recorder"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
-	"sandbox.internal/wire/sandboxhttp"
 	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/wire/sandboxhttp"
 )
 
 const (

@@ -16,8 +16,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"sandbox.internal/wire/sandboxhttp"
 	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/wire/sandboxhttp"
 )
 
 // maxParallel is how many requests are under way at once for one batch.

@@ -19,9 +19,9 @@ import (
 
 	"sandbox.internal/internal/claims"
 	"sandbox.internal/internal/failpoint"
-	"sandbox.internal/wire/sandboxhttp"
 	"sandbox.internal/runtime/kube/internal/batch"
 	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/wire/sandboxhttp"
 )
 
 // attempt is the claim of one pod. Only its follower uses it.

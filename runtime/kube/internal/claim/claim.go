@@ -13,9 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"sandbox.internal/wire/sandboxhttp"
 	"sandbox.internal/runtime/kube/internal/batch"
 	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/wire/sandboxhttp"
 )
 
 const (

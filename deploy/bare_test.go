@@ -1,0 +1,131 @@
+package deploy_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+
+	"sandbox.internal/test/e2e/lives/onlocal"
+	"sandbox.internal/test/program"
+	"sandbox.internal/test/wait"
+)
+
+const bare = "testdata/bare"
+
+// TestArchiveOnABareMachine installs the archive of a release on a Debian that has neither Go nor Git nor a network, runs a first sandbox,
+// replaces the release by a newer one and back while a sandbox runs, and removes it: the files are then those of before.
+func TestArchiveOnABareMachine(t *testing.T) {
+	t.Parallel()
+	root := bareMachine(t)
+	older, newer := filepath.Join(root, "srv/older"), filepath.Join(root, "srv/newer")
+	releaseFolder(t, older, "v1.0.0")
+	if output, err := wait.Command(t, "cp", "-al", older, newer).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+	write(t, filepath.Join(older, "share/sandbox/old"), "old")
+	for _, file := range []string{"release", "share/sandbox/release"} {
+		if err := os.Remove(filepath.Join(newer, file)); err != nil { // it is the older one's, too
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(newer, file), "version=v1.1.0\narchitecture="+runtime.GOARCH+"\n")
+	}
+	before := snapshot(t, root)
+	data := "archive" + strconv.Itoa(os.Getpid())
+	removeGroups(t, "/var/lib/sandbox-server/"+data+"/local")
+	enter(t, root, "archive.sh", "/srv/older", "/srv/newer", data)
+	equal(t, "the uninstall", snapshot(t, root), before)
+}
+
+// bareMachine returns the folder of a root file system: Debian with crun, nftables and iproute2.
+func bareMachine(t *testing.T) string {
+	t.Helper()
+	archive := filepath.Join(onlocal.Archives(), "host.tar")
+	if _, err := os.Stat(archive); err != nil {
+		t.Fatalf("%v: scripts/images.sh --archives host makes it", err)
+	}
+	root := filepath.Join(t.TempDir(), "root")
+	if err := os.Mkdir(root, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	unpack := wait.Command(t, "sh", "-c", `tar -xOf "$0" ./layer.tar | tar -x --numeric-owner -C "$1"`, archive, root)
+	if output, err := unpack.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+	for _, tool := range []string{"go", "git", "make", "sandbox"} {
+		if _, err := os.Stat(filepath.Join(root, "usr/bin", tool)); err == nil {
+			t.Fatalf("the machine has %s", tool)
+		}
+	}
+	return root
+}
+
+// releaseFolder makes what the archive of a release has, of the programs in bin/. Those of a cluster are left out, which takes a third of the time.
+func releaseFolder(t *testing.T, folder, version string) {
+	t.Helper()
+	bin, err := filepath.Abs("../bin")
+	if err == nil {
+		err = program.UseImages("sandbox/execd:dev sandbox/egress:dev sandbox/server:dev")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	programs := t.TempDir()
+	for _, name := range []string{"sandbox", "sandbox-server", "sandbox-keeper", "execd", "execd-init", "egress", "egress-init"} {
+		path := filepath.Join(bin, name)
+		if _, err := os.Stat(path); err != nil { // an input of this test
+			t.Fatalf("%v: make build makes it", err)
+		}
+		if err := os.Symlink(path, filepath.Join(programs, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"sandbox-ingress", "sandbox-controller"} {
+		write(t, filepath.Join(programs, name), name)
+	}
+	makeTree(t, programs, filepath.Join(bin, "sandbox"), version, folder)
+}
+
+// makeTree makes the folder of a release from programs.
+func makeTree(t *testing.T, programs, tool, version, folder string) {
+	t.Helper()
+	const script = "../scripts/tree.sh"
+	for _, input := range []string{script, "install.sh", "../scripts/images.sh", unit, "helm/sandbox/values.yaml", "compose/compose.yaml"} {
+		_ = read(t, input) // makes it an input of this test
+	}
+	if output, err := wait.Command(t, script, programs, tool, version, runtime.GOARCH, folder).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+}
+
+// enter runs a script of testdata/bare on the machine in the folder.
+func enter(t *testing.T, root, script string, args ...string) {
+	t.Helper()
+	command := wait.Command(t, "unshare", append([]string{"--mount", "--pid", "--fork", "--kill-child", "--net", "--ipc", "--uts",
+		filepath.Join(bare, "enter.sh"), root}, args...)...)
+	command.Stdin = strings.NewReader(read(t, filepath.Join(bare, "functions.sh")) + read(t, filepath.Join(bare, script)))
+	var output bytes.Buffer
+	command.Stdout, command.Stderr = &output, &output
+	err := command.Run()
+	t.Logf("%s:\n%s", script, &output)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// removeGroups removes the control groups of the local engine with that data folder when the test has ended: a script that fails leaves them,
+// without processes.
+func removeGroups(t *testing.T, data string) {
+	t.Cleanup(func() {
+		name := fmt.Sprintf("sandbox-%x", sha256.Sum256([]byte(data)))[:len("sandbox-")+8]
+		output, err := wait.Command(t, "find", "/sys/fs/cgroup", "-depth", "-type", "d", "-path", "*/"+name+"*", "-print", "-exec", "rmdir", "{}", ";").CombinedOutput()
+		if err != nil || len(output) > 0 {
+			t.Errorf("control groups are left: %v\n%s", err, output)
+		}
+	})
+}
