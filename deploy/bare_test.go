@@ -95,8 +95,13 @@ func releaseFolder(t *testing.T, folder, version string) {
 func makeTree(t *testing.T, programs, tool, version, folder string) {
 	t.Helper()
 	const script = "../scripts/tree.sh"
-	for _, input := range []string{script, "install.sh", "../scripts/images.sh", unit, "helm/sandbox/values.yaml", "compose/compose.yaml"} {
+	for _, input := range []string{script, "install.sh", "../scripts/images.sh", unit} {
 		_ = read(t, input) // makes it an input of this test
+	}
+	for _, folder := range []string{"compose", "helm/sandbox", "helm/sandbox/templates", "helm/sandbox/crds"} {
+		if _, err := os.ReadDir(folder); err != nil { // so does this
+			t.Fatal(err)
+		}
 	}
 	if output, err := wait.Command(t, script, programs, tool, version, runtime.GOARCH, folder).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, output)
@@ -106,8 +111,10 @@ func makeTree(t *testing.T, programs, tool, version, folder string) {
 // enter runs a script of testdata/bare on the machine in the folder.
 func enter(t *testing.T, root, script string, args ...string) {
 	t.Helper()
+	inside := filepath.Join(bare, "enter.sh")
+	_ = read(t, inside) // makes it an input of this test
 	command := wait.Command(t, "unshare", append([]string{"--mount", "--pid", "--fork", "--kill-child", "--net", "--ipc", "--uts",
-		filepath.Join(bare, "enter.sh"), root}, args...)...)
+		inside, root}, args...)...)
 	command.Stdin = strings.NewReader(read(t, filepath.Join(bare, "functions.sh")) + read(t, filepath.Join(bare, script)))
 	var output bytes.Buffer
 	command.Stdout, command.Stderr = &output, &output
