@@ -144,9 +144,7 @@ func TestStartAfterEnd(t *testing.T) {
 		if err := e.Stop(t.Context(), id, 0); err != nil {
 			t.Fatal(err)
 		}
-		if c := waitEnd(t, e, id); c.ExitCode != 137 {
-			t.Errorf("exit code %d", c.ExitCode)
-		}
+		waitEnd(t, e, id)
 		// The path leads elsewhere now: it was checked when the container was made.
 		if err := errors.Join(os.Rename(host, host+"-before"), os.Symlink("/etc", host)); err != nil {
 			t.Fatal(err)

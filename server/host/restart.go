@@ -11,8 +11,13 @@ import (
 )
 
 // stopped returns the outcome for a box whose processes are gone and whose files are kept, as after
-// a reboot of the engine's host: the sandbox is Paused, and nothing is started by itself.
-func (a *actor) stopped() func() {
+// a reboot of the engine's host: the sandbox is Paused, and nothing is started by itself. Where the
+// record that the box was inspected with says so already, there is no outcome: a resume may have come
+// since.
+func (a *actor) stopped(record lifecycle.Record) func() {
+	if record.Stopped && record.Sandbox.Status.State == lifecycle.StatePaused {
+		return nil
+	}
 	return func() { a.stop(lifecycle.ReasonHostRebooted, lifecycle.HostRebooted) }
 }
 

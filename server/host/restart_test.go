@@ -219,6 +219,23 @@ func TestResumeGoesOn(t *testing.T) {
 	}
 }
 
+// TestResumeDuringInspection: an inspection from before a resume does not undo it.
+func TestResumeDuringInspection(t *testing.T) {
+	m := newMachine(t).start()
+	id := m.running()
+	m.reboot()
+	m.awaitReason(id, lifecycle.StatePaused, lifecycle.ReasonHostRebooted)
+	hold := newGate()
+	m.engine.failBefore(callInspect, hold.fault)
+	m.engine.happen(container(id), engine.EventExited, func(*engine.Container) {})
+	hold.await(t)
+	if err := m.host.Resume(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	close(hold.open)
+	m.await(id, lifecycle.StateRunning)
+}
+
 // TestFilesLost: a sandbox whose files cannot be used after a reboot has failed, and says so.
 func TestFilesLost(t *testing.T) {
 	m := newMachine(t).start()

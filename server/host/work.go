@@ -169,7 +169,7 @@ func (a *actor) inspect(ctx context.Context, record lifecycle.Record) func() {
 	case box.Exit != nil:
 		return a.ended(*box.Exit)
 	case box.Status == lifecycle.BoxStopped:
-		return a.stopped()
+		return a.stopped(record)
 	}
 	if err := a.syncSidecar(ctx, &record, box.Place); err != nil && ctx.Err() == nil {
 		a.log.Warn().Err(err).Msg("the egress sidecar does not answer")
