@@ -51,6 +51,9 @@ func (h *handlers) CreateKey(ctx context.Context, request gen.CreateKeyRequestOb
 		return nil, err
 	}
 	serve.LogField(ctx, KeyField, request.Body.Name)
+	if err := checkExpiry(request.Body.ExpiresAt); err != nil {
+		return nil, err
+	}
 	key, secret, err := h.keys.Create(ctx, fromCreateKeyRequest(*request.Body))
 	if err != nil {
 		return nil, err
@@ -68,6 +71,9 @@ func (h *handlers) RotateKey(ctx context.Context, request gen.RotateKeyRequestOb
 	var asked gen.RotateKeyRequest
 	if request.Body != nil {
 		asked = *request.Body
+	}
+	if err := checkExpiry(asked.ExpiresAt); err != nil {
+		return nil, err
 	}
 	grace := time.Duration(value(asked.GraceSeconds)) * time.Second
 	key, secret, err := h.keys.Rotate(ctx, request.KeyName, grace, value(asked.ExpiresAt))
@@ -88,6 +94,14 @@ func (h *handlers) DeleteKey(ctx context.Context, request gen.DeleteKeyRequestOb
 		return nil, err
 	}
 	return gen.DeleteKey204Response{}, nil
+}
+
+// checkExpiry refuses the zero time, which the domain takes for none.
+func checkExpiry(given *time.Time) error {
+	if given != nil && given.IsZero() {
+		return lifecycle.Invalidf("expiresAt: must be in the future")
+	}
+	return nil
 }
 
 func fromCreateKeyRequest(r gen.CreateKeyRequest) keys.Spec {

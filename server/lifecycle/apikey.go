@@ -31,6 +31,9 @@ const (
 	MaxKeyGrace = 7 * 24 * time.Hour
 )
 
+// maxYear is the last one that RFC 3339 can write.
+const maxYear = 9999
+
 // A store's errors wrap these.
 var (
 	// ErrNameHeld means that a key of the name is there.
@@ -130,8 +133,13 @@ func CheckKeyName(name string) error {
 
 // CheckKeyExpiry returns an Error of KindInvalid for a key that would have expired already. The zero time is no expiry.
 func CheckKeyExpiry(now, expiresAt time.Time) error {
-	if !expiresAt.IsZero() && !now.Before(expiresAt) {
+	switch {
+	case expiresAt.IsZero():
+		return nil
+	case !now.Before(expiresAt):
 		return Invalidf("expiresAt: must be in the future")
+	case expiresAt.UTC().Year() > maxYear:
+		return Invalidf("expiresAt: must be before the year %d in UTC", maxYear+1)
 	}
 	return nil
 }

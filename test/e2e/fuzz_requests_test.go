@@ -101,6 +101,7 @@ func TestFuzzLifecycle(t *testing.T) {
 		"sandboxId":  {running, running, paused, ended, "00000000-0000-4000-8000-000000000000"},
 		"uri":        nowhere,
 		"imageName":  nowhere,
+		"keyName":    {"ci", "server.api_key", "a%2Fb", "none"},
 		"entrypoint": {"sleep", "1000", "true", "/no/such/file", "sh"},
 		"host":       {folder},
 		"path":       {folder, "/etc", folder + "/..", "relative", folder + "/none"},
