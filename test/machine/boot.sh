@@ -189,13 +189,15 @@ leave_on() {
 	wait "$qemu" || true
 }
 
-# await_off LIMIT waits until the machine is off.
+# await_off NUMBER LIMIT waits until the kernel of that boot has switched the machine off, which not every emulated machine notices.
 await_off() {
-	local deadline=$((SECONDS + $1))
-	while kill -0 "$qemu" 2>/dev/null; do
-		((SECONDS < deadline)) || { say "$name: is not off after $1 s"; return 1; }
+	local deadline=$((SECONDS + $2))
+	until grep -q 'reboot: Power down' "$work/console.$1"; do
+		((SECONDS < deadline)) || { say "$name: is not off after $2 s"; return 1; }
 		sleep 1
 	done
+	kill -9 "$qemu" 2>/dev/null || true
+	wait "$qemu" 2>/dev/null || true
 }
 
 cut_power() {
@@ -229,7 +231,7 @@ run() {
 	fi
 	if ((result == 0)); then
 		say "$name: switches itself off"
-		await_off 300 || result=1
+		await_off 3 300 || result=1
 	fi
 	if ((result == 0)); then
 		start 4
