@@ -22,13 +22,16 @@ func (e *Engine) boundNetlink(ctx context.Context, labels map[string]string) {
 }
 
 // endHolders kills every container whose netlink sockets hold too much. Of those that share a network
-// it is the one that has joined. While the engine does not answer, nothing is done.
+// it is the one that has joined, and none while that is being started or is paused. While the engine
+// does not answer, nothing is done.
 func (e *Engine) endHolders(ctx context.Context, labels map[string]string, pids map[string]int) {
-	var running []container.Summary
+	var listed []container.Summary
 	filter := labelFilter(labels)
-	filter.Add("status", container.StateRunning)
+	for _, state := range []string{container.StateRunning, container.StateCreated, container.StatePaused} {
+		filter.Add("status", state)
+	}
 	err := e.call(ctx, "list running containers", forEngine, func(ctx context.Context) (err error) {
-		running, err = e.api.ContainerList(ctx, container.ListOptions{Filters: filter})
+		listed, err = e.api.ContainerList(ctx, container.ListOptions{Filters: filter})
 		return err
 	})
 	if err != nil {
@@ -36,19 +39,19 @@ func (e *Engine) endHolders(ctx context.Context, labels map[string]string, pids 
 	}
 	joined := map[string]bool{}
 	alive := map[string]bool{}
-	for _, c := range running {
+	for _, c := range listed {
 		if id, joins := strings.CutPrefix(c.HostConfig.NetworkMode, "container:"); joins {
 			joined[id] = true
 		}
-		alive[c.ID] = true
+		alive[c.ID] = c.State == container.StateRunning
 	}
 	for id := range pids {
 		if !alive[id] {
 			delete(pids, id)
 		}
 	}
-	for _, c := range running {
-		if joined[c.ID] || c.HostConfig.NetworkMode == "host" {
+	for _, c := range listed {
+		if !alive[c.ID] || joined[c.ID] || c.HostConfig.NetworkMode == "host" {
 			continue
 		}
 		pid := e.firstProcess(ctx, c.ID, pids)

@@ -25,14 +25,20 @@ func (e *Engine) endHolders() {
 	}
 }
 
-// networkUsers returns a container that runs for each network that is not the host's.
+// networkUsers returns a container that runs for each network that is not the host's. One whose network another container has joined is none as
+// long as that has not ended: what is being started, or frozen, may have made the sockets.
 func networkUsers(all []*containers.Container) []*containers.Container {
 	specs := map[*containers.Container]engine.ContainerSpec{}
 	joined := map[string]bool{} // by id and name
 	for _, c := range all {
-		if c.Status() == engine.StatusRunning {
-			specs[c] = c.Record().Spec
-			joined[specs[c].Join] = true
+		status := c.Status()
+		if status == engine.StatusExited || status == engine.StatusRemoving {
+			continue
+		}
+		spec := c.Record().Spec
+		joined[spec.Join] = true
+		if status == engine.StatusRunning {
+			specs[c] = spec
 		}
 	}
 	var found []*containers.Container
