@@ -193,7 +193,7 @@ func filesMakeDirectory(t *tool) *cobra.Command {
 
 func filesChangeMode(t *tool) *cobra.Command {
 	return fileCommand(t, "chmod SANDBOX MODE PATH...", "Change the modes of files and directories",
-		"  sandbox files chmod box 755 /srv/run.sh", 3, -1, false,
+		"  sandbox files chmod box 644 /tmp/greeting.txt", 3, -1, false,
 		func(ctx context.Context, box *sandbox.Sandbox, args []string) error {
 			mode, err := parseMode(args[0])
 			if err != nil {

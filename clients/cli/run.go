@@ -22,7 +22,7 @@ func runCommand(t *tool) *cobra.Command {
 			"printed, and the sandbox stays until the program ends or its timeout is over.",
 		Example: "  sandbox run sandbox/base:dev -- echo hello\n" +
 			"  echo 'print(6 * 7)' | sandbox run -i sandbox/base:dev -- python3 -\n" +
-			"  sandbox run -d --name web sandbox/base:dev -- python3 -m http.server 8000\n" +
+			"  sandbox run -d --name site sandbox/base:dev -- python3 -m http.server 8000\n" +
 			"  sandbox run --memory 256Mi -e LANG=C.UTF-8 sandbox/base:dev -- uname -a",
 		Args:        arguments(1, -1, "an IMAGE"),
 		Annotations: map[string]string{runsPrograms: "yes"},

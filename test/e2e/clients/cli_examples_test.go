@@ -45,6 +45,9 @@ var examples = []struct {
 	{command: "files put"},
 	{command: "files mv"},
 	{command: "files find"},
+	{command: "files get"},
+	{command: "files mkdir"},
+	{command: "files chmod"},
 	{command: "files rm"},
 	{command: "files watch", lasts: true},
 	{command: "logs", lasts: true},
@@ -70,6 +73,12 @@ var examples = []struct {
 	{command: "image load"},
 	{command: "image rm"},
 	{command: "image prune"},
+	{command: "key"},
+	{command: "key create"},
+	{command: "key ls"},
+	{command: "key show"},
+	{command: "key rotate"},
+	{command: "key rm"},
 	{command: "demo"},
 	{command: "version"},
 	{command: "login"},
@@ -186,7 +195,7 @@ func (c *commandLine) commands(t *testing.T, above string) []string {
 		}
 		command := strings.TrimSpace(above + " " + name)
 		found = append(found, command)
-		if above == "" && slices.Contains([]string{"context", "files", "network"}, name) {
+		if above == "" && slices.Contains([]string{"context", "files", "image", "key", "network"}, name) {
 			found = append(found, c.commands(t, command)...)
 		}
 	}
