@@ -13,6 +13,8 @@ IN_SANDBOX  = -tags nethttpomithttp2
 # A program that has not changed keeps its time: tests that use it are repeated when that changes.
 REPLACE     = @for new in bin/new/*; do cmp -s $$new bin/$${new\#\#*/} || mv $$new bin/; done; rm -r bin/new
 STATICCHECK = go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
+# Of all modules.
+PACKAGES    = $(shell scripts/packages.sh --all)
 # Checks look at what GOBUILD compiles, so that nothing is compiled for them alone.
 CHECKED     = CGO_ENABLED=0 GOFLAGS="$$(go env GOFLAGS) $(COMPILED)"
 FORMATTED   = test -z "$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go'))" || { gofmt -l .; echo "not formatted: run gofmt -w ."; exit 1; }
@@ -38,7 +40,7 @@ demo: build ## take a sandbox through its life on a service that runs (URL=http:
 
 vet: ## gofmt and vet
 	@$(FORMATTED)
-	$(CHECKED) go vet sandbox.internal/...
+	$(CHECKED) go vet $(PACKAGES)
 
 check: vet ## gofmt, vet, and the tests that need no engine, cluster, kernels or network: under a minute
 	@$(CHECKED) scripts/check.sh
@@ -66,7 +68,7 @@ bare: ## the commands of the README with every cache empty, before a release (LO
 	@scripts/bare.sh $(LOGS)
 
 race: ## the tests of the packages given, e.g. PKG=./execd/..., with the race detector
-	go test -race $(or $(PKG),sandbox.internal/...)
+	go test -race $(or $(PKG),$(PACKAGES))
 
 bench: build images ## measure, as ratios to a floor taken in the same run
 	@scripts/kernels.sh
@@ -91,7 +93,7 @@ drift: generate ## fail if what is generated is not what its sources make
 	@test -z "$$(git status --porcelain -- $(GENERATED))" || { git status --short -- $(GENERATED); echo "untracked generated files: run make generate and commit"; exit 1; }
 
 lint: vet ## gofmt, vet, staticcheck
-	GOGC=400 $(CHECKED) $(STATICCHECK) sandbox.internal/...
+	GOGC=400 $(CHECKED) $(STATICCHECK) $(PACKAGES)
 
 build: ## compile the programs into bin/
 	$(VERSIONED) ./clients/cmd/sandbox $(filter-out %/sandbox-keeper,$(wildcard ./server/cmd/*))

@@ -9,7 +9,8 @@
 #   cluster  a Kubernetes                                           make test-all
 #
 # make test also runs what make check runs, and make test-all runs every package. --skip prints the
-# tests of local packages that make test leaves to make test-all, as a pattern for go test.
+# tests of local packages that make test leaves to make test-all, as a pattern for go test. --all
+# prints the patterns of every package of the three modules.
 set -euo pipefail
 shopt -s inherit_errexit
 cd "$(dirname "$0")/.."
@@ -25,11 +26,20 @@ local="runtime/engine/enginetest runtime/kernel/kerneltest test/e2e/lives test/p
 # Alternatives with fewer elements come first: go test looks no further at one that matches in part.
 skip='^TestLikeDocker$|/^(runc|runsc)$'
 
-if [[ ${1:-} == --skip ]]; then
+# All of $module/... would have the go command warn of each symbolic link.
+all=(./... "$module/clients/go/..." "$module/wire/...")
+
+case ${1:-} in
+--skip)
 	printf '%s\n' "$skip"
 	exit
-fi
-go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.TestImports}} {{.XTestImports}}{{end}}' "$module/..." |
+	;;
+--all)
+	printf '%s\n' "${all[@]}"
+	exit
+	;;
+esac
+go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.TestImports}} {{.XTestImports}}{{end}}' "${all[@]}" |
 	awk -v module="$module" -v cluster="$cluster" -v docker="$docker" -v browser="$browser" -v local="$local" \
 		-v wanted="$*" '
 		# of: the list has a package that the tests of this line import, or, as NAME=, its own.

@@ -62,12 +62,13 @@ with_race() { CGO_ENABLED=1 go_test "$1" -race "${@:2}"; }
 # terms are those of Kubernetes and takes 16 to 19 minutes beside other packages: it has a longer limit than the others, and begins first. The
 # other packages with a cluster follow it, and then what keeps two processors busy by itself, or takes long with many neighbours.
 all() {
-	local module cluster first kube
+	local module packages cluster first kube
 	module=$(go list -m)
 	local late=("$module"/{execd/api,runtime/jupyter,test/e2e,test/e2e/{browser,cells,clients,goclient,local}})
-	CGO_ENABLED=1 go list -race -export -test -gcflags=all=-dwarf=false "$module/..." >/dev/null
+	mapfile -t packages < <(scripts/packages.sh --all)
+	CGO_ENABLED=1 go list -race -export -test -gcflags=all=-dwarf=false "${packages[@]}" >/dev/null
 	mapfile -t cluster < <(scripts/packages.sh cluster | grep -vx "$module/test/e2e/kube")
-	mapfile -t first < <(go list "$module/..." | grep -vxF -f <(printf '%s\n' "${cluster[@]}" "${late[@]}" "$module/test/e2e/kube"))
+	mapfile -t first < <(go list "${packages[@]}" | grep -vxF -f <(printf '%s\n' "${cluster[@]}" "${late[@]}" "$module/test/e2e/kube"))
 	begin=(CGO_ENABLED=1 go test -race)
 	with_race 25m "$@" ./test/e2e/kube >"$output.kube" 2>&1 &
 	kube=$!
