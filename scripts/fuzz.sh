@@ -15,10 +15,9 @@ trap 'rm -rf "$programs"' EXIT
 mapfile -t targets < <(grep -rEo --include='*_test.go' "^func Fuzz${1:-}[A-Za-z0-9_]*" . | sed -E 's|^\./(.*)/[^/]*:func (.*)$|\1 \2|' | sort -u)
 ((${#targets[@]} > 0)) || { say "no fuzz test matches ${1:-}" >&2; exit 1; }
 
-module=$(go list -m)
-# A program per package, built once; with -trimpath, so that nothing is compiled again for another clone.
+# A program per package, built once, in its module; with -trimpath, so that nothing is compiled again for another clone.
 for package in $(printf '%s\n' "${targets[@]}" | cut -d' ' -f1 | sort -u); do
-	go test -c -trimpath -fuzz=Fuzz -vet=off -gcflags=all=-dwarf=false -ldflags=-w -o "$programs/${package//\//_}" "$module/$package"
+	go -C "$package" test -c -trimpath -fuzz=Fuzz -vet=off -gcflags=all=-dwarf=false -ldflags=-w -o "$programs/${package//\//_}" .
 done
 
 # A number of inputs and not a time: when the time is over, package testing sometimes calls that a failure ("context deadline exceeded"),
