@@ -40,7 +40,7 @@ func TestSecretsOfKeys(t *testing.T) {
 		t.Errorf("%+v", asked)
 	}
 	if days := time.Until(*asked.ExpiresAt).Hours() / 24; days < 29 || days > 30 {
-		t.Errorf("it expires in %f days", days)
+		t.Errorf("key expires in %f days", days)
 	}
 	got = run(t.Context(), env, "key", "rotate", "team/ci", "--grace", "1h")
 	if got.code != cli.ExitOK || got.stdout != "sbk_2\n" || *rotated.GraceSeconds != 3600 || rotated.ExpiresAt != nil || !strings.Contains(got.stderr, `"team/ci"`) {
@@ -52,7 +52,7 @@ func TestSecretsOfKeys(t *testing.T) {
 		t.Errorf("%v, stdout %q, stderr %q", err, got.stdout, got.stderr)
 	}
 	if asked.ExpiresAt != nil || asked.Limits != nil || asked.RateLimit != nil {
-		t.Errorf("what is not given is sent: %+v", asked)
+		t.Errorf("fields that no flag names are sent: %+v", asked)
 	}
 	for flag, values := range map[string][]string{"expires": {"soon", "-1d", "0d", "1000000d", "-5h", "2027-01-02"}, "role": {"root"}} {
 		for _, value := range values {

@@ -43,8 +43,8 @@ func awaitLog(t *testing.T, e *oci.Engine, id, want string) {
 	})
 }
 
-// TestKeptAcrossReboot: a container that was to keep its files has them after the loss of everything but the disk, starts again only when it is
-// told to, and as often as that happens. When it is removed, nothing of it is left.
+// TestKeptAcrossReboot: a container that was to keep its files has them after the loss of everything but the disk, starts again only at a Start,
+// and at each of them. After its removal no file of the container is left.
 func TestKeptAcrossReboot(t *testing.T) {
 	eachKeeping(t, func(t *testing.T, s site) {
 		e := s.mustOpen(t)
@@ -85,7 +85,7 @@ func TestKeptAcrossReboot(t *testing.T) {
 			}
 		}
 		if _, err := e.Create(t.Context(), spec); !errors.Is(err, engine.ErrExists) {
-			t.Errorf("its name can be taken again: %v", err)
+			t.Errorf("name of the removed container can be taken again: %v", err)
 		}
 		removeAll(t, e)
 		closeEngine(t, e)
@@ -150,7 +150,7 @@ func TestStartAfterEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := e.Start(t.Context(), id); !errors.Is(err, engine.ErrInvalid) || !strings.Contains(err.Error(), "symbolic link") {
-			t.Fatalf("it was started with another host path: %v", err)
+			t.Fatalf("container was started with another host path: %v", err)
 		}
 		if c := inspect(t, e, id); c.Status != engine.StatusStopped || !strings.Contains(c.Error, "symbolic link") {
 			t.Errorf("after a start that failed it is %s, %q", c.Status, c.Error)
@@ -184,10 +184,10 @@ func TestWrittenLinks(t *testing.T) {
 			}
 		})
 		if err := e.Start(t.Context(), id); !errors.Is(err, engine.ErrInvalid) || !strings.Contains(err.Error(), "/proc is a symbolic link") {
-			t.Errorf("it was started with a link in the place of /proc: %v", err)
+			t.Errorf("container was started with a link in the place of /proc: %v", err)
 		}
 		if c := inspect(t, e, id); c.Status != engine.StatusStopped {
-			t.Errorf("it is %s", c.Status)
+			t.Errorf("container is %s", c.Status)
 		}
 		removeAll(t, e)
 		closeEngine(t, e)

@@ -56,13 +56,13 @@ func TestReboot(t *testing.T) {
 			t.Errorf("after the reboot: %+v", status)
 		}
 		if _, err := m.host.Locate(t.Context(), id, 80); kindOf(err) != lifecycle.KindConflict || !strings.Contains(err.Error(), "resume it first") {
-			t.Errorf("its port: %v", err)
+			t.Errorf("port of the stopped sandbox: %v", err)
 		}
 		if _, err := m.host.NetworkPolicy(t.Context(), id); kindOf(err) != lifecycle.KindConflict {
-			t.Errorf("its policy: %v", err)
+			t.Errorf("policy of the stopped sandbox: %v", err)
 		}
 		if got := m.engine.status(container(id)); got != engine.StatusStopped {
-			t.Errorf("its container is %s", got)
+			t.Errorf("container of the sandbox is %s", got)
 		}
 	}
 	m.host.Sweep() // finds nothing to do
@@ -75,14 +75,14 @@ func TestReboot(t *testing.T) {
 	}
 	m.awaitReason(running, lifecycle.StateRunning, lifecycle.ReasonContainerRunning)
 	if got := m.engine.status(sidecar(running)); got != engine.StatusRunning {
-		t.Errorf("its sidecar is %s", got)
+		t.Errorf("sidecar of the sandbox is %s", got)
 	}
 	after, err := m.host.Locate(t.Context(), running, 80)
 	if err != nil || after.Token != before.Token {
-		t.Errorf("its endpoint is %+v, %v; before %+v", after, err, before)
+		t.Errorf("endpoint is %+v, %v; before %+v", after, err, before)
 	}
 	if got, err := m.host.NetworkPolicy(t.Context(), running); err != nil || got.DefaultAction != "deny" || len(got.Egress) != 1 {
-		t.Errorf("its policy is %+v, %v", got, err)
+		t.Errorf("policy is %+v, %v", got, err)
 	}
 	if got := m.get(paused).Status; got.State != lifecycle.StatePaused {
 		t.Errorf("the other one is %+v", got)
@@ -167,7 +167,7 @@ func TestResumeThatFails(t *testing.T) {
 				t.Errorf("after a resume that failed: %+v", got)
 			}
 			if m.engine.status(container(id)) == "" {
-				t.Fatal("its container was removed")
+				t.Fatal("container of the sandbox was removed")
 			}
 			m.host.Sweep()
 			m.host.Close() // the next service leaves it as it is

@@ -203,12 +203,12 @@ func TestTimes(t *testing.T) {
 		time.Sleep(time.Hour - 61*time.Second - time.Millisecond)
 		synctest.Wait()
 		if _, ok := ring.Find(secret); !ok || found.Alive.Err() != nil {
-			t.Error("it expires too early")
+			t.Error("key expires too early")
 		}
 		time.Sleep(time.Millisecond)
 		synctest.Wait()
 		if _, ok := ring.Find(secret); ok || found.Alive.Err() == nil {
-			t.Error("it does not expire, or what it let in goes on")
+			t.Error("key does not expire, or its requests continue")
 		}
 	})
 }

@@ -100,7 +100,7 @@ func (r *release) image(name string) (v1.Image, error) {
 	return tarball.Image(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content)), nil }, nil)
 }
 
-// programImage returns an image that runs the program as nobody, like scripts/images.sh makes it.
+// programImage returns an image that runs the program as the user nobody, like scripts/images.sh makes it.
 func (r *release) programImage(program string, exposed []string) (v1.Image, error) {
 	content, ok := r.files[program]
 	if !ok {

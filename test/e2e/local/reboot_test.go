@@ -67,7 +67,7 @@ func testReboot(t *testing.T, s *lives.Service, m machine) {
 		}
 	}
 	if got := s.Send(t, http.MethodGet, "/v1/sandboxes/"+running+"/endpoints/80", ""); got.Status != http.StatusConflict || !strings.Contains(string(got.Body), "resume it first") {
-		t.Errorf("its endpoint: %d %s", got.Status, got.Body)
+		t.Errorf("endpoint: %d %s", got.Status, got.Body)
 	}
 
 	s.Resume(t, running)
@@ -75,14 +75,14 @@ func testReboot(t *testing.T, s *lives.Service, m machine) {
 		t.Errorf("resumed, it expires at %s (before %s) and has %v", got.ExpiresAt, expires, got.Metadata)
 	}
 	if got := s.Endpoint(t, running, 44772).Headers; fmt.Sprint(got) != fmt.Sprint(token) {
-		t.Errorf("its headers are %v, and were %v", got, token)
+		t.Errorf("headers of the endpoint are %v, and were %v", got, token)
 	}
 	inside := s.Enter(t, running)
 	inside.Want(t, "cat /starts /kept /data/kept /folder/link; stat -c %u:%g /kept; echo $GREETING", "started\nstarted\nkept\nkept\nkept\n7:8\nhello\n")
 	lives.Reaches(t, inside, "denied.test")
 	lives.ReachesNot(t, inside, "allowed.test")
 	if got := s.Policy(t, http.MethodGet, running, ""); len(got.Egress) != 1 || got.Egress[0].Target != "denied.test" {
-		t.Errorf("its policy: %+v", got)
+		t.Errorf("policy: %+v", got)
 	}
 	s.Pause(t, running) // as any other
 	s.Resume(t, running)
