@@ -115,10 +115,13 @@ func TestDevices(t *testing.T) {
 // TestStartRefuses: the runtime's own message names the program that does not exist.
 func TestStartRefuses(t *testing.T) {
 	for _, name := range []string{"crun", "runc"} {
-		b := newBox(t, runtimeOf(t, name), engine.ContainerSpec{Entrypoint: []string{"/no/such/program"}})
-		if err := b.start(t); err == nil || !strings.Contains(err.Error(), "/no/such/program") {
-			t.Errorf("%s: %v", name, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			b := newBox(t, runtimeOf(t, name),
+				engine.ContainerSpec{Entrypoint: []string{"/no/such/program"}})
+			if err := b.start(t); err == nil || !strings.Contains(err.Error(), "/no/such/program") {
+				t.Error(err)
+			}
+		})
 	}
 }
 
