@@ -308,12 +308,11 @@ class AsyncFailures(AsyncCase):
                 over.wait(PATIENCE)
 
             over = threading.Event()
-            with self.subTest(answered=answered), ScriptedService(script) as service, \
-                    patch("sandboxes._retry.TAKE_BACK", 0.2):
-                async with AsyncClient(service.url, timeout=10) as client:
+            with self.subTest(answered=answered), ScriptedService(script) as service:
+                async with AsyncClient(service.url, timeout=2 * PATIENCE) as client:
                     begun = time.monotonic()
                     await interrupt(lambda: client.create("x"), waits)
-                    self.assertLess(time.monotonic() - begun, 10)
+                    self.assertLess(time.monotonic() - begun, PATIENCE)  # TAKE_BACK, on a quiet machine
                 over.set()
             self.assertEqual(requests, ["POST", "POST", "DELETE"][: 2 + answered])
 

@@ -151,10 +151,12 @@ test("an answer that does not come is a timeout, and an aborted call throws its 
 });
 
 test("an aborted create returns soon when the service hangs, and deletes what it made when it does not", async (t) => {
-  const timeout = AbortSignal.timeout.bind(AbortSignal);
+  const limits: AbortController[] = []; // of what the client does after the abort: they end when the service hangs
   t.mock.method(AbortSignal, "timeout", (milliseconds: number) => {
     assert.ok(milliseconds <= 5_000);
-    return timeout(milliseconds / 25);
+    const limit = new AbortController();
+    limits.push(limit);
+    return limit.signal;
   });
   const moment = "2026-01-02T15:04:05Z";
   const status = { state: "Pending", reason: "", message: "", lastTransitionAt: moment };
@@ -168,13 +170,11 @@ test("an aborted create returns soon when the service hangs, and deletes what it
         if (request.method === "POST") return void response.writeHead(202).end(JSON.stringify(created));
         return void response.writeHead(204).end();
       }
-      if (abort.signal.aborted) return;
+      if (abort.signal.aborted) return limits.forEach((limit) => limit.abort(new DOMException("over", "TimeoutError")));
       answers = after;
       abort.abort(new Error("enough"));
-    }, { timeout: 10_000 });
-    const begin = performance.now();
+    }, { timeout: 600_000 });
     await assert.rejects(client.create("x", { signal: abort.signal }), /enough/);
-    assert.ok(performance.now() - begin < 9_000);
     const taken = before === 0 ? ["POST", "POST", "DELETE"].slice(0, after + 2) : ["POST", "GET", "DELETE"];
     assert.deepEqual(asked.map(({ method }) => method), taken);
   }
