@@ -42,7 +42,8 @@ record() {
 }
 
 # install_missing installs what the tests need: the race detector a C compiler; the examples of the documentation, which are run, curl and jq.
-# The local engine is tested with crun, on file systems made of a static busybox; its page types nft. With --all it is tested with runc, too,
+# The local engine is tested with crun, on file systems made of a static busybox; its page types nft, and tests of its network make
+# the rules of other firewalls with iptables. With --all it is tested with runc, too,
 # which is part of what scripts/engine.sh installs.
 install_missing() {
 	local missing=() tool tools=(curl jq crun)
@@ -55,6 +56,7 @@ install_missing() {
 	done
 	command -v ip >/dev/null || missing+=(iproute2)
 	command -v nft >/dev/null || missing+=(nftables)
+	command -v iptables >/dev/null || missing+=(iptables)
 	if [[ ! -x /bin/busybox ]] || ldd /bin/busybox >/dev/null 2>&1; then missing+=(busybox-static); fi
 	((${#missing[@]} > 0)) || return 0
 	if [[ $EUID -ne 0 ]] || ! command -v apt-get >/dev/null; then
@@ -77,6 +79,7 @@ install() {
 	scripts/python.sh
 	[[ $command == test-all ]] || return 0
 	scripts/browser.sh
+	scripts/reverse_proxies.sh
 	scripts/node.sh server/console/web
 }
 
