@@ -9,12 +9,12 @@ import (
 )
 
 func mcpCommand(t *tool) *cobra.Command {
-	return &cobra.Command{
+	command := &cobra.Command{
 		Use:   "mcp [flags]",
 		Short: "Serve one agent over the Model Context Protocol",
 		Long: "Serve one agent over the Model Context Protocol, on the standard input and\n" +
-			"output. What it does, it does with your key. Configure it as a command of your\n" +
-			"agent: sandbox mcp.",
+			"output. What it does, it does with your key. `sandbox mcp config` prints what to\n" +
+			"paste into the configuration of an agent.",
 		Example: "  sandbox mcp </dev/null",
 		Args:    arguments(0, 0, ""),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -30,6 +30,8 @@ func mcpCommand(t *tool) *cobra.Command {
 				ownBuild().Version)
 		},
 	}
+	command.AddCommand(mcpConfigCommand(t))
+	return command
 }
 
 // unclosed leaves it to the process to close an output.

@@ -21,6 +21,8 @@ type excerpt struct {
 	head []byte
 	tail []byte // of what does not fit into the head
 	size int64
+	// lines is how many lines have ended.
+	lines int64
 }
 
 // Write implements io.Writer.
@@ -32,6 +34,7 @@ func (e *excerpt) Write(p []byte) (int, error) {
 // add adds a piece of the output.
 func (e *excerpt) add(p []byte) {
 	e.size += int64(len(p))
+	e.lines += int64(bytes.Count(p, []byte("\n")))
 	room := max(0, maxHead-len(e.head))
 	if len(e.tail) > 0 {
 		room = 0

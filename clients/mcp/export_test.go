@@ -1,6 +1,14 @@
 package mcp
 
-import "fmt"
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	sandbox "sandbox.internal/clients/go"
+)
 
 // MaxText is maxText.
 const MaxText = maxText
@@ -14,4 +22,10 @@ func Excerpt(output string, pieces int) string {
 		output = output[n:]
 	}
 	return e.text(func(line int64) string { return fmt.Sprintf("line %d", line) })
+}
+
+// NewWithin is New with another patience for creates.
+func NewWithin(patience time.Duration,
+	client func(context.Context) (*sandbox.Client, error)) *mcp.Server {
+	return newServer("test", nil, &tools{client: client, patience: patience})
 }

@@ -26,7 +26,7 @@ func (t *tools) addFiles(server *mcp.Server) {
 	add(server, &mcp.Tool{Name: "write_file",
 		Description: "Write a file, replacing what is there. Makes parent directories.",
 		Annotations: changes("Write a file", true, true, false)}, t.writeFile)
-	add(server, &mcp.Tool{Name: "search_files",
+	addStructured(server, &mcp.Tool{Name: "search_files",
 		Description: "Find files below a directory by a glob.",
 		Annotations: readOnly("Search files")}, t.searchFiles)
 }
@@ -134,25 +134,38 @@ type searchInput struct {
 	Pattern string `json:"pattern" jsonschema:"e.g. *.py, or src/**/*.go against the relative path"`
 }
 
+type searchOutput struct {
+	Files []foundFile `json:"files"`
+	More  int         `json:"more,omitempty"`
+}
+
+type foundFile struct {
+	Path string `json:"path"`
+	Size int64  `json:"size"`
+}
+
 func (t *tools) searchFiles(ctx context.Context, _ call,
-	in searchInput) (content, error) {
+	in searchInput) (content, searchOutput, error) {
+	out := searchOutput{Files: []foundFile{}}
 	box, err := t.box(ctx, in.Sandbox)
 	if err != nil {
-		return nil, err
+		return nil, out, err
 	}
 	found, err := box.Files.Search(ctx, in.Path, in.Pattern)
 	if err != nil {
-		return nil, err
+		return nil, out, err
 	}
 	if len(found) == 0 {
-		return text("Nothing matches."), nil
+		return text("Nothing matches."), out, nil
 	}
 	var shown lines
 	for i, file := range found {
 		if i == maxFound || !shown.add("%s %d\n", file.Path, file.Size) {
-			fmt.Fprintf(&shown, "[%d more; use a narrower path or pattern]\n", len(found)-i)
+			out.More = len(found) - i
+			fmt.Fprintf(&shown, "[%d more; use a narrower path or pattern]\n", out.More)
 			break
 		}
+		out.Files = append(out.Files, foundFile{file.Path, file.Size})
 	}
-	return text("%s", shown.String()), nil
+	return text("%s", shown.String()), out, nil
 }

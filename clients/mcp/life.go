@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/jsonschema-go/jsonschema"
@@ -30,16 +29,16 @@ const (
 
 // addLife adds the tools for the lives of sandboxes.
 func (t *tools) addLife(server *mcp.Server, classes []string) {
-	add(server, &mcp.Tool{Name: "create_sandbox", InputSchema: createSchema(classes),
+	addStructured(server, &mcp.Tool{Name: createTool, InputSchema: createSchema(classes),
 		Description: "Create a sandbox and wait until it runs. Returns its id.",
 		Annotations: changes("Create a sandbox", false, false, true)}, t.create)
-	add(server, &mcp.Tool{Name: "list_sandboxes",
-		Description: "List your sandboxes, newest first.",
+	addStructured(server, &mcp.Tool{Name: "list_sandboxes", InputSchema: listSchema(),
+		Description: "List your sandboxes that have not ended, or those of a state. Newest first.",
 		Annotations: readOnly("List sandboxes")}, t.list)
-	add(server, &mcp.Tool{Name: "renew_sandbox",
+	addStructured(server, &mcp.Tool{Name: "renew_sandbox",
 		Description: "Make a sandbox expire later.",
 		Annotations: changes("Renew a sandbox", false, true, false)}, t.renew)
-	add(server, &mcp.Tool{Name: "pause_sandbox",
+	addStructured(server, &mcp.Tool{Name: "pause_sandbox",
 		Description: "Pause a sandbox, keeping its processes and memory, or resume it. " +
 			"It expires all the same.",
 		Annotations: changes("Pause or resume a sandbox", false, true, false)}, t.pause)
@@ -48,8 +47,14 @@ func (t *tools) addLife(server *mcp.Server, classes []string) {
 		Annotations: changes("Delete a sandbox", true, true, false)}, t.delete)
 }
 
+// createTool is the name of the tool that creates, and imageField that of its image.
+const (
+	createTool = "create_sandbox"
+	imageField = "image"
+)
+
 type createInput struct {
-	Image      string            `json:"image" jsonschema:"container image, e.g. python:3.12"`
+	Image      string            `json:"image,omitempty" jsonschema:"container image; default: the service's, if any"`
 	Life       int               `json:"life_seconds,omitempty" jsonschema:"60 to 86400; default 900"`
 	Name       string            `json:"name,omitempty" jsonschema:"label for people"`
 	Env        map[string]string `json:"env,omitempty"`
@@ -79,13 +84,25 @@ func createSchema(classes []string) *jsonschema.Schema {
 	return schema
 }
 
+// boxOutput is what calls report of a sandbox.
+type boxOutput struct {
+	ID      string `json:"id"`
+	State   string `json:"state"`
+	Expires string `json:"expires"`
+}
+
+func outputOf(info sandbox.Info) boxOutput {
+	return boxOutput{info.ID, string(info.Status.State), info.ExpiresAt.Format(time.RFC3339)}
+}
+
 func (t *tools) create(ctx context.Context, request call,
-	in createInput) (content, error) {
+	in createInput) (content, boxOutput, error) {
+	var none boxOutput
 	if in.Life == 0 {
 		in.Life = defaultLife
 	}
 	if in.Life < 60 || in.Life > maxLife {
-		return nil, fmt.Errorf("life_seconds must be 60 to %d, not %d", maxLife, in.Life)
+		return nil, none, fmt.Errorf("life_seconds must be 60 to %d, not %d", maxLife, in.Life)
 	}
 	options := &sandbox.CreateOptions{
 		Image: in.Image, Timeout: time.Duration(in.Life) * time.Second, Env: in.Env,
@@ -105,49 +122,42 @@ func (t *tools) create(ctx context.Context, request call,
 	}
 	client, err := t.client(ctx)
 	if err != nil {
-		return nil, err
+		return nil, none, err
 	}
 	box, err := client.Create(ctx, options)
 	if err != nil {
-		return nil, err
-	}
-	info, err := started(ctx, request, box)
-	if err != nil {
-		if ctx.Err() != nil { // no client has its id
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leavePatience)
-			defer cancel()
-			err = errors.Join(err, box.Delete(ctx))
+		if in.Image == "" && errors.Is(err, sandbox.ErrBadRequest) {
+			err = suggest(ctx, client, err)
 		}
-		return nil, t.suggest(ctx, client, err)
+		return nil, none, err
 	}
-	return text("id: %s\nstate: %s\nexpires: %s", info.ID, info.Status.State,
-		info.ExpiresAt.Format(time.RFC3339)), nil
+	waiting, cancel := context.WithTimeout(ctx, t.patience)
+	defer cancel()
+	info, err := started(waiting, request, box)
+	var failed *sandbox.StateError
+	switch {
+	case err == nil:
+		return text("%s", describe(info)), outputOf(info), nil
+	case ctx.Err() != nil: // no client has its id
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leavePatience)
+		defer cancel()
+		return nil, none, errors.Join(err, box.Delete(ctx))
+	case errors.As(err, &failed):
+		if failed.Reason == "IMAGE_PULL_ERROR" {
+			err = suggest(ctx, client, err)
+		}
+		return nil, none, err
+	case waiting.Err() == nil:
+		return nil, none, err
+	}
+	info = box.Info()
+	return text("%s\nThe sandbox is not ready after %v; list_sandboxes shows when its state is %s.",
+		describe(info), t.patience, sandbox.Running), outputOf(info), nil
 }
 
-// maxSuggested is how many images an error suggests.
-const maxSuggested = 10
-
-// suggest adds to the error of an image that cannot be had which images the engine has, where the
-// caller may see them.
-func (t *tools) suggest(ctx context.Context, client *sandbox.Client, err error) error {
-	var failed *sandbox.StateError
-	if !errors.As(err, &failed) || failed.Reason != "IMAGE_PULL_ERROR" {
-		return err
-	}
-	images, listing := client.Images.List(ctx)
-	if listing != nil {
-		return err
-	}
-	var names []string
-	for _, image := range images {
-		names = append(names, image.Names...)
-	}
-	if len(names) == 0 {
-		return err
-	}
-	slices.Sort(names)
-	return fmt.Errorf("%w\nimages that need no pull: %s", err,
-		strings.Join(names[:min(len(names), maxSuggested)], ", "))
+func describe(info sandbox.Info) string {
+	return fmt.Sprintf("id: %s\nstate: %s\nexpires: %s", info.ID, info.Status.State,
+		info.ExpiresAt.Format(time.RFC3339))
 }
 
 // started waits until a new sandbox runs, and reports how far it is.
@@ -172,38 +182,72 @@ func started(ctx context.Context, request call, box *sandbox.Sandbox) (sandbox.I
 	return box.Wait(ctx, sandbox.Running)
 }
 
+// living are the states of sandboxes that have not ended, and ended the others.
+var (
+	living = []string{sandbox.Running, sandbox.Pending, "Pausing", sandbox.Paused, "Resuming", "Stopping"}
+	ended  = []string{sandbox.Failed, sandbox.Terminated}
+)
+
 type listInput struct {
-	State string `json:"state,omitempty" jsonschema:"only this state, e.g. Running"`
+	State string `json:"state,omitempty"`
+}
+
+// listSchema is the schema of listInput, with the states.
+func listSchema() *jsonschema.Schema {
+	schema, err := jsonschema.For[listInput](nil)
+	if err != nil {
+		panic(err) // the type is fixed
+	}
+	for _, state := range slices.Concat(living, ended) {
+		schema.Properties["state"].Enum = append(schema.Properties["state"].Enum, state)
+	}
+	return schema
+}
+
+type listOutput struct {
+	Sandboxes []listedBox `json:"sandboxes"`
+	More      bool        `json:"more,omitempty"`
+}
+
+type listedBox struct {
+	boxOutput
+	Image string `json:"image"`
+	Name  string `json:"name,omitempty"`
 }
 
 func (t *tools) list(ctx context.Context, _ call,
-	in listInput) (content, error) {
+	in listInput) (content, listOutput, error) {
+	out := listOutput{Sandboxes: []listedBox{}}
 	client, err := t.client(ctx)
 	if err != nil {
-		return nil, err
+		return nil, out, err
 	}
-	options := &sandbox.ListOptions{Limit: maxListed + 1}
+	options := &sandbox.ListOptions{Limit: maxListed + 1, States: living}
 	if in.State != "" {
 		options.States = []string{in.State}
 	}
 	var shown lines
-	count := 0
 	for info, err := range client.List(ctx, options) {
 		if err != nil {
-			return nil, err
+			return nil, out, err
 		}
-		if count == maxListed || !shown.add("%s %s image=%s name=%q expires=%s\n", info.ID,
-			info.Status.State, short(info.Image.URI, maxImage), short(info.Metadata["name"], maxName),
-			info.ExpiresAt.Format(time.RFC3339)) {
-			fmt.Fprintf(&shown, "There are more than %d; choose a state.\n", count)
+		box := listedBox{outputOf(info), short(info.Image.URI, maxImage),
+			short(info.Metadata["name"], maxName)}
+		if len(out.Sandboxes) == maxListed || !shown.add("%s %s image=%s name=%q expires=%s\n", box.ID,
+			box.State, box.Image, box.Name, box.Expires) {
+			out.More = true
+			fmt.Fprintf(&shown, "There are more than %d; choose a state.\n", len(out.Sandboxes))
 			break
 		}
-		count++
+		out.Sandboxes = append(out.Sandboxes, box)
 	}
-	if count == 0 {
-		return text("There are no sandboxes."), nil
+	switch {
+	case len(out.Sandboxes) > 0:
+		return text("%s", shown.String()), out, nil
+	case in.State != "":
+		return text("No sandbox is %s.", in.State), out, nil
 	}
-	return text("%s", shown.String()), nil
+	return text("There are no sandboxes that have not ended."), out, nil
 }
 
 // boxInput is the sandbox that a call is about. Its description is short: it is in every tool.
@@ -217,19 +261,22 @@ type renewInput struct {
 }
 
 func (t *tools) renew(ctx context.Context, _ call,
-	in renewInput) (content, error) {
+	in renewInput) (content, boxOutput, error) {
+	var none boxOutput
 	if in.Life < 1 || in.Life > maxLife {
-		return nil, fmt.Errorf("life_seconds must be 1 to %d, not %d", maxLife, in.Life)
+		return nil, none, fmt.Errorf("life_seconds must be 1 to %d, not %d", maxLife, in.Life)
 	}
 	box, err := t.box(ctx, in.Sandbox)
 	if err != nil {
-		return nil, err
+		return nil, none, err
 	}
 	until, err := box.Renew(ctx, time.Duration(in.Life)*time.Second)
 	if err != nil {
-		return nil, err
+		return nil, none, err
 	}
-	return text("expires: %s", until.Format(time.RFC3339)), nil
+	out := outputOf(box.Info())
+	out.Expires = until.Format(time.RFC3339)
+	return text("expires: %s", out.Expires), out, nil
 }
 
 type pauseInput struct {
@@ -238,10 +285,10 @@ type pauseInput struct {
 }
 
 func (t *tools) pause(ctx context.Context, _ call,
-	in pauseInput) (content, error) {
+	in pauseInput) (content, boxOutput, error) {
 	box, err := t.box(ctx, in.Sandbox)
 	if err != nil {
-		return nil, err
+		return nil, boxOutput{}, err
 	}
 	want, change := sandbox.Running, box.Resume
 	if in.Paused {
@@ -249,10 +296,12 @@ func (t *tools) pause(ctx context.Context, _ call,
 	}
 	if box.Info().Status.State != want {
 		if err := change(ctx); err != nil {
-			return nil, err
+			return nil, boxOutput{}, err
 		}
 	}
-	return text("state: %s", want), nil
+	out := outputOf(box.Info())
+	out.State = want
+	return text("state: %s", want), out, nil
 }
 
 func (t *tools) delete(ctx context.Context, _ call,

@@ -38,6 +38,13 @@ func TestTools(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("%d tools, %d tokens", len(list.Tools), len(text)/4)
+	for _, tool := range list.Tools {
+		images := tool.Name == "run_code" || tool.Name == "read_file"
+		silent := tool.Name == "write_file" || tool.Name == "delete_sandbox"
+		if has := tool.OutputSchema != nil; has == (images || silent) {
+			t.Errorf("%s has an output schema: %t", tool.Name, has)
+		}
+	}
 	if len(list.Tools) > maxTools || len(text)/4 >= maxTokens {
 		t.Errorf("%d tools of %d tokens; at most %d, less than %d", len(list.Tools), len(text)/4,
 			maxTools, maxTokens)
@@ -191,7 +198,7 @@ func TestNullIsLeftOut(t *testing.T) {
 		}
 	}
 	for arguments, want := range map[string]string{
-		`{"image":null}`:                       "image",
+		`{"image":null}`:                       "timeout",
 		`{"image":"a","env":{"A":null}}`:       "null",
 		`{"image":"a","allow_hosts":[null]}`:   "null",
 		`{"image":"a","nothing_of_this":null}`: "timeout",

@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"reflect"
+	"slices"
 	"time"
 
+	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	sandbox "sandbox.internal/clients/go"
@@ -16,7 +19,11 @@ import (
 // instructions are for agents: what the descriptions of the tools do not say.
 const instructions = `Sandboxes are isolated Linux containers that expire. Create one, keep its ` +
 	`id, run commands and code in it, and delete it when done. Output that was cut says how to ` +
-	`read the rest.`
+	`read the rest, and a command that still runs how to wait for it.`
+
+// defaultPatience is how long a call waits before it answers with what there is: the official
+// clients of the protocol give up after a minute.
+const defaultPatience = 45 * time.Second
 
 // What tools get and answer with.
 type (
@@ -26,7 +33,8 @@ type (
 
 // tools are the calls of one server. client returns the client that acts for the caller of ctx.
 type tools struct {
-	client func(ctx context.Context) (*sandbox.Client, error)
+	client   func(ctx context.Context) (*sandbox.Client, error)
+	patience time.Duration // of a create
 }
 
 // New returns a server with all tools. classes are the runtime classes that a sandbox may be created
@@ -34,14 +42,17 @@ type tools struct {
 // gets.
 func New(version string, classes []string,
 	client func(context.Context) (*sandbox.Client, error)) *mcp.Server {
+	return newServer(version, classes, &tools{client: client, patience: defaultPatience})
+}
+
+func newServer(version string, classes []string, t *tools) *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "sandbox", Version: version},
 		&mcp.ServerOptions{
 			Instructions: instructions,
 			Logger:       slog.New(slog.DiscardHandler),
 			Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}},
 		})
-	server.AddReceivingMiddleware(withoutNulls)
-	t := &tools{client: client}
+	server.AddReceivingMiddleware(withoutNulls, t.withImages)
 	t.addLife(server, classes)
 	t.addWork(server)
 	t.addFiles(server)
@@ -116,19 +127,57 @@ func changes(title string, destructive, idempotent, open bool) *mcp.ToolAnnotati
 		IdempotentHint: idempotent, OpenWorldHint: &open}
 }
 
-// add adds a tool. An error of do is shown to the agent, which can do better then.
+// add adds a tool whose answers have content alone: those with images, which clients that show a
+// structured answer leave out, and those that report nothing but success.
 func add[In any](server *mcp.Server, tool *mcp.Tool,
 	do func(context.Context, call, In) (content, error)) {
+	addStructured(server, tool, func(ctx context.Context, request call, in In) (content, any, error) {
+		shown, err := do(ctx, request, in)
+		return shown, nil, err
+	})
+}
+
+// addStructured adds a tool whose answers have the same in a structure, whose schema is that of Out.
+// An error of do is shown to the agent, which can do better then.
+func addStructured[In, Out any](server *mcp.Server, tool *mcp.Tool,
+	do func(context.Context, call, In) (content, Out, error)) {
+	if reflect.TypeFor[Out]() != reflect.TypeFor[any]() {
+		tool.OutputSchema = outputSchema[Out]()
+	}
 	mcp.AddTool(server, tool, func(ctx context.Context, request call,
-		in In) (*mcp.CallToolResult, any, error) {
+		in In) (*mcp.CallToolResult, Out, error) {
 		ctx, cancel := bind(ctx)
 		defer cancel()
-		shown, err := do(ctx, request, in)
+		shown, out, err := do(ctx, request, in)
 		if err != nil {
-			return nil, nil, bounded(err)
+			return nil, out, bounded(err)
 		}
-		return &mcp.CallToolResult{Content: shown}, nil, nil
+		return &mcp.CallToolResult{Content: shown}, out, nil
 	})
+}
+
+// outputSchema is the schema of an answer, without what only those who write one need: every session
+// of an agent pays for its text.
+func outputSchema[Out any]() *jsonschema.Schema {
+	schema, err := jsonschema.For[Out](nil)
+	if err != nil {
+		panic(err) // the type is fixed
+	}
+	slim(schema)
+	return schema
+}
+
+func slim(schema *jsonschema.Schema) {
+	schema.AdditionalProperties = nil
+	if slices.Contains(schema.Types, "array") { // no list is null
+		schema.Type, schema.Types = "array", nil
+	}
+	if schema.Items != nil {
+		slim(schema.Items)
+	}
+	for _, field := range schema.Properties {
+		slim(field)
+	}
 }
 
 // text is an answer of text alone.

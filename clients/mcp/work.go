@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"regexp"
 	"strings"
 	"time"
@@ -16,9 +15,11 @@ import (
 )
 
 const (
-	// defaultWait and maxWait bound commands and waits, in seconds.
-	defaultWait = 120
+	// defaultWait is how many seconds calls wait, and maxWait the most of that and of a command.
+	defaultWait = int(defaultPatience / time.Second)
 	maxWait     = 3600
+	// interruptPatience is how long the interrupt of a command may take whose client has gone.
+	interruptPatience = 5 * time.Second
 	// defaultTail is how many lines of a sandbox's own log are read.
 	defaultTail = 200
 	// urlLife is how long the URL of a port is good at most.
@@ -30,101 +31,33 @@ const (
 
 // addWork adds the tools for what runs in sandboxes.
 func (t *tools) addWork(server *mcp.Server) {
-	add(server, &mcp.Tool{Name: "run_command",
-		Description: "Run a shell command and wait for its end, or with background return at once.",
+	addStructured(server, &mcp.Tool{Name: "run_command",
+		Description: "Run a shell command. One that still runs after wait_seconds goes on: " +
+			"read_logs has the rest.",
 		Annotations: changes("Run a command", true, false, true)}, t.runCommand)
 	add(server, &mcp.Tool{Name: "run_code",
-		Description: "Run a cell in a Jupyter kernel, if the image has one. Shows images, too.",
+		Description: "Run a cell in a Jupyter kernel, if the image has one. " +
+			"Variables stay for later cells. Shows images, too.",
 		Annotations: changes("Run code", true, false, true)}, t.runCode)
-	add(server, &mcp.Tool{Name: "read_logs",
+	addStructured(server, &mcp.Tool{Name: "read_logs",
 		Description: "Read output: of a command by its id, or else of the sandbox's own program.",
 		Annotations: readOnly("Read logs")}, t.readLogs)
-	add(server, &mcp.Tool{Name: "wait_for_port",
+	addStructured(server, &mcp.Tool{Name: "wait_for_port",
 		Description: "Wait until a server in the sandbox listens, and return a URL without a key.",
 		Annotations: changes("Wait for a port", false, true, false)}, t.waitForPort)
-}
-
-type commandInput struct {
-	boxInput
-	Command    string            `json:"command"`
-	Cwd        string            `json:"cwd,omitempty"`
-	Env        map[string]string `json:"env,omitempty"`
-	Timeout    int               `json:"timeout_seconds,omitempty" jsonschema:"default 120, max 3600"`
-	Background bool              `json:"background,omitempty" jsonschema:"for servers"`
-}
-
-func (t *tools) runCommand(ctx context.Context, request call,
-	in commandInput) (content, error) {
-	timeout, err := waitOf(in.Timeout)
-	if err != nil {
-		return nil, err
-	}
-	box, err := t.box(ctx, in.Sandbox)
-	if err != nil {
-		return nil, err
-	}
-	options := &sandbox.RunOptions{Cwd: in.Cwd, Envs: in.Env, Timeout: timeout}
-	if in.Background {
-		if in.Timeout == 0 {
-			options.Timeout = 0
-		}
-		command, err := box.Commands.Start(ctx, in.Command, options)
-		if err != nil {
-			return nil, err
-		}
-		return text("command: %s\nread_logs shows its output.", command.ID), nil
-	}
-	output := &excerpt{}
-	progress := newProgress(ctx, request)
-	defer progress.stop()
-	collect := func(p []byte) {
-		output.add(p)
-		progress.output(p)
-	}
-	options.OnStdout, options.OnStderr, options.MaxOutput = collect, collect, 1
-	result, err := box.Commands.Run(ctx, in.Command, options)
-	if err != nil {
-		return nil, err
-	}
-	how := fmt.Sprintf("exit code: %v", value(result.ExitCode))
-	if result.TimedOut() {
-		how = fmt.Sprintf("ended by its timeout of %v", timeout)
-	}
-	shown := output.text(func(line int64) string {
-		return fmt.Sprintf("read_logs with command and cursor %d reads on from there", line)
-	})
-	return text("%s\ncommand: %s, %v\n%s", how, result.ID, result.Duration, shown), nil
-}
-
-// waitOf checks a number of seconds.
-func waitOf(seconds int) (time.Duration, error) {
-	if seconds == 0 {
-		seconds = defaultWait
-	}
-	if seconds < 1 || seconds > maxWait {
-		return 0, fmt.Errorf("timeout_seconds must be 1 to %d, not %d", maxWait, seconds)
-	}
-	return time.Duration(seconds) * time.Second, nil
-}
-
-func value(code *int) any {
-	if code == nil {
-		return "none"
-	}
-	return *code
 }
 
 type codeInput struct {
 	boxInput
 	Code     string `json:"code"`
 	Language string `json:"language,omitempty" jsonschema:"default python"`
-	Context  string `json:"context,omitempty" jsonschema:"'new' keeps variables; then its id"`
-	Timeout  int    `json:"timeout_seconds,omitempty"`
+	Context  string `json:"context,omitempty" jsonschema:"'new' has no variables; or its id"`
+	Timeout  int    `json:"timeout_seconds,omitempty" jsonschema:"interrupt it after; default 45"`
 }
 
 func (t *tools) runCode(ctx context.Context, request call,
 	in codeInput) (content, error) {
-	timeout, err := waitOf(in.Timeout)
+	timeout, err := secondsOf("timeout_seconds", in.Timeout, defaultWait)
 	if err != nil {
 		return nil, err
 	}
@@ -135,13 +68,8 @@ func (t *tools) runCode(ctx context.Context, request call,
 	if in.Language == "" {
 		in.Language = "python"
 	}
-	made := in.Context == "new"
-	if made {
-		kernel, err := box.Code.CreateContext(ctx, in.Language)
-		if err != nil {
-			return nil, err
-		}
-		in.Context = kernel.ID
+	if in.Context, err = contextOf(ctx, box, in); err != nil {
+		return nil, err
 	}
 	progress := newProgress(ctx, request)
 	defer progress.stop()
@@ -161,17 +89,31 @@ func (t *tools) runCode(ctx context.Context, request call,
 		err = fmt.Errorf("the cell was interrupted after %v. It had printed:\n%s", timeout,
 			output.text(noRest))
 	}
-	switch {
-	case err != nil && made: // the agent can go on with it
+	if err != nil { // the agent can go on with the context
 		return nil, fmt.Errorf("context: %s\n%w", in.Context, err)
-	case err != nil:
-		return nil, err
 	}
-	words := shown.end(ran.Error)
-	if in.Context != "" {
-		words = "context: " + in.Context + "\n" + words
-	}
+	words := "context: " + in.Context + "\n" + shown.end(ran.Error)
 	return append(content{&mcp.TextContent{Text: words}}, shown.images...), nil
+}
+
+// contextOf returns the context that a cell runs in: the one that it names, a new one, or else the
+// first of its language in the sandbox, which keeps variables without a session of the protocol.
+func contextOf(ctx context.Context, box *sandbox.Sandbox, in codeInput) (string, error) {
+	switch in.Context {
+	case "new":
+	case "":
+		contexts, err := box.Code.Contexts(ctx, in.Language)
+		if err != nil {
+			return "", err
+		}
+		if len(contexts) > 0 {
+			return contexts[0].ID, nil
+		}
+	default:
+		return in.Context, nil
+	}
+	made, err := box.Code.CreateContext(ctx, in.Language)
+	return made.ID, err
 }
 
 // results are what a cell shows: its images, and everything else in the output.
@@ -219,114 +161,51 @@ var escapes = regexp.MustCompile("\x1b\\[[0-9;]*[A-Za-z]")
 
 func noRest(int64) string { return "print less, or write it to a file and read_file that" }
 
-type logsInput struct {
-	boxInput
-	Command string `json:"command,omitempty" jsonschema:"id"`
-	Cursor  *int64 `json:"cursor,omitempty" jsonschema:"of a command: only lines after this one"`
-	Tail    int    `json:"tail,omitempty" jsonschema:"of the sandbox: last lines; default 200"`
-}
-
-func (t *tools) readLogs(ctx context.Context, _ call,
-	in logsInput) (content, error) {
-	box, err := t.box(ctx, in.Sandbox)
-	if err != nil {
-		return nil, err
-	}
-	if in.Command == "" {
-		return boxLogs(ctx, box, in.Tail)
-	}
-	command, err := box.Commands.Connect(ctx, in.Command)
-	if err != nil {
-		return nil, err
-	}
-	cursor := int64(-1)
-	if in.Cursor != nil {
-		cursor = *in.Cursor
-	}
-	status, err := command.Status(ctx) // before the log, so that an ended command has no more
-	if err != nil {
-		return nil, err
-	}
-	stream, end, err := command.OpenLogs(ctx, cursor)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = stream.Close() }()
-	log, err := io.ReadAll(io.LimitReader(stream, maxText+1))
-	if err != nil {
-		return nil, err
-	}
-	state := "running: true"
-	if !status.Running {
-		state = fmt.Sprintf("running: false, exit code: %v", value(status.ExitCode))
-	}
-	if len(log) > maxText {
-		part := cutLines(string(log))
-		next := cursor + int64(strings.Count(part, "\n"))
-		return text("%s\n%s\n[cut; cursor %d reads on]", state, part, next), nil
-	}
-	missing := ""
-	if end.Dropped > 0 {
-		missing = fmt.Sprintf(", missing after this: %d bytes, which were not stored", end.Dropped)
-	}
-	return text("%s, cursor: %d%s\n%s", state, end.Cursor, missing, log), nil
-}
-
-// boxLogs is the end of what the sandbox's own program printed.
-func boxLogs(ctx context.Context, box *sandbox.Sandbox, tail int) (content, error) {
-	if tail <= 0 {
-		tail = defaultTail
-	}
-	log, err := box.OpenLogs(ctx, &sandbox.LogOptions{Tail: &tail})
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = log.Close() }()
-	output := &excerpt{}
-	if _, err := io.Copy(output, log); err != nil {
-		return nil, err
-	}
-	shown := output.text(func(int64) string { return "a smaller tail shows the last lines whole" })
-	return text("%s", shown), nil
-}
-
 type portInput struct {
 	boxInput
 	Port    int `json:"port"`
 	Timeout int `json:"timeout_seconds,omitempty"`
 }
 
+// portOutput is where a port is reached.
+type portOutput struct {
+	URL    string `json:"url"`
+	Header string `json:"header,omitempty"` // that requests need, with the key
+}
+
 func (t *tools) waitForPort(ctx context.Context, _ call,
-	in portInput) (content, error) {
-	timeout, err := waitOf(in.Timeout)
+	in portInput) (content, portOutput, error) {
+	var out portOutput
+	timeout, err := secondsOf("timeout_seconds", in.Timeout, defaultWait)
 	if err != nil {
-		return nil, err
+		return nil, out, err
 	}
 	if in.Port < 1 || in.Port > 65535 {
-		return nil, fmt.Errorf("port must be 1 to 65535, not %d", in.Port)
+		return nil, out, fmt.Errorf("port must be 1 to 65535, not %d", in.Port)
 	}
 	box, err := t.box(ctx, in.Sandbox)
 	if err != nil {
-		return nil, err
+		return nil, out, err
 	}
 	timed, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if err := box.WaitForPort(timed, in.Port); err != nil {
 		if ctx.Err() == nil && timed.Err() != nil {
-			return nil, fmt.Errorf("no process listens on port %d after %v", in.Port, timeout)
+			return nil, out, fmt.Errorf("no process listens on port %d after %v", in.Port, timeout)
 		}
-		return nil, err
+		return nil, out, err
 	}
 	life := min(urlLife, time.Until(box.Info().ExpiresAt)-time.Second)
 	endpoint, err := box.SignedEndpoint(ctx, in.Port, life)
 	if errors.Is(err, sandbox.ErrBadRequest) || errors.Is(err, sandbox.ErrConflict) ||
 		errors.Is(err, sandbox.ErrUnavailable) {
 		// A service without a signing key has no such URLs.
-		return text("url: %s/\nIt needs the header %s: %v", box.ProxyURL(in.Port), sandbox.KeyHeader,
-			err), nil
+		out = portOutput{box.ProxyURL(in.Port) + "/", sandbox.KeyHeader}
+		return text("url: %s\nIt needs the header %s: %v", out.URL, out.Header, err), out, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, out, err
 	}
-	return text("url: %s\ngood for: %v", endpoint.URL, life.Round(time.Second)), nil
+	out.URL = endpoint.URL
+	return text("url: %s\ngood for: %v", out.URL, life.Round(time.Second)), out, nil
 }

@@ -102,7 +102,7 @@ func (m *Manager) CreateContext(ctx context.Context, language string) (Context, 
 	if err != nil {
 		return Context{}, err
 	}
-	s := newSession(m, Context{ID: uuid.NewString(), Language: language}, k, false)
+	s := newSession(m, Context{ID: uuid.Must(uuid.NewV7()).String(), Language: language}, k, false)
 	if err := m.register(s); err != nil {
 		return Context{}, err
 	}
@@ -129,7 +129,7 @@ func (m *Manager) register(s *session) error {
 	return nil
 }
 
-// Contexts returns the contexts of a language, or all of them when it is empty, sorted by id.
+// Contexts returns the contexts of a language, or all of them when it is empty, the oldest first: their ids ascend.
 func (m *Manager) Contexts(language string) []Context {
 	m.mu.Lock()
 	defer m.mu.Unlock()

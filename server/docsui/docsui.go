@@ -1,4 +1,4 @@
-// Package docsui serves the contracts for people: /docs is Swagger UI, /redoc is ReDoc, and the YAML is beside them. Everything comes from
+// Package docsui serves the contracts for people: /docs is Swagger UI, /redoc is ReDoc, and the YAML is beside them. /llms.txt is for models. Everything comes from
 // the binary, so the pages work without the internet, and a browser asks no other host. None of it needs a key.
 package docsui
 
@@ -8,6 +8,7 @@ import (
 	"path"
 	"strings"
 
+	root "sandbox.internal"
 	"sandbox.internal/server/static"
 )
 
@@ -36,6 +37,7 @@ func New() (*Pages, error) {
 		return nil, fmt.Errorf("docsui: %w", err)
 	}
 	p.addContracts()
+	p.Add("/llms.txt", root.LLMs())
 	if err := p.addPages(); err != nil {
 		return nil, fmt.Errorf("docsui: %w", err)
 	}

@@ -48,7 +48,7 @@ func TestPaths(t *testing.T) {
 	got := pages(t).Paths()
 	for _, want := range []string{
 		"/docs", "/docs/lifecycle", "/docs/execd", "/redoc", "/redoc/lifecycle", "/redoc/execd",
-		"/openapi.yaml", "/openapi/lifecycle.yaml", "/openapi/execd.yaml",
+		"/llms.txt", "/openapi.yaml", "/openapi/lifecycle.yaml", "/openapi/execd.yaml",
 		"/docs/assets/redoc.LICENSE.txt", "/docs/assets/swagger-ui.LICENSE.txt", "/docs/assets/swagger-ui.NOTICE.txt",
 	} {
 		if !slices.Contains(got, want) {

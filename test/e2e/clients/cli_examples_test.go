@@ -30,6 +30,7 @@ var examples = []struct {
 }{
 	{command: "doctor"},
 	{command: "mcp"},
+	{command: "mcp config"},
 	{command: "create"},
 	{command: "ls"},
 	{command: "get"},
@@ -195,7 +196,7 @@ func (c *commandLine) commands(t *testing.T, above string) []string {
 		}
 		command := strings.TrimSpace(above + " " + name)
 		found = append(found, command)
-		if above == "" && slices.Contains([]string{"context", "files", "image", "key", "network"}, name) {
+		if above == "" && slices.Contains([]string{"context", "files", "image", "key", "mcp", "network"}, name) {
 			found = append(found, c.commands(t, command)...)
 		}
 	}
