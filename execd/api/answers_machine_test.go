@@ -21,6 +21,7 @@ import (
 	"sandbox.internal/execd/files"
 	"sandbox.internal/execd/internal/freeze"
 	"sandbox.internal/execd/internal/metrics"
+	"sandbox.internal/execd/internal/ports"
 	"sandbox.internal/openapi/conform"
 	"sandbox.internal/test/wait"
 )
@@ -219,6 +220,7 @@ func notAvailable(t *testing.T, transport *conform.Transport) []answer {
 		Files:    files.New(files.Options{Root: t.TempDir()}),
 		Freezer:  freezer,
 		Metrics:  metrics.New(metrics.Options{ProcRoot: t.TempDir()}),
+		Ports:    ports.New(ports.Options{ProcRoot: t.TempDir()}),
 		Logger:   zerolog.Nop(),
 	})
 	must(t, err)
@@ -230,6 +232,7 @@ func notAvailable(t *testing.T, transport *conform.Transport) []answer {
 			status: 503, code: "SERVICE_UNAVAILABLE", says: []string{"shutting down"}},
 		internal(d, "getMetrics", "GET /metrics", ""),
 		internal(d, "watchMetrics", "GET /metrics/watch", ""),
+		internal(d, "listPorts", "GET /ports", ""),
 	}
 }
 

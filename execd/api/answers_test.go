@@ -29,6 +29,7 @@ var unprovoked = map[string]string{
 	"writeCommandStdin 503": "cut off together with its connection",
 	"getMetrics 503":        "cut off together with its connection",
 	"watchMetrics 503":      "cut off together with its connection",
+	"listPorts 503":         "cut off together with its connection",
 	"deleteDirectories 503": "cut off together with its connection",
 	"deleteFiles 503":       "cut off together with its connection",
 	"downloadFile 503":      "cut off together with its connection",

@@ -20,6 +20,7 @@ import (
 	"sandbox.internal/execd/internal/freeze"
 	"sandbox.internal/execd/internal/invalid"
 	"sandbox.internal/execd/internal/metrics"
+	"sandbox.internal/execd/internal/ports"
 	"sandbox.internal/execd/internal/watch"
 	"sandbox.internal/execd/proxy"
 	"sandbox.internal/execd/terminal"
@@ -44,6 +45,7 @@ type Options struct {
 	Files     *files.Files
 	Freezer   *freeze.Freezer
 	Metrics   *metrics.Sampler
+	Ports     *ports.Table
 	Terminals *terminal.Manager
 	// Token is what requests must carry; empty admits every request.
 	Token string
@@ -70,7 +72,7 @@ func New(options Options) (*serve.Server, error) {
 		return nil, err
 	}
 	h := &handlers{code: options.Code, commands: options.Commands, files: options.Files, freezer: options.Freezer,
-		metrics: options.Metrics, terminals: options.Terminals, linger: options.Linger, token: options.Token, repeats: newRepeats()}
+		metrics: options.Metrics, ports: options.Ports, ownPort: options.Port, terminals: options.Terminals, linger: options.Linger, token: options.Token, repeats: newRepeats()}
 	gen.RegisterHandlersWithOptions(server.Echo(), gen.NewStrictHandler(h, nil), gen.RegisterHandlersOptions{
 		OperationMiddlewares: server.OperationMiddlewares(),
 	})
@@ -79,14 +81,14 @@ func New(options Options) (*serve.Server, error) {
 	if options.Port != documentedPort {
 		own = append(own, documentedPort)
 	}
-	ports := proxy.New(proxy.Options{
+	forwarder := proxy.New(proxy.Options{
 		Self:        server,
 		SelfPorts:   own,
 		TokenHeader: tokenHeader,
 		Logger:      options.Logger,
 		ErrorBody:   writeError,
 	})
-	forward := echo.WrapHandler(ports)
+	forward := echo.WrapHandler(forwarder)
 	onward := func(c echo.Context) error {
 		serve.ForwardBody(c.Request())
 		return forward(c)
@@ -115,6 +117,8 @@ type handlers struct {
 	files     *files.Files
 	freezer   *freeze.Freezer
 	metrics   *metrics.Sampler
+	ports     *ports.Table
+	ownPort   int
 	terminals *terminal.Manager
 	linger    time.Duration
 	token     string

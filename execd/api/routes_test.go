@@ -10,6 +10,7 @@ import (
 	"sandbox.internal/execd/command"
 	"sandbox.internal/execd/files"
 	"sandbox.internal/execd/internal/metrics"
+	"sandbox.internal/execd/internal/ports"
 	"sandbox.internal/openapi/conform"
 )
 
@@ -22,6 +23,7 @@ func TestRoutesAreTheContract(t *testing.T) {
 		Commands: command.New(command.Options{Clock: time.Now}),
 		Files:    files.New(files.Options{}),
 		Metrics:  metrics.New(metrics.Options{}),
+		Ports:    ports.New(ports.Options{}),
 		Port:     44772,
 		Logger:   zerolog.Nop(),
 	})

@@ -22,6 +22,7 @@ import (
 	"sandbox.internal/execd/files"
 	"sandbox.internal/execd/internal/freeze"
 	"sandbox.internal/execd/internal/metrics"
+	"sandbox.internal/execd/internal/ports"
 	"sandbox.internal/execd/terminal"
 	"sandbox.internal/internal/process"
 	"sandbox.internal/internal/supervisor"
@@ -93,6 +94,7 @@ func New(settings config.Settings, logger zerolog.Logger) (*App, error) {
 		Files:     stored,
 		Freezer:   freezer,
 		Metrics:   metrics.New(metrics.Options{}),
+		Ports:     ports.New(ports.Options{}),
 		Terminals: terminals,
 		Token:     settings.AccessToken,
 		Port:      port,

@@ -552,6 +552,39 @@ type GID = int64
 // Example: python
 type Language = string
 
+// ListeningPort A TCP port on which a program listens.
+type ListeningPort struct {
+	// Addresses The local addresses on which programs listen; `0.0.0.0` and `::` mean all. Paths below
+	// `/proxy/{port}` reach those on the loopback interface.
+	Addresses []string `json:"addresses"`
+
+	// Pid A process that holds the socket; absent where the daemon cannot find one.
+	//
+	// Example: 42
+	Pid *int `json:"pid,omitempty"`
+
+	// Port The number of the port.
+	//
+	// Example: 8000
+	Port int `json:"port"`
+
+	// Program The name of that process, at most 15 bytes, as the process itself has set it.
+	//
+	// Example: python3
+	Program *string `json:"program,omitempty"`
+}
+
+// ListeningPorts TCP ports on which programs of the sandbox listen.
+type ListeningPorts struct {
+	// Items The ports.
+	Items []ListeningPort `json:"items"`
+
+	// Truncated Whether the sandbox may have more ports than the answer.
+	//
+	// Example: false
+	Truncated bool `json:"truncated"`
+}
+
 // Metrics Processor and memory use of the sandbox at one moment.
 type Metrics struct {
 	// CPUCount How many cores the sandbox may use; not always a whole number.

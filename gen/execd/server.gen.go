@@ -111,6 +111,9 @@ type ServerInterface interface {
 	// Ping Check whether the daemon runs
 	// (GET /ping)
 	Ping(ctx echo.Context, params PingParams) error
+	// ListPorts List the TCP ports on which programs listen
+	// (GET /ports)
+	ListPorts(ctx echo.Context) error
 	// ListTerminals List the terminals
 	// (GET /pty)
 	ListTerminals(ctx echo.Context) error
@@ -870,6 +873,15 @@ func (w *ServerInterfaceWrapper) Ping(ctx echo.Context) error {
 	return err
 }
 
+// ListPorts converts echo context to params.
+func (w *ServerInterfaceWrapper) ListPorts(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListPorts(ctx)
+	return err
+}
+
 // ListTerminals converts echo context to params.
 func (w *ServerInterfaceWrapper) ListTerminals(ctx echo.Context) error {
 	var err error
@@ -1030,6 +1042,7 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/ping", wrapper.Ping, options.OperationMiddlewares["ping"]...)
 	router.GET(options.BaseURL+"/metrics", wrapper.GetMetrics, options.OperationMiddlewares["getMetrics"]...)
 	router.GET(options.BaseURL+"/metrics/watch", wrapper.WatchMetrics, options.OperationMiddlewares["watchMetrics"]...)
+	router.GET(options.BaseURL+"/ports", wrapper.ListPorts, options.OperationMiddlewares["listPorts"]...)
 	router.DELETE(options.BaseURL+"/code", wrapper.InterruptCode, options.OperationMiddlewares["interruptCode"]...)
 	router.POST(options.BaseURL+"/code", wrapper.RunCode, options.OperationMiddlewares["runCode"]...)
 	router.POST(options.BaseURL+"/code/context", wrapper.CreateContext, options.OperationMiddlewares["createContext"]...)
@@ -4726,6 +4739,83 @@ func (response Ping400JSONResponse) VisitPingResponse(w http.ResponseWriter) err
 	return err
 }
 
+type ListPortsRequestObject struct {
+}
+
+type ListPortsResponseObject interface {
+	VisitListPortsResponse(w http.ResponseWriter) error
+}
+
+type ListPorts200JSONResponse ListeningPorts
+
+func (response ListPorts200JSONResponse) VisitListPortsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListPorts400JSONResponse struct{ UnknownParameterJSONResponse }
+
+func (response ListPorts400JSONResponse) VisitListPortsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListPorts401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response ListPorts401JSONResponse) VisitListPortsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListPorts500JSONResponse struct{ RuntimeErrorJSONResponse }
+
+func (response ListPorts500JSONResponse) VisitListPortsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListPorts503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response ListPorts503JSONResponse) VisitListPortsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type ListTerminalsRequestObject struct {
 }
 
@@ -5380,6 +5470,9 @@ type StrictServerInterface interface {
 	// Ping Check whether the daemon runs
 	// (GET /ping)
 	Ping(ctx context.Context, request PingRequestObject) (PingResponseObject, error)
+	// ListPorts List the TCP ports on which programs listen
+	// (GET /ports)
+	ListPorts(ctx context.Context, request ListPortsRequestObject) (ListPortsResponseObject, error)
 	// ListTerminals List the terminals
 	// (GET /pty)
 	ListTerminals(ctx context.Context, request ListTerminalsRequestObject) (ListTerminalsResponseObject, error)
@@ -6365,6 +6458,29 @@ func (sh *strictHandler) Ping(ctx echo.Context, params PingParams) error {
 		return err
 	} else if validResponse, ok := response.(PingResponseObject); ok {
 		return validResponse.VisitPingResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// ListPorts operation middleware
+func (sh *strictHandler) ListPorts(ctx echo.Context) error {
+	var request ListPortsRequestObject
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.ListPorts(ctx.Request().Context(), request.(ListPortsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListPorts")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(ListPortsResponseObject); ok {
+		return validResponse.VisitListPortsResponse(ctx.Response())
 	} else if response != nil {
 		return fmt.Errorf("unexpected response type: %T", response)
 	}

@@ -889,12 +889,22 @@ type Sandbox struct {
 	// Image A container image in a public or private registry.
 	Image Image `json:"image"`
 
+	// Limits The resource limits of a sandbox in numbers. One that is absent does not limit it; all are
+	// absent for a sandbox that was created before the service recorded them.
+	Limits *SandboxLimits `json:"limits,omitempty"`
+
 	// Metadata Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
 	// to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
 	// reserved. There are at most 256 tags.
 	//
 	// Example: {"name":"nightly-run","team":"research"}
 	Metadata Metadata `json:"metadata"`
+
+	// Owner The name of the API key that created the sandbox; absent where the service admits
+	// requests without a key.
+	//
+	// Example: ci
+	Owner *string `json:"owner,omitempty"`
 
 	// RuntimeClass The name of what runs the sandbox, such as a runtime with a kernel of its own. It is one of
 	// the `runtimeClasses` of `/v1/version`; without it the service's default runs the sandbox.
@@ -1014,6 +1024,25 @@ type SandboxEvent struct {
 	//
 	// Example: state
 	Type string `json:"type"`
+}
+
+// SandboxLimits The resource limits of a sandbox in numbers. One that is absent does not limit it; all are
+// absent for a sandbox that was created before the service recorded them.
+type SandboxLimits struct {
+	// CPUMillis Processor time, in thousandths of a core, rounded up.
+	//
+	// Example: 500
+	CPUMillis *int64 `json:"cpuMillis,omitempty"`
+
+	// Gpus GPUs; -1 is every one of the machine.
+	//
+	// Example: 1
+	Gpus *int `json:"gpus,omitempty"`
+
+	// MemoryBytes Memory, in bytes.
+	//
+	// Example: 536870912
+	MemoryBytes *int64 `json:"memoryBytes,omitempty"`
 }
 
 // SandboxList One page of sandboxes.

@@ -173,6 +173,7 @@ var execd = Contract{KeyHeader: "X-EXECD-ACCESS-TOKEN", Operations: []*Operation
 	{ID: "ping", Open: true, Parameters: []*Parameter{
 		{Name: "X-EXECD-CHALLENGE", In: "header", Schema: &Schema{Type: "string"}},
 	}},
+	{ID: "listPorts"},
 	{ID: "listTerminals"},
 	{ID: "startTerminal", Parameters: []*Parameter{
 		{Name: "Idempotency-Key", In: "header", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 255}},

@@ -108,7 +108,28 @@ func toSandbox(s lifecycle.Sandbox) gen.Sandbox {
 	if s.RuntimeClass != "" {
 		sandbox.RuntimeClass = &s.RuntimeClass
 	}
+	if s.Owner != "" {
+		sandbox.Owner = &s.Owner
+	}
+	if s.Limits != (lifecycle.Limits{}) {
+		sandbox.Limits = toSandboxLimits(s.Limits)
+	}
 	return sandbox
+}
+
+func toSandboxLimits(l lifecycle.Limits) *gen.SandboxLimits {
+	const nanosPerMilli = 1_000_000
+	limits := &gen.SandboxLimits{}
+	if l.NanoCPUs > 0 {
+		limits.CPUMillis = new((l.NanoCPUs + nanosPerMilli - 1) / nanosPerMilli)
+	}
+	if l.MemoryBytes > 0 {
+		limits.MemoryBytes = &l.MemoryBytes
+	}
+	if l.GPUs != 0 {
+		limits.Gpus = &l.GPUs
+	}
+	return limits
 }
 
 func toStatus(s lifecycle.Status) gen.SandboxStatus {

@@ -118,6 +118,7 @@ func (c *Console) Register(server *serve.Server) {
 	named := func(operation string) echo.MiddlewareFunc { return server.Named(operation, false) }
 	asset := server.Named("consoleAsset", true)
 	e.GET(home, c.showPage, asset)
+	e.GET(home+"/", func(ctx echo.Context) error { return ctx.Redirect(http.StatusPermanentRedirect, home) }, asset)
 	for _, at := range c.files.Paths() {
 		e.GET(at, echo.WrapHandler(c.files), asset)
 	}

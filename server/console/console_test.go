@@ -434,3 +434,17 @@ func TestPage(t *testing.T) {
 		t.Error("a service without keys asks for one")
 	}
 }
+
+// TestAddressWithASlash: what a user types with a slash at its end leads to the page.
+func TestAddressWithASlash(t *testing.T) {
+	t.Parallel()
+	s := start(t, console.Options{})
+	response, err := s.Client().Get(s.URL + "/console/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK || response.Request.URL.Path != "/console" {
+		t.Errorf("%s: %s", response.Request.URL, response.Status)
+	}
+}

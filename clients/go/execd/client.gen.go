@@ -489,6 +489,14 @@ type ClientInterface interface {
 	// Corresponds with GET /ping (the `Ping` operationId).
 	Ping(ctx context.Context, params *PingParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ListPorts List the TCP ports on which programs listen
+	//
+	// The daemon's own port is left out. The daemon reads at most 1 MiB of each table of the
+	// kernel, and returns at most 1000 ports.
+	//
+	// Corresponds with GET /ports (the `ListPorts` operationId).
+	ListPorts(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListTerminals List the terminals
 	//
 	// Corresponds with GET /pty (the `ListTerminals` operationId).
@@ -1332,6 +1340,24 @@ func (c *Client) WatchMetrics(ctx context.Context, reqEditors ...RequestEditorFn
 // Corresponds with GET /ping (the `Ping` operationId).
 func (c *Client) Ping(ctx context.Context, params *PingParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewPingRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListPorts List the TCP ports on which programs listen
+//
+// The daemon's own port is left out. The daemon reads at most 1 MiB of each table of the
+// kernel, and returns at most 1000 ports.
+//
+// Corresponds with GET /ports (the `ListPorts` operationId).
+func (c *Client) ListPorts(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListPortsRequest(c.Server)
 	if err != nil {
 		return nil, err
 	}
@@ -3049,6 +3075,33 @@ func NewPingRequest(server string, params *PingParams) (*http.Request, error) {
 	return req, nil
 }
 
+// NewListPortsRequest constructs an http.Request for the ListPorts method
+func NewListPortsRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/ports")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewListTerminalsRequest constructs an http.Request for the ListTerminals method
 func NewListTerminalsRequest(server string) (*http.Request, error) {
 	var err error
@@ -3755,6 +3808,16 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /ping (the `Ping` operationId).
 	PingWithResponse(ctx context.Context, params *PingParams, reqEditors ...RequestEditorFn) (*PingResponse, error)
+
+	// ListPortsWithResponse List the TCP ports on which programs listen
+	//
+	// The daemon's own port is left out. The daemon reads at most 1 MiB of each table of the
+	// kernel, and returns at most 1000 ports.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /ports (the `ListPorts` operationId).
+	ListPortsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListPortsResponse, error)
 
 	// ListTerminalsWithResponse List the terminals
 	//
@@ -6416,6 +6479,75 @@ func (r PingResponse) ContentType() string {
 	return ""
 }
 
+type ListPortsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ListeningPorts
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *UnknownParameter
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *RuntimeError
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListPortsResponse) GetJSON200() *ListeningPorts {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r ListPortsResponse) GetJSON400() *UnknownParameter {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r ListPortsResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r ListPortsResponse) GetJSON500() *RuntimeError {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r ListPortsResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r ListPortsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListPortsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListPortsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListPortsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type ListTerminalsResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -7545,6 +7677,22 @@ func (c *ClientWithResponses) PingWithResponse(ctx context.Context, params *Ping
 		return nil, err
 	}
 	return ParsePingResponse(rsp)
+}
+
+// ListPortsWithResponse List the TCP ports on which programs listen
+//
+// The daemon's own port is left out. The daemon reads at most 1 MiB of each table of the
+// kernel, and returns at most 1000 ports.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /ports (the `ListPorts` operationId).
+func (c *ClientWithResponses) ListPortsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListPortsResponse, error) {
+	rsp, err := c.ListPorts(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListPortsResponse(rsp)
 }
 
 // ListTerminalsWithResponse List the terminals
@@ -9865,6 +10013,60 @@ func ParsePingResponse(rsp *http.Response) (*PingResponse, error) {
 			headers.XEXECDPROOF = &value
 		}
 		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListPortsResponse parses an HTTP response from a ListPortsWithResponse call
+func ParseListPortsResponse(rsp *http.Response) (*ListPortsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListPortsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ListeningPorts
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest UnknownParameter
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest RuntimeError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
 	}
 
 	return response, nil

@@ -243,9 +243,9 @@ display(HTML('<script>window.hurt = 1</script><table><tr><td onclick="x" style="
 		t.Errorf("the page shows %q for a policy that was not applied", shown)
 	}
 	cut([]*network.Conditions{}...)
-	b.visit(t, at+"/ports", there("#port"))
-	b.enter(t, "#port", "8000")
-	b.settled(t, "form .primary", there("td a"))
+	b.visit(t, at+"/ports", there("[aria-label='Make a link to port 8000']"))
+	b.until(t, `document.querySelector('.listening').innerText.includes('python3')`)
+	b.settled(t, "[aria-label='Make a link to port 8000']", there("td a"))
 	link := evaluate[string](t, b, "document.querySelector('td a').href")
 	if answer, err := http.Get(link); err != nil || answer.StatusCode != http.StatusOK {
 		t.Errorf("the link %s gives %v, %v", link, answer, err)
@@ -342,10 +342,10 @@ func TestConsoleRoles(t *testing.T) {
 	buttons := func(without string) string {
 		return evaluate[string](t, b, fmt.Sprintf(
 			`[...document.querySelectorAll('main :is(button, .button, input, select, textarea)')]
-				.map((e) => e.innerText || e.type).filter((text) => text !== %q).join(' ')`,
+				.filter((e) => e.checkVisibility()).map((e) => e.innerText || e.type).filter((text) => text !== %q).join(' ')`,
 			without))
 	}
-	if got := buttons(""); got != "search All 1 Running 1" {
+	if got := buttons(""); got != "search Not ended 1 Ended 0 All 1 Running 1 State Name Owner Image CPU Memory Created ↓ Ends in" {
 		t.Errorf("a viewer's overview has %q", got)
 	}
 	// Of what is on a tab a viewer may use what only reads.

@@ -78,3 +78,54 @@ func TestConsoleCellsGoOnWhenHidden(t *testing.T) {
 	box.Want(t, "cat /tmp/second", "ran")
 	b.unexpected(t)
 }
+
+// TestConsoleNotebookFiles: a notebook is saved into the sandbox as a file that nbformat accepts, and
+// opened again with its results and with cells that have no code.
+func TestConsoleNotebookFiles(t *testing.T) {
+	t.Parallel()
+	s := startWithPython(t, lives.Plan{})
+	id := s.Running(t, lives.Request(pythonImage, "sleep", "1000"))
+	box := s.Enter(t, id)
+	b := console(t, s, s.URL, lives.AdminKey)
+	b.visit(t, "#/sandboxes/"+id+"/notebook", there("article textarea"))
+	b.enter(t, "article textarea", "print('printed')\n6 * 7")
+	b.settled(t, "article .tools button", there("article[data-status=done]"))
+	b.until(t, says("not saved"))
+	b.run(t, clicked("Save…"))
+	b.until(t, there("dialog #path"))
+	b.run(t, "document.getElementById('path').value = '/tmp/made.ipynb'")
+	b.settled(t, "dialog .primary", "!"+there("dialog"))
+	b.until(t, says("/tmp/made.ipynb")+" && !"+says("not saved"))
+	box.Want(t, `python3 -c '
+import nbformat
+book = nbformat.read("/tmp/made.ipynb", 4)
+nbformat.validate(book)
+cell, = book.cells
+print(cell.execution_count, cell.source.splitlines()[-1], cell.outputs[0].text.strip(), cell.outputs[1].data["text/plain"])
+book.cells.insert(0, nbformat.v4.new_markdown_cell("# A title"))
+nbformat.write(book, "/tmp/other.ipynb")'`, "1 6 * 7 printed 42\n")
+
+	b.run(t, clicked("Open…"))
+	b.until(t, there("dialog #path"))
+	b.run(t, "document.getElementById('path').value = '/tmp/other.ipynb'")
+	b.settled(t, "dialog .primary", "!"+there("dialog"))
+	b.until(t, "document.querySelector('article[data-source=markdown] textarea')?.value === '# A title'")
+	b.until(t, says("42"))
+	b.accessible(t, axe(t), "opened notebook")
+	b.enter(t, "article[data-source=markdown] textarea", "!")
+	b.until(t, says("not saved"))
+	b.run(t, clicked("Save"))
+	b.until(t, "!"+says("not saved"))
+	box.Want(t, `python3 -c '
+import nbformat
+book = nbformat.read("/tmp/other.ipynb", 4)
+nbformat.validate(book)
+print(*[c.cell_type for c in book.cells], "!" in book.cells[0].source, len(book.cells[1].outputs))'`, "markdown code True 2\n")
+
+	box.Upload(t, "/tmp/broken.ipynb", `{"nbformat": 3}`)
+	b.run(t, clicked("Open…"))
+	b.until(t, there("dialog #path"))
+	b.run(t, "document.getElementById('path').value = '/tmp/broken.ipynb'")
+	b.settled(t, "dialog .primary", says("no notebook of the format 4"))
+	b.unexpected(t, "404 (Not Found)")
+}

@@ -65,6 +65,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/ports": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the TCP ports on which programs listen
+         * @description The daemon's own port is left out. The daemon reads at most 1 MiB of each table of the
+         *     kernel, and returns at most 1000 ports.
+         */
+        get: operations["listPorts"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/code": {
         parameters: {
             query?: never;
@@ -796,6 +817,39 @@ export interface components {
              * @example 1767366245000
              */
             timestamp: number;
+        };
+        /** @description TCP ports on which programs of the sandbox listen. */
+        ListeningPorts: {
+            /** @description The ports. */
+            items: components["schemas"]["ListeningPort"][];
+            /**
+             * @description Whether the sandbox may have more ports than the answer.
+             * @example false
+             */
+            truncated: boolean;
+        };
+        /** @description A TCP port on which a program listens. */
+        ListeningPort: {
+            /**
+             * @description The number of the port.
+             * @example 8000
+             */
+            port: number;
+            /**
+             * @description The local addresses on which programs listen; `0.0.0.0` and `::` mean all. Paths below
+             *     `/proxy/{port}` reach those on the loopback interface.
+             */
+            addresses: string[];
+            /**
+             * @description A process that holds the socket; absent where the daemon cannot find one.
+             * @example 42
+             */
+            pid?: number;
+            /**
+             * @description The name of that process, at most 15 bytes, as the process itself has set it.
+             * @example python3
+             */
+            program?: string;
         };
         /**
          * @description The id of a command, as its `init` event or the background answer gave it.
@@ -1808,6 +1862,30 @@ export interface operations {
                 content: {
                     /** @example data: {"cpu_count":2,"cpu_used_pct":12.5,"mem_total_mib":512,"mem_used_mib":48.2,"timestamp":1767366245000} */
                     "text/event-stream": components["schemas"]["EventStream"];
+                };
+            };
+            400: components["responses"]["UnknownParameter"];
+            401: components["responses"]["Unauthorized"];
+            500: components["responses"]["RuntimeError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    listPorts: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The ports, in ascending order. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ListeningPorts"];
                 };
             };
             400: components["responses"]["UnknownParameter"];

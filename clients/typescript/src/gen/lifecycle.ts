@@ -1306,6 +1306,36 @@ export interface components {
             createdAt: string;
             extensions?: components["schemas"]["SentExtensions"];
             runtimeClass?: components["schemas"]["RuntimeClass"];
+            /**
+             * @description The name of the API key that created the sandbox; absent where the service admits
+             *     requests without a key.
+             * @example ci
+             */
+            owner?: string;
+            limits?: components["schemas"]["SandboxLimits"];
+        };
+        /**
+         * @description The resource limits of a sandbox in numbers. One that is absent does not limit it; all are
+         *     absent for a sandbox that was created before the service recorded them.
+         */
+        SandboxLimits: {
+            /**
+             * Format: int64
+             * @description Processor time, in thousandths of a core, rounded up.
+             * @example 500
+             */
+            cpuMillis?: number;
+            /**
+             * Format: int64
+             * @description Memory, in bytes.
+             * @example 536870912
+             */
+            memoryBytes?: number;
+            /**
+             * @description GPUs; -1 is every one of the machine.
+             * @example 1
+             */
+            gpus?: number;
         };
         /**
          * @description What a key may do - `admin` everything, `user` everything with its own sandboxes,

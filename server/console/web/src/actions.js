@@ -20,7 +20,8 @@ export function ActionButtons({ sandbox, small = false, onDelete }) {
       onClick=${() => { if (!busy && action) run(() => call('POST', `${path}/${action}`)); }}>${label}</button>`}
     ${!over && !small && html`<button type="button" aria-label=${`Renew ${name}`} onClick=${() => ask('renew')}>Renew…</button>`}
     ${!over && html`<button type="button" class="danger" aria-label=${`Delete ${name}`} onClick=${onDelete ?? (() => ask('delete'))}>Delete…</button>`}
-    ${error && html`<${Modal} title="That did not work" onClose=${clear}>
+    ${(state === 'Failed' || state === 'Terminated') && html`<a class="button" aria-label=${`Create ${name} again`} href=${`#/new/${id}`}>Again…</a>`}
+    ${error && html`<${Modal} title="The request failed" onClose=${clear}>
       <${Problem} error=${error} />
       <div class="actions"><button type="button" autofocus onClick=${clear}>Close</button></div>
     <//>`}
@@ -37,6 +38,14 @@ export function Delete({ sandbox, onClose }) {
 
 const steps = [['15 minutes', 900], ['1 hour', 3600], ['4 hours', 14400], ['12 hours', 43200], ['24 hours', 86400]];
 
+/** LifeChoice asks for how long a sandbox is to stay. */
+export function LifeChoice({ seconds, onChange }) {
+  return html`<label for="renew">Time until the end, from now</label>
+    <select id="renew" autofocus onChange=${(event) => onChange(Number(event.target.value))}>
+      ${steps.map(([label, value]) => html`<option value=${value} selected=${value === seconds}>${label}</option>`)}
+    </select>`;
+}
+
 function Renew({ sandbox, onClose }) {
   const [busy, run, error] = useAction();
   const [seconds, setSeconds] = useState(3600);
@@ -51,10 +60,7 @@ function Renew({ sandbox, onClose }) {
   return html`<${Modal} title=${`Renew ${nameOf(sandbox)}`} onClose=${onClose}>
     <form onSubmit=${submit}>
       <p>It ends ${moment(sandbox.expiresAt)}.</p>
-      <label for="renew">Let it live, from now</label>
-      <select id="renew" autofocus onChange=${(event) => setSeconds(Number(event.target.value))}>
-        ${steps.map(([label, value]) => html`<option value=${value} selected=${value === seconds}>${label}</option>`)}
-      </select>
+      <${LifeChoice} seconds=${seconds} onChange=${setSeconds} />
       <p class="dim">Until ${moment(until)}</p>
       <${Problem} error=${error} />
       <div class="actions"><button type="button" onClick=${onClose}>Cancel</button><button class="primary" disabled=${busy}>Renew</button></div>

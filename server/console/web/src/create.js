@@ -1,6 +1,8 @@
 // The form for a new sandbox. Its rules are those of the contract, which contract.js repeats and a test compares.
 import { useEffect, useRef, useState } from 'preact/hooks';
+import { remember, useAgain } from './again.js';
 import { call } from './api.js';
+import { ByCode } from './bycode.js';
 import { limits } from './contract.js';
 import { store } from './store.js';
 import { words } from './words.js';
@@ -78,10 +80,12 @@ function useChoices() {
   return { classes, images: [...new Set([...stored, ...used])].sort() };
 }
 
-export function Create() {
+/** Create is the form; again is the id of the ended sandbox whose request it begins with, if any. */
+export function Create({ again }) {
   const [busy, run, error] = useAction();
   const [wrong, setWrong] = useState(null);
   const { classes, images } = useChoices();
+  const { form: formRef, note } = useAgain(again, classes);
   const sent = useRef({});
   useEffect(() => { document.title = 'New sandbox · Sandboxes'; }, []);
   const submit = (event) => {
@@ -95,6 +99,7 @@ export function Create() {
         // A create that is repeated because its answer was lost makes no second sandbox.
         if (sent.current.text !== text) sent.current = { text, key: crypto.getRandomValues(new Uint32Array(4)).join('-') };
         const { id } = await call('POST', '/v1/sandboxes', body, { headers: { 'Idempotency-Key': sent.current.key } });
+        remember(id, body);
         location.hash = `#/sandboxes/${id}`;
       } catch (failure) {
         const at = failure.message.replace(/^resourceLimits\./, 'resourceLimits/');
@@ -117,7 +122,8 @@ export function Create() {
     <textarea id=${`f-${name}`} name=${name} class="code" rows="3" spellcheck=${false} placeholder=${placeholder} aria-describedby=${help ? `h-${name}` : undefined} aria-invalid=${wrong === name ? 'true' : undefined}></textarea>
     ${help && html`<p class="dim" id=${`h-${name}`}>${help}</p>`}</div>`;
   return html`<div class="head"><h1>New sandbox</h1></div>
-    <form class="create" onSubmit=${submit}>
+    ${note}
+    <form class="create" ref=${formRef} onSubmit=${submit}>
       ${field('uri', 'Image', { required: true, placeholder: 'python:3.12', list: 'images' })}
       <datalist id="images">${images.map((name) => html`<option key=${name} value=${name} />`)}</datalist>
       ${field('entrypoint', 'Entrypoint', { required: true, defaultValue: '/opt/sandbox/execd-init idle' }, 'The program and its arguments, with quotes as in a shell; nothing is expanded. The sandbox ends with it. What stands here is in every sandbox and does nothing.')}
@@ -151,5 +157,6 @@ export function Create() {
       </details>
       <${Problem} error=${error} />
       <div class="actions"><a class="button" href="#/">Cancel</a><button class="primary" disabled=${busy}>Create</button></div>
-    </form>`;
+    </form>
+    <${ByCode} of="new" />`;
 }

@@ -1,6 +1,7 @@
 // One sandbox.
 import { useEffect, useState } from 'preact/hooks';
 import { ActionButtons } from './actions.js';
+import { ByCode } from './bycode.js';
 import { Charts } from './charts.js';
 import { Files } from './files.js';
 import { Logs } from './logs.js';
@@ -48,16 +49,19 @@ export function Detail({ id, tab }) {
     <${Tabs} label="Parts of the sandbox" tabs=${allowed} current=${current.id} onSelect=${(to) => { location.hash = `#/sandboxes/${id}/${to}`; }} />
     <section role="tabpanel" id=${`panel-${current.id}`} aria-labelledby=${`tab-${current.id}`} class="panel">
       <${current.page} key=${current.id} sandbox=${sandbox} />
+      <${ByCode} of=${current.id} values=${{ id }} />
     </section>`;
 }
 
 function Summary({ sandbox }) {
-  const { id, image, status, createdAt, expiresAt, entrypoint, metadata } = sandbox;
+  const { id, image, status, createdAt, expiresAt, entrypoint, metadata, owner, runtimeClass } = sandbox;
   const tags = Object.entries(metadata ?? {});
   return html`${mayChange() && html`<${Charts} sandbox=${sandbox} />`}
     <dl class="facts">
       <dt>Id</dt><dd><code>${id}</code> <${Copy} text=${id} label="Copy the id" /></dd>
       <dt>Image</dt><dd><code>${image.uri}</code></dd>
+      ${owner && html`<dt>Owner</dt><dd>${owner}</dd>`}
+      ${runtimeClass && html`<dt>Runtime class</dt><dd>${runtimeClass}</dd>`}
       <dt>Entrypoint</dt><dd><code>${JSON.stringify(entrypoint)}</code></dd>
       <dt>State</dt><dd>${status.state} since ${moment(status.lastTransitionAt)}</dd>
       <dt>Reason</dt><dd><code>${status.reason}</code> ${status.state !== 'Failed' && status.message}</dd>

@@ -1,6 +1,7 @@
 // One file: its text to edit, or its picture.
 import { useEffect, useReducer, useRef, useState } from 'preact/hooks';
 import { ApiError, daemon, request, upload } from './api.js';
+import { wanted } from './bookfile.js';
 import { drafts, keyOf } from './drafts.js';
 import { base } from './path.js';
 import { bytes, Confirm, Empty, html, Problem, useAction } from './ui.js';
@@ -108,6 +109,7 @@ export function Editor({ id, file, onClose, onDownload }) {
       <span class="dim">${draft ? 'not saved' : content && bytes(content.size ?? file.size)}</span>
       <span class="space"></span>
       ${content?.text !== undefined && html`<button type="button" class="primary" disabled=${busy || !draft} onClick=${save}>Save</button>`}
+      ${file.path.endsWith('.ipynb') && html`<button type="button" onClick=${() => { wanted.set(id, file.path); location.hash = `#/sandboxes/${id}/notebook`; }}>Open as a notebook</button>`}
       <button type="button" onClick=${onDownload}>Download</button>
     </div>
     <${Problem} error=${failed ?? error} />

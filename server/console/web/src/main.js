@@ -3,12 +3,14 @@ import { render } from 'preact';
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { Create } from './create.js';
 import { Detail } from './detail.js';
+import { Images } from './images.js';
+import { Keys } from './keys.js';
 import { Overview } from './overview.js';
 import { SignIn } from './signin.js';
 import { leave, mayChange, start, useStore } from './store.js';
-import { html, Modal, moment, Problem, useAction } from './ui.js';
+import { clock, html, Modal, moment, Problem, useAction, useTick } from './ui.js';
 
-/** route reads the part of the URL that says what is shown: #/, #/new or #/sandboxes/ID/TAB. */
+/** route reads the part of the URL that says what is shown: #/, #/new, #/new/ID (like an ended sandbox), #/images, #/keys or #/sandboxes/ID/TAB. */
 function route() {
   let parts;
   try {
@@ -17,7 +19,8 @@ function route() {
     parts = [];
   }
   const [, first, id, tab] = parts;
-  if (first === 'new') return { page: 'new' };
+  if (first === 'new') return { page: 'new', id };
+  if (first === 'images' || first === 'keys') return { page: first };
   if (first === 'sandboxes' && id) return { page: 'sandbox', id, tab };
   return { page: 'overview' };
 }
@@ -50,34 +53,48 @@ function useKeys(onHelp) {
   }, []);
 }
 
-function Keys({ onClose }) {
+function Shortcuts({ onClose }) {
   const keys = [['o', 'Overview'], ['n', 'New sandbox'], ['/', 'Search the sandboxes'], ['← →', 'Move between tabs'],
     ['Ctrl Enter', 'Run a cell'], ['Shift Enter', 'Run a cell and go to the next'], ['Ctrl S', 'Save a file'], ['Shift Esc', 'Leave the terminal'], ['Esc', 'Close a dialog']];
-  return html`<${Modal} title="Keys" onClose=${onClose}>
+  return html`<${Modal} title="Keyboard" onClose=${onClose}>
     <dl class="facts">${keys.filter(([key]) => key !== 'n' || mayChange()).map(([key, what]) => html`<dt><kbd>${key}</kbd></dt><dd>${what}</dd>`)}</dl>
     <div class="actions"><button type="button" autofocus onClick=${onClose}>Close</button></div>
   <//>`;
 }
 
-function Bar({ onHelp }) {
+const patience = 1500; // ms without the service until the page says so: a reverse proxy that is restarted takes less
+
+/** Lost says that the service does not answer, and from when what is shown is. */
+function Lost() {
+  const { lostAt, loaded } = useStore();
+  useTick();
+  if (!lostAt || Date.now() - lostAt < patience) return null;
+  return html`<div class="lost" role="alert"><b>The service does not answer.</b>
+    ${loaded && html` What this page shows is from ${clock(lostAt).slice(0, 8)} and may have changed since.`} The page tries again by itself.</div>`;
+}
+
+function Bar({ at, onHelp }) {
   const { session, live, loaded, keyRequired } = useStore();
   const [, run, error] = useAction();
   return html`<header class="bar">
     <a class="brand" href="#/">Sandboxes</a>
+    ${session.role === 'admin' && html`<nav aria-label="Pages">${['images', 'keys'].map((page) => html`<a key=${page} href=${`#/${page}`} aria-current=${at.page === page ? 'page' : undefined}>${page === 'images' ? 'Images' : 'API keys'}</a>`)}</nav>`}
     <span class="live" role="status">${live ? 'Live' : loaded ? 'Reconnecting…' : 'Connecting…'}</span>
     <span class="space"></span>
     <span class="who" title=${`The session ends ${moment(session.expiresAt)}`}>${session.name || 'no key'} <span class="role">${session.role}</span></span>
     <a href="/docs" target="_blank" rel="noopener">API</a>
-    <button type="button" class="quiet" aria-label="Keys" onClick=${onHelp}>?</button>
+    <button type="button" class="quiet" aria-label="Keyboard" onClick=${onHelp}>?</button>
     ${keyRequired && html`<button type="button" class="quiet" onClick=${() => run(leave)}>Sign out</button>`}
     <${Problem} error=${error} />
+    <${Lost} />
   </header>`;
 }
 
 function App() {
   const { session } = useStore();
   const wanted = useRoute();
-  const at = wanted.page === 'new' && session && !mayChange() ? { page: 'overview' } : wanted;
+  const mayNot = session && ((wanted.page === 'new' && !mayChange()) || (['images', 'keys'].includes(wanted.page) && session.role !== 'admin'));
+  const at = mayNot ? { page: 'overview' } : wanted;
   const [help, setHelp] = useState(false);
   const main = useRef();
   useKeys(() => setHelp(true));
@@ -86,13 +103,15 @@ function App() {
   if (session === null) return html`<${SignIn} />`;
   return html`
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); main.current.focus(); }}>Skip to the content</a>
-    <${Bar} onHelp=${() => setHelp(true)} />
+    <${Bar} at=${at} onHelp=${() => setHelp(true)} />
     <main id="main" ref=${main} tabindex="-1">
       ${at.page === 'overview' && html`<${Overview} />`}
-      ${at.page === 'new' && html`<${Create} />`}
+      ${at.page === 'new' && html`<${Create} key=${at.id} again=${at.id} />`}
+      ${at.page === 'images' && html`<${Images} />`}
+      ${at.page === 'keys' && html`<${Keys} />`}
       ${at.page === 'sandbox' && html`<${Detail} key=${at.id} id=${at.id} tab=${at.tab} />`}
     </main>
-    ${help && html`<${Keys} onClose=${() => setHelp(false)} />`}`;
+    ${help && html`<${Shortcuts} onClose=${() => setHelp(false)} />`}`;
 }
 
 render(html`<${App} />`, document.getElementById('console'));

@@ -15,8 +15,10 @@ export function Network({ sandbox: { id, status: { state } } }) {
   const readable = state === 'Running' || state === 'Paused';
   useEffect(() => {
     setFailed(null);
-    call('GET', path).then(setPolicy, setFailed);
+    if (readable) call('GET', path).then(setPolicy, setFailed);
   }, [id, readable]);
+  if (!readable && !policy) return html`<p class="note" role="status">The sandbox is ${state}. The network policy of a sandbox can be read while it is Running or Paused.</p>`;
+  if (failed?.status === 409 && failed.message.includes('no egress sidecar')) return html`<${NoPolicy} message=${failed.message} />`;
   if (failed) return html`<${Problem} error=${failed} />`;
   if (!policy) return html`<${Empty}>Loading…<//>`;
   const replace = (next) => run(async () => setPolicy(await call('PUT', path, next)));
@@ -32,6 +34,7 @@ export function Network({ sandbox: { id, status: { state } } }) {
   };
   return html`<${Problem} error=${error} />
     <h2>Policy</h2>
+    <p>${inWords(policy, rules)}</p>
     ${mayChange() ? html`<div class="row">
       <label for="default">What no rule matches</label>
       <select id="default" value=${policy.defaultAction ?? 'allow'} disabled=${busy} onChange=${(event) => replace({ ...policy, defaultAction: event.target.value })}>
@@ -54,6 +57,25 @@ export function Network({ sandbox: { id, status: { state } } }) {
       <p>It denies by default, and takes the place of the policy.</p>
       ${proposal.egress?.length ? html`<${Rules} rules=${proposal.egress} />` : html`<${Empty}>Nothing was seen: it would allow nothing.<//>`}
     <//>`}`;
+}
+
+/** inWords says what a policy permits. */
+function inWords({ defaultAction = 'allow', dryRun }, rules) {
+  const allows = rules.some(({ action }) => action === 'allow');
+  const denies = rules.some(({ action }) => action === 'deny');
+  const effect = defaultAction === 'deny' ?
+    (allows ? 'The sandbox reaches only what a rule allows.' : 'The sandbox reaches nothing outside of it.') :
+    (denies ? 'The sandbox reaches everything but what a rule denies.' : 'There is no policy that restricts the sandbox: it reaches everything that the network of its host does.');
+  return dryRun ? `Dry run: the service records decisions and lets everything pass. Without it: ${effect}` : effect;
+}
+
+/** NoPolicy explains a sandbox that cannot have a policy. */
+function NoPolicy({ message }) {
+  return html`<div class="note"><p><b>This sandbox has no network policy, and cannot get one.</b> It reaches everything that the network of its host does,
+      and its connections are not recorded.</p>
+    <p>A policy needs a filter beside the sandbox, which the service starts when it creates one. For the next sandboxes: set <code>egress.image</code> in the
+      configuration of the service, with a network mode other than <code>host</code>; then create a sandbox with a policy, or add one on this page.</p>
+    <p class="dim">The service: ${message}</p></div>`;
 }
 
 function Rules({ rules, remove, busy }) {

@@ -1,17 +1,18 @@
 // Cells of code, run in contexts of the sandbox.
 import { useEffect, useReducer, useState } from 'preact/hooks';
 import { call, daemon, follow } from './api.js';
+import { BookFile } from './bookfile.js';
+import { freshCell as fresh, languages } from './ipynb.js';
 import { Output, append } from './output.js';
 import { unusable } from './state.js';
 import { html, Problem, useAction } from './ui.js';
 
-const languages = ['python', 'bash', 'javascript', 'typescript', 'java', 'go'];
 const notebooks = new Map(); // by sandbox: cells outlive the tab that shows them
 
-let next = 1;
-const fresh = () => ({ key: next++, code: '', outputs: [], size: 0, status: '', count: null, execution: null });
-
 const active = ({ status }) => ['queued', 'waiting', 'running'].includes(status);
+
+// A notebook that was opened from a file or saved into one is lost with the page, unlike the file.
+addEventListener('beforeunload', (event) => { if ([...notebooks.values()].some(({ dirty, path }) => dirty && path)) event.preventDefault(); });
 
 function notebookOf(id) {
   if (!notebooks.has(id)) notebooks.set(id, { cells: [fresh()], language: 'python', context: '', listeners: new Set() });
@@ -30,11 +31,15 @@ export function Notebook({ sandbox }) {
     return () => book.listeners.delete(again);
   }, [id]);
   const changed = () => book.listeners.forEach((listener) => listener());
+  const edited = () => {
+    book.dirty = true;
+    changed();
+  };
   const list = async () => setContexts(await call('GET', daemon(id, `/code/contexts?language=${book.language}`)));
   useEffect(() => { if (!reason) run(list); }, [id, book.language, Boolean(reason)]);
   const choose = (language) => {
     Object.assign(book, { language, context: '' });
-    changed();
+    edited();
   };
   const begin = async () => {
     const { id: made } = await call('POST', daemon(id, '/code/context'), { language: book.language });
@@ -46,7 +51,7 @@ export function Notebook({ sandbox }) {
     const before = book.turn;
     const wanted = {};
     Object.assign(cell, { outputs: [], size: 0, status: 'queued', count: null, execution: null, wanted });
-    changed();
+    edited();
     book.turn = run(async () => {
       await before;
       if (cell.wanted === wanted) await perform(cell);
@@ -69,7 +74,7 @@ export function Notebook({ sandbox }) {
         case 'execution_count': Object.assign(cell, { count: event.execution_count, status: 'running' }); break;
         case 'execution_complete': Object.assign(cell, { status: 'done', count: event.execution_count ?? cell.count, took: event.execution_time }); break;
         case 'error':
-          append(cell, { kind: 'error', text: [...(event.error.traceback.length ? event.error.traceback : [`${event.error.ename}: ${event.error.evalue}`])].join('\n') });
+          append(cell, { kind: 'error', ename: event.error.ename, evalue: event.error.evalue, text: [...(event.error.traceback.length ? event.error.traceback : [`${event.error.ename}: ${event.error.evalue}`])].join('\n') });
           Object.assign(cell, { status: 'failed', took: event.execution_time });
           break;
         case 'stdout':
@@ -109,21 +114,22 @@ export function Notebook({ sandbox }) {
   const keys = (event, cell) => {
     if (event.key !== 'Enter' || !(event.ctrlKey || event.metaKey || event.shiftKey)) return;
     event.preventDefault();
-    if (!reason && !active(cell)) execute(cell);
+    if (!reason && !active(cell) && cell.source === 'code') execute(cell);
     if (event.shiftKey) {
       const at = book.cells.indexOf(cell);
       if (at === book.cells.length - 1) book.cells.push(fresh());
-      changed();
+      edited();
       setTimeout(() => document.getElementById(`cell-${book.cells[at + 1].key}`)?.focus());
     }
   };
   const drop = (cell) => {
     book.cells = book.cells.filter((each) => each !== cell);
     if (!book.cells.length) book.cells.push(fresh());
-    changed();
+    edited();
   };
   const listed = contexts.some((context) => context.id === book.context);
   return html`${reason && html`<p class="note" role="status">${reason}</p>`}
+    <${BookFile} id=${id} book=${book} reason=${reason} active=${book.cells.some(active)} changed=${changed} />
     <div class="row">
       <label for="language">Language</label>
       <select id="language" onChange=${(event) => choose(event.target.value)}>${languages.map((name) => html`<option selected=${name === book.language}>${name}</option>`)}</select>
@@ -142,19 +148,20 @@ export function Notebook({ sandbox }) {
     </div>
     <${Problem} error=${error} />
     ${book.cells.map((cell, i) => html`<${Cell} key=${cell.key} cell=${cell} index=${i} reason=${reason}
-      onCode=${(code) => { cell.code = code; changed(); }} onKey=${keys} onRun=${() => execute(cell)} onDrop=${() => drop(cell)}
+      onCode=${(code) => { cell.code = code; edited(); }} onKey=${keys} onRun=${() => execute(cell)} onDrop=${() => drop(cell)}
       onInterrupt=${() => interrupt(cell)} />`)}
-    <p><button type="button" onClick=${() => { book.cells.push(fresh()); changed(); }}>Add a cell</button></p>`;
+    <p><button type="button" onClick=${() => { book.cells.push(fresh()); edited(); }}>Add a cell</button></p>`;
 }
 
 function Cell({ cell, index, reason, onCode, onKey, onRun, onDrop, onInterrupt }) {
-  return html`<article class="cell" data-status=${cell.status} aria-label=${`Cell ${index + 1}`}>
+  const isCode = cell.source === 'code';
+  return html`<article class="cell" data-source=${cell.source} data-status=${cell.status} aria-label=${`Cell ${index + 1}`}>
     <div class="source">
-      <span class="count" aria-hidden="true">[${active(cell) ? '*' : cell.count ?? ' '}]</span>
-      <textarea id=${`cell-${cell.key}`} class="code" aria-label=${`Code of cell ${index + 1}`} spellcheck=${false} rows=${Math.min(24, Math.max(2, cell.code.split('\n').length))} value=${cell.code}
+      <span class="count" aria-hidden="true">${isCode ? `[${active(cell) ? '*' : cell.count ?? ' '}]` : '   '}</span>
+      <textarea id=${`cell-${cell.key}`} class="code" aria-label=${`${isCode ? 'Code' : 'Text'} of cell ${index + 1}`} spellcheck=${false} rows=${Math.min(24, Math.max(2, cell.code.split('\n').length))} value=${cell.code}
         onInput=${(event) => onCode(event.target.value)} onKeyDown=${(event) => onKey(event, cell)}></textarea>
       <div class="tools">
-        ${active(cell) ? html`<button type="button" disabled=${cell.status !== 'queued' && (!cell.execution || Boolean(reason))} onClick=${onInterrupt}>Interrupt</button>` :
+        ${!isCode ? html`<span class="dim">${cell.source}</span>` : active(cell) ? html`<button type="button" disabled=${cell.status !== 'queued' && (!cell.execution || Boolean(reason))} onClick=${onInterrupt}>Interrupt</button>` :
     html`<button type="button" disabled=${Boolean(reason)} onClick=${onRun} aria-label=${`Run cell ${index + 1}`}>Run</button>`}
         <button type="button" class="quiet" disabled=${active(cell)} onClick=${onDrop} aria-label=${`Remove cell ${index + 1}`}>Remove</button>
       </div>

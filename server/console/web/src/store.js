@@ -11,6 +11,7 @@ export const store = {
   sandboxes: new Map(),
   loaded: false,
   live: false,
+  lostAt: null, // since when the service does not answer, ms
   error: null,
 };
 
@@ -53,7 +54,7 @@ function begin(session) {
     store.session = session;
     return changed();
   }
-  Object.assign(store, { session, ended: null, sandboxes: new Map(), loaded: false, live: false, error: null });
+  Object.assign(store, { session, ended: null, sandboxes: new Map(), loaded: false, live: false, lostAt: null, error: null });
   following?.abort();
   following = new AbortController();
   followAll(following.signal).catch((error) => {
@@ -68,7 +69,7 @@ function begin(session) {
 function end(reason) {
   following?.abort();
   actAs(null);
-  Object.assign(store, { session: null, ended: reason, sandboxes: new Map(), loaded: false, live: false, error: null });
+  Object.assign(store, { session: null, ended: reason, sandboxes: new Map(), loaded: false, live: false, lostAt: null, error: null });
   changed();
 }
 
@@ -137,8 +138,10 @@ async function followAll(signal) {
   let known = false;
   await follow('/v1/events', {
     signal,
-    onLive(live) {
+    onLive(live, error) {
       store.live = live;
+      if (live) store.lostAt = null;
+      else if (error?.name !== 'HiddenError') store.lostAt ??= Date.now();
       changed();
       if (live && !known) {
         known = true;

@@ -265,6 +265,32 @@ class FileInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ListeningPort:
+    """A TCP port on which a program listens."""
+
+    addresses: Sequence[str]
+    """The local addresses on which programs listen; `0.0.0.0` and `::` mean all. Paths below
+    `/proxy/{port}` reach those on the loopback interface.
+    """
+    pid: int | None = None
+    """A process that holds the socket; absent where the daemon cannot find one."""
+    port: int
+    """The number of the port."""
+    program: str | None = None
+    """The name of that process, at most 15 bytes, as the process itself has set it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListeningPorts:
+    """TCP ports on which programs of the sandbox listen."""
+
+    items: Sequence[ListeningPort]
+    """The ports."""
+    truncated: bool
+    """Whether the sandbox may have more ports than the answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
     """Processor and memory use of the sandbox at one moment."""
 
@@ -871,6 +897,20 @@ def list_directory(
             ("depth", depth),
         ),
         answer=list[FileInfo],
+    )
+
+
+def list_ports(
+) -> Call[ListeningPorts]:
+    """List the TCP ports on which programs listen.
+
+    The daemon's own port is left out. The daemon reads at most 1 MiB of each table of the
+    kernel, and returns at most 1000 ports.
+    """
+    return Call(
+        method="GET",
+        path="/ports",
+        answer=ListeningPorts,
     )
 
 

@@ -647,10 +647,18 @@ class Sandbox:
     """The unique id of the sandbox."""
     image: Image
     """A container image in a public or private registry."""
+    limits: SandboxLimits | None = None
+    """The resource limits of a sandbox in numbers. One that is absent does not limit it; all are
+    absent for a sandbox that was created before the service recorded them.
+    """
     metadata: Mapping[str, str]
     """Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
     to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
     reserved. There are at most 256 tags.
+    """
+    owner: str | None = None
+    """The name of the API key that created the sandbox; absent where the service admits
+    requests without a key.
     """
     runtime_class: str | None = None
     """The name of what runs the sandbox, such as a runtime with a kernel of its own. It is one of
@@ -749,6 +757,25 @@ class SandboxEvent:
       database. Read the sandboxes themselves; the stream goes on from here.
     - `ping`: nothing happened. Its id is where the stream stands.
     """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxLimits:
+    """The resource limits of a sandbox in numbers. One that is absent does not limit it; all are
+    absent for a sandbox that was created before the service recorded them.
+    """
+
+    JSON_NAMES: ClassVar[Mapping[str, str]] = {
+        "cpu_millis": "cpuMillis",
+        "memory_bytes": "memoryBytes",
+    }
+
+    cpu_millis: int | None = None
+    """Processor time, in thousandths of a core, rounded up."""
+    gpus: int | None = None
+    """GPUs; -1 is every one of the machine."""
+    memory_bytes: int | None = None
+    """Memory, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
