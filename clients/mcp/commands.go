@@ -12,12 +12,13 @@ import (
 
 type commandInput struct {
 	boxInput
-	Command    string            `json:"command"`
-	Cwd        string            `json:"cwd,omitempty"`
-	Env        map[string]string `json:"env,omitempty"`
-	Wait       int               `json:"wait_seconds,omitempty" jsonschema:"answer at the latest after; default 45"`
-	Timeout    int               `json:"timeout_seconds,omitempty" jsonschema:"end it after; default 3600"`
-	Background bool              `json:"background,omitempty" jsonschema:"answer at once; for servers"`
+	Command string            `json:"command"`
+	Cwd     string            `json:"cwd,omitempty"`
+	Env     map[string]string `json:"env,omitempty"`
+
+	Wait       int  `json:"wait_seconds,omitempty" jsonschema:"answer at the latest after; default 45"`
+	Timeout    int  `json:"timeout_seconds,omitempty" jsonschema:"end it after; default 3600"`
+	Background bool `json:"background,omitempty" jsonschema:"answer at once; for servers"`
 }
 
 // commandOutput is what calls report of a command, or of the sandbox's own program, which has no id.

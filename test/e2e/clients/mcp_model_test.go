@@ -69,7 +69,8 @@ func TestModelKnowsToolsAlone(t *testing.T) {
 	if m.memory["text"] != "a note" {
 		t.Errorf("the file: %q", m.memory["text"])
 	}
-	found := m.does(task{"search files: find them by a glob", map[string]any{"path": "/work", "pattern": "*.html"}})
+	found := m.does(task{"search files: find them by a glob", map[string]any{
+		"path": "/work", "pattern": "*.html"}})
 	if fmt.Sprint(found["files"]) != "[map[path:/work/index.html size:6]]" {
 		t.Errorf("found: %v", found)
 	}
