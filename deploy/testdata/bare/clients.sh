@@ -2,7 +2,8 @@
 # one while a sandbox runs, and removed. $1 is the folder of the release, $2 names the data of this run, and $3 is what installs the package: pip,
 # npm or go. /srv/registry is what the registry serves, and has the versions 1.0.0 and 1.1.0.
 registry=http://127.0.0.1:8100
-export HOME=/run/home PROGRAM=/run/project/first
+# Python keeps what it has compiled beside the sources, which would change the files of the machine.
+export HOME=/run/home PROGRAM=/run/project/first PYTHONDONTWRITEBYTECODE=1
 mkdir -p "$HOME" /run/project
 cd /run/project
 
@@ -112,7 +113,7 @@ go_prepare() {
 go_install() { go get "sandbox.internal/clients/go@v$1" && go build -o first .; }
 go_use() { ./first "$@"; }
 go_version() { go list -m sandbox.internal/clients/go | sed 's/.* v//'; }
-go_remove() { go get sandbox.internal/clients/go@none; }
+go_remove() { rm first.go && go mod tidy; }
 go_left() { grep sandbox.internal go.mod; }
 
 registry_answers() { (: <>/dev/tcp/127.0.0.1/8100) 2>/dev/null; }
