@@ -42,7 +42,7 @@ func TestArchiveOnABareMachine(t *testing.T) {
 	equal(t, "the uninstall", snapshot(t, root), before)
 }
 
-// bareMachine returns the folder of a root file system: Debian with crun, nftables and iproute2.
+// bareMachine returns the folder of a root file system: Debian with crun, nftables, iproute2 and python3-venv.
 func bareMachine(t *testing.T) string {
 	t.Helper()
 	archive := filepath.Join(onlocal.Archives(), "host.tar")
@@ -111,10 +111,17 @@ func makeTree(t *testing.T, programs, tool, version, folder string) {
 // enter runs a script of testdata/bare on the machine in the folder.
 func enter(t *testing.T, root, script string, args ...string) {
 	t.Helper()
+	enterWith(t, root, nil, script, args...)
+}
+
+// enterWith is enter on a machine that shows folders of the host, each "FOLDER FOLDER-OF-THE-MACHINE", which it cannot change.
+func enterWith(t *testing.T, root string, folders []string, script string, args ...string) {
+	t.Helper()
 	inside := filepath.Join(bare, "enter.sh")
 	_ = read(t, inside) // makes it an input of this test
 	command := wait.Command(t, "unshare", append([]string{"--mount", "--pid", "--fork", "--kill-child", "--net", "--ipc", "--uts",
 		inside, root}, args...)...)
+	command.Env = append(os.Environ(), "FOLDERS="+strings.Join(folders, "\n"))
 	command.Stdin = strings.NewReader(read(t, filepath.Join(bare, "functions.sh")) + read(t, filepath.Join(bare, script)))
 	var output bytes.Buffer
 	command.Stdout, command.Stderr = &output, &output

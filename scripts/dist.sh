@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # Makes the archives of a release in dist/: for Linux what scripts/tree.sh makes, programs, images and install.sh; for macOS and Windows the
 # command line tool alone, with LICENSE and README.md; for Linux also a package for Debian and one for RPM, and what the programs are made of, as
-# CycloneDX JSON; the packages of the Python and the TypeScript client; and SHA256SUMS over all. Called by `make dist`.
+# CycloneDX JSON; the packages of the Python, the TypeScript and the Go client; and SHA256SUMS over all. Called by `make dist`.
 # MINISIGN_KEY is a file with a secret key of minisign, without a password: with it SHA256SUMS.minisig has the signature of SHA256SUMS.
 # deploy/release.env has what depends on the project's public home.
 # What is compiled is a clone of the commit HEAD: the Go tool stamps no worktree, and changes that are not committed are no release.
 # The version is what the Go tool stamps: the tag of the commit, else a pseudo-version. The same commit and the same Go make the same bytes.
-# PLATFORMS is what to make, e.g. "linux/amd64 windows/arm64 python typescript"; by default everything.
+# PLATFORMS is what to make, e.g. "linux/amd64 windows/arm64 python typescript go"; by default everything.
 set -euo pipefail
 shopt -s inherit_errexit
 cd "$(dirname "$0")/.."
 
-read -ra platforms <<<"${PLATFORMS:-linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64 python typescript}"
+read -ra platforms <<<"${PLATFORMS:-linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64 python typescript go}"
 
 say() { printf 'dist: %s\n' "$*"; }
 die() { printf 'dist: %s\n' "$*" >&2; exit 1; }
@@ -28,9 +28,10 @@ for platform in "${platforms[@]}"; do
 	case $platform in
 	linux/amd64 | linux/arm64 | darwin/amd64 | darwin/arm64) ;;
 	windows/amd64 | windows/arm64) command -v zip >/dev/null || die "zip is missing: install it" ;;
-	python) python=$(scripts/python.sh | tail -n 1) ;;
-	typescript) node=$(scripts/node.sh clients/typescript | tail -n 1) ;;
-	*) die "PLATFORMS: no platform $platform: linux, darwin or windows, /amd64 or /arm64; or python, or typescript" ;;
+	python) scripts/python.sh >/dev/null ;;
+	typescript) scripts/node.sh clients/typescript >/dev/null ;;
+	go) ;;
+	*) die "PLATFORMS: no platform $platform: linux, darwin or windows, /amd64 or /arm64; or python, typescript or go" ;;
 	esac
 done
 
@@ -55,34 +56,9 @@ if [[ " ${platforms[*]}" == *" linux/"* ]]; then
 	go -C "$work/source" build -trimpath -buildvcs=false -gcflags=all=-dwarf=false -ldflags '-s -w' -o "$work/sbom" ./deploy/release/sbom
 fi
 
-# package_python puts the wheel of the Python client into dist/.
-package_python() {
-	local number
-	number=$(scripts/pythonversion.sh "$version")
-	cp -R "$work/source/clients/python" "$work/python"
-	cp "$work/source/LICENSE" "$work/python/"
-	sed -i "s/^version = .*/version = \"$number\"/" "$work/python/pyproject.toml"
-	(cd "$work/python" && SOURCE_DATE_EPOCH=$committed "$python" -c \
-		'import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])' "$work/dist" >"$work/wheel.log" 2>&1) ||
-		{ cat "$work/wheel.log" >&2; die "the package of the Python client was not built"; }
-	[[ -f $work/dist/sandboxes-$number-py3-none-any.whl ]] || die "the package of the Python client has not the version $number"
-	say "sandboxes-$number-py3-none-any.whl"
-}
-
-# package_typescript puts the package of the TypeScript client into dist/. Both schemes of versions are semantic.
-package_typescript() {
-	local packed
-	cp -R "$work/source/clients/typescript" "$work/typescript"
-	cp "$work/source/LICENSE" "$work/typescript/"
-	ln -s "$node/node_modules" "$work/typescript/node_modules"
-	packed=$(cd "$work/typescript" && npm pkg set "version=${version#v}" && npm pack --silent --pack-destination "$work/dist") ||
-		die "the package of the TypeScript client was not built"
-	say "$packed"
-}
-
 for platform in "${platforms[@]}"; do
 	if [[ $platform != */* ]]; then
-		"package_$platform"
+		"$work/source/scripts/clients.sh" "$version" "$committed" "$work/dist" "$platform"
 		continue
 	fi
 	os=${platform%/*} arch=${platform#*/}

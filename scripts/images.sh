@@ -11,7 +11,8 @@
 #
 # --archives needs no Docker Engine: it makes the files $SANDBOX_CACHE/archives/NAME.tar, of execd, egress, task-executor, first, busybox, base,
 # python and host, which the local engine and `docker load` read. code-interpreter is saved there from a Docker Engine that has it. first is a
-# root directory without a program, which a release has; host is base with what the local engine needs.
+# root directory without a program, which a release has; host is base with what the local engine needs, and
+# with what Debian has for packages of Python.
 # PROGRAMS is the folder of the programs (bin), and GOARCH what they were compiled for.
 set -euo pipefail
 shopt -s inherit_errexit # a failure inside $(...) counts too
@@ -247,7 +248,7 @@ make_host() {
 	[[ $EUID -eq 0 ]] || die "a change of the root folder needs root"
 	tar --numeric-owner -C "$1" -xf "$base"
 	export -f install_inside
-	unshare --mount bash -euc 'install_inside "$@"' images "$1" crun nftables iproute2 >"$work/install.log" 2>&1 ||
+	unshare --mount bash -euc 'install_inside "$@"' images "$1" crun nftables iproute2 python3-venv >"$work/install.log" 2>&1 ||
 		{ tail -n 40 "$work/install.log"; die "the packages of host could not be installed"; }
 	rm -rf "$1"/var/cache/apt/*.bin "$1"/var/cache/apt/archives/*.deb "$1"/var/lib/apt/lists/* "$1"/var/log/* \
 		"$1"/etc/resolv.conf "${1:?}"/dev/*

@@ -9,9 +9,12 @@ fail() {
 	exit 1
 }
 
+# does COMMAND...: the command succeeds.
+does() { "$@" >/run/command.log 2>&1 || fail "$*: exit code $?"; }
+
 # says TEXT COMMAND...: the command succeeds and prints the text.
 says() {
-	"${@:2}" >/run/command.log 2>&1 || fail "${*:2}: exit code $?"
+	does "${@:2}"
 	grep -Fq -e "$1" /run/command.log || fail "${*:2}: does not print $1"
 }
 
