@@ -56,7 +56,7 @@ type Input struct {
 type Devices struct {
 	Env    []string // NAME=VALUE; they count more than those of the container
 	Nodes  []specs.LinuxDevice
-	Rules  []specs.LinuxDeviceCgroup // what the container may do with the nodes
+	Rules  []specs.LinuxDeviceCgroup // access to the nodes
 	Groups []uint32                  // more groups of the first process, of the host
 	Hooks  *specs.Hooks
 }

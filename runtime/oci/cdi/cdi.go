@@ -24,7 +24,7 @@ var Folders = []string{"/etc/cdi", "/var/run/cdi"}
 // every is the name by which generators of specifications mean all devices of a kind together.
 const every = "all"
 
-// Devices are the devices of one kind. Its methods read the specifications again.
+// Devices are the devices of one kind. Every method reads the specifications again.
 type Devices struct {
 	kind  string
 	cache *cdi.Cache
