@@ -53,6 +53,7 @@ type launcher struct {
 	sources    *sourcemounts.Mounter
 	targets    *targets
 	users      *userNamespaces
+	gpus       *gpus
 	keepFiles  bool // containers that ask for it outlive a reboot
 }
 
@@ -75,6 +76,7 @@ type start struct {
 	ids       users.Range           // the host's ids of its users; zero for the host's own
 	beyond    []uint32              // ids of it beyond these
 	userNS    *os.File              // its user namespace; nil when it has none, or the runtime makes it
+	devices   bundle.Devices        // of the host, which it alone has
 	paths     paths                 // of what it is made of, for the runtime
 }
 
@@ -103,6 +105,11 @@ func (s *start) run(ctx context.Context) (err error) {
 		return err
 	}
 
+	deviceMounts, err := s.openDevices()
+	if err != nil {
+		return err
+	}
+
 	// What does not need one another is made side by side.
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(s.makeControlGroup)
@@ -118,6 +125,7 @@ func (s *start) run(ctx context.Context) (err error) {
 	if err := errors.Join(err, files.Wait()); err != nil {
 		return err
 	}
+	s.paths.mounts = append(s.paths.mounts, deviceMounts...)
 	if err := s.makeClosedWays(); err != nil {
 		return err
 	}
@@ -143,8 +151,10 @@ func (s *start) run(ctx context.Context) (err error) {
 
 // recordBegin records that something of the container may exist from now on.
 func (s *start) recordBegin() error {
-	err := s.container.Update(func(r *containers.Record) {
-		r.Run, r.StartError = &containers.Run{BootID: s.bootID, Users: s.ids.First, Keeps: s.keeps}, ""
+	err := s.gpus.take(s.spec.Resources.GPUs, func(names []string) error {
+		return s.container.Update(func(r *containers.Record) {
+			r.Run, r.StartError = &containers.Run{BootID: s.bootID, Users: s.ids.First, Keeps: s.keeps, GPUs: names}, ""
+		})
 	})
 	if err != nil && s.ids.First != 0 {
 		s.users.pool.Release(s.ids.First)
@@ -161,7 +171,7 @@ func (s *start) makeDisk(ctx context.Context) error {
 }
 
 func (s *start) makeControlGroup() (err error) {
-	if s.group, err = s.cgroups.Make(s.container.ID, s.spec.Resources); err != nil {
+	if s.group, err = s.cgroups.MakeWith(s.container.ID, s.spec.Resources, s.devices.Rules); err != nil {
 		return fmt.Errorf("control group: %w", err)
 	}
 	return nil
@@ -242,6 +252,7 @@ func (s *start) bundle() bundle.Input {
 		ID: c.ID, Spec: spec, Image: bundle.Config(s.image.Config), Layers: s.image.Layers, RootFS: s.root(),
 		NetNS: s.netNS, Mounts: s.paths.mounts, Sys: s.paths.sys, CgroupsPath: s.group.Path(),
 		EtcFolder: diskPath(c, layout.Etc), EtcSource: filepath.Join(s.paths.writes, layout.Etc), Runtime: s.runtime,
+		Devices: s.devices,
 	}
 	if s.again {
 		in.Written = diskPath(c, layout.Upper)

@@ -21,6 +21,7 @@ import (
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/bundle"
+	"sandbox.internal/runtime/oci/cdi"
 	"sandbox.internal/runtime/oci/cgroup"
 	"sandbox.internal/runtime/oci/images"
 	"sandbox.internal/runtime/oci/internal/background"
@@ -72,6 +73,10 @@ type Options struct {
 	// KeepFiles has the containers with [engine.ContainerSpec].KeepFiles outlive a reboot: their writes reach the disk when they sync them, which
 	// costs a start a few syncs, and an end the write-back of the rest. A container keeps what it was started with.
 	KeepFiles bool
+	// GPUKind is the kind of the GPUs that containers can have, "vendor/class" of CDI specifications; empty means none. CDIFolders has the
+	// specifications; empty means those of the standard.
+	GPUKind    string
+	CDIFolders []string
 	// UserNamespaces says which containers get a user namespace. Empty means [UserNamespacesAuto].
 	UserNamespaces UserNamespaces
 	Logger         zerolog.Logger
@@ -172,6 +177,9 @@ func (o *Options) complete() error {
 	if o.UserNamespaces == "" {
 		o.UserNamespaces = UserNamespacesAuto
 	}
+	if len(o.CDIFolders) == 0 {
+		o.CDIFolders = cdi.Folders
+	}
 	if o.Images.Grace == 0 {
 		o.Images.Grace = defaultGrace
 	}
@@ -203,11 +211,15 @@ func (e *Engine) openParts(ctx context.Context) (err error) {
 		return err
 	}
 	e.users.prepare()
+	available, err := openGPUs(e.options.GPUKind, e.options.CDIFolders, e.containers)
+	if err != nil {
+		return err
+	}
 	e.launcher = &launcher{
 		log: e.log, layout: e.layout, background: e.background, containers: e.containers, ends: ends, processes: e.processes,
 		runtimes: e.runtimes, cgroups: e.cgroups, keeper: e.keeper, volumes: e.volumes, disks: e.disks,
 		sources: sourcemounts.New(e.layout, e.keeper, e.log),
-		targets: &targets{folder: e.layout.Targets(), made: map[string]bool{}}, users: e.users, keepFiles: e.options.KeepFiles,
+		targets: &targets{folder: e.layout.Targets(), made: map[string]bool{}}, users: e.users, gpus: available, keepFiles: e.options.KeepFiles,
 	}
 	if e.launcher.bootID, err = bootID(); err != nil {
 		return err

@@ -84,6 +84,7 @@ type site struct {
 	Users                                      oci.UserNamespaces
 	DiskBytes                                  int64
 	KeepFiles                                  bool
+	GPUKind, CDIFolder                         string
 }
 
 func newSite(t testing.TB, handler string) site {
@@ -101,9 +102,14 @@ func newSite(t testing.TB, handler string) site {
 
 // open opens an Engine that the caller closes.
 func (s site) open(ctx context.Context, log io.Writer) (*oci.Engine, error) {
+	var specifications []string
+	if s.CDIFolder != "" {
+		specifications = []string{s.CDIFolder}
+	}
 	return oci.Open(ctx, oci.Options{
 		Folder: s.Folder, RunFolder: s.RunFolder, Bridge: s.Bridge, Keeper: s.Keeper, Runtime: s.Runtime,
-		UserNamespaces: s.Users, DiskBytes: s.DiskBytes, KeepFiles: s.KeepFiles, Logger: zerolog.New(log),
+		UserNamespaces: s.Users, DiskBytes: s.DiskBytes, KeepFiles: s.KeepFiles, GPUKind: s.GPUKind,
+		CDIFolders: specifications, Logger: zerolog.New(log),
 	})
 }
 

@@ -85,7 +85,7 @@ func localOptions(cfg config.Config) (oci.Options, error) {
 	options := oci.Options{
 		Folder: filepath.Clean(cfg.Local.Folder(cfg.Server)), Keeper: keeper,
 		Runtime: cfg.Local.OCIRuntime, Bridge: cfg.Local.Bridge, UserNamespaces: oci.UserNamespaces(cfg.Local.UserNamespaces),
-		DiskBytes: cfg.Local.DiskMiB << 20, KeepFiles: cfg.Local.KeepAcrossReboot,
+		DiskBytes: cfg.Local.DiskMiB << 20, GPUKind: cfg.Local.GPUKind, KeepFiles: cfg.Local.KeepAcrossReboot,
 		Images: oci.ImageOptions{
 			MaxBytes: cfg.Local.ImagesMiB << 20, Insecure: cfg.Local.InsecureRegistries, Internal: cfg.Runtime.InternalRegistries,
 			Mirrors: map[string][]string{},

@@ -36,6 +36,9 @@ type Local struct {
 	// has synced, and resume starts its entrypoint again. It counts for sandboxes that are started while it is true. The end of a sandbox
 	// then waits until its writes are on the disk, and with local.disk_mib a part of that is a journal: 4 MiB, from 1 GiB on 16 MiB.
 	KeepAcrossReboot bool `toml:"keep_across_reboot"`
+	// GPUKind is the kind of devices that resourceLimits.gpu counts, as CDI specifications in /etc/cdi and /var/run/cdi name it. A GPU
+	// belongs to one sandbox at a time. Hooks of the specifications run as root of the machine. Empty: sandboxes get no GPUs.
+	GPUKind string `toml:"gpu_kind"`
 	// Archives are files with images, as `docker save` or an OCI layout in a tar file, which are loaded at the start: absolute
 	// paths. A file that has not changed since is not loaded again. Those in share/sandbox/images of the prefix that the service is
 	// installed below are loaded without being named, before these.
@@ -76,7 +79,7 @@ type Mirror struct {
 
 func defaultLocal() Local {
 	return Local{
-		Bridge: "sandbox0", UserNamespaces: UserNamespacesAuto, Archives: []string{}, InsecureRegistries: []string{}, Mirrors: []Mirror{},
+		Bridge: "sandbox0", GPUKind: "nvidia.com/gpu", UserNamespaces: UserNamespacesAuto, Archives: []string{}, InsecureRegistries: []string{}, Mirrors: []Mirror{},
 	}
 }
 
@@ -90,6 +93,9 @@ func (l Local) Folder(server Server) string {
 
 // interfaceName leaves room for what is appended to it for the other end of a connection: names of interfaces have 15 bytes.
 var interfaceName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,10}$`)
+
+// deviceKind is the form of kinds in CDI specifications.
+var deviceKind = regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?/[A-Za-z]([A-Za-z0-9_-]*[A-Za-z0-9])?$`)
 
 func (l Local) check(p *problems) {
 	if l.DataDir != "" && !filepath.IsAbs(l.DataDir) {
@@ -118,6 +124,9 @@ func (l Local) check(p *problems) {
 		}
 	}
 	checkOneOf(p, "local.user_namespaces", l.UserNamespaces, UserNamespacesAuto, UserNamespacesOn, UserNamespacesOff)
+	if l.GPUKind != "" && !deviceKind.MatchString(l.GPUKind) {
+		p.add("local.gpu_kind", "must be VENDOR/CLASS, such as nvidia.com/gpu, or empty (got %q)", l.GPUKind)
+	}
 	if l.DiskMiB != 0 && (l.DiskMiB < minDiskMiB || l.DiskMiB > maxDiskMiB) {
 		p.add("local.disk_mib", "must be 0, for no limit, or from %d to %d (got %d)", minDiskMiB, maxDiskMiB, l.DiskMiB)
 	}

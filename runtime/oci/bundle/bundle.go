@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
+
 	"sandbox.internal/runtime/engine"
 )
 
@@ -46,6 +48,17 @@ type Input struct {
 	// EtcSource is the path of EtcFolder for the runtime; empty when that is the same.
 	EtcSource string
 	Runtime   Runtime
+	// Devices are those that Spec.Resources.GPUs stands for; their mounts are among Mounts.
+	Devices Devices
+}
+
+// Devices is what a container with devices of the host has more than others.
+type Devices struct {
+	Env    []string // NAME=VALUE; they count more than those of the container
+	Nodes  []specs.LinuxDevice
+	Rules  []specs.LinuxDeviceCgroup // access to the nodes
+	Groups []uint32                  // more groups of the first process, of the host
+	Hooks  *specs.Hooks
 }
 
 // shown are the folders that the container's root shows, lowest first.
@@ -81,6 +94,7 @@ type Mount struct {
 	Source   string // absolute
 	Target   string // absolute, in the container
 	ReadOnly bool
+	File     bool // Source is no folder; nothing can be mounted below
 	// FollowLinks mounts where symbolic links of the image lead. Any other mount is refused there.
 	FollowLinks bool
 }

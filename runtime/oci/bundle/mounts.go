@@ -122,7 +122,7 @@ func etcMounts(in Input, image layers, asked []Mount) ([]specs.Mount, error) {
 func (r Runtime) bind(mount Mount) specs.Mount {
 	access := "rw"
 	switch {
-	case mount.ReadOnly && r.recursiveReadOnly:
+	case mount.ReadOnly && r.recursiveReadOnly && !mount.File: // crun 1.8 can have no file so
 		access = "rro" // what is mounted below the source, too
 	case mount.ReadOnly:
 		access = "ro"

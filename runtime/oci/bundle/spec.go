@@ -36,8 +36,11 @@ var readonlyPaths = []string{
 }
 
 func build(in Input) (*specs.Spec, error) {
-	if in.Spec.Resources.GPUs != 0 {
-		return nil, invalid("GPUs", "are asked for, and this engine has none")
+	if in.Spec.Resources.GPUs != 0 && len(in.Devices.Nodes) == 0 {
+		return nil, invalid("GPUs", "are asked for, and the container has no device")
+	}
+	if len(in.Devices.Nodes) > 0 && in.Runtime.OwnKernel {
+		return nil, invalid("GPUs", "%s has a kernel of its own, which has no devices of this machine", in.Runtime.Name)
 	}
 	process, err := process(in)
 	if err != nil {
@@ -67,8 +70,13 @@ func build(in Input) (*specs.Spec, error) {
 			// Mounts of the host's stay out, also those that are undone at the host.
 			RootfsPropagation: "rprivate",
 			Sysctl:            sysctls(in),
-			Resources:         &specs.LinuxResources{Devices: devices()},
+			Resources:         &specs.LinuxResources{Devices: append(devices(), in.Devices.Rules...)},
+			Devices:           in.Devices.Nodes,
 		},
+		Hooks: in.Devices.Hooks,
+	}
+	if in.Users.Count == 0 { // in a user namespace, those of the host are none of the container's
+		process.User.AdditionalGids = append(slices.Clone(process.User.AdditionalGids), in.Devices.Groups...)
 	}
 	filter, err := filters.get(in.Spec.Security.SeccompProfile, process.Capabilities.Bounding)
 	if err != nil {
@@ -142,6 +150,11 @@ func environment(in Input, home string) []string {
 	}
 	for _, name := range slices.Sorted(maps.Keys(in.Spec.Env)) {
 		set(name, in.Spec.Env[name])
+	}
+	for _, variable := range in.Devices.Env {
+		if name, value, ok := strings.Cut(variable, "="); ok && name != "" {
+			set(name, value)
+		}
 	}
 	if _, ok := place["HOME"]; !ok {
 		set("HOME", home)

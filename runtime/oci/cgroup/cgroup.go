@@ -16,6 +16,7 @@ import (
 	"regexp"
 	"slices"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/runtime/engine"
@@ -84,7 +85,10 @@ func (t *Tree) Group(id string) Group { return Group{tree: t, id: id} }
 
 // Make makes the group of the container with its limits; one that exists is changed. It returns
 // [engine.ErrInvalid] when the kernel refuses a limit. The caller removes what a failed call leaves.
-func (t *Tree) Make(id string, r engine.Resources) (Group, error) {
+func (t *Tree) Make(id string, r engine.Resources) (Group, error) { return t.MakeWith(id, r, nil) }
+
+// MakeWith is Make for a container that may use more devices than others.
+func (t *Tree) MakeWith(id string, r engine.Resources, more []specs.LinuxDeviceCgroup) (Group, error) {
 	g := t.Group(id)
 	if err := g.check(); err != nil {
 		return g, err
@@ -94,7 +98,7 @@ func (t *Tree) Make(id string, r engine.Resources) (Group, error) {
 		if err := makeFolder(folder); err != nil {
 			return g, fmt.Errorf("control group: %w", err)
 		}
-		if err := limit(h, folder, r); err != nil {
+		if err := limit(h, folder, r, append(slices.Clone(permitted), rules(more)...)); err != nil {
 			return g, fmt.Errorf("control group: %w", err)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"unsafe"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 )
 
@@ -38,6 +39,23 @@ var permitted = []device{
 	{'c', 136, anyNumber, "rwm"}, // /dev/pts
 }
 
+// rules returns those of the list that permit something.
+func rules(list []specs.LinuxDeviceCgroup) []device {
+	number := func(n *int64) int {
+		if n == nil {
+			return anyNumber
+		}
+		return int(*n)
+	}
+	var found []device
+	for _, rule := range list {
+		if rule.Allow && (rule.Type == "c" || rule.Type == "b") {
+			found = append(found, device{rule.Type[0], number(rule.Major), number(rule.Minor), rule.Access})
+		}
+	}
+	return found
+}
+
 // String is the rule as files of version 1 have it.
 func (d device) String() string {
 	number := func(n int) string {
@@ -50,7 +68,7 @@ func (d device) String() string {
 }
 
 // permitDevices1 denies everything before it permits, unless that was done: a group may be in use.
-func permitDevices1(folder string) error {
+func permitDevices1(folder string, permitted []device) error {
 	rules, err := os.ReadFile(filepath.Join(folder, "devices.list"))
 	if err != nil {
 		return err
@@ -70,7 +88,7 @@ func permitDevices1(folder string) error {
 
 // permitDevices2 attaches a program that decides about every access, unless the group has one: what it had
 // would stay, and a group holds at most 64.
-func permitDevices2(folder string) error {
+func permitDevices2(folder string, permitted []device) error {
 	group, err := os.Open(folder)
 	if err != nil {
 		return err

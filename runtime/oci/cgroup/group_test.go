@@ -499,7 +499,7 @@ func TestDevices(t *testing.T) {
 				permit = permitDevices2
 			}
 			for range 70 { // again changes nothing: a group holds 64 programs
-				if err := permit(folder); err != nil {
+				if err := permit(folder, permitted); err != nil {
 					t.Fatal(err)
 				}
 			}

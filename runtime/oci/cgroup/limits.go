@@ -18,10 +18,10 @@ import (
 // period is that of quotas of CPU time, in microseconds.
 const period = 100_000
 
-// limit writes the limits that the hierarchy is responsible for.
-func limit(h hierarchy, folder string, r engine.Resources) error {
+// limit writes the limits that the hierarchy is responsible for, and which devices are permitted.
+func limit(h hierarchy, folder string, r engine.Resources, permitted []device) error {
 	if h.version2 {
-		return limit2(folder, r)
+		return limit2(folder, r, permitted)
 	}
 	if err := inherit(h, folder); err != nil {
 		return err
@@ -49,7 +49,7 @@ func limit(h hierarchy, folder string, r engine.Resources) error {
 		}
 	}
 	if h.has(devices) {
-		return permitDevices1(folder)
+		return permitDevices1(folder, permitted)
 	}
 	return nil
 }
@@ -101,7 +101,7 @@ func limitSockets1(folder string, bytes int64) error {
 	return err
 }
 
-func limit2(folder string, r engine.Resources) error {
+func limit2(folder string, r engine.Resources, permitted []device) error {
 	quota := "max"
 	if r.NanoCPUs > 0 {
 		quota = strconv.FormatInt(quotaOf(r.NanoCPUs), 10)
@@ -124,7 +124,7 @@ func limit2(folder string, r engine.Resources) error {
 			return err
 		}
 	}
-	return permitDevices2(folder)
+	return permitDevices2(folder, permitted)
 }
 
 // quotaOf returns microseconds of CPU time per period. The kernel's least is a millisecond.

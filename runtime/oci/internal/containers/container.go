@@ -200,7 +200,7 @@ func (c *Container) SetStopped() error {
 	next := c.Record()
 	if next.Run != nil {
 		run := *next.Run
-		run.Process = keeper.Process{}
+		run.Process, run.GPUs = keeper.Process{}, nil
 		next.Run = &run
 	}
 	next.Stopped = true

@@ -40,6 +40,8 @@ type Run struct {
 	Network *network.Attachment `json:",omitempty"` // nil without a network of its own
 	// Keeps is whether what the container writes can be used after a reboot.
 	Keeps bool `json:",omitempty"`
+	// GPUs are the full names of the GPUs that the container alone has while it runs.
+	GPUs []string `json:",omitempty"`
 	// Process is the container's first process. PID is 0 from before it exists until it is known to have started.
 	Process keeper.Process
 }
