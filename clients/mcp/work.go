@@ -118,7 +118,7 @@ type codeInput struct {
 	boxInput
 	Code     string `json:"code"`
 	Language string `json:"language,omitempty" jsonschema:"default python"`
-	Context  string `json:"context,omitempty" jsonschema:"'new' keeps variables; then its id"`
+	Context  string `json:"context,omitempty" jsonschema:"id, or 'new'; else one that all calls share"`
 	Timeout  int    `json:"timeout_seconds,omitempty"`
 }
 
