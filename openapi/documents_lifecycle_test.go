@@ -71,7 +71,8 @@ var lifecycleDocument = document{
 		"SandboxStatus":  {fields: "state reason message lastTransitionAt"},
 		"CreateSandboxRequest": {
 			fields:   "image timeout resourceLimits entrypoint env metadata networkPolicy volumes extensions",
-			required: "image timeout resourceLimits entrypoint",
+			// The entrypoint, too, but for requests with imageEntrypoint, an extension: lifecycle.Spec.Validate.
+			required: "image timeout resourceLimits",
 		},
 		"Image":          {fields: "uri auth"},
 		"ImageAuth":      {fields: "username password"},
@@ -111,7 +112,6 @@ var lifecycleDocument = document{
 			`{"timeout":60,"resourceLimits":{},"entrypoint":["a"]}`,
 			`{"image":{"uri":"a"},"resourceLimits":{},"entrypoint":["a"]}`,
 			`{"image":{"uri":"a"},"timeout":60,"entrypoint":["a"]}`,
-			`{"image":{"uri":"a"},"timeout":60,"resourceLimits":{}}`,
 			`{"image":{"uri":"a"},"timeout":60,"resourceLimits":{},"entrypoint":[]}`,
 			`{"image":{"uri":"a"},"timeout":60,"resourceLimits":{},"entrypoint":["a"],"enviroment":{}}`,
 			`{"image":{"uri":"a"},"timeout":59,"resourceLimits":{},"entrypoint":["a"]}`,

@@ -82,6 +82,7 @@ port = $port
 api_key_file = "$key"
 data_dir = "$state/data"
 instance = "make-run"
+default_image = "$image"
 
 [server.limits]
 default_cpu = "$((cpus < 2 ? cpus : 2))"

@@ -26,6 +26,8 @@ type codeFlags struct {
 	source   string
 	folder   string
 	fresh    bool
+
+	stateless bool
 }
 
 func codeCommand(t *tool) *cobra.Command {
@@ -35,13 +37,16 @@ func codeCommand(t *tool) *cobra.Command {
 		Short: "Run code in a kernel of a sandbox and show its results",
 		Long: "Run code in a kernel of a sandbox and show its results: text is printed, images\n" +
 			"are saved. The code is in --code, a FILE, or the standard input. The exit code\n" +
-			"is 1 when it raises. Without --in each call has a kernel of its own;\n" +
-			"--new-context makes one that keeps its variables and prints its id.",
+			"is 1 when it raises. Calls share the variables of the language's default context;\n" +
+			"--in names another, which --new-context makes, and --stateless uses none.",
 		Example: "  sandbox code notebook -c '6 * 7'\n" +
 			"  echo 'print(6 * 7)' | sandbox code notebook -l python -",
 		Args:              arguments(1, 2, "a SANDBOX"),
 		ValidArgsFunction: t.completeNames(1),
 		RunE: func(c *cobra.Command, args []string) error {
+			if f.stateless && (f.context != "" || f.fresh) {
+				return usageErrorf("stateless: must not be given with --in or --new-context")
+			}
 			if f.fresh && (f.context != "" || f.source != "" || len(args) > 1) {
 				return usageErrorf("new-context: does not go with code or --in")
 			}
@@ -72,6 +77,7 @@ func codeCommand(t *tool) *cobra.Command {
 		"`LANGUAGE`: python, java, javascript, typescript, go or bash")
 	flags.StringVar(&f.context, "in", "", "run in the context with this `ID`")
 	flags.BoolVar(&f.fresh, "new-context", false, "make a context and print its id")
+	flags.BoolVar(&f.stateless, "stateless", false, "run in a kernel of its own, which is thrown away")
 	flags.StringVarP(&f.source, "code", "c", "", "the `CODE` itself")
 	flags.StringVar(&f.folder, "save", ".", "the `DIRECTORY` for images")
 	t.registerOutput(command, "")
@@ -106,7 +112,7 @@ func (t *tool) runCode(ctx context.Context, box *sandbox.Sandbox, source string,
 	f *codeFlags) error {
 	run, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	options := &sandbox.CodeOptions{Language: f.language, Context: f.context}
+	options := &sandbox.CodeOptions{Language: f.language, Context: f.context, Stateless: f.stateless}
 	// The first interrupt ends the cell, which then says so itself. Further ones do not wait for it.
 	var interrupted atomic.Bool
 	options.OnStart = func(id string) {

@@ -10,34 +10,38 @@ import (
 	sandbox "sandbox.internal/clients/go"
 )
 
-// defaultLifetime is how long a sandbox of `create` lives that is given no --timeout.
-const defaultLifetime = time.Hour
-
 func createCommand(t *tool) *cobra.Command {
 	spec := &specFlags{}
 	noWait := false
 	command := &cobra.Command{
-		Use:   "create [flags] IMAGE [-- ENTRYPOINT...]",
+		Use:   "create [flags] [IMAGE] [-- ENTRYPOINT...]",
 		Short: "Create a sandbox and wait until it runs",
+		Long: "Create a sandbox and wait until it runs. What is left out has the default of the\n" +
+			"service, which `sandbox version -o yaml` shows: image, timeout, limits and a main\n" +
+			"program that does nothing.",
 		Example: "  sandbox create sandbox/base:dev --name box\n" +
 			"  sandbox create sandbox/base:dev --name web --timeout 10m --memory 256Mi \\\n" +
 			"    -- python3 -u -m http.server 8000",
-		Args: arguments(1, -1, "an IMAGE"),
+		Args: arguments(0, -1, ""),
 		RunE: func(c *cobra.Command, args []string) error {
-			options, err := spec.options(t, args[0])
+			image := ""
+			if len(args) > 0 && c.ArgsLenAtDash() != 0 {
+				image, args = args[0], args[1:]
+			}
+			options, err := spec.options(t, image)
 			if err != nil {
 				return err
 			}
-			if len(args) > 1 {
-				if len(options.Entrypoint) > 0 {
-					return usageErrorf("the entrypoint is given twice: --entrypoint and %q", args[1])
+			if len(args) > 0 {
+				if len(options.Entrypoint) > 0 || options.ImageEntrypoint {
+					return usageErrorf("the entrypoint is given twice: by a flag and by %q", args[0])
 				}
-				options.Entrypoint = args[1:]
+				options.Entrypoint = args
 			}
 			return t.create(c.Context(), options, !noWait)
 		},
 	}
-	spec.register(command, defaultLifetime)
+	spec.register(command, 0)
 	command.Flags().BoolVar(&noWait, "no-wait", false, "return while it is still Pending")
 	t.registerOutput(command, "ids")
 	return command
@@ -55,6 +59,15 @@ func (t *tool) create(ctx context.Context, options sandbox.CreateOptions, wait b
 		}
 	}
 	return showOne(t, t.sandboxView(), info)
+}
+
+// defaults are the service's for sandboxes whose users say nothing.
+func (t *tool) defaults(ctx context.Context) (sandbox.CreateDefaults, error) {
+	c, err := t.connect()
+	if err != nil {
+		return sandbox.CreateDefaults{}, err
+	}
+	return c.client.Defaults(ctx)
 }
 
 // newSandbox creates a sandbox, and shows on a terminal how it gets on until it runs. One that

@@ -102,13 +102,22 @@ func renewCommand(t *tool) *cobra.Command {
 	var d time.Duration
 	command := simpleCommand(t, "renew", "Move the expiry of sandboxes forward",
 		"  sandbox renew box --for 2h", func(ctx context.Context, box *sandbox.Sandbox) error {
-			expires, err := box.Renew(ctx, d)
+			length := d
+			if length == 0 {
+				defaults, err := t.defaults(ctx)
+				if err != nil {
+					return err
+				}
+				length = time.Duration(defaults.Timeout) * time.Second
+			}
+			expires, err := box.Renew(ctx, length)
 			if err != nil {
 				return err
 			}
 			return t.report(box, "expires at "+expires.Local().Format(time.RFC3339))
 		})
-	command.Flags().DurationVar(&d, "for", defaultLifetime, "how long from now it lives, at most 24h")
+	command.Flags().DurationVar(&d, "for", 0,
+		"how long from now it lives, at most 24h; else the service's default timeout")
 	return command
 }
 

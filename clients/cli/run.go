@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -14,43 +15,66 @@ func runCommand(t *tool) *cobra.Command {
 	remove, detach := true, false
 	var ports []string
 	command := &cobra.Command{
-		Use:   "run [flags] IMAGE [--] [PROGRAM [ARGUMENT...]]",
+		Use:   "run [flags] [IMAGE] [--] [PROGRAM [ARGUMENT...]]",
 		Short: "Run a program in a sandbox of its own",
 		Long: "Run a program in a sandbox of its own, which is deleted afterwards, and exit\n" +
-			"with the program's exit code. Without a program, -it starts the image's shell.\n" +
+			"with the program's exit code. Without a program, -it starts the image's shell,\n" +
+			"and otherwise the image's own entrypoint runs.\n" +
 			"With -d the program becomes the sandbox's main program: the sandbox's id is\n" +
-			"printed, and the sandbox stays until the program ends or its timeout is over.",
+			"printed, and the sandbox stays until the program ends or its timeout is over.\n" +
+			"Without an IMAGE, before --, the service's default image is used.",
 		Example: "  sandbox run sandbox/base:dev -- echo hello\n" +
 			"  echo 'print(6 * 7)' | sandbox run -i sandbox/base:dev -- python3 -\n" +
 			"  sandbox run -d --name site sandbox/base:dev -- python3 -m http.server 8000\n" +
 			"  sandbox run --memory 256Mi -e LANG=C.UTF-8 sandbox/base:dev -- uname -a",
-		Args:        arguments(1, -1, "an IMAGE"),
+		Args:        arguments(0, -1, ""),
 		Annotations: map[string]string{runsPrograms: "yes"},
 		RunE: func(c *cobra.Command, args []string) error {
-			options, err := spec.options(t, args[0])
+			image, own := "", 0
+			if len(args) > 0 && c.ArgsLenAtDash() != 0 {
+				image, own = args[0], 1
+			}
+			options, err := spec.options(t, image)
 			if err != nil {
 				return err
 			}
-			f.argv = afterDash(args, 1)
+			f.argv = afterDash(args, own)
+			if len(f.argv) == 0 && !f.tty && len(options.Entrypoint) == 0 {
+				if options.ImageEntrypoint = true; image == "" {
+					return usageErrorf("needs an IMAGE or a PROGRAM")
+				}
+			}
 			if detach {
-				if err := f.checkDetached(len(ports) > 0, len(options.Entrypoint) > 0); err != nil {
+				if err := f.checkDetached(len(ports) > 0, options); err != nil {
 					return err
 				}
-				options.Entrypoint = f.argv
+				if !options.ImageEntrypoint {
+					options.Entrypoint = f.argv
+				}
 				t.output.quiet = true
 				return t.create(c.Context(), options, true)
 			}
-			if err := f.check(t); err != nil {
+			main := options.ImageEntrypoint && len(f.argv) == 0
+			if main {
+				err = f.checkMain()
+			} else {
+				err = f.check(t)
+			}
+			if err != nil {
 				return err
 			}
 			rules, err := parseForwards(ports)
 			if err != nil {
 				return err
 			}
-			return t.runInNew(c.Context(), options, f.program, rules, remove)
+			run := func(ctx context.Context, box *sandbox.Sandbox) error { return t.runProgram(ctx, box, f.program) }
+			if main {
+				run = t.followMain
+			}
+			return t.runInNew(c.Context(), options, run, rules, remove)
 		},
 	}
-	spec.register(command, defaultLifetime)
+	spec.register(command, 0)
 	f.register(command)
 	flags := command.Flags()
 	flags.StringArrayVarP(&ports, "publish", "p", nil,
@@ -63,9 +87,11 @@ func runCommand(t *tool) *cobra.Command {
 }
 
 // checkDetached refuses what a program that is left to itself cannot have.
-func (p program) checkDetached(ports, entrypoint bool) error {
+func (p program) checkDetached(ports bool, o sandbox.CreateOptions) error {
 	switch {
-	case len(p.argv) == 0:
+	case len(p.argv) > 0 && o.ImageEntrypoint:
+		return usageErrorf("image-entrypoint: must not be given with --detach and a PROGRAM")
+	case len(p.argv) == 0 && !o.ImageEntrypoint:
 		return usageErrorf("detach: needs a PROGRAM; 'sandbox create' makes a sandbox without one")
 	case p.interactive || p.tty:
 		return usageErrorf("detach: must not be given with --interactive or --tty")
@@ -73,15 +99,41 @@ func (p program) checkDetached(ports, entrypoint bool) error {
 		return usageErrorf("detach: must not be given with --publish; 'sandbox port' forwards ports afterwards")
 	case p.dir != "" || p.user != "":
 		return usageErrorf("detach: must not be given with --workdir or --user: the main program has those of the image")
-	case entrypoint:
+	case len(o.Entrypoint) > 0:
 		return usageErrorf("detach: must not be given with --entrypoint: the PROGRAM is the entrypoint")
 	}
 	return nil
 }
 
-// runInNew creates a sandbox, runs a program in it, and deletes the sandbox whatever happened.
-func (t *tool) runInNew(ctx context.Context, options sandbox.CreateOptions, p program,
-	rules []forwardRule, remove bool) error {
+// checkMain refuses what the main program of an image cannot have.
+func (p program) checkMain() error {
+	switch {
+	case p.interactive:
+		return usageErrorf("interactive: needs a PROGRAM: the image's entrypoint has no standard input")
+	case p.dir != "" || p.user != "":
+		return usageErrorf("workdir and user: need a PROGRAM: the image's entrypoint has those of the image")
+	}
+	return nil
+}
+
+// followMain prints what the main program of a sandbox prints, until it ends. An error says why, when
+// that was not with exit code 0.
+func (t *tool) followMain(ctx context.Context, box *sandbox.Sandbox) error {
+	log, err := box.OpenLogs(ctx, &sandbox.LogOptions{Follow: true})
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(t.Stdout, log)
+	if err := errors.Join(err, log.Close()); err != nil {
+		return err
+	}
+	_, err = box.Wait(ctx, sandbox.Terminated)
+	return err
+}
+
+// runInNew creates a sandbox, calls run with it, and deletes the sandbox whatever happened.
+func (t *tool) runInNew(ctx context.Context, options sandbox.CreateOptions,
+	run func(context.Context, *sandbox.Sandbox) error, rules []forwardRule, remove bool) error {
 	box, err := t.newSandbox(ctx, options, true)
 	if err != nil {
 		return err
@@ -95,5 +147,5 @@ func (t *tool) runInNew(ctx context.Context, options sandbox.CreateOptions, p pr
 	if err != nil {
 		return err
 	}
-	return errors.Join(t.runProgram(ctx, box, p), forwards.stop())
+	return errors.Join(run(ctx, box), forwards.stop())
 }

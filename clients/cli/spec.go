@@ -29,6 +29,7 @@ type specFlags struct {
 	metadata    []string
 	extensions  []string
 	entrypoint  []string
+	ofImage     bool // its main program is the image's own
 	timeout     time.Duration
 	cpu, memory string
 	gpu         string
@@ -52,7 +53,9 @@ func (f *specFlags) register(command *cobra.Command, lives time.Duration) {
 		"`KEY=VALUE` of its extensions; the value is JSON or a string")
 	flags.StringArrayVar(&f.entrypoint, "entrypoint", nil,
 		"its main `PROGRAM`, again for each argument; else one that does nothing")
-	flags.DurationVar(&f.timeout, "timeout", lives, "how long it lives at most, from 1m to 24h")
+	flags.BoolVar(&f.ofImage, "image-entrypoint", false, "let its main program be the image's own")
+	flags.DurationVar(&f.timeout, "timeout", lives,
+		"how long it lives at most, from 1m to 24h; else the service's default")
 	flags.StringVar(&f.cpu, "cpu", "", "`CORES` that it may use, such as 0.5 or 250m")
 	flags.StringVarP(&f.memory, "memory", "m", "", "`BYTES` that it may use, such as 512Mi or 1g")
 	flags.StringVar(&f.gpu, "gpu", "", "`NUMBER` of GPUs")
@@ -69,9 +72,12 @@ func (f *specFlags) register(command *cobra.Command, lives time.Duration) {
 func (f *specFlags) options(t *tool, image string) (sandbox.CreateOptions, error) {
 	o := sandbox.CreateOptions{
 		Image: image, Entrypoint: f.entrypoint, Timeout: f.timeout,
-		CPU: f.cpu, Memory: f.memory, GPU: f.gpu, RuntimeClass: f.class,
+		CPU: f.cpu, Memory: f.memory, GPU: f.gpu, RuntimeClass: f.class, ImageEntrypoint: f.ofImage,
 	}
-	if f.timeout < time.Minute || f.timeout > 24*time.Hour {
+	if f.ofImage && len(f.entrypoint) > 0 {
+		return o, usageErrorf("image-entrypoint: must not be given with --entrypoint")
+	}
+	if f.given("timeout") && (f.timeout < time.Minute || f.timeout > 24*time.Hour) {
 		return o, usageErrorf("timeout: must be from 1m to 24h, not %s", f.timeout)
 	}
 	if f.user != "" {

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"sandbox.internal/clients/go/lifecycle"
@@ -68,6 +69,9 @@ type Client struct {
 	headers     http.Header // that every request gets
 	resumeLimit time.Duration
 	maxAnswer   int
+
+	defaultsMu sync.Mutex
+	defaults   *CreateDefaults // nil until the service was asked
 }
 
 // New returns a client. It sends no request.

@@ -16,12 +16,15 @@ const executionID = "X-Execution-Id"
 // Code runs cells of code in a sandbox whose image has kernels.
 type Code struct{ box *Sandbox }
 
-// CodeOptions are how a cell runs. Nil means python, in a kernel of its own.
+// CodeOptions are how a cell runs. Nil means python, in its default context.
 type CodeOptions struct {
 	// Language is python, java, javascript, typescript, go or bash, if the image has it.
 	Language string
-	// Context is the id of a context, whose variables the cell sees. It wins over Language.
+	// Context is the id of a context, whose variables the cell sees. It wins over Language. Empty means
+	// the default context of the language, which all clients of the sandbox share.
 	Context string
+	// Stateless runs the cell in a kernel of its own, which is thrown away. Context must be empty then.
+	Stateless bool
 	// OnStart gets the id of the execution, with which the cell can be interrupted.
 	OnStart func(id string)
 	// OnStdout, OnStderr and OnResult get what the cell shows as it comes.
@@ -105,13 +108,17 @@ func (c Code) Run(ctx context.Context, code string, o *CodeOptions) (Execution, 
 	if o == nil {
 		o = &CodeOptions{}
 	}
-	request := execd.CodeRequest{Code: code}
-	if o.Context != "" || o.Language != "" {
-		request.Context = &execd.ContextChoice{ID: optional(o.Context)}
-		if o.Context == "" {
-			request.Context.Language = &o.Language
+	choice := &execd.ContextChoice{ID: optional(o.Context)}
+	switch {
+	case o.Context != "" && o.Stateless:
+		return Execution{}, errors.New("Stateless must not be given with a Context")
+	case o.Context == "":
+		choice.Language = optional(o.Language)
+		if !o.Stateless {
+			choice.Default = new(true)
 		}
 	}
+	request := execd.CodeRequest{Code: code, Context: choice}
 	creation := makeOnce(func(ctx context.Context, headers execd.RequestEditorFn) (*http.Response, error) {
 		return c.box.daemon.RunCode(ctx, nil, request, headers)
 	})

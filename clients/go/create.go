@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -14,8 +15,6 @@ import (
 )
 
 const (
-	// DefaultTimeout is how long a sandbox lives that was created without a Timeout.
-	DefaultTimeout = 10 * time.Minute
 	// DefaultWait is how long Create waits until the sandbox is Running. It includes the pull of
 	// the image.
 	DefaultWait = 10 * time.Minute
@@ -25,18 +24,19 @@ const (
 	acceptPatience = 5 * time.Second
 )
 
-// CreateOptions describe a sandbox. Image is required; what else is empty has a default.
+// CreateOptions describe a sandbox. What is empty has the default that the service publishes, see
+// [Client.Defaults].
 type CreateOptions struct {
 	// Image is the reference of a container image; Username and Password are for a private registry.
 	Image, Username, Password string
 	// Entrypoint is the sandbox's own program and its arguments; the sandbox ends when it does.
-	// Empty means [IdleEntrypoint].
 	Entrypoint []string
-	// Timeout is how long the sandbox lives, in whole seconds from 60 to 86400; 0 means
-	// DefaultTimeout. Renew moves its end.
+	// ImageEntrypoint runs the image's own entrypoint and command; Entrypoint must be empty then.
+	ImageEntrypoint bool
+	// Timeout is how long the sandbox lives, in whole seconds from 60 to 86400. Renew moves its end.
 	Timeout time.Duration
 	// CPU is a number of cores ("0.5", "250m"), Memory bytes with a unit ("512Mi"), GPU a number.
-	// An empty field sets no limit.
+	// For an empty CPU or Memory the service has its default; without a GPU there is none.
 	CPU, Memory, GPU string
 	// Env are environment variables, on top of the image's own.
 	Env map[string]string
@@ -63,20 +63,71 @@ type CreateOptions struct {
 // whatever the image has.
 func IdleEntrypoint() []string { return []string{"/opt/sandbox/execd-init", "idle"} }
 
-// request is what the contract calls the options.
+// ErrNoImage is the error of a Create without an image, at a service that has no default image.
+var ErrNoImage = errors.New(
+	"no image is given, and the service has no default one (server.default_image)")
+
+// fallback are the defaults that the contract has for services which publish none.
+func fallback() CreateDefaults { return CreateDefaults{Timeout: 3600, Entrypoint: IdleEntrypoint()} }
+
+// Defaults returns what Create asks for where its options say nothing, for the client's key. The
+// service is asked once.
+func (c *Client) Defaults(ctx context.Context) (CreateDefaults, error) {
+	c.defaultsMu.Lock()
+	known := c.defaults
+	c.defaultsMu.Unlock()
+	if known != nil {
+		return *known, nil
+	}
+	version, err := c.Version(ctx)
+	if err != nil && !errors.Is(err, ErrNotFound) { // a service without extensions has no version
+		return CreateDefaults{}, err
+	}
+	if known = version.Defaults; known == nil {
+		known = new(fallback())
+	}
+	c.defaultsMu.Lock()
+	c.defaults = known
+	c.defaultsMu.Unlock()
+	return *known, nil
+}
+
+// filled returns the options with the service's defaults in the place of what is empty. Limits are
+// left to the service.
+func (c *Client) filled(ctx context.Context, o CreateOptions) (CreateOptions, error) {
+	own := o.ImageEntrypoint || len(o.Entrypoint) > 0
+	if o.Image != "" && o.Timeout != 0 && own {
+		return o, nil
+	}
+	defaults, err := c.Defaults(ctx)
+	if err != nil {
+		return o, err
+	}
+	o.Image = cmp.Or(o.Image, deref(defaults.Image))
+	o.Timeout = cmp.Or(o.Timeout, time.Duration(defaults.Timeout)*time.Second)
+	if !own {
+		o.Entrypoint = defaults.Entrypoint
+	}
+	if o.Image == "" {
+		return o, ErrNoImage
+	}
+	return o, nil
+}
+
+// request is what the contract calls the options, which are filled.
 func (o *CreateOptions) request() lifecycle.CreateSandboxRequest {
 	request := lifecycle.CreateSandboxRequest{
 		Image:      lifecycle.Image{URI: o.Image},
 		Entrypoint: o.Entrypoint,
-		Timeout:    int(cmp.Or(o.Timeout, DefaultTimeout) / time.Second),
+		Timeout:    int(o.Timeout / time.Second),
 		ResourceLimits: lifecycle.ResourceLimits{
 			CPU: optional(o.CPU), Memory: optional(o.Memory), Gpu: optional(o.GPU),
 		},
 		Env: o.Env, Metadata: o.Metadata, NetworkPolicy: o.NetworkPolicy, Volumes: o.Volumes,
 		Extensions: o.Extensions, RuntimeClass: optional(o.RuntimeClass),
 	}
-	if len(request.Entrypoint) == 0 {
-		request.Entrypoint = IdleEntrypoint()
+	if o.ImageEntrypoint {
+		request.ImageEntrypoint = &o.ImageEntrypoint
 	}
 	if o.Username != "" || o.Password != "" {
 		request.Image.Auth = &lifecycle.ImageAuth{Username: o.Username, Password: o.Password}
@@ -92,11 +143,16 @@ func (c *Client) Create(ctx context.Context, o *CreateOptions) (*Sandbox, error)
 		return nil, err
 	}
 	if o == nil {
-		o = &CreateOptions{} // the service says what is wrong with it
+		o = &CreateOptions{}
 	}
 	if err := checkPolicy(o.NetworkPolicy); err != nil {
 		return nil, err
 	}
+	full, err := c.filled(ctx, *o)
+	if err != nil {
+		return nil, err
+	}
+	o = &full
 	key := cmp.Or(o.IdempotencyKey, rand.Text())
 	request := o.request()
 	wait := cmp.Or(o.Wait, DefaultWait)
@@ -104,7 +160,7 @@ func (c *Client) Create(ctx context.Context, o *CreateOptions) (*Sandbox, error)
 	// The request itself does not wait, and outlives ctx: its answer has the id of what was made.
 	accepting, release := outlive(ctx, acceptPatience)
 	defer release()
-	err := c.call(accepting, repeatable, &created, func(ctx context.Context) (*http.Response, error) {
+	err = c.call(accepting, repeatable, &created, func(ctx context.Context) (*http.Response, error) {
 		return c.service.CreateSandbox(ctx, &lifecycle.CreateSandboxParams{IdempotencyKey: &key}, request)
 	})
 	if err != nil {

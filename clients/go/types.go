@@ -50,6 +50,8 @@ type (
 	Info = lifecycle.Sandbox
 	// Version is a build of the service.
 	Version = lifecycle.Version
+	// CreateDefaults are what the service wants to be asked for where its users say nothing.
+	CreateDefaults = lifecycle.CreateDefaults
 	// Engine is what runs the sandboxes of a service on one machine.
 	Engine = lifecycle.Engine
 	// StoredImage is an image that the service's engine has.

@@ -1,7 +1,6 @@
 package mcp
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,9 +14,8 @@ import (
 )
 
 const (
-	// defaultLife and the limits are of a sandbox's life, in seconds; the limits are the contract's.
-	defaultLife = 900
-	maxLife     = 86400
+	// maxLife bounds a sandbox's life, in seconds; it is the contract's.
+	maxLife = 86400
 	// maxListed is how many sandboxes one call lists. maxName and maxImage bound what is shown of
 	// their names and images, in bytes.
 	maxListed = 50
@@ -55,11 +53,11 @@ const (
 
 type createInput struct {
 	Image      string            `json:"image,omitempty" jsonschema:"container image; default: the service's, if any"`
-	Life       int               `json:"life_seconds,omitempty" jsonschema:"60 to 86400; default 900"`
+	Life       int               `json:"life_seconds,omitempty" jsonschema:"60 to 86400"`
 	Name       string            `json:"name,omitempty" jsonschema:"label for people"`
 	Env        map[string]string `json:"env,omitempty"`
-	CPU        string            `json:"cpu,omitempty" jsonschema:"e.g. 500m; default 1"`
-	Memory     string            `json:"memory,omitempty" jsonschema:"e.g. 512Mi; default 1Gi"`
+	CPU        string            `json:"cpu,omitempty" jsonschema:"e.g. 500m"`
+	Memory     string            `json:"memory,omitempty" jsonschema:"e.g. 512Mi"`
 	AllowHosts []string          `json:"allow_hosts,omitempty" jsonschema:"all it may reach: domains, CIDRs"`
 	Class      string            `json:"runtime_class,omitempty" jsonschema:"what runs it, e.g. gvisor"`
 }
@@ -98,15 +96,12 @@ func outputOf(info sandbox.Info) boxOutput {
 func (t *tools) create(ctx context.Context, request call,
 	in createInput) (content, boxOutput, error) {
 	var none boxOutput
-	if in.Life == 0 {
-		in.Life = defaultLife
-	}
-	if in.Life < 60 || in.Life > maxLife {
+	if in.Life != 0 && in.Life < 60 || in.Life > maxLife {
 		return nil, none, fmt.Errorf("life_seconds must be 60 to %d, not %d", maxLife, in.Life)
 	}
 	options := &sandbox.CreateOptions{
 		Image: in.Image, Timeout: time.Duration(in.Life) * time.Second, Env: in.Env,
-		CPU: cmp.Or(in.CPU, "1"), Memory: cmp.Or(in.Memory, "1Gi"),
+		CPU: in.CPU, Memory: in.Memory,
 		Metadata: map[string]string{"created-by": "mcp"}, RuntimeClass: in.Class, Wait: -1,
 	}
 	if in.Name != "" {

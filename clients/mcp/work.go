@@ -20,6 +20,10 @@ const (
 	maxWait     = 3600
 	// interruptPatience is how long the interrupt of a command may take whose client has gone.
 	interruptPatience = 5 * time.Second
+	// defaultContext and newContext are what agents write in place of an id: the context that all
+	// clients share, and another one.
+	defaultContext = "default"
+	newContext     = "new"
 	// defaultTail is how many lines of a sandbox's own log are read.
 	defaultTail = 200
 	// urlLife is how long the URL of a port is good at most.
@@ -51,7 +55,7 @@ type codeInput struct {
 	boxInput
 	Code     string `json:"code"`
 	Language string `json:"language,omitempty" jsonschema:"default python"`
-	Context  string `json:"context,omitempty" jsonschema:"'new' has no variables; or its id"`
+	Context  string `json:"context,omitempty" jsonschema:"'new', or its id; else one that calls share"`
 	Timeout  int    `json:"timeout_seconds,omitempty" jsonschema:"interrupt it after; default 45"`
 }
 
@@ -68,6 +72,7 @@ func (t *tools) runCode(ctx context.Context, request call,
 	if in.Language == "" {
 		in.Language = "python"
 	}
+	in.Context = cmp.Or(in.Context, defaultContext)
 	if in.Context, err = contextOf(ctx, box, in); err != nil {
 		return nil, err
 	}
@@ -90,30 +95,23 @@ func (t *tools) runCode(ctx context.Context, request call,
 			output.text(noRest))
 	}
 	if err != nil { // the agent can go on with the context
-		return nil, fmt.Errorf("context: %s\n%w", in.Context, err)
+		return nil, fmt.Errorf("context: %s\n%w", cmp.Or(in.Context, defaultContext), err)
 	}
-	words := "context: " + in.Context + "\n" + shown.end(ran.Error)
+	words := "context: " + cmp.Or(in.Context, defaultContext) + "\n" + shown.end(ran.Error)
 	return append(content{&mcp.TextContent{Text: words}}, shown.images...), nil
 }
 
-// contextOf returns the context that a cell runs in: the one that it names, a new one, or else the
-// first of its language in the sandbox, which keeps variables without a session of the protocol.
+// contextOf returns the id of the context of a cell, empty for the default one of its language. It
+// creates one where the agent asks for a new one.
 func contextOf(ctx context.Context, box *sandbox.Sandbox, in codeInput) (string, error) {
 	switch in.Context {
-	case "new":
-	case "":
-		contexts, err := box.Code.Contexts(ctx, in.Language)
-		if err != nil {
-			return "", err
-		}
-		if len(contexts) > 0 {
-			return contexts[0].ID, nil
-		}
-	default:
-		return in.Context, nil
+	case defaultContext:
+		return "", nil
+	case newContext:
+		made, err := box.Code.CreateContext(ctx, in.Language)
+		return made.ID, err
 	}
-	made, err := box.Code.CreateContext(ctx, in.Language)
-	return made.ID, err
+	return in.Context, nil
 }
 
 // results are what a cell shows: its images, and everything else in the output.

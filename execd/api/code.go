@@ -146,7 +146,10 @@ func fromCodeRequest(r gen.CodeRequest) (code.Spec, error) {
 	if r.Context == nil {
 		return spec, nil
 	}
-	spec.ContextID = value(r.Context.ID)
+	spec.ContextID, spec.Default = value(r.Context.ID), value(r.Context.Default)
+	if spec.Default && spec.ContextID != "" {
+		return spec, serve.Invalid("body/context/default: must not be given with body/context/id")
+	}
 	if language := value(r.Context.Language); language != "" {
 		if spec.Language != "" && !strings.EqualFold(spec.Language, language) {
 			return spec, serve.Invalid("body/language: %q differs from body/context/language %q; one of them is enough", spec.Language, language)
@@ -157,7 +160,11 @@ func fromCodeRequest(r gen.CodeRequest) (code.Spec, error) {
 }
 
 func toContext(c code.Context) gen.CodeContext {
-	return gen.CodeContext{ID: c.ID, Language: c.Language}
+	made := gen.CodeContext{ID: c.ID, Language: c.Language}
+	if c.Default {
+		made.Default = new(true)
+	}
+	return made
 }
 
 // appendCodeDetail appends what only events of cells have.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -157,6 +158,55 @@ func TestCellsOfAContextRunInOrder(t *testing.T) {
 		if _, outcome := outcomeOf(t, e); outcome.Error != nil || outcome.Count != i+2 {
 			t.Errorf("cell %d ran as number %d: %+v", i, outcome.Count, outcome.Error)
 		}
+	}
+}
+
+// Cells that name no context but the default one of their language share its variables, also those that come together, until it ends.
+func TestCellsShareTheDefaultContext(t *testing.T) {
+	host := &fakeHost{}
+	m := newManager(t, host)
+	spec := code.Spec{Code: "number", Language: "Python", Default: true}
+	cells := make([]*code.Execution, 10)
+	var together sync.WaitGroup
+	for i := range cells {
+		together.Go(func() { cells[i], _ = m.Execute(t.Context(), spec) })
+	}
+	together.Wait()
+	first := ""
+	for _, cell := range cells {
+		if cell == nil {
+			t.Fatal("a cell was refused")
+		}
+		text, _ := outcomeOf(t, cell)
+		text = text[strings.Index(text, "stdout:"):]
+		if first == "" {
+			first = text
+		}
+		if text != first {
+			t.Errorf("kernels of cells: %s and %s", first, text)
+		}
+	}
+	contexts := m.Contexts("python")
+	if len(contexts) != 1 || !contexts[0].Default {
+		t.Fatalf("contexts: %+v", contexts)
+	}
+	other := execute(t, m, code.Spec{Code: "number", Language: "bash", Default: true})
+	if text, _ := outcomeOf(t, other); strings.HasSuffix(text, first) {
+		t.Errorf("two languages share a kernel: %s", text)
+	}
+	own := newContext(t, m, "python")
+	if text, _ := outcomeOf(t, execute(t, m, code.Spec{Code: "number", ContextID: own})); strings.HasSuffix(text, first) {
+		t.Errorf("a context shares the kernel of the default one: %s", text)
+	}
+	if err := m.DeleteContext(t.Context(), contexts[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	if text, _ := outcomeOf(t, execute(t, m, spec)); strings.HasSuffix(text, first) {
+		t.Errorf("a deleted default context is used: %s", text)
+	}
+	host.killAll()
+	if _, outcome := outcomeOf(t, execute(t, m, spec)); outcome.Error != nil {
+		t.Errorf("after its kernel ended: %+v", outcome.Error)
 	}
 }
 

@@ -23,6 +23,8 @@ type Spec struct {
 	ContextID string
 	// Language is the cell's; with a context it must be the context's or empty.
 	Language string
+	// Default executes in the default context of the language, which it creates where there is none. ContextID is empty then.
+	Default bool
 }
 
 // Execution is a cell that waits, runs or has ended.
@@ -121,6 +123,9 @@ func (m *Manager) sessionFor(ctx context.Context, spec Spec) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
+	if spec.Default {
+		return m.defaultSession(ctx, name, language)
+	}
 	k, err := m.spares.take(ctx, name)
 	if err != nil {
 		return nil, err
@@ -130,6 +135,30 @@ func (m *Manager) sessionFor(ctx context.Context, spec Spec) (*session, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// defaultSession returns the session of a language's default context. Of cells that come together while there is none, one starts it.
+func (m *Manager) defaultSession(ctx context.Context, spec, language string) (*session, error) {
+	select {
+	case m.creating <- struct{}{}:
+		defer func() { <-m.creating }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	m.mu.Lock()
+	for _, s := range m.contexts {
+		if s.info.Default && s.info.Language == language && !s.isOver() {
+			m.mu.Unlock()
+			return s, nil
+		}
+	}
+	m.mu.Unlock()
+	k, err := m.startKernel(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	s := newSession(m, Context{ID: uuid.NewString(), Language: language, Default: true}, k, false)
+	return s, m.register(s)
 }
 
 func (e *Execution) begin() { e.began = e.clock() }

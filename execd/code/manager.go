@@ -65,6 +65,7 @@ type Manager struct {
 	contexts   map[string]*session
 	executions map[string]*Execution
 	closed     bool
+	creating   chan struct{} // holds a token while a default context is looked up or created
 	running    sync.WaitGroup
 	memory     eventlog.Memory // of the logs of those executions that have not ended
 	retention  *eventlog.Retention[*Execution]
@@ -77,6 +78,8 @@ type Manager struct {
 type Context struct {
 	ID       string
 	Language string
+	// Default says that it is the one of its language that cells share which name none.
+	Default bool
 }
 
 // New returns a manager without contexts. It starts no kernel before one is asked for.
@@ -84,7 +87,8 @@ func New(options Options) *Manager {
 	if options.SpareTime == 0 {
 		options.SpareTime = spareTime
 	}
-	m := &Manager{options: options, contexts: make(map[string]*session), executions: make(map[string]*Execution)}
+	m := &Manager{options: options, contexts: make(map[string]*session), executions: make(map[string]*Execution),
+		creating: make(chan struct{}, 1)}
 	m.retention = eventlog.NewRetention(m.forget)
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	m.spares = newSpares(m)
@@ -102,7 +106,7 @@ func (m *Manager) CreateContext(ctx context.Context, language string) (Context, 
 	if err != nil {
 		return Context{}, err
 	}
-	s := newSession(m, Context{ID: uuid.Must(uuid.NewV7()).String(), Language: language}, k, false)
+	s := newSession(m, Context{ID: uuid.NewString(), Language: language}, k, false)
 	if err := m.register(s); err != nil {
 		return Context{}, err
 	}
@@ -129,7 +133,7 @@ func (m *Manager) register(s *session) error {
 	return nil
 }
 
-// Contexts returns the contexts of a language, or all of them when it is empty, the oldest first: their ids ascend.
+// Contexts returns the contexts of a language, or all of them when it is empty, sorted by id.
 func (m *Manager) Contexts(language string) []Context {
 	m.mu.Lock()
 	defer m.mu.Unlock()

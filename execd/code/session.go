@@ -74,6 +74,18 @@ func (s *session) enqueue(e *Execution) error {
 	return nil
 }
 
+// isOver reports whether the session takes no more cells.
+func (s *session) isOver() bool {
+	select {
+	case <-s.kernel.Done():
+		return true
+	default:
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reason != ""
+}
+
 // run executes what is queued until the session ends, whoever ends it.
 func (s *session) run() {
 	defer close(s.done)

@@ -182,6 +182,11 @@ type ClaimRequest struct {
 
 // CodeContext A kernel that keeps its variables.
 type CodeContext struct {
+	// Default Whether it is the default context of its language; absent otherwise.
+	//
+	// Example: true
+	Default *bool `json:"default,omitempty"`
+
 	// ID The id of a context (the session identifier).
 	//
 	// Example: 5f2c9d1e-8a40-4a55-9f5e-0b8d3f4f2a11
@@ -335,6 +340,13 @@ type CommandStdin struct {
 // ContextChoice Where a cell runs: in the context `id`, or without one in a fresh kernel of
 // `language` (python when that is missing too).
 type ContextChoice struct {
+	// Default Whether the cell runs in the default context of `language`, which all clients share.
+	// The first such cell creates it, and so does the next one after it was deleted or its
+	// kernel ended. It must not be given with `id`.
+	//
+	// Example: true
+	Default *bool `json:"default,omitempty"`
+
 	// ID The id of a context (the session identifier).
 	//
 	// Example: 5f2c9d1e-8a40-4a55-9f5e-0b8d3f4f2a11

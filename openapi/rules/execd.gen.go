@@ -24,6 +24,7 @@ var execd = Contract{KeyHeader: "X-EXECD-ACCESS-TOKEN", Operations: []*Operation
 		{Type: "application/json", Schema: &Schema{Type: "object", Properties: []Property{
 			{Name: "code", Schema: &Schema{Type: "string"}},
 			{Name: "context", Schema: &Schema{Type: "object", Properties: []Property{
+				{Name: "default", Schema: &Schema{Type: "boolean"}},
 				{Name: "id", Schema: &Schema{Type: "string", MinLength: 1}},
 				{Name: "language", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 64}},
 			}, Closed: true}},

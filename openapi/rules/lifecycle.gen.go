@@ -112,6 +112,7 @@ var lifecycle = Contract{KeyHeader: "SERVICE-API-KEY", Operations: []*Operation{
 			}, Required: []string{
 				"uri",
 			}, Closed: true}},
+			{Name: "imageEntrypoint", Schema: &Schema{Type: "boolean"}},
 			{Name: "metadata", Schema: &Schema{Type: "object", Others: &Schema{Type: "string"}}},
 			{Name: "networkPolicy", Schema: &Schema{Type: "object", Properties: []Property{
 				{Name: "defaultAction", Schema: &Schema{Type: "string", Enum: []string{
@@ -164,7 +165,6 @@ var lifecycle = Contract{KeyHeader: "SERVICE-API-KEY", Operations: []*Operation{
 			"image",
 			"timeout",
 			"resourceLimits",
-			"entrypoint",
 		}, Closed: true}},
 	}}},
 	{ID: "deleteSandbox", Parameters: []*Parameter{

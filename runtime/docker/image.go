@@ -92,6 +92,9 @@ func (e *Engine) FindImage(ctx context.Context, ref string) (engine.Image, error
 		return engine.Image{}, err
 	}
 	described := engine.Image{ID: found.ID, Bytes: found.Size}
+	if found.Config != nil {
+		described.Entrypoint, described.Cmd = found.Config.Entrypoint, found.Config.Cmd
+	}
 	for _, short := range slices.Concat(named(found.RepoTags), found.RepoDigests) {
 		if name, err := reference.ParseNormalizedNamed(short); err == nil {
 			described.Names = append(described.Names, name.String())

@@ -37,6 +37,9 @@ type Image struct {
 	Bytes   int64     // of its unpacked layers; images may share some
 	Created time.Time // when it came to the engine, or was built, whichever the engine has
 	InUse   bool      // a container is made of it
+	// Entrypoint and Cmd are what a container runs that has no entrypoint of its own, one after the other.
+	// Only FindImage looks them up.
+	Entrypoint, Cmd []string
 }
 
 // Pruned is what a removal of images has freed, and what it has left.

@@ -38,7 +38,10 @@ func (e *Engine) FindImage(_ context.Context, ref string) (engine.Image, error) 
 	if err != nil {
 		return engine.Image{}, err
 	}
-	return engine.Image{ID: found.ID, Names: found.Names, Bytes: found.Bytes, Created: found.Created}, nil
+	return engine.Image{
+		ID: found.ID, Names: found.Names, Bytes: found.Bytes, Created: found.Created,
+		Entrypoint: slices.Clone(found.Config.Entrypoint), Cmd: slices.Clone(found.Config.Cmd),
+	}, nil
 }
 
 // ProveAccess implements [engine.Engine].

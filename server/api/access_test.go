@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	gen "sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/openapi/conform"
@@ -310,6 +311,33 @@ func TestVersionAndHealth(t *testing.T) {
 	health, err := s.client.GetHealthWithResponse(t.Context())
 	if err != nil || health.JSON200 == nil || health.JSON200.Status != "healthy" {
 		t.Errorf("%v, %s", err, health.Body)
+	}
+}
+
+// TestDefaults: they are what the caller's key gets, and at most what it may ask for.
+func TestDefaults(t *testing.T) {
+	all := allKeys()
+	for i := range all {
+		if all[i].Name == "alice" {
+			all[i].Bounds = lifecycle.Bounds{
+				Default: lifecycle.ResourceLimits{"cpu": "500m"}, Max: lifecycle.ResourceLimits{"cpu": "2", "memory": "1Gi"}, MaxTimeout: 10 * time.Minute,
+			}
+		}
+	}
+	s := serveWith(t, api.Options{
+		Backend: newBackend(), Keys: keys.Fixed(all...), Defaults: api.Defaults{Image: "base:1", Timeout: 20 * time.Minute},
+	})
+	for secret, want := range map[string]gen.CreateDefaults{
+		adminSecret: {Image: new("base:1"), Timeout: 1200, Entrypoint: lifecycle.IdleEntrypoint()},
+		aliceSecret: {
+			Image: new("base:1"), Timeout: 600, Entrypoint: lifecycle.IdleEntrypoint(),
+			ResourceLimits: gen.ResourceLimits{CPU: new("500m"), Memory: new("1Gi")},
+		},
+	} {
+		version, err := s.client.GetVersionWithResponse(t.Context(), with(secret))
+		if err != nil || version.JSON200 == nil || !reflect.DeepEqual(version.JSON200.Defaults, &want) {
+			t.Errorf("%v, %s, want %+v", err, version.Body, want)
+		}
 	}
 }
 

@@ -39,6 +39,12 @@ type Engine struct {
 	HostUsers func() string
 }
 
+// Defaults are what clients are to ask for where their users say nothing. The limits are those of the API key.
+type Defaults struct {
+	Image   string        // empty means none
+	Timeout time.Duration // of whole seconds; 0 means an hour
+}
+
 // Options configures the API. Backend is required.
 type Options struct {
 	Backend lifecycle.Backend
@@ -66,6 +72,8 @@ type Options struct {
 	RuntimeClasses []string
 	// Engine is what runs the sandboxes; nil on a cluster.
 	Engine *Engine
+	// Defaults are what clients are to ask for where their users say nothing.
+	Defaults Defaults
 	// HostLoad begins to measure the machine that runs the sandboxes; nil when that is another one.
 	HostLoad func() (LoadSampler, error)
 	Logger   zerolog.Logger
@@ -110,6 +118,7 @@ func New(options Options) (*serve.Server, error) {
 		classes: append([]string{}, options.RuntimeClasses...), // never nil
 		engine:  options.Engine,
 
+		defaults: options.Defaults,
 		hostLoad: options.HostLoad,
 		ingress:  options.Ingress,
 		signing:  options.Signing,
@@ -149,8 +158,10 @@ type handlers struct {
 	classes []string // names of runtime classes
 	engine  *Engine  // nil on a cluster
 	ingress Ingress
-	signing reach.Keys
-	clock   func() time.Time
+
+	defaults Defaults
+	signing  reach.Keys
+	clock    func() time.Time
 
 	keys   *keys.Ring
 	limits Limits

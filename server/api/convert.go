@@ -23,6 +23,8 @@ func fromCreateRequest(r gen.CreateSandboxRequest) lifecycle.Spec {
 		Env:          r.Env,
 		Metadata:     r.Metadata,
 		RuntimeClass: value(r.RuntimeClass),
+
+		ImageEntrypoint: value(r.ImageEntrypoint),
 	}
 	if requests := r.ResourceRequests; requests != nil {
 		spec.Requests = fromResourceLimits(gen.ResourceLimits{CPU: requests.CPU, Memory: requests.Memory})

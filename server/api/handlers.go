@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"runtime"
@@ -20,6 +21,10 @@ func (h *handlers) GetHealth(
 func (h *handlers) GetVersion(
 	ctx context.Context, _ gen.GetVersionRequestObject,
 ) (gen.GetVersionResponseObject, error) {
+	_, bounds, err := h.limitsOf(ctx)
+	if err != nil {
+		return nil, err
+	}
 	return gen.GetVersion200JSONResponse{
 		Body: gen.Version{
 			Version:        h.version.Version,
@@ -27,8 +32,24 @@ func (h *handlers) GetVersion(
 			GoVersion:      runtime.Version(),
 			RuntimeClasses: h.classes,
 			Engine:         h.describeEngine(caller(ctx)),
+			Defaults:       new(h.createDefaults(bounds)),
 		},
 	}, nil
+}
+
+// createDefaults returns what clients with these bounds are to ask for where their users say nothing.
+func (h *handlers) createDefaults(bounds lifecycle.Bounds) gen.CreateDefaults {
+	timeout := cmp.Or(h.defaults.Timeout, time.Hour)
+	if bounds.MaxTimeout > 0 {
+		timeout = min(timeout, bounds.MaxTimeout)
+	}
+	limits := bounds.Usual()
+	return gen.CreateDefaults{
+		Image:          present(h.defaults.Image),
+		Timeout:        int(timeout / time.Second),
+		ResourceLimits: gen.ResourceLimits{CPU: present(limits["cpu"]), Memory: present(limits["memory"])},
+		Entrypoint:     lifecycle.IdleEntrypoint(),
+	}
 }
 
 // describeEngine returns nil on a cluster. The host's firewall is only its administrators' business.

@@ -126,7 +126,8 @@ func (a *App) apiOptions(ctx context.Context, cfg config.Config, version api.Ver
 		Keys: a.keys, Local: isLoopback(cfg.Server.Host), Session: console.Caller, Limits: limits(cfg.Server), Version: version, Logger: a.logger,
 		Ingress: ingress(cfg.Ingress), Signing: signing, RuntimeClasses: runtimeClasses(cfg.Runtime).Names(),
 		Engine: a.machine.describe(), HostLoad: hostLoad(cfg),
-		Metrics: measured.Handler(), Observer: measured, AuditLog: a.auditLog(measured.AuditFailed),
+		Defaults: api.Defaults{Image: cfg.Server.DefaultImage, Timeout: cfg.Server.DefaultTimeout.Duration()},
+		Metrics:  measured.Handler(), Observer: measured, AuditLog: a.auditLog(measured.AuditFailed),
 	}, nil
 }
 

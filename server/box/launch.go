@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"sandbox.internal/runtime/engine"
@@ -33,7 +34,8 @@ type launching struct {
 	lifecycle.Launch
 	containers *Containers
 	record     lifecycle.Record
-	name       string // of the sandbox's container
+	name       string   // of the sandbox's container
+	entrypoint []string // of the image, of a sandbox that runs it; nil until it is known
 }
 
 func (l *launching) run(ctx context.Context) (lifecycle.Place, error) {
@@ -44,7 +46,15 @@ func (l *launching) run(ctx context.Context) (lifecycle.Place, error) {
 	if err != nil {
 		return lifecycle.Place{}, err
 	}
-	return l.awaitDaemon(ctx)
+	place, err := l.awaitDaemon(ctx)
+	if err == nil && there && l.record.Spec.ImageEntrypoint {
+		err = l.findEntrypoint(ctx, l.record.Sandbox.Image)
+		if errors.Is(err, engine.ErrImage) {
+			err = nil // the image was removed meanwhile, and the sandbox runs
+		}
+	}
+	place.Entrypoint = l.entrypoint
+	return place, err
 }
 
 // takeUp reports whether an earlier launch left a container that can be used. One that was never started is removed.
@@ -79,6 +89,12 @@ func (l *launching) make(ctx context.Context) error {
 		return err
 	}
 	l.Reached(lifecycle.StagePulled)
+	if l.record.Spec.ImageEntrypoint {
+		if err := l.findEntrypoint(ctx, imageID); err != nil {
+			return err
+		}
+		l.record.Sandbox.Entrypoint = l.entrypoint
+	}
 	owner := l.record.Sandbox.Owner
 	if err := c.starts.Take(ctx, owner); err != nil {
 		return err
@@ -149,6 +165,31 @@ func (l *launching) image(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("%w (the service restarted during the pull, and credentials are not stored: create the sandbox again)", err)
 	}
 	return imageID, err
+}
+
+// maxImageEntrypoint is how many bytes the entrypoint and the command of an image may have, which are written with each change of the record.
+const maxImageEntrypoint = 64 << 10
+
+// findEntrypoint looks up what the image with the name or id runs.
+func (l *launching) findEntrypoint(ctx context.Context, image string) error {
+	found, err := l.containers.options.Engine.FindImage(ctx, image)
+	if err != nil {
+		return err
+	}
+	entrypoint, size := slices.Concat(found.Entrypoint, found.Cmd), 0
+	for _, word := range entrypoint {
+		size += len(word) + 1
+	}
+	switch {
+	case len(entrypoint) == 0 || entrypoint[0] == "":
+		return lifecycle.BoxFailuref(lifecycle.ReasonImagePullError,
+			"imageEntrypoint: the image has neither an entrypoint nor a command: give the entrypoint")
+	case size > maxImageEntrypoint:
+		return lifecycle.BoxFailuref(lifecycle.ReasonImagePullError,
+			"imageEntrypoint: the entrypoint and the command of the image must have at most %d bytes, have %d", maxImageEntrypoint, size)
+	}
+	l.entrypoint = entrypoint
+	return nil
 }
 
 // awaitDaemon returns where the sandbox is reached, once execd has answered there.

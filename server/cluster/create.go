@@ -33,6 +33,10 @@ func (c *Cluster) Create(ctx context.Context, spec lifecycle.Spec, options lifec
 	if err := spec.Validate(); err != nil {
 		return lifecycle.Sandbox{}, err
 	}
+	if spec.ImageEntrypoint {
+		return lifecycle.Sandbox{}, lifecycle.Invalidf(
+			"imageEntrypoint: must not be true on Kubernetes, where execd starts the entrypoint and the image's is not known: give the entrypoint")
+	}
 	if err := c.hostPaths().CheckVolumes(spec.Volumes, options.Role); err != nil {
 		return lifecycle.Sandbox{}, err
 	}

@@ -46,7 +46,7 @@ var documented = map[string]any{
 // extensions are our own keys.
 var extensions = []string{
 	"server.api_key_file", "server.data_dir", "server.instance", "server.terminated_retention",
-	"server.max_connections", "server.max_sandboxes", "server.keys.max_sandboxes", "server.compatibility", "server.audit_log", "server.signing_key", "server.debug_address",
+	"server.max_connections", "server.max_sandboxes", "server.default_image", "server.default_timeout", "server.keys.max_sandboxes", "server.compatibility", "server.audit_log", "server.signing_key", "server.debug_address",
 	"server.mcp", "server.console",
 	"local.data_dir", "local.oci_runtime", "local.keeper", "local.bridge", "local.subnet", "local.user_namespaces", "local.disk_mib", "local.keep_across_reboot", "local.archives", "local.images_mib",
 	"runtime.internal_registries",

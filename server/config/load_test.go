@@ -31,6 +31,8 @@ instance = "blue-2"
 terminated_retention = 60
 max_connections = 500
 max_sandboxes = 40
+default_image = "registry.example/base:1"
+default_timeout = 900
 compatibility = ["opensandbox"]
 mcp = false
 console = false
@@ -58,7 +60,7 @@ allowed_host_paths = ["/data/", "/"]
 	want.Server = config.Server{
 		Host: "::1", LogLevel: config.LogLevelWarning, APIKey: "0123456789abcdef0123456789abcdef",
 		DataDir: "/home/ada/records", Instance: "blue-2", TerminatedRetention: 60,
-		MaxConnections: 500, MaxSandboxes: 40, Compatibility: []string{"opensandbox"},
+		MaxConnections: 500, MaxSandboxes: 40, DefaultImage: "registry.example/base:1", DefaultTimeout: 900, Compatibility: []string{"opensandbox"},
 		Keys: []config.Key{{Name: "ci", SHA256: digestA, Role: config.RoleViewer, MaxSandboxes: 4}},
 	}
 	want.Runtime = config.Runtime{Type: config.RuntimeDocker,
@@ -164,6 +166,12 @@ func TestLoadRefuses(t *testing.T) {
 			`server.instance: must be 1 to 63 lower-case letters, digits and inner hyphens (got "Blue_1")`},
 		"no connections": {`server.max_connections = 0`,
 			`server.max_connections: must be between 1 and 1000000 (got 0)`},
+		"short default timeout": {`server.default_timeout = 59`,
+			`server.default_timeout: must be from 60 to 86400 seconds (got 59)`},
+		"long default timeout": {`server.default_timeout = 86401`,
+			`server.default_timeout: must be from 60 to 86400 seconds (got 86401)`},
+		"long default image": {`server.default_image = "` + strings.Repeat("a", 1025) + `"`,
+			`server.default_image: must be a reference of at most 1024 bytes (got 1025)`},
 		"negative quota": {`server.max_sandboxes = -1`,
 			`server.max_sandboxes: must be between 0 (no limit) and 1000000 (got -1)`},
 		"quota of a key": {`server.keys = [{sha256 = "` + digestA + `", name = "a", role = "user", max_sandboxes = 1000001}]`,

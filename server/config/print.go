@@ -50,6 +50,11 @@ func Init(apiKey string) []byte {
 	return bytes.Replace([]byte(example), []byte("API_KEY"), []byte(apiKey), 1)
 }
 
+// WithImage returns an example with a default image for sandboxes whose users name none.
+func WithImage(example []byte, image string) []byte {
+	return bytes.Replace(example, []byte(`#default_image = "python:3.12"`), []byte("default_image = "+strconv.Quote(image)), 1)
+}
+
 // Machine is what a configuration is written for; what is zero is not known.
 type Machine struct {
 	CPUs        int

@@ -30,6 +30,8 @@ const CompatibilityOpenSandbox = "opensandbox"
 const (
 	// minAPIKeyLength is the length that the document advises ("Authentication").
 	minAPIKeyLength = 32
+	// maxImage is how many bytes the reference of an image may have in a request.
+	maxImage = 1024
 	// rootDataDir is where the records live when the service runs as root.
 	rootDataDir = "/var/lib/sandbox-server"
 )
@@ -64,6 +66,12 @@ type Server struct {
 	// MaxConnections is the highest number of connections of clients, 1 to 1000000; more wait until
 	// one ends, or take the places of those that have not shown a key.
 	MaxConnections int `toml:"max_connections"`
+	// DefaultImage is the image that clients use for a sandbox whose user names none: a reference of
+	// at most 1024 bytes. Unset: they refuse such a create.
+	DefaultImage string `toml:"default_image"`
+	// DefaultTimeout is how long a sandbox lives where its user does not say, 60 to 86400; clients ask
+	// for at most what their key's max_timeout allows.
+	DefaultTimeout Seconds `toml:"default_timeout"`
 	// MaxSandboxes is how many sandboxes that have not ended there may be, of all keys together, 0 to
 	// 1000000; 0 is no limit. A create beyond it is 409.
 	MaxSandboxes int `toml:"max_sandboxes"`
@@ -101,6 +109,7 @@ func defaultServer(env func(string) string) Server {
 		Instance:            "default",
 		TerminatedRetention: 3600,
 		MaxConnections:      10_000,
+		DefaultTimeout:      3600,
 		Compatibility:       []string{},
 		MCP:                 true,
 		Console:             true,
@@ -166,6 +175,12 @@ func (s Server) check(p *problems) {
 		p.add("server.max_connections", "must be between 1 and 1000000 (got %d)", s.MaxConnections)
 	}
 	checkLimit(p, "server.max_sandboxes", s.MaxSandboxes)
+	if s.DefaultTimeout < 60 || s.DefaultTimeout > 86400 {
+		p.add("server.default_timeout", "must be from 60 to 86400 seconds (got %d)", int64(s.DefaultTimeout))
+	}
+	if len(s.DefaultImage) > maxImage {
+		p.add("server.default_image", "must be a reference of at most %d bytes (got %d)", maxImage, len(s.DefaultImage))
+	}
 	for _, name := range s.Compatibility {
 		checkOneOf(p, "server.compatibility", name, CompatibilityOpenSandbox)
 	}

@@ -55,6 +55,9 @@ func (a *actor) provisioned(place lifecycle.Place) {
 		return
 	}
 	a.record.Port = place.Port
+	if place.Entrypoint != nil {
+		a.record.Sandbox.Entrypoint = place.Entrypoint
+	}
 	a.recordTransition(lifecycle.TriggerProvisioned, lifecycle.ReasonContainerRunning,
 		"execd answers")
 	if created := a.record.Sandbox.CreatedAt; !created.Before(a.host.since) {

@@ -136,6 +136,9 @@ func (h *Host) newRecord(spec lifecycle.Spec, options lifecycle.CreateOptions) l
 	needsAuth := spec.Auth != nil
 	limits, _ := spec.Resources.Parse() // Validate has
 	spec.Auth = nil                     // the actor has them, for the pull alone
+	if spec.ImageEntrypoint {
+		spec.Entrypoint = []string{lifecycle.DaemonPath + "/execd-init"} // until the image is there
+	}
 	record := lifecycle.Record{
 		Sandbox: lifecycle.Sandbox{
 			ID:         uuid.NewString(),

@@ -50,11 +50,22 @@ func (b Bounds) Validate() error {
 	return nil
 }
 
+// Usual returns what a sandbox gets that asks for nothing: the default, or else the maximum.
+func (b Bounds) Usual() ResourceLimits {
+	limits := ResourceLimits{}
+	for _, key := range boundedResources {
+		if usual := cmp.Or(b.Default[key], b.Max[key]); usual != "" {
+			limits[key] = usual
+		}
+	}
+	return limits
+}
+
 // Apply gives a valid spec what it does not ask for: the default, or else the maximum. It returns the errors of Check.
 func (b Bounds) Apply(spec *Spec) error {
 	given := maps.Clone(spec.Resources)
-	for _, key := range boundedResources {
-		if usual := cmp.Or(b.Default[key], b.Max[key]); given[key] == "" && usual != "" {
+	for key, usual := range b.Usual() {
+		if given[key] == "" {
 			if given == nil {
 				given = ResourceLimits{}
 			}

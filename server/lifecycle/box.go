@@ -57,6 +57,8 @@ type BoxCondition struct {
 type Place struct {
 	Port        int // of execd
 	SidecarPort int // of the egress sidecar's API; 0 without a sidecar
+	// Entrypoint is the image's entrypoint and command, of a sandbox that runs them ([Spec.ImageEntrypoint]); nil when it is not known.
+	Entrypoint []string
 }
 
 // BoxExit is how the entrypoint of a sandbox ended.

@@ -46,8 +46,12 @@ type Spec struct {
 	Timeout   time.Duration
 	Resources ResourceLimits
 	// Requests is what a cluster reserves of the resources; a key that is absent is reserved as Resources limits it.
-	Requests      ResourceLimits `json:",omitempty"`
-	Entrypoint    []string
+	Requests ResourceLimits `json:",omitempty"`
+	// Entrypoint is the main program and its arguments; nil when ImageEntrypoint is true.
+	Entrypoint []string
+	// ImageEntrypoint says that the image's own entrypoint and command run.
+	ImageEntrypoint bool `json:",omitempty"`
+
 	Env           map[string]string
 	Metadata      map[string]string
 	NetworkPolicy *NetworkPolicy

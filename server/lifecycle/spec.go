@@ -37,13 +37,8 @@ func (s *Spec) Validate() error {
 	if s.Timeout < MinTimeout || s.Timeout > MaxTimeout {
 		return Invalidf("timeout: must be within 60 and 86400 seconds, got %d", int64(s.Timeout/time.Second))
 	}
-	if len(s.Entrypoint) == 0 || s.Entrypoint[0] == "" {
-		return Invalidf("entrypoint: must be a non-empty array whose first item names an executable")
-	}
-	for i, arg := range s.Entrypoint {
-		if strings.ContainsRune(arg, 0) {
-			return Invalidf("entrypoint[%d]: must not contain a NUL byte", i)
-		}
+	if err := s.validateEntrypoint(); err != nil {
+		return err
 	}
 	if err := s.Resources.validate(); err != nil {
 		return err
@@ -62,6 +57,28 @@ func (s *Spec) Validate() error {
 	}
 	return validateVolumes(s.Volumes)
 }
+
+func (s *Spec) validateEntrypoint() error {
+	switch {
+	case s.ImageEntrypoint && s.Entrypoint != nil:
+		return Invalidf("entrypoint: must be left out when imageEntrypoint is true")
+	case s.ImageEntrypoint:
+		return nil
+	case s.Entrypoint == nil:
+		return Invalidf("entrypoint: is required, unless imageEntrypoint is true")
+	case len(s.Entrypoint) == 0 || s.Entrypoint[0] == "":
+		return Invalidf("entrypoint: must be a non-empty array whose first item names an executable")
+	}
+	for i, arg := range s.Entrypoint {
+		if strings.ContainsRune(arg, 0) {
+			return Invalidf("entrypoint[%d]: must not contain a NUL byte", i)
+		}
+	}
+	return nil
+}
+
+// IdleEntrypoint returns an entrypoint that does nothing until the sandbox is to end. It is in every sandbox, whatever its image has.
+func IdleEntrypoint() []string { return []string{DaemonPath + "/execd-init", "idle"} }
 
 // The settings of the sandbox's daemon that a client may give (execd document, "Daemon settings"). Every other name with the prefix is
 // the daemon's own, the token's above all.

@@ -122,6 +122,32 @@ type ClaimSource struct {
 	ClaimName string `json:"claimName"`
 }
 
+// CreateDefaults What clients put into a create request where their users say nothing, for the API key of the
+// caller. Clients of a service that does not publish them use a `timeout` of 3600, the
+// `entrypoint` `/opt/sandbox/execd-init idle` and no `resourceLimits`, and have no image.
+type CreateDefaults struct {
+	// Entrypoint The entry process as `[executable, arg1, ...]`. It replaces the image's own entrypoint and
+	// command. Every sandbox has `/opt/sandbox/execd-init idle`, whatever its image: it does
+	// nothing until the sandbox is to end.
+	//
+	// Example: ["sleep","infinity"]
+	Entrypoint Entrypoint `json:"entrypoint"`
+
+	// Image The image reference (`server.default_image`); absent when none is configured.
+	//
+	// Example: python:3.12
+	Image *string `json:"image,omitempty"`
+
+	// ResourceLimits The most that the sandbox may use of each resource. For what is left out the API key's
+	// default or maximum counts (extension); without one it is not limited.
+	ResourceLimits ResourceLimits `json:"resourceLimits"`
+
+	// Timeout Seconds (`server.default_timeout`), at most what the API key may ask for.
+	//
+	// Example: 3600
+	Timeout int `json:"timeout"`
+}
+
 // CreateKeyRequest The key to make. Unknown fields are refused.
 type CreateKeyRequest struct {
 	// ExpiresAt When the key ceases to be valid, in the future; without it it does not.
@@ -156,14 +182,15 @@ type CreateKeyRequest struct {
 	TakeOver *bool `json:"takeOver,omitempty"`
 }
 
-// CreateSandboxRequest What to run, for how long and within which limits. Unknown fields are refused.
+// CreateSandboxRequest What to run, for how long and within which limits. Unknown fields are refused. `entrypoint`
+// is required, unless `imageEntrypoint` is true.
 type CreateSandboxRequest struct {
 	// Entrypoint The entry process as `[executable, arg1, ...]`. It replaces the image's own entrypoint and
 	// command. Every sandbox has `/opt/sandbox/execd-init idle`, whatever its image: it does
 	// nothing until the sandbox is to end.
 	//
 	// Example: ["sleep","infinity"]
-	Entrypoint Entrypoint `json:"entrypoint"`
+	Entrypoint Entrypoint `json:"entrypoint,omitempty"`
 
 	// Env Environment variables of the sandbox, on top of the image's own. Names that begin with
 	// `EXECD_` are reserved, but for `EXECD_API_GRACE_SHUTDOWN` and `EXECD_LOG_FILE`.
@@ -180,6 +207,13 @@ type CreateSandboxRequest struct {
 	// Image A container image in a public or private registry.
 	Image Image `json:"image"`
 
+	// ImageEntrypoint Whether the image's own entrypoint and command run. `entrypoint` must then be left out;
+	// answers have the image's, and `/opt/sandbox/execd-init` until the sandbox is Running. On
+	// Kubernetes it is refused.
+	//
+	// Example: true
+	ImageEntrypoint *bool `json:"imageEntrypoint,omitempty"`
+
 	// Metadata Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
 	// to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
 	// reserved. There are at most 256 tags.
@@ -192,7 +226,8 @@ type CreateSandboxRequest struct {
 	// allows everything.
 	NetworkPolicy *NetworkPolicy `json:"networkPolicy,omitempty"`
 
-	// ResourceLimits The most that the sandbox may use of each resource. What is left out is not limited.
+	// ResourceLimits The most that the sandbox may use of each resource. For what is left out the API key's
+	// default or maximum counts (extension); without one it is not limited.
 	ResourceLimits ResourceLimits `json:"resourceLimits"`
 
 	// ResourceRequests What a node of Kubernetes reserves for the sandbox, at most `resourceLimits` of each
@@ -798,7 +833,8 @@ type RenewRequest struct {
 // Example: 7c9e6679-7425-40de-944b-e07fc1f90ae7
 type RequestID = string
 
-// ResourceLimits The most that the sandbox may use of each resource. What is left out is not limited.
+// ResourceLimits The most that the sandbox may use of each resource. For what is left out the API key's
+// default or maximum counts (extension); without one it is not limited.
 type ResourceLimits struct {
 	// CPU Processor time in cores (`0.5`, `1`) or thousandths of a core (`100m`). A
 	// thousandths number without its `m`, such as `500`, is invalid: write `500m`. At
@@ -1151,6 +1187,11 @@ type Version struct {
 	//
 	// Example: 3f2a9c1d7be04c5f
 	Commit string `json:"commit"`
+
+	// Defaults What clients put into a create request where their users say nothing, for the API key of the
+	// caller. Clients of a service that does not publish them use a `timeout` of 3600, the
+	// `entrypoint` `/opt/sandbox/execd-init idle` and no `resourceLimits`, and have no image.
+	Defaults *CreateDefaults `json:"defaults,omitempty"`
 
 	// Engine What runs the sandboxes of a service on one machine. A service on Kubernetes has none.
 	Engine *Engine `json:"engine,omitempty"`

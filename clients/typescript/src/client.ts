@@ -1,7 +1,7 @@
 import { Api } from "./calls.js";
 import { type EventOptions, type NumberedEvent, followEvents } from "./events.js";
 import type { components, paths } from "./gen/lifecycle.js";
-import { SandboxError } from "./errors.js";
+import { SandboxError, isKind } from "./errors.js";
 import { type CallOptions, Http, newKey, shortly } from "./http.js";
 import { checkPolicy } from "./network.js";
 import { transportTo } from "./proxy.js";
@@ -33,14 +33,27 @@ export interface ClientOptions {
   webSocket?: WebSocketConstructor;
 }
 
-/** What to create. Without an `entrypoint` the sandbox stays idle until it is used. */
+/** What services want to be asked for where their users say nothing. */
+export type CreateDefaults = components["schemas"]["CreateDefaults"];
+
+/** What the contract has for services which publish no defaults. */
+const fallback: CreateDefaults = {
+  timeout: 3_600,
+  resourceLimits: {},
+  entrypoint: ["/opt/sandbox/execd-init", "idle"], // in every sandbox, whatever its image has
+};
+
+/** What to create. What is left out has the service's default, see {@link Client.defaults}. */
 export interface CreateOptions extends CallOptions {
-  /** Seconds after which the sandbox ends by itself; 600 without it. */
+  /** Seconds after which the sandbox ends by itself. */
   timeout?: number;
+  /** Its main program; the default one does nothing, so the sandbox stays idle until it is used. */
   entrypoint?: string[];
+  /** Runs the image's own entrypoint and command; `entrypoint` must then be left out. */
+  imageEntrypoint?: boolean;
   env?: Record<string, string>;
   metadata?: Record<string, string>;
-  /** Such as `{ cpu: "500m", memory: "512Mi" }`. What is left out is not limited. */
+  /** Such as `{ cpu: "500m", memory: "512Mi" }`. */
   resourceLimits?: CreateRequest["resourceLimits"];
   /** Credentials for a private registry. */
   auth?: NonNullable<CreateRequest["image"]["auth"]>;
@@ -74,6 +87,7 @@ export class Client {
   /** Every operation of the service, typed from its contract. */
   readonly api: Api<paths>;
   readonly #connection: Connection;
+  #defaults: CreateDefaults | undefined;
 
   constructor(options: ClientOptions = {}) {
     const url = (options.url ?? environment("SANDBOX_URL") ?? "http://127.0.0.1:8080").replace(/\/+$/, "");
@@ -96,22 +110,35 @@ export class Client {
   }
 
   /**
-   * Creates a sandbox and waits until it is Running. A cut connection never makes two of them. When
+   * Creates a sandbox of an image, or of the service's default one, and waits until it is Running. A
+   * cut connection never makes two of them. When
    * it does not become Running, it is deleted and the error says why: `failed`, with the reason of
    * the service as its code, or `timeout`. After the signal aborts that is tried for 5 seconds.
    */
-  async create(image: string, options: CreateOptions = {}): Promise<Sandbox> {
-    const { timeout = 600, resourceLimits = {}, startTimeout = 300_000, auth, signal, ...rest } = options;
+  create(image?: string, options?: CreateOptions): Promise<Sandbox>;
+  create(options: CreateOptions): Promise<Sandbox>;
+  async create(first?: string | CreateOptions, second: CreateOptions = {}): Promise<Sandbox> {
+    const named = typeof first === "string" ? first : undefined;
+    const { resourceLimits = {}, startTimeout = 300_000, auth, signal, ...rest } =
+      typeof first === "object" ? first : second;
+    signal?.throwIfAborted();
+    checkPolicy(rest.networkPolicy);
+    const call = signal ? { signal } : {};
+    const own = rest.imageEntrypoint === true || rest.entrypoint !== undefined;
+    const complete = named !== undefined && rest.timeout !== undefined && own;
+    const defaults = complete ? fallback : await this.defaults(call);
+    const image = named ?? defaults.image;
+    if (image === undefined) {
+      const why = "image: is required, because the service has no default one (server.default_image)";
+      throw new SandboxError("invalid", why);
+    }
     const body: CreateRequest = {
-      entrypoint: ["/opt/sandbox/execd-init", "idle"], // in every sandbox, whatever its image has
+      ...(own ? {} : { entrypoint: defaults.entrypoint }),
       ...rest,
       image: { uri: image, ...(auth ? { auth } : {}) },
-      timeout,
+      timeout: rest.timeout ?? defaults.timeout,
       resourceLimits,
     };
-    signal?.throwIfAborted();
-    checkPolicy(body.networkPolicy);
-    const call = signal ? { signal } : {};
     const header = newKey();
     const request = async (options: CallOptions) => {
       const created = await this.api.json("post", "/v1/sandboxes", { body, header }, { ...options, idempotent: true });
@@ -132,6 +159,18 @@ export class Client {
       throw error;
     }
     return sandbox;
+  }
+
+  /** What {@link Client.create} asks for where its options say nothing, for this client's key. The service is asked once. */
+  async defaults(options: CallOptions = {}): Promise<CreateDefaults> {
+    this.#defaults ??= await this.api.json("get", "/v1/version", {}, options).then(
+      (version) => version.defaults ?? fallback,
+      (error: unknown) => {
+        if (isKind(error, "not_found")) return fallback; // a service without extensions has no version
+        throw error;
+      },
+    );
+    return this.#defaults;
   }
 
   /** A sandbox that is there already, in whatever state. */

@@ -11,10 +11,12 @@ export type CodeContext = components["schemas"]["CodeContext"];
 
 /** How to run a cell. */
 export interface CodeOptions extends OutputOptions {
-  /** The language of a fresh kernel for this cell alone; python without it. */
+  /** The language; python without it. */
   language?: string;
-  /** The context to run in, or its id, instead of a fresh kernel. */
+  /** The context to run in, or its id; without it the default one of the language, which all clients share. */
   context?: CodeContext | string;
+  /** Runs in a fresh kernel for this cell alone; `context` must then be left out. */
+  stateless?: boolean;
   /** Called with each result as it arrives. */
   onResult?: (result: Result) => void;
 }
@@ -171,9 +173,12 @@ export class Contexts {
   }
 }
 
-function choice({ context, language }: CodeOptions): components["schemas"]["ContextChoice"] {
+function choice({ context, language, stateless }: CodeOptions): components["schemas"]["ContextChoice"] {
+  if (context !== undefined && stateless === true) {
+    throw new SandboxError("invalid", "stateless: must not be given with a context");
+  }
   if (context !== undefined) return { id: typeof context === "string" ? context : context.id };
-  return language === undefined ? {} : { language };
+  return { ...(language === undefined ? {} : { language }), ...(stateless === true ? {} : { default: true }) };
 }
 
 async function collect(

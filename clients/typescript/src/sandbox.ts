@@ -85,7 +85,7 @@ export class Sandbox implements AsyncDisposable {
 
   /**
    * Waits for a state, which the service's events report, for at most `timeout` milliseconds. A
-   * sandbox that ends in another one is an error of the kind `failed`.
+   * sandbox that ends in another one, or could not be resumed, is an error of the kind `failed`.
    */
   async wait(state: SandboxState, options: CallOptions & { timeout?: number } = {}): Promise<SandboxInfo> {
     const { timeout, signal } = options;
@@ -102,7 +102,7 @@ export class Sandbox implements AsyncDisposable {
       this.#info = await this.#api.json("get", path, input, { ...call, longer: longestWait * 1_000 });
       if (this.#reached(state)) return this.#info;
       for await (const { type, to } of this.events(call)) {
-        const news = type === "reset" || (type === "state" && (to === state || isFinal(to)));
+        const news = type === "reset" || (type === "state" && (to === state || to === "Paused" || isFinal(to)));
         if (!news) continue;
         await this.refresh(call);
         if (this.#reached(state)) return this.#info;
@@ -116,7 +116,9 @@ export class Sandbox implements AsyncDisposable {
 
   #reached(wanted: SandboxState): boolean {
     const { state, reason, message } = this.#info.status;
-    if (state === wanted || !isFinal(state)) return state === wanted;
+    // After a reboot of its host it could not be started again.
+    const notResumed = wanted === "Running" && state === "Paused" && reason === "RESUME_FAILED";
+    if (state === wanted || (!isFinal(state) && !notResumed)) return state === wanted;
     const text = `${this.id}: is ${clean(state)} (${clean(reason)}): ${clean(message)}`;
     throw new SandboxError("failed", text, { code: clean(reason) });
   }
@@ -126,7 +128,10 @@ export class Sandbox implements AsyncDisposable {
     return this.#change("pause", "Paused", options);
   }
 
-  /** Lets a Paused sandbox go on; returns when it is Running. */
+  /**
+   * Lets a Paused sandbox go on; returns when it is Running. After a reboot of its host it starts the
+   * sandbox again; when that fails, the error is `failed` and the sandbox is Paused as before.
+   */
   resume(options: CallOptions = {}): Promise<SandboxInfo> {
     return this.#change("resume", "Running", options);
   }

@@ -46,13 +46,26 @@ func fitting(key string, getenv func(string) string) (example []byte, says strin
 	says = "runtime.type is local: no Docker Engine answers at " + host + ", and " + program + " is installed"
 	// A folder that cannot be read fails the start, which names it.
 	if installed, err := config.InstalledImages(); err != nil || len(installed) > 0 {
-		return config.InitLocal(key, nil), says
+		return withImage(config.InitLocal(key, nil), installed), says
 	}
 	archives := archivesOf(getenv)
 	if len(archives) == 0 {
 		says += "\nlocal.archives is empty: scripts/images.sh --archives makes the images of the project"
 	}
-	return config.InitLocal(key, archives), says
+	return withImage(config.InitLocal(key, archives), archives), says
+}
+
+// knownImages are the images of the project that sandboxes are created from, by the names of their archives.
+var knownImages = []struct{ archive, image string }{{"first.tar", "sandbox/first:dev"}, {"base.tar", "sandbox/base:dev"}}
+
+// withImage gives an example a default image when one of the archives has one.
+func withImage(example []byte, archives []string) []byte {
+	for _, known := range knownImages {
+		if slices.ContainsFunc(archives, func(path string) bool { return filepath.Base(path) == known.archive }) {
+			return config.WithImage(example, known.image)
+		}
+	}
+	return example
 }
 
 // thisMachine is what limits of sandboxes are fitted to.

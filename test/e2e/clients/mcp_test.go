@@ -180,7 +180,7 @@ func testImages(t *testing.T, a *agent) {
 		strings.Contains(ran, "\x1b") || strings.Contains(ran, match[1]) {
 		t.Errorf("%q", ran)
 	}
-	// The context that was made first stays the one without a name.
+	// The default context is still the one without a name.
 	ran = a.call("run_code", map[string]any{"sandbox": id, "code": "print('out'); x + 1"})
 	if again := cellEnded.FindStringSubmatch(ran); again == nil || again[1] != match[1] {
 		t.Errorf("%q is not in context %s", ran, match[1])

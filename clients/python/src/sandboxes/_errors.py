@@ -41,7 +41,8 @@ class WaitTimeout(SandboxesError, TimeoutError):
 
 
 class SandboxFailed(SandboxesError):
-    """A sandbox is Failed or Terminated, so it will never have the state that was waited for."""
+    """A sandbox will not have the state that was waited for: it is Failed or Terminated, or Paused because it could
+    not be resumed."""
 
     def __init__(self, sandbox_id: str, state: str, reason: str, message: str) -> None:
         super().__init__(printable(f"sandbox {sandbox_id} is {state} ({reason}): {message}"))

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Mapping
 from urllib.parse import urlencode
 
-from ._gen.lifecycle import NetworkPolicy
+from ._gen.lifecycle import CreateDefaults, NetworkPolicy, ResourceLimits
 
 Duration = float | timedelta
 """A number of seconds, or a timedelta."""
@@ -17,6 +17,10 @@ DAEMON_PORT = 44772
 
 IDLE_ENTRYPOINT = ("/opt/sandbox/execd-init", "idle")
 """A program that does nothing until the sandbox is to end. It is in every sandbox, whatever the image has."""
+
+
+FALLBACK = CreateDefaults(timeout=3600, resource_limits=ResourceLimits(), entrypoint=IDLE_ENTRYPOINT)
+"""The defaults that the contract has for a service which publishes none."""
 
 
 def seconds(duration: Duration) -> float:

@@ -1004,6 +1004,11 @@ export interface components {
         CodeContext: {
             id: components["schemas"]["ContextID"];
             language: components["schemas"]["Language"];
+            /**
+             * @description Whether it is the default context of its language; absent otherwise.
+             * @example true
+             */
+            default?: boolean;
         };
         /** @description Contexts. */
         CodeContexts: components["schemas"]["CodeContext"][];
@@ -1014,6 +1019,13 @@ export interface components {
         ContextChoice: {
             id?: components["schemas"]["ContextID"];
             language?: components["schemas"]["Language"];
+            /**
+             * @description Whether the cell runs in the default context of `language`, which all clients share.
+             *     The first such cell creates it, and so does the next one after it was deleted or its
+             *     kernel ended. It must not be given with `id`.
+             * @example true
+             */
+            default?: boolean;
         };
         /** @description A cell to execute. */
         CodeRequest: {

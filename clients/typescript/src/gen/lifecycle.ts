@@ -679,6 +679,26 @@ export interface components {
             /** @description The runtime classes that a sandbox may be created with; empty when there are none. */
             runtimeClasses: components["schemas"]["RuntimeClass"][];
             engine?: components["schemas"]["Engine"];
+            defaults?: components["schemas"]["CreateDefaults"];
+        };
+        /**
+         * @description What clients put into a create request where their users say nothing, for the API key of the
+         *     caller. Clients of a service that does not publish them use a `timeout` of 3600, the
+         *     `entrypoint` `/opt/sandbox/execd-init idle` and no `resourceLimits`, and have no image.
+         */
+        CreateDefaults: {
+            /**
+             * @description The image reference (`server.default_image`); absent when none is configured.
+             * @example python:3.12
+             */
+            image?: string;
+            /**
+             * @description Seconds (`server.default_timeout`), at most what the API key may ask for.
+             * @example 3600
+             */
+            timeout: number;
+            resourceLimits: components["schemas"]["ResourceLimits"];
+            entrypoint: components["schemas"]["Entrypoint"];
         };
         /** @description What runs the sandboxes of a service on one machine. A service on Kubernetes has none. */
         Engine: {
@@ -749,7 +769,10 @@ export interface components {
              */
             timestamp: string;
         };
-        /** @description What to run, for how long and within which limits. Unknown fields are refused. */
+        /**
+         * @description What to run, for how long and within which limits. Unknown fields are refused. `entrypoint`
+         *     is required, unless `imageEntrypoint` is true.
+         */
         CreateSandboxRequest: {
             image: components["schemas"]["Image"];
             /**
@@ -758,7 +781,7 @@ export interface components {
              */
             timeout: number;
             resourceLimits: components["schemas"]["ResourceLimits"];
-            entrypoint: components["schemas"]["Entrypoint"];
+            entrypoint?: components["schemas"]["Entrypoint"];
             env?: components["schemas"]["Env"];
             metadata?: components["schemas"]["Metadata"];
             networkPolicy?: components["schemas"]["NetworkPolicy"];
@@ -767,6 +790,13 @@ export interface components {
             extensions?: components["schemas"]["Extensions"];
             runtimeClass?: components["schemas"]["RuntimeClass"];
             resourceRequests?: components["schemas"]["ResourceRequests"];
+            /**
+             * @description Whether the image's own entrypoint and command run. `entrypoint` must then be left out;
+             *     answers have the image's, and `/opt/sandbox/execd-init` until the sandbox is Running. On
+             *     Kubernetes it is refused.
+             * @example true
+             */
+            imageEntrypoint?: boolean;
         };
         /**
          * @description What a node of Kubernetes reserves for the sandbox, at most `resourceLimits` of each
@@ -814,7 +844,10 @@ export interface components {
              */
             password: string;
         };
-        /** @description The most that the sandbox may use of each resource. What is left out is not limited. */
+        /**
+         * @description The most that the sandbox may use of each resource. For what is left out the API key's
+         *     default or maximum counts (extension); without one it is not limited.
+         */
         ResourceLimits: {
             /**
              * @description Processor time in cores (`0.5`, `1`) or thousandths of a core (`100m`). A

@@ -42,7 +42,7 @@ test("cells with and without a context", async () => {
   const raised = await code.run("1/0", { context });
   assert.equal(raised.error?.name, "ZeroDivisionError");
   assert.ok(raised.error.traceback.length > 0);
-  const fresh = await code.run("x", { language: "python" });
+  const fresh = await code.run("x", { language: "python", stateless: true });
   assert.equal(fresh.error?.name, "NameError");
 
   const interrupted = await code.run("import time\nprint('go', flush=True)\ntime.sleep(60)", {

@@ -40,7 +40,7 @@ const lines = (pairs) => Object.entries(pairs ?? {}).map(([name, value]) => `${n
 const json = (value) => (value === undefined ? '' : JSON.stringify(value, null, 2));
 
 /** fill writes a request into the fields of the form. */
-function fill({ elements }, { image, timeout, resourceLimits, entrypoint, env, metadata: { name, ...metadata } = {}, networkPolicy, runtimeClass, volumes, extensions }) {
+function fill({ elements }, { image, timeout, resourceLimits, entrypoint = [], imageEntrypoint = false, env, metadata: { name, ...metadata } = {}, networkPolicy, runtimeClass, volumes, extensions }) {
   const values = {
     uri: image.uri, timeout, ...{ cpu: '', memory: '', gpu: '' }, ...resourceLimits, entrypoint: entrypoint.map(quoted).join(' '), name, env: lines(env), metadata: lines(metadata),
     defaultAction: networkPolicy && (networkPolicy.defaultAction ?? 'allow'), runtimeClass, volumes: json(volumes), extensions: json(extensions),
@@ -51,6 +51,7 @@ function fill({ elements }, { image, timeout, resourceLimits, entrypoint, env, m
     elements[field].value = value ?? '';
     if (value) elements[field].closest('details')?.setAttribute('open', '');
   }
+  if (elements.imageEntrypoint) elements.imageEntrypoint.checked = imageEntrypoint;
   if (elements.dryRun) elements.dryRun.checked = Boolean(networkPolicy?.dryRun);
 }
 

@@ -36,10 +36,17 @@ function json(text, field) {
   }
 }
 
-/** bodyOf makes the request of what was typed; what is empty is left out. */
-function bodyOf({ elements }) {
+// What the contract has for services which publish no defaults.
+const fallback = { timeout: 3600, resourceLimits: {}, entrypoint: ['/opt/sandbox/execd-init', 'idle'] };
+
+/** bodyOf makes the request of what was typed; what is empty has the service's default, or is left out. */
+function bodyOf({ elements }, defaults) {
   const value = (name) => elements[name].value.trim();
-  const body = { image: { uri: value('uri') }, timeout: Number(value('timeout')), resourceLimits: {}, entrypoint: words(elements.entrypoint.value) };
+  const body = { image: { uri: value('uri') || defaults.image || '' }, timeout: Number(value('timeout') || defaults.timeout), resourceLimits: {} };
+  if (elements.imageEntrypoint.checked) body.imageEntrypoint = true;
+  const typed = words(elements.entrypoint.value);
+  if (typed.length) body.entrypoint = typed;
+  else if (!body.imageEntrypoint) body.entrypoint = defaults.entrypoint;
   if (value('username') || elements.password.value) body.image.auth = { username: value('username'), password: elements.password.value };
   for (const name of ['cpu', 'memory', 'gpu']) if (value(name)) body.resourceLimits[name] = value(name);
   const env = pairs(elements.env.value, 'env');
@@ -61,31 +68,36 @@ function bodyOf({ elements }) {
 
 // The fields of the form by the place that an error of the API names. Some of its rules write body/resourceLimits/cpu, others resourceLimits.cpu.
 const places = [['body/image/auth', 'username'], ['body/image', 'uri'], ['body/timeout', 'timeout'], ['body/resourceLimits/cpu', 'cpu'], ['body/resourceLimits/memory', 'memory'],
-  ['body/resourceLimits/gpu', 'gpu'], ['body/entrypoint', 'entrypoint'], ['body/env', 'env'], ['body/metadata', 'metadata'], ['body/networkPolicy/defaultAction', 'defaultAction'], ['body/networkPolicy', 'egress'],
+  ['body/resourceLimits/gpu', 'gpu'], ['body/entrypoint', 'entrypoint'], ['body/imageEntrypoint', 'imageEntrypoint'], ['body/env', 'env'], ['body/metadata', 'metadata'], ['body/networkPolicy/defaultAction', 'defaultAction'], ['body/networkPolicy', 'egress'],
   ['body/runtimeClass', 'runtimeClass'], ['body/volumes', 'volumes'], ['body/extensions', 'extensions']];
 
-/** useChoices returns the runtime classes of the service, and the images to suggest: those that its engine has, which it lists for
+/** useChoices returns the defaults and the runtime classes of the service, and the images to suggest: those that its engine has, which it lists for
  * administrators alone, and those of the sandboxes that the session sees. */
 function useChoices() {
   const [classes, setClasses] = useState([]);
+  const [defaults, setDefaults] = useState(fallback);
   const [stored, setStored] = useState([]);
   useEffect(() => {
     const control = new AbortController();
     const read = (path, use) => call('GET', path, undefined, { signal: control.signal }).then(use, () => {}); // the form works without
-    read('/v1/version', (version) => setClasses(version.runtimeClasses));
+    read('/v1/version', (version) => {
+      setClasses(version.runtimeClasses);
+      setDefaults(version.defaults ?? fallback);
+    });
     if (store.session?.role === 'admin') read('/v1/images', (list) => setStored(list.items.flatMap((image) => image.names)));
     return () => control.abort();
   }, []);
   const used = [...store.sandboxes.values()].map((sandbox) => sandbox.image.uri);
-  return { classes, images: [...new Set([...stored, ...used])].sort() };
+  return { classes, defaults, images: [...new Set([...stored, ...used])].sort() };
 }
 
 /** Create is the form; again is the id of the ended sandbox whose request it begins with, if any. */
 export function Create({ again }) {
   const [busy, run, error] = useAction();
   const [wrong, setWrong] = useState(null);
-  const { classes, images } = useChoices();
+  const { classes, defaults, images } = useChoices();
   const { form: formRef, note } = useAgain(again, classes);
+  const usual = (of, without) => (of ? `default: ${of}` : without);
   const sent = useRef({});
   useEffect(() => { document.title = 'New sandbox · Sandboxes'; }, []);
   const submit = (event) => {
@@ -94,7 +106,7 @@ export function Create({ again }) {
     setWrong(null);
     run(async () => {
       try {
-        const body = bodyOf(form);
+        const body = bodyOf(form, defaults);
         const text = JSON.stringify(body);
         // A create that is repeated because its answer was lost makes no second sandbox.
         if (sent.current.text !== text) sent.current = { text, key: crypto.getRandomValues(new Uint32Array(4)).join('-') };
@@ -124,14 +136,15 @@ export function Create({ again }) {
   return html`<div class="head"><h1>New sandbox</h1></div>
     ${note}
     <form class="create" ref=${formRef} onSubmit=${submit}>
-      ${field('uri', 'Image', { required: true, placeholder: 'python:3.12', list: 'images' })}
+      ${field('uri', 'Image', { required: !defaults.image, placeholder: usual(defaults.image, 'python:3.12'), list: 'images' })}
       <datalist id="images">${images.map((name) => html`<option key=${name} value=${name} />`)}</datalist>
-      ${field('entrypoint', 'Entrypoint', { required: true, defaultValue: '/opt/sandbox/execd-init idle' }, 'The program and its arguments, with quotes as in a shell; nothing is expanded. The sandbox ends with it. What stands here is in every sandbox and does nothing.')}
+      ${field('entrypoint', 'Entrypoint', { placeholder: usual(defaults.entrypoint.join(' ')) }, 'The program and its arguments, with quotes as in a shell; nothing is expanded. The sandbox ends with it. The default is in every sandbox and does nothing.')}
+      <label><input type="checkbox" name="imageEntrypoint" /> Run the image’s own entrypoint instead</label>
       ${field('name', 'Name', { maxlength: 4096 })}
       <div class="fields">
-        ${field('timeout', 'Lifetime in seconds', { type: 'number', required: true, min: limits.timeout.minimum, max: limits.timeout.maximum, defaultValue: 3600 }, `${limits.timeout.minimum} to ${limits.timeout.maximum}`)}
-        ${field('cpu', 'CPU', { pattern: limits.cpu, defaultValue: '500m' }, 'Cores, or thousandths: 500m')}
-        ${field('memory', 'Memory', { pattern: limits.memory, defaultValue: '512Mi' }, 'Bytes with a unit: 512Mi')}
+        ${field('timeout', 'Lifetime in seconds', { type: 'number', min: limits.timeout.minimum, max: limits.timeout.maximum, placeholder: usual(defaults.timeout) }, `${limits.timeout.minimum} to ${limits.timeout.maximum}`)}
+        ${field('cpu', 'CPU', { pattern: limits.cpu, placeholder: usual(defaults.resourceLimits.cpu, 'no limit') }, 'Cores, or thousandths: 500m')}
+        ${field('memory', 'Memory', { pattern: limits.memory, placeholder: usual(defaults.resourceLimits.memory, 'no limit') }, 'Bytes with a unit: 512Mi')}
         ${field('gpu', 'GPUs', { pattern: limits.gpu })}
         ${classes.length > 0 && html`<div class="field"><label for="f-runtimeClass">Runtime class</label>
           <select id="f-runtimeClass" name="runtimeClass" aria-invalid=${wrong === 'runtimeClass' ? 'true' : undefined}>

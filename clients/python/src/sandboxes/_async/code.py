@@ -73,25 +73,28 @@ class AsyncCode:
         self._daemon = daemon
 
     async def run(self, code: str, *, language: str | None = None, context: CodeContext | str | None = None,
-                  on_stdout: OnText | None = None, on_stderr: OnText | None = None,
+                  stateless: bool = False, on_stdout: OnText | None = None, on_stderr: OnText | None = None,
                   on_result: Callable[[Result], None] | None = None) -> Execution:
         """Executes a cell to its end.
 
-        With a context (or its id) the cell sees the variables of the cells before it; without one it gets a
-        fresh kernel of the language, which is python by default. A cell that raises is no exception here: see
-        `error`.
+        The cell sees the variables of the cells before it in its context (or the one with that id); without one, in
+        the default context of the language, which is python by default. All clients of the sandbox share that one.
+        With `stateless` it gets a fresh kernel. A cell that raises is no exception here: see `error`.
         """
-        cell = await self.start(code, language=language, context=context, on_stdout=on_stdout, on_stderr=on_stderr,
+        cell = await self.start(code, language=language, context=context, stateless=stateless, on_stdout=on_stdout, on_stderr=on_stderr,
                                 on_result=on_result)
         async with cell:
             return await cell.wait()
 
     async def start(self, code: str, *, language: str | None = None, context: CodeContext | str | None = None,
-                    on_stdout: OnText | None = None, on_stderr: OnText | None = None,
+                    stateless: bool = False, on_stdout: OnText | None = None, on_stderr: OnText | None = None,
                     on_result: Callable[[Result], None] | None = None) -> AsyncCell:
         """Starts a cell, as `run` does."""
         id = context.id if isinstance(context, CodeContext) else context
-        choice = execd.ContextChoice(id=id, language=language)
+        if stateless and id is not None:
+            raise ValueError("stateless: must not be given with a context")
+        shared = True if id is None and not stateless else None
+        choice = execd.ContextChoice(id=id, language=language, default=shared)
         response = await self._daemon.open(execd.run_code(execd.CodeRequest(code=code, context=choice), idempotency_key=new_key()))
         execution = response.head.get("X-Execution-ID")
         if not execution:

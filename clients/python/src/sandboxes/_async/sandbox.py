@@ -37,6 +37,8 @@ from .streams import GIVE_UP, AsyncEvents
 from .terminals import AsyncTerminals
 
 ENDED = ("Terminated", "Failed")
+RESUME_FAILED = "RESUME_FAILED"
+"""The reason of a sandbox that is Paused again, because it could not be started after a reboot of its host."""
 
 
 class AsyncSandbox:
@@ -89,7 +91,7 @@ class AsyncSandbox:
             async with events:  # opened before the state is read, so that no change is missed
                 await self.refresh()
                 while self.state != state:
-                    self._check_alive()
+                    self._check_alive(state)
                     await self._until_state(events, state)
                     await self.refresh()
         except TimeoutError:
@@ -99,12 +101,13 @@ class AsyncSandbox:
     async def _until_state(self, events: AsyncEvents[SandboxEvent], state: str) -> None:
         """Reads events, which begin in the past, up to one that may have led to the state."""
         async for event in events:
-            if event.type == "reset" or event.to in (state, *ENDED):
+            if event.type == "reset" or event.to in (state, "Paused", *ENDED):
                 return
 
-    def _check_alive(self) -> None:
+    def _check_alive(self, state: str) -> None:
         status = self.info.status
-        if status.state in ENDED:
+        resumed = state != "Running" or status.state != "Paused" or status.reason != RESUME_FAILED
+        if status.state in ENDED or not resumed:
             raise SandboxFailed(self.id, status.state, status.reason, status.message)
 
     async def pause(self, *, timeout: Duration = 60) -> None:
@@ -114,7 +117,11 @@ class AsyncSandbox:
         await self.wait("Paused", timeout=timeout)
 
     async def resume(self, *, timeout: Duration = 60) -> None:
-        """Lets the processes of a paused sandbox go on."""
+        """Lets the processes of a paused sandbox go on.
+
+        After a reboot of its host it starts the sandbox again; when that fails it is a SandboxFailed, and the sandbox
+        is Paused as before.
+        """
         prefer, held = prefer_wait(seconds(timeout))
         await self._http.call(lifecycle.resume_sandbox(self.id, prefer=prefer), wait=held)
         await self.wait("Running", timeout=timeout)

@@ -64,6 +64,8 @@ class ClaimRequest:
 class CodeContext:
     """A kernel that keeps its variables."""
 
+    default: bool | None = None
+    """Whether it is the default context of its language; absent otherwise."""
     id: str
     """The id of a context (the session identifier)."""
     language: str
@@ -167,6 +169,11 @@ class ContextChoice:
     `language` (python when that is missing too).
     """
 
+    default: bool | None = None
+    """Whether the cell runs in the default context of `language`, which all clients share.
+    The first such cell creates it, and so does the next one after it was deleted or its
+    kernel ended. It must not be given with `id`.
+    """
     id: str | None = None
     """The id of a context (the session identifier)."""
     language: str | None = None

@@ -52,6 +52,32 @@ class ClaimSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CreateDefaults:
+    """What clients put into a create request where their users say nothing, for the API key of the
+    caller. Clients of a service that does not publish them use a `timeout` of 3600, the
+    `entrypoint` `/opt/sandbox/execd-init idle` and no `resourceLimits`, and have no image.
+    """
+
+    JSON_NAMES: ClassVar[Mapping[str, str]] = {
+        "resource_limits": "resourceLimits",
+    }
+
+    entrypoint: Sequence[str]
+    """The entry process as `[executable, arg1, ...]`. It replaces the image's own entrypoint and
+    command. Every sandbox has `/opt/sandbox/execd-init idle`, whatever its image: it does
+    nothing until the sandbox is to end.
+    """
+    image: str | None = None
+    """The image reference (`server.default_image`); absent when none is configured."""
+    resource_limits: ResourceLimits
+    """The most that the sandbox may use of each resource. For what is left out the API key's
+    default or maximum counts (extension); without one it is not limited.
+    """
+    timeout: int
+    """Seconds (`server.default_timeout`), at most what the API key may ask for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CreateKeyRequest:
     """The key to make. Unknown fields are refused."""
 
@@ -86,16 +112,19 @@ class CreateKeyRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateSandboxRequest:
-    """What to run, for how long and within which limits. Unknown fields are refused."""
+    """What to run, for how long and within which limits. Unknown fields are refused. `entrypoint`
+    is required, unless `imageEntrypoint` is true.
+    """
 
     JSON_NAMES: ClassVar[Mapping[str, str]] = {
+        "image_entrypoint": "imageEntrypoint",
         "network_policy": "networkPolicy",
         "resource_limits": "resourceLimits",
         "resource_requests": "resourceRequests",
         "runtime_class": "runtimeClass",
     }
 
-    entrypoint: Sequence[str]
+    entrypoint: Sequence[str] | None = None
     """The entry process as `[executable, arg1, ...]`. It replaces the image's own entrypoint and
     command. Every sandbox has `/opt/sandbox/execd-init idle`, whatever its image: it does
     nothing until the sandbox is to end.
@@ -110,6 +139,11 @@ class CreateSandboxRequest:
     """
     image: Image
     """A container image in a public or private registry."""
+    image_entrypoint: bool | None = None
+    """Whether the image's own entrypoint and command run. `entrypoint` must then be left out;
+    answers have the image's, and `/opt/sandbox/execd-init` until the sandbox is Running. On
+    Kubernetes it is refused.
+    """
     metadata: Mapping[str, str] | None = None
     """Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
     to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
@@ -121,7 +155,9 @@ class CreateSandboxRequest:
     allows everything.
     """
     resource_limits: ResourceLimits
-    """The most that the sandbox may use of each resource. What is left out is not limited."""
+    """The most that the sandbox may use of each resource. For what is left out the API key's
+    default or maximum counts (extension); without one it is not limited.
+    """
     resource_requests: ResourceRequests | None = None
     """What a node of Kubernetes reserves for the sandbox, at most `resourceLimits` of each
     resource. What is left out is reserved as it is limited. Without Kubernetes, and with
@@ -575,7 +611,9 @@ class RenewRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceLimits:
-    """The most that the sandbox may use of each resource. What is left out is not limited."""
+    """The most that the sandbox may use of each resource. For what is left out the API key's
+    default or maximum counts (extension); without one it is not limited.
+    """
 
     cpu: str | None = None
     """Processor time in cores (`0.5`, `1`) or thousandths of a core (`100m`). A
@@ -862,6 +900,11 @@ class Version:
 
     commit: str
     """The source revision of the build; empty when the build did not record one."""
+    defaults: CreateDefaults | None = None
+    """What clients put into a create request where their users say nothing, for the API key of the
+    caller. Clients of a service that does not publish them use a `timeout` of 3600, the
+    `entrypoint` `/opt/sandbox/execd-init idle` and no `resourceLimits`, and have no image.
+    """
     engine: Engine | None = None
     """What runs the sandboxes of a service on one machine. A service on Kubernetes has none."""
     go_version: str

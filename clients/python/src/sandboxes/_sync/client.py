@@ -11,12 +11,12 @@ from types import TracebackType
 from typing import Any, Mapping, Sequence, TypeVar
 
 from .. import _retry
-from .._errors import SandboxesError, SandboxFailed, WaitTimeout
+from .._errors import NotFoundError, SandboxesError, SandboxFailed, WaitTimeout
 from .._gen import lifecycle
-from .._gen.lifecycle import ImageAuth, NetworkPolicy, SandboxEvent, Version, Volume
+from .._gen.lifecycle import CreateDefaults, ImageAuth, NetworkPolicy, SandboxEvent, Version, Volume
 from .._gen.lifecycle import Sandbox as SandboxInfo
 from .._operations import Call
-from .._options import IDLE_ENTRYPOINT, Duration, check_policy, metadata_filter, prefer_wait, seconds, service_key, service_url
+from .._options import FALLBACK, Duration, check_policy, metadata_filter, prefer_wait, seconds, service_key, service_url
 from .._proxy import ProxyOption
 from .http import HTTP
 from .sandbox import Sandbox
@@ -40,6 +40,7 @@ class Client:
         names it: HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY. One that is no such URL is a ValueError.
         """
         self._http = HTTP(service_url(url), service_key(key), seconds(timeout), tls, proxy)
+        self._defaults: CreateDefaults | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._http.origin.url}>"
@@ -55,7 +56,8 @@ class Client:
         """Closes the connections that are kept."""
         self._http.close()
 
-    def create(self, image: str, *, timeout: Duration = 600, entrypoint: Sequence[str] = IDLE_ENTRYPOINT,
+    def create(self, image: str | None = None, *, timeout: Duration | None = None,
+                     entrypoint: Sequence[str] | None = None, image_entrypoint: bool = False,
                      cpu: str | None = None, memory: str | None = None, gpu: str | None = None,
                      env: Mapping[str, str] | None = None, metadata: Mapping[str, str] | None = None,
                      network_policy: NetworkPolicy | None = None, volumes: Sequence[Volume] | None = None,
@@ -64,9 +66,11 @@ class Client:
                      idempotency_key: str | None = None, ready_timeout: Duration = 300) -> Sandbox:
         """Creates a sandbox and waits until it is Running.
 
-        It ends by itself after `timeout` seconds, 60 to 86400. `cpu` is in cores (`0.5`, `500m`), `memory` in
-        bytes with a unit (`512Mi`). The entrypoint must keep running, because its exit ends the sandbox;
-        without one the sandbox is idle until it is used.
+        What is not given has the service's default, see `defaults`; without an image where there is no default one,
+        it is a ValueError. The sandbox ends by itself after `timeout` seconds, 60 to 86400. `cpu` is in cores (`0.5`,
+        `500m`), `memory` in bytes with a unit (`512Mi`). The entrypoint must keep running, because its exit ends the
+        sandbox; by default the sandbox is idle until it is used. With `image_entrypoint` the image's own entrypoint
+        and command run.
         A `network_policy` that is empty is a ValueError; without one everything is allowed.
         `runtime_class` names what runs it, one of those of the service's version.
 
@@ -80,9 +84,17 @@ class Client:
         limit = seconds(ready_timeout)
         prefer, held = prefer_wait(limit) if limit > 0 else (None, 0)
         key = idempotency_key or str(uuid.uuid4())
+        if image is None or timeout is None or (entrypoint is None and not image_entrypoint):
+            defaults = self.defaults()
+            image = defaults.image if image is None else image
+            timeout = defaults.timeout if timeout is None else timeout
+            if entrypoint is None and not image_entrypoint:
+                entrypoint = defaults.entrypoint
+        if not image:
+            raise ValueError("image: is required, because the service has no default one (server.default_image)")
         request = lifecycle.CreateSandboxRequest(
             image=lifecycle.Image(uri=image, auth=auth), timeout=round(seconds(timeout)),
-            entrypoint=entrypoint, env=env, metadata=metadata,
+            entrypoint=entrypoint, image_entrypoint=image_entrypoint or None, env=env, metadata=metadata,
             resource_limits=lifecycle.ResourceLimits(cpu=cpu, memory=memory, gpu=gpu),
             network_policy=network_policy, volumes=volumes, extensions=extensions,
             runtime_class=runtime_class)
@@ -165,6 +177,15 @@ class Client:
     def version(self) -> Version:
         """Which build of the service answers."""
         return self._http.call(lifecycle.get_version())
+
+    def defaults(self) -> CreateDefaults:
+        """What `create` asks for where its arguments say nothing, for this client's key. The service is asked once."""
+        if self._defaults is None:
+            try:
+                self._defaults = (self.version()).defaults or FALLBACK
+            except NotFoundError:  # a service without extensions has no version
+                self._defaults = FALLBACK
+        return self._defaults
 
     def call(self, operation: Call[T]) -> T:
         """Sends any call of `sandboxes.lifecycle`."""

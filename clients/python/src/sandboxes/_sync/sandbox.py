@@ -38,6 +38,8 @@ from .streams import GIVE_UP, Events
 from .terminals import Terminals
 
 ENDED = ("Terminated", "Failed")
+RESUME_FAILED = "RESUME_FAILED"
+"""The reason of a sandbox that is Paused again, because it could not be started after a reboot of its host."""
 
 
 class Sandbox:
@@ -90,7 +92,7 @@ class Sandbox:
             with events:  # opened before the state is read, so that no change is missed
                 self.refresh()
                 while self.state != state:
-                    self._check_alive()
+                    self._check_alive(state)
                     self._until_state(events, state)
                     self.refresh()
         except TimeoutError:
@@ -100,12 +102,13 @@ class Sandbox:
     def _until_state(self, events: Events[SandboxEvent], state: str) -> None:
         """Reads events, which begin in the past, up to one that may have led to the state."""
         for event in events:
-            if event.type == "reset" or event.to in (state, *ENDED):
+            if event.type == "reset" or event.to in (state, "Paused", *ENDED):
                 return
 
-    def _check_alive(self) -> None:
+    def _check_alive(self, state: str) -> None:
         status = self.info.status
-        if status.state in ENDED:
+        resumed = state != "Running" or status.state != "Paused" or status.reason != RESUME_FAILED
+        if status.state in ENDED or not resumed:
             raise SandboxFailed(self.id, status.state, status.reason, status.message)
 
     def pause(self, *, timeout: Duration = 60) -> None:
@@ -115,7 +118,11 @@ class Sandbox:
         self.wait("Paused", timeout=timeout)
 
     def resume(self, *, timeout: Duration = 60) -> None:
-        """Lets the processes of a paused sandbox go on."""
+        """Lets the processes of a paused sandbox go on.
+
+        After a reboot of its host it starts the sandbox again; when that fails it is a SandboxFailed, and the sandbox
+        is Paused as before.
+        """
         prefer, held = prefer_wait(seconds(timeout))
         self._http.call(lifecycle.resume_sandbox(self.id, prefer=prefer), wait=held)
         self.wait("Running", timeout=timeout)
