@@ -41,7 +41,7 @@ func New(version string, classes []string,
 			Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}},
 		})
 	server.AddReceivingMiddleware(withoutNulls)
-	t := &tools{client: client}
+	t := &tools{client: named(client)}
 	t.addLife(server, classes)
 	t.addWork(server)
 	t.addFiles(server)
@@ -121,7 +121,7 @@ func add[In any](server *mcp.Server, tool *mcp.Tool,
 	do func(context.Context, call, In) (content, error)) {
 	mcp.AddTool(server, tool, func(ctx context.Context, request call,
 		in In) (*mcp.CallToolResult, any, error) {
-		ctx, cancel := bind(ctx)
+		ctx, cancel := bind(withAgent(ctx, request))
 		defer cancel()
 		shown, err := do(ctx, request, in)
 		if err != nil {
