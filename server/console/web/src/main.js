@@ -8,7 +8,7 @@ import { SignIn } from './signin.js';
 import { leave, mayChange, start, useStore } from './store.js';
 import { html, Modal, moment, Problem, useAction } from './ui.js';
 
-/** route reads the part of the URL that says what is shown: #/, #/new or #/sandboxes/ID/TAB. */
+/** route reads the part of the URL that says what is shown: #/, #/new or #/sandboxes/ID/TAB/PART. */
 function route() {
   let parts;
   try {
@@ -16,9 +16,9 @@ function route() {
   } catch { // a % that begins no character
     parts = [];
   }
-  const [, first, id, tab] = parts;
+  const [, first, id, tab, part] = parts;
   if (first === 'new') return { page: 'new' };
-  if (first === 'sandboxes' && id) return { page: 'sandbox', id, tab };
+  if (first === 'sandboxes' && id) return { page: 'sandbox', id, tab, part };
   return { page: 'overview' };
 }
 
@@ -90,7 +90,7 @@ function App() {
     <main id="main" ref=${main} tabindex="-1">
       ${at.page === 'overview' && html`<${Overview} />`}
       ${at.page === 'new' && html`<${Create} />`}
-      ${at.page === 'sandbox' && html`<${Detail} key=${at.id} id=${at.id} tab=${at.tab} />`}
+      ${at.page === 'sandbox' && html`<${Detail} key=${at.id} id=${at.id} tab=${at.tab} part=${at.part} />`}
     </main>
     ${help && html`<${Keys} onClose=${() => setHelp(false)} />`}`;
 }
