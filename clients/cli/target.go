@@ -12,6 +12,7 @@ import (
 
 	sandbox "sandbox.internal/clients/go"
 	"sandbox.internal/clients/go/lifecycle"
+	"sandbox.internal/internal/build"
 	"sandbox.internal/wire/sandboxhttp"
 )
 
@@ -129,7 +130,8 @@ func newConnection(to service) (*connection, error) {
 		return nil, fmt.Errorf("prepare the client of %s: %w", to.URL, err)
 	}
 	// Whether the environment's key is the one was decided before: login, for one, tries the key that it saves.
-	c.client, err = sandbox.New(&sandbox.Options{URL: to.URL, Key: to.APIKey, NoKey: !c.secured, HTTPClient: c.http})
+	c.client, err = sandbox.New(&sandbox.Options{URL: to.URL, Key: to.APIKey, NoKey: !c.secured, HTTPClient: c.http,
+		UserAgent: "sandbox-cli/" + build.Version()})
 	return c, err
 }
 

@@ -27,6 +27,8 @@ const (
 	// KeyHeader is the header of a request that has the API key. Requests to a ProxyURL need it.
 	KeyHeader = "SERVICE-API-KEY"
 
+	defaultUserAgent = "sandbox-go"
+
 	// defaultResumeLimit is how long a stream is tried to be resumed without a new event.
 	defaultResumeLimit = time.Minute
 	// defaultMaxAnswer has room for a result of a cell, such as an image: a kernel's message has at
@@ -47,6 +49,9 @@ type Options struct {
 	Key string
 	// NoKey sends no API key, whatever Key and the environment have.
 	NoKey bool
+	// UserAgent is how requests name the program that sends them, which the activity of a sandbox
+	// shows. Empty means sandbox-go.
+	UserAgent string
 	// HTTPClient sends the requests. Nil means a client that uses the proxies of the environment
 	// and follows no redirection. A client given here should not follow redirections either, and
 	// should have no Timeout: streams are endless.
@@ -69,6 +74,7 @@ type Client struct {
 	headers     http.Header // that every request gets
 	resumeLimit time.Duration
 	maxAnswer   int
+	options     Options // with everything that was taken from the environment
 
 	defaultsMu sync.Mutex
 	defaults   *CreateDefaults // nil until the service was asked
@@ -92,9 +98,11 @@ func New(o *Options) (*Client, error) {
 		maxAnswer:   cmp.Or(o.MaxAnswer, defaultMaxAnswer),
 	}
 	c.Images, c.Keys = Images{c}, Keys{c}
-	if key := cmp.Or(o.Key, os.Getenv(KeyVariable)); key != "" && !o.NoKey {
+	key := cmp.Or(o.Key, os.Getenv(KeyVariable))
+	if key != "" && !o.NoKey {
 		c.headers.Set(KeyHeader, key)
 	}
+	c.headers.Set("User-Agent", cmp.Or(o.UserAgent, defaultUserAgent))
 	if c.http == nil {
 		c.http = sandboxhttp.NewClient(sandboxhttp.Options{
 			EnvironmentProxy: true,
@@ -108,7 +116,17 @@ func New(o *Options) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sandbox: URL %q: %w", base, err)
 	}
+	c.options = *o
+	c.options.URL, c.options.Key, c.options.HTTPClient = base, key, c.http
 	return c, nil
+}
+
+// WithUserAgent returns a client that differs in its [Options.UserAgent] alone. It shares the
+// connections.
+func (c *Client) WithUserAgent(userAgent string) (*Client, error) {
+	options := c.options
+	options.UserAgent = userAgent
+	return New(&options)
 }
 
 // authorize adds the key to a request.

@@ -78,6 +78,8 @@ type (
 	EgressRule = lifecycle.EgressRule
 	// NetworkDecision is what became of all attempts to reach something that are alike.
 	NetworkDecision = lifecycle.NetworkDecision
+	// Activity is one thing that a client has done in a sandbox, or does.
+	Activity = lifecycle.ActivityEntry
 	// Metrics is a snapshot of a sandbox's use of processors and memory (MiB).
 	Metrics = execd.Metrics
 	// CommandStatus is how a command is doing.

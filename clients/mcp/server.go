@@ -53,6 +53,7 @@ func newServer(version string, classes []string, t *tools) *mcp.Server {
 			Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}},
 		})
 	server.AddReceivingMiddleware(withoutNulls, t.withImages)
+	t.client = named(t.client)
 	t.addLife(server, classes)
 	t.addWork(server)
 	t.addFiles(server)
@@ -146,7 +147,7 @@ func addStructured[In, Out any](server *mcp.Server, tool *mcp.Tool,
 	}
 	mcp.AddTool(server, tool, func(ctx context.Context, request call,
 		in In) (*mcp.CallToolResult, Out, error) {
-		ctx, cancel := bind(ctx)
+		ctx, cancel := bind(withAgent(ctx, request))
 		defer cancel()
 		shown, out, err := do(ctx, request, in)
 		if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/labstack/echo/v4"
 	"github.com/rs/zerolog"
 
+	"sandbox.internal/execd/activity"
 	"sandbox.internal/execd/code"
 	"sandbox.internal/execd/command"
 	"sandbox.internal/execd/files"
@@ -72,7 +73,8 @@ func New(options Options) (*serve.Server, error) {
 		return nil, err
 	}
 	h := &handlers{code: options.Code, commands: options.Commands, files: options.Files, freezer: options.Freezer,
-		metrics: options.Metrics, ports: options.Ports, ownPort: options.Port, terminals: options.Terminals, linger: options.Linger, token: options.Token, repeats: newRepeats()}
+		metrics: options.Metrics, ports: options.Ports, ownPort: options.Port, terminals: options.Terminals, linger: options.Linger,
+		token: options.Token, repeats: newRepeats(), activity: activity.New(time.Now)}
 	gen.RegisterHandlersWithOptions(server.Echo(), gen.NewStrictHandler(h, nil), gen.RegisterHandlersOptions{
 		OperationMiddlewares: server.OperationMiddlewares(),
 	})
@@ -85,6 +87,7 @@ func New(options Options) (*serve.Server, error) {
 		Self:        server,
 		SelfPorts:   own,
 		TokenHeader: tokenHeader,
+		KeyHeader:   keyHeader,
 		Logger:      options.Logger,
 		ErrorBody:   writeError,
 	})
@@ -123,6 +126,7 @@ type handlers struct {
 	linger    time.Duration
 	token     string
 	repeats   *repeats
+	activity  *activity.Log
 }
 
 // problem is the one table from the engines' errors to HTTP (execd document, "Errors").

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"sandbox.internal/execd/activity"
 	"sandbox.internal/execd/code"
 	"sandbox.internal/execd/internal/eventlog"
 	gen "sandbox.internal/gen/execd"
@@ -23,10 +24,13 @@ func (h *handlers) RunCode(ctx context.Context, request gen.RunCodeRequestObject
 		if err := h.requireThawed(); err != nil {
 			return "", err
 		}
+		record := h.prepare(ctx, activity.Code)
+		spec.Ended = func(o code.Outcome) { record.End(resultOfCell(o)) }
 		execution, err := h.code.Execute(ctx, spec)
 		if err != nil {
 			return "", err
 		}
+		record.Begin(execution.ID(), spec.Code)
 		return execution.ID(), nil
 	})
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"sandbox.internal/execd/activity"
 	"sandbox.internal/execd/command"
 	"sandbox.internal/execd/internal/eventlog"
 	gen "sandbox.internal/gen/execd"
@@ -21,7 +22,7 @@ func (h *handlers) RunCommand(ctx context.Context, request gen.RunCommandRequest
 	}
 	key := request.Params.IdempotencyKey
 	id, err := h.repeats.once(ctx, "runCommand", repeat{key, request.Params.IdempotencyAge}, func() (string, error) {
-		return h.start(spec)
+		return h.start(ctx, spec)
 	})
 	if err != nil {
 		return nil, err
@@ -48,16 +49,21 @@ func (h *handlers) RunCommand(ctx context.Context, request gen.RunCommandRequest
 }
 
 // start starts a command and returns its id.
-func (h *handlers) start(spec command.Spec) (string, error) {
+func (h *handlers) start(ctx context.Context, spec command.Spec) (string, error) {
 	leave, err := h.freezer.Enter()
 	if err != nil {
 		return "", err
 	}
 	defer leave()
+	record := h.prepare(ctx, activity.Command)
+	spec.Ended = func(s command.Status) {
+		record.End(activity.Result{Failed: s.Error != "", Exit: s.ExitCode, Error: s.Error})
+	}
 	c, err := h.commands.Start(spec)
 	if err != nil {
 		return "", err
 	}
+	record.Begin(c.ID(), activity.Text(ctx, c.Status().Content))
 	return c.ID(), nil
 }
 

@@ -5,10 +5,13 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"unicode/utf8"
 
+	"sandbox.internal/execd/activity"
 	"sandbox.internal/execd/files"
 	gen "sandbox.internal/gen/execd"
 	"sandbox.internal/openapi/serve"
@@ -26,37 +29,45 @@ func (h *handlers) GetFilesInfo(_ context.Context, request gen.GetFilesInfoReque
 	return out, nil
 }
 
-func (h *handlers) DeleteFiles(_ context.Context, request gen.DeleteFilesRequestObject) (gen.DeleteFilesResponseObject, error) {
-	if err := h.files.RemoveFiles(request.Params.Path); err != nil {
+func (h *handlers) DeleteFiles(ctx context.Context, request gen.DeleteFilesRequestObject) (gen.DeleteFilesResponseObject, error) {
+	err := h.recorded(ctx, activity.Delete, slices.Values(request.Params.Path), func() error {
+		return h.files.RemoveFiles(request.Params.Path)
+	})
+	if err != nil {
 		return nil, err
 	}
 	return gen.DeleteFiles200JSONResponse{}, nil
 }
 
 func (h *handlers) DeleteDirectories(ctx context.Context, request gen.DeleteDirectoriesRequestObject) (gen.DeleteDirectoriesResponseObject, error) {
-	if err := h.files.RemoveDirectories(ctx, request.Params.Path); err != nil {
+	err := h.recorded(ctx, activity.Delete, slices.Values(request.Params.Path), func() error {
+		return h.files.RemoveDirectories(ctx, request.Params.Path)
+	})
+	if err != nil {
 		return nil, err
 	}
 	return gen.DeleteDirectories200JSONResponse{}, nil
 }
 
-func (h *handlers) MakeDirectories(_ context.Context, request gen.MakeDirectoriesRequestObject) (gen.MakeDirectoriesResponseObject, error) {
+func (h *handlers) MakeDirectories(ctx context.Context, request gen.MakeDirectoriesRequestObject) (gen.MakeDirectoriesResponseObject, error) {
 	wanted, err := fromPermissions(*request.Body)
 	if err != nil {
 		return nil, err
 	}
-	if err := h.files.MakeDirectories(wanted); err != nil {
+	err = h.recorded(ctx, activity.Mkdir, maps.Keys(wanted), func() error { return h.files.MakeDirectories(wanted) })
+	if err != nil {
 		return nil, err
 	}
 	return gen.MakeDirectories200JSONResponse{}, nil
 }
 
-func (h *handlers) SetPermissions(_ context.Context, request gen.SetPermissionsRequestObject) (gen.SetPermissionsResponseObject, error) {
+func (h *handlers) SetPermissions(ctx context.Context, request gen.SetPermissionsRequestObject) (gen.SetPermissionsResponseObject, error) {
 	wanted, err := fromPermissions(*request.Body)
 	if err != nil {
 		return nil, err
 	}
-	if err := h.files.SetPermissions(wanted); err != nil {
+	err = h.recorded(ctx, activity.Chmod, maps.Keys(wanted), func() error { return h.files.SetPermissions(wanted) })
+	if err != nil {
 		return nil, err
 	}
 	return gen.SetPermissions200JSONResponse{}, nil
@@ -67,18 +78,20 @@ func (h *handlers) MoveFiles(ctx context.Context, request gen.MoveFilesRequestOb
 	for i, entry := range *request.Body {
 		entries[i] = files.MoveEntry{Src: entry.Src, Dest: entry.Dest}
 	}
-	if err := h.files.Move(ctx, entries); err != nil {
+	err := h.recorded(ctx, activity.Move, moves(entries), func() error { return h.files.Move(ctx, entries) })
+	if err != nil {
 		return nil, err
 	}
 	return gen.MoveFiles200JSONResponse{}, nil
 }
 
-func (h *handlers) ReplaceInFiles(_ context.Context, request gen.ReplaceInFilesRequestObject) (gen.ReplaceInFilesResponseObject, error) {
+func (h *handlers) ReplaceInFiles(ctx context.Context, request gen.ReplaceInFilesRequestObject) (gen.ReplaceInFilesResponseObject, error) {
 	wanted := make(map[string]files.Replacement, len(*request.Body))
 	for path, replacement := range *request.Body {
 		wanted[path] = files.Replacement{Old: replacement.Old, New: replacement.New}
 	}
-	if err := h.files.Replace(wanted); err != nil {
+	err := h.recorded(ctx, activity.Replace, maps.Keys(wanted), func() error { return h.files.Replace(wanted) })
+	if err != nil {
 		return nil, err
 	}
 	return gen.ReplaceInFiles200JSONResponse{}, nil
@@ -136,17 +149,19 @@ func (h *handlers) DownloadFile(ctx context.Context, request gen.DownloadFileReq
 	if err != nil {
 		return nil, err
 	}
-	return download{request: serve.Request(ctx), file: file}, nil
+	return download{request: serve.Request(ctx), file: file, record: h.begin(ctx, activity.Download, file.Info.Path)}, nil
 }
 
 // download is the answer with a file or a range of it.
 type download struct {
 	request *http.Request
 	file    *files.Download
+	record  *activity.Operation
 }
 
 // VisitDownloadFileResponse implements the generated interface.
-func (d download) VisitDownloadFileResponse(w http.ResponseWriter) error {
+func (d download) VisitDownloadFileResponse(w http.ResponseWriter) (err error) {
+	defer func() { finish(d.record, err) }()
 	defer d.file.Close() // only read from
 	return serve.Download{
 		Request: d.request,

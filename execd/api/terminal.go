@@ -2,8 +2,10 @@ package api
 
 import (
 	"context"
+	"strings"
 	"time"
 
+	"sandbox.internal/execd/activity"
 	"sandbox.internal/execd/terminal"
 	gen "sandbox.internal/gen/execd"
 	"sandbox.internal/openapi/serve"
@@ -17,7 +19,7 @@ func (h *handlers) StartTerminal(ctx context.Context, request gen.StartTerminalR
 	}
 	key := request.Params.IdempotencyKey
 	id, err := h.repeats.once(ctx, "startTerminal", repeat{key, request.Params.IdempotencyAge}, func() (string, error) {
-		return h.startTerminal(r, timeout)
+		return h.startTerminal(ctx, r, timeout)
 	})
 	if err != nil {
 		return nil, err
@@ -30,12 +32,13 @@ func (h *handlers) StartTerminal(ctx context.Context, request gen.StartTerminalR
 }
 
 // startTerminal starts a terminal and returns its id.
-func (h *handlers) startTerminal(r gen.TerminalRequest, timeout time.Duration) (string, error) {
+func (h *handlers) startTerminal(ctx context.Context, r gen.TerminalRequest, timeout time.Duration) (string, error) {
 	leave, err := h.freezer.Enter()
 	if err != nil {
 		return "", err
 	}
 	defer leave()
+	record := h.prepare(ctx, activity.Terminal)
 	t, err := h.terminals.Start(terminal.Spec{
 		Command: value(r.Command),
 		Args:    r.Args,
@@ -46,10 +49,12 @@ func (h *handlers) startTerminal(r gen.TerminalRequest, timeout time.Duration) (
 		Timeout: timeout,
 		Rows:    uint16(value(r.Rows)), // the contract's limits keep it within 16 bits
 		Cols:    uint16(value(r.Cols)),
+		Ended:   func(s terminal.Status) { record.End(resultOfTerminal(s)) },
 	})
 	if err != nil {
 		return "", err
 	}
+	record.Begin(t.ID(), strings.Join(t.Status().Command, " "))
 	return t.ID(), nil
 }
 

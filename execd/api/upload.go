@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 
+	"sandbox.internal/execd/activity"
 	"sandbox.internal/execd/files"
 	gen "sandbox.internal/gen/execd"
 	"sandbox.internal/openapi/serve"
@@ -22,7 +23,7 @@ func (h *handlers) UploadFiles(ctx context.Context, request gen.UploadFilesReque
 	if err != nil {
 		return nil, err
 	}
-	upload := upload{files: h.files, body: form, digest: value(request.Params.ReprDigest)}
+	upload := upload{handlers: h, ctx: ctx, body: form, digest: value(request.Params.ReprDigest)}
 	var digests []string
 	for {
 		meta, err := upload.metadata(len(digests))
@@ -50,9 +51,10 @@ func (h *handlers) UploadFiles(ctx context.Context, request gen.UploadFilesReque
 
 // upload reads the pairs of a multipart body, metadata and then file, in the order in which they come.
 type upload struct {
-	files  *files.Files
-	body   *multipart.Reader
-	digest string // of the request's only file, if the client sent one
+	handlers *handlers
+	ctx      context.Context
+	body     *multipart.Reader
+	digest   string // of the request's only file, if the client sent one
 }
 
 // metadata reads the next metadata part. It returns io.EOF when there is none.
@@ -80,7 +82,9 @@ func (u *upload) metadata(done int) (files.UploadMeta, error) {
 }
 
 // file reads the file part that belongs to the metadata, and returns its digest once it is in place.
-func (u *upload) file(meta files.UploadMeta) (string, error) {
+func (u *upload) file(meta files.UploadMeta) (digest string, err error) {
+	record := u.handlers.begin(u.ctx, activity.Upload, meta.Path)
+	defer func() { finish(record, err) }()
 	part, err := u.next()
 	if err == io.EOF {
 		return "", serve.Invalid("body: the file part for %q is missing", meta.Path)
@@ -94,7 +98,7 @@ func (u *upload) file(meta files.UploadMeta) (string, error) {
 	if digest := part.Header.Get("Repr-Digest"); digest != "" {
 		meta.Digest = digest
 	}
-	target, err := u.files.Begin(meta)
+	target, err := u.handlers.files.Begin(meta)
 	if err != nil {
 		return "", err
 	}

@@ -25,6 +25,8 @@ type Spec struct {
 	Language string
 	// Default executes in the default context of the language, which it creates where there is none. ContextID is empty then.
 	Default bool
+	// Ended is called once, with the outcome of a cell that was queued and has ended; nil means not.
+	Ended func(Outcome)
 }
 
 // Execution is a cell that waits, runs or has ended.
@@ -40,7 +42,8 @@ type Execution struct {
 	count   int       // the cell's number
 	raised  *kernel.Error
 	finally func()
-	session *session // guarded by the manager's mu
+	ended   func(Outcome) // nil for none
+	session *session      // guarded by the manager's mu
 }
 
 // ID returns the execution's id.
@@ -69,6 +72,7 @@ func (m *Manager) Execute(ctx context.Context, spec Spec) (*Execution, error) {
 	id := uuid.NewString()
 	e := &Execution{
 		id: id, code: spec.Code, session: s, clock: m.options.Clock, done: make(chan struct{}),
+		ended: spec.Ended,
 	}
 	e.log.Start(id, eventlog.Options{
 		Limit: m.options.LogLimit, SpoolDir: m.options.SpoolDir, Memory: &m.memory, Clock: m.options.Clock,
@@ -218,9 +222,12 @@ func (e *Execution) finish(count int, raised *kernel.Error) {
 	}
 	e.log.Finish(kind, detail)
 	close(e.done)
-	finally := e.finally
-	e.code, e.raised, e.finally = "", nil, nil
+	finally, ended := e.finally, e.ended
+	e.code, e.raised, e.finally, e.ended = "", nil, nil, nil
 	finally()
+	if ended != nil {
+		ended(outcome)
+	}
 }
 
 // ParseOutcome reads the detail of a terminal event.

@@ -28,6 +28,8 @@ type Spec struct {
 	GID     *uint32           // group to run as; nil means the primary group of UID, or the daemon's own without a UID
 	Timeout time.Duration     // 0 means none
 	Input   bool              // WriteInput writes the standard input, which is empty otherwise
+	// Ended is called once, with the status of a command that was started and has ended; nil means not.
+	Ended func(Status)
 }
 
 // Command is a command that runs or has ended.
@@ -43,6 +45,7 @@ type Command struct {
 	input     *input // nil when its standard input is empty
 	clock     func() time.Time
 	run       atomic.Pointer[run] // nil once the command has ended
+	onEnd     func(Status)        // nil for none, and once it was called
 
 	mu    sync.Mutex
 	ended bool          // the terminal event is in the log
@@ -125,6 +128,7 @@ func (m *Manager) start(spec Spec) (*Command, error) {
 		timeout:   spec.Timeout,
 		startedAt: m.options.Clock(),
 		clock:     m.options.Clock,
+		onEnd:     spec.Ended,
 	}
 	c.log.Start(id, eventlog.Options{
 		Limit: m.options.LogLimit, SpoolDir: m.options.SpoolDir, Memory: &m.memory, Beside: int64(len(kept) - len(id)),

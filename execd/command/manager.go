@@ -103,7 +103,12 @@ func (m *Manager) watcher() (*poller, error) {
 func (m *Manager) ended(c *Command) {
 	go func() {
 		defer m.commands.Done()
-		m.retention.Add(c, &c.log, c.Status().FinishedAt)
+		status := c.Status()
+		if c.onEnd != nil {
+			c.onEnd(status)
+			c.onEnd = nil
+		}
+		m.retention.Add(c, &c.log, status.FinishedAt)
 	}()
 }
 

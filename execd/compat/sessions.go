@@ -18,6 +18,7 @@ import (
 	"github.com/labstack/echo/v4"
 	"golang.org/x/sys/unix"
 
+	"sandbox.internal/execd/activity"
 	"sandbox.internal/execd/command"
 	"sandbox.internal/internal/remove"
 	"sandbox.internal/openapi/serve"
@@ -180,6 +181,7 @@ func (h *handler) runInSession(c echo.Context) error {
 		return err
 	}
 	nested := moved(c.Request(), "/command", nil)
+	nested = nested.WithContext(activity.WithText(nested.Context(), body.Command))
 	nested.Header = nested.Header.Clone()
 	nested.Header.Set("Content-Type", "application/json")
 	nested.Body, nested.ContentLength = io.NopCloser(bytes.NewReader(encoded)), int64(len(encoded))

@@ -91,8 +91,10 @@ func (p *Proxy) rewrite(pr *httputil.ProxyRequest, port int, target *url.URL, pr
 	pr.Out.Host = address
 
 	in, out := pr.In.Header, pr.Out.Header
-	out.Del(p.options.TokenHeader)
-	pr.Out.Trailer.Del(p.options.TokenHeader)
+	for _, name := range []string{p.options.TokenHeader, p.options.KeyHeader} {
+		out.Del(name)
+		pr.Out.Trailer.Del(name)
+	}
 	if earlier := in[headerForwardedFor]; earlier != nil {
 		out[headerForwardedFor] = earlier
 	}

@@ -40,7 +40,10 @@ type Options struct {
 	// TokenHeader carries the token of execd. It is for execd alone: a server in the
 	// sandbox never sees it.
 	TokenHeader string
-	Logger      zerolog.Logger
+	// KeyHeader carries the name of the API key that a request to execd came with. It is for execd
+	// alone, too.
+	KeyHeader string
+	Logger    zerolog.Logger
 	// ErrorBody answers with an error in the way of the service.
 	ErrorBody func(w http.ResponseWriter, r *http.Request, status int, code, message string)
 }

@@ -75,6 +75,9 @@ func (m *Manager) Start(spec Spec) (*Terminal, error) {
 	go func() {
 		defer m.terminals.Done()
 		t.run()
+		if spec.Ended != nil {
+			spec.Ended(t.Status())
+		}
 		m.retire(t)
 	}()
 	if stopped {

@@ -47,6 +47,8 @@ type Spec struct {
 	Timeout time.Duration     // after which the terminal is hung up; 0 means never
 	Rows    uint16            // 0 means 24
 	Cols    uint16            // 0 means 80
+	// Ended is called once, with the status of a terminal that was started and has ended; nil means not.
+	Ended func(Status)
 }
 
 func (m *Manager) start(spec Spec) (*Terminal, error) {

@@ -18,6 +18,12 @@ import (
 
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
+	// GetActivity List what clients have done
+	// (GET /activity)
+	GetActivity(ctx echo.Context, params GetActivityParams) error
+	// WatchActivity Follow what clients do
+	// (GET /activity/watch)
+	WatchActivity(ctx echo.Context, params WatchActivityParams) error
 	// Claim Make a waiting container a sandbox
 	// (POST /claim)
 	Claim(ctx echo.Context, params ClaimParams) error
@@ -137,6 +143,59 @@ type ServerInterface interface {
 // ServerInterfaceWrapper converts echo contexts to parameters.
 type ServerInterfaceWrapper struct {
 	Handler ServerInterface
+}
+
+// GetActivity converts echo context to params.
+func (w *ServerInterfaceWrapper) GetActivity(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetActivityParams
+	// ------------- Optional query parameter "after" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "after", ctx.QueryParams(), &params.After, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter after: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetActivity(ctx, params)
+	return err
+}
+
+// WatchActivity converts echo context to params.
+func (w *ServerInterfaceWrapper) WatchActivity(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params WatchActivityParams
+	// ------------- Optional query parameter "after" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "after", ctx.QueryParams(), &params.After, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter after: %s", err))
+	}
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Last-Event-ID" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Last-Event-ID")]; found {
+		var LastEventID LastEventID
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Last-Event-ID, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Last-Event-ID", valueList[0], &LastEventID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Last-Event-ID: %s", err))
+		}
+
+		params.LastEventID = &LastEventID
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.WatchActivity(ctx, params)
+	return err
 }
 
 // Claim converts echo context to params.
@@ -1074,6 +1133,8 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.DELETE(options.BaseURL+"/pty/:id", wrapper.KillTerminal, options.OperationMiddlewares["killTerminal"]...)
 	router.GET(options.BaseURL+"/pty/:id", wrapper.GetTerminal, options.OperationMiddlewares["getTerminal"]...)
 	router.GET(options.BaseURL+"/pty/:id/attach", wrapper.AttachTerminal, options.OperationMiddlewares["attachTerminal"]...)
+	router.GET(options.BaseURL+"/activity", wrapper.GetActivity, options.OperationMiddlewares["getActivity"]...)
+	router.GET(options.BaseURL+"/activity/watch", wrapper.WatchActivity, options.OperationMiddlewares["watchActivity"]...)
 	router.POST(options.BaseURL+"/freeze", wrapper.Freeze, options.OperationMiddlewares["freeze"]...)
 	router.POST(options.BaseURL+"/thaw", wrapper.Thaw, options.OperationMiddlewares["thaw"]...)
 	router.POST(options.BaseURL+"/claim", wrapper.Claim, options.OperationMiddlewares["claim"]...)
@@ -1114,6 +1175,191 @@ type UnauthorizedJSONResponse Error
 type UnavailableJSONResponse Error
 
 type UnknownParameterJSONResponse Error
+
+type GetActivityRequestObject struct {
+	Params GetActivityParams
+}
+
+type GetActivityResponseObject interface {
+	VisitGetActivityResponse(w http.ResponseWriter) error
+}
+
+type GetActivity200JSONResponse Activity
+
+func (response GetActivity200JSONResponse) VisitGetActivityResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetActivity400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response GetActivity400JSONResponse) VisitGetActivityResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetActivity401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response GetActivity401JSONResponse) VisitGetActivityResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetActivity500JSONResponse struct{ RuntimeErrorJSONResponse }
+
+func (response GetActivity500JSONResponse) VisitGetActivityResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetActivity503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response GetActivity503JSONResponse) VisitGetActivityResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WatchActivityRequestObject struct {
+	Params WatchActivityParams
+}
+
+type WatchActivityResponseObject interface {
+	VisitWatchActivityResponse(w http.ResponseWriter) error
+}
+
+type WatchActivity200TextEventStreamResponse struct {
+	Body          io.Reader
+	ContentLength int64
+}
+
+func (response WatchActivity200TextEventStreamResponse) VisitWatchActivityResponse(w http.ResponseWriter) error {
+
+	w.Header().Set("Content-Type", "text/event-stream")
+	if response.ContentLength != 0 {
+		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
+	}
+	w.WriteHeader(200)
+
+	if closer, ok := response.Body.(io.ReadCloser); ok {
+		defer closer.Close()
+	}
+	flusher, ok := w.(http.Flusher)
+	if !ok {
+		// If w doesn't support flushing, fall back to io.Copy.
+		_, err := io.Copy(w, response.Body)
+		return err
+	}
+	// text/event-stream messages are typically small; use a
+	// modest buffer and flush after each chunk so clients see
+	// events immediately instead of waiting on OS buffering.
+	buf := make([]byte, 4096)
+	for {
+		n, err := response.Body.Read(buf)
+		if n > 0 {
+			if _, writeErr := w.Write(buf[:n]); writeErr != nil {
+				return writeErr
+			}
+			flusher.Flush()
+		}
+		if err != nil {
+			if err == io.EOF {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+type WatchActivity400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response WatchActivity400JSONResponse) VisitWatchActivityResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WatchActivity401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response WatchActivity401JSONResponse) VisitWatchActivityResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WatchActivity500JSONResponse struct{ RuntimeErrorJSONResponse }
+
+func (response WatchActivity500JSONResponse) VisitWatchActivityResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WatchActivity503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response WatchActivity503JSONResponse) VisitWatchActivityResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
 
 type ClaimRequestObject struct {
 	Params ClaimParams
@@ -5377,6 +5623,12 @@ func (response Thaw503JSONResponse) VisitThawResponse(w http.ResponseWriter) err
 
 // StrictServerInterface represents all server handlers.
 type StrictServerInterface interface {
+	// GetActivity List what clients have done
+	// (GET /activity)
+	GetActivity(ctx context.Context, request GetActivityRequestObject) (GetActivityResponseObject, error)
+	// WatchActivity Follow what clients do
+	// (GET /activity/watch)
+	WatchActivity(ctx context.Context, request WatchActivityRequestObject) (WatchActivityResponseObject, error)
 	// Claim Make a waiting container a sandbox
 	// (POST /claim)
 	Claim(ctx context.Context, request ClaimRequestObject) (ClaimResponseObject, error)
@@ -5503,6 +5755,56 @@ func NewStrictHandler(ssi StrictServerInterface, middlewares []StrictMiddlewareF
 type strictHandler struct {
 	ssi         StrictServerInterface
 	middlewares []StrictMiddlewareFunc
+}
+
+// GetActivity operation middleware
+func (sh *strictHandler) GetActivity(ctx echo.Context, params GetActivityParams) error {
+	var request GetActivityRequestObject
+
+	request.Params = params
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.GetActivity(ctx.Request().Context(), request.(GetActivityRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetActivity")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(GetActivityResponseObject); ok {
+		return validResponse.VisitGetActivityResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// WatchActivity operation middleware
+func (sh *strictHandler) WatchActivity(ctx echo.Context, params WatchActivityParams) error {
+	var request WatchActivityRequestObject
+
+	request.Params = params
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.WatchActivity(ctx.Request().Context(), request.(WatchActivityRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "WatchActivity")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(WatchActivityResponseObject); ok {
+		return validResponse.VisitWatchActivityResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
 }
 
 // Claim operation middleware

@@ -71,6 +71,12 @@ type ServerInterface interface {
 	// GetSandbox Read one sandbox
 	// (GET /v1/sandboxes/{sandboxId})
 	GetSandbox(ctx echo.Context, sandboxID SandboxID, params GetSandboxParams) error
+	// GetActivity List what clients have done in a sandbox
+	// (GET /v1/sandboxes/{sandboxId}/activity)
+	GetActivity(ctx echo.Context, sandboxID SandboxID, params GetActivityParams) error
+	// WatchActivity Follow what clients do in a sandbox
+	// (GET /v1/sandboxes/{sandboxId}/activity/watch)
+	WatchActivity(ctx echo.Context, sandboxID SandboxID, params WatchActivityParams) error
 	// GetEndpoint Get the address of a port of a sandbox
 	// (GET /v1/sandboxes/{sandboxId}/endpoints/{port})
 	GetEndpoint(ctx echo.Context, sandboxID SandboxID, port int, params GetEndpointParams) error
@@ -468,6 +474,73 @@ func (w *ServerInterfaceWrapper) GetSandbox(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.GetSandbox(ctx, sandboxID, params)
+	return err
+}
+
+// GetActivity converts echo context to params.
+func (w *ServerInterfaceWrapper) GetActivity(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "sandboxId" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxId", ctx.Param("sandboxId"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sandboxId: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetActivityParams
+	// ------------- Optional query parameter "after" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "after", ctx.QueryParams(), &params.After, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter after: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetActivity(ctx, sandboxID, params)
+	return err
+}
+
+// WatchActivity converts echo context to params.
+func (w *ServerInterfaceWrapper) WatchActivity(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "sandboxId" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxId", ctx.Param("sandboxId"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sandboxId: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params WatchActivityParams
+	// ------------- Optional query parameter "after" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "after", ctx.QueryParams(), &params.After, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter after: %s", err))
+	}
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Last-Event-ID" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Last-Event-ID")]; found {
+		var LastEventID LastEventID
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Last-Event-ID, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Last-Event-ID", valueList[0], &LastEventID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Last-Event-ID: %s", err))
+		}
+
+		params.LastEventID = &LastEventID
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.WatchActivity(ctx, sandboxID, params)
 	return err
 }
 
@@ -886,6 +959,8 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/v1/sandboxes/:sandboxId/network-decisions", wrapper.ListNetworkDecisions, options.OperationMiddlewares["listNetworkDecisions"]...)
 	router.GET(options.BaseURL+"/v1/sandboxes/:sandboxId/network-decisions/proposal", wrapper.ProposeNetworkPolicy, options.OperationMiddlewares["proposeNetworkPolicy"]...)
 	router.GET(options.BaseURL+"/v1/sandboxes/:sandboxId/logs", wrapper.GetLogs, options.OperationMiddlewares["getLogs"]...)
+	router.GET(options.BaseURL+"/v1/sandboxes/:sandboxId/activity", wrapper.GetActivity, options.OperationMiddlewares["getActivity"]...)
+	router.GET(options.BaseURL+"/v1/sandboxes/:sandboxId/activity/watch", wrapper.WatchActivity, options.OperationMiddlewares["watchActivity"]...)
 	router.GET(options.BaseURL+"/v1/sandboxes/:sandboxId/events", wrapper.StreamSandboxEvents, options.OperationMiddlewares["streamSandboxEvents"]...)
 	router.GET(options.BaseURL+"/v1/events", wrapper.StreamEvents, options.OperationMiddlewares["streamEvents"]...)
 	router.GET(options.BaseURL+"/v1/host/load", wrapper.StreamHostLoad, options.OperationMiddlewares["streamHostLoad"]...)
@@ -1037,6 +1112,15 @@ type NotAdminJSONResponse struct {
 	Body Error
 
 	Headers NotAdminResponseHeaders
+}
+
+type NotAnsweringResponseHeaders struct {
+	XRequestID *RequestID
+}
+type NotAnsweringJSONResponse struct {
+	Body Error
+
+	Headers NotAnsweringResponseHeaders
 }
 
 type NotFoundResponseHeaders struct {
@@ -3800,6 +3884,451 @@ func (response GetSandbox503JSONResponse) VisitGetSandboxResponse(w http.Respons
 	return err
 }
 
+type GetActivityRequestObject struct {
+	SandboxID SandboxID `json:"sandboxId"`
+	Params    GetActivityParams
+}
+
+type GetActivityResponseObject interface {
+	VisitGetActivityResponse(w http.ResponseWriter) error
+}
+
+type GetActivity200ResponseHeaders struct {
+	XRequestID *RequestID
+}
+
+type GetActivity200JSONResponse struct {
+	Body    Activity
+	Headers GetActivity200ResponseHeaders
+}
+
+func (response GetActivity200JSONResponse) VisitGetActivityResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetActivity400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response GetActivity400JSONResponse) VisitGetActivityResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetActivity401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response GetActivity401JSONResponse) VisitGetActivityResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetActivity403JSONResponse struct{ ForbiddenJSONResponse }
+
+func (response GetActivity403JSONResponse) VisitGetActivityResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetActivity404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response GetActivity404JSONResponse) VisitGetActivityResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetActivity409JSONResponse struct{ ConflictJSONResponse }
+
+func (response GetActivity409JSONResponse) VisitGetActivityResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetActivity429JSONResponse struct{ RateLimitedJSONResponse }
+
+func (response GetActivity429JSONResponse) VisitGetActivityResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetActivity500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response GetActivity500JSONResponse) VisitGetActivityResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetActivity501JSONResponse struct{ NotImplementedJSONResponse }
+
+func (response GetActivity501JSONResponse) VisitGetActivityResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(501)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetActivity502JSONResponse struct{ NotAnsweringJSONResponse }
+
+func (response GetActivity502JSONResponse) VisitGetActivityResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(502)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetActivity503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response GetActivity503JSONResponse) VisitGetActivityResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WatchActivityRequestObject struct {
+	SandboxID SandboxID `json:"sandboxId"`
+	Params    WatchActivityParams
+}
+
+type WatchActivityResponseObject interface {
+	VisitWatchActivityResponse(w http.ResponseWriter) error
+}
+
+type WatchActivity200ResponseHeaders struct {
+	XRequestID *RequestID
+}
+
+type WatchActivity200TextEventStreamResponse struct {
+	Body          io.Reader
+	Headers       WatchActivity200ResponseHeaders
+	ContentLength int64
+}
+
+func (response WatchActivity200TextEventStreamResponse) VisitWatchActivityResponse(w http.ResponseWriter) error {
+
+	w.Header().Set("Content-Type", "text/event-stream")
+	if response.ContentLength != 0 {
+		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(200)
+
+	if closer, ok := response.Body.(io.ReadCloser); ok {
+		defer closer.Close()
+	}
+	flusher, ok := w.(http.Flusher)
+	if !ok {
+		// If w doesn't support flushing, fall back to io.Copy.
+		_, err := io.Copy(w, response.Body)
+		return err
+	}
+	// text/event-stream messages are typically small; use a
+	// modest buffer and flush after each chunk so clients see
+	// events immediately instead of waiting on OS buffering.
+	buf := make([]byte, 4096)
+	for {
+		n, err := response.Body.Read(buf)
+		if n > 0 {
+			if _, writeErr := w.Write(buf[:n]); writeErr != nil {
+				return writeErr
+			}
+			flusher.Flush()
+		}
+		if err != nil {
+			if err == io.EOF {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+type WatchActivity400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response WatchActivity400JSONResponse) VisitWatchActivityResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WatchActivity401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response WatchActivity401JSONResponse) VisitWatchActivityResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WatchActivity403JSONResponse struct{ ForbiddenJSONResponse }
+
+func (response WatchActivity403JSONResponse) VisitWatchActivityResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WatchActivity404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response WatchActivity404JSONResponse) VisitWatchActivityResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WatchActivity409JSONResponse struct{ ConflictJSONResponse }
+
+func (response WatchActivity409JSONResponse) VisitWatchActivityResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WatchActivity429JSONResponse struct{ RateLimitedJSONResponse }
+
+func (response WatchActivity429JSONResponse) VisitWatchActivityResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WatchActivity500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response WatchActivity500JSONResponse) VisitWatchActivityResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WatchActivity501JSONResponse struct{ NotImplementedJSONResponse }
+
+func (response WatchActivity501JSONResponse) VisitWatchActivityResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(501)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WatchActivity502JSONResponse struct{ NotAnsweringJSONResponse }
+
+func (response WatchActivity502JSONResponse) VisitWatchActivityResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(502)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WatchActivity503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response WatchActivity503JSONResponse) VisitWatchActivityResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type GetEndpointRequestObject struct {
 	SandboxID SandboxID `json:"sandboxId"`
 	Port      int       `json:"port"`
@@ -6347,6 +6876,12 @@ type StrictServerInterface interface {
 	// GetSandbox Read one sandbox
 	// (GET /v1/sandboxes/{sandboxId})
 	GetSandbox(ctx context.Context, request GetSandboxRequestObject) (GetSandboxResponseObject, error)
+	// GetActivity List what clients have done in a sandbox
+	// (GET /v1/sandboxes/{sandboxId}/activity)
+	GetActivity(ctx context.Context, request GetActivityRequestObject) (GetActivityResponseObject, error)
+	// WatchActivity Follow what clients do in a sandbox
+	// (GET /v1/sandboxes/{sandboxId}/activity/watch)
+	WatchActivity(ctx context.Context, request WatchActivityRequestObject) (WatchActivityResponseObject, error)
 	// GetEndpoint Get the address of a port of a sandbox
 	// (GET /v1/sandboxes/{sandboxId}/endpoints/{port})
 	GetEndpoint(ctx context.Context, request GetEndpointRequestObject) (GetEndpointResponseObject, error)
@@ -6909,6 +7444,58 @@ func (sh *strictHandler) GetSandbox(ctx echo.Context, sandboxID SandboxID, param
 		return err
 	} else if validResponse, ok := response.(GetSandboxResponseObject); ok {
 		return validResponse.VisitGetSandboxResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// GetActivity operation middleware
+func (sh *strictHandler) GetActivity(ctx echo.Context, sandboxID SandboxID, params GetActivityParams) error {
+	var request GetActivityRequestObject
+
+	request.SandboxID = sandboxID
+	request.Params = params
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.GetActivity(ctx.Request().Context(), request.(GetActivityRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetActivity")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(GetActivityResponseObject); ok {
+		return validResponse.VisitGetActivityResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// WatchActivity operation middleware
+func (sh *strictHandler) WatchActivity(ctx echo.Context, sandboxID SandboxID, params WatchActivityParams) error {
+	var request WatchActivityRequestObject
+
+	request.SandboxID = sandboxID
+	request.Params = params
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.WatchActivity(ctx.Request().Context(), request.(WatchActivityRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "WatchActivity")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(WatchActivityResponseObject); ok {
+		return validResponse.VisitWatchActivityResponse(ctx.Response())
 	} else if response != nil {
 		return fmt.Errorf("unexpected response type: %T", response)
 	}

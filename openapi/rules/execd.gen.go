@@ -3,6 +3,13 @@
 package rules
 
 var execd = Contract{KeyHeader: "X-EXECD-ACCESS-TOKEN", Operations: []*Operation{
+	{ID: "getActivity", Parameters: []*Parameter{
+		{Name: "after", In: "query", Schema: &Schema{Type: "integer", Format: "int64", Minimum: Bound{Set: true}}},
+	}},
+	{ID: "watchActivity", Streams: true, Parameters: []*Parameter{
+		{Name: "Last-Event-ID", In: "header", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 128}},
+		{Name: "after", In: "query", Schema: &Schema{Type: "integer", Format: "int64", Minimum: Bound{Set: true}}},
+	}},
 	{ID: "claim", Parameters: []*Parameter{
 		{Name: "X-EXECD-CLAIM-PROOF", In: "header", Schema: &Schema{Type: "string", MaxLength: 128}},
 		{Name: "Repr-Digest", In: "header", Schema: &Schema{Type: "string", MaxLength: 128}},

@@ -175,6 +175,15 @@ var lifecycle = Contract{KeyHeader: "SERVICE-API-KEY", Operations: []*Operation{
 		{Name: "sandboxId", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
 		{Name: "Prefer", In: "header", Schema: &Schema{Type: "string"}},
 	}},
+	{ID: "getActivity", Parameters: []*Parameter{
+		{Name: "sandboxId", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
+		{Name: "after", In: "query", Schema: &Schema{Type: "integer", Format: "int64", Minimum: Bound{Set: true}}},
+	}},
+	{ID: "watchActivity", Streams: true, Parameters: []*Parameter{
+		{Name: "sandboxId", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
+		{Name: "Last-Event-ID", In: "header", Schema: &Schema{Type: "string", Pattern: "^[0-9]{0,18}$", Example: "1767366245001"}},
+		{Name: "after", In: "query", Schema: &Schema{Type: "integer", Format: "int64", Minimum: Bound{Set: true}}},
+	}},
 	{ID: "getEndpoint", Parameters: []*Parameter{
 		{Name: "sandboxId", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
 		{Name: "port", In: "path", Required: true, Schema: &Schema{Type: "integer", Minimum: Bound{Set: true, Value: 1}, Maximum: Bound{Set: true, Value: 65535}}},

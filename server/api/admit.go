@@ -24,6 +24,8 @@ type visit struct {
 	prefix      string // the part of the path that leads to the port
 	// the path is that of an endpoint in host mode, which accepts a token and no key
 	token bool
+	// key is the name of the API key that let the request in, empty for none
+	key string
 }
 
 // enter forwards a request to a port that one of three authorises: an API key, a signature of the
@@ -55,10 +57,11 @@ func (p *ports) byKey(c echo.Context, v visit) error {
 	if err != nil {
 		return err
 	}
-	location, err := p.locate(c.Request().Context(), sandbox, port)
+	location, err := p.handlers.locate(c.Request().Context(), sandbox, port)
 	if err != nil {
 		return err
 	}
+	v.key = caller(c.Request().Context()).Name
 	return p.forward(c, location, port, v)
 }
 

@@ -126,6 +126,7 @@ func New(options Options) (*serve.Server, error) {
 
 		keys:   options.Keys,
 		limits: options.Limits,
+		proxy:  proxy.New(options.Logger),
 	}
 	gen.RegisterHandlersWithOptions(
 		server.Echo(),
@@ -137,7 +138,7 @@ func New(options Options) (*serve.Server, error) {
 	forwarder := &ports{
 		server:   server,
 		handlers: h,
-		proxy:    proxy.New(options.Logger),
+		proxy:    h.proxy,
 		signing:  options.Signing,
 		clock:    clock,
 		keys:     options.Keys,
@@ -165,6 +166,7 @@ type handlers struct {
 
 	keys   *keys.Ring
 	limits Limits
+	proxy  *proxy.Proxy
 
 	hostLoad func() (LoadSampler, error) // nil where sandboxes run on other machines
 }

@@ -86,19 +86,19 @@ func (p *ports) find(r *http.Request, id string, port int) (lifecycle.Location, 
 	if err != nil {
 		return lifecycle.Location{}, err
 	}
-	return p.locate(r.Context(), sandbox, port)
+	return p.handlers.locate(r.Context(), sandbox, port)
 }
 
 // locate returns where to send a request for a port of the sandbox. Only a Running sandbox answers
 // requests.
-func (p *ports) locate(
+func (h *handlers) locate(
 	ctx context.Context, sandbox lifecycle.Sandbox, port int,
 ) (lifecycle.Location, error) {
 	serve.LogField(ctx, "port", port)
 	if state := sandbox.Status.State; state != lifecycle.StateRunning {
 		return lifecycle.Location{}, notRunning(state)
 	}
-	location, err := p.handlers.backend.Locate(ctx, sandbox.ID, port)
+	location, err := h.backend.Locate(ctx, sandbox.ID, port)
 	if err == nil && location.Daemon == "" {
 		err = lifecycle.Conflictf(
 			"port %d is the egress sidecar's: use its endpoint, or the operations for the network "+
@@ -122,12 +122,16 @@ func (p *ports) forward(c echo.Context, location lifecycle.Location, port int, v
 	serve.ForwardBody(c.Request())
 	r, _ := reach.TakeSignatures(c.Request())
 	r = reach.WithoutKeys(r, p.keys.Holds)
+	set := map[string]string{lifecycle.TokenHeader: location.Token}
+	if v.key != "" && port == lifecycle.DaemonPort {
+		set[lifecycle.KeyNameHeader] = url.PathEscape(v.key)
+	}
 	err := p.proxy.Forward(c.Response(), r, proxy.Target{
 		Address: location.Daemon,
 		Path:    "/proxy/" + name,
 		Prefix:  v.prefix,
-		Set:     map[string]string{lifecycle.TokenHeader: location.Token},
-		Strip:   []string{reach.KeyHeader}, // in trailers, too
+		Set:     set,
+		Strip:   []string{reach.KeyHeader, lifecycle.KeyNameHeader}, // in trailers, too
 		Names:   []string{"127.0.0.1:" + name, "localhost:" + name},
 		// People type keys into the pages of /docs, which are of this origin.
 		SharedOrigin: true,
@@ -139,33 +143,42 @@ func (p *ports) forward(c echo.Context, location lifecycle.Location, port int, v
 		c.Response().Status = http.StatusSwitchingProtocols
 	case errors.Is(err, proxy.ErrRequestBody):
 		return serve.Invalid("body: ended before its announced end, or is malformed")
-	case errors.Is(err, proxy.ErrNotConnected),
-		errors.Is(err, proxy.ErrNoAnswer),
-		errors.Is(err, reach.ErrTokenRefused):
-		zerolog.Ctx(r.Context()).
-			Warn().
-			Err(err).
-			Str("sandbox_id", v.id).
-			Int("port", port).
-			Msg("the sandbox did not answer")
-		// The sandbox may have ended meanwhile: then that is the error.
-		sandbox, err := p.handlers.backend.Get(r.Context(), v.id)
-		if err != nil {
-			return err
-		}
-		if state := sandbox.Status.State; state != lifecycle.StateRunning {
-			return notRunning(state)
-		}
-		return &serve.Problem{
-			Status: http.StatusBadGateway,
-			Code:   reach.CodeNotAnswering,
-			Message: fmt.Sprintf(
-				"the daemon of sandbox %s did not answer a request for port %d; if it happens "+
-					"again, the sandbox is of no use any more",
-				v.id, port),
-		}
+	case isNoAnswer(err):
+		return p.handlers.notAnswering(r.Context(), v.id, port, err)
 	}
 	return err
+}
+
+// isNoAnswer reports whether a daemon did not answer.
+func isNoAnswer(err error) bool {
+	return errors.Is(err, proxy.ErrNotConnected) || errors.Is(err, proxy.ErrNoAnswer) ||
+		errors.Is(err, reach.ErrTokenRefused)
+}
+
+// notAnswering returns the error for a request that the daemon of a sandbox did not answer. The
+// sandbox may have ended meanwhile: then that is the error.
+func (h *handlers) notAnswering(ctx context.Context, id string, port int, failure error) error {
+	zerolog.Ctx(ctx).
+		Warn().
+		Err(failure).
+		Str("sandbox_id", id).
+		Int("port", port).
+		Msg("the sandbox did not answer")
+	sandbox, err := h.backend.Get(ctx, id)
+	if err != nil {
+		return err
+	}
+	if state := sandbox.Status.State; state != lifecycle.StateRunning {
+		return notRunning(state)
+	}
+	return &serve.Problem{
+		Status: http.StatusBadGateway,
+		Code:   reach.CodeNotAnswering,
+		Message: fmt.Sprintf(
+			"the daemon of sandbox %s did not answer a request for port %d; if it happens "+
+				"again, the sandbox is of no use any more",
+			id, port),
+	}
 }
 
 // parsePort reads a port of a path. A second way to write the same port is refused, because links

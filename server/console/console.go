@@ -269,6 +269,9 @@ func readJSON(r *http.Request, into any) error {
 	return nil
 }
 
+// clientName is what requests of the console call their client.
+const clientName = "sandbox-console"
+
 // Handler passes requests below /console/api on to next as requests to the API, in the name of
 // their session, and every other request as it is. A request that its session does not admit goes
 // to next too, where [Caller] has the error: so it is answered, counted and logged as a request
@@ -285,6 +288,8 @@ func (c *Console) Handler(next http.Handler) http.Handler {
 		for _, name := range []string{"Cookie", "Origin", tokenHeader} {
 			header.Del(name)
 		}
+		// What the sandbox's daemon records as the client: not the browser, which anybody may use.
+		header.Set("User-Agent", clientName)
 		inner.Header = header
 		visit := &caller{err: err}
 		ctx := context.WithValue(inner.Context(), callerKey{}, visit)

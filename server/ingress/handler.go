@@ -27,7 +27,8 @@ var (
 )
 
 // hidden are the headers that programs in sandboxes do not see, in trailers neither.
-var hidden = []string{http.CanonicalHeaderKey(reach.KeyHeader), tokenHeader, routeHeader}
+var hidden = []string{http.CanonicalHeaderKey(reach.KeyHeader), tokenHeader, routeHeader,
+	http.CanonicalHeaderKey(lifecycle.KeyNameHeader)}
 
 const (
 	// operation is the name of the operation in the access log.

@@ -90,6 +90,29 @@ func WithRequestEditorFn(fn RequestEditorFn) ClientOption {
 // The interface specification for the client above.
 type ClientInterface interface {
 
+	// GetActivity List what clients have done
+	//
+	// Commands, cells, terminals and operations on files, whoever asked for them: through the
+	// service or directly. At most 1000 entries with 1 MiB of text are kept; the oldest that have
+	// ended are forgotten first. It begins with the daemon.
+	//
+	// It is not an audit log. A program with root in the sandbox can change it, and who has the
+	// token may call the daemon directly, under any name. The service's audit log is outside.
+	//
+	// Corresponds with GET /activity (the `GetActivity` operationId).
+	GetActivity(ctx context.Context, params *GetActivityParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// WatchActivity Follow what clients do
+	//
+	// An endless stream of entries: one event when an operation begins and one when it has
+	// ended, each with the whole entry. It begins with all entries that are kept, or with those
+	// that changed after the event in `Last-Event-ID` or `after`. A client that reads slowly
+	// gets an entry that changed twice meanwhile once, as it is then. In silence a comment
+	// comes every 5 seconds.
+	//
+	// Corresponds with GET /activity/watch (the `WatchActivity` operationId).
+	WatchActivity(ctx context.Context, params *WatchActivityParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ClaimWithBody Make a waiting container a sandbox
 	//
 	// For the controller of a cluster alone. A container of a Pool that was started with
@@ -559,6 +582,49 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /thaw (the `Thaw` operationId).
 	Thaw(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+}
+
+// GetActivity List what clients have done
+//
+// Commands, cells, terminals and operations on files, whoever asked for them: through the
+// service or directly. At most 1000 entries with 1 MiB of text are kept; the oldest that have
+// ended are forgotten first. It begins with the daemon.
+//
+// It is not an audit log. A program with root in the sandbox can change it, and who has the
+// token may call the daemon directly, under any name. The service's audit log is outside.
+//
+// Corresponds with GET /activity (the `GetActivity` operationId).
+func (c *Client) GetActivity(ctx context.Context, params *GetActivityParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetActivityRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// WatchActivity Follow what clients do
+//
+// An endless stream of entries: one event when an operation begins and one when it has
+// ended, each with the whole entry. It begins with all entries that are kept, or with those
+// that changed after the event in `Last-Event-ID` or `after`. A client that reads slowly
+// gets an entry that changed twice meanwhile once, as it is then. In silence a comment
+// comes every 5 seconds.
+//
+// Corresponds with GET /activity/watch (the `WatchActivity` operationId).
+func (c *Client) WatchActivity(ctx context.Context, params *WatchActivityParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewWatchActivityRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
 }
 
 // ClaimWithBody Make a waiting container a sandbox
@@ -1499,6 +1565,129 @@ func (c *Client) Thaw(ctx context.Context, reqEditors ...RequestEditorFn) (*http
 		return nil, err
 	}
 	return c.Client.Do(req)
+}
+
+// NewGetActivityRequest constructs an http.Request for the GetActivity method
+func NewGetActivityRequest(server string, params *GetActivityParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/activity")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.After != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "after", *params.After, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewWatchActivityRequest constructs an http.Request for the WatchActivity method
+func NewWatchActivityRequest(server string, params *WatchActivityParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/activity/watch")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.After != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "after", *params.After, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.LastEventID != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Last-Event-ID", *params.LastEventID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Last-Event-ID", headerParam0)
+		}
+
+	}
+
+	return req, nil
 }
 
 // NewClaimRequest calls the generic Claim builder with application/json body
@@ -3368,6 +3557,33 @@ func WithBaseURL(baseURL string) ClientOption {
 // ClientWithResponsesInterface is the interface specification for the client with responses above.
 type ClientWithResponsesInterface interface {
 
+	// GetActivityWithResponse List what clients have done
+	//
+	// Commands, cells, terminals and operations on files, whoever asked for them: through the
+	// service or directly. At most 1000 entries with 1 MiB of text are kept; the oldest that have
+	// ended are forgotten first. It begins with the daemon.
+	//
+	// It is not an audit log. A program with root in the sandbox can change it, and who has the
+	// token may call the daemon directly, under any name. The service's audit log is outside.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /activity (the `GetActivity` operationId).
+	GetActivityWithResponse(ctx context.Context, params *GetActivityParams, reqEditors ...RequestEditorFn) (*GetActivityResponse, error)
+
+	// WatchActivityWithResponse Follow what clients do
+	//
+	// An endless stream of entries: one event when an operation begins and one when it has
+	// ended, each with the whole entry. It begins with all entries that are kept, or with those
+	// that changed after the event in `Last-Event-ID` or `after`. A client that reads slowly
+	// gets an entry that changed twice meanwhile once, as it is then. In silence a comment
+	// comes every 5 seconds.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /activity/watch (the `WatchActivity` operationId).
+	WatchActivityWithResponse(ctx context.Context, params *WatchActivityParams, reqEditors ...RequestEditorFn) (*WatchActivityResponse, error)
+
 	// ClaimWithBodyWithResponse Make a waiting container a sandbox
 	//
 	// For the controller of a cluster alone. A container of a Pool that was started with
@@ -3891,6 +4107,137 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /thaw (the `Thaw` operationId).
 	ThawWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ThawResponse, error)
+}
+
+type GetActivityResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Activity
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *RuntimeError
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetActivityResponse) GetJSON200() *Activity {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r GetActivityResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r GetActivityResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r GetActivityResponse) GetJSON500() *RuntimeError {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r GetActivityResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r GetActivityResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetActivityResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetActivityResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetActivityResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type WatchActivityResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *RuntimeError
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r WatchActivityResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r WatchActivityResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r WatchActivityResponse) GetJSON500() *RuntimeError {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r WatchActivityResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r WatchActivityResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r WatchActivityResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r WatchActivityResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r WatchActivityResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
 }
 
 type ClaimResponse struct {
@@ -7004,6 +7351,45 @@ func (r ThawResponse) ContentType() string {
 	return ""
 }
 
+// GetActivityWithResponse List what clients have done
+//
+// Commands, cells, terminals and operations on files, whoever asked for them: through the
+// service or directly. At most 1000 entries with 1 MiB of text are kept; the oldest that have
+// ended are forgotten first. It begins with the daemon.
+//
+// It is not an audit log. A program with root in the sandbox can change it, and who has the
+// token may call the daemon directly, under any name. The service's audit log is outside.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /activity (the `GetActivity` operationId).
+func (c *ClientWithResponses) GetActivityWithResponse(ctx context.Context, params *GetActivityParams, reqEditors ...RequestEditorFn) (*GetActivityResponse, error) {
+	rsp, err := c.GetActivity(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetActivityResponse(rsp)
+}
+
+// WatchActivityWithResponse Follow what clients do
+//
+// An endless stream of entries: one event when an operation begins and one when it has
+// ended, each with the whole entry. It begins with all entries that are kept, or with those
+// that changed after the event in `Last-Event-ID` or `after`. A client that reads slowly
+// gets an entry that changed twice meanwhile once, as it is then. In silence a comment
+// comes every 5 seconds.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /activity/watch (the `WatchActivity` operationId).
+func (c *ClientWithResponses) WatchActivityWithResponse(ctx context.Context, params *WatchActivityParams, reqEditors ...RequestEditorFn) (*WatchActivityResponse, error) {
+	rsp, err := c.WatchActivity(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseWatchActivityResponse(rsp)
+}
+
 // ClaimWithBodyWithResponse Make a waiting container a sandbox
 //
 // For the controller of a cluster alone. A container of a Pool that was started with
@@ -7808,6 +8194,107 @@ func (c *ClientWithResponses) ThawWithResponse(ctx context.Context, reqEditors .
 		return nil, err
 	}
 	return ParseThawResponse(rsp)
+}
+
+// ParseGetActivityResponse parses an HTTP response from a GetActivityWithResponse call
+func ParseGetActivityResponse(rsp *http.Response) (*GetActivityResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetActivityResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Activity
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest RuntimeError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseWatchActivityResponse parses an HTTP response from a WatchActivityWithResponse call
+func ParseWatchActivityResponse(rsp *http.Response) (*WatchActivityResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &WatchActivityResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest RuntimeError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	return response, nil
 }
 
 // ParseClaimResponse parses an HTTP response from a ClaimWithResponse call

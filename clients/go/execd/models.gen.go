@@ -9,6 +9,69 @@ import (
 	openapi_types "github.com/oapi-codegen/runtime/types"
 )
 
+// Defines values for ActivityEntryKind.
+const (
+	ActivityEntryKindChmod    ActivityEntryKind = "chmod"
+	ActivityEntryKindCode     ActivityEntryKind = "code"
+	ActivityEntryKindCommand  ActivityEntryKind = "command"
+	ActivityEntryKindDelete   ActivityEntryKind = "delete"
+	ActivityEntryKindDownload ActivityEntryKind = "download"
+	ActivityEntryKindMkdir    ActivityEntryKind = "mkdir"
+	ActivityEntryKindMove     ActivityEntryKind = "move"
+	ActivityEntryKindReplace  ActivityEntryKind = "replace"
+	ActivityEntryKindTerminal ActivityEntryKind = "terminal"
+	ActivityEntryKindUpload   ActivityEntryKind = "upload"
+)
+
+// Valid indicates whether the value is a known member of the ActivityEntryKind enum.
+func (e ActivityEntryKind) Valid() bool {
+	switch e {
+	case ActivityEntryKindChmod:
+		return true
+	case ActivityEntryKindCode:
+		return true
+	case ActivityEntryKindCommand:
+		return true
+	case ActivityEntryKindDelete:
+		return true
+	case ActivityEntryKindDownload:
+		return true
+	case ActivityEntryKindMkdir:
+		return true
+	case ActivityEntryKindMove:
+		return true
+	case ActivityEntryKindReplace:
+		return true
+	case ActivityEntryKindTerminal:
+		return true
+	case ActivityEntryKindUpload:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ActivityEntryState.
+const (
+	ActivityEntryStateFailed    ActivityEntryState = "failed"
+	ActivityEntryStateRunning   ActivityEntryState = "running"
+	ActivityEntryStateSucceeded ActivityEntryState = "succeeded"
+)
+
+// Valid indicates whether the value is a known member of the ActivityEntryState enum.
+func (e ActivityEntryState) Valid() bool {
+	switch e {
+	case ActivityEntryStateFailed:
+		return true
+	case ActivityEntryStateRunning:
+		return true
+	case ActivityEntryStateSucceeded:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for FileEventType.
 const (
 	FileEventTypeChmod    FileEventType = "chmod"
@@ -161,6 +224,96 @@ func (e TerminalNewsType) Valid() bool {
 		return false
 	}
 }
+
+// Activity What clients have done in a sandbox.
+type Activity struct {
+	// Cursor Where to go on after them, as `after`.
+	//
+	// Example: 1767366245000002
+	Cursor int64 `json:"cursor"`
+
+	// Entries The entries, those that changed last at the end.
+	Entries []ActivityEntry `json:"entries"`
+}
+
+// ActivityEntry One thing that a client has done, or does.
+type ActivityEntry struct {
+	// Client What the client calls itself (`User-Agent`), at most 128 bytes. Empty when it does not.
+	//
+	// Example: sandbox-go
+	Client string `json:"client"`
+
+	// Ended When it ended, RFC 3339; null while it runs.
+	//
+	// Example: 2026-01-02T15:04:09Z
+	Ended *time.Time `json:"ended"`
+
+	// Error Why it failed, at most 512 bytes; empty when it did not.
+	//
+	// Example: exit status 2
+	Error string `json:"error"`
+
+	// Exit The exit code of a command or a terminal; null while it runs, when a timeout ended it, and
+	// for everything else.
+	//
+	// Example: 2
+	Exit *int `json:"exit"`
+
+	// ID The entry's id. Later entries have larger ones.
+	//
+	// Example: 1767366245000001
+	ID int64 `json:"id"`
+
+	// Key The name of the API key of the service that the request came with. Empty for requests
+	// that came to the daemon without the service, with a token or a signature alone, or to a
+	// service without keys.
+	//
+	// Example: ci
+	Key string `json:"key"`
+
+	// Kind What it is: a shell command, a cell of code, a terminal, or an operation on files. There
+	// may be others in the future.
+	//
+	// Example: command
+	Kind ActivityEntryKind `json:"kind"`
+
+	// Operation The id of the command, of the execution of the cell, or of the terminal, with which its
+	// output can be read and it can be interrupted; empty for operations on files.
+	//
+	// Example: 5f2c9d1e-2f0b-4a53-9b0e-0a4a3c1c7d11
+	Operation string `json:"operation"`
+
+	// Started When it began, RFC 3339.
+	//
+	// Example: 2026-01-02T15:04:05Z
+	Started time.Time `json:"started"`
+
+	// State `running`, `succeeded` or `failed`. A command that ends with another code than 0 has failed.
+	//
+	// Example: failed
+	State ActivityEntryState `json:"state"`
+
+	// Text The command line, the code, the program of the terminal, or the paths; at most 4 KiB.
+	//
+	// Example: make test
+	Text string `json:"text"`
+
+	// Truncated Whether the end of `text` is left out.
+	//
+	// Example: false
+	Truncated bool `json:"truncated"`
+}
+
+// ActivityEntryKind What it is: a shell command, a cell of code, a terminal, or an operation on files. There
+// may be others in the future.
+//
+// Example: command
+type ActivityEntryKind string
+
+// ActivityEntryState `running`, `succeeded` or `failed`. A command that ends with another code than 0 has failed.
+//
+// Example: failed
+type ActivityEntryState string
 
 // ClaimEnv Variables beside those of the container; one of the same name takes the place of the container's.
 //
@@ -1046,6 +1199,11 @@ type UploadMetadata struct {
 	RawPath *ExactPath `json:"raw_path,omitempty"`
 }
 
+// AfterActivity A cursor.
+//
+// Example: 1767366245000002
+type AfterActivity = int64
+
 // ContextLanguage A language whose kernel the sandbox's image has: `python`, `java`, `javascript`,
 // `typescript`, `go` or `bash`. Letter case does not matter. To start a cell or a
 // context in one that is not installed is 400, and the message lists those that are.
@@ -1114,6 +1272,23 @@ type Unavailable = Error
 
 // UnknownParameter Why a request was not fulfilled.
 type UnknownParameter = Error
+
+// GetActivityParams defines parameters for GetActivity.
+type GetActivityParams struct {
+	// After The `cursor` of an earlier list, or the id of an event: entries that have not changed
+	// since are left out. One that is not known means all entries that are kept.
+	After *AfterActivity `form:"after,omitempty" json:"after,omitempty"`
+}
+
+// WatchActivityParams defines parameters for WatchActivity.
+type WatchActivityParams struct {
+	// After The `cursor` of an earlier list, or the id of an event: entries that have not changed
+	// since are left out. One that is not known means all entries that are kept.
+	After *AfterActivity `form:"after,omitempty" json:"after,omitempty"`
+
+	// LastEventID The `id` of the last event that arrived. Without it the replay starts at the first event.
+	LastEventID *LastEventID `json:"Last-Event-ID,omitempty"`
+}
 
 // ClaimParams defines parameters for Claim.
 type ClaimParams struct {

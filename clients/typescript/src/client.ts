@@ -96,7 +96,7 @@ export class Client {
       throw new SandboxError("invalid", "proxy: must not be given together with fetch, which does not use it");
     }
     const transport = transportTo(url, options.proxy);
-    const http = new Http(url, key === undefined ? {} : { "SERVICE-API-KEY": key }, {
+    const http = new Http(url, { "User-Agent": "sandbox-typescript", ...(key === undefined ? {} : { "SERVICE-API-KEY": key }) }, {
       fetch: options.fetch ?? transport.fetch,
       timeout: options.timeout ?? 60_000,
       retryFor: options.retryFor ?? 10_000,

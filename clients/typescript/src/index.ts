@@ -12,6 +12,7 @@
  */
 export { Client, type ClientOptions, type CreateOptions, type ListOptions } from "./client.js";
 export {
+  type ActivityEntry,
   type Endpoint,
   type Metrics,
   Sandbox,

@@ -10,7 +10,7 @@ import type { Inside } from "./inside.js";
 import { type LogOptions, logs } from "./logs.js";
 import { Network } from "./network.js";
 import { type EventOptions, type NumberedEvent, followEvents } from "./events.js";
-import { resumable } from "./resume.js";
+import { numbered, resumable } from "./resume.js";
 import { Terminals } from "./terminals.js";
 import type { WebSocketConstructor } from "./websocket.js";
 
@@ -20,6 +20,8 @@ export type SandboxInfo = components["schemas"]["Sandbox"];
 export type SandboxState = components["schemas"]["SandboxState"];
 /** How to reach a port. */
 export type Endpoint = components["schemas"]["Endpoint"];
+/** One thing that a client has done in a sandbox, or does. */
+export type ActivityEntry = components["schemas"]["ActivityEntry"];
 /** Processor and memory use. */
 export type Metrics = insideComponents["schemas"]["Metrics"];
 
@@ -199,6 +201,33 @@ export class Sandbox implements AsyncDisposable {
    */
   events(options: EventOptions = {}): AsyncGenerator<NumberedEvent, void, undefined> {
     return followEvents(this.#api, this.#resumeFor, this.id, options);
+  }
+
+  /**
+   * What clients have done in the sandbox, by which key and through what client; those at the end
+   * changed last. The daemon in the sandbox has recorded it: it is no audit log.
+   */
+  async activity(options: CallOptions = {}): Promise<ActivityEntry[]> {
+    return (await this.#api.json("get", `${path}/activity`, this.#input, options)).entries;
+  }
+
+  /** What clients have done and do: each entry when it begins, and again when it has ended. It does not end. */
+  async *watchActivity(options: CallOptions = {}): AsyncGenerator<ActivityEntry, void, undefined> {
+    const { signal } = options;
+    const call = { ...options, accept: "text/event-stream" };
+    const open = (how: "open" | "once", last?: string) =>
+      this.#api[how]("get", `${path}/activity/watch`, {
+        ...this.#input,
+        ...(last === undefined ? {} : { header: { "Last-Event-ID": last } }),
+      }, call);
+    const entries = numbered<ActivityEntry>({
+      name: `the activity of ${this.id}`,
+      start: () => open("open"),
+      resume: (last) => open("once", last),
+      resumeFor: this.#resumeFor,
+      signal,
+    });
+    for await (const { data } of entries) yield data;
   }
 
   /** Processor and memory use now. */

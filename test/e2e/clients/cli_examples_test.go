@@ -53,6 +53,7 @@ var examples = []struct {
 	{command: "files watch", lasts: true},
 	{command: "logs", lasts: true},
 	{command: "events", lasts: true, poke: []string{"renew", "box", "--for", "90m"}},
+	{command: "activity", lasts: true},
 	{command: "stats", lasts: true},
 	{command: "top"},
 	{command: "port", lasts: true},

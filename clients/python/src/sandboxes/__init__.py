@@ -31,7 +31,7 @@ from ._errors import (
 )
 from ._gen import execd, lifecycle
 from ._gen.execd import CodeContext, FileEvent, FileInfo, Metrics
-from ._gen.lifecycle import EgressRule, ImageAuth, NetworkPolicy, SandboxEvent, Volume
+from ._gen.lifecycle import ActivityEntry, EgressRule, ImageAuth, NetworkPolicy, SandboxEvent, Volume
 from ._gen.lifecycle import Sandbox as SandboxInfo
 from ._output import CodeError, CommandResult, Execution, Output, Result
 from ._sync.client import Client
@@ -47,7 +47,7 @@ from ._terminal import TerminalEvent, TerminalExit, TerminalOutput, TerminalRepl
 from ._upload import Upload
 
 __all__ = [
-    "APIError", "AsyncAttachment", "AsyncCell", "AsyncClient", "AsyncCode", "AsyncCommand", "AsyncCommands",
+    "APIError", "ActivityEntry", "AsyncAttachment", "AsyncCell", "AsyncClient", "AsyncCode", "AsyncCommand", "AsyncCommands",
     "AsyncDownload", "AsyncEvents", "AsyncFiles", "AsyncNetwork", "AsyncSandbox", "AsyncStdin", "AsyncTerminal",
     "AsyncTerminals", "Attachment", "Cell", "Client", "Code", "CodeContext", "CodeError", "Command",
     "CommandFailed", "CommandResult", "Commands", "ConflictError", "Download", "EgressRule", "Events",

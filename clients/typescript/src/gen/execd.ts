@@ -668,6 +668,55 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/activity": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List what clients have done
+         * @description Commands, cells, terminals and operations on files, whoever asked for them: through the
+         *     service or directly. At most 1000 entries with 1 MiB of text are kept; the oldest that have
+         *     ended are forgotten first. It begins with the daemon.
+         *
+         *     It is not an audit log. A program with root in the sandbox can change it, and who has the
+         *     token may call the daemon directly, under any name. The service's audit log is outside.
+         */
+        get: operations["getActivity"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/activity/watch": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Follow what clients do
+         * @description An endless stream of entries: one event when an operation begins and one when it has
+         *     ended, each with the whole entry. It begins with all entries that are kept, or with those
+         *     that changed after the event in `Last-Event-ID` or `after`. A client that reads slowly
+         *     gets an entry that changed twice meanwhile once, as it is then. In silence a comment
+         *     comes every 5 seconds.
+         */
+        get: operations["watchActivity"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/freeze": {
         parameters: {
             query?: never;
@@ -747,6 +796,90 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        /** @description What clients have done in a sandbox. */
+        Activity: {
+            /** @description The entries, those that changed last at the end. */
+            entries: components["schemas"]["ActivityEntry"][];
+            /**
+             * Format: int64
+             * @description Where to go on after them, as `after`.
+             * @example 1767366245000002
+             */
+            cursor: number;
+        };
+        /** @description One thing that a client has done, or does. */
+        ActivityEntry: {
+            /**
+             * Format: int64
+             * @description The entry's id. Later entries have larger ones.
+             * @example 1767366245000001
+             */
+            id: number;
+            /**
+             * @description What it is: a shell command, a cell of code, a terminal, or an operation on files. There
+             *     may be others in the future.
+             * @example command
+             * @enum {string}
+             */
+            kind: "command" | "code" | "terminal" | "upload" | "download" | "delete" | "move" | "replace" | "mkdir" | "chmod";
+            /**
+             * @description The id of the command, of the execution of the cell, or of the terminal, with which its
+             *     output can be read and it can be interrupted; empty for operations on files.
+             * @example 5f2c9d1e-2f0b-4a53-9b0e-0a4a3c1c7d11
+             */
+            operation: string;
+            /**
+             * @description The command line, the code, the program of the terminal, or the paths; at most 4 KiB.
+             * @example make test
+             */
+            text: string;
+            /**
+             * @description Whether the end of `text` is left out.
+             * @example false
+             */
+            truncated: boolean;
+            /**
+             * @description The name of the API key of the service that the request came with. Empty for requests
+             *     that came to the daemon without the service, with a token or a signature alone, or to a
+             *     service without keys.
+             * @example ci
+             */
+            key: string;
+            /**
+             * @description What the client calls itself (`User-Agent`), at most 128 bytes. Empty when it does not.
+             * @example sandbox-go
+             */
+            client: string;
+            /**
+             * @description `running`, `succeeded` or `failed`. A command that ends with another code than 0 has failed.
+             * @example failed
+             * @enum {string}
+             */
+            state: "running" | "succeeded" | "failed";
+            /**
+             * @description The exit code of a command or a terminal; null while it runs, when a timeout ended it, and
+             *     for everything else.
+             * @example 2
+             */
+            exit: number | null;
+            /**
+             * @description Why it failed, at most 512 bytes; empty when it did not.
+             * @example exit status 2
+             */
+            error: string;
+            /**
+             * Format: date-time
+             * @description When it began, RFC 3339.
+             * @example 2026-01-02T15:04:05Z
+             */
+            started: string;
+            /**
+             * Format: date-time
+             * @description When it ended, RFC 3339; null while it runs.
+             * @example 2026-01-02T15:04:09Z
+             */
+            ended: string | null;
+        };
         /** @description What a waiting container becomes. */
         ClaimRequest: {
             /**
@@ -1715,6 +1848,11 @@ export interface components {
         };
     };
     parameters: {
+        /**
+         * @description The `cursor` of an earlier list, or the id of an event: entries that have not changed
+         *     since are left out. One that is not known means all entries that are kept.
+         */
+        AfterActivity: number;
         /** @description The `id` of the last event that arrived. Without it the replay starts at the first event. */
         LastEventID: string;
         /**
@@ -3048,6 +3186,73 @@ export interface operations {
                 };
             };
             404: components["responses"]["NotFound"];
+            500: components["responses"]["RuntimeError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    getActivity: {
+        parameters: {
+            query?: {
+                /**
+                 * @description The `cursor` of an earlier list, or the id of an event: entries that have not changed
+                 *     since are left out. One that is not known means all entries that are kept.
+                 */
+                after?: components["parameters"]["AfterActivity"];
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The entries, those that changed last at the end. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Activity"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
+            500: components["responses"]["RuntimeError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    watchActivity: {
+        parameters: {
+            query?: {
+                /**
+                 * @description The `cursor` of an earlier list, or the id of an event: entries that have not changed
+                 *     since are left out. One that is not known means all entries that are kept.
+                 */
+                after?: components["parameters"]["AfterActivity"];
+            };
+            header?: {
+                /** @description The `id` of the last event that arrived. Without it the replay starts at the first event. */
+                "Last-Event-ID"?: components["parameters"]["LastEventID"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The entries, as they change. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example id: 1767366245000002
+                     *     data: {"id":1767366245000001,"kind":"command","operation":"5f2c9d1e-2f0b-4a53-9b0e-0a4a3c1c7d11","text":"make test","truncated":false,"key":"ci","client":"sandbox-go","state":"failed","exit":2,"error":"exit status 2","started":"2026-01-02T15:04:05Z","ended":"2026-01-02T15:04:09Z"}
+                     */
+                    "text/event-stream": components["schemas"]["EventStream"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
             500: components["responses"]["RuntimeError"];
             503: components["responses"]["Unavailable"];
         };

@@ -372,6 +372,62 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/sandboxes/{sandboxId}/activity": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the sandbox, as the create operation returned it. */
+                sandboxId: components["parameters"]["SandboxID"];
+            };
+            cookie?: never;
+        };
+        /**
+         * List what clients have done in a sandbox
+         * @description Commands, cells, terminals and operations on files in a Running sandbox, by which key and
+         *     through what client. The daemon in the sandbox has recorded it, and the answer is the
+         *     daemon's: at most 1000 entries with 1 MiB of text, the oldest that have ended are forgotten
+         *     first. It takes a key that may read the sandbox.
+         *
+         *     It is not an audit log: a program with root in the sandbox can change it. The service's
+         *     audit log is outside.
+         */
+        get: operations["getActivity"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{sandboxId}/activity/watch": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the sandbox, as the create operation returned it. */
+                sandboxId: components["parameters"]["SandboxID"];
+            };
+            cookie?: never;
+        };
+        /**
+         * Follow what clients do in a sandbox
+         * @description A stream of entries as server-sent events: one when an operation begins and one when it has
+         *     ended, each with the whole entry. It begins with all entries that are kept, or with those
+         *     that changed after the event in `Last-Event-ID` or `after`, and breaks off when the sandbox
+         *     ends or is paused. A client that reads slowly gets an entry that changed twice meanwhile
+         *     once, as it is then. In silence a comment comes every 5 seconds.
+         */
+        get: operations["watchActivity"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/sandboxes/{sandboxId}/events": {
         parameters: {
             query?: never;
@@ -646,6 +702,90 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        /** @description What clients have done in a sandbox. */
+        Activity: {
+            /** @description The entries, those that changed last at the end. */
+            entries: components["schemas"]["ActivityEntry"][];
+            /**
+             * Format: int64
+             * @description Where to go on after them, as `after`.
+             * @example 1767366245000002
+             */
+            cursor: number;
+        };
+        /** @description One thing that a client has done, or does. */
+        ActivityEntry: {
+            /**
+             * Format: int64
+             * @description The entry's id. Later entries have larger ones.
+             * @example 1767366245000001
+             */
+            id: number;
+            /**
+             * @description What it is: a shell command, a cell of code, a terminal, or an operation on files. There
+             *     may be others in the future.
+             * @example command
+             * @enum {string}
+             */
+            kind: "command" | "code" | "terminal" | "upload" | "download" | "delete" | "move" | "replace" | "mkdir" | "chmod";
+            /**
+             * @description The id of the command, of the execution of the cell, or of the terminal, with which its
+             *     output can be read and it can be interrupted; empty for operations on files.
+             * @example 5f2c9d1e-2f0b-4a53-9b0e-0a4a3c1c7d11
+             */
+            operation: string;
+            /**
+             * @description The command line, the code, the program of the terminal, or the paths; at most 4 KiB.
+             * @example make test
+             */
+            text: string;
+            /**
+             * @description Whether the end of `text` is left out.
+             * @example false
+             */
+            truncated: boolean;
+            /**
+             * @description The name of the API key of the service that the request came with. Empty for requests
+             *     that came to the daemon without the service, with a token or a signature alone, or to a
+             *     service without keys.
+             * @example ci
+             */
+            key: string;
+            /**
+             * @description What the client calls itself (`User-Agent`), at most 128 bytes. Empty when it does not.
+             * @example sandbox-go
+             */
+            client: string;
+            /**
+             * @description `running`, `succeeded` or `failed`. A command that ends with another code than 0 has failed.
+             * @example failed
+             * @enum {string}
+             */
+            state: "running" | "succeeded" | "failed";
+            /**
+             * @description The exit code of a command or a terminal; null while it runs, when a timeout ended it, and
+             *     for everything else.
+             * @example 2
+             */
+            exit: number | null;
+            /**
+             * @description Why it failed, at most 512 bytes; empty when it did not.
+             * @example exit status 2
+             */
+            error: string;
+            /**
+             * Format: date-time
+             * @description When it began, RFC 3339.
+             * @example 2026-01-02T15:04:05Z
+             */
+            started: string;
+            /**
+             * Format: date-time
+             * @description When it ended, RFC 3339; null while it runs.
+             * @example 2026-01-02T15:04:09Z
+             */
+            ended: string | null;
+        };
         /**
          * @description The id of a request, for tracing.
          * @example 7c9e6679-7425-40de-944b-e07fc1f90ae7
@@ -1891,6 +2031,23 @@ export interface components {
                 "application/json": components["schemas"]["Error"];
             };
         };
+        /** @description The daemon of the sandbox gave no answer, or another one than it should. */
+        NotAnswering: {
+            headers: {
+                "X-Request-ID": components["headers"]["RequestID"];
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "code": "SANDBOX_NOT_ANSWERING",
+                 *       "message": "the daemon of sandbox 5f0c1e0e-2f0b-4a53-9b0e-0a4a3c1c7d11 did not answer",
+                 *       "detail": "the daemon of sandbox 5f0c1e0e-2f0b-4a53-9b0e-0a4a3c1c7d11 did not answer"
+                 *     }
+                 */
+                "application/json": components["schemas"]["Error"];
+            };
+        };
         /** @description The policy that is in force, or the one that is proposed. */
         NetworkPolicy: {
             headers: {
@@ -2031,6 +2188,11 @@ export interface components {
          *     comes before `after`, so that a client that reconnects to the same URL goes on.
          */
         LastEventID: string;
+        /**
+         * @description The `cursor` of an earlier list, or the id of an event: entries that have not changed
+         *     since are left out. One that is not known means all entries that are kept.
+         */
+        AfterActivity: number;
         /** @description The id of the last event that the client has, or 0 for all events that are kept. */
         AfterEvent: number;
     };
@@ -2729,6 +2891,96 @@ export interface operations {
             409: components["responses"]["Conflict"];
             429: components["responses"]["RateLimited"];
             500: components["responses"]["InternalError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    getActivity: {
+        parameters: {
+            query?: {
+                /**
+                 * @description The `cursor` of an earlier list, or the id of an event: entries that have not changed
+                 *     since are left out. One that is not known means all entries that are kept.
+                 */
+                after?: components["parameters"]["AfterActivity"];
+            };
+            header?: never;
+            path: {
+                /** @description The id of the sandbox, as the create operation returned it. */
+                sandboxId: components["parameters"]["SandboxID"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The entries, those that changed last at the end. */
+            200: {
+                headers: {
+                    "X-Request-ID": components["headers"]["RequestID"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Activity"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            429: components["responses"]["RateLimited"];
+            500: components["responses"]["InternalError"];
+            501: components["responses"]["NotImplemented"];
+            502: components["responses"]["NotAnswering"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    watchActivity: {
+        parameters: {
+            query?: {
+                /**
+                 * @description The `cursor` of an earlier list, or the id of an event: entries that have not changed
+                 *     since are left out. One that is not known means all entries that are kept.
+                 */
+                after?: components["parameters"]["AfterActivity"];
+            };
+            header?: {
+                /**
+                 * @description The id of the last event that the client has; the stream goes on after it. It
+                 *     comes before `after`, so that a client that reconnects to the same URL goes on.
+                 */
+                "Last-Event-ID"?: components["parameters"]["LastEventID"];
+            };
+            path: {
+                /** @description The id of the sandbox, as the create operation returned it. */
+                sandboxId: components["parameters"]["SandboxID"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The entries, as they change. */
+            200: {
+                headers: {
+                    "X-Request-ID": components["headers"]["RequestID"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example id: 1767366245000002
+                     *     data: {"id":1767366245000001,"kind":"command","operation":"5f2c9d1e-2f0b-4a53-9b0e-0a4a3c1c7d11","text":"make test","truncated":false,"key":"ci","client":"sandbox-go","state":"failed","exit":2,"error":"exit status 2","started":"2026-01-02T15:04:05Z","ended":"2026-01-02T15:04:09Z"}
+                     */
+                    "text/event-stream": string;
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            429: components["responses"]["RateLimited"];
+            500: components["responses"]["InternalError"];
+            501: components["responses"]["NotImplemented"];
+            502: components["responses"]["NotAnswering"];
             503: components["responses"]["Unavailable"];
         };
     };

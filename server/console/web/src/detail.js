@@ -1,6 +1,7 @@
 // One sandbox.
 import { useEffect, useState } from 'preact/hooks';
 import { ActionButtons } from './actions.js';
+import { Activity } from './activity.js';
 import { ByCode } from './bycode.js';
 import { Charts } from './charts.js';
 import { Files } from './files.js';
@@ -17,6 +18,7 @@ import { Copy, Empty, html, Left, moment, nameOf, Problem, State, Tabs } from '.
 // Those with use run something in the sandbox, or reach into it, which a viewer may not.
 const tabs = [
   { id: 'summary', label: 'Summary', page: Summary },
+  { id: 'activity', label: 'Activity', page: Activity },
   { id: 'terminal', label: 'Terminal', page: Terminals, use: true },
   { id: 'files', label: 'Files', page: Files, use: true },
   { id: 'notebook', label: 'Notebook', page: Notebook, use: true },
@@ -26,7 +28,7 @@ const tabs = [
   { id: 'ports', label: 'Ports', page: Ports, use: true },
 ];
 
-export function Detail({ id, tab }) {
+export function Detail({ id, tab, part }) {
   const { sandboxes, loaded } = useStore();
   const [missing, setMissing] = useState(null);
   const sandbox = sandboxes.get(id);
@@ -48,7 +50,7 @@ export function Detail({ id, tab }) {
     ${sandbox.status.state === 'Failed' && html`<div class="problem"><p><code>${sandbox.status.reason}</code></p><pre>${sandbox.status.message}</pre></div>`}
     <${Tabs} label="Parts of the sandbox" tabs=${allowed} current=${current.id} onSelect=${(to) => { location.hash = `#/sandboxes/${id}/${to}`; }} />
     <section role="tabpanel" id=${`panel-${current.id}`} aria-labelledby=${`tab-${current.id}`} class="panel">
-      <${current.page} key=${current.id} sandbox=${sandbox} />
+      <${current.page} key=${current.id} sandbox=${sandbox} part=${part} />
       <${ByCode} of=${current.id} values=${{ id }} />
     </section>`;
 }

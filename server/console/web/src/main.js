@@ -10,7 +10,7 @@ import { SignIn } from './signin.js';
 import { leave, mayChange, start, useStore } from './store.js';
 import { clock, html, Modal, moment, Problem, useAction, useTick } from './ui.js';
 
-/** route reads the part of the URL that says what is shown: #/, #/new, #/new/ID (like an ended sandbox), #/images, #/keys or #/sandboxes/ID/TAB. */
+/** route reads the part of the URL that says what is shown: #/, #/new, #/new/ID (like an ended sandbox), #/images, #/keys or #/sandboxes/ID/TAB/PART. */
 function route() {
   let parts;
   try {
@@ -18,10 +18,10 @@ function route() {
   } catch { // a % that begins no character
     parts = [];
   }
-  const [, first, id, tab] = parts;
+  const [, first, id, tab, part] = parts;
   if (first === 'new') return { page: 'new', id };
   if (first === 'images' || first === 'keys') return { page: first };
-  if (first === 'sandboxes' && id) return { page: 'sandbox', id, tab };
+  if (first === 'sandboxes' && id) return { page: 'sandbox', id, tab, part };
   return { page: 'overview' };
 }
 
@@ -109,7 +109,7 @@ function App() {
       ${at.page === 'new' && html`<${Create} key=${at.id} again=${at.id} />`}
       ${at.page === 'images' && html`<${Images} />`}
       ${at.page === 'keys' && html`<${Keys} />`}
-      ${at.page === 'sandbox' && html`<${Detail} key=${at.id} id=${at.id} tab=${at.tab} />`}
+      ${at.page === 'sandbox' && html`<${Detail} key=${at.id} id=${at.id} tab=${at.tab} part=${at.part} />`}
     </main>
     ${help && html`<${Shortcuts} onClose=${() => setHelp(false)} />`}`;
 }

@@ -5,7 +5,8 @@ import { attach } from './attach.js';
 import { unusable } from './state.js';
 import { Empty, html, Problem, Tabs, useAction } from './ui.js';
 
-export function Terminals({ sandbox }) {
+/** part is the id of the terminal to show first. */
+export function Terminals({ sandbox, part }) {
   const { id, status: { state } } = sandbox;
   const reason = unusable(sandbox);
   const [list, setList] = useState(null);
@@ -18,7 +19,7 @@ export function Terminals({ sandbox }) {
     run(async () => {
       const running = (await call('GET', daemon(id, '/pty'))).filter((terminal) => terminal.running);
       setList(running.map((terminal) => ({ id: terminal.id, title: terminal.command[0].split('/').pop() })));
-      setCurrent(running.at(-1)?.id ?? null);
+      setCurrent((running.find((terminal) => terminal.id === part) ?? running.at(-1))?.id ?? null);
     });
   }, [id, state]);
   const open = () => run(async () => {

@@ -20,7 +20,7 @@ from .._errors import (
 )
 from .._gen import execd, lifecycle
 from .._gen.execd import Metrics
-from .._gen.lifecycle import Endpoint, SandboxEvent
+from .._gen.lifecycle import ActivityEntry, Endpoint, SandboxEvent
 from .._gen.lifecycle import Sandbox as SandboxInfo
 from .._logs import LogPart
 from .._operations import fill
@@ -232,6 +232,19 @@ class AsyncSandbox:
             self._http, "", f"the events of sandbox {self.id}", SandboxEvent,
             lambda last: lifecycle.stream_sandbox_events(self.id, after=after, last_event_id=last),
             last=lambda event: event.type == "forgotten")
+
+    async def activity(self) -> list[ActivityEntry]:
+        """What clients have done in the sandbox, by which key and through what client.
+
+        Those at the end changed last. The daemon in the sandbox has recorded it: it is no audit log.
+        """
+        return list((await self._http.call(lifecycle.get_activity(self.id))).entries)
+
+    def watch_activity(self) -> AsyncEvents[ActivityEntry]:
+        """What clients have done and do: each entry when it begins, and again when it has ended."""
+        return AsyncEvents(
+            self._http, "", f"the activity of sandbox {self.id}", ActivityEntry,
+            lambda last: lifecycle.watch_activity(self.id, last_event_id=last))
 
     async def metrics(self) -> Metrics:
         """Processor and memory use now."""

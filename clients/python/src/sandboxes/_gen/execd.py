@@ -51,6 +51,55 @@ StreamEventType: TypeAlias = Literal["init", "status", "stdout", "stderr", "resu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """What clients have done in a sandbox."""
+
+    cursor: int
+    """Where to go on after them, as `after`."""
+    entries: Sequence[ActivityEntry]
+    """The entries, those that changed last at the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivityEntry:
+    """One thing that a client has done, or does."""
+
+    client: str
+    """What the client calls itself (`User-Agent`), at most 128 bytes. Empty when it does not."""
+    ended: datetime | None
+    """When it ended, RFC 3339; null while it runs."""
+    error: str
+    """Why it failed, at most 512 bytes; empty when it did not."""
+    exit: int | None
+    """The exit code of a command or a terminal; null while it runs, when a timeout ended it, and
+    for everything else.
+    """
+    id: int
+    """The entry's id. Later entries have larger ones."""
+    key: str
+    """The name of the API key of the service that the request came with. Empty for requests
+    that came to the daemon without the service, with a token or a signature alone, or to a
+    service without keys.
+    """
+    kind: Literal["command", "code", "terminal", "upload", "download", "delete", "move", "replace", "mkdir", "chmod"]
+    """What it is: a shell command, a cell of code, a terminal, or an operation on files. There
+    may be others in the future.
+    """
+    operation: str
+    """The id of the command, of the execution of the cell, or of the terminal, with which its
+    output can be read and it can be interrupted; empty for operations on files.
+    """
+    started: datetime
+    """When it began, RFC 3339."""
+    state: Literal["running", "succeeded", "failed"]
+    """`running`, `succeeded` or `failed`. A command that ends with another code than 0 has failed."""
+    text: str
+    """The command line, the code, the program of the terminal, or the paths; at most 4 KiB."""
+    truncated: bool
+    """Whether the end of `text` is left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRequest:
     """What a waiting container becomes."""
 
@@ -709,6 +758,29 @@ def freeze(
     )
 
 
+def get_activity(
+    *,
+    after: int | None = None,
+) -> Call[Activity]:
+    """List what clients have done.
+
+    Commands, cells, terminals and operations on files, whoever asked for them: through the
+    service or directly. At most 1000 entries with 1 MiB of text are kept; the oldest that have
+    ended are forgotten first. It begins with the daemon.
+
+    It is not an audit log. A program with root in the sandbox can change it, and who has the
+    token may call the daemon directly, under any name. The service's audit log is outside.
+    """
+    return Call(
+        method="GET",
+        path="/activity",
+        query=(
+            ("after", after),
+        ),
+        answer=Activity,
+    )
+
+
 def get_command_logs(
     id: str,
     *,
@@ -1222,6 +1294,32 @@ def upload_files(
         ),
         content_type=content_type,
         answer=type(None),
+    )
+
+
+def watch_activity(
+    *,
+    last_event_id: str | None = None,
+    after: int | None = None,
+) -> EventStream[ActivityEntry]:
+    """Follow what clients do.
+
+    An endless stream of entries: one event when an operation begins and one when it has
+    ended, each with the whole entry. It begins with all entries that are kept, or with those
+    that changed after the event in `Last-Event-ID` or `after`. A client that reads slowly
+    gets an entry that changed twice meanwhile once, as it is then. In silence a comment
+    comes every 5 seconds.
+    """
+    return EventStream(
+        method="GET",
+        path="/activity/watch",
+        query=(
+            ("after", after),
+        ),
+        headers=(
+            ("Last-Event-ID", last_event_id),
+        ),
+        answer=ActivityEntry,
     )
 
 

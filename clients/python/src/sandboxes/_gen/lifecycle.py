@@ -38,6 +38,55 @@ unknown ones.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """What clients have done in a sandbox."""
+
+    cursor: int
+    """Where to go on after them, as `after`."""
+    entries: Sequence[ActivityEntry]
+    """The entries, those that changed last at the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivityEntry:
+    """One thing that a client has done, or does."""
+
+    client: str
+    """What the client calls itself (`User-Agent`), at most 128 bytes. Empty when it does not."""
+    ended: datetime | None
+    """When it ended, RFC 3339; null while it runs."""
+    error: str
+    """Why it failed, at most 512 bytes; empty when it did not."""
+    exit: int | None
+    """The exit code of a command or a terminal; null while it runs, when a timeout ended it, and
+    for everything else.
+    """
+    id: int
+    """The entry's id. Later entries have larger ones."""
+    key: str
+    """The name of the API key of the service that the request came with. Empty for requests
+    that came to the daemon without the service, with a token or a signature alone, or to a
+    service without keys.
+    """
+    kind: Literal["command", "code", "terminal", "upload", "download", "delete", "move", "replace", "mkdir", "chmod"]
+    """What it is: a shell command, a cell of code, a terminal, or an operation on files. There
+    may be others in the future.
+    """
+    operation: str
+    """The id of the command, of the execution of the cell, or of the terminal, with which its
+    output can be read and it can be interrupted; empty for operations on files.
+    """
+    started: datetime
+    """When it began, RFC 3339."""
+    state: Literal["running", "succeeded", "failed"]
+    """`running`, `succeeded` or `failed`. A command that ends with another code than 0 has failed."""
+    text: str
+    """The command line, the code, the program of the terminal, or the paths; at most 4 KiB."""
+    truncated: bool
+    """Whether the end of `text` is left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimSource:
     """A volume that the runtime manages - a persistent volume claim, or a named volume of the container engine."""
 
@@ -1044,6 +1093,31 @@ def delete_sandbox(
     )
 
 
+def get_activity(
+    sandbox_id: str,
+    *,
+    after: int | None = None,
+) -> Call[Activity]:
+    """List what clients have done in a sandbox.
+
+    Commands, cells, terminals and operations on files in a Running sandbox, by which key and
+    through what client. The daemon in the sandbox has recorded it, and the answer is the
+    daemon's: at most 1000 entries with 1 MiB of text, the oldest that have ended are forgotten
+    first. It takes a key that may read the sandbox.
+
+    It is not an audit log: a program with root in the sandbox can change it. The service's
+    audit log is outside.
+    """
+    return Call(
+        method="GET",
+        path=fill("/v1/sandboxes/{}/activity", sandbox_id),
+        query=(
+            ("after", after),
+        ),
+        answer=Activity,
+    )
+
+
 def get_endpoint(
     sandbox_id: str,
     port: int,
@@ -1583,4 +1657,31 @@ def update_metadata(
         path=fill("/v1/sandboxes/{}/metadata", sandbox_id),
         body=encode(body),
         answer=dict[str, str],
+    )
+
+
+def watch_activity(
+    sandbox_id: str,
+    *,
+    last_event_id: str | None = None,
+    after: int | None = None,
+) -> EventStream[ActivityEntry]:
+    """Follow what clients do in a sandbox.
+
+    A stream of entries as server-sent events: one when an operation begins and one when it has
+    ended, each with the whole entry. It begins with all entries that are kept, or with those
+    that changed after the event in `Last-Event-ID` or `after`, and breaks off when the sandbox
+    ends or is paused. A client that reads slowly gets an entry that changed twice meanwhile
+    once, as it is then. In silence a comment comes every 5 seconds.
+    """
+    return EventStream(
+        method="GET",
+        path=fill("/v1/sandboxes/{}/activity/watch", sandbox_id),
+        query=(
+            ("after", after),
+        ),
+        headers=(
+            ("Last-Event-ID", last_event_id),
+        ),
+        answer=ActivityEntry,
     )

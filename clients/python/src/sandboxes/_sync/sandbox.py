@@ -21,7 +21,7 @@ from .._errors import (
 )
 from .._gen import execd, lifecycle
 from .._gen.execd import Metrics
-from .._gen.lifecycle import Endpoint, SandboxEvent
+from .._gen.lifecycle import ActivityEntry, Endpoint, SandboxEvent
 from .._gen.lifecycle import Sandbox as SandboxInfo
 from .._logs import LogPart
 from .._operations import fill
@@ -233,6 +233,19 @@ class Sandbox:
             self._http, "", f"the events of sandbox {self.id}", SandboxEvent,
             lambda last: lifecycle.stream_sandbox_events(self.id, after=after, last_event_id=last),
             last=lambda event: event.type == "forgotten")
+
+    def activity(self) -> list[ActivityEntry]:
+        """What clients have done in the sandbox, by which key and through what client.
+
+        Those at the end changed last. The daemon in the sandbox has recorded it: it is no audit log.
+        """
+        return list((self._http.call(lifecycle.get_activity(self.id))).entries)
+
+    def watch_activity(self) -> Events[ActivityEntry]:
+        """What clients have done and do: each entry when it begins, and again when it has ended."""
+        return Events(
+            self._http, "", f"the activity of sandbox {self.id}", ActivityEntry,
+            lambda last: lifecycle.watch_activity(self.id, last_event_id=last))
 
     def metrics(self) -> Metrics:
         """Processor and memory use now."""
