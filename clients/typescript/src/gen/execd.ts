@@ -2199,7 +2199,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The contexts, the oldest first; an empty array when there are none. */
+            /** @description The contexts; an empty array when there are none. */
             200: {
                 headers: {
                     [name: string]: unknown;
