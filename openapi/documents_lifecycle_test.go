@@ -70,7 +70,7 @@ var lifecycleDocument = document{
 		"CreatedSandbox": {fields: "id status metadata entrypoint expiresAt createdAt"},
 		"SandboxStatus":  {fields: "state reason message lastTransitionAt"},
 		"CreateSandboxRequest": {
-			fields:   "image timeout resourceLimits entrypoint env metadata networkPolicy volumes extensions",
+			fields: "image timeout resourceLimits entrypoint env metadata networkPolicy volumes extensions",
 			// The entrypoint, too, but for requests with imageEntrypoint, an extension: lifecycle.Spec.Validate.
 			required: "image timeout resourceLimits",
 		},

@@ -115,7 +115,7 @@ func conversation(t *testing.T, ctx context.Context, box *sandbox.Sandbox) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	input, line := started.Stdin(), 0
+	input, line := started.Stdin(ctx), 0
 	send := func() {
 		if _, err := fmt.Fprintf(input, "%d\n", line); err != nil {
 			t.Fatal(err)
