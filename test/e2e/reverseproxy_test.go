@@ -126,8 +126,8 @@ func conversation(t *testing.T, ctx context.Context, box *sandbox.Sandbox) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := fmt.Sprintf("got %d\n", line); output.Text != want {
-			t.Fatalf("the output is %q, want %q", output.Text, want)
+		if want := fmt.Sprintf("got %d\n", line); string(output.Data) != want {
+			t.Fatalf("the output is %q, want %q", output.Data, want)
 		}
 		if line++; line == 10 {
 			if err := input.Close(); err != nil {
@@ -188,7 +188,7 @@ func terminalOf(t *testing.T, ctx context.Context, box *sandbox.Sandbox) {
 		if err != nil {
 			t.Fatalf("%v after %q", err, shown.String())
 		}
-		shown.Write(event.Output)
+		shown.Write(event.Data)
 	}
 }
 
