@@ -137,7 +137,7 @@ func conversation(t *testing.T, ctx context.Context, box *sandbox.Sandbox) {
 		}
 		send()
 	}
-	result, err := started.Wait(ctx)
+	result, err := started.Wait(ctx, nil)
 	if err != nil || result.ExitCode == nil || *result.ExitCode != 0 {
 		t.Errorf("%+v, %v", result, err)
 	}
