@@ -179,7 +179,7 @@ func terminalOf(t *testing.T, ctx context.Context, box *sandbox.Sandbox) {
 		t.Fatal(err)
 	}
 	defer terminal.Close()
-	if err := terminal.Write(ctx, []byte("echo $((6 * 7000))\n")); err != nil {
+	if _, err := terminal.Write([]byte("echo $((6 * 7000))\n")); err != nil {
 		t.Fatal(err)
 	}
 	var shown strings.Builder
