@@ -80,6 +80,7 @@ install() {
 	scripts/python.sh
 	[[ $command == test-all ]] || return 0
 	scripts/browser.sh
+	scripts/nbformat.sh
 	scripts/reverse_proxies.sh
 	scripts/node.sh server/console/web
 }

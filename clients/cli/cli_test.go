@@ -68,8 +68,7 @@ func TestUsage(t *testing.T) {
 		{"help of a subcommand", []string{"files", "ls", "-h"}, ok, "--depth", ""},
 
 		// As docker run has it.
-		{"run without an image", []string{"run"}, service, "", "needs at least an IMAGE"},
-		{"run without a program", []string{"run", "image"}, service, "", "needs a PROGRAM, or -it"},
+		{"run without anything", []string{"run"}, service, "", "needs an IMAGE or a PROGRAM"},
 		{"run on no terminal", []string{"run", "-it", "image"}, service, "", "is not a terminal"},
 		{"run with an unknown flag", []string{"run", "--fly", "image"}, service, "", "unknown flag"},
 		{"env", []string{"run", "-e", "=x", "image", "true"}, service, "", `not "=x"`},

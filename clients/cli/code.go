@@ -37,8 +37,9 @@ func codeCommand(t *tool) *cobra.Command {
 		Short: "Run code in a kernel of a sandbox and show its results",
 		Long: "Run code in a kernel of a sandbox and show its results: text is printed, images\n" +
 			"are saved. The code is in --code, a FILE, or the standard input. The exit code\n" +
-			"is 1 when it raises. Calls share the variables of the language's default context;\n" +
-			"--in names another, which --new-context makes, and --stateless uses none.",
+			"is 1 when it raises. Calls share the variables of the language's default\n" +
+			"context; --in names another, which --new-context makes, and --stateless uses\n" +
+			"none.",
 		Example: "  sandbox code notebook -c '6 * 7'\n" +
 			"  echo 'print(6 * 7)' | sandbox code notebook -l python -",
 		Args:              arguments(1, 2, "a SANDBOX"),

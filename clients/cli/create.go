@@ -17,8 +17,8 @@ func createCommand(t *tool) *cobra.Command {
 		Use:   "create [flags] [IMAGE] [-- ENTRYPOINT...]",
 		Short: "Create a sandbox and wait until it runs",
 		Long: "Create a sandbox and wait until it runs. What is left out has the default of the\n" +
-			"service, which `sandbox version -o yaml` shows: image, timeout, limits and a main\n" +
-			"program that does nothing.",
+			"service, which `sandbox version -o yaml` shows: image, timeout, limits and a\n" +
+			"main program that does nothing.",
 		Example: "  sandbox create sandbox/base:dev --name box\n" +
 			"  sandbox create sandbox/base:dev --name web --timeout 10m --memory 256Mi \\\n" +
 			"    -- python3 -u -m http.server 8000",

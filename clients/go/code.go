@@ -111,7 +111,7 @@ func (c Code) Run(ctx context.Context, code string, o *CodeOptions) (Execution, 
 	choice := &execd.ContextChoice{ID: optional(o.Context)}
 	switch {
 	case o.Context != "" && o.Stateless:
-		return Execution{}, errors.New("Stateless must not be given with a Context")
+		return Execution{}, errors.New("sandbox: Stateless must not be given with a Context")
 	case o.Context == "":
 		choice.Language = optional(o.Language)
 		if !o.Stateless {

@@ -24,8 +24,8 @@ const (
 	acceptPatience = 5 * time.Second
 )
 
-// CreateOptions describe a sandbox. What is empty has the default that the service publishes, see
-// [Client.Defaults].
+// CreateOptions describe a sandbox. Fields that are empty have the defaults that the service
+// publishes, see [Client.Defaults].
 type CreateOptions struct {
 	// Image is the reference of a container image; Username and Password are for a private registry.
 	Image, Username, Password string

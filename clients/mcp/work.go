@@ -20,10 +20,8 @@ const (
 	maxWait     = 3600
 	// interruptPatience is how long the interrupt of a command may take whose client has gone.
 	interruptPatience = 5 * time.Second
-	// defaultContext and newContext are what agents write in place of an id: the context that all
-	// clients share, and another one.
-	defaultContext = "default"
-	newContext     = "new"
+	// newContext is what agents write in place of the id of a context to get another one.
+	newContext = "new"
 	// defaultTail is how many lines of a sandbox's own log are read.
 	defaultTail = 200
 	// urlLife is how long the URL of a port is good at most.
@@ -72,9 +70,13 @@ func (t *tools) runCode(ctx context.Context, request call,
 	if in.Language == "" {
 		in.Language = "python"
 	}
-	in.Context = cmp.Or(in.Context, defaultContext)
-	if in.Context, err = contextOf(ctx, box, in); err != nil {
-		return nil, err
+	made := in.Context == newContext
+	if made {
+		kernel, err := box.Code.CreateContext(ctx, in.Language)
+		if err != nil {
+			return nil, err
+		}
+		in.Context = kernel.ID
 	}
 	progress := newProgress(ctx, request)
 	defer progress.stop()
@@ -94,24 +96,17 @@ func (t *tools) runCode(ctx context.Context, request call,
 		err = fmt.Errorf("the cell was interrupted after %v. It had printed:\n%s", timeout,
 			output.text(noRest))
 	}
-	if err != nil { // the agent can go on with the context
-		return nil, fmt.Errorf("context: %s\n%w", cmp.Or(in.Context, defaultContext), err)
+	switch {
+	case err != nil && made: // the agent can go on with it
+		return nil, fmt.Errorf("context: %s\n%w", in.Context, err)
+	case err != nil:
+		return nil, err
 	}
-	words := "context: " + cmp.Or(in.Context, defaultContext) + "\n" + shown.end(ran.Error)
+	words := shown.end(ran.Error)
+	if in.Context != "" {
+		words = "context: " + in.Context + "\n" + words
+	}
 	return append(content{&mcp.TextContent{Text: words}}, shown.images...), nil
-}
-
-// contextOf returns the id of the context of a cell, empty for the default one of its language. It
-// creates one where the agent asks for a new one.
-func contextOf(ctx context.Context, box *sandbox.Sandbox, in codeInput) (string, error) {
-	switch in.Context {
-	case defaultContext:
-		return "", nil
-	case newContext:
-		made, err := box.Code.CreateContext(ctx, in.Language)
-		return made.ID, err
-	}
-	return in.Context, nil
 }
 
 // results are what a cell shows: its images, and everything else in the output.

@@ -1,8 +1,9 @@
-// Package activity keeps what clients have done in a sandbox, and do: a list of bounded size that
-// any number of readers follow.
+// Package activity keeps a list of the operations that clients have done in a sandbox, and do. Any
+// number of readers follow it.
 //
-// It uses no HTTP. Nothing waits for a reader: a reader holds a cursor alone, and gets each entry
-// that has changed after it, as the entry is then. What is kept is bounded in entries and in bytes.
+// The package uses no HTTP. A reader holds a cursor alone, and gets each entry that has changed after
+// it, as the entry is then, so no operation waits for a reader. The list is bounded in entries and in
+// bytes.
 package activity
 
 import (
@@ -57,7 +58,7 @@ const (
 // Caller is who asked for an operation.
 type Caller struct {
 	Key    string // the name of the service's API key; empty when none is known
-	Client string // what the client calls itself; empty when it does not
+	Client string // the client's own name for itself, of its User-Agent; may be empty
 }
 
 // Result is how an operation ended.
@@ -73,7 +74,7 @@ type Entry struct {
 	ID        int64
 	Kind      Kind
 	Operation string // the id of what runs; empty for operations on files
-	Text      string // what it is; UTF-8
+	Text      string // a command line, code or paths; UTF-8
 	Truncated bool   // the end of Text is left out
 	State     State
 	Exit      *int

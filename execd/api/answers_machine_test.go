@@ -379,8 +379,15 @@ func successes(t *testing.T, d *daemon) {
 	empty(d.client.InterruptCommand(ctx, &gen.InterruptCommandParams{ID: id}))
 	response, err = d.client.GetMetrics(ctx, nil)
 	body(t, response, err)
+	response, err = d.client.ListPorts(ctx)
+	body(t, response, err)
+	if len(d.activity(t, 0).Entries) == 0 {
+		t.Error("the list of what clients have done is empty")
+	}
 	ctx, leave := context.WithCancel(ctx)
 	defer leave()
 	response, err = d.client.WatchMetrics(ctx)
 	d.stream(t, response, err)
+	response, err = d.client.WatchActivity(ctx, nil)
+	d.stream(t, response, err).entry()
 }

@@ -145,13 +145,17 @@ func TestSmallestCreate(t *testing.T) {
 func TestGetShowsEverything(t *testing.T) {
 	b := newBackend()
 	b.sandbox.Metadata = map[string]string{"name": "n"}
+	b.sandbox.Limits = lifecycle.Limits{NanoCPUs: 500_000_000, MemoryBytes: 1 << 29, GPUs: 1}
 	response, err := serve(t, b).client.GetSandboxWithResponse(t.Context(), b.sandbox.ID, nil)
 	if err != nil || response.JSON200 == nil {
 		t.Fatalf("%v, %s", err, response.Body)
 	}
 	want := gen.Sandbox{
 		ID: b.sandbox.ID, Image: gen.Image{URI: "busybox"}, Metadata: gen.Metadata{"name": "n"}, Entrypoint: gen.Entrypoint{"sleep", "60"},
-		CreatedAt: birth, ExpiresAt: birth.Add(time.Hour),
+		CreatedAt: birth, ExpiresAt: birth.Add(time.Hour), Owner: new("alice"),
+		Limits: &gen.SandboxLimits{
+			CPUMillis: new(int64(500)), MemoryBytes: new(int64(1 << 29)), Gpus: new(1),
+		},
 		Status: gen.SandboxStatus{State: "Pending", Reason: "PROVISIONING", Message: "accepted", LastTransitionAt: birth},
 	}
 	if !reflect.DeepEqual(*response.JSON200, want) {

@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"context"
+	"io"
 	"maps"
 	"net/http"
 	"slices"
@@ -29,6 +30,8 @@ var roles = map[string]struct{ admin, owner, other, viewer, none, wrong int }{
 	"getEndpoint":     {200, 200, 403, 403, 401, 401},
 	"updateMetadata":  {200, 200, 403, 403, 401, 401},
 	"getLogs":         {200, 200, 403, 200, 401, 401},
+	"getActivity":     {200, 200, 403, 200, 401, 401},
+	"watchActivity":   {200, 200, 403, 200, 401, 401},
 
 	"getNetworkPolicy":         {200, 200, 403, 200, 401, 401},
 	"replaceNetworkPolicy":     {200, 200, 403, 403, 401, 401},
@@ -83,7 +86,18 @@ func TestRoles(t *testing.T) {
 	}
 	b := newBackend()
 	b.sandbox.Status.State = lifecycle.StateRunning
-	b.box = newBox(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(299) })
+	b.box = newBox(t, func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/activity":
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, noActivity)
+		case "/activity/watch":
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = io.WriteString(w, ": nothing yet\n\n")
+		default:
+			w.WriteHeader(299)
+		}
+	})
 	ring := keptKeys(t, nil)
 	s := serveWith(t, api.Options{Backend: b, Images: &images{}, Keys: ring, HostLoad: idle})
 

@@ -78,6 +78,8 @@ func onDocker(containers *docker.Engine) lives.Backend {
 			"getSandbox 500":    "it reads memory alone",
 			"listSandboxes 500": "it reads memory alone",
 			"getEndpoint 500":   "it reads memory alone",
+			"getActivity 500":   "it reads memory alone",
+			"watchActivity 500": "it reads memory alone",
 			"getLogs 503":       "the engine would have to be away",
 
 			"streamHostLoad 501": "the engine is on the service's machine",

@@ -145,7 +145,7 @@ func conversation(t *testing.T, ctx context.Context, box *sandbox.Sandbox) {
 
 // largeFile moves a file of a size that proxies refuse by their defaults, in both directions.
 func largeFile(t *testing.T, ctx context.Context, box *sandbox.Sandbox) {
-	content := make([]byte, 32<<20)
+	content := make([]byte, 8<<20)
 	source := random.New(t)
 	for i := range content {
 		content[i] = byte(source.Uint32())

@@ -29,7 +29,8 @@ async def together(jobs: list[Callable[[], Awaitable[None]]]) -> None:
 async def interrupt(job: Callable[[], Awaitable[object]], when: threading.Event) -> None:
     """Cancels a job while it waits."""
     task = asyncio.ensure_future(job())
+    task.add_done_callback(lambda _: when.set())  # nothing waits for a job that has ended
     await asyncio.to_thread(when.wait, PATIENCE)
     task.cancel()
     await asyncio.wait([task])
-    assert task.cancelled()
+    assert task.cancelled(), task

@@ -29,10 +29,9 @@ def interrupt(job: Callable[[], object], when: threading.Event) -> None:
 
     def press() -> None:
         when.wait(PATIENCE)
-        pressed = False
-        while not pressed or not done.wait(5):  # a signal just before a wait does not end it
+        while not done.is_set():  # the job may have ended with an error
             signal.pthread_kill(main, signal.SIGINT)
-            pressed = True
+            done.wait(5)  # a signal just before a wait does not end it
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored
     threading.Thread(target=press, daemon=True).start()

@@ -286,6 +286,7 @@ class AsyncCells(AsyncCase):
             async with await code.start("print('begun', flush=True)\nimport time; time.sleep(1000)", context=context) as cell:
                 printed = b""  # the kernel may send the line and its end in two messages
                 async for output in cell:
+                    assert isinstance(output, Output)
                     self.assertEqual(output.stream, "stdout")
                     printed += output.data
                     if printed.endswith(b"\n"):
@@ -297,7 +298,9 @@ class AsyncCells(AsyncCase):
                 again = await (await code.connect(cell.id)).wait()
                 self.assertEqual(again.stdout, "begun\n")
             await code.interrupt(context)
-            self.assertEqual([item.id for item in await code.list_contexts("python")], [context.id])
+            contexts = {item.id: item.default for item in await code.list_contexts("python")}
+            self.assertIsNone(contexts.pop(context.id))
+            self.assertEqual(list(contexts.values()), [True])  # that of the cell which named none
             self.assertEqual((await code.get_context(context.id)).language, "python")
             await code.delete_context(context)
             await code.delete_contexts("python")

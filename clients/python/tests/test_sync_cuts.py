@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
@@ -168,7 +169,8 @@ class Failures(Case):
         keys = set[str]()
         with ScriptedService(script) as service:
             with Client(service.url) as client:
-                interrupt(lambda: client.create("x", idempotency_key=key), waits)
+                interrupt(lambda: client.create("x", timeout=60, entrypoint=["x"],
+                                                      idempotency_key=key), waits)
         self.assertEqual(len(keys - {""}), 1)
         return requests
 
@@ -312,10 +314,63 @@ class Failures(Case):
             with self.subTest(answered=answered), ScriptedService(script) as service:
                 with Client(service.url, timeout=2 * PATIENCE) as client:
                     begun = time.monotonic()
-                    interrupt(lambda: client.create("x"), waits)
+                    interrupt(lambda: client.create("x", timeout=60, entrypoint=["x"]), waits)
                     self.assertLess(time.monotonic() - begun, PATIENCE)  # TAKE_BACK, on a quiet machine
                 over.set()
             self.assertEqual(requests, ["POST", "POST", "DELETE"][: 2 + answered])
+
+    def test_creates_ask_for_defaults_once(self) -> None:
+        idle = ["/opt/sandbox/execd-init", "idle"]
+        own = {"image": "own:1", "timeout": 70, "entrypoint": ["own"],
+               "resourceLimits": {"cpu": "1"}}
+        build = {"version": "1", "commit": "", "goVersion": "go1", "runtimeClasses": list[str]()}
+        for status, answer, image, timeout, entrypoint in [
+            (200, {**build, "defaults": own}, "own:1", 70, ["own"]),
+            (200, build, None, 3600, idle),  # of a service that publishes none
+            (404, {"code": "NOT_FOUND", "message": "no"}, None, 3600, idle),
+        ]:
+            asked, bodies = list[str](), list[object]()
+
+            def script(exchange: Exchange, status: int = status, answer: object = answer,
+                       asked: list[str] = asked, bodies: list[object] = bodies) -> None:
+                if exchange.command == "GET":
+                    asked.append(exchange.path)
+                    return exchange.answer(status, answer)
+                bodies.append(json.loads(exchange.body))
+                exchange.answer(202, described("Running"))
+
+            with self.subTest(status=status, image=image), ScriptedService(script) as service:
+                with Client(service.url) as client:
+                    client.create("x", timeout=60, entrypoint=["x"])
+                    self.assertEqual(asked, [])  # it leaves nothing out
+                    if image:
+                        client.create()
+                    else:
+                        with self.assertRaisesRegex(ValueError, "no default one"):
+                            client.create()
+                    client.create("x")
+                    client.create("x", image_entrypoint=True)
+            self.assertEqual(asked, ["/v1/version"])
+            self.assertEqual(bodies, [{**body, "resourceLimits": {}} for body in [
+                {"image": {"uri": "x"}, "timeout": 60, "entrypoint": ["x"]},
+                *[{"image": {"uri": name}, "timeout": timeout, "entrypoint": entrypoint}
+                  for name in (image, "x") if name],
+                {"image": {"uri": "x"}, "timeout": timeout, "imageEntrypoint": True},
+            ]])
+
+    def test_creates_that_are_interrupted_while_they_ask_make_nothing(self) -> None:
+        waits, over, requests = threading.Event(), threading.Event(), list[str]()
+
+        def script(exchange: Exchange) -> None:
+            requests.append(f"{exchange.command} {exchange.path}")
+            waits.set()
+            over.wait(PATIENCE)
+
+        with ScriptedService(script) as service:
+            with Client(service.url) as client:
+                interrupt(lambda: client.create("x"), waits)
+            over.set()
+        self.assertEqual(requests, ["GET /v1/version"])
 
     def watched(self, *events: tuple[str, str]) -> list[str]:
         """The events of a watch of the home directory whose stream ends after them."""

@@ -287,6 +287,7 @@ class Cells(Case):
             with code.start("print('begun', flush=True)\nimport time; time.sleep(1000)", context=context) as cell:
                 printed = b""  # the kernel may send the line and its end in two messages
                 for output in cell:
+                    assert isinstance(output, Output)
                     self.assertEqual(output.stream, "stdout")
                     printed += output.data
                     if printed.endswith(b"\n"):
@@ -298,7 +299,9 @@ class Cells(Case):
                 again = (code.connect(cell.id)).wait()
                 self.assertEqual(again.stdout, "begun\n")
             code.interrupt(context)
-            self.assertEqual([item.id for item in code.list_contexts("python")], [context.id])
+            contexts = {item.id: item.default for item in code.list_contexts("python")}
+            self.assertIsNone(contexts.pop(context.id))
+            self.assertEqual(list(contexts.values()), [True])  # that of the cell which named none
             self.assertEqual((code.get_context(context.id)).language, "python")
             code.delete_context(context)
             code.delete_contexts("python")

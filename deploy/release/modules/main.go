@@ -43,7 +43,7 @@ type release struct {
 
 func (r release) write(folders []string) error {
 	if len(folders) == 0 || r.out == "" || r.license == "" {
-		return errors.New("usage: modules -version vX.Y.Z -seconds N -license FILE -out FOLDER MODULE...")
+		return errors.New("usage: modules -version vX.Y.Z -seconds N -license FILE -out FOLDER MODULE [MODULE]")
 	}
 	for _, folder := range folders {
 		if err := r.writeModule(folder); err != nil {

@@ -351,6 +351,7 @@ func TestConsoleRoles(t *testing.T) {
 	// Of what is on a tab a viewer may use what only reads.
 	for tab, page := range map[string]struct{ expression, reads string }{
 		"":         {there(".facts"), "Copy"},
+		"activity": {says("Nothing was done yet"), ""},
 		"logs":     {says("printed nothing"), "checkbox"},
 		"events":   {says("ready"), ""},
 		"network":  {says("no egress sidecar"), ""},
@@ -358,7 +359,7 @@ func TestConsoleRoles(t *testing.T) {
 		"ports":    {there(".facts"), "Copy"},
 	} {
 		b.visit(t, "#/sandboxes/"+id+"/"+tab, page.expression)
-		if got := buttons(page.reads); got != "Summary Logs Events Network" {
+		if got := buttons(page.reads); got != "Summary Activity Logs Events Network" {
 			t.Errorf("a viewer's page %q has %q", tab, got)
 		}
 	}

@@ -29,7 +29,7 @@ func TestHabits(t *testing.T) {
 		{"run --network none " + baseImage + " true", 125, "", "egress"},
 		{"run --network host " + baseImage + " true", 125, "", "network: must be none"},
 		{"run --privileged " + baseImage + " true", 125, "", "a sandbox never is"},
-		{"run -d " + baseImage, 125, "", "detach: needs a PROGRAM"},
+		{"run -d " + baseImage, 125, "", "ENTRYPOINT_EXITED"},
 		{"run -d -p 80 " + baseImage + " true", 125, "", "'sandbox port' forwards ports"},
 		{"exec -u nobody box id -un", 0, "nobody\n", ""},
 		{"exec -u nobody:daemon box id -gn", 0, "daemon\n", ""},

@@ -15,7 +15,9 @@ import (
 func TestConsoleSnippets(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{})
-	id := s.Running(t, lives.Request(baseImage, "sh", "-c", "echo printed; sleep 1000"))
+	request := lives.Request(baseImage, "sh", "-c", "echo printed; sleep 3600")
+	request.Timeout = 3600 // it outlives the compilers, and what is signed for its port
+	id := s.Running(t, request)
 	web := lives.CopyOf(t, "../../../server/console/web")
 	var snippets map[string]map[string]string // by page and language
 	out := lives.Tool(t, web, nil, "node", "--input-type=module", "-e", fmt.Sprintf(`

@@ -89,7 +89,7 @@ func TestModelKnowsToolsAlone(t *testing.T) {
 			t.Errorf("the state is to be %s: %v", want, got)
 		}
 	}
-	m.does(task{"renew a sandbox: expire later", map[string]any{"life": 600}})
+	m.does(task{"renew a sandbox: expire later", map[string]any{"life": 86400}})
 	// 8
 	listed := func() bool {
 		text, err := json.Marshal(m.does(task{"list sandboxes", nil})["sandboxes"])

@@ -125,7 +125,11 @@ func testCode(t *testing.T, box *sandbox.Sandbox) {
 	}
 	found, err := box.Code.Contexts(ctx, "python")
 	check(t, err)
-	if len(found) != 1 || found[0].ID != kernel.ID {
+	standard := slices.IndexFunc(found, func(c sandbox.CodeContext) bool {
+		return c.Default != nil && *c.Default
+	})
+	if len(found) != 2 || standard < 0 || // that of the cell which named none
+		found[1-standard].ID != kernel.ID || found[1-standard].Default != nil {
 		t.Errorf("%+v", found)
 	}
 	if one, err := box.Code.Context(ctx, kernel.ID); err != nil || one.Language != "python" {

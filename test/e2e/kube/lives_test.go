@@ -111,6 +111,7 @@ func unprovoked() map[string]string {
 		"createSandbox", "deleteSandbox", "getEndpoint", "getLogs", "getSandbox", "listSandboxes",
 		"pauseSandbox", "renewExpiration",
 		"resumeSandbox", "streamEvents", "streamSandboxEvents", "updateMetadata",
+		"getActivity", "watchActivity",
 	} {
 		why[operation+
 			" 500"] = "the API server would have to refuse what the service's account may do"

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -16,6 +17,7 @@ import (
 	"github.com/google/uuid"
 
 	"sandbox.internal/clients/go/lifecycle"
+	"sandbox.internal/openapi/conform"
 	"sandbox.internal/openapi/serve/servetest"
 	"sandbox.internal/server/config"
 )
@@ -39,6 +41,13 @@ const (
 
 const whileStopping = "only in the moment between the end of the backend and the end of the connections"
 
+// Why nothing in a sandbox can bring its daemon to another answer. The tests of server/api put
+// another server in the daemon's place.
+const (
+	thisRelease = "sandboxes have the daemon of this release, which records activity"
+	portOfInit  = "init keeps the daemon's port, and a request waits there for the next daemon"
+)
+
 // unprovoked lists the answers of the contract that no backend can bring about, and why.
 // [Backend].Unprovoked has those of one.
 var unprovoked = map[string]string{
@@ -56,6 +65,13 @@ var unprovoked = map[string]string{
 	"streamHostLoad 500":      "needs a machine without /proc",
 	"streamHostLoad 503":      whileStopping,
 	"streamSandboxEvents 503": whileStopping,
+
+	"getActivity 501":   thisRelease,
+	"getActivity 502":   portOfInit,
+	"getActivity 503":   whileStopping,
+	"watchActivity 501": thisRelease,
+	"watchActivity 502": portOfInit,
+	"watchActivity 503": whileStopping,
 }
 
 // testErrors provokes every error of the documents' tables and every other one that the contract
@@ -97,6 +113,7 @@ func testErrors(t *testing.T, b Backend) {
 			Operation{"streamHostLoad", "GET", "/v1/host/load", ""}))
 	})
 	t.Run("host", func(t *testing.T) { testHostLoad(t, s) })
+	t.Run("activity", func(t *testing.T) { testActivity(t, s, running) })
 	t.Run("too often", func(t *testing.T) { testTooOften(t, s) })
 	if b.InternalErrors != nil {
 		t.Run("internal", func(t *testing.T) { b.InternalErrors(t, s, running, paused, ended) })
@@ -158,7 +175,14 @@ func OperationsOn(id string) []Operation {
 		{"updateMetadata", "PATCH", path + "/metadata", `{"name":"changed"}`},
 		{"getLogs", "GET", path + "/logs", ""},
 		{"streamSandboxEvents", "GET", path + "/events", ""},
+		{"getActivity", "GET", path + "/activity", ""},
+		{"watchActivity", "GET", path + "/activity/watch", ""},
 	}
+}
+
+// readOperations are those of [OperationsOn] that a viewer may ask for.
+var readOperations = []string{
+	"getSandbox", "getLogs", "streamSandboxEvents", "getActivity", "watchActivity",
 }
 
 // Renewal is the body of a renewal.
@@ -195,7 +219,7 @@ func testScopes(t *testing.T, s *Service) {
 	id := user.Running(t, s.Idle())
 	for _, o := range OperationsOn(id) {
 		WantProblem(t, other.Send(t, o.Method, o.Path, o.Body), 403, "FORBIDDEN", "other")
-		if !slices.Contains([]string{"getSandbox", "getLogs", "streamSandboxEvents"}, o.Name) {
+		if !slices.Contains(readOperations, o.Name) {
 			WantProblem(t, viewer.Send(t, o.Method, o.Path, o.Body), 403, "FORBIDDEN", "viewer")
 		}
 	}
@@ -259,6 +283,46 @@ func testHostLoad(t *testing.T, s *Service) {
 	}
 }
 
+// testActivity: whoever may read a sandbox sees what was done in it, by which key, and may follow
+// that.
+func testActivity(t *testing.T, s *Service, id string) {
+	const command = "echo seen by those who read"
+	path := "/v1/sandboxes/" + id + "/activity"
+	inside := ExecdThroughTheService(t, s.Inside(t, id, DaemonPort))
+	inside.Want(t, command, "seen by those who read\n")
+	is := func(e lifecycle.ActivityEntry) bool {
+		return e.Kind == "command" && e.Text == command && e.Key == "server.api_key"
+	}
+	for _, key := range []string{AdminKey, ViewerKey} {
+		client := s.As(t, key)
+		contract := client.HTTP.Transport.(*conform.Transport)
+		got, err := Decode[lifecycle.Activity](client.Send(t, http.MethodGet, path, ""))
+		if err != nil || !slices.ContainsFunc(got.Entries, is) {
+			t.Fatalf("the command is not among %+v, %v", got, err)
+		}
+		response, cancel := client.Open(t, path+"/watch")
+		defer cancel()
+		for lines := bufio.NewScanner(response.Body); ; {
+			if !lines.Scan() {
+				t.Fatalf("%s ends without the command: %v", response.Status, lines.Err())
+			}
+			data, ok := strings.CutPrefix(lines.Text(), "data: ")
+			if !ok {
+				continue
+			}
+			var entry lifecycle.ActivityEntry
+			err := errors.Join(contract.CheckEvent("ActivityEntry", []byte(data)),
+				json.Unmarshal([]byte(data), &entry))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if is(entry) {
+				break
+			}
+		}
+	}
+}
+
 // RefuseUnknownParameters asks each operation with a query parameter that the contract does not have.
 func RefuseUnknownParameters(t *testing.T, s *Service, operations []Operation) {
 	for _, o := range operations {
@@ -318,7 +382,7 @@ func testConflicts(t *testing.T, s *Service, running, paused, ended string) {
 	}{
 		{running, "Running",
 			[]string{"getSandbox", "deleteSandbox", "pauseSandbox", "renewExpiration",
-				"getEndpoint", "updateMetadata"}},
+				"getEndpoint", "updateMetadata", "getActivity", "watchActivity"}},
 		{paused, "Paused",
 			[]string{"getSandbox", "deleteSandbox", "resumeSandbox", "renewExpiration",
 				"getEndpoint", "updateMetadata"}},
@@ -347,18 +411,24 @@ func testLostLog(t *testing.T, s *Service) {
 func testRefusedExtensions(t *testing.T, s *Service, id string) {
 	path := "/v1/sandboxes/" + id
 	for query, word := range map[string]string{
-		path + "/logs?tail=-1":       "tail",
-		path + "/logs?tail=many":     "tail",
-		path + "/logs?since=today":   "since",
-		path + "/logs?follow=maybe":  "follow",
-		path + "/events?after=-1":    "after",
-		path + "/events?after=x":     "after",
+		path + "/logs?tail=-1":      "tail",
+		path + "/logs?tail=many":    "tail",
+		path + "/logs?since=today":  "since",
+		path + "/logs?follow=maybe": "follow",
+		path + "/events?after=-1":   "after",
+		path + "/events?after=x":    "after",
+		path + "/activity?after=-1": "after",
+		path + "/activity?after=x":  "after",
+
+		path + "/activity/watch?after=-1": "after",
+		path + "/activity/watch?after=x":  "after",
+
 		"/v1/events?after=1.5":       "after",
 		"/v1/events?after=1&after=2": "once",
 	} {
 		WantProblem(t, s.Send(t, http.MethodGet, query, ""), 400, "INVALID_REQUEST_BODY", word)
 	}
-	for _, events := range []string{path + "/events", "/v1/events"} {
+	for _, events := range []string{path + "/events", path + "/activity/watch", "/v1/events"} {
 		for _, last := range []string{"x", "-1", "1.5", "99999999999999999999"} {
 			WantProblem(t, s.Send(t, http.MethodGet, events, "", "Last-Event-ID", last), 400,
 				"INVALID_REQUEST_BODY", "Last-Event-ID")

@@ -91,6 +91,8 @@ func onLocal(on *machines) lives.Backend {
 		"getSandbox 500":    "it reads memory alone",
 		"listSandboxes 500": "it reads memory alone",
 		"getEndpoint 500":   "it reads memory alone",
+		"getActivity 500":   "it reads memory alone",
+		"watchActivity 500": "it reads memory alone",
 		"getLogs 503":       "the engine is part of the service",
 		"getLogs 409":       "no other program has a way to remove a container of this engine",
 

@@ -7,6 +7,9 @@ import { Client, type Sandbox, SandboxError } from "@sandbox.internal/sdk";
 // @ts-expect-error The package has no types.
 import { WebSocket } from "ws";
 
+/** What a create needs, so that it does not ask the service for its defaults. */
+const complete = { timeout: 60, entrypoint: ["x"] };
+
 type Handler = (request: IncomingMessage, response: ServerResponse) => void;
 const servers: (() => void)[] = [];
 after(() => servers.forEach((close) => close()));
@@ -82,7 +85,7 @@ test("what may have had an effect is not repeated, and a create carries one key"
   assert.equal((await errorOf(client.api.json("post", "/v1/sandboxes/{sandboxId}/pause", id))).kind, "connection");
   assert.equal(asked.length, 1);
   asked.length = 0;
-  assert.equal((await errorOf(client.create("image"))).kind, "invalid");
+  assert.equal((await errorOf(client.create("image", complete))).kind, "invalid");
   const keys = asked.map(({ headers }) => headers["idempotency-key"]);
   assert.equal(keys.length, 2);
   assert.ok(keys[0]);
@@ -174,7 +177,7 @@ test("an aborted create returns soon when the service hangs, and deletes what it
       answers = after;
       abort.abort(new Error("enough"));
     }, { timeout: 600_000 });
-    await assert.rejects(client.create("x", { signal: abort.signal }), /enough/);
+    await assert.rejects(client.create("x", { ...complete, signal: abort.signal }), /enough/);
     const taken = before === 0 ? ["POST", "POST", "DELETE"].slice(0, after + 2) : ["POST", "GET", "DELETE"];
     assert.deepEqual(asked.map(({ method }) => method), taken);
   }
@@ -515,14 +518,51 @@ test("an empty network policy is refused before it is sent", async () => {
   assert.equal(asked.length, 0);
 });
 
-test("without an entrypoint, a sandbox has the idle one that is in every sandbox", async () => {
-  let body = "";
-  const { client } = await clientOf((request, response) => {
-    request.on("data", (piece: Buffer) => (body += piece.toString()));
-    request.on("end", () => refuse(response, 400, "INVALID"));
-  });
-  await errorOf(client.create("image"));
-  assert.deepEqual((JSON.parse(body) as { entrypoint: string[] }).entrypoint, ["/opt/sandbox/execd-init", "idle"]);
+test("what a create leaves out has the service's default, which is asked for once", async () => {
+  const idle = ["/opt/sandbox/execd-init", "idle"]; // in every sandbox
+  const own = { image: "own:1", timeout: 70, entrypoint: ["own"], resourceLimits: { cpu: "1" } };
+  for (const [status, answer, defaults] of [
+    [200, { defaults: own }, own],
+    [200, {}, { timeout: 3_600, entrypoint: idle }], // of a service that publishes none
+    [404, { code: "NOT_FOUND", message: "no" }, { timeout: 3_600, entrypoint: idle }],
+  ] as const) {
+    const bodies: unknown[] = [];
+    const { client, asked } = await clientOf((request, response) => {
+      if (request.method === "GET") {
+        return void response.writeHead(status).end(JSON.stringify(answer));
+      }
+      let body = "";
+      request.on("data", (piece: Buffer) => (body += piece.toString()));
+      request.on("end", () => {
+        bodies.push(JSON.parse(body));
+        refuse(response, 400, "INVALID");
+      });
+    });
+    const image = "image" in defaults ? defaults.image : undefined;
+    assert.match((await errorOf(client.create())).message, image ? /INVALID/ : /no default one/);
+    await errorOf(client.create("x"));
+    await errorOf(client.create("x", { imageEntrypoint: true }));
+    await errorOf(client.create("x", complete));
+    const { timeout, entrypoint } = defaults;
+    assert.deepEqual(bodies, [
+      ...(image ? [{ image: { uri: image }, timeout, entrypoint, resourceLimits: {} }] : []),
+      { image: { uri: "x" }, timeout, entrypoint, resourceLimits: {} },
+      { image: { uri: "x" }, timeout, imageEntrypoint: true, resourceLimits: {} },
+      { image: { uri: "x" }, ...complete, resourceLimits: {} },
+    ]);
+    const gets = asked.filter(({ method }) => method === "GET");
+    assert.deepEqual(gets.map(({ url }) => url), ["/v1/version"]);
+  }
+  const { client, asked } = await clientOf((_, response) => refuse(response, 400, "INVALID"));
+  await errorOf(client.create("x", complete));
+  assert.deepEqual(asked.map(({ method }) => method), ["POST"]); // it leaves nothing out
+});
+
+test("a create that is aborted while it asks for the defaults makes nothing", async () => {
+  const abort = new AbortController();
+  const { client, asked } = await clientOf(() => abort.abort(new Error("enough")));
+  await assert.rejects(client.create("x", { signal: abort.signal }), /enough/);
+  assert.deepEqual(asked.map(({ method, url }) => `${method} ${url}`), ["GET /v1/version"]);
 });
 
 test("each failure of a connection has its own words", async () => {

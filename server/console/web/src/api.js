@@ -88,12 +88,29 @@ export async function call(method, path, body, options = {}) {
 /** daemon is the path of the execution API of a sandbox. */
 export const daemon = (id, path) => `/v1/sandboxes/${id}/proxy/44772${path}`;
 
+const sharing = 2000; // ms for which a tab that has signed in may take to share its token
+
+/** reshared waits until the tabs share another token than this one, and gives up after a while. */
+const reshared = (old) => new Promise((resolve) => {
+  const done = () => {
+    removeEventListener('storage', look);
+    clearTimeout(timer);
+    resolve();
+  };
+  const look = () => { if (shared() !== old) done(); };
+  const timer = setTimeout(done, sharing);
+  addEventListener('storage', look);
+  look();
+});
+
 /** readSession returns {keyRequired, session}, of the session that the tabs share. */
 export async function readSession() {
   for (;;) {
     const of = shared();
     const { keyRequired, session } = await (await send(`${base}/session`, { headers: credentials(of) })).json();
     // Another tab has the answer to its sign-in, which replaces the cookie, some time before it shares the token.
+    // What a tab shows goes on if that is in the same name, so it waits before it says that its session has ended.
+    if (keyRequired && !session && of && of === token) await reshared(of);
     if (of === shared()) return { keyRequired, session: session && { ...session, token: of } };
   }
 }

@@ -124,14 +124,15 @@ const pages = {
     curl: (at) => curl('PATCH', `${at}/network-policy`, [{ action: 'allow', target: 'pypi.org' }]),
     go: 'policy, err := box.Network.Allow(ctx, "pypi.org")\ncheck(err)\nfmt.Println(policy.Egress)',
     python: 'print(sandbox.network.allow("pypi.org"))',
-    typescript: 'console.log(await sandbox.network.allow("pypi.org"));',
+    typescript: 'const rules = [{ action: "allow", target: "pypi.org" } as const];\n'
+      + 'console.log(await sandbox.network.addRules(rules));',
   }),
   ports: inside({
-    curl: (at) => `${curl('GET', `${daemon(at)}/ports`)}\n${curl('GET', `${at}/endpoints/8000?expires=3600`)}`,
+    curl: (at) => `${curl('GET', `${daemon(at)}/ports`)}\n${curl('GET', `${at}/endpoints/8000?expires=300`)}`,
     imports: ['fmt', 'time'],
-    go: 'endpoint, err := box.SignedEndpoint(ctx, 8000, time.Hour)\ncheck(err)\nfmt.Println(endpoint.URL)',
-    python: 'print(sandbox.signed_url(8000, expires=3600))',
-    typescript: 'console.log(await sandbox.signedUrl(8000, 3600));',
+    go: 'endpoint, err := box.SignedEndpoint(ctx, 8000, 5*time.Minute)\ncheck(err)\nfmt.Println(endpoint.URL)',
+    python: 'print(sandbox.signed_url(8000, expires=300))',
+    typescript: 'console.log(await sandbox.signedUrl(8000, 300));',
   }),
 };
 

@@ -1,0 +1,98 @@
+package browser_test
+
+import (
+	"fmt"
+	"testing"
+
+	"sandbox.internal/server/config"
+	"sandbox.internal/test/e2e/lives"
+)
+
+// TestConsoleActivity: what clients do in a sandbox appears by itself, with its output for those
+// who may use the sandbox; a running command is interrupted there.
+func TestConsoleActivity(t *testing.T) {
+	t.Parallel()
+	checker := axe(t)
+	s := start(t, lives.Plan{Keys: []config.Key{keyOf("watcher", "viewer")}})
+	id := s.Running(t, s.Idle())
+	box := s.Enter(t, id)
+	at := "#/sandboxes/" + id + "/activity"
+	b := console(t, s, s.URL, lives.AdminKey)
+	b.visit(t, at, says("Nothing was done yet"))
+	const failing = "echo 'said by a command'; exit 3"
+	if got := box.Run(t, failing); got.Code != 3 {
+		t.Fatalf("the command gives %+v", got)
+	}
+	entry := func(n int) string { return fmt.Sprintf(".activity li:nth-of-type(%d)", n) }
+	shows := func(n int, text string) string {
+		return fmt.Sprintf("document.querySelector(%q)?.innerText.includes(%q)", entry(n), text)
+	}
+	b.until(t, shows(1, failing))
+	b.until(t, shows(1, "exit 3 after"))
+	b.until(t, shows(1, "command by "))
+	ended := make(chan lives.Outcome, 1)
+	go func() { // its stream ends with it
+		outcome, _ := box.Try(t, "echo begun; exec sleep 1000") // what is wrong with it the page shows
+		ended <- outcome
+	}()
+	b.until(t, shows(1, "running")+" && "+shows(2, failing)) // the newest first
+	b.click(t, entry(2)+" > button")
+	printed := func(n int, text string) string {
+		return fmt.Sprintf("document.querySelector('%s .outputs')?.innerText.trim() === %q", entry(n), text)
+	}
+	b.until(t, printed(2, "said by a command"))
+	b.click(t, entry(1)+" > button")
+	b.until(t, printed(1, "begun"))
+	if evaluate[bool](t, b, there(entry(2)+" .inside")) {
+		t.Error("two entries are open")
+	}
+	b.looked(t, checker, "activity")
+	b.run(t, clicked("Interrupt"))
+	if outcome := <-ended; outcome.Code == 0 || outcome.Stdout != "begun\n" {
+		t.Errorf("the command that was interrupted gives %+v", outcome)
+	}
+	b.until(t, fmt.Sprintf("!%s && document.querySelector(%q).dataset.state === 'failed'",
+		shows(1, "running"), entry(1)))
+	b.unexpected(t)
+
+	b = console(t, s, s.URL, "watcher"+keySuffix)
+	b.visit(t, at, shows(2, failing))
+	b.click(t, entry(2)+" > button")
+	b.until(t, there(entry(2)+" .inside"))
+	if evaluate[bool](t, b, there(".activity .outputs")+" || "+says("said by a command\n")) {
+		t.Error("a viewer is shown what a command printed")
+	}
+	b.unexpected(t)
+}
+
+// TestConsoleShowsCode: how to do by code what a page does is there for curl and every client, with
+// the sandbox's own id; the language that was chosen stays.
+func TestConsoleShowsCode(t *testing.T) {
+	t.Parallel()
+	checker := axe(t)
+	s := start(t, lives.Plan{})
+	id := s.Running(t, s.Idle())
+	b := console(t, s, s.URL, lives.AdminKey)
+	b.visit(t, "#/sandboxes/"+id+"/logs", there(".bycode summary"))
+	if evaluate[bool](t, b, there(".bycode pre")) {
+		t.Error("code is shown that no one has asked for")
+	}
+	b.click(t, ".bycode summary")
+	const code = "document.querySelector('.bycode pre')?.innerText"
+	for _, by := range []struct{ language, words string }{
+		{"curl", `"$SANDBOX_URL/v1/sandboxes/`},
+		{"Go", `client.Connect(ctx, "`},
+		{"TypeScript", `client.connect("`},
+		{"Python", `client.get("`},
+	} {
+		b.until(t, there(".bycode [aria-pressed]"))
+		b.run(t, fmt.Sprintf(`[...document.querySelectorAll('.bycode button')]
+			.find((e) => e.innerText === %q).click()`, by.language))
+		b.until(t, fmt.Sprintf("%s.includes(%q)", code, by.words+id))
+	}
+	b.looked(t, checker, "code")
+	b.visit(t, "#/", there(".bycode summary"))
+	b.click(t, ".bycode summary")
+	b.until(t, fmt.Sprintf("%s?.includes('for sandbox in client.list(')", code))
+	b.unexpected(t)
+}
