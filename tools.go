@@ -1,5 +1,5 @@
-// Package sandbox is the root of the module and holds no code of its own but the text of
-// llms.txt. It is the one place from which everything generated is generated:
+// Package sandbox is the root of the module and holds no code of its own. It is the
+// one place from which everything generated is generated:
 //
 //	go generate .
 //

@@ -5,7 +5,7 @@
 # Prints nothing outside of a repository. Called by `make build`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-sources=(go.mod go.sum llms.go llms.txt clients/{cli,cmd,go,mcp} gen internal openapi runtime server ':(exclude)*_test.go' ':(exclude)*.md')
+sources=(go.mod go.sum clients/{cli,cmd,go,mcp} gen internal openapi runtime server ':(exclude)*_test.go' ':(exclude)*.md')
 
 [[ $(git rev-parse --show-toplevel 2>/dev/null) == "$PWD" ]] || exit 0
 commit=$(git log -1 --format=%H -- "${sources[@]}")

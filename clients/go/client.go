@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"os"
 	"strings"
-	"sync"
 	"time"
 
 	"sandbox.internal/clients/go/lifecycle"
@@ -75,9 +74,7 @@ type Client struct {
 	resumeLimit time.Duration
 	maxAnswer   int
 	options     Options // with everything that was taken from the environment
-
-	defaultsMu sync.Mutex
-	defaults   *CreateDefaults // nil until the service was asked
+	defaults    *askedDefaults
 }
 
 // New returns a client. It sends no request.
@@ -96,6 +93,7 @@ func New(o *Options) (*Client, error) {
 		headers:     http.Header{},
 		resumeLimit: cmp.Or(o.ResumeLimit, defaultResumeLimit),
 		maxAnswer:   cmp.Or(o.MaxAnswer, defaultMaxAnswer),
+		defaults:    &askedDefaults{},
 	}
 	c.Images, c.Keys = Images{c}, Keys{c}
 	key := cmp.Or(o.Key, os.Getenv(KeyVariable))
@@ -118,15 +116,21 @@ func New(o *Options) (*Client, error) {
 	}
 	c.options = *o
 	c.options.URL, c.options.Key, c.options.HTTPClient = base, key, c.http
+	c.options.NoKey = o.NoKey || key == ""
 	return c, nil
 }
 
 // WithUserAgent returns a client that differs in its [Options.UserAgent] alone. It shares the
-// connections.
+// connections, and the defaults that the service was asked for.
 func (c *Client) WithUserAgent(userAgent string) (*Client, error) {
 	options := c.options
 	options.UserAgent = userAgent
-	return New(&options)
+	other, err := New(&options)
+	if err != nil {
+		return nil, err
+	}
+	other.defaults = c.defaults
+	return other, nil
 }
 
 // authorize adds the key to a request.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"sandbox.internal/clients/go/lifecycle"
@@ -70,12 +71,18 @@ var ErrNoImage = errors.New(
 // fallback are the defaults that the contract has for services which publish none.
 func fallback() CreateDefaults { return CreateDefaults{Timeout: 3600, Entrypoint: IdleEntrypoint()} }
 
+// askedDefaults are the defaults of a service, which clients with the same key share.
+type askedDefaults struct {
+	mu    sync.Mutex
+	known *CreateDefaults // nil until the service was asked
+}
+
 // Defaults returns what Create asks for where its options say nothing, for the client's key. The
 // service is asked once.
 func (c *Client) Defaults(ctx context.Context) (CreateDefaults, error) {
-	c.defaultsMu.Lock()
-	known := c.defaults
-	c.defaultsMu.Unlock()
+	c.defaults.mu.Lock()
+	known := c.defaults.known
+	c.defaults.mu.Unlock()
 	if known != nil {
 		return *known, nil
 	}
@@ -86,9 +93,9 @@ func (c *Client) Defaults(ctx context.Context) (CreateDefaults, error) {
 	if known = version.Defaults; known == nil {
 		known = new(fallback())
 	}
-	c.defaultsMu.Lock()
-	c.defaults = known
-	c.defaultsMu.Unlock()
+	c.defaults.mu.Lock()
+	c.defaults.known = known
+	c.defaults.mu.Unlock()
 	return *known, nil
 }
 

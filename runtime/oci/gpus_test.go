@@ -81,7 +81,7 @@ func TestGPUs(t *testing.T) {
 				return spec
 			}
 			if text, ended := output(t, e, ask(1, "env", "GPU")); ended.ExitCode != 0 || text != "GPU=zero\n" {
-				t.Errorf("its environment is %q, exit code %d", text, ended.ExitCode)
+				t.Errorf("the container prints %q of its environment, exit code %d", text, ended.ExitCode)
 			}
 			if text, ended := output(t, e, ask(1, "cat", "/opt/gpu/library", "/dev/gpu/zero")); text != "code" || ended.ExitCode != 0 {
 				t.Errorf("the container reads %q, exit code %d", text, ended.ExitCode)

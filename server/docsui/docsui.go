@@ -1,5 +1,5 @@
-// Package docsui serves the contracts for people: /docs is Swagger UI, /redoc is ReDoc, and the YAML is beside them. /llms.txt is for models. Everything comes from
-// the binary, so the pages work without the internet, and a browser asks no other host. None of it needs a key.
+// Package docsui serves the contracts for people: /docs is Swagger UI, /redoc is ReDoc, and the YAML is beside them. /llms.txt describes
+// the project to language models. Everything comes from the binary, so the pages work without the internet, and a browser asks no other host. None of it needs a key.
 package docsui
 
 import (
@@ -8,7 +8,6 @@ import (
 	"path"
 	"strings"
 
-	root "sandbox.internal"
 	"sandbox.internal/server/static"
 )
 
@@ -21,6 +20,11 @@ var assets embed.FS
 //
 //go:embed page
 var own embed.FS
+
+// llms has the project, its links and the shortest programs, for language models.
+//
+//go:embed llms.txt
+var llms []byte
 
 // policy lets a page load from, send to and be framed by its own service only. ReDoc writes its style into the page, both draw
 // pictures from data, and ReDoc searches in a worker that it makes itself.
@@ -37,7 +41,7 @@ func New() (*Pages, error) {
 		return nil, fmt.Errorf("docsui: %w", err)
 	}
 	p.addContracts()
-	p.Add("/llms.txt", root.LLMs())
+	p.Add("/llms.txt", llms)
 	if err := p.addPages(); err != nil {
 		return nil, fmt.Errorf("docsui: %w", err)
 	}

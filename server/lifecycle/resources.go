@@ -132,7 +132,7 @@ func parseGPU(text string) (int, error) {
 	}
 	count, err := strconv.Atoi(text)
 	if err != nil || count < 1 || strings.HasPrefix(text, "+") {
-		return 0, Invalidf("resourceLimits.gpu: %.128q is not a count; write 1, or all on Docker", text)
+		return 0, Invalidf("resourceLimits.gpu: %.128q is not a count; write 1, or all on one machine", text)
 	}
 	return count, nil
 }

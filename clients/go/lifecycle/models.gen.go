@@ -996,8 +996,8 @@ type ResourceLimits struct {
 	// Example: 500m
 	CPU *string `json:"cpu,omitempty"`
 
-	// Gpu A number of GPUs, at least 1. On Docker also `all` (extension): every GPU of the
-	// machine.
+	// Gpu A number of GPUs, at least 1. On one machine also `all` (extension): every GPU of
+	// the machine. On a cluster `all` is refused.
 	//
 	// Example: 1
 	Gpu *string `json:"gpu,omitempty"`

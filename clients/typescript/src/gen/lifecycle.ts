@@ -1003,8 +1003,8 @@ export interface components {
              */
             memory?: string;
             /**
-             * @description A number of GPUs, at least 1. On Docker also `all` (extension): every GPU of the
-             *     machine.
+             * @description A number of GPUs, at least 1. On one machine also `all` (extension): every GPU of
+             *     the machine. On a cluster `all` is refused.
              * @example 1
              */
             gpu?: string;

@@ -670,8 +670,8 @@ class ResourceLimits:
     least `10m`.
     """
     gpu: str | None = None
-    """A number of GPUs, at least 1. On Docker also `all` (extension): every GPU of the
-    machine.
+    """A number of GPUs, at least 1. On one machine also `all` (extension): every GPU of
+    the machine. On a cluster `all` is refused.
     """
     memory: str | None = None
     """Bytes with a unit, such as `128Mi` or `1Gi`. A number without a unit, such as
