@@ -48,12 +48,15 @@ func createCommand(t *tool) *cobra.Command {
 }
 
 func (t *tool) create(ctx context.Context, options sandbox.CreateOptions, wait bool) error {
-	box, err := t.newSandbox(ctx, options, wait)
+	box, err := t.newSandbox(ctx, options)
 	if err != nil {
 		return err
 	}
 	info := box.Info()
 	if wait {
+		if err := t.awaitStart(ctx, box, nil); err != nil {
+			return err
+		}
 		if info, err = box.Refresh(ctx); err != nil {
 			return err
 		}
@@ -70,10 +73,8 @@ func (t *tool) defaults(ctx context.Context) (sandbox.CreateDefaults, error) {
 	return c.client.Defaults(ctx)
 }
 
-// newSandbox creates a sandbox, and shows on a terminal how it gets on until it runs. One that
-// does not get there, because of an interrupt for instance, is deleted.
-func (t *tool) newSandbox(ctx context.Context, options sandbox.CreateOptions,
-	wait bool) (*sandbox.Sandbox, error) {
+// newSandbox creates a sandbox and returns it while it is Pending.
+func (t *tool) newSandbox(ctx context.Context, options sandbox.CreateOptions) (*sandbox.Sandbox, error) {
 	c, err := t.connect()
 	if err != nil {
 		return nil, err
@@ -82,16 +83,21 @@ func (t *tool) newSandbox(ctx context.Context, options sandbox.CreateOptions,
 	// Not cut short by an interrupt: an accepted sandbox whose id was not read could not be
 	// deleted. The answer takes milliseconds.
 	asked, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout)
-	box, err := c.client.Create(asked, &options)
-	cancel()
-	if err != nil || !wait {
-		return box, err
+	defer cancel()
+	return c.client.Create(asked, &options)
+}
+
+// awaitStart waits until a sandbox runs, and shows its progress on a terminal. A sandbox that does not
+// get there, because of an interrupt for instance, is deleted, unless the exit code of its main program
+// is one that mayEnd accepts; nil accepts none.
+func (t *tool) awaitStart(ctx context.Context, box *sandbox.Sandbox, mayEnd func(exitCode int) bool) error {
+	err := t.showStart(ctx, box)
+	code := box.Info().Status.ExitCode
+	if err == nil || code != nil && mayEnd != nil && mayEnd(*code) {
+		return nil
 	}
-	if err := t.showStart(ctx, box); err != nil {
-		t.discard(ctx, box)
-		return nil, err
-	}
-	return box, nil
+	t.discard(ctx, box)
+	return err
 }
 
 // cleanupTimeout bounds the delete of a sandbox that is not wanted any more.

@@ -19,7 +19,7 @@ type demoSandbox struct {
 }
 
 func (l *demoSandbox) create(ctx context.Context) (string, error) {
-	box, err := l.t.newSandbox(ctx, l.options, false)
+	box, err := l.t.newSandbox(ctx, l.options)
 	if err != nil {
 		return "", refused(err)
 	}

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -51,8 +52,7 @@ func runCommand(t *tool) *cobra.Command {
 				if !options.ImageEntrypoint {
 					options.Entrypoint = f.argv
 				}
-				t.output.quiet = true
-				return t.create(c.Context(), options, true)
+				return t.detach(c.Context(), options)
 			}
 			main := options.ImageEntrypoint && len(f.argv) == 0
 			if main {
@@ -68,10 +68,11 @@ func runCommand(t *tool) *cobra.Command {
 				return err
 			}
 			run := func(ctx context.Context, box *sandbox.Sandbox) error { return t.runProgram(ctx, box, f.program) }
+			var mayEnd func(int) bool
 			if main {
-				run = t.followMain
+				run, mayEnd = t.followMain, func(int) bool { return true }
 			}
-			return t.runInNew(c.Context(), options, run, rules, remove)
+			return t.runInNew(c.Context(), options, mayEnd, run, rules, remove)
 		},
 	}
 	spec.register(command, 0)
@@ -116,8 +117,23 @@ func (p program) checkMain() error {
 	return nil
 }
 
-// followMain prints what the main program of a sandbox prints, until it ends. An error says why, when
-// that was not with exit code 0.
+// detach creates a sandbox and prints its id. A main program that has ended with exit code 0 is no
+// error: a program that takes a little longer ends when the id is printed.
+func (t *tool) detach(ctx context.Context, options sandbox.CreateOptions) error {
+	t.output.quiet = true
+	box, err := t.newSandbox(ctx, options)
+	if err != nil {
+		return err
+	}
+	if err := t.awaitStart(ctx, box, func(exitCode int) bool { return exitCode == 0 }); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(t.Stdout, box.ID())
+	return err
+}
+
+// followMain prints what the main program of a sandbox prints, until the sandbox ends, and returns an
+// exitError after an exit code other than 0. Another error says why the sandbox ended.
 func (t *tool) followMain(ctx context.Context, box *sandbox.Sandbox) error {
 	log, err := box.OpenLogs(ctx, &sandbox.LogOptions{Follow: true})
 	if err != nil {
@@ -127,15 +143,23 @@ func (t *tool) followMain(ctx context.Context, box *sandbox.Sandbox) error {
 	if err := errors.Join(err, log.Close()); err != nil {
 		return err
 	}
-	_, err = box.Wait(ctx, sandbox.Terminated)
+	info, err := box.Wait(ctx, sandbox.Terminated)
+	if code := info.Status.ExitCode; code != nil && *code != 0 {
+		return exitError{*code}
+	}
 	return err
 }
 
-// runInNew creates a sandbox, calls run with it, and deletes the sandbox whatever happened.
+// runInNew creates a sandbox, calls run with it, and deletes the sandbox whatever happened. mayEnd is
+// as awaitStart has it.
 func (t *tool) runInNew(ctx context.Context, options sandbox.CreateOptions,
-	run func(context.Context, *sandbox.Sandbox) error, rules []forwardRule, remove bool) error {
-	box, err := t.newSandbox(ctx, options, true)
+	mayEnd func(exitCode int) bool, run func(context.Context, *sandbox.Sandbox) error,
+	rules []forwardRule, remove bool) error {
+	box, err := t.newSandbox(ctx, options)
 	if err != nil {
+		return err
+	}
+	if err := t.awaitStart(ctx, box, mayEnd); err != nil {
 		return err
 	}
 	if remove {

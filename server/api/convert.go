@@ -140,6 +140,7 @@ func toStatus(s lifecycle.Status) gen.SandboxStatus {
 		Reason:           string(s.Reason),
 		Message:          s.Message,
 		LastTransitionAt: s.LastTransitionAt,
+		ExitCode:         s.ExitCode,
 	}
 }
 

@@ -135,10 +135,10 @@ func (a *actor) publish() {
 
 func (a *actor) state() lifecycle.State { return a.record.Sandbox.Status.State }
 
-// afterTransition returns the record after a transition, or an error of KindConflict when the table
-// does not have it.
+// afterTransition returns the record after a transition, with the reason, the message and the exit
+// code of status, or an error of KindConflict when the table does not have the transition.
 func (a *actor) afterTransition(
-	trigger lifecycle.Trigger, reason lifecycle.Reason, message string,
+	trigger lifecycle.Trigger, status lifecycle.Status,
 ) (lifecycle.Record, error) {
 	from := a.state()
 	to, ok := lifecycle.Next(from, trigger)
@@ -148,12 +148,8 @@ func (a *actor) afterTransition(
 	}
 	now := a.host.options.Clock().UTC()
 	record := a.record
-	record.Sandbox.Status = lifecycle.Status{
-		State:            to,
-		Reason:           reason,
-		Message:          message,
-		LastTransitionAt: now,
-	}
+	status.State, status.LastTransitionAt = to, now
+	record.Sandbox.Status = status
 	if to.Final() {
 		retention := a.host.options.TerminatedRetention
 		if from == lifecycle.StatePending && to == lifecycle.StateFailed {
@@ -166,7 +162,7 @@ func (a *actor) afterTransition(
 
 // request makes a transition that a client requests: it is in force only once it is saved.
 func (a *actor) request(trigger lifecycle.Trigger, reason lifecycle.Reason, message string) error {
-	record, err := a.afterTransition(trigger, reason, message)
+	record, err := a.afterTransition(trigger, lifecycle.Status{Reason: reason, Message: message})
 	if err != nil {
 		return err
 	}
@@ -178,7 +174,12 @@ func (a *actor) request(trigger lifecycle.Trigger, reason lifecycle.Reason, mess
 func (a *actor) recordTransition(
 	trigger lifecycle.Trigger, reason lifecycle.Reason, message string,
 ) {
-	record, err := a.afterTransition(trigger, reason, message)
+	a.recordStatus(trigger, lifecycle.Status{Reason: reason, Message: message})
+}
+
+// recordStatus is recordTransition with an exit code.
+func (a *actor) recordStatus(trigger lifecycle.Trigger, status lifecycle.Status) {
+	record, err := a.afterTransition(trigger, status)
 	if err != nil {
 		a.log.Error().
 			Err(err).

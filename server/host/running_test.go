@@ -199,6 +199,10 @@ func TestEndOfARunningSandbox(t *testing.T) {
 				if !strings.Contains(status.Message, tt.says) {
 					t.Errorf("message %q does not say %q", status.Message, tt.says)
 				}
+				exits := tt.reason == lifecycle.ReasonEntrypointExited
+				if code := status.ExitCode; (code != nil) != exits || exits && *code != tt.code {
+					t.Errorf("%s: exit code %v, want %d for an entrypoint that exited", tt.reason, code, tt.code)
+				}
 			}
 			m.awaitEmpty()
 		})

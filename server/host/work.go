@@ -16,10 +16,15 @@ const stuckAfter = 30 * time.Second
 
 // fail returns an outcome that ends the sandbox in Failed, unless it is ending already.
 func (a *actor) fail(reason lifecycle.Reason, message string) func() {
+	return a.end(lifecycle.TriggerFail, lifecycle.Status{Reason: reason, Message: message})
+}
+
+// end returns the outcome for a sandbox that is over; one that is being stopped stays so.
+func (a *actor) end(trigger lifecycle.Trigger, status lifecycle.Status) func() {
 	return func() {
-		if _, ok := lifecycle.Next(a.state(), lifecycle.TriggerFail); ok &&
-			a.state() != lifecycle.StateStopping {
-			a.recordTransition(lifecycle.TriggerFail, reason, message)
+		if _, ok := lifecycle.Next(a.state(), trigger); ok &&
+			(trigger == lifecycle.TriggerExit || a.state() != lifecycle.StateStopping) {
+			a.recordStatus(trigger, status)
 		}
 	}
 }
@@ -118,7 +123,7 @@ func (a *actor) terminate(ctx context.Context, record lifecycle.Record, launched
 	return func() {
 		a.record = removed(a.record)
 		status := a.record.Sandbox.Status
-		a.recordTransition(lifecycle.TriggerTerminated, status.Reason, status.Message)
+		a.recordStatus(lifecycle.TriggerTerminated, status)
 	}
 }
 
@@ -226,14 +231,16 @@ func (a *actor) ended(exit lifecycle.BoxExit) func() {
 	case exit.NeverStarted:
 		return a.fail(lifecycle.ReasonContainerError,
 			"the container did not start: "+exit.StartError)
-	case exit.Code != 0:
-		return a.fail(lifecycle.ReasonEntrypointExited,
-			fmt.Sprintf("the entrypoint ended with exit code %d%s", exit.Code, log))
 	}
-	return func() {
-		if _, ok := lifecycle.Next(a.state(), lifecycle.TriggerExit); ok {
-			a.recordTransition(lifecycle.TriggerExit, lifecycle.ReasonEntrypointExited,
-				"the entrypoint ended with exit code 0")
-		}
+	trigger := lifecycle.TriggerExit
+	status := lifecycle.Status{
+		Reason:   lifecycle.ReasonEntrypointExited,
+		Message:  fmt.Sprintf("the entrypoint ended with exit code %d", exit.Code),
+		ExitCode: &exit.Code,
 	}
+	if exit.Code != 0 {
+		trigger = lifecycle.TriggerFail
+		status.Message += log
+	}
+	return a.end(trigger, status)
 }

@@ -37,6 +37,10 @@ type Status struct {
 	Reason           Reason
 	Message          string // for people
 	LastTransitionAt time.Time
+	// ExitCode is the exit code of the main program, 128 and the number of the signal that ended it,
+	// of a sandbox that is over because that program has ended ([ReasonEntrypointExited]). It is nil
+	// for every other sandbox, and where it is not known.
+	ExitCode *int `json:",omitempty"`
 }
 
 // Spec is what a client asks for (lifecycle document, "Create request body"). Validate checks it.
@@ -138,5 +142,8 @@ func (s Sandbox) Clone() Sandbox {
 	s.Entrypoint = slices.Clone(s.Entrypoint)
 	s.Extensions = slices.Clone(s.Extensions)
 	s.Stages = slices.Clone(s.Stages)
+	if s.Status.ExitCode != nil {
+		s.Status.ExitCode = new(*s.Status.ExitCode)
+	}
 	return s
 }

@@ -15,7 +15,7 @@ func fullRecord() lifecycle.Record {
 		Sandbox: lifecycle.Sandbox{
 			Limits: lifecycle.Limits{NanoCPUs: 1, MemoryBytes: 1, GPUs: 1},
 			ID:     "id", Image: "image", Owner: "owner", CreatedAt: time.Unix(1, 0).UTC(), ExpiresAt: time.Unix(2, 0).UTC(),
-			Status:   lifecycle.Status{State: lifecycle.StateRunning, Reason: lifecycle.ReasonContainerRunning, Message: "m", LastTransitionAt: time.Unix(1, 0).UTC()},
+			Status:   lifecycle.Status{State: lifecycle.StateRunning, Reason: lifecycle.ReasonContainerRunning, Message: "m", LastTransitionAt: time.Unix(1, 0).UTC(), ExitCode: new(1)},
 			Metadata: map[string]string{"name": "box"}, Entrypoint: []string{"sleep", "60"},
 			Extensions: []byte(`{"a": 1}`), Stages: []lifecycle.StageTime{{Stage: lifecycle.StageAccepted, At: time.Unix(1, 0).UTC()}},
 		},

@@ -1261,6 +1261,12 @@ type SandboxState = string
 
 // SandboxStatus The state of a sandbox and why it has it.
 type SandboxStatus struct {
+	// ExitCode The exit code of the main program, or 128 and the number of the signal that ended it.
+	// It is there when the reason is `ENTRYPOINT_EXITED`, on the engines of one machine.
+	//
+	// Example: 0
+	ExitCode *int `json:"exitCode,omitempty"`
+
 	// LastTransitionAt When the state last changed, RFC 3339 in UTC.
 	//
 	// Example: 2026-01-02T15:04:07Z

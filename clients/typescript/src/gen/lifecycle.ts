@@ -1387,6 +1387,12 @@ export interface components {
              * @example 2026-01-02T15:04:07Z
              */
             lastTransitionAt: string;
+            /**
+             * @description The exit code of the main program, or 128 and the number of the signal that ended it.
+             *     It is there when the reason is `ENTRYPOINT_EXITED`, on the engines of one machine.
+             * @example 0
+             */
+            exitCode?: number;
         };
         /**
          * @description A sandbox that was just accepted.

@@ -880,9 +880,14 @@ class SandboxStatus:
     """The state of a sandbox and why it has it."""
 
     JSON_NAMES: ClassVar[Mapping[str, str]] = {
+        "exit_code": "exitCode",
         "last_transition_at": "lastTransitionAt",
     }
 
+    exit_code: int | None = None
+    """The exit code of the main program, or 128 and the number of the signal that ended it.
+    It is there when the reason is `ENTRYPOINT_EXITED`, on the engines of one machine.
+    """
     last_transition_at: datetime
     """When the state last changed, RFC 3339 in UTC."""
     message: str
