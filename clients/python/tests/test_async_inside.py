@@ -224,9 +224,11 @@ class AsyncInside(AsyncCase):
             await again.send(b"exit 5\n")
             last = [event async for event in again][-1]
             self.assertEqual(last, TerminalExit(5))
-        limited = await terminals.create("sh", ["-c", "id -u; sleep 1000"], uid=1000, timeout=0.5)
-        async with limited.attach() as viewer:
+        other_user = await terminals.create("sh", ["-c", "id -u"], uid=1000)
+        async with other_user.attach() as viewer:
             await self.seen(viewer, b"1000\r\n")
+        limited = await terminals.create("sleep", ["1000"], timeout=0.5)
+        async with limited.attach() as viewer:
             self.assertEqual([event async for event in viewer][-1], TerminalExit(None))
         other = await terminals.create()
         await other.delete()

@@ -225,9 +225,11 @@ class Inside(Case):
             again.send(b"exit 5\n")
             last = [event for event in again][-1]
             self.assertEqual(last, TerminalExit(5))
-        limited = terminals.create("sh", ["-c", "id -u; sleep 1000"], uid=1000, timeout=0.5)
-        with limited.attach() as viewer:
+        other_user = terminals.create("sh", ["-c", "id -u"], uid=1000)
+        with other_user.attach() as viewer:
             self.seen(viewer, b"1000\r\n")
+        limited = terminals.create("sleep", ["1000"], timeout=0.5)
+        with limited.attach() as viewer:
             self.assertEqual([event for event in viewer][-1], TerminalExit(None))
         other = terminals.create()
         other.delete()
