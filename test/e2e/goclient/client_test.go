@@ -280,31 +280,41 @@ func testTerminal(t *testing.T, box *sandbox.Sandbox) {
 	if _, err := terminal.Next(ctx); !errors.Is(err, io.EOF) {
 		t.Errorf("after the end: %v", err)
 	}
-	short, err := box.Terminals.Create(ctx, &sandbox.TerminalOptions{Command: "sh",
-		Args: []string{"-c", "id -u; sleep 1000"}, UID: new(int64(1000)),
-		Timeout: 500 * time.Millisecond})
+	other, err := box.Terminals.Create(ctx, &sandbox.TerminalOptions{Command: "id",
+		Args: []string{"-u"}, UID: new(int64(1000))})
 	check(t, err)
-	viewer, err := box.Terminals.Attach(ctx, short)
-	check(t, err)
-	defer viewer.Close()
-	screen.Reset()
-	for over := false; !over; {
-		event, err := viewer.Next(ctx)
-		check(t, err)
-		screen.Write(event.Data)
-		if over = event.Exited; over && event.ExitCode != nil {
-			t.Errorf("after a timeout: exit code %d", *event.ExitCode)
-		}
+	if text, code := untilExit(t, ctx, box, other); text != "1000\r\n" || code == nil || *code != 0 {
+		t.Errorf("as another user: %q, exit code %v", text, code)
 	}
-	if screen.String() != "1000\r\n" {
-		t.Errorf("as another user: %q", screen.String())
+	short, err := box.Terminals.Create(ctx, &sandbox.TerminalOptions{Command: "sleep",
+		Args: []string{"1000"}, Timeout: 500 * time.Millisecond})
+	check(t, err)
+	if text, code := untilExit(t, ctx, box, short); text != "" || code != nil {
+		t.Errorf("after a timeout: %q, exit code %v", text, code)
 	}
 	list, err := box.Terminals.List(ctx)
 	check(t, err)
-	if len(list) != 2 || list[0].Running || list[0].ID != id {
+	if len(list) != 3 || list[0].Running || list[0].ID != id {
 		t.Errorf("%+v", list)
 	}
 	check(t, box.Terminals.Delete(ctx, id))
+}
+
+// untilExit attaches to a terminal and returns what it prints until its program ends, and the exit code.
+func untilExit(t *testing.T, ctx context.Context, box *sandbox.Sandbox, terminal string) (string, *int) {
+	t.Helper()
+	viewer, err := box.Terminals.Attach(ctx, terminal)
+	check(t, err)
+	defer viewer.Close()
+	var screen bytes.Buffer
+	for {
+		event, err := viewer.Next(ctx)
+		check(t, err)
+		screen.Write(event.Data)
+		if event.Exited {
+			return screen.String(), event.ExitCode
+		}
+	}
 }
 
 func testNetwork(t *testing.T, box *sandbox.Sandbox) {
