@@ -105,13 +105,64 @@ func (r CodeResult) image(mime string) []byte {
 // Run runs a cell and returns when it has ended. Run succeeds when the cell raises: see
 // Execution.Error. When ctx ends, the cell is interrupted.
 func (c Code) Run(ctx context.Context, code string, o *CodeOptions) (Execution, error) {
+	response, id, err := c.start(ctx, code, o)
+	if err != nil {
+		return Execution{}, err
+	}
+	if o != nil && o.OnStart != nil {
+		o.OnStart(id)
+	}
+	execution, err := c.follow(ctx, id, response, o)
+	if err != nil && ctx.Err() != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), interruptPatience)
+		defer cancel()
+		_ = c.Interrupt(ctx, id)
+	}
+	return execution, err
+}
+
+// Start starts a cell. It goes on whatever becomes of ctx and of the client, except that a cell whose
+// ctx ends before Start returns is interrupted: the caller does not have its id. Of o, OnStdout,
+// OnStderr, OnResult and MaxOutput do not count.
+func (c Code) Start(ctx context.Context, code string, o *CodeOptions) (*Cell, error) {
+	response, id, err := c.start(ctx, code, o)
+	if err != nil {
+		return nil, err
+	}
+	_ = response.Body.Close()
+	if o != nil && o.OnStart != nil {
+		o.OnStart(id)
+	}
+	return c.Connect(id), nil
+}
+
+// Connect returns the cell with that id, which may run or have ended. It sends no request.
+func (c Code) Connect(id string) *Cell { return &Cell{ID: id, code: c} }
+
+// Cell is a cell in a sandbox.
+type Cell struct {
+	ID   string
+	code Code
+}
+
+// Wait waits for the end of the cell and returns all that it shows, from its beginning. Of o only
+// OnStdout, OnStderr, OnResult and MaxOutput count. When ctx ends, the cell goes on.
+func (c *Cell) Wait(ctx context.Context, o *CodeOptions) (Execution, error) {
+	return c.code.follow(ctx, c.ID, nil, o)
+}
+
+// Interrupt interrupts the cell.
+func (c *Cell) Interrupt(ctx context.Context) error { return c.code.Interrupt(ctx, c.ID) }
+
+// start starts a cell, and returns the stream of its events and its id.
+func (c Code) start(ctx context.Context, code string, o *CodeOptions) (*http.Response, string, error) {
 	if o == nil {
 		o = &CodeOptions{}
 	}
 	choice := &execd.ContextChoice{ID: optional(o.Context)}
 	switch {
 	case o.Context != "" && o.Stateless:
-		return Execution{}, errors.New("sandbox: Stateless must not be given with a Context")
+		return nil, "", errors.New("sandbox: Stateless must not be given with a Context")
 	case o.Context == "":
 		choice.Language = optional(o.Language)
 		if !o.Stateless {
@@ -125,31 +176,26 @@ func (c Code) Run(ctx context.Context, code string, o *CodeOptions) (Execution, 
 	response, err := c.box.client.send(ctx, repeatable, creation.request)
 	if err != nil {
 		creation.takeBack(ctx, executionID, c.Interrupt)
-		return Execution{}, err
+		return nil, "", err
 	}
 	if err := checkStream(response); err != nil {
-		return Execution{}, err
+		return nil, "", err
 	}
 	id := response.Header.Get(executionID)
 	if id == "" {
 		_ = response.Body.Close()
-		return Execution{}, errors.New("the answer has no X-Execution-ID")
+		return nil, "", errors.New("the answer has no X-Execution-ID")
 	}
-	if o.OnStart != nil {
-		o.OnStart(id)
-	}
-	execution, err := c.follow(ctx, id, response, o)
-	if err != nil && ctx.Err() != nil {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), interruptPatience)
-		defer cancel()
-		_ = c.Interrupt(ctx, id)
-	}
-	return execution, err
+	return response, id, nil
 }
 
-// follow collects what a cell shows until it has ended.
+// follow collects what a cell shows until it has ended, on a stream that is open already if there is
+// one.
 func (c Code) follow(ctx context.Context, id string, answer *http.Response,
 	o *CodeOptions) (Execution, error) {
+	if o == nil {
+		o = &CodeOptions{}
+	}
 	execution := Execution{ID: id}
 	stdout, stderr := newKept(o.MaxOutput), newKept(o.MaxOutput)
 	room := newKept(o.MaxOutput).limit // for results

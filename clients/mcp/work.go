@@ -20,6 +20,8 @@ const (
 	maxWait     = 3600
 	// interruptPatience is how long the interrupt of a command may take whose client has gone.
 	interruptPatience = 5 * time.Second
+	// defaultLanguage is the language of cells that name none.
+	defaultLanguage = "python"
 	// newContext is what agents write in place of the id of a context to get another one.
 	newContext = "new"
 	// defaultTail is how many lines of a sandbox's own log are read.
@@ -38,8 +40,8 @@ func (t *tools) addWork(server *mcp.Server) {
 			"read_logs has the rest.",
 		Annotations: changes("Run a command", true, false, true)}, t.runCommand)
 	add(server, &mcp.Tool{Name: "run_code",
-		Description: "Run a cell in a Jupyter kernel, if the image has one. " +
-			"Variables stay for later cells. Shows images, too.",
+		Description: "Run a cell in a Jupyter kernel, if the image has one. Variables stay for later " +
+			"cells. Shows images, too. A cell that still runs after wait_seconds goes on.",
 		Annotations: changes("Run code", true, false, true)}, t.runCode)
 	addStructured(server, &mcp.Tool{Name: "read_logs",
 		Description: "Read output: of a command by its id, or else of the sandbox's own program.",
@@ -51,66 +53,99 @@ func (t *tools) addWork(server *mcp.Server) {
 
 type codeInput struct {
 	boxInput
-	Code     string `json:"code"`
+	Code     string `json:"code,omitempty"`
+	Cell     string `json:"cell,omitempty" jsonschema:"in place of code: wait on for the cell with this id"`
 	Language string `json:"language,omitempty" jsonschema:"default python"`
 	Context  string `json:"context,omitempty" jsonschema:"'new', or its id; else one that calls share"`
-	Timeout  int    `json:"timeout_seconds,omitempty" jsonschema:"interrupt it after; default 45"`
+	Wait     int    `json:"wait_seconds,omitempty" jsonschema:"answer at the latest after; default 45"`
+	Timeout  int    `json:"timeout_seconds,omitempty" jsonschema:"interrupt it after; at most wait_seconds"`
 }
 
 func (t *tools) runCode(ctx context.Context, request call,
 	in codeInput) (content, error) {
-	timeout, err := secondsOf("timeout_seconds", in.Timeout, defaultWait)
+	wait, err := secondsOf("wait_seconds", in.Wait, defaultWait)
 	if err != nil {
 		return nil, err
+	}
+	timeout, err := secondsOf("timeout_seconds", in.Timeout, maxWait)
+	switch {
+	case err != nil:
+		return nil, err
+	case (in.Code == "") == (in.Cell == ""):
+		return nil, errors.New("give either code or cell")
+	case in.Timeout != 0 && timeout > wait:
+		return nil, fmt.Errorf("timeout_seconds must not be more than wait_seconds, which is %d: "+
+			"a cell that goes on has no timeout", wait/time.Second)
 	}
 	box, err := t.box(ctx, in.Sandbox)
 	if err != nil {
 		return nil, err
 	}
-	if in.Language == "" {
-		in.Language = "python"
-	}
-	made := in.Context == newContext
-	if made {
-		kernel, err := box.Code.CreateContext(ctx, in.Language)
-		if err != nil {
-			return nil, err
+	cell, words := box.Code.Connect(in.Cell), ""
+	if in.Cell == "" {
+		if in.Context == newContext {
+			kernel, err := box.Code.CreateContext(ctx, cmp.Or(in.Language, defaultLanguage))
+			if err != nil {
+				return nil, err
+			}
+			in.Context = kernel.ID
 		}
-		in.Context = kernel.ID
+		if in.Context != "" {
+			words = "context: " + in.Context + "\n"
+		}
+		cell, err = box.Code.Start(ctx, in.Code, &sandbox.CodeOptions{
+			Language: cmp.Or(in.Language, defaultLanguage), Context: in.Context})
+		if err != nil {
+			return nil, fmt.Errorf("%s%w", words, err) // the agent can go on with the context
+		}
 	}
+	shown, err := awaitCell(ctx, request, cell, min(wait, timeout), in.Timeout != 0)
+	if err != nil {
+		return nil, fmt.Errorf("%s%w", words, err)
+	}
+	return append(content{&mcp.TextContent{Text: words + shown.words}}, shown.images...), nil
+}
+
+// awaitCell waits for the end of a cell, or for so long, and returns what it has shown by then. A cell
+// that has not ended goes on, unless it is to be interrupted or the client has gone.
+func awaitCell(ctx context.Context, request call, cell *sandbox.Cell, wait time.Duration,
+	interrupted bool) (*results, error) {
 	progress := newProgress(ctx, request)
 	defer progress.stop()
-	timed, cancel := context.WithTimeout(ctx, timeout)
+	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	output := &excerpt{}
+	shown := &results{output: &excerpt{}, reserved: reservationOf(ctx)}
 	collect := func(p []byte) {
-		output.add(p)
+		shown.output.add(p)
 		progress.output(p)
 	}
-	shown := &results{output: output, reserved: reservationOf(ctx)}
-	ran, err := box.Code.Run(timed, in.Code, &sandbox.CodeOptions{
-		Language: in.Language, Context: in.Context,
+	ran, err := cell.Wait(waiting, &sandbox.CodeOptions{
 		OnStdout: collect, OnStderr: collect, OnResult: shown.add, MaxOutput: 1,
 	})
-	if err != nil && ctx.Err() == nil && timed.Err() != nil {
-		err = fmt.Errorf("the cell was interrupted after %v. It had printed:\n%s", timeout,
-			output.text(noRest))
-	}
 	switch {
-	case err != nil && made: // the agent can go on with it
-		return nil, fmt.Errorf("context: %s\n%w", in.Context, err)
-	case err != nil:
+	case err == nil:
+		shown.end(ran.Error)
+		return shown, nil
+	case ctx.Err() == nil && waiting.Err() == nil:
 		return nil, err
+	case ctx.Err() == nil && !interrupted:
+		shown.words = fmt.Sprintf("running after %v\ncell: %s\nrun_code with this cell waits for the rest.\n%s",
+			wait, cell.ID, shown.output.text(noRest))
+		return shown, nil
 	}
-	words := shown.end(ran.Error)
-	if in.Context != "" {
-		words = "context: " + in.Context + "\n" + words
+	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), interruptPatience)
+	defer cancel()
+	_ = cell.Interrupt(stopping) // best effort: the sandbox ends the cell at its expiry
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
 	}
-	return append(content{&mcp.TextContent{Text: words}}, shown.images...), nil
+	return nil, fmt.Errorf("the cell was interrupted after %v. It had printed:\n%s", wait,
+		shown.output.text(noRest))
 }
 
 // results are what a cell shows: its images, and everything else in the output.
 type results struct {
+	words    string // all but the images, once there is nothing more to wait for
 	output   *excerpt
 	reserved *reservation
 	images   content
@@ -136,17 +171,18 @@ func (r *results) add(result sandbox.CodeResult) {
 	}
 }
 
-// end is everything but the images, once the cell has ended.
-func (r *results) end(failure *sandbox.CodeError) string {
+// end sets the words of a cell that has ended.
+func (r *results) end(failure *sandbox.CodeError) {
 	if failure == nil {
-		return "ended well\n" + r.output.text(noRest)
+		r.words = "ended well\n" + r.output.text(noRest)
+		return
 	}
 	words := failure.Name + ": " + failure.Value
 	if len(failure.Traceback) > 0 {
 		words = strings.Join(failure.Traceback, "\n")
 	}
 	r.output.add([]byte(escapes.ReplaceAllString(words, "") + "\n"))
-	return "failed\n" + r.output.text(noRest)
+	r.words = "failed\n" + r.output.text(noRest)
 }
 
 // escapes are the colours of tracebacks.

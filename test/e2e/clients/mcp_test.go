@@ -183,8 +183,22 @@ func testImages(t *testing.T, a *agent) {
 	if ran != "ended well\n2\n" {
 		t.Errorf("the second cell of the default context: %q", ran)
 	}
+	// A cell that outlasts the call goes on, and another call has all that it shows.
+	ran = a.call("run_code", map[string]any{"sandbox": id, "wait_seconds": 1, "code": "import os, time\n" +
+		"print('begins')\nwhile not os.path.exists('/tmp/go'): time.sleep(0.01)\nprint('ends')"})
+	match = regexp.MustCompile(`^running after 1s\ncell: (\S+)\n`).FindStringSubmatch(ran)
+	if match == nil {
+		t.Fatalf("a cell that outlasts the call: %q", ran)
+	}
+	a.call("write_file", map[string]any{"sandbox": id, "path": "/tmp/go", "content": ""})
+	if ran = a.call("run_code", map[string]any{"sandbox": id, "cell": match[1]}); ran != "ended well\nbegins\nends\n" {
+		t.Errorf("the cell that went on: %q", ran)
+	}
+	a.refused("either code or cell", "run_code", map[string]any{"sandbox": id})
+	a.refused("timeout_seconds must not be more than wait_seconds", "run_code",
+		map[string]any{"sandbox": id, "code": "1", "timeout_seconds": 60})
 	a.refused("was interrupted after 1s", "run_code", map[string]any{"sandbox": id,
-		"timeout_seconds": 1, "context": match[1],
+		"timeout_seconds": 1,
 		"code": "import time\nprint('waits')\ntime.sleep(60)"})
 }
 

@@ -118,6 +118,23 @@ func testCode(t *testing.T, box *sandbox.Sandbox) {
 	if len(ran.Results) != 1 || string(ran.Results[0].PNG()) != "\x89PNG\r\n\x1a\n" {
 		t.Errorf("%+v", ran)
 	}
+	cell, err := box.Code.Start(ctx, "import os, time\nprint('begins')\n"+
+		"while not os.path.exists('/tmp/go-on'): time.sleep(0.01)\nprint('ends')", nil)
+	check(t, err)
+	check(t, box.Files.Write(ctx, "/tmp/go-on", nil, nil))
+	for range 2 { // from the beginning each time
+		ran, err = box.Code.Connect(cell.ID).Wait(ctx, nil)
+		check(t, err)
+		if ran.Stdout != "begins\nends\n" || ran.ID != cell.ID {
+			t.Errorf("a cell that was started: %+v", ran)
+		}
+	}
+	cell, err = box.Code.Start(ctx, "import time; time.sleep(1000)", nil)
+	check(t, err)
+	check(t, cell.Interrupt(ctx))
+	if ran, err = cell.Wait(ctx, nil); err != nil || ran.Error == nil || ran.Error.Name != "KeyboardInterrupt" {
+		t.Errorf("a cell that was interrupted: %+v, %v", ran, err)
+	}
 	ran, err = box.Code.Run(ctx, "1/0", nil)
 	check(t, err)
 	if ran.Error == nil || ran.Error.Name != "ZeroDivisionError" || len(ran.Error.Traceback) == 0 {
