@@ -346,9 +346,9 @@ func (s *shim) verdict(status syscall.WaitStatus, failure string) endRecord {
 	}
 	switch {
 	case s.cause == tasks.ReasonTimedOut:
-		return endRecord{ExitCode: &code, Reason: s.cause, Message: fmt.Sprintf("it ran longer than its %s: %s", s.task.Timeout(), how)}
+		return endRecord{ExitCode: &code, Reason: s.cause, Message: fmt.Sprintf("the task ran longer than its %s: %s", s.task.Timeout(), how)}
 	case s.cause == tasks.ReasonMainEnded:
-		return endRecord{ExitCode: &code, Reason: s.cause, Message: "the main container, in which it ran, has ended: " + how}
+		return endRecord{ExitCode: &code, Reason: s.cause, Message: "the main container, in which the task ran, has ended: " + how}
 	case s.cause != "":
 		return endRecord{ExitCode: &code, Reason: s.cause, Message: "it was signalled to end: " + how}
 	case failure != "":

@@ -117,8 +117,8 @@ func (p program) checkMain() error {
 	return nil
 }
 
-// detach creates a sandbox and prints its id. A main program that has ended with exit code 0 is no
-// error: a program that takes a little longer ends when the id is printed.
+// detach creates a sandbox and prints its id. It succeeds, too, when the main program has ended with
+// exit code 0 before that: a slower program ends afterwards, which detach does not see.
 func (t *tool) detach(ctx context.Context, options sandbox.CreateOptions) error {
 	t.output.quiet = true
 	box, err := t.newSandbox(ctx, options)

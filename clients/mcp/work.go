@@ -75,7 +75,7 @@ func (t *tools) runCode(ctx context.Context, request call,
 		return nil, errors.New("give either code or cell")
 	case in.Timeout != 0 && timeout > wait:
 		return nil, fmt.Errorf("timeout_seconds must not be more than wait_seconds, which is %d: "+
-			"a cell that goes on has no timeout", wait/time.Second)
+			"a cell that outlasts the call has no timeout", wait/time.Second)
 	}
 	box, err := t.box(ctx, in.Sandbox)
 	if err != nil {

@@ -140,7 +140,7 @@ func (p *Proxy) fail(w http.ResponseWriter, r *http.Request, port int, id string
 	}
 	if errors.Is(err, errNotListening) {
 		p.options.ErrorBody(w, r, http.StatusBadGateway, CodePortNotListening,
-			fmt.Sprintf("nothing listens on port %d in the sandbox: start a server there, on 127.0.0.1 or on all addresses, and try again", port))
+			fmt.Sprintf("no process listens on port %d in the sandbox: start a server there, on 127.0.0.1 or on all addresses, and try again", port))
 		return
 	}
 	if exchange.BodyFailed() {

@@ -227,7 +227,7 @@ func TestNothingListens(t *testing.T) {
 	port := loopback.RefusingPort(t)
 	response, body := get(t, server, to(port, "/x"))
 	if response.StatusCode != http.StatusBadGateway || !strings.HasPrefix(body, "PORT_NOT_LISTENING") ||
-		!strings.Contains(body, fmt.Sprintf("nothing listens on port %d in the sandbox", port)) {
+		!strings.Contains(body, fmt.Sprintf("no process listens on port %d in the sandbox", port)) {
 		t.Errorf("%d %s", response.StatusCode, body)
 	}
 	if got := response.Header["X-Request-Id"]; len(got) != 1 {

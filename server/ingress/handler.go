@@ -267,7 +267,7 @@ func (h *handler) forward(
 		return serve.Invalid("body: ended before its announced end, or is malformed")
 	case errors.Is(err, proxy.ErrNotConnected) && endpoint.Path == "":
 		return h.refuse("unanswered", http.StatusBadGateway, "PORT_NOT_LISTENING", 0,
-			"nothing listens on port %d of sandbox %s", to.Port, to.Sandbox)
+			"no process listens on port %d of sandbox %s", to.Port, to.Sandbox)
 	case errors.Is(err, proxy.ErrNotConnected),
 		errors.Is(err, proxy.ErrNoAnswer),
 		errors.Is(err, reach.ErrTokenRefused):

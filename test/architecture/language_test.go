@@ -58,6 +58,7 @@ func TestLanguageFaultsAreFound(t *testing.T) {
 		`var e = fmt.Errorf("it ended with %d", 1)`:                              1,
 		`var e = fmt.Errorf("cannot read "+"it: %w", e)`:                         0,
 		`func f() { log.Info().Msg("nothing is left") }`:                         1,
+		`var e = rules.Invalidf(kind, "it must be %d", 1)`:                       1,
 		`func f() { log.Info().Msgf("shim of %s goes on", x) }`:                  1,
 		`func f() { log.Info().Msg("cannot stop the shim; retrying") }`:          0,
 		"// F does it. A file that is gone is no\n// error.\nfunc F() {}":        1,
@@ -93,11 +94,12 @@ func languageFaults(t *testing.T, name string, source []byte) (faults []string) 
 	if ast.IsGenerated(file) {
 		return nil
 	}
+	test := strings.HasSuffix(name, "_test.go")
 	report := func(at ast.Node, rule, text string) {
 		faults = append(faults, fmt.Sprintf("%s: %s: %.100q", files.Position(at.Pos()), rule, text))
 	}
 	ast.Inspect(file, func(node ast.Node) bool {
-		if text := message(node); messageSubject.MatchString(text) || messagePhrase.MatchString(text) {
+		if text := message(node, test); messageSubject.MatchString(text) || messagePhrase.MatchString(text) {
 			report(node, "begin with a verb or a noun, name the actor", text)
 		}
 		return true
@@ -107,7 +109,7 @@ func languageFaults(t *testing.T, name string, source []byte) (faults []string) 
 			report(comment, `say what "succeeds"`, text)
 		}
 	}
-	if !strings.HasSuffix(name, "_test.go") {
+	if !test {
 		for _, comment := range exportedComments(file) {
 			if text := comment.Text(); docSubject.MatchString(text) {
 				report(comment, "give each sentence a subject that names something", text)
@@ -117,8 +119,9 @@ func languageFaults(t *testing.T, name string, source []byte) (faults []string) 
 	return faults
 }
 
-// message returns the constant text of a log message or of an error; "" for any other node.
-func message(node ast.Node) string {
+// message returns the constant text of a log message or of an error, and outside of tests of what a
+// function formats whose name ends in f; "" for any other node.
+func message(node ast.Node, test bool) string {
 	call, ok := node.(*ast.CallExpr)
 	if !ok || len(call.Args) == 0 {
 		return ""
@@ -133,6 +136,12 @@ func message(node ast.Node) string {
 		from != nil && from.Name == "errors" && called.Sel.Name == "New",
 		from != nil && from.Name == "fmt" && called.Sel.Name == "Errorf":
 		return literals(call.Args[0])
+	case !test && strings.HasSuffix(called.Sel.Name, "f"):
+		for _, argument := range call.Args {
+			if text := literals(argument); text != "" {
+				return text
+			}
+		}
 	}
 	return ""
 }

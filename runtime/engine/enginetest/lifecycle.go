@@ -25,7 +25,7 @@ func (s *suite) testInfo(t *testing.T) {
 	}
 	for _, path := range info.OwnPaths {
 		if !filepath.IsAbs(path) || filepath.Clean(path) != path {
-			t.Errorf("its own path %q is not absolute and clean", path)
+			t.Errorf("path %q of the engine is not absolute and clean", path)
 		}
 	}
 	if len(info.OwnPaths) == 0 {

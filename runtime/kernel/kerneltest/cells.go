@@ -67,10 +67,10 @@ func (c Cell) checkError(t *testing.T, got said) {
 		t.Fatalf("the cell did not raise; it said %+v", got.outputs)
 	}
 	if c.Error != ErrorAny && raised.Name != c.Error {
-		t.Errorf("it raised %q, want %q", raised.Name, c.Error)
+		t.Errorf("the cell raised %q, want %q", raised.Name, c.Error)
 	}
 	if c.ErrorValue != "" && raised.Value != c.ErrorValue {
-		t.Errorf("it raised with %q, want %q", raised.Value, c.ErrorValue)
+		t.Errorf("the cell raised with %q, want %q", raised.Value, c.ErrorValue)
 	}
 	if c.Error == ErrorAny {
 		return

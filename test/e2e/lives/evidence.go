@@ -16,10 +16,10 @@ func (s *Service) evidence(t *testing.T) {
 	for _, sandbox := range s.Everything(t) {
 		t.Logf("sandbox %s: %+v", sandbox.ID, sandbox.Status)
 		if log, err := s.Try(http.MethodGet, "/v1/sandboxes/"+sandbox.ID+"/logs?tail=20", ""); err == nil && log.Status == http.StatusOK {
-			t.Logf("its log ends with:\n%s", log.Body)
+			t.Logf("the log of the sandbox ends with:\n%s", log.Body)
 		}
 	}
-	t.Logf("what the kernel has killed for want of memory:\n%s", outOfMemory())
+	t.Logf("processes that the kernel has killed for want of memory:\n%s", outOfMemory())
 }
 
 // outOfMemory returns the last lines of the kernel's log about processes that it has killed for want of memory.

@@ -28,7 +28,7 @@ func testRestartKeepsSandboxes(t *testing.T, b Backend) {
 			}
 		}
 		if got := s.Get(t, running).ExpiresAt; !got.Equal(expiresAt) {
-			t.Errorf("it expires at %v, want the renewed %v", got, expiresAt)
+			t.Errorf("the sandbox expires at %v, want the renewed %v", got, expiresAt)
 		}
 		s.Enter(t, running).Want(t, "cat /tmp/note", "kept\n")
 		s.Resume(t, paused)

@@ -113,12 +113,12 @@ func testRowsOfSandboxes(t *testing.T, b Backend) {
 	t.Run("row lifecycle/sandbox/expiresAt", func(t *testing.T) {
 		if lives := got.time(t,
 			"expiresAt").Sub(got.time(t, "createdAt")); lives != 600*time.Second {
-			t.Errorf("it lives for %v", lives)
+			t.Errorf("the sandbox is to last %v", lives)
 		}
 	})
 	t.Run("row lifecycle/sandbox/createdAt", func(t *testing.T) {
 		if age := time.Since(got.time(t, "createdAt")); age < -time.Minute || age > time.Hour {
-			t.Errorf("it was created %v ago", age)
+			t.Errorf("the sandbox was created %v ago", age)
 		}
 	})
 	t.Run("row lifecycle/sandbox/updatedAt", func(t *testing.T) {

@@ -89,7 +89,7 @@ func testRowsOfOperations(t *testing.T, b Backend) {
 	t.Run("row lifecycle/operations/X-Request-ID", func(t *testing.T) {
 		if got := s.Send(t, http.MethodGet, missing, "", "X-Request-ID",
 			"of-mine"); got.Header.Get("X-Request-ID") != "of-mine" {
-			t.Errorf("it is %q", got.Header.Get("X-Request-ID"))
+			t.Errorf("X-Request-ID is %q", got.Header.Get("X-Request-ID"))
 		}
 	})
 	t.Run("row lifecycle/operations/GET /v1/sandboxes",

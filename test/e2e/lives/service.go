@@ -222,7 +222,7 @@ func (s *Service) end(t *testing.T) {
 	if t.Failed() {
 		t.Logf("the end of the service's log, without what tests polled:\n%s", s.Log.end(100))
 		if s.backend.Log != nil {
-			t.Logf("what the backend logged about it:\n%s", s.backend.Log(s.Instance))
+			t.Logf("the log of the backend:\n%s", s.backend.Log(s.Instance))
 		}
 	}
 }

@@ -110,7 +110,7 @@ func (s *Stream) Next() (event StreamEvent, open bool) {
 	select {
 	case event, open = <-s.events:
 	case <-time.After(Patience):
-		s.t.Fatalf("nothing comes within %v", Patience)
+		s.t.Fatalf("no event comes within %v", Patience)
 	}
 	return event, open
 }
@@ -133,7 +133,7 @@ func (s *Stream) Until(last func(StreamEvent) bool) []StreamEvent {
 				return seen
 			}
 		case <-timeout:
-			s.t.Fatalf("what is waited for did not come within %v; so far: %s", Patience,
+			s.t.Fatalf("the awaited event did not come within %v; so far: %s", Patience,
 				Describe(seen))
 		}
 	}

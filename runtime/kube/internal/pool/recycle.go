@@ -189,7 +189,7 @@ func (r *recycler) Reconcile(ctx context.Context,
 	now := time.Now()
 	if now.Sub(mark.At) > r.options.RecycleTimeout {
 		return r.fail(ctx, &pod, holder,
-			fmt.Sprintf("it was not ready again after %s", r.options.RecycleTimeout))
+			fmt.Sprintf("the pod was not ready again after %s", r.options.RecycleTimeout))
 	}
 	changed := 0
 	ids := used(&pod)

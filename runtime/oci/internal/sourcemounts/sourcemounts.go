@@ -60,10 +60,10 @@ type FixedOwnersError struct {
 
 // Error implements error.
 func (f *FixedOwnersError) Error() string {
-	kind := "its file system"
+	kind := "the file system"
 	var info unix.Statfs_t
 	if err := unix.Statfs(f.path, &info); err == nil {
-		kind = fmt.Sprintf("its file system (%#x in statfs)", info.Type)
+		kind = fmt.Sprintf("the file system (%#x in statfs)", info.Type)
 	}
 	return fmt.Sprintf("%s: %s, or how it is mounted, cannot show other owners in a user namespace: %v", f.path, kind, f.err)
 }
