@@ -2,7 +2,9 @@ package browser_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
+	"time"
 
 	"sandbox.internal/server/config"
 	"sandbox.internal/test/e2e/lives"
@@ -53,12 +55,28 @@ func TestConsoleActivity(t *testing.T) {
 	}
 	b.until(t, fmt.Sprintf("!%s && document.querySelector(%q).dataset.state === 'failed'",
 		shows(1, "running"), entry(1)))
+	b.run(t, `window.firstSeen = {};
+		new MutationObserver(() => {
+			for (const [name] of document.querySelector('.activity').innerText.matchAll(/command-\d+/g)) {
+				window.firstSeen[name] ??= Date.now();
+			}
+		}).observe(document.body, {subtree: true, childList: true, characterData: true});`)
+	var delays []time.Duration
+	for i := range 10 {
+		seen := fmt.Sprintf("window.firstSeen['command-%d']", i)
+		begun := time.Now()
+		box.Run(t, fmt.Sprintf("echo command-%d", i))
+		b.until(t, seen+" > 0")
+		delays = append(delays, time.UnixMilli(int64(evaluate[float64](t, b, seen))).Sub(begun))
+	}
+	slices.Sort(delays)
+	t.Logf("from a request to its entry in the page: median %v, longest %v", delays[5], delays[9])
 	b.unexpected(t)
 
 	b = console(t, s, s.URL, "watcher"+keySuffix)
-	b.visit(t, at, shows(2, failing))
-	b.click(t, entry(2)+" > button")
-	b.until(t, there(entry(2)+" .inside"))
+	b.visit(t, at, shows(12, failing))
+	b.click(t, entry(12)+" > button")
+	b.until(t, there(entry(12)+" .inside"))
 	if evaluate[bool](t, b, there(".activity .outputs")+" || "+says("said by a command\n")) {
 		t.Error("a viewer is shown what a command printed")
 	}

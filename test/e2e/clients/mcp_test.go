@@ -199,7 +199,7 @@ func testImages(t *testing.T, a *agent) {
 		map[string]any{"sandbox": id, "code": "1", "timeout_seconds": 60})
 	a.refused("was interrupted after 1s", "run_code", map[string]any{"sandbox": id,
 		"timeout_seconds": 1,
-		"code": "import time\nprint('waits')\ntime.sleep(60)"})
+		"code":            "import time\nprint('waits')\ntime.sleep(60)"})
 }
 
 // TestMCPOverStdio drives the tools as `sandbox mcp` serves them, on a service without /mcp.
