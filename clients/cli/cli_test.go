@@ -169,6 +169,35 @@ func TestDoctorAsksWhetherTheServiceIsReady(t *testing.T) {
 	}
 }
 
+// TestDoctorListsGPUs: those that the service has found, and in one line that there are none.
+func TestDoctorListsGPUs(t *testing.T) {
+	t.Parallel()
+	for gpus, want := range map[string]string{
+		`{"kind": "example.org/gpu", "devices": ["example.org/gpu=0", "example.org/gpu=1"]}`: "" +
+			"ok    gpus      2: example.org/gpu=0, example.org/gpu=1\n",
+		`{"kind": "example.org/gpu", "devices": []}`: "" +
+			"ok    gpus      none: no CDI specification of this machine has example.org/gpu\n",
+		`{"kind": "example.org/gpu", "devices": [], "problem": "broken.yaml"}`: "warn  gpus      broken.yaml\n",
+		`null`: "",
+	} {
+		service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/v1/version" {
+				w.Header().Set("Content-Type", "application/json")
+				fmt.Fprintf(w, `{"version": "1", "commit": "", "apiVersion": "v1",
+					"engine": {"name": "local", "version": "crun 1.14", "gpus": %s}}`, gpus)
+			}
+		}))
+		t.Cleanup(service.Close)
+		got := run(t.Context(), map[string]string{"SANDBOX_URL": service.URL}, "doctor")
+		lines := slices.DeleteFunc(slices.Collect(strings.Lines(got.stdout)), func(line string) bool {
+			return !strings.Contains(line, " gpus ")
+		})
+		if !strings.Contains(got.stdout, "crun 1.14") || strings.Join(lines, "") != want {
+			t.Errorf("%s: %q, of it %q, want %q", gpus, got.stdout, lines, want)
+		}
+	}
+}
+
 func TestWithoutService(t *testing.T) {
 	t.Parallel()
 	env := map[string]string{"SANDBOX_URL": "http://" + loopback.Refusing(t)}

@@ -68,7 +68,21 @@ func checkLocal(engine sandbox.Engine) []check {
 			"root in a sandbox is root of the machine, without the capabilities: " + *engine.HostUsers,
 			"docs/local.md says what user namespaces take"})
 	}
-	return checks
+	return append(checks, checkGPUs(engine.Gpus)...)
+}
+
+// checkGPUs lists the GPUs that sandboxes can have, of those that specifications of the machine offer.
+func checkGPUs(gpus *sandbox.EngineGPUs) []check {
+	const next = "generate a CDI specification, such as with nvidia-ctk cdi generate; docs/local.md, GPUs, has more"
+	switch {
+	case gpus == nil: // none are configured, or another role
+		return nil
+	case gpus.Problem != nil:
+		return []check{{"gpus", checkWarn, strings.Join(append(gpus.Devices, *gpus.Problem), ", "), next}}
+	case len(gpus.Devices) == 0:
+		return []check{{"gpus", checkOK, "none: no CDI specification of this machine has " + gpus.Kind, ""}}
+	}
+	return []check{{"gpus", checkOK, fmt.Sprintf("%d: %s", len(gpus.Devices), strings.Join(gpus.Devices, ", ")), ""}}
 }
 
 // checkEngines looks for what a service that does not answer could use.

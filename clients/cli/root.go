@@ -66,7 +66,7 @@ func newRoot(t *tool) *cobra.Command {
 	}
 	add(groupLife, runCommand(t), createCommand(t), listCommand(t), getCommand(t), pauseCommand(t),
 		resumeCommand(t), renewCommand(t), waitCommand(t), removeCommand(t))
-	add(groupInside, execCommand(t), shellCommand(t), codeCommand(t), copyCommand(t), filesCommand(t))
+	add(groupInside, execCommand(t), commandsCommand(t), shellCommand(t), codeCommand(t), copyCommand(t), filesCommand(t))
 	add(groupWatch, logsCommand(t), eventsCommand(t), activityCommand(t), statsCommand(t), topCommand(t))
 	add(groupNetwork, portCommand(t), urlCommand(t), networkCommand(t))
 	add(groupTool, loginCommand(t), contextCommand(t), doctorCommand(t), mcpCommand(t), benchCommand(t),

@@ -132,6 +132,25 @@ func (c Commands) Run(ctx context.Context, command string, o *RunOptions) (Resul
 	return result, err
 }
 
+// CommandListOptions choose commands. Nil means all of them.
+type CommandListOptions struct {
+	// Running chooses those that run, or those that have ended; nil means both.
+	Running *bool
+}
+
+// List returns the commands that run and the last that have ended, whoever started them, in the order
+// of their starts. The daemon bounds the list and shortens long command lines.
+func (c Commands) List(ctx context.Context, o *CommandListOptions) ([]CommandStatus, error) {
+	var params execd.ListCommandsParams
+	if o != nil {
+		params.Running = o.Running
+	}
+	var list []CommandStatus
+	err := c.box.client.call(ctx, repeatable, &list,
+		func(ctx context.Context) (*http.Response, error) { return c.box.daemon.ListCommands(ctx, &params) })
+	return list, err
+}
+
 // Start starts a command in the background. It goes on whatever becomes of ctx and of the client, except that one
 // whose ctx ends before Start returns is interrupted: the caller does not have its id. Of o,
 // Stdin, OnStdout, OnStderr and MaxOutput do not count.

@@ -54,6 +54,8 @@ type (
 	CreateDefaults = lifecycle.CreateDefaults
 	// Engine is what runs the sandboxes of a service on one machine.
 	Engine = lifecycle.Engine
+	// EngineGPUs are the GPUs of the machine that sandboxes can have.
+	EngineGPUs = lifecycle.EngineGPUs
 	// StoredImage is an image that the service's engine has.
 	StoredImage = lifecycle.StoredImage
 	// PrunedImages is what a removal of images has freed, and what it has left.

@@ -114,18 +114,18 @@ type Operation struct {
 
 // Prepare returns an operation that is not in the list before [Operation.Begin].
 func (l *Log) Prepare(kind Kind, by Caller) *Operation {
-	by.Key, _ = shorten(printable(by.Key), maxName)
-	by.Client, _ = shorten(printable(by.Client), maxName)
+	by.Key, _ = Shorten(printable(by.Key), maxName)
+	by.Client, _ = Shorten(printable(by.Client), maxName)
 	return &Operation{log: l, entry: Entry{Caller: by, Kind: kind, State: Running}}
 }
 
 // Begin puts the operation into the list. id is that of what runs, empty for none.
 func (o *Operation) Begin(id, text string) {
 	l := o.log
-	text, truncated := shorten(text, maxText)
+	text, truncated := Shorten(text, maxText)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	o.entry.Operation, _ = shorten(id, maxName)
+	o.entry.Operation, _ = Shorten(id, maxName)
 	o.entry.Text, o.entry.Truncated = text, truncated
 	o.entry.Started = l.clock()
 	if o.entry.State != Running { // it ended before it was known
@@ -153,7 +153,7 @@ func (o *Operation) End(result Result) {
 	o.entry.State, o.entry.Ended = Succeeded, l.clock()
 	if result.Failed {
 		o.entry.State = Failed
-		o.entry.Error, _ = shorten(result.Error, maxError)
+		o.entry.Error, _ = Shorten(result.Error, maxError)
 	}
 	if result.Exit != nil {
 		o.entry.Exit = new(*result.Exit)
@@ -219,8 +219,8 @@ func (l *Log) After(position int64) (entries []Entry, next int64, changed <-chan
 	return entries, l.last, l.changed
 }
 
-// shorten returns a copy of a text as UTF-8 of at most so many bytes, and whether that is not all.
-func shorten(text string, most int) (short string, cut bool) {
+// Shorten returns a copy of a text as UTF-8 of at most so many bytes, and whether that is not all.
+func Shorten(text string, most int) (short string, cut bool) {
 	if len(text) > most {
 		text, cut = text[:most], true
 		for i := 0; i < utf8.UTFMax && len(text) > 0; i++ { // a rune that was cut in two
@@ -232,7 +232,7 @@ func shorten(text string, most int) (short string, cut bool) {
 	}
 	// What is no UTF-8 becomes a character of three bytes.
 	if valid := strings.ToValidUTF8(text, "\ufffd"); len(valid) > most {
-		short, _ := shorten(valid, most)
+		short, _ := Shorten(valid, most)
 		return short, true
 	} else if valid != text {
 		return valid, cut

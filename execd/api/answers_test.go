@@ -29,6 +29,7 @@ var unprovoked = map[string]string{
 	"writeCommandStdin 503": "cut off together with its connection",
 	"getMetrics 503":        "cut off together with its connection",
 	"watchMetrics 503":      "cut off together with its connection",
+	"listCommands 503":      "cut off together with its connection",
 	"listPorts 503":         "cut off together with its connection",
 	"getActivity 500":       "works on memory",
 	"getActivity 503":       "cut off together with its connection",
@@ -83,6 +84,7 @@ var unprovoked = map[string]string{
 	"getCommandLogs 500":   "works on memory; a log that cannot be read breaks an answer that has begun",
 	"getCommandStatus 500": "works on memory",
 	"interruptCommand 500": "works on memory",
+	"listCommands 500":     "works on memory",
 
 	"writeCommandStdin 500": "every error of a pipe is the end of its command's input",
 	"streamCommand 500":     "works on memory; a log that cannot be read breaks an answer that has begun",
@@ -278,6 +280,7 @@ func invalidRequests(t *testing.T, d *daemon) []answer {
 			code: "INVALID_REQUEST_BODY", says: []string{"X-EXECD-CHALLENGE"}},
 
 		bad("interruptCommand", "missing id", "DELETE /command", "", "query parameter id", "required"),
+		bad("listCommands", "running", "GET /command?running=some", "", "query parameter running", "boolean"),
 		bad("getCommandLogs", "cursor", "GET /command/"+id+"/logs?cursor=-2", "", "query parameter cursor", "-1"),
 		bad("getCommandLogs", "cursor", "GET /command/"+id+"/logs?cursor=first", "", "query parameter cursor", "integer"),
 		lastEvent(id, "first"), lastEvent(id, "-1"), lastEvent(id, "1000"),

@@ -1,10 +1,12 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -100,6 +102,57 @@ func (h *handlers) GetCommandStatus(_ context.Context, request gen.GetCommandSta
 		return nil, err
 	}
 	return gen.GetCommandStatus200JSONResponse(toCommandStatus(c.Status())), nil
+}
+
+// The bounds of a list of commands.
+const (
+	maxListed        = 1000
+	maxListedText    = 1 << 20 // bytes of all texts together
+	maxListedContent = 1 << 10 // bytes of one command line
+)
+
+func (h *handlers) ListCommands(_ context.Context, request gen.ListCommandsRequestObject) (gen.ListCommandsResponseObject, error) {
+	all := h.commands.List()
+	var running, ended []command.Status
+	for _, c := range all {
+		if status := c.Status(); status.Running {
+			running = append(running, status)
+		} else {
+			ended = append(ended, status)
+		}
+	}
+	if only := request.Params.Running; only != nil {
+		if *only {
+			ended = nil
+		} else {
+			running = nil
+		}
+	}
+	list := make(gen.ListCommands200JSONResponse, 0, min(len(running)+len(ended), maxListed))
+	text := 0
+	for _, status := range slices.Backward(append(ended, running...)) {
+		item := toListedCommand(status)
+		text += len(item.Content) + len(status.Dir) + len(status.Error)
+		if len(list) == maxListed || text > maxListedText {
+			break
+		}
+		list = append(list, item)
+	}
+	slices.SortStableFunc(list, func(a, b gen.CommandStatus) int {
+		return cmp.Or(a.StartedAt.Compare(b.StartedAt), cmp.Compare(a.ID, b.ID))
+	})
+	return list, nil
+}
+
+// toListedCommand converts a status for a list, whose command lines are bounded.
+func toListedCommand(s command.Status) gen.CommandStatus {
+	content, cut := activity.Shorten(s.Content, maxListedContent)
+	s.Content = content
+	status := toCommandStatus(s)
+	if cut {
+		status.ContentTruncated = &cut
+	}
+	return status
 }
 
 func (h *handlers) GetCommandLogs(_ context.Context, request gen.GetCommandLogsRequestObject) (gen.GetCommandLogsResponseObject, error) {
@@ -209,6 +262,12 @@ func toCommandStatus(s command.Status) gen.CommandStatus {
 	}
 	if s.Input != nil {
 		status.Stdin = new(toCommandStdin(*s.Input))
+	}
+	if s.PID != 0 {
+		status.Pid = &s.PID
+	}
+	if s.Dir != "" {
+		status.Cwd = &s.Dir
 	}
 	return status
 }

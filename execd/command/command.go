@@ -39,6 +39,7 @@ type Spec struct {
 type Command struct {
 	id        string
 	content   string
+	dir       string // where it was started
 	timeout   time.Duration
 	startedAt time.Time
 	log       eventlog.Log
@@ -58,6 +59,8 @@ type Command struct {
 type Status struct {
 	ID         string
 	Content    string
+	Dir        string // where it was started
+	PID        int    // of its process; 0 when it has ended
 	Running    bool
 	ExitCode   *int   // nil while it runs and after a timeout
 	Error      string // why it failed; empty when it did not
@@ -84,13 +87,15 @@ func (c *Command) Done() <-chan struct{} {
 
 // Status returns what is known of the command now.
 func (c *Command) Status() Status {
-	status := Status{ID: c.id, Content: c.content, Running: true, StartedAt: c.startedAt}
+	status := Status{ID: c.id, Content: c.content, Dir: c.dir, Running: true, StartedAt: c.startedAt}
 	c.mu.Lock()
 	if c.ended {
 		status.Running = false
 		status.ExitCode = c.exit.Code
 		status.Error = c.exit.Reason
 		status.FinishedAt = c.exit.At
+	} else if r := c.run.Load(); r != nil {
+		status.PID = r.pid
 	}
 	c.mu.Unlock()
 	if c.input != nil {
@@ -121,10 +126,12 @@ func (m *Manager) start(spec Spec) (*Command, error) {
 		return nil, err
 	}
 	id := uuid.NewString()
-	kept := id + spec.content()
+	content := spec.content()
+	kept := id + content + prepared.Dir
 	c := &Command{
 		id:        kept[:len(id)],
-		content:   kept[len(id):],
+		content:   kept[len(id) : len(id)+len(content)],
+		dir:       kept[len(id)+len(content):],
 		timeout:   spec.Timeout,
 		startedAt: m.options.Clock(),
 		clock:     m.options.Clock,

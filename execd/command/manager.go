@@ -6,9 +6,11 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -118,6 +120,15 @@ func (m *Manager) Get(id string) (*Command, error) {
 		return c, nil
 	}
 	return nil, fmt.Errorf("%w: %q", ErrNotFound, id)
+}
+
+// List returns the commands that run and those that have ended and are kept, in the order of their starts.
+func (m *Manager) List() []*Command {
+	all := m.commands.All()
+	slices.SortFunc(all, func(a, b *Command) int {
+		return cmp.Or(a.startedAt.Compare(b.startedAt), cmp.Compare(a.id, b.id))
+	})
+	return all
 }
 
 // Interrupt ends a command: SIGTERM to its process group, and SIGKILL 2 s later. Interrupting a

@@ -386,6 +386,9 @@ type CommandAccepted struct {
 // Example: 0b9a6c1e
 type CommandID = string
 
+// CommandList Several commands.
+type CommandList = []CommandStatus
+
 // CommandRequest A shell command. Unknown fields are refused.
 type CommandRequest struct {
 	// Args The arguments of `command`, which is a program then: no shell reads either. It is a
@@ -443,6 +446,16 @@ type CommandStatus struct {
 	// Example: make build
 	Content string `json:"content"`
 
+	// ContentTruncated Whether the end of `content` is left out; absent when it is not.
+	//
+	// Example: true
+	ContentTruncated *bool `json:"content_truncated,omitempty"`
+
+	// Cwd The directory in which the command was started.
+	//
+	// Example: /workspace
+	Cwd *string `json:"cwd,omitempty"`
+
 	// Error Why the command failed, with a stream that ends with `error`; absent when it did not.
 	//
 	// Example: the command ended with exit code 2
@@ -462,6 +475,12 @@ type CommandStatus struct {
 	//
 	// Example: 0b9a6c1e
 	ID CommandID `json:"id"`
+
+	// Pid The number of the command's process, as the sandbox sees it, which is that of its
+	// process group; absent when it has ended.
+	//
+	// Example: 42
+	Pid *int `json:"pid,omitempty"`
 
 	// Running Whether the command still runs.
 	//
@@ -1362,6 +1381,12 @@ type StreamExecutionParams struct {
 type InterruptCommandParams struct {
 	// ID The id of the command.
 	ID CommandID `form:"id" json:"id"`
+}
+
+// ListCommandsParams defines parameters for ListCommands.
+type ListCommandsParams struct {
+	// Running Which commands to list; without it all of them.
+	Running *bool `form:"running,omitempty" json:"running,omitempty"`
 }
 
 // RunCommandParams defines parameters for RunCommand.

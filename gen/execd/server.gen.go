@@ -54,6 +54,9 @@ type ServerInterface interface {
 	// InterruptCommand Interrupt a running command
 	// (DELETE /command)
 	InterruptCommand(ctx echo.Context, params InterruptCommandParams) error
+	// ListCommands List the commands that run and the last that have ended
+	// (GET /command)
+	ListCommands(ctx echo.Context, params ListCommandsParams) error
 	// RunCommand Run a shell command
 	// (POST /command)
 	RunCommand(ctx echo.Context, params RunCommandParams) error
@@ -467,6 +470,24 @@ func (w *ServerInterfaceWrapper) InterruptCommand(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.InterruptCommand(ctx, params)
+	return err
+}
+
+// ListCommands converts echo context to params.
+func (w *ServerInterfaceWrapper) ListCommands(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListCommandsParams
+	// ------------- Optional query parameter "running" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "running", ctx.QueryParams(), &params.Running, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter running: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListCommands(ctx, params)
 	return err
 }
 
@@ -1111,6 +1132,7 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/code/contexts/:context_id", wrapper.GetContext, options.OperationMiddlewares["getContext"]...)
 	router.GET(options.BaseURL+"/code/executions/:id/stream", wrapper.StreamExecution, options.OperationMiddlewares["streamExecution"]...)
 	router.DELETE(options.BaseURL+"/command", wrapper.InterruptCommand, options.OperationMiddlewares["interruptCommand"]...)
+	router.GET(options.BaseURL+"/command", wrapper.ListCommands, options.OperationMiddlewares["listCommands"]...)
 	router.POST(options.BaseURL+"/command", wrapper.RunCommand, options.OperationMiddlewares["runCommand"]...)
 	router.GET(options.BaseURL+"/command/status/:id", wrapper.GetCommandStatus, options.OperationMiddlewares["getCommandStatus"]...)
 	router.GET(options.BaseURL+"/command/:id/logs", wrapper.GetCommandLogs, options.OperationMiddlewares["getCommandLogs"]...)
@@ -2422,6 +2444,84 @@ func (response InterruptCommand500JSONResponse) VisitInterruptCommandResponse(w 
 type InterruptCommand503JSONResponse struct{ UnavailableJSONResponse }
 
 func (response InterruptCommand503JSONResponse) VisitInterruptCommandResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListCommandsRequestObject struct {
+	Params ListCommandsParams
+}
+
+type ListCommandsResponseObject interface {
+	VisitListCommandsResponse(w http.ResponseWriter) error
+}
+
+type ListCommands200JSONResponse CommandList
+
+func (response ListCommands200JSONResponse) VisitListCommandsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListCommands400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response ListCommands400JSONResponse) VisitListCommandsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListCommands401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response ListCommands401JSONResponse) VisitListCommandsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListCommands500JSONResponse struct{ RuntimeErrorJSONResponse }
+
+func (response ListCommands500JSONResponse) VisitListCommandsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListCommands503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response ListCommands503JSONResponse) VisitListCommandsResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response); err != nil {
@@ -5659,6 +5759,9 @@ type StrictServerInterface interface {
 	// InterruptCommand Interrupt a running command
 	// (DELETE /command)
 	InterruptCommand(ctx context.Context, request InterruptCommandRequestObject) (InterruptCommandResponseObject, error)
+	// ListCommands List the commands that run and the last that have ended
+	// (GET /command)
+	ListCommands(ctx context.Context, request ListCommandsRequestObject) (ListCommandsResponseObject, error)
 	// RunCommand Run a shell command
 	// (POST /command)
 	RunCommand(ctx context.Context, request RunCommandRequestObject) (RunCommandResponseObject, error)
@@ -6121,6 +6224,31 @@ func (sh *strictHandler) InterruptCommand(ctx echo.Context, params InterruptComm
 		return err
 	} else if validResponse, ok := response.(InterruptCommandResponseObject); ok {
 		return validResponse.VisitInterruptCommandResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// ListCommands operation middleware
+func (sh *strictHandler) ListCommands(ctx echo.Context, params ListCommandsParams) error {
+	var request ListCommandsRequestObject
+
+	request.Params = params
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.ListCommands(ctx.Request().Context(), request.(ListCommandsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListCommands")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(ListCommandsResponseObject); ok {
+		return validResponse.VisitListCommandsResponse(ctx.Response())
 	} else if response != nil {
 		return fmt.Errorf("unexpected response type: %T", response)
 	}

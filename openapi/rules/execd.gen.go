@@ -69,6 +69,9 @@ var execd = Contract{KeyHeader: "X-EXECD-ACCESS-TOKEN", Operations: []*Operation
 	{ID: "interruptCommand", Parameters: []*Parameter{
 		{Name: "id", In: "query", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
 	}},
+	{ID: "listCommands", Parameters: []*Parameter{
+		{Name: "running", In: "query", Schema: &Schema{Type: "boolean"}},
+	}},
 	{ID: "runCommand", Streams: true, Parameters: []*Parameter{
 		{Name: "Idempotency-Key", In: "header", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 255}},
 		{Name: "Idempotency-Age", In: "header", Schema: &Schema{Type: "integer", Format: "int64", Minimum: Bound{Set: true}, Maximum: Bound{Set: true, Value: 8.64e+07}}},

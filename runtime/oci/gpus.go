@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/bundle"
@@ -20,6 +21,11 @@ type gpus struct {
 	devices    *cdi.Devices // nil without a kind
 	containers *containers.Registry
 	mu         sync.Mutex // held from the choice until the records have it
+
+	// What list found last, and when; guarded by mu.
+	names      []string
+	unreadable error
+	listed     time.Time
 }
 
 func openGPUs(kind string, folders []string, all *containers.Registry) (*gpus, error) {
@@ -58,6 +64,24 @@ func (g *gpus) take(count int, record func(names []string) error) error {
 		return fmt.Errorf("%w: GPUs: %d are asked for, and %d of %d are free", engine.ErrInvalid, wanted, len(free), len(names))
 	}
 	return record(free[:wanted])
+}
+
+// listedFor is how long a list of the machine's GPUs is given again: reading the specifications of a large machine takes milliseconds,
+// and clients ask before each create.
+const listedFor = 5 * time.Second
+
+// list returns the kind and the names of the machine's GPUs, at most listedFor old.
+func (g *gpus) list() (kind string, names []string, err error) {
+	if g.devices == nil {
+		return "", nil, nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.listed.IsZero() || time.Since(g.listed) > listedFor {
+		g.names, g.unreadable = g.devices.List()
+		g.listed = time.Now()
+	}
+	return g.kind, g.names, g.unreadable
 }
 
 // taken are the names of those that containers have.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -145,6 +146,31 @@ func TestGPUsBelongToOneContainer(t *testing.T) {
 	}
 	must(all)
 	removeAll(t, e)
+}
+
+// TestListOfGPUs: those of the specifications, once each, and why one cannot be read.
+func TestListOfGPUs(t *testing.T) {
+	s := gpuSite(t, oci.UserNamespacesAuto)
+	e := s.mustOpen(t)
+	kind, names, err := e.GPUs()
+	if want := []string{"example.org/gpu=0", "example.org/gpu=1"}; err != nil || kind != s.GPUKind || !slices.Equal(names, want) {
+		t.Errorf("the GPUs are %s %q, %v, want %q", kind, names, err, want)
+	}
+	closeEngine(t, e)
+	if err := os.WriteFile(filepath.Join(s.CDIFolder, "broken.yaml"), []byte("cdiVersion: 7"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	e = s.mustOpen(t)
+	if _, names, err := e.GPUs(); len(names) != 2 || err == nil || !strings.Contains(err.Error(), "broken.yaml") {
+		t.Errorf("with a broken specification: %q, %v", names, err)
+	}
+	closeEngine(t, e)
+	s.GPUKind = ""
+	e = s.mustOpen(t)
+	if kind, names, err := e.GPUs(); kind != "" || len(names) != 0 || err != nil {
+		t.Errorf("without a kind: %q %q, %v", kind, names, err)
+	}
+	closeEngine(t, e)
 }
 
 // TestNoGPUs: where the machine has no specification, and where GPUs are switched off, the error says so.

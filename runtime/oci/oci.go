@@ -298,6 +298,10 @@ func (e *Engine) Problem() string { return e.network.Problem() }
 // HostUsers says why the users of containers are the host's, when those of the default runtime are; "" when they are not.
 func (e *Engine) HostUsers() string { return e.users.hostUsers(e.runtimes.standard) }
 
+// GPUs returns the kind of the GPUs that containers can have, "" for none, and the names of those of the machine, free or not. The error,
+// of a CDI specification that cannot be read, comes with the names of the others.
+func (e *Engine) GPUs() (kind string, names []string, err error) { return e.launcher.gpus.list() }
+
 // Close implements [engine.Engine]. Containers and the keeper go on; without a container, the keeper ends and nothing is left at the kernel.
 func (e *Engine) Close() error {
 	e.background.Close() // nothing begins in the background any more

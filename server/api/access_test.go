@@ -349,6 +349,9 @@ func TestEngine(t *testing.T) {
 		Keys:    keys.Fixed(allKeys()...),
 		Engine: &api.Engine{
 			Name: "local", Version: "crun 1.14", Problem: func() string { return problem }, HostUsers: func() string { return problem },
+			GPUs: func() (string, []string, error) {
+				return "example.org/gpu", []string{"example.org/gpu=0"}, errors.New(problem)
+			},
 		},
 	})
 	for secret, want := range map[string]*string{adminSecret: new(problem), aliceSecret: nil, viewerSecret: nil} {
@@ -359,6 +362,13 @@ func TestEngine(t *testing.T) {
 		got := version.JSON200.Engine
 		if got.Name != "local" || got.Version != "crun 1.14" || !reflect.DeepEqual(got.Problem, want) || !reflect.DeepEqual(got.HostUsers, want) {
 			t.Errorf("%s: %s, want the problem %v", secret, version.Body, want)
+		}
+		var gpus *gen.EngineGPUs
+		if want != nil {
+			gpus = &gen.EngineGPUs{Kind: "example.org/gpu", Devices: []string{"example.org/gpu=0"}, Problem: want}
+		}
+		if !reflect.DeepEqual(got.Gpus, gpus) {
+			t.Errorf("%s: the GPUs are %+v, want %+v", secret, got.Gpus, gpus)
 		}
 	}
 }

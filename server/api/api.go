@@ -37,6 +37,9 @@ type Engine struct {
 	// HostUsers returns why users in sandboxes are those of the machine; "" when they are others. Nil when
 	// the engine cannot say.
 	HostUsers func() string
+	// GPUs returns the kind of the GPUs that sandboxes can have, the names of those of the machine, and
+	// an error with those that could be read. Nil when the engine has none to give.
+	GPUs func() (kind string, names []string, err error)
 }
 
 // Defaults are what clients are to ask for where their users say nothing. The limits are those of the API key.

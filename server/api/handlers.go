@@ -64,6 +64,20 @@ func (h *handlers) describeEngine(principal lifecycle.Principal) *gen.Engine {
 	if h.engine.HostUsers != nil && principal.CanAdminister() == nil {
 		described.HostUsers = new(h.engine.HostUsers())
 	}
+	if h.engine.GPUs != nil && principal.CanAdminister() == nil {
+		described.Gpus = describeGPUs(h.engine.GPUs())
+	}
+	return described
+}
+
+// maxGPUs is how many GPUs of the machine are named.
+const maxGPUs = 256
+
+func describeGPUs(kind string, names []string, err error) *gen.EngineGPUs {
+	described := &gen.EngineGPUs{Kind: kind, Devices: append([]string{}, names[:min(len(names), maxGPUs)]...)}
+	if err != nil {
+		described.Problem = new(err.Error())
+	}
 	return described
 }
 

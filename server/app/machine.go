@@ -87,6 +87,11 @@ func (a *App) prepareMachine(cfg config.Config, measured *metrics.Metrics) (star
 	}, nil
 }
 
+// gpuLister is an engine that knows the GPUs of its machine.
+type gpuLister interface {
+	GPUs() (kind string, names []string, err error)
+}
+
 // describe returns what GET /v1/version says about the engine; nil on a cluster.
 func (m *machine) describe() *api.Engine {
 	if m.engine == nil {
@@ -98,6 +103,11 @@ func (m *machine) describe() *api.Engine {
 	}
 	if checked, ok := m.engine.(interface{ HostUsers() string }); ok {
 		described.HostUsers = checked.HostUsers
+	}
+	if listed, ok := m.engine.(gpuLister); ok {
+		if kind, _, _ := listed.GPUs(); kind != "" {
+			described.GPUs = listed.GPUs
+		}
 	}
 	return described
 }

@@ -492,6 +492,10 @@ type Endpoint struct {
 
 // Engine What runs the sandboxes of a service on one machine. A service on Kubernetes has none.
 type Engine struct {
+	// Gpus The GPUs of the machine that `resourceLimits.gpu` counts, free or not. Absent for other roles than `admin`, and
+	// where sandboxes can have none.
+	Gpus *EngineGPUs `json:"gpus,omitempty"`
+
 	// HostUsers Why users in sandboxes, root among them, are those of the machine; empty when they are others, by user
 	// namespaces. Absent for other roles than `admin`, and from engines that do not say.
 	//
@@ -515,6 +519,25 @@ type Engine struct {
 	//
 	// Example: crun 1.14
 	Version string `json:"version"`
+}
+
+// EngineGPUs The GPUs of the machine that `resourceLimits.gpu` counts, free or not. Absent for other roles than `admin`, and
+// where sandboxes can have none.
+type EngineGPUs struct {
+	// Devices The full names; empty when no specification of the machine has such a device.
+	//
+	// Example: ["nvidia.com/gpu=0"]
+	Devices []string `json:"devices"`
+
+	// Kind The kind of the devices, as specifications of the Container Device Interface name it.
+	//
+	// Example: nvidia.com/gpu
+	Kind string `json:"kind"`
+
+	// Problem Why a specification of the machine cannot be read; absent when all can be.
+	//
+	// Example: failed to parse CDI Spec /etc/cdi/nvidia.yaml
+	Problem *string `json:"problem,omitempty"`
 }
 
 // Entrypoint The entry process as `[executable, arg1, ...]`. It replaces the image's own entrypoint and

@@ -128,10 +128,14 @@ class AsyncInside(AsyncCase):
             break
         logs = await background.logs()
         self.assertEqual((logs.text, logs.cursor), ("one\n", 0))
+        listed = await commands.list(running=True)
+        self.assertEqual([(c.id, c.cwd) for c in listed if c.id == background.id], [(background.id, "/")])
         await commands.run("touch /tmp/go")
         self.assertEqual((await connected.wait()).stdout, "one\ntwo\n")
         self.assertEqual((await background.wait()).exit_code, 0)
         self.assertEqual((await background.logs(logs.cursor)).text, "two\n")
+        self.assertNotIn(background.id, [c.id for c in await commands.list(running=True)])
+        self.assertIn(background.id, [c.id for c in await commands.list()])
         with self.assertRaises(NotFoundError):
             await commands.connect("no-such-command")
 

@@ -129,10 +129,14 @@ class Inside(Case):
             break
         logs = background.logs()
         self.assertEqual((logs.text, logs.cursor), ("one\n", 0))
+        listed = commands.list(running=True)
+        self.assertEqual([(c.id, c.cwd) for c in listed if c.id == background.id], [(background.id, "/")])
         commands.run("touch /tmp/go")
         self.assertEqual((connected.wait()).stdout, "one\ntwo\n")
         self.assertEqual((background.wait()).exit_code, 0)
         self.assertEqual((background.logs(logs.cursor)).text, "two\n")
+        self.assertNotIn(background.id, [c.id for c in commands.list(running=True)])
+        self.assertIn(background.id, [c.id for c in commands.list()])
         with self.assertRaises(NotFoundError):
             commands.connect("no-such-command")
 

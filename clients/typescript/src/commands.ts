@@ -167,6 +167,15 @@ export class Commands {
     return new Command(this.inside, id);
   }
 
+  /**
+   * The commands that run and the last that have ended, whoever started them, in the order of their
+   * starts; `running` chooses one of the two. The daemon bounds the list and shortens long command lines.
+   */
+  list(options: { running?: boolean } & CallOptions = {}): Promise<CommandStatus[]> {
+    const { running, ...call } = options;
+    return this.inside.api.json("get", "/command", { query: running === undefined ? {} : { running } }, call);
+  }
+
   /** A command that was started before, here or by another client; `not_found` when there is none. */
   async connect(id: string, options: CallOptions = {}): Promise<Command> {
     const { stdin } = await new Command(this.inside, id).status(options);

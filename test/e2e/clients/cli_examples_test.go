@@ -37,6 +37,7 @@ var examples = []struct {
 	{command: "wait"},
 	{command: "run"},
 	{command: "exec"},
+	{command: "commands"},
 	{command: "shell", typed: "exit\r"},
 	{command: "code"},
 	{command: "cp"},

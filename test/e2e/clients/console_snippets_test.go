@@ -44,10 +44,11 @@ console.log(JSON.stringify(Object.fromEntries(names.map((page) => [page, of(page
 		lives.Write(t, filepath.Join(typescript, "examples"), page+".console.ts", code["typescript"])
 	}
 	lives.Tool(t, typescript, nil, "node_modules/.bin/tsc", "-p", "test")
-	for page, prints := range map[string]string{
-		"list": id, "images": baseImage, "keys": "admin", "summary": "Running", "terminal": "bin",
-		"files": "root:", "logs": "printed", "ports": "http", "new": "-",
+	for _, ran := range []struct{ page, prints string }{
+		{"list", id}, {"images", baseImage}, {"keys", "admin"}, {"summary", "Running"}, {"terminal", "bin"},
+		{"activity", "ls -l /"}, {"files", "root:"}, {"logs", "printed"}, {"ports", "http"}, {"new", "-"},
 	} {
+		page, prints := ran.page, ran.prints
 		lives.Write(t, client, "main.py", snippets[page]["python"])
 		got := map[string]string{
 			"curl":   lives.Tool(t, t.TempDir(), environment, "sh", "-c", snippets[page]["curl"]),

@@ -94,9 +94,22 @@ func testBackground(t *testing.T, box *sandbox.Sandbox) {
 	if status.Content == "" {
 		t.Errorf("%+v", status)
 	}
+	listed := func(o *sandbox.CommandListOptions) bool {
+		list, err := box.Commands.List(ctx, o)
+		check(t, err)
+		return slices.ContainsFunc(list, func(s sandbox.CommandStatus) bool {
+			return s.ID == command.ID && s.Content == status.Content && s.Cwd != nil
+		})
+	}
+	if !listed(nil) || !listed(&sandbox.CommandListOptions{Running: new(true)}) {
+		t.Error("a command that runs is not in the lists")
+	}
 	_ = command.Interrupt(ctx)
 	_, err = command.Wait(ctx, nil)
 	check(t, err)
+	if !listed(nil) || listed(&sandbox.CommandListOptions{Running: new(true)}) {
+		t.Error("a command that has ended is not only in the list of those")
+	}
 
 	counted, err := box.Commands.Start(ctx, "seq 3; echo four >&2", nil)
 	check(t, err)

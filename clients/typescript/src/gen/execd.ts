@@ -221,7 +221,13 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get?: never;
+        /**
+         * List the commands that run and the last that have ended
+         * @description At most 1000 commands with 1 MiB of text: those that have ended are left out first,
+         *     the oldest of them before the others. Of each command line at most 1 KiB is
+         *     returned; `GET /command/status/{id}` has all of it.
+         */
+        get: operations["listCommands"];
         put?: never;
         /**
          * Run a shell command
@@ -1111,7 +1117,25 @@ export interface components {
              */
             finished_at: string | null;
             stdin?: components["schemas"]["CommandStdin"];
+            /**
+             * @description The number of the command's process, as the sandbox sees it, which is that of its
+             *     process group; absent when it has ended.
+             * @example 42
+             */
+            pid?: number;
+            /**
+             * @description The directory in which the command was started.
+             * @example /workspace
+             */
+            cwd?: string;
+            /**
+             * @description Whether the end of `content` is left out; absent when it is not.
+             * @example true
+             */
+            content_truncated?: boolean;
         };
+        /** @description Several commands. */
+        CommandList: components["schemas"]["CommandStatus"][];
         /**
          * @description A language whose kernel the sandbox's image has: `python`, `java`, `javascript`,
          *     `typescript`, `go` or `bash`. Letter case does not matter. To start a cell or a
@@ -2330,6 +2354,33 @@ export interface operations {
             400: components["responses"]["BadRequest"];
             401: components["responses"]["Unauthorized"];
             404: components["responses"]["NotFound"];
+            500: components["responses"]["RuntimeError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    listCommands: {
+        parameters: {
+            query?: {
+                /** @description Which commands to list; without it all of them. */
+                running?: boolean;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The commands, in the order in which they were started. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CommandList"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
             500: components["responses"]["RuntimeError"];
             503: components["responses"]["Unavailable"];
         };

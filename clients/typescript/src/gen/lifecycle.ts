@@ -864,6 +864,30 @@ export interface components {
              * @example local.user_namespaces is off
              */
             hostUsers?: string;
+            gpus?: components["schemas"]["EngineGPUs"];
+        };
+        /**
+         * @description The GPUs of the machine that `resourceLimits.gpu` counts, free or not. Absent for other roles than `admin`, and
+         *     where sandboxes can have none.
+         */
+        EngineGPUs: {
+            /**
+             * @description The kind of the devices, as specifications of the Container Device Interface name it.
+             * @example nvidia.com/gpu
+             */
+            kind: string;
+            /**
+             * @description The full names; empty when no specification of the machine has such a device.
+             * @example [
+             *       "nvidia.com/gpu=0"
+             *     ]
+             */
+            devices: string[];
+            /**
+             * @description Why a specification of the machine cannot be read; absent when all can be.
+             * @example failed to parse CDI Spec /etc/cdi/nvidia.yaml
+             */
+            problem?: string;
         };
         /** @description How busy the host is. */
         HostLoad: {

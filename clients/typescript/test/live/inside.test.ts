@@ -61,7 +61,11 @@ test("a background command: events, status, logs, connect, interrupt", async () 
   assert.deepEqual(await again.logs({ cursor: 0 }), { text: "two\n", cursor: 1, dropped: 0 });
   await assert.rejects(sandbox.commands.connect("none"), (error) => isKind(error, "not_found"));
 
-  const endless = await sandbox.commands.start("sleep 1000");
+  const endless = await sandbox.commands.start("sleep 1000", { cwd: "/tmp" });
+  const [running] = await sandbox.commands.list({ running: true });
+  assert.deepEqual([running?.id, running?.content, running?.cwd], [endless.id, "sleep 1000", "/tmp"]);
+  const ended = await sandbox.commands.list({ running: false });
+  assert.equal(ended.find(({ id }) => id === command.id)?.exit_code, 3);
   await endless.interrupt();
   assert.equal((await endless.wait()).exitCode, 143);
   assert.equal((await endless.status()).running, false);

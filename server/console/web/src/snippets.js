@@ -89,6 +89,13 @@ const pages = {
     python: 'print(sandbox.state, sandbox.info.expires_at)',
     typescript: 'console.log(sandbox.info.status.state, sandbox.info.expiresAt);',
   }),
+  activity: inside({
+    curl: (at) => curl('GET', `${at}/activity`),
+    go: 'entries, err := box.Activity(ctx) // box.WatchActivity goes on with what is done\ncheck(err)\nfor _, entry := range entries {\n\tfmt.Println(entry.Started, entry.Key, entry.Client, entry.State, entry.Text)\n}',
+    python: 'for entry in sandbox.activity():  # watch_activity goes on with what is done\n    print(entry.started, entry.key, entry.client, entry.state, entry.text)',
+    typescript: '// watchActivity goes on with what is done.\n'
+      + 'for (const { started, key, client, state, text } of await sandbox.activity()) console.log(started, key, client, state, text);',
+  }),
   terminal: inside({
     curl: (at) => curl('POST', `${daemon(at)}/command`, { command: 'ls -l /' }, ' -N'),
     go: 'result, err := box.Commands.Run(ctx, "ls -l /", nil)\ncheck(err)\nfmt.Print(result.Stdout)',

@@ -186,6 +186,10 @@ class CommandStatus:
 
     content: str
     """The command as it was sent."""
+    content_truncated: bool | None = None
+    """Whether the end of `content` is left out; absent when it is not."""
+    cwd: str | None = None
+    """The directory in which the command was started."""
     error: str | None = None
     """Why the command failed, with a stream that ends with `error`; absent when it did not."""
     exit_code: int | None
@@ -194,6 +198,10 @@ class CommandStatus:
     """When the command ended, RFC 3339; null while it runs."""
     id: str
     """The id of a command, as its `init` event or the background answer gave it."""
+    pid: int | None = None
+    """The number of the command's process, as the sandbox sees it, which is that of its
+    process group; absent when it has ended.
+    """
     running: bool
     """Whether the command still runs."""
     started_at: datetime
@@ -942,6 +950,26 @@ def kill_terminal(
         method="DELETE",
         path=fill("/pty/{}", id),
         answer=type(None),
+    )
+
+
+def list_commands(
+    *,
+    running: bool | None = None,
+) -> Call[list[CommandStatus]]:
+    """List the commands that run and the last that have ended.
+
+    At most 1000 commands with 1 MiB of text: those that have ended are left out first,
+    the oldest of them before the others. Of each command line at most 1 KiB is
+    returned; `GET /command/status/{id}` has all of it.
+    """
+    return Call(
+        method="GET",
+        path="/command",
+        query=(
+            ("running", running),
+        ),
+        answer=list[CommandStatus],
     )
 
 

@@ -295,6 +295,10 @@ class Engine:
         "host_users": "hostUsers",
     }
 
+    gpus: EngineGPUs | None = None
+    """The GPUs of the machine that `resourceLimits.gpu` counts, free or not. Absent for other roles than `admin`, and
+    where sandboxes can have none.
+    """
     host_users: str | None = None
     """Why users in sandboxes, root among them, are those of the machine; empty when they are others, by user
     namespaces. Absent for other roles than `admin`, and from engines that do not say.
@@ -307,6 +311,20 @@ class Engine:
     """
     version: str
     """The version that was found at the start of the service, of `local` that of the OCI runtime."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineGPUs:
+    """The GPUs of the machine that `resourceLimits.gpu` counts, free or not. Absent for other roles than `admin`, and
+    where sandboxes can have none.
+    """
+
+    devices: Sequence[str]
+    """The full names; empty when no specification of the machine has such a device."""
+    kind: str
+    """The kind of the devices, as specifications of the Container Device Interface name it."""
+    problem: str | None = None
+    """Why a specification of the machine cannot be read; absent when all can be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

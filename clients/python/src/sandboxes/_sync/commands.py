@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Mapping, NamedTuple
+from typing import Mapping, NamedTuple, TypeAlias
 
 from .._errors import ProtocolError
 from .._gen import execd
@@ -17,6 +17,9 @@ from .daemon import Daemon
 from .files import Data
 from .http import MAX_ANSWER, Response
 from .stdin import Stdin
+
+# A class with a method list has no other name for the type.
+CommandList: TypeAlias = list[CommandStatus]
 
 
 class CommandLogs(NamedTuple):
@@ -148,6 +151,13 @@ class Commands:
             response.close()
             raise ProtocolError("the answer has no X-Command-ID")
         return Command(self._daemon, id, response, on_stdout, on_stderr)
+
+    def list(self, *, running: bool | None = None) -> CommandList:
+        """The commands that run and the last that have ended, whoever started them, in the order of their starts.
+
+        `running` chooses one of the two. The daemon bounds the list and shortens long command lines.
+        """
+        return self._daemon.call(execd.list_commands(running=running))
 
     def connect(self, id: str, *, on_stdout: OnText | None = None, on_stderr: OnText | None = None) -> Command:
         """A command that runs or has ended, with its output from the beginning."""

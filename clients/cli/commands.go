@@ -1,0 +1,85 @@
+package cli
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	sandbox "sandbox.internal/clients/go"
+)
+
+func commandsCommand(t *tool) *cobra.Command {
+	var all bool
+	command := &cobra.Command{
+		Use:   "commands [flags] SANDBOX",
+		Short: "List the commands that run in a sandbox",
+		Long: "List the commands that run in a sandbox, whichever client started them, and\n" +
+			"with --all the last that have ended. Programs of terminals, and those that the\n" +
+			"sandbox's own program started, are not among them.",
+		Example:           "  sandbox commands box\n  sandbox commands --all -o wide box",
+		Args:              arguments(1, 1, "a SANDBOX"),
+		ValidArgsFunction: t.completeNames(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			box, err := t.find(c.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			options := &sandbox.CommandListOptions{}
+			if !all {
+				options.Running = new(true)
+			}
+			list, err := box.Commands.List(c.Context(), options)
+			if err != nil {
+				return err
+			}
+			return showAll(t, commandsView, list)
+		},
+	}
+	command.Flags().BoolVarP(&all, "all", "a", false, "with those that have ended")
+	t.registerOutput(command, "ids")
+	return command
+}
+
+var commandsView = view[sandbox.CommandStatus]{
+	id: func(c sandbox.CommandStatus) string { return c.ID },
+	columns: []column[sandbox.CommandStatus]{
+		{title: "ID", least: 8, value: func(c sandbox.CommandStatus) string { return c.ID }},
+		{title: "PID", value: func(c sandbox.CommandStatus) string {
+			if c.Pid == nil {
+				return "-"
+			}
+			return strconv.Itoa(*c.Pid)
+		}},
+		{title: "STARTED", value: func(c sandbox.CommandStatus) string {
+			return c.StartedAt.Local().Format(time.TimeOnly)
+		}},
+		{title: "STATE", value: describeCommand},
+		{title: "COMMAND", least: 10, value: func(c sandbox.CommandStatus) string {
+			text := strings.TrimSpace(c.Content)
+			if c.ContentTruncated != nil && *c.ContentTruncated {
+				text += "…"
+			}
+			return text
+		}},
+		{title: "DIRECTORY", wide: true, value: func(c sandbox.CommandStatus) string {
+			if c.Cwd == nil {
+				return ""
+			}
+			return *c.Cwd
+		}},
+	},
+}
+
+// describeCommand is how a command is doing: that it runs, or its exit code and how long it took.
+func describeCommand(c sandbox.CommandStatus) string {
+	switch {
+	case c.Running || c.FinishedAt == nil:
+		return "running"
+	case c.ExitCode == nil:
+		return "timeout " + duration(c.FinishedAt.Sub(c.StartedAt))
+	}
+	return fmt.Sprintf("exit %d %s", *c.ExitCode, duration(c.FinishedAt.Sub(c.StartedAt)))
+}
