@@ -118,7 +118,7 @@ func (c *confined) reach(ctx context.Context, number uint32) error {
 	return trip(conn, []byte{1})
 }
 
-// launch starts the sidecar and returns when its wall stands.
+// launch starts the sidecar and returns when its firewall is installed.
 func (c *confined) launch(ctx context.Context, e *engine) error {
 	var created struct{ ID string }
 	err := e.call(ctx, http.MethodPost, "/containers/create", map[string]any{
@@ -213,7 +213,7 @@ func (c *confined) ask(ctx context.Context, method, path, body string, out any) 
 	return json.Unmarshal(data, out)
 }
 
-// processes are the ids of process 1 of the sidecar and of the guard that it has started.
+// processes are the ids of process 1 of the sidecar and of the egress daemon that it has started.
 func (c *confined) processes() ([]int, error) {
 	// threads start processes, too
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", c.pid))
@@ -235,7 +235,7 @@ func (c *confined) processes() ([]int, error) {
 		}
 	}
 	if len(pids) < 2 {
-		return nil, errors.New("the sidecar has no guard")
+		return nil, errors.New("the sidecar has no egress daemon")
 	}
 	return pids, nil
 }

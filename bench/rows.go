@@ -316,7 +316,7 @@ func rows() []row {
 		{rowEgressChangeMany, "the same while the addresses of 8192 names are known",
 			"GET of the policy",
 			milliseconds, lower, target{tail, 100}},
-		{rowEgressMemory, "resident memory of the sidecar (process 1 and guard), after 3000 names",
+		{rowEgressMemory, "resident memory of the sidecar (process 1 and daemon), after 3000 names",
 			"a minimal net/http program, idle",
 			mebibytes, lower, target{ours, 20}},
 		{rowEgressCPU, "processor time of the sidecar, idle, of one core",

@@ -1,5 +1,6 @@
-// Package api serves the contract of the egress sidecar (openapi/egress.yaml) over HTTP. A handler converts in, calls the guard once
-// and converts out; errors are returned, and one table maps them.
+// Package api serves the contract of the egress sidecar (openapi/egress.yaml) over HTTP. A handler
+// converts in, calls the enforcer once and converts out; errors are returned, and one table maps
+// them.
 package api
 
 import (
@@ -10,7 +11,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"sandbox.internal/egress/guard"
+	"sandbox.internal/egress/enforcer"
 	"sandbox.internal/egress/policy"
 	gen "sandbox.internal/gen/egress"
 	contracts "sandbox.internal/openapi/rules"
@@ -22,10 +23,10 @@ const tokenHeader = "X-EGRESS-ACCESS-TOKEN"
 
 // Options configures the API.
 type Options struct {
-	Guard *guard.Guard
+	Enforcer *enforcer.Enforcer
 	// Token is what requests must carry; empty admits every request.
 	Token string
-	// Started is when this guard started, and Restarts how often one had to be started again before.
+	// Started is when this egress daemon started, and Restarts how often it had to be started again before.
 	Started  time.Time
 	Restarts int
 	Logger   zerolog.Logger
@@ -65,11 +66,11 @@ func (h *handlers) GetHealth(context.Context, gen.GetHealthRequestObject) (gen.G
 }
 
 func (h *handlers) GetPolicy(context.Context, gen.GetPolicyRequestObject) (gen.GetPolicyResponseObject, error) {
-	return gen.GetPolicy200JSONResponse{PolicyJSONResponse: answer(h.options.Guard.Policy())}, nil
+	return gen.GetPolicy200JSONResponse{PolicyJSONResponse: answer(h.options.Enforcer.Policy())}, nil
 }
 
 func (h *handlers) ReplacePolicy(_ context.Context, request gen.ReplacePolicyRequestObject) (gen.ReplacePolicyResponseObject, error) {
-	p, err := h.options.Guard.Replace(fromAPI(*request.Body))
+	p, err := h.options.Enforcer.Replace(fromAPI(*request.Body))
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +78,7 @@ func (h *handlers) ReplacePolicy(_ context.Context, request gen.ReplacePolicyReq
 }
 
 func (h *handlers) MergePolicyRules(_ context.Context, request gen.MergePolicyRulesRequestObject) (gen.MergePolicyRulesResponseObject, error) {
-	p, err := h.options.Guard.Merge(rules(*request.Body))
+	p, err := h.options.Enforcer.Merge(rules(*request.Body))
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +86,7 @@ func (h *handlers) MergePolicyRules(_ context.Context, request gen.MergePolicyRu
 }
 
 func (h *handlers) DeletePolicyRules(_ context.Context, request gen.DeletePolicyRulesRequestObject) (gen.DeletePolicyRulesResponseObject, error) {
-	p, err := h.options.Guard.Remove(*request.Body)
+	p, err := h.options.Enforcer.Remove(*request.Body)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +94,7 @@ func (h *handlers) DeletePolicyRules(_ context.Context, request gen.DeletePolicy
 }
 
 func (h *handlers) ProposePolicy(context.Context, gen.ProposePolicyRequestObject) (gen.ProposePolicyResponseObject, error) {
-	return gen.ProposePolicy200JSONResponse{PolicyJSONResponse: answer(h.options.Guard.Proposal())}, nil
+	return gen.ProposePolicy200JSONResponse{PolicyJSONResponse: answer(h.options.Enforcer.Proposal())}, nil
 }
 
 func fromAPI(p gen.Policy) policy.Policy {

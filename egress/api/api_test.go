@@ -10,7 +10,7 @@ import (
 	"sandbox.internal/openapi/serve/servetest"
 )
 
-// The guard is never asked: there is none.
+// The enforcer is never asked: there is none.
 func TestEveryOperationRefusesUnknownParameters(t *testing.T) {
 	handler, err := api.New(api.Options{Token: "open sesame"})
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"time"
 
-	"sandbox.internal/egress/guard"
+	"sandbox.internal/egress/enforcer"
 	gen "sandbox.internal/gen/egress"
 	"sandbox.internal/openapi/serve"
 )
@@ -15,7 +15,7 @@ import (
 const gather = 100 * time.Millisecond
 
 func (h *handlers) ListDecisions(ctx context.Context, request gen.ListDecisionsRequestObject) (gen.ListDecisionsResponseObject, error) {
-	log := h.options.Guard.Decisions()
+	log := h.options.Enforcer.Decisions()
 	if !serve.Accepts(serve.Request(ctx), serve.MIMEEventStream) {
 		all, _ := log.After(0)
 		items := make([]gen.Decision, len(all))
@@ -34,7 +34,7 @@ func (h *handlers) ListDecisions(ctx context.Context, request gen.ListDecisionsR
 // decisionStream is the answer that follows the decisions until the client leaves.
 type decisionStream struct {
 	ctx   context.Context
-	log   *guard.DecisionLog
+	log   *enforcer.DecisionLog
 	after int64
 }
 
@@ -85,7 +85,7 @@ func (s decisionStream) pause() bool {
 	return false
 }
 
-func toAPI(d guard.Decision) gen.Decision {
+func toAPI(d enforcer.Decision) gen.Decision {
 	out := gen.Decision{
 		Kind: gen.DecisionKind(d.Kind), Target: d.Target, Action: gen.NetworkAction(d.Action), Reason: gen.DecisionReason(d.Reason),
 		Names: d.Names, Count: d.Count, FirstSeen: d.First.UTC(), LastSeen: d.Last.UTC(),
@@ -96,7 +96,7 @@ func toAPI(d guard.Decision) gen.Decision {
 	if d.DryRun {
 		out.DryRun = &d.DryRun
 	}
-	if d.Kind == guard.KindAddress {
+	if d.Kind == enforcer.KindAddress {
 		out.Protocol = &d.Protocol
 		if d.Port != 0 {
 			port := int(d.Port)

@@ -1,5 +1,6 @@
-// Package app puts the egress sidecar together: wall, DNS proxy, guard and API. It touches no flag and no signal, so that a test can
-// embed it; it changes the network namespace that it runs in.
+// Package app puts the egress sidecar together: firewall, DNS proxy, enforcer and API. It touches
+// no flag and no signal, so that a test can embed it; it changes the network namespace that it runs
+// in.
 package app
 
 import (
@@ -18,9 +19,9 @@ import (
 	"sandbox.internal/egress/api"
 	"sandbox.internal/egress/config"
 	"sandbox.internal/egress/dnsproxy"
-	"sandbox.internal/egress/guard"
+	"sandbox.internal/egress/enforcer"
+	"sandbox.internal/egress/firewall"
 	"sandbox.internal/egress/policy"
-	"sandbox.internal/egress/wall"
 	"sandbox.internal/internal/supervisor"
 	"sandbox.internal/openapi/serve"
 )
@@ -28,7 +29,7 @@ import (
 const (
 	resolvConf = "/etc/resolv.conf"
 
-	// logGroup is the netfilter log group of the wall. The namespace has no other.
+	// logGroup is the netfilter log group of the firewall. The namespace has no other.
 	logGroup = 1
 
 	// maxHeader bounds the header of a request, in bytes: the sandbox may send one without the token.
@@ -41,14 +42,14 @@ const (
 	stopGrace = time.Second
 )
 
-// App is a sidecar whose wall stands and whose gate is still closed.
+// App is a sidecar whose firewall is installed and does not mark packets yet: nothing passes.
 type App struct {
 	settings config.Settings
 	logger   zerolog.Logger
-	wall     *wall.Wall
-	packets  *wall.Packets
+	firewall *firewall.Firewall
+	packets  *firewall.Packets
 	proxy    *dnsproxy.Proxy
-	guard    *guard.Guard
+	enforcer *enforcer.Enforcer
 	listener net.Listener
 	server   *serve.Server
 }
@@ -64,7 +65,7 @@ func New(ctx context.Context, settings config.Settings, logger zerolog.Logger) (
 			}
 		}
 	}()
-	store, err := guard.NewStore(settings.StateDir)
+	store, err := enforcer.NewStore(settings.StateDir)
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +79,7 @@ func New(ctx context.Context, settings config.Settings, logger zerolog.Logger) (
 	}
 	upstream, err := nameServers(settings, store)
 	switch {
-	case errors.Is(err, guard.ErrDamaged):
+	case errors.Is(err, enforcer.ErrDamaged):
 		logger.Error().Err(err).Msg("no saved name servers: DNS disabled")
 	case err != nil:
 		return nil, err
@@ -98,7 +99,7 @@ func New(ctx context.Context, settings config.Settings, logger zerolog.Logger) (
 	}
 	opened = append(opened, udp.Close, tcp.Close)
 	at := listener.Addr().(*net.TCPAddr).AddrPort()
-	options := wall.Options{
+	options := firewall.Options{
 		DNSPort: uint16(udp.LocalAddr().(*net.UDPAddr).Port), APIPort: at.Port(), APIAddr: at.Addr().Unmap(), LogGroup: logGroup,
 	}
 	if settings.RefuseNeighbours {
@@ -106,32 +107,36 @@ func New(ctx context.Context, settings config.Settings, logger zerolog.Logger) (
 			return nil, err
 		}
 	}
-	w, err := wall.Build(options, compiled)
+	filter, err := firewall.Install(options, compiled)
 	if err != nil {
 		return nil, err
 	}
-	opened = append(opened, w.Close)
-	if err := w.Forget(); err != nil {
-		logger.Warn().Err(err).Msg("cannot redirect DNS on connections of the previous guard")
+	opened = append(opened, filter.Close)
+	if err := filter.Forget(); err != nil {
+		logger.Warn().Err(err).Msg("cannot redirect DNS on connections of the previous egress daemon")
 	}
-	packets, err := wall.Listen(logGroup)
+	packets, err := firewall.Listen(logGroup)
 	if err != nil {
 		return nil, err
 	}
 	opened = append(opened, packets.Close)
 	own := newInterfaces(time.Now).own
-	g := guard.New(guard.Options{
-		Policy: compiled, Wall: w, Store: store, Own: own, Logger: logger, Clock: time.Now,
+	decider := enforcer.New(enforcer.Options{
+		Policy: compiled, Firewall: filter, Store: store, Own: own, Logger: logger, Clock: time.Now,
 	})
 	server, err := api.New(api.Options{
-		Guard: g, Token: settings.AccessToken, Started: time.Now(), Restarts: settings.Restarts, Logger: bounded(logger),
+		Enforcer: decider, Token: settings.AccessToken, Started: time.Now(), Restarts: settings.Restarts,
+		Logger: bounded(logger),
 	})
 	if err != nil {
 		return nil, err
 	}
 	return &App{
-		settings: settings, logger: logger, wall: w, packets: packets, guard: g, listener: newBoundedListener(listener, own), server: server,
-		proxy: dnsproxy.New(udp, tcp, dnsproxy.Options{Decider: g, Upstream: upstream, Mark: w.Mark(), Logger: bounded(logger)}),
+		settings: settings, logger: logger, firewall: filter, packets: packets, enforcer: decider,
+		listener: newBoundedListener(listener, own), server: server,
+		proxy: dnsproxy.New(udp, tcp, dnsproxy.Options{
+			Decider: decider, Upstream: upstream, Mark: filter.Mark(), Logger: bounded(logger),
+		}),
 	}, nil
 }
 
@@ -142,7 +147,7 @@ func bounded(logger zerolog.Logger) zerolog.Logger {
 
 // nameServers returns those of the settings, and without such those that resolv.conf named when the network was made. The sandbox shares that
 // file and can write it, so it is read once, before there is a sandbox.
-func nameServers(settings config.Settings, store *guard.Store) ([]netip.AddrPort, error) {
+func nameServers(settings config.Settings, store *enforcer.Store) ([]netip.AddrPort, error) {
 	if len(settings.Upstream) > 0 {
 		return settings.Upstream, nil
 	}
@@ -177,17 +182,17 @@ func (a *App) Run(ctx context.Context, ready func()) error {
 		})
 	}
 	part(a.proxy.Run)
-	part(func(ctx context.Context) error { return a.packets.Run(ctx, a.guard.Packet) })
-	part(func(ctx context.Context) error { a.guard.Run(ctx); return nil })
+	part(func(ctx context.Context) error { return a.packets.Run(ctx, a.enforcer.Packet) })
+	part(func(ctx context.Context) error { a.enforcer.Run(ctx); return nil })
 	// Loading the contract leaves garbage behind that is as large as the idle sidecar.
 	debug.FreeOSMemory()
-	if err := a.wall.Open(); err != nil {
+	if err := a.firewall.Open(); err != nil {
 		stop(err)
 	} else {
 		if a.settings.AccessToken == "" {
 			a.logger.Warn().Msg("no access token is set: anyone who reaches this port, the sandbox too, may change the policy")
 		}
-		p := a.guard.Policy()
+		p := a.enforcer.Policy()
 		a.logger.Info().Str("address", a.Addr()).Str("default_action", string(p.DefaultAction)).Int("rules", len(p.Egress)).
 			Bool("dry_run", p.DryRun).Msg("firewall installed, traffic allowed by policy")
 		ready()
@@ -196,7 +201,7 @@ func (a *App) Run(ctx context.Context, ready func()) error {
 		return serve.Serve(ctx, a.listener, a.server, serve.ServeOptions{Logger: bounded(a.logger), Grace: stopGrace, MaxHeaderBytes: maxHeader})
 	})
 	parts.Wait()
-	err := errors.Join(a.wall.Close(), a.packets.Close())
+	err := errors.Join(a.firewall.Close(), a.packets.Close())
 	a.logger.Info().Msg("firewall closed, all traffic denied")
 	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
 		err = errors.Join(cause, err)

@@ -20,7 +20,7 @@ const fewNames = `{"defaultAction": "deny", "egress": [
 	{"action": "allow", "target": "echo.test"}, {"action": "allow", "target": "rebind.test"}, {"action": "allow", "target": "meta.test"},
 	{"action": "allow", "target": "loop.test"}, {"action": "deny", "target": "$web2ip"}]}`
 
-func TestTheWallHolds(t *testing.T) {
+func TestTheFirewallHolds(t *testing.T) {
 	s := start(t, fewNames)
 
 	t.Run("allowed names pass", func(t *testing.T) {
@@ -110,7 +110,7 @@ for port in 853, 443, 5353:
 	})
 }
 
-func TestRootInTheSandboxCannotOpenTheWall(t *testing.T) {
+func TestRootInTheSandboxCannotOpenTheFirewall(t *testing.T) {
 	s := start(t, fewNames)
 	t.Run("a mark cannot be set", func(t *testing.T) {
 		s.passes(t, python(`
@@ -122,7 +122,7 @@ try:
 except PermissionError:
     print("not permitted")`), "not permitted")
 	})
-	t.Run("not even with NET_RAW does a mark open the gate", func(t *testing.T) {
+	t.Run("not even with NET_RAW does a mark make packets pass", func(t *testing.T) {
 		out := command(t, "docker", "run", "--rm", "--network", "container:"+s.name+"-s", "--cap-drop", "NET_ADMIN", "--cap-add", "NET_RAW",
 			"sandbox/base:dev", "bash", "-c", s.expand(python(`
 import socket, struct
@@ -143,7 +143,7 @@ for mark in 1, 2, 3, 0xffffffff, 0xfffffffe:
 		}
 	})
 	t.Run("netfilter cannot be changed", func(t *testing.T) {
-		// The guard itself is the best tool to change the wall with that there is.
+		// The egress daemon itself is the best tool to change the firewall with.
 		binary := t.TempDir() + "/egress"
 		command(t, "docker", "cp", s.name+"-s:/egress", binary)
 		command(t, "docker", "cp", binary, s.name+":/egress")
@@ -239,7 +239,8 @@ func TestChangesHoldAtOnce(t *testing.T) {
 	again.more(t)
 }
 
-// ask is a query from always the same port. A guard that was started again is not where the one before was.
+// ask is a query from always the same port. An egress daemon that was started again has another
+// port than the one before.
 var ask = python(`
 import socket
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -249,7 +250,7 @@ s.sendto(b"\0\x07\1\0\0\1\0\0\0\0\0\0\4web1\4test\0\0\1\0\1", ("$rogueip", 53))
 s.recv(999)
 print("answered")`)
 
-func TestNothingPassesWithoutTheGuard(t *testing.T) {
+func TestNothingPassesWithoutTheDaemon(t *testing.T) {
 	s := start(t, fewNames)
 	s.must(t, http.MethodPatch, "/policy", `[{"action": "allow", "target": "$web2ip"}]`)
 	conversation := s.converse(t, "echo.test")
@@ -257,7 +258,7 @@ func TestNothingPassesWithoutTheGuard(t *testing.T) {
 	s.passes(t, fetch("http://$web2ip:$port2/"), "this is web2")
 	s.passes(t, ask, "answered")
 
-	goOn := s.holdGuardDead(t)
+	goOn := s.holdDaemonDead(t)
 	s.fails(t, fetch("http://$web2ip:$port2/"))
 	s.fails(t, fetch("http://web1.test:$port1/"))
 	s.fails(t, "getent hosts web1.test")
@@ -300,12 +301,12 @@ for host in "", "127.0.0.1", "127.0.0.9", socket.gethostbyname(socket.gethostnam
 		t.Fatal(err)
 	}
 	var health gen.Health
-	wait.Succeeds(t, "the guard is back", func() error {
+	wait.Succeeds(t, "the egress daemon is back", func() error {
 		if err := s.call(t, http.MethodGet, "/healthz", "", &health); err != nil {
 			return err
 		}
 		if health.Restarts == 0 {
-			return errors.New("the guard has not been restarted")
+			return errors.New("the egress daemon has not been restarted")
 		}
 		return nil
 	})

@@ -11,9 +11,10 @@ import (
 	"sandbox.internal/test/random"
 )
 
-// attack is what root in a sandbox can do to its guard without a token, in bounded numbers: connections that stay, queries that announce much
-// and send little, floods of queries for names that are denied, allowed and unanswered, requests with long headers, and messages made of
-// chance. It prints the end of what it did.
+// attack is what root in a sandbox can do to its egress daemon without a token, in bounded numbers:
+// connections that stay, queries that announce much and send little, floods of queries for names
+// that are denied, allowed and unanswered, requests with long headers, and messages made of chance.
+// It prints the end of what it did.
 const attack = `
 import os, random, socket, struct, time
 rng = random.Random(int(os.environ["SEED"]))
@@ -71,20 +72,20 @@ for i in range(1000):
     if len(held) > 3000: held.pop(0).close()
 print("done")`
 
-// TestRootCannotEndTheGuard fuzzes and floods a running sidecar within the limits that the service gives it.
-func TestRootCannotEndTheGuard(t *testing.T) {
+// TestRootCannotEndTheDaemon fuzzes and floods a running sidecar within the limits that the service gives it.
+func TestRootCannotEndTheDaemon(t *testing.T) {
 	s := start(t, `{"defaultAction": "deny", "egress": [{"action": "allow", "target": "*.test"}, {"action": "deny", "target": "denied.test"}]}`)
 	seed := strconv.Itoa(random.New(t).IntN(1 << 30))
-	_, guard := s.processes(t)
+	_, daemon := s.processes(t)
 	s.passes(t, "ulimit -n 8192; SEED="+seed+" "+python(attack), "done")
 	var health gen.Health
 	if err := s.call(t, http.MethodGet, "/healthz", "", &health); err != nil || health.Restarts != 0 {
-		t.Fatalf("the guard was started again %d times (%v)", health.Restarts, err)
+		t.Fatalf("the egress daemon was started again %d times (%v)", health.Restarts, err)
 	}
-	if _, now := s.processes(t); now != guard {
-		t.Fatalf("the guard is process %d, and was %d", now, guard)
+	if _, now := s.processes(t); now != daemon {
+		t.Fatalf("the egress daemon is process %d, and was %d", now, daemon)
 	}
-	status, err := os.ReadFile("/proc/" + strconv.Itoa(guard) + "/status")
+	status, err := os.ReadFile("/proc/" + strconv.Itoa(daemon) + "/status")
 	if err != nil {
 		t.Fatal(err)
 	}

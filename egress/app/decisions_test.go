@@ -192,16 +192,16 @@ func TestAThousandNamesASecondLoseNoAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	took := time.Since(began)
-	first, guard := s.processes(t)
-	memory := resident(t, first) + resident(t, guard)
-	t.Logf("%d names in %s: %.0f a second; %d KiB resident (process 1 and the guard)", names, took, names/took.Seconds(), memory)
+	first, daemon := s.processes(t)
+	memory := resident(t, first) + resident(t, daemon)
+	t.Logf("%d names in %s: %.0f a second; %d KiB resident (process 1 and the egress daemon)", names, took, names/took.Seconds(), memory)
 	wait.Succeeds(t, "memory is given back", func() error {
-		if memory := resident(t, first) + resident(t, guard); memory > mostMemory {
+		if memory := resident(t, first) + resident(t, daemon); memory > mostMemory {
 			return fmt.Errorf("%d KiB are resident, more than %d", memory, mostMemory)
 		}
 		return nil
 	})
-	t.Logf("%d KiB resident after that", resident(t, first)+resident(t, guard))
+	t.Logf("%d KiB resident after that", resident(t, first)+resident(t, daemon))
 }
 
 // resident returns the resident memory of a process in KiB.

@@ -122,7 +122,7 @@ func launch(t *testing.T, policy string, where func(*outside) []string) *sandbox
 	command(t, "docker", "run", "-d", "--name", s.name, "--network", "container:"+sidecar, "--cap-drop", "NET_ADMIN", "--cap-drop", "NET_RAW",
 		"--security-opt", "no-new-privileges", "--init", "sandbox/base:dev", "sleep", "infinity")
 	s.address = strings.Fields(command(t, "docker", "port", sidecar, "18080"))[0]
-	wait.Succeeds(t, "the wall stands", func() error { return s.call(t, http.MethodGet, "/healthz", "", nil) })
+	wait.Succeeds(t, "the firewall is installed", func() error { return s.call(t, http.MethodGet, "/healthz", "", nil) })
 	return s
 }
 
@@ -196,8 +196,8 @@ func python(program string) string { return "python3 - <<'PROGRAM'\n" + program 
 // fetch gets a page; curl gives up only when nothing at all happens.
 func fetch(url string) string { return "curl -sS -f --max-time 30 " + url }
 
-// processes returns the ids of process 1 of the sidecar and of its guard, 0 when there is none.
-func (s *sandbox) processes(t *testing.T) (first, guard int) {
+// processes returns the ids of process 1 of the sidecar and of the egress daemon, 0 when there is none.
+func (s *sandbox) processes(t *testing.T) (first, daemon int) {
 	t.Helper()
 	first, err := strconv.Atoi(command(t, "docker", "inspect", "-f", "{{.State.Pid}}", s.name+"-s"))
 	if err != nil {
@@ -211,32 +211,34 @@ func (s *sandbox) processes(t *testing.T) (first, guard int) {
 	for _, task := range tasks {
 		data, err := os.ReadFile(task)
 		if err == nil && len(bytes.TrimSpace(data)) > 0 {
-			guard, _ = strconv.Atoi(strings.Fields(string(data))[0])
+			daemon, _ = strconv.Atoi(strings.Fields(string(data))[0])
 		}
 	}
-	return first, guard
+	return first, daemon
 }
 
-// holdGuardDead kills the guard and holds process 1, so that there is no guard until what it returns is called.
-func (s *sandbox) holdGuardDead(t *testing.T) (goOn func() error) {
+// holdDaemonDead kills the egress daemon and holds process 1, so that no other one runs until the
+// returned function is called.
+func (s *sandbox) holdDaemonDead(t *testing.T) (goOn func() error) {
 	t.Helper()
-	first, guard := s.processes(t)
+	first, daemon := s.processes(t)
 	if err := unix.Kill(first, unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	goOn = func() error { return unix.Kill(first, unix.SIGCONT) }
 	t.Cleanup(func() { _ = goOn() })
-	if err := unix.Kill(guard, unix.SIGKILL); err != nil {
+	if err := unix.Kill(daemon, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	wait.Succeeds(t, "the guard is dead", func() error {
-		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", guard))
-		// The first thread may be gone while others still hold the files of the process, and with them the gate.
-		threads, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", guard))
+	wait.Succeeds(t, "the egress daemon is dead", func() error {
+		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", daemon))
+		// The first thread may be gone while others still hold the files of the process, and with
+		// them the pass mark table.
+		threads, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", daemon))
 		if err != nil || strings.Contains(string(data), ") Z ") && len(threads) <= 1 {
 			return nil
 		}
-		return errors.New("the guard is alive")
+		return errors.New("the egress daemon is alive")
 	})
 	return goOn
 }

@@ -12,9 +12,10 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestTheAPIRefusesWhileTheGateIsClosed: its clients learn at once that there is no guard, and so try again without a second's pause. The
-// pause was the greater part of what a create with a sidecar cost.
-func TestTheAPIRefusesWhileTheGateIsClosed(t *testing.T) {
+// TestTheAPIRefusesWhilePacketsAreNotMarked: its clients learn at once that no egress daemon runs,
+// and so try again without a second's pause. The pause was the greater part of what a create with a
+// sidecar cost.
+func TestTheAPIRefusesWhilePacketsAreNotMarked(t *testing.T) {
 	s := start(t, `{"defaultAction": "deny"}`)
 	address := net.JoinHostPort(command(t, "docker", "inspect", "-f", "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}", s.name+"-s"), "18080")
 	open, err := net.Dial("tcp4", address)
@@ -23,7 +24,7 @@ func TestTheAPIRefusesWhileTheGateIsClosed(t *testing.T) {
 	}
 	defer open.Close()
 
-	goOn := s.holdGuardDead(t)
+	goOn := s.holdDaemonDead(t)
 	// The first try of a connection that is dropped is repeated after a second; many tries in less time than that cannot all be repeated ones.
 	began := time.Now()
 	for range 10 {
@@ -45,5 +46,5 @@ func TestTheAPIRefusesWhileTheGateIsClosed(t *testing.T) {
 	if err := goOn(); err != nil {
 		t.Fatal(err)
 	}
-	wait.Succeeds(t, "the guard is back", func() error { return s.call(t, http.MethodGet, "/healthz", "", nil) })
+	wait.Succeeds(t, "the egress daemon is back", func() error { return s.call(t, http.MethodGet, "/healthz", "", nil) })
 }

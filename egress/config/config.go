@@ -10,13 +10,15 @@
 //	    --publish 18080 --publish 44772 -e EGRESS_ACCESS_TOKEN=... -e EGRESS_POLICY='{"defaultAction":"deny"}' sandbox/egress:dev
 //	docker run -d --network container:S --cap-drop NET_ADMIN --cap-drop NET_RAW IMAGE
 //
-// Ports of the sandbox are published by the sidecar's container. The sandbox must have neither NET_ADMIN nor NET_RAW, and not the
-// sidecar's process namespace. Port 18080 must be reached directly, never through the sandbox's execd: a root process in the sandbox
-// could read the token there. The wall stands when /healthz answers; start the sandbox's container then.
+// Ports of the sandbox are published by the sidecar's container. The sandbox must have neither
+// NET_ADMIN nor NET_RAW, and not the sidecar's process namespace. Port 18080 must be reached
+// directly, never through the sandbox's execd: a root process in the sandbox could read the token
+// there. The firewall is installed when /healthz answers; start the sandbox's container then.
 //
-// The image's process 1 (egress/cmd/egress-init) starts the guard (egress/cmd/egress) again when it ends, and nothing passes
-// meanwhile. It must be process 1 that lives on, because the namespace ends with the container: when the whole sidecar's container
-// has ended, its sandbox is cut off for good, and is to be restarted together with it.
+// The image's process 1 (egress/cmd/egress-init) starts the egress daemon (egress/cmd/egress) again
+// when it ends, and nothing passes meanwhile. It must be process 1 that lives on, because the
+// namespace ends with the container: when the whole sidecar's container has ended, its sandbox is
+// cut off for good, and is to be restarted together with it.
 package config
 
 import (
@@ -49,11 +51,12 @@ type Settings struct {
 	// RefuseNeighbours refuses connections from other addresses of the networks that the sidecar is on, but for those of
 	// gateways. It is for networks on which containers reach one another, such as Docker's default one.
 	RefuseNeighbours bool
-	// StateDir is the folder that keeps the policy and the name servers while the guard is restarted. The sandbox must not be able to write it.
+	// StateDir is the folder that keeps the policy and the name servers while the egress daemon is
+	// restarted. The sandbox must not be able to write it.
 	StateDir string
 	// LogLevel is a syslog severity, 0 (Emergency) to 7 (Debug): messages of this severity and worse are written.
 	LogLevel int
-	// Restarts is how often the guard had to be started again; process 1 reports it.
+	// Restarts is how often the egress daemon had to be started again; process 1 reports it.
 	Restarts int
 }
 
@@ -76,7 +79,7 @@ var table = []settings.Setting[Settings]{
 	},
 	{
 		Flag: "state-dir", Env: "EGRESS_STATE_DIR", Default: "/run/egress",
-		Meaning: "folder that keeps policy and name servers while the guard is restarted", Set: setStateDir,
+		Meaning: "folder that keeps policy and name servers while the egress daemon is restarted", Set: setStateDir,
 	},
 	{Flag: "log-level", Env: "EGRESS_LOG_LEVEL", Default: "6", Meaning: settings.LogLevels, Set: setLogLevel},
 }

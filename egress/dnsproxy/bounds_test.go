@@ -117,7 +117,7 @@ func TestAnnouncedLengthIsBounded(t *testing.T) {
 }
 
 // TestAddressesOfAnAnswerAreBounded: each that is passed on is learned, and takes memory in the
-// guard and in the kernel.
+// egress daemon and in the kernel.
 func TestAddressesOfAnAnswerAreBounded(t *testing.T) {
 	var records []string
 	for i := range 2 * dnsproxy.MaxAddresses {

@@ -79,7 +79,7 @@ type Options struct {
 	Decider Decider
 	// Upstream are the name servers to ask, in this order.
 	Upstream []netip.AddrPort
-	// Mark is the mark of the proxy's own packets, which the wall accepts; 0 sets none.
+	// Mark is the mark of the proxy's own packets, which the firewall accepts; 0 sets none.
 	Mark   uint32
 	Logger zerolog.Logger
 }

@@ -30,7 +30,7 @@ type found struct {
 
 // sanitize takes a name server's answer apart, keeps what belongs to the question, and packs that
 // again. The owner of the name chose it, and may work together with the sandbox: it must neither
-// cost more than a little memory nor end the guard.
+// cost more than a little memory nor end the egress daemon.
 func (p *Proxy) sanitize(ctx context.Context, q *query, raw []byte, head header,
 	size int) (result found, err error) {
 	select {

@@ -115,7 +115,7 @@ type ClientInterface interface {
 
 	// GetHealth Check whether the packet filter is in force
 	//
-	// Never needs the token. It answers only while the filter stands and the policy holds;
+	// Never needs the token. It answers only while the filter is installed and the policy holds;
 	// before that, connections are refused or get no answer.
 	//
 	// Corresponds with GET /healthz (the `GetHealth` operationId).
@@ -230,7 +230,7 @@ func (c *Client) ProposePolicy(ctx context.Context, reqEditors ...RequestEditorF
 
 // GetHealth Check whether the packet filter is in force
 //
-// Never needs the token. It answers only while the filter stands and the policy holds;
+// Never needs the token. It answers only while the filter is installed and the policy holds;
 // before that, connections are refused or get no answer.
 //
 // Corresponds with GET /healthz (the `GetHealth` operationId).
@@ -695,7 +695,7 @@ type ClientWithResponsesInterface interface {
 
 	// GetHealthWithResponse Check whether the packet filter is in force
 	//
-	// Never needs the token. It answers only while the filter stands and the policy holds;
+	// Never needs the token. It answers only while the filter is installed and the policy holds;
 	// before that, connections are refused or get no answer.
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -1251,7 +1251,7 @@ func (c *ClientWithResponses) ProposePolicyWithResponse(ctx context.Context, req
 
 // GetHealthWithResponse Check whether the packet filter is in force
 //
-// Never needs the token. It answers only while the filter stands and the policy holds;
+// Never needs the token. It answers only while the filter is installed and the policy holds;
 // before that, connections are refused or get no answer.
 //
 // Returns a wrapper object for the known response body format(s).

@@ -208,14 +208,14 @@ type Error struct {
 // of each event is JSON of the schema that `x-event-schema` names.
 type EventStream = string
 
-// Health That the wall stands, and since when.
+// Health That the firewall is installed, and since when.
 type Health struct {
-	// Restarts How often the guard had to be started again since the sidecar's container started.
+	// Restarts How often the egress daemon had to be started again since the sidecar's container started.
 	//
 	// Example: 0
 	Restarts int `json:"restarts"`
 
-	// StartedAt When the guard that answers was started.
+	// StartedAt When the egress daemon that answers was started.
 	//
 	// Example: 2026-01-02T15:04:05Z
 	StartedAt time.Time `json:"startedAt"`

@@ -1,6 +1,8 @@
-// Package supervisor is the first process of our containers. It keeps one program running: the daemon of a sandbox, the guard of an
-// egress sidecar, the executor of tasks. In a sandbox it runs the entrypoint beside it, and ends with the entrypoint's status. It forwards
-// signals, and reaps every child, orphans included. It imports next to nothing, because it must not fail and there is one in every sandbox.
+// Package supervisor is the first process of our containers. It keeps one program running: the
+// daemon of a sandbox, the daemon of an egress sidecar, the executor of tasks. In a sandbox it runs
+// the entrypoint beside it, and ends with the entrypoint's status. It forwards signals, and reaps
+// every child, orphans included. It imports next to nothing, because it must not fail and there is
+// one in every sandbox.
 //
 // A single goroutine signals processes and reaps them, so a signal never reaches a process id that
 // the kernel has given to another process meanwhile.

@@ -26,14 +26,14 @@ func (a *App) prepareCluster(cfg config.Config, measured *metrics.Metrics) (star
 
 func clusterOptions(cfg config.Config) cluster.Options {
 	return cluster.Options{
-		Clock:          time.Now,
-		Kubeconfig:     cfg.Kubernetes.KubeconfigPath,
-		Namespace:      cfg.Kubernetes.Namespace,
-		ExecdImage:     cfg.Runtime.ExecdImage,
-		MaxSandboxes:   cfg.Server.MaxSandboxes,
-		EgressImage:    cfg.Egress.Image,
-		EgressUpstream: strings.Join(cfg.Egress.Upstream, ","),
-		NewGuard:       func(host string) cluster.Guard { return egress.New(host) },
+		Clock:            time.Now,
+		Kubeconfig:       cfg.Kubernetes.KubeconfigPath,
+		Namespace:        cfg.Kubernetes.Namespace,
+		ExecdImage:       cfg.Runtime.ExecdImage,
+		MaxSandboxes:     cfg.Server.MaxSandboxes,
+		EgressImage:      cfg.Egress.Image,
+		EgressUpstream:   strings.Join(cfg.Egress.Upstream, ","),
+		NewSidecarClient: func(host string) cluster.SidecarClient { return egress.New(host) },
 		Security: cluster.Security{
 			DropCapabilities: cfg.Sandbox.DropCapabilities,
 			NoNewPrivileges:  cfg.Sandbox.NoNewPrivileges,

@@ -49,8 +49,8 @@ func (a *App) prepareMachine(cfg config.Config, measured *metrics.Metrics) (star
 	}
 	boxes.Logger, boxes.Clock = a.logger, time.Now
 	_, reach := addresses(cfg)
-	guards := egress.New(reach)
-	boxes.Guards = guards
+	sidecars := egress.New(reach)
+	boxes.Sidecars = sidecars
 	return func(ctx context.Context) (backend, error) {
 		opened, err := openEngine(ctx, cfg, a.logger)
 		if err != nil {
@@ -74,7 +74,8 @@ func (a *App) prepareMachine(cfg config.Config, measured *metrics.Metrics) (star
 			measured.SpareNetworks(containers.SpareNetworkCounts)
 		}
 		started, err := host.Start(ctx, host.Options{
-			Boxes: containers, Store: measured.Store(a.machine.store), Guards: guards, Logger: a.logger, Clock: time.Now, Observer: measured,
+			Boxes: containers, Store: measured.Store(a.machine.store), Sidecars: sidecars,
+			Logger: a.logger, Clock: time.Now, Observer: measured,
 			MaxSandboxes:           cfg.Server.MaxSandboxes,
 			EndpointHost:           cfg.Sandbox.HostIP,
 			TerminatedRetention:    cfg.Server.TerminatedRetention.Duration(),

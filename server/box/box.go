@@ -20,12 +20,13 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// Guards asks egress sidecars. Errors that a client may see are of type *lifecycle.Error.
-type Guards interface {
+// Sidecars asks egress sidecars. Errors that a client may see are of type *lifecycle.Error.
+type Sidecars interface {
 	// Environment returns the variables that start a sidecar with the policy; whole is false when the policy does not fit and must be set
 	// afterwards with Change. Until then the sidecar lets nothing pass.
 	Environment(at lifecycle.Sidecar, policy *lifecycle.NetworkPolicy) (env map[string]string, whole bool, err error)
-	// Health returns how often the guard was started again. An error means that the wall is not known to stand.
+	// Health returns how often the egress daemon was started again. An error means that the
+	// firewall is not known to be installed.
 	Health(ctx context.Context, at lifecycle.Sidecar) (restarts int, err error)
 	Change(ctx context.Context, at lifecycle.Sidecar, change lifecycle.PolicyChange) (lifecycle.NetworkPolicy, error)
 }
@@ -56,7 +57,7 @@ type Options struct {
 	// EgressUpstream are the name servers that it asks.
 	EgressImage    string
 	EgressUpstream string
-	Guards         Guards
+	Sidecars       Sidecars
 	// SpareNetworks is how many networks of sandboxes are made ahead; see spares.go.
 	SpareNetworks int
 	// HostNetwork makes sandboxes share the network of the engine's host, which must be this machine.
@@ -214,12 +215,12 @@ func (c *Containers) Assign(record *lifecycle.Record) {
 	record.HostNetwork = c.options.HostNetwork
 	record.Runtime = class.Handler
 	record.StopTime = stopGrace + daemonStop + record.Spec.DaemonGrace()
-	walled := !c.options.HostNetwork && c.options.EgressImage != "" && class.EgressSidecar
+	withSidecar := !c.options.HostNetwork && c.options.EgressImage != "" && class.EgressSidecar
 	// A spare is a sidecar where there are sidecars at all. A runtime with a network stack of its own is not tried on another's network.
-	if usable := walled || c.options.EgressImage == "" && class.Handler == ""; usable && c.spares.take(record) {
+	if usable := withSidecar || c.options.EgressImage == "" && class.Handler == ""; usable && c.spares.take(record) {
 		return
 	}
-	if walled {
+	if withSidecar {
 		record.Sidecar = c.newSidecar()
 	}
 }

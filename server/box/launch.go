@@ -14,7 +14,7 @@ import (
 
 // Launch makes the box of a record, unless an earlier launch has, and returns once the sandbox is
 // usable: its execd has proved at the returned place that it holds the record's token, and with a
-// sidecar the wall stands. Parts that an unfinished earlier launch left are removed.
+// sidecar the firewall is installed. Parts that an unfinished earlier launch left are removed.
 //
 // It returns [lifecycle.ErrBoxUnavailable] while the engine does not answer, a *[lifecycle.BoxFailure] for what is final, and ctx's error.
 func (c *Containers) Launch(ctx context.Context, record lifecycle.Record, launch lifecycle.Launch) (lifecycle.Place, error) {

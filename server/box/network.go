@@ -101,7 +101,7 @@ func (c *Containers) useSpare(ctx context.Context, record lifecycle.Record) erro
 	if policy == nil {
 		policy = &lifecycle.NetworkPolicy{}
 	}
-	_, err = c.options.Guards.Change(ctx, sidecar, lifecycle.PolicyChange{Replace: policy})
+	_, err = c.options.Sidecars.Change(ctx, sidecar, lifecycle.PolicyChange{Replace: policy})
 	return err
 }
 

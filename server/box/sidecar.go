@@ -8,7 +8,7 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// Limits of a sidecar's container. Its guard needs a third of the memory.
+// Limits of a sidecar's container. The egress daemon needs a third of the memory.
 const (
 	sidecarMemory = 64 << 20
 	sidecarPIDs   = 128
@@ -17,9 +17,10 @@ const (
 
 func sidecarName(box string) string { return containerName(box) + "-egress" }
 
-// wallIn leaves the sandbox's container no way around its sidecar: the sidecar's network, and neither of the capabilities that could
-// change it or forge what the filter goes by ("Networking rules", 4).
-func wallIn(box string, spec *engine.ContainerSpec) {
+// joinSidecar leaves the sandbox's container no way around its sidecar: the sidecar's network, and
+// neither of the capabilities that could change it or forge what the filter goes by ("Networking
+// rules", 4).
+func joinSidecar(box string, spec *engine.ContainerSpec) {
 	spec.Join = sidecarName(box)
 	for _, capability := range []string{"NET_ADMIN", "NET_RAW"} {
 		if !slices.Contains(spec.Security.DropCapabilities, capability) {
@@ -28,13 +29,14 @@ func wallIn(box string, spec *engine.ContainerSpec) {
 	}
 }
 
-// startSidecar starts the sidecar of a record and returns when its wall stands, with the record's policy.
+// startSidecar starts the sidecar of a record and returns when its firewall is installed, with the
+// record's policy.
 func (c *Containers) startSidecar(ctx context.Context, record lifecycle.Record) error {
 	imageID, err := c.images.own(ctx, record.Sidecar.Image)
 	if err != nil {
 		return err
 	}
-	env, whole, err := c.options.Guards.Environment(*record.Sidecar, record.Spec.NetworkPolicy)
+	env, whole, err := c.options.Sidecars.Environment(*record.Sidecar, record.Spec.NetworkPolicy)
 	if err != nil {
 		return err
 	}
@@ -42,11 +44,11 @@ func (c *Containers) startSidecar(ctx context.Context, record lifecycle.Record) 
 	if err := c.createAndStart(c.sidecarSpec(record, imageID, env)); err != nil {
 		return err
 	}
-	sidecar, err := c.awaitWall(ctx, record)
+	sidecar, err := c.awaitFirewall(ctx, record)
 	if err != nil || whole {
 		return err
 	}
-	_, err = c.options.Guards.Change(ctx, sidecar, lifecycle.PolicyChange{Replace: record.Spec.NetworkPolicy})
+	_, err = c.options.Sidecars.Change(ctx, sidecar, lifecycle.PolicyChange{Replace: record.Spec.NetworkPolicy})
 	return err
 }
 
@@ -69,8 +71,9 @@ func (c *Containers) sidecarSpec(record lifecycle.Record, imageID string, env ma
 	}
 }
 
-// awaitWall waits until the sidecar answers that its wall stands, and returns where it is reached.
-func (c *Containers) awaitWall(ctx context.Context, record lifecycle.Record) (lifecycle.Sidecar, error) {
+// awaitFirewall waits until the sidecar answers that its firewall is installed, and returns where
+// it is reached.
+func (c *Containers) awaitFirewall(ctx context.Context, record lifecycle.Record) (lifecycle.Sidecar, error) {
 	sidecar := *record.Sidecar
 	var lastErr error
 	for range c.attempts(ctx) {
@@ -79,7 +82,7 @@ func (c *Containers) awaitWall(ctx context.Context, record lifecycle.Record) (li
 			return sidecar, err
 		}
 		sidecar.Port = container.Ports[lifecycle.SidecarPort]
-		if _, lastErr = c.options.Guards.Health(ctx, sidecar); lastErr == nil {
+		if _, lastErr = c.options.Sidecars.Health(ctx, sidecar); lastErr == nil {
 			return sidecar, nil
 		}
 	}

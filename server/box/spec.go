@@ -113,7 +113,7 @@ func (c *Containers) containerSpec(record lifecycle.Record, imageID, folder stri
 // connect says how the container is connected, and returns the flags for its execd.
 func (c *Containers) connect(record lifecycle.Record, spec *engine.ContainerSpec) (flags []string, err error) {
 	if record.Sidecar != nil {
-		wallIn(record.Box, spec)
+		joinSidecar(record.Box, spec)
 		return nil, nil
 	}
 	if owner, _ := networkOwner(record); owner != "" {

@@ -37,9 +37,9 @@ const (
 // shortenInterval is the pause between attempts to shorten the retention of a record.
 const shortenInterval = time.Second
 
-// Guard asks the egress sidecar of one sandbox: what the service uses of openapi/egress.yaml. Errors that a client may read are of
-// type *lifecycle.Error.
-type Guard interface {
+// SidecarClient asks the egress sidecar of one sandbox: what the service uses of
+// openapi/egress.yaml. Errors that a client may read are of type *lifecycle.Error.
+type SidecarClient interface {
 	// Environment returns the variables that start a sidecar with the policy; whole is false when they cannot hold it.
 	Environment(at lifecycle.Sidecar, policy *lifecycle.NetworkPolicy) (env map[string]string, whole bool, err error)
 	Policy(ctx context.Context, at lifecycle.Sidecar) (lifecycle.NetworkPolicy, error)
@@ -69,10 +69,10 @@ type Options struct {
 	// EgressImage is the image of the sidecars; empty means that there are none. EgressUpstream are the name servers that they ask, with
 	// commas between; empty means the pod's own.
 	EgressImage, EgressUpstream string
-	// NewGuard returns a client of the sidecar at an address.
-	NewGuard  func(host string) Guard
-	Security  Security
-	Placement Placement
+	// NewSidecarClient returns a client of the sidecar at an address.
+	NewSidecarClient func(host string) SidecarClient
+	Security         Security
+	Placement        Placement
 	// RuntimeClasses are those that a spec may name; their handlers are names of the cluster's RuntimeClasses.
 	RuntimeClasses lifecycle.RuntimeClasses
 	// NoHostVolumes refuses every volume from a node. AllowedHostPaths are the folders of nodes that volumes may come from; empty means any,

@@ -93,16 +93,16 @@ func TestCreateMakesAPodsTemplate(t *testing.T) {
 	if got := string(secret.Data[corev1.DockerConfigJsonKey]); !strings.Contains(got, `"registry.example":{"password":"hunter2-secret"`) {
 		t.Errorf("the Secret holds %s", got)
 	}
-	token, guardToken := hidden(t, &secret, main.Env, "EXECD_ACCESS_TOKEN"), hidden(t, &secret, pod.InitContainers[0].Env, "EGRESS_ACCESS_TOKEN")
-	if len(token) != 64 || len(guardToken) != 64 {
-		t.Errorf("the tokens are %q and %q", token, guardToken)
+	token, sidecarToken := hidden(t, &secret, main.Env, "EXECD_ACCESS_TOKEN"), hidden(t, &secret, pod.InitContainers[0].Env, "EGRESS_ACCESS_TOKEN")
+	if len(token) != 64 || len(sidecarToken) != 64 {
+		t.Errorf("the tokens are %q and %q", token, sidecarToken)
 	}
 	if got := hidden(t, &secret, main.Env, "GREETING"); got != "costs $5 and $(PATH)" {
 		t.Errorf("the variable is %q", got)
 	}
 	out, err := apiServer.Kubectl(t.Context(), nil, "get", "batchsandbox", "-n", s.name, "-o", "yaml")
 	must(t, err)
-	for name, text := range map[string]string{"the registry's password": "hunter2", "execd's token": token, "the sidecar's token": guardToken, "a variable": "costs"} {
+	for name, text := range map[string]string{"the registry's password": "hunter2", "execd's token": token, "the sidecar's token": sidecarToken, "a variable": "costs"} {
 		if bytes.Contains(out, []byte(text)) {
 			t.Errorf("the resource shows %s", name)
 		}
@@ -123,11 +123,11 @@ func TestCreateMakesAPodsTemplate(t *testing.T) {
 		*main.SecurityContext.AllowPrivilegeEscalation || pod.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
 		t.Errorf("the pod is not confined: %+v", pod)
 	}
-	guard := pod.InitContainers[0]
-	if guard.Name != "egress" || *guard.RestartPolicy != corev1.ContainerRestartPolicyAlways || guard.StartupProbe == nil ||
-		!slices.Equal(guard.SecurityContext.Capabilities.Add, []corev1.Capability{"NET_ADMIN"}) ||
-		!strings.Contains(value(guard.Env, "EGRESS_POLICY"), "example.com") || value(guard.Env, "EGRESS_UPSTREAM") != "192.0.2.53" {
-		t.Errorf("the sidecar is %+v", guard)
+	sidecar := pod.InitContainers[0]
+	if sidecar.Name != "egress" || *sidecar.RestartPolicy != corev1.ContainerRestartPolicyAlways || sidecar.StartupProbe == nil ||
+		!slices.Equal(sidecar.SecurityContext.Capabilities.Add, []corev1.Capability{"NET_ADMIN"}) ||
+		!strings.Contains(value(sidecar.Env, "EGRESS_POLICY"), "example.com") || value(sidecar.Env, "EGRESS_UPSTREAM") != "192.0.2.53" {
+		t.Errorf("the sidecar is %+v", sidecar)
 	}
 	if install := pod.InitContainers[1]; !slices.Equal(install.Command, []string{"/opt/sandbox/execd", "install", "/target"}) {
 		t.Errorf("execd comes by %q", install.Command)

@@ -96,7 +96,7 @@ func (s *space) replica(t *testing.T, change ...func(*cluster.Options)) *cluster
 	t.Helper()
 	options := cluster.Options{
 		Kubeconfig: apiServer.Kubeconfig, Namespace: s.name, ExecdImage: "sandbox/execd:dev",
-		NewGuard:            func(host string) cluster.Guard { return egress.New(host) },
+		NewSidecarClient:    func(host string) cluster.SidecarClient { return egress.New(host) },
 		Security:            cluster.Security{DropCapabilities: []string{"SYS_ADMIN"}, NoNewPrivileges: true},
 		TerminatedRetention: time.Hour,
 		PendingFailureTTL:   time.Hour,

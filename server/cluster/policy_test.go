@@ -12,7 +12,7 @@ import (
 )
 
 // overtaken is the sidecar of a sandbox whose policy changes once more before the answer to the first change comes.
-type overtaken struct{ cluster.Guard }
+type overtaken struct{ cluster.SidecarClient }
 
 func policyFor(host string) lifecycle.NetworkPolicy {
 	return lifecycle.NetworkPolicy{DefaultAction: "deny", Egress: []lifecycle.EgressRule{{Action: "allow", Target: host}}}
@@ -35,7 +35,7 @@ func TestPolicyOnRecordIsInForce(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
 	c := s.replica(t, func(o *cluster.Options) {
-		o.EgressImage, o.NewGuard = "sandbox/egress:dev", func(string) cluster.Guard { return overtaken{} }
+		o.EgressImage, o.NewSidecarClient = "sandbox/egress:dev", func(string) cluster.SidecarClient { return overtaken{} }
 	})
 	id := create(t, c, sampleSpec()).ID
 	s.play(t, id, v1alpha1.PhaseRunning, v1alpha1.ReasonContainerRunning, "execd answers")

@@ -166,8 +166,8 @@ func TestPoolBounds(t *testing.T) {
 	refuses(t, err, lifecycle.KindConflict, "resourceLimits.memory:", "server.limits.total_memory")
 }
 
-// walled adds an egress sidecar, and takes from the container that waits what could pass by it.
-func walled(template *corev1.PodTemplateSpec) {
+// withSidecar adds an egress sidecar, and takes from the container that waits what could pass by it.
+func withSidecar(template *corev1.PodTemplateSpec) {
 	always := corev1.ContainerRestartPolicyAlways
 	template.Spec.InitContainers = []corev1.Container{{Name: "egress", Image: "egress", RestartPolicy: &always}}
 	template.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"NET_RAW"}}}
@@ -178,16 +178,16 @@ func TestPoolPolicy(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
 	c := s.replica(t)
-	s.pool(t, "walled", walled)
-	s.pool(t, "open", walled, func(p *corev1.PodTemplateSpec) { p.Spec.Containers[0].SecurityContext = nil })
+	s.pool(t, "filtered", withSidecar)
+	s.pool(t, "open", withSidecar, func(p *corev1.PodTemplateSpec) { p.Spec.Containers[0].SecurityContext = nil })
 	must(t, s.api.Create(t.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: v1alpha1.SecretExecutors},
 		Data:       map[string][]byte{v1alpha1.EntryExecutorKey: []byte("0123456789abcdef0123456789abcdef")},
 	}))
-	spec := fromPool("walled")
+	spec := fromPool("filtered")
 	spec.NetworkPolicy = &lifecycle.NetworkPolicy{DefaultAction: "deny"}
 	tokens := make(map[string]bool)
-	for _, pod := range []string{"walled-1", "walled-2"} {
+	for _, pod := range []string{"filtered-1", "filtered-2"} {
 		id := create(t, c, spec).ID
 		b := s.batch(t, id)
 		if claim := b.Spec.Claim; !claim.Egress || !strings.Contains(claim.NetworkPolicy, `"defaultAction":"deny"`) {

@@ -143,7 +143,7 @@ func (c *Cluster) policyOfClaim(policy *lifecycle.NetworkPolicy) (string, error)
 	if policy == nil {
 		return "", nil
 	}
-	variables, whole, err := c.NewGuard("").Environment(lifecycle.Sidecar{}, policy)
+	variables, whole, err := c.NewSidecarClient("").Environment(lifecycle.Sidecar{}, policy)
 	if err == nil && !whole {
 		err = lifecycle.Invalidf("networkPolicy: is too large for a pod; it must fit into 100 KiB of JSON")
 	}

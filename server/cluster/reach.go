@@ -42,8 +42,8 @@ func (c *Cluster) Locate(ctx context.Context, id string, port int) (lifecycle.Lo
 	}, nil
 }
 
-// guarded returns a sandbox's sidecar, if it can be asked.
-func (c *Cluster) guarded(ctx context.Context, id string) (Guard, lifecycle.Sidecar, error) {
+// runningSidecar returns a sandbox's sidecar, if it can be asked.
+func (c *Cluster) runningSidecar(ctx context.Context, id string) (SidecarClient, lifecycle.Sidecar, error) {
 	e, err := c.view.Find(ctx, id)
 	if err != nil {
 		return nil, lifecycle.Sidecar{}, err
@@ -58,32 +58,32 @@ func (c *Cluster) guarded(ctx context.Context, id string) (Guard, lifecycle.Side
 	if err != nil {
 		return nil, lifecycle.Sidecar{}, err
 	}
-	return c.NewGuard(e.Address()), lifecycle.Sidecar{Token: token, Port: lifecycle.SidecarPort}, nil
+	return c.NewSidecarClient(e.Address()), lifecycle.Sidecar{Token: token, Port: lifecycle.SidecarPort}, nil
 }
 
 // NetworkPolicy implements lifecycle.Backend.
 func (c *Cluster) NetworkPolicy(ctx context.Context, id string) (lifecycle.NetworkPolicy, error) {
-	guard, sidecar, err := c.guarded(ctx, id)
+	client, sidecar, err := c.runningSidecar(ctx, id)
 	if err != nil {
 		return lifecycle.NetworkPolicy{}, err
 	}
-	return guard.Policy(ctx, sidecar)
+	return client.Policy(ctx, sidecar)
 }
 
 // ChangeNetworkPolicy implements lifecycle.Backend. The sidecar comes first: the annotation follows what is in force.
 func (c *Cluster) ChangeNetworkPolicy(ctx context.Context, id string, change lifecycle.PolicyChange) (lifecycle.NetworkPolicy, error) {
-	guard, sidecar, err := c.guarded(ctx, id)
+	client, sidecar, err := c.runningSidecar(ctx, id)
 	if err != nil {
 		return lifecycle.NetworkPolicy{}, err
 	}
 	ctx = context.WithoutCancel(ctx) // a client that leaves must not leave the two apart
-	policy, err := guard.Change(ctx, sidecar, change)
+	policy, err := client.Change(ctx, sidecar, change)
 	if err != nil {
 		return lifecycle.NetworkPolicy{}, err
 	}
 	_, err = c.change(ctx, id, func(_ *view.Entry, b *v1alpha1.BatchSandbox) (bool, error) {
 		// Another change may have come since: whoever writes last must write what is in force then.
-		inForce, err := guard.Policy(ctx, sidecar)
+		inForce, err := client.Policy(ctx, sidecar)
 		if err != nil {
 			return false, err
 		}
@@ -98,20 +98,20 @@ func (c *Cluster) ChangeNetworkPolicy(ctx context.Context, id string, change lif
 
 // ProposeNetworkPolicy implements lifecycle.Backend.
 func (c *Cluster) ProposeNetworkPolicy(ctx context.Context, id string) (lifecycle.NetworkPolicy, error) {
-	guard, sidecar, err := c.guarded(ctx, id)
+	client, sidecar, err := c.runningSidecar(ctx, id)
 	if err != nil {
 		return lifecycle.NetworkPolicy{}, err
 	}
-	return guard.Propose(ctx, sidecar)
+	return client.Propose(ctx, sidecar)
 }
 
 // NetworkDecisions implements lifecycle.Backend.
 func (c *Cluster) NetworkDecisions(ctx context.Context, id string, request lifecycle.DecisionsRequest) (io.ReadCloser, error) {
-	guard, sidecar, err := c.guarded(ctx, id)
+	client, sidecar, err := c.runningSidecar(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	return guard.Decisions(ctx, sidecar, request)
+	return client.Decisions(ctx, sidecar, request)
 }
 
 // Logs implements lifecycle.Backend.

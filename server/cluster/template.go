@@ -32,8 +32,8 @@ const (
 // resourceGPU is the resource of a device plugin that resourceLimits.gpu counts.
 const resourceGPU corev1.ResourceName = "nvidia.com/gpu"
 
-// variableGuardToken is the variable of the egress sidecar with its token.
-const variableGuardToken = v1alpha1.EnvEgressToken
+// variableSidecarToken is the variable of the egress sidecar with its token.
+const variableSidecarToken = v1alpha1.EnvEgressToken
 
 // variablePolicy is the one with the policy that it begins with.
 const variablePolicy = "EGRESS_POLICY"
@@ -115,7 +115,7 @@ func (c *Cluster) template(spec lifecycle.Spec, class lifecycle.RuntimeClass, to
 		return nil, err
 	}
 	if class.EgressSidecar {
-		if err := c.wallIn(&pod, spec.NetworkPolicy, secret); err != nil {
+		if err := c.addSidecar(&pod, spec.NetworkPolicy, secret); err != nil {
 			return nil, err
 		}
 	}
@@ -154,9 +154,10 @@ func (c *Cluster) seccomp() *corev1.SeccompProfile {
 	return &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}
 }
 
-// wallIn puts the egress sidecar into the pod. It is an init container that goes on, so its wall stands before the sandbox's own container
-// starts; and that has neither of the capabilities that could change it or forge what it goes by ("Networking rules", 4).
-func (c *Cluster) wallIn(pod *corev1.PodSpec, policy *lifecycle.NetworkPolicy, secret *secret) error {
+// addSidecar puts the egress sidecar into the pod. It is an init container that keeps running, so
+// its firewall is installed before the sandbox's own container starts; and that has neither of the
+// capabilities that could change it or forge what it goes by ("Networking rules", 4).
+func (c *Cluster) addSidecar(pod *corev1.PodSpec, policy *lifecycle.NetworkPolicy, secret *secret) error {
 	if c.EgressImage == "" {
 		if policy != nil {
 			return lifecycle.Invalidf("networkPolicy: a network policy requires bridge mode and egress image configuration: egress.image is not set")
@@ -164,7 +165,7 @@ func (c *Cluster) wallIn(pod *corev1.PodSpec, policy *lifecycle.NetworkPolicy, s
 		return nil
 	}
 	token := lifecycle.NewToken()
-	variables, whole, err := c.NewGuard("").Environment(lifecycle.Sidecar{Token: token, Upstream: c.EgressUpstream}, policy)
+	variables, whole, err := c.NewSidecarClient("").Environment(lifecycle.Sidecar{Token: token, Upstream: c.EgressUpstream}, policy)
 	if err != nil {
 		return err
 	}
@@ -174,7 +175,7 @@ func (c *Cluster) wallIn(pod *corev1.PodSpec, policy *lifecycle.NetworkPolicy, s
 	variables["EGRESS_STATE_DIR"] = egressState
 	var env []corev1.EnvVar
 	for _, name := range sortedKeys(variables) {
-		if name == variableGuardToken {
+		if name == variableSidecarToken {
 			env = append(env, secret.variable(name, view.EntrySidecarToken, variables[name]))
 			continue
 		}

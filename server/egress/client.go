@@ -65,7 +65,8 @@ func (c *Client) Environment(at lifecycle.Sidecar, policy *lifecycle.NetworkPoli
 	return env, whole, nil
 }
 
-// Health asks whether the wall stands, and returns how often the guard had to be started again.
+// Health asks whether the firewall is installed, and returns how often the egress daemon had to be
+// started again.
 func (c *Client) Health(ctx context.Context, at lifecycle.Sidecar) (restarts int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, healthPatience)
 	defer cancel()

@@ -9,9 +9,9 @@ import (
 // Sweep does at once what the host does every minute.
 func (h *Host) Sweep() { h.sweep() }
 
-// AskGuards does at once what the host does every few seconds. It takes and returns those that did
+// CheckSidecars does at once what the host does every few seconds. It takes and returns those that did
 // not answer.
-func (h *Host) AskGuards(missed map[*actor]bool) map[*actor]bool { return h.checkGuards(missed) }
+func (h *Host) CheckSidecars(missed map[*actor]bool) map[*actor]bool { return h.checkSidecars(missed) }
 
 // RecordOf returns the published record of a sandbox.
 func (h *Host) RecordOf(id string) lifecycle.Record {

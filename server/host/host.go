@@ -21,11 +21,11 @@ import (
 
 // Options configures a Host.
 type Options struct {
-	Boxes  Boxes
-	Store  Store
-	Guards Guards
-	Logger zerolog.Logger
-	Clock  func() time.Time
+	Boxes    Boxes
+	Store    Store
+	Sidecars Sidecars
+	Logger   zerolog.Logger
+	Clock    func() time.Time
 	// Observer measures; nil means that nothing is measured.
 	Observer Observer
 
@@ -97,7 +97,7 @@ func Start(ctx context.Context, options Options) (*Host, error) {
 	}
 	h.tasks.Add(3)
 	go h.watch()
-	go h.watchGuards()
+	go h.watchSidecars()
 	go h.sweepPeriodically()
 	return h, nil
 }

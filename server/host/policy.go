@@ -8,8 +8,8 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// guarded returns the sandbox's actor and its sidecar, if that runs.
-func (h *Host) guarded(id string) (*actor, lifecycle.Sidecar, error) {
+// runningSidecar returns the sandbox's actor and its sidecar, if that runs.
+func (h *Host) runningSidecar(id string) (*actor, lifecycle.Sidecar, error) {
 	a, err := h.registry.get(id)
 	if err != nil {
 		return nil, lifecycle.Sidecar{}, err
@@ -38,11 +38,11 @@ func isStopped(action string) error {
 
 // NetworkPolicy implements lifecycle.Backend.
 func (h *Host) NetworkPolicy(ctx context.Context, id string) (lifecycle.NetworkPolicy, error) {
-	_, sidecar, err := h.guarded(id)
+	_, sidecar, err := h.runningSidecar(id)
 	if err != nil {
 		return lifecycle.NetworkPolicy{}, err
 	}
-	return h.options.Guards.Policy(ctx, sidecar)
+	return h.options.Sidecars.Policy(ctx, sidecar)
 }
 
 // ChangeNetworkPolicy implements lifecycle.Backend. The sidecar is changed first: the record has
@@ -50,19 +50,19 @@ func (h *Host) NetworkPolicy(ctx context.Context, id string) (lifecycle.NetworkP
 func (h *Host) ChangeNetworkPolicy(
 	ctx context.Context, id string, change lifecycle.PolicyChange,
 ) (lifecycle.NetworkPolicy, error) {
-	a, _, err := h.guarded(id)
+	a, _, err := h.runningSidecar(id)
 	if err != nil {
 		return lifecycle.NetworkPolicy{}, err
 	}
 	a.policy.Lock()
 	defer a.policy.Unlock()
-	_, sidecar, err := h.guarded(id)
+	_, sidecar, err := h.runningSidecar(id)
 	if err != nil {
 		return lifecycle.NetworkPolicy{}, err
 	}
 	// a client that disconnects must not make record and sidecar differ
 	ctx = context.WithoutCancel(ctx)
-	policy, err := h.options.Guards.Change(ctx, sidecar, change)
+	policy, err := h.options.Sidecars.Change(ctx, sidecar, change)
 	if err != nil {
 		return lifecycle.NetworkPolicy{}, err
 	}
@@ -82,22 +82,22 @@ func (h *Host) ChangeNetworkPolicy(
 func (h *Host) ProposeNetworkPolicy(
 	ctx context.Context, id string,
 ) (lifecycle.NetworkPolicy, error) {
-	_, sidecar, err := h.guarded(id)
+	_, sidecar, err := h.runningSidecar(id)
 	if err != nil {
 		return lifecycle.NetworkPolicy{}, err
 	}
-	return h.options.Guards.Propose(ctx, sidecar)
+	return h.options.Sidecars.Propose(ctx, sidecar)
 }
 
 // NetworkDecisions implements lifecycle.Backend.
 func (h *Host) NetworkDecisions(
 	ctx context.Context, id string, request lifecycle.DecisionsRequest,
 ) (io.ReadCloser, error) {
-	_, sidecar, err := h.guarded(id)
+	_, sidecar, err := h.runningSidecar(id)
 	if err != nil {
 		return nil, err
 	}
-	return h.options.Guards.Decisions(ctx, sidecar, request)
+	return h.options.Sidecars.Decisions(ctx, sidecar, request)
 }
 
 // sidecarEndpoint returns the endpoint of the sidecar's API. It never leads through execd: a root

@@ -33,7 +33,7 @@ func (m *machine) reboot() {
 // TestReboot: after a reboot that its files outlive, a sandbox is Paused, whether it ran or was frozen. It counts and expires as before, starts
 // only when it is resumed, with its token and policy, and is removed as any other.
 func TestReboot(t *testing.T) {
-	m, g := guarded(t)
+	m, g := withSidecars(t)
 	policy := &lifecycle.NetworkPolicy{DefaultAction: "deny", Egress: []lifecycle.EgressRule{{Action: "allow", Target: "example.com"}}}
 	asked := spec()
 	asked.NetworkPolicy = policy
@@ -43,7 +43,7 @@ func TestReboot(t *testing.T) {
 	}
 	running, paused := sandbox.ID, m.paused()
 	m.await(running, lifecycle.StateRunning)
-	g.become(3, nil) // its guard has died before
+	g.become(3, nil) // its daemon has died before
 	before, err := m.host.Locate(t.Context(), running, 80)
 	if err != nil {
 		t.Fatal(err)

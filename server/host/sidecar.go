@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	// guardInterval is how often the health of sidecars is checked.
-	guardInterval = 5 * time.Second
+	// sidecarInterval is how often the health of sidecars is checked.
+	sidecarInterval = 5 * time.Second
 	// concurrentChecks bounds how many sidecars are checked at once.
 	concurrentChecks = 16
 )
 
 // syncSidecar brings the actor's record in line with its sidecar: where it is reached, whether its
-// guard was restarted, and which policy is in force there. The sidecar's policy counts, because a
+// daemon was restarted, and which policy is in force there. The sidecar's policy counts, because a
 // change reaches it before the record.
 func (a *actor) syncSidecar(
 	ctx context.Context, record *lifecycle.Record, place lifecycle.Place,
@@ -29,14 +29,14 @@ func (a *actor) syncSidecar(
 	}
 	sidecar := *record.Sidecar
 	sidecar.Port = place.SidecarPort
-	restarts, err := a.host.options.Guards.Health(ctx, sidecar)
+	restarts, err := a.host.options.Sidecars.Health(ctx, sidecar)
 	if err != nil {
 		return err
 	}
 	// Otherwise a change between the read and the record would be undone in the record.
 	a.policy.Lock()
 	defer a.policy.Unlock()
-	policy, err := a.host.options.Guards.Policy(ctx, sidecar)
+	policy, err := a.host.options.Sidecars.Policy(ctx, sidecar)
 	if err != nil {
 		return err
 	}
@@ -48,31 +48,32 @@ func (a *actor) syncSidecar(
 		record.Sidecar, record.Spec.NetworkPolicy = &now, &policy
 		switch {
 		case a.state() == lifecycle.StatePending, a.record.Stopped:
-			// the guard is a new one: it becomes durable with the next state, and needs no event of its own
+			// the egress daemon is a new one: it becomes durable with the next state, and needs no
+			// event of its own
 			now.Restarts, now.Silent = restarts, false
 			a.setRecord(record)
 			return
 		case changed:
 			a.saveOrRetry(synced, record)
 		}
-		a.guardAnswered(restarts)
+		a.sidecarAnswered(restarts)
 	})
 	return nil
 }
 
-// watchGuards checks the health of the sidecars of sandboxes with a network, for as long as the
+// watchSidecars checks the health of the sidecars of sandboxes with a network, for as long as the
 // host runs.
-func (h *Host) watchGuards() {
+func (h *Host) watchSidecars() {
 	defer h.tasks.Done()
 	missed := map[*actor]bool{}
-	for clock.Sleep(h.ctx, guardInterval) {
-		missed = h.checkGuards(missed)
+	for clock.Sleep(h.ctx, sidecarInterval) {
+		missed = h.checkSidecars(missed)
 	}
 }
 
-// checkGuards checks each sidecar once, and returns the actors of those that did not answer. One
+// checkSidecars checks each sidecar once, and returns the actors of those that did not answer. One
 // that did not answer before either is recorded as silent.
-func (h *Host) checkGuards(missed map[*actor]bool) map[*actor]bool {
+func (h *Host) checkSidecars(missed map[*actor]bool) map[*actor]bool {
 	var (
 		mu        sync.Mutex
 		group     sync.WaitGroup
@@ -88,15 +89,15 @@ func (h *Host) checkGuards(missed map[*actor]bool) map[*actor]bool {
 		semaphore <- struct{}{}
 		group.Go(func() {
 			defer func() { <-semaphore }()
-			restarts, err := h.options.Guards.Health(h.ctx, *record.Sidecar)
+			restarts, err := h.options.Sidecars.Health(h.ctx, *record.Sidecar)
 			switch {
 			case h.ctx.Err() != nil:
 			case err == nil:
-				a.post(func() { a.guardAnswered(restarts) })
+				a.post(func() { a.sidecarAnswered(restarts) })
 			default:
 				if missed[a] {
-					a.log.Warn().Err(err).Msg("the egress guard does not answer")
-					a.post(a.guardMissed)
+					a.log.Warn().Err(err).Msg("the egress daemon does not answer")
+					a.post(a.sidecarMissed)
 				}
 				mu.Lock()
 				defer mu.Unlock()
@@ -108,36 +109,36 @@ func (h *Host) checkGuards(missed map[*actor]bool) map[*actor]bool {
 	return silent
 }
 
-func (a *actor) guardMissed() {
+func (a *actor) sidecarMissed() {
 	if a.record.Sidecar == nil || a.record.Sidecar.Silent || !a.state().HasNetwork() {
 		return
 	}
 	a.needsInspect = true // its container may have ended
 	sidecar := *a.record.Sidecar
 	sidecar.Silent = true
-	a.showGuard(sidecar, lifecycle.ReasonNetworkError,
-		"the egress guard does not answer; while it is down, nothing passes")
+	a.showSidecar(sidecar, lifecycle.ReasonNetworkError,
+		"the egress daemon does not answer; while it is down, nothing passes")
 }
 
-func (a *actor) guardAnswered(restarts int) {
+func (a *actor) sidecarAnswered(restarts int) {
 	known := a.record.Sidecar
 	if known == nil || restarts == known.Restarts && !known.Silent || !a.state().HasNetwork() {
 		return
 	}
 	sidecar := *known
 	sidecar.Restarts, sidecar.Silent = restarts, false
-	message := "the egress guard answers again"
+	message := "the egress daemon answers again"
 	if restarts != known.Restarts {
 		message = fmt.Sprintf(
-			"the egress guard died and was started again (restarts so far: %d); nothing passed "+
+			"the egress daemon died and was started again (restarts so far: %d); nothing passed "+
 				"meanwhile",
 			restarts)
 	}
-	a.showGuard(sidecar, lifecycle.ReasonContainerRunning, message)
+	a.showSidecar(sidecar, lifecycle.ReasonContainerRunning, message)
 }
 
-// showGuard shows the condition of the guard in the sandbox's status, and records it as an event.
-func (a *actor) showGuard(sidecar lifecycle.Sidecar, reason lifecycle.Reason, message string) {
+// showSidecar shows the condition of the egress daemon in the sandbox's status, and records it as an event.
+func (a *actor) showSidecar(sidecar lifecycle.Sidecar, reason lifecycle.Reason, message string) {
 	record := a.record
 	record.Sidecar = &sidecar
 	if a.state() == lifecycle.StateRunning { // in another state, its own reason matters more

@@ -14,17 +14,17 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// guards are egress sidecars in memory: one policy, one health.
-type guards struct {
+// sidecars are egress sidecars in memory: one policy, one health.
+type sidecars struct {
 	mu       sync.Mutex
 	policy   lifecycle.NetworkPolicy
 	restarts int
 	err      error
 }
 
-var _ host.Guards = (*guards)(nil)
+var _ host.Sidecars = (*sidecars)(nil)
 
-func (g *guards) Environment(_ lifecycle.Sidecar, policy *lifecycle.NetworkPolicy) (map[string]string, bool, error) {
+func (g *sidecars) Environment(_ lifecycle.Sidecar, policy *lifecycle.NetworkPolicy) (map[string]string, bool, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if policy != nil {
@@ -33,19 +33,19 @@ func (g *guards) Environment(_ lifecycle.Sidecar, policy *lifecycle.NetworkPolic
 	return map[string]string{"EGRESS_POLICY": "x"}, true, nil
 }
 
-func (g *guards) Health(context.Context, lifecycle.Sidecar) (int, error) {
+func (g *sidecars) Health(context.Context, lifecycle.Sidecar) (int, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.restarts, g.err
 }
 
-func (g *guards) Policy(context.Context, lifecycle.Sidecar) (lifecycle.NetworkPolicy, error) {
+func (g *sidecars) Policy(context.Context, lifecycle.Sidecar) (lifecycle.NetworkPolicy, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return *g.policy.Clone(), g.err
 }
 
-func (g *guards) Change(_ context.Context, _ lifecycle.Sidecar, change lifecycle.PolicyChange) (lifecycle.NetworkPolicy, error) {
+func (g *sidecars) Change(_ context.Context, _ lifecycle.Sidecar, change lifecycle.PolicyChange) (lifecycle.NetworkPolicy, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.err == nil {
@@ -54,15 +54,15 @@ func (g *guards) Change(_ context.Context, _ lifecycle.Sidecar, change lifecycle
 	return g.policy, g.err
 }
 
-func (g *guards) Propose(ctx context.Context, at lifecycle.Sidecar) (lifecycle.NetworkPolicy, error) {
+func (g *sidecars) Propose(ctx context.Context, at lifecycle.Sidecar) (lifecycle.NetworkPolicy, error) {
 	return g.Policy(ctx, at)
 }
 
-func (g *guards) Decisions(context.Context, lifecycle.Sidecar, lifecycle.DecisionsRequest) (io.ReadCloser, error) {
+func (g *sidecars) Decisions(context.Context, lifecycle.Sidecar, lifecycle.DecisionsRequest) (io.ReadCloser, error) {
 	return io.NopCloser(strings.NewReader("{}")), nil
 }
 
-func (g *guards) become(restarts int, err error) {
+func (g *sidecars) become(restarts int, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.restarts, g.err = restarts, err
@@ -70,14 +70,14 @@ func (g *guards) become(restarts int, err error) {
 
 func sidecar(id string) string { return container(id) + "-egress" }
 
-func guarded(t *testing.T) (*machine, *guards) {
-	m, g := newMachine(t), &guards{}
-	m.box.EgressImage, m.box.Guards, m.options.Guards = "egress", g, g
+func withSidecars(t *testing.T) (*machine, *sidecars) {
+	m, g := newMachine(t), &sidecars{}
+	m.box.EgressImage, m.box.Sidecars, m.options.Sidecars = "egress", g, g
 	return m.start(), g
 }
 
 func TestSidecarLivesAndEndsWithItsSandbox(t *testing.T) {
-	m, _ := guarded(t)
+	m, _ := withSidecars(t)
 	id := m.running()
 	if got := m.engine.status(sidecar(id)); got != engine.StatusRunning {
 		t.Fatalf("the sidecar is %q", got)
@@ -107,7 +107,7 @@ func TestSidecarLivesAndEndsWithItsSandbox(t *testing.T) {
 }
 
 func TestSidecarThatEnds(t *testing.T) {
-	m, _ := guarded(t)
+	m, _ := withSidecars(t)
 	id := m.running()
 	m.engine.exit(sidecar(id), 137, false)
 	if status := m.await(id, lifecycle.StateFailed); status.Reason != lifecycle.ReasonNetworkError || !strings.Contains(status.Message, "exit code 137") {
@@ -117,7 +117,7 @@ func TestSidecarThatEnds(t *testing.T) {
 }
 
 func TestSidecarWithoutSandboxIsRemoved(t *testing.T) {
-	m, _ := guarded(t)
+	m, _ := withSidecars(t)
 	id := m.running()
 	m.engine.put(engine.Container{Name: sidecar("absent"), Status: engine.StatusRunning, Labels: map[string]string{
 		"sandbox.internal/id": "absent", "sandbox.internal/instance": instance, "sandbox.internal/sidecar": "egress",
@@ -128,28 +128,28 @@ func TestSidecarWithoutSandboxIsRemoved(t *testing.T) {
 	}
 }
 
-func TestGuardThatDies(t *testing.T) {
-	m, g := guarded(t)
+func TestDaemonOfASidecarThatDies(t *testing.T) {
+	m, g := withSidecars(t)
 	id := m.running()
 	g.become(1, nil)
-	missed := m.host.AskGuards(nil)
+	missed := m.host.CheckSidecars(nil)
 	wait.Until(t, "the status says that the sidecar was started again", func() bool {
 		return strings.Contains(m.get(id).Status.Message, "died and was started again (restarts so far: 1)")
 	}, func() any { return m.get(id).Status })
 	g.become(1, errors.New("no answer"))
-	missed = m.host.AskGuards(missed)
+	missed = m.host.CheckSidecars(missed)
 	if status := m.get(id).Status; status.Reason == lifecycle.ReasonNetworkError {
 		t.Errorf("after one question without an answer: %+v", status)
 	}
-	missed = m.host.AskGuards(missed)
+	missed = m.host.CheckSidecars(missed)
 	wait.Until(t, "the status says that the sidecar does not answer", func() bool { return m.get(id).Status.Reason == lifecycle.ReasonNetworkError }, func() any { return m.get(id).Status })
 	g.become(1, nil)
-	_ = m.host.AskGuards(missed)
+	_ = m.host.CheckSidecars(missed)
 	wait.Until(t, "the status says that the sidecar answers again", func() bool { return strings.Contains(m.get(id).Status.Message, "answers again") }, func() any { return m.get(id).Status })
 }
 
 func TestPolicyIsStoredAndApplied(t *testing.T) {
-	m, g := guarded(t)
+	m, g := withSidecars(t)
 	id := m.running()
 	policy := lifecycle.NetworkPolicy{DefaultAction: "deny", Egress: []lifecycle.EgressRule{{Action: "allow", Target: "a.example"}}}
 	if _, err := m.host.ChangeNetworkPolicy(t.Context(), id, lifecycle.PolicyChange{Replace: &policy}); err != nil {
@@ -185,7 +185,7 @@ func TestPolicyIsStoredAndApplied(t *testing.T) {
 
 func TestWithoutSidecar(t *testing.T) {
 	m := newMachine(t)
-	m.box.EgressImage, m.box.Guards, m.options.Guards, m.box.HostNetwork = "egress", &guards{}, &guards{}, true
+	m.box.EgressImage, m.box.Sidecars, m.options.Sidecars, m.box.HostNetwork = "egress", &sidecars{}, &sidecars{}, true
 	m.start()
 	s := spec()
 	s.NetworkPolicy = &lifecycle.NetworkPolicy{DefaultAction: "deny"}
@@ -200,7 +200,7 @@ func TestWithoutSidecar(t *testing.T) {
 
 func TestEgressImageThatCannotBeHad(t *testing.T) {
 	m := newMachine(t)
-	m.box.EgressImage, m.box.Guards, m.options.Guards = "egress", &guards{}, &guards{}
+	m.box.EgressImage, m.box.Sidecars, m.options.Sidecars = "egress", &sidecars{}, &sidecars{}
 	m.engine.failBefore(callEnsureImage, func(_ context.Context, ref string) error {
 		if ref == "egress" {
 			return engine.ErrImage

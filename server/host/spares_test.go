@@ -18,18 +18,18 @@ import (
 // spareKind is what owns the networks that are made ahead.
 type spareKind struct {
 	name, suffix string
-	guards       *guards // nil without sidecars
+	sidecars     *sidecars // nil without sidecars
 }
 
 // onSpares runs a test with each kind of spare networks, as many as given.
 func onSpares(t *testing.T, size int, test func(t *testing.T, m *machine, kind spareKind)) {
-	for _, kind := range []spareKind{{name: "holder", suffix: "-network"}, {name: "sidecar", suffix: "-egress", guards: &guards{}}} {
+	for _, kind := range []spareKind{{name: "holder", suffix: "-network"}, {name: "sidecar", suffix: "-egress", sidecars: &sidecars{}}} {
 		t.Run(kind.name, func(t *testing.T) {
 			t.Parallel()
 			m := newMachine(t)
 			m.box.SpareNetworks = size
-			if kind.guards != nil {
-				m.box.EgressImage, m.box.Guards, m.options.Guards = "egress", kind.guards, kind.guards
+			if kind.sidecars != nil {
+				m.box.EgressImage, m.box.Sidecars, m.options.Sidecars = "egress", kind.sidecars, kind.sidecars
 			}
 			test(t, m, kind)
 		})
@@ -70,11 +70,11 @@ func TestSpareNetworks(t *testing.T) {
 			t.Fatalf("after a sweep: %v", left)
 		}
 		asked := spec()
-		if kind.guards != nil {
+		if kind.sidecars != nil {
 			asked.NetworkPolicy = &lifecycle.NetworkPolicy{DefaultAction: "deny", Egress: []lifecycle.EgressRule{{Action: "allow", Target: "a.example"}}}
 			m.engine.failBefore(callCreate, func(_ context.Context, name string) error {
 				if name == container(spares[0]) || name == container(spares[1]) {
-					if policy, _ := kind.guards.Policy(context.Background(), lifecycle.Sidecar{}); len(policy.Egress) != 1 {
+					if policy, _ := kind.sidecars.Policy(context.Background(), lifecycle.Sidecar{}); len(policy.Egress) != 1 {
 						return errors.New("the policy is not in force yet")
 					}
 				}
@@ -135,7 +135,7 @@ func TestMoreSandboxesThanSpares(t *testing.T) {
 				owners++
 			}
 		}
-		if want := map[bool]int{true: 6, false: 2}[kind.guards != nil]; owners != want {
+		if want := map[bool]int{true: 6, false: 2}[kind.sidecars != nil]; owners != want {
 			t.Errorf("%d networks have an owner of their own, want %d", owners, want)
 		}
 	})
@@ -237,7 +237,7 @@ func TestSparesOfAKilledService(t *testing.T) {
 		left("taken")
 		r := m.record("taken", lifecycle.StatePending)
 		r.Box, r.SpareNetwork = "taken", true
-		if kind.guards != nil {
+		if kind.sidecars != nil {
 			r.Sidecar = &lifecycle.Sidecar{Image: "egress", Token: "token"}
 		}
 		m.had(r, "")
@@ -296,7 +296,7 @@ func TestSparesGrowOld(t *testing.T) {
 func TestSparesAndRuntimeClasses(t *testing.T) {
 	t.Parallel()
 	onSpares(t, 1, func(t *testing.T, m *machine, kind spareKind) {
-		m.box.RuntimeClasses = lifecycle.RuntimeClasses{{Name: "own-stack", Handler: "runsc"}, {Name: "walled", Handler: "runc", EgressSidecar: true}}
+		m.box.RuntimeClasses = lifecycle.RuntimeClasses{{Name: "own-stack", Handler: "runsc"}, {Name: "filtered", Handler: "runc", EgressSidecar: true}}
 		m.start()
 		for _, class := range m.box.RuntimeClasses {
 			spare := m.awaitSpares(kind, 1)[0]
@@ -307,7 +307,7 @@ func TestSparesAndRuntimeClasses(t *testing.T) {
 				t.Fatal(err)
 			}
 			m.await(sandbox.ID, lifecycle.StateRunning)
-			if want := class.EgressSidecar && kind.guards != nil; (sandbox.ID == spare) != want {
+			if want := class.EgressSidecar && kind.sidecars != nil; (sandbox.ID == spare) != want {
 				t.Errorf("%s has the network that was made ahead: %v, want %v", class.Name, !want, want)
 			}
 		}

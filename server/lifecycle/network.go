@@ -97,9 +97,9 @@ type Sidecar struct {
 	Token string
 	// Port is the host's port of its API, 0 before it is known.
 	Port int
-	// Restarts is how often its guard had to be started again, as far as it is known.
+	// Restarts is how often its egress daemon had to be started again, as far as it is known.
 	Restarts int `json:",omitempty"`
-	// Silent is true when the guard did not answer the last time: nothing passes.
+	// Silent is true when the egress daemon did not answer the last time: nothing passes.
 	Silent bool `json:",omitempty"`
 }
 

@@ -7,8 +7,9 @@ type RuntimeClass struct {
 	Name string
 	// Handler is the backend's own name for what runs the sandboxes: a runtime of a container engine, a RuntimeClass of a cluster.
 	Handler string
-	// EgressSidecar is true when the wall of an egress sidecar holds for sandboxes of the class. It does not where they have a network
-	// stack of their own, whose packets the kernel's filter never sees.
+	// EgressSidecar is true when the firewall of an egress sidecar holds for sandboxes of the
+	// class. It does not where they have a network stack of their own, whose packets the kernel's
+	// filter never sees.
 	EgressSidecar bool
 }
 

@@ -23,15 +23,15 @@ func TestRuntimeClasses(t *testing.T) {
 	wantInvalid(t, "no classes", err, `runtimeClass: "gvisor" is not a runtime class: this service has none`)
 }
 
-// TestRuntimeClassWithoutAWall: a policy that would not be held is refused, an empty one too.
-func TestRuntimeClassWithoutAWall(t *testing.T) {
+// TestRuntimeClassWithoutAFirewall: a policy that would not be held is refused, an empty one too.
+func TestRuntimeClassWithoutAFirewall(t *testing.T) {
 	deny := &lifecycle.NetworkPolicy{DefaultAction: "deny"}
 	own := lifecycle.RuntimeClass{Name: "gvisor"}
-	wantInvalid(t, "no wall", own.CheckPolicy(deny), `networkPolicy: cannot be held for the runtime class "gvisor"`)
-	wantInvalid(t, "no wall for an empty one", own.CheckPolicy(&lifecycle.NetworkPolicy{}), `networkPolicy: cannot be held for the runtime class "gvisor"`)
+	wantInvalid(t, "no firewall", own.CheckPolicy(deny), `networkPolicy: cannot be held for the runtime class "gvisor"`)
+	wantInvalid(t, "no firewall for an empty one", own.CheckPolicy(&lifecycle.NetworkPolicy{}), `networkPolicy: cannot be held for the runtime class "gvisor"`)
 	for name, err := range map[string]error{
-		"no policy": own.CheckPolicy(nil),
-		"a wall":    lifecycle.RuntimeClass{Name: "plain", EgressSidecar: true}.CheckPolicy(deny),
+		"no policy":  own.CheckPolicy(nil),
+		"a firewall": lifecycle.RuntimeClass{Name: "plain", EgressSidecar: true}.CheckPolicy(deny),
 	} {
 		if err != nil {
 			t.Errorf("%s: %v", name, err)

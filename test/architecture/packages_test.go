@@ -102,7 +102,7 @@ var projectRules = importRules{
 			packages: []string{
 				"server/lifecycle", "server/host", "server/box", "server/cluster/...", "server/store", "server/config", "server/audit", "server/proxy",
 				"execd/code", "execd/command", "execd/config", "execd/files", "execd/proxy", "execd/terminal", "execd/internal/...",
-				"egress/config", "egress/dnsproxy", "egress/guard", "egress/policy", "egress/wall", "taskexecutor",
+				"egress/config", "egress/dnsproxy", "egress/enforcer", "egress/firewall", "egress/policy", "taskexecutor",
 			},
 			ours:      contracts,
 			libraries: []string{echo},
@@ -170,7 +170,7 @@ var projectRules = importRules{
 		{libraries: kubernetes, packages: []string{"runtime/kube/...", "server/cluster/...", "test/e2e/kube",
 			"test/cluster/nodes"}},
 		{libraries: []string{sqlite}, packages: []string{"server/store"}},
-		{libraries: netfilter, packages: []string{"egress/wall", "runtime/oci/network"}},
+		{libraries: netfilter, packages: []string{"egress/firewall", "runtime/oci/network"}},
 	},
 
 	names: []string{"util", "utils", "helper", "helpers", "common", "misc", "shared", "base"},

@@ -82,13 +82,13 @@ func (s *service) sidecarOf(t *testing.T, id string) engine.Container {
 	return engine.Container{}
 }
 
-// killGuard kills the guard, and not process 1 of its container.
-func (s *service) killGuard(t *testing.T, id string) {
+// killDaemon kills the egress daemon, and not process 1 of its container.
+func (s *service) killDaemon(t *testing.T, id string) {
 	t.Helper()
-	s.signalGuard(t, id, "KILL")
+	s.signalDaemon(t, id, "KILL")
 }
 
-func (s *service) signalGuard(t *testing.T, id, signal string) {
+func (s *service) signalDaemon(t *testing.T, id, signal string) {
 	t.Helper()
 	dockerCLI(t, "run", "--rm", "--network", "none", "--pid", "container:"+s.sidecarOf(t, id).ID,
 		busyboxImage, "sh", "-c", "kill -"+signal+" $(pidof egress)")
@@ -97,7 +97,7 @@ func (s *service) signalGuard(t *testing.T, id, signal string) {
 // sidecars are those of the service at the engine.
 func (s *service) sidecars() lives.Sidecars {
 	return lives.Sidecars{
-		KillGuard: s.killGuard,
+		KillDaemon: s.killDaemon,
 		Kill: func(t *testing.T, id string) {
 			t.Helper()
 			dockerCLI(t, "kill", s.sidecarOf(t, id).ID)
@@ -164,7 +164,7 @@ func TestEgressSurvivesTheService(t *testing.T) {
 }
 
 // TestEgressWithoutUpstream: the name servers of a sandbox are those of its network when it was
-// made, although root in the sandbox writes others into the file that it shares with the guard.
+// made, although root in the sandbox writes others into the file that it shares with the egress daemon.
 func TestEgressWithoutUpstream(t *testing.T) {
 	t.Parallel()
 	o := newOutside(t)
@@ -174,8 +174,8 @@ func TestEgressWithoutUpstream(t *testing.T) {
 	inside := s.Enter(t, id)
 	inside.Want(t, "echo nameserver "+rogue+" > /etc/resolv.conf && cat /etc/resolv.conf",
 		"nameserver "+rogue+"\n")
-	s.killGuard(t, id)
-	lives.Eventually(t, "the guard is started again",
+	s.killDaemon(t, id)
+	lives.Eventually(t, "the egress daemon is started again",
 		func() bool { return strings.Contains(s.Get(t, id).Status.Message, "restarts so far: 1") })
 	if got := inside.Run(t, "getent ahostsv4 allowed.test"); strings.Contains(got.Stdout,
 		o.Denied) {

@@ -88,13 +88,13 @@ func TestErrorsOfNetworkOperations(t *testing.T) {
 	lives.AskTooOften(t, s.Service, operationsOnNetwork("11111111-2222-4333-8444-555555555555"))
 	t.Run("a store that fails", func(t *testing.T) { failStore(t, s, running) })
 	t.Run("a sidecar that hangs", func(t *testing.T) {
-		s.signalGuard(t, running, "STOP")
+		s.signalDaemon(t, running, "STOP")
 		lives.Concurrently(operationsOnNetwork(running), func(o lives.Operation) {
 			lives.WantProblem(t,
 				s.Send(t, o.Method, o.Path, o.Body, "Content-Type", "application/json"), 503,
 				"SERVICE_UNAVAILABLE")
 		})
-		s.signalGuard(t, running, "CONT")
+		s.signalDaemon(t, running, "CONT")
 	})
 	lives.CheckProvoked(t, s.Service, true)
 	if !slices.Contains(s.Conform.Seen(), "getNetworkPolicy 200") {

@@ -113,7 +113,7 @@ func TestSpareNetwork(t *testing.T) {
 	s.leavesNothing(t)
 }
 
-// TestEgressOfASpare: the wall of a sidecar that was made ahead holds as that of another.
+// TestEgressOfASpare: the firewall of a sidecar that was made ahead holds as that of another.
 func TestEgressOfASpare(t *testing.T) {
 	t.Parallel()
 	o := newOutside(t)

@@ -1,10 +1,13 @@
-// Command egress-init is process 1 of the egress sidecar. It keeps the network namespace alive, which ends with the container, and
-// starts the guard again when it ends; nothing passes meanwhile.
+// Command egress-init is process 1 of the egress sidecar. It keeps the network namespace alive,
+// which ends with the container, and starts the egress daemon again when it ends; nothing passes
+// meanwhile.
 //
 //	egress-init PROGRAM [ARGUMENT...]
 //
-// It listens on the guard's port before the guard runs, and keeps the port while the guard is started again: the sandbox shares the network.
-// When the guard ends before its gate was ever open, egress-init ends with its status: a sidecar that cannot work is seen at once.
+// It listens on the egress daemon's port before the egress daemon runs, and keeps the port while
+// the egress daemon is started again: the sandbox shares the network. When the egress daemon ends
+// before it was ever ready, egress-init ends with its status: a sidecar that cannot work is seen at
+// once.
 package main
 
 import (
@@ -19,7 +22,8 @@ import (
 // name is what this program is called in its messages.
 const name = "egress-init"
 
-// defaultPort is that of package config, which reads the same settings for the guard; it would make this program many times as large.
+// defaultPort is that of package config, which reads the same settings for the egress daemon; it
+// would make this program many times as large.
 const defaultPort = "18080"
 
 func main() { supervisor.Exit(name, func() int { return run(os.Args[1:]) }) }
@@ -28,7 +32,7 @@ func run(program []string) int {
 	var listener *os.File
 	if host, port, ok := address(program); ok {
 		var err error
-		if listener, err = supervisor.Listen(host, port, "the port of the guard"); err != nil {
+		if listener, err = supervisor.Listen(host, port, "the port of the egress daemon"); err != nil {
 			_, _ = os.Stderr.WriteString(name + ": " + err.Error() + "\n")
 			return 1
 		}
@@ -43,7 +47,8 @@ func run(program []string) int {
 	})
 }
 
-// address returns where the guard listens, by its flags and variables, and false when that is wrong, which the guard says itself.
+// address returns where the egress daemon listens, by its flags and variables, and false when that
+// is wrong, which the egress daemon says itself.
 func address(program []string) (host netip.Addr, port int, ok bool) {
 	if len(program) == 0 {
 		return host, 0, false

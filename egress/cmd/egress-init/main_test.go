@@ -10,8 +10,9 @@ import (
 	"sandbox.internal/egress/config"
 )
 
-// TestTheAddressIsTheGuards: egress-init reads where to listen as the guard does, and leaves it to the guard to refuse what is wrong.
-func TestTheAddressIsTheGuards(t *testing.T) {
+// TestTheAddressIsTheDaemons: egress-init reads where to listen as the egress daemon does, and
+// leaves it to the egress daemon to refuse what is wrong.
+func TestTheAddressIsTheDaemons(t *testing.T) {
 	none := map[string]string{"EGRESS_HOST": "", "EGRESS_PORT": ""}
 	for name, test := range map[string]struct {
 		flags string
@@ -37,7 +38,7 @@ func TestTheAddressIsTheGuards(t *testing.T) {
 			flags := strings.Fields(test.flags)
 			want, err := config.Parse(flags, func(variable string) string { return env[variable] }, io.Discard)
 			if (err != nil) != test.wrong {
-				t.Fatalf("the guard says %v", err)
+				t.Fatalf("the egress daemon says %v", err)
 			}
 			host, port, ok := address(append([]string{"/egress"}, flags...))
 			if ok == test.wrong {
@@ -51,7 +52,7 @@ func TestTheAddressIsTheGuards(t *testing.T) {
 				wanted = netip.MustParseAddr(want.Host).Unmap()
 			}
 			if host != wanted || port != want.Port {
-				t.Errorf("it is %v, port %d; the guard has %+v", host, port, want)
+				t.Errorf("it is %v, port %d; the egress daemon has %+v", host, port, want)
 			}
 		})
 	}

@@ -1,5 +1,6 @@
-// Command egress is the guard of the egress sidecar: it decides what the sandbox beside it may reach. It runs in the sandbox's
-// network namespace with CAP_NET_ADMIN, below egress-init. Package config says how the sidecar is started.
+// Command egress is the egress daemon, the program of the egress sidecar that decides what the
+// sandbox beside it may reach. It runs in the sandbox's network namespace with CAP_NET_ADMIN, below
+// egress-init. Package config says how the sidecar is started.
 package main
 
 import (
@@ -27,8 +28,8 @@ const gcPercent = 30
 // of that is the kernel's, for sockets and sets.
 const memoryLimit = 40 << 20
 
-// maxProcessors is how many processors the guard uses: the Go runtime keeps memory for each of them, 0.3 MiB under load, and two
-// answer thousands of names a second.
+// maxProcessors is how many processors the egress daemon uses: the Go runtime keeps memory for each
+// of them, 0.3 MiB under load, and two answer thousands of names a second.
 const maxProcessors = 2
 
 func main() { os.Exit(run(os.Args[1:])) }

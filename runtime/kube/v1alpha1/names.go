@@ -85,19 +85,23 @@ const (
 
 // The letters of BatchSandboxStatus.Outcomes.
 const (
-	OutcomeLives       = '-'
-	OutcomeEndedWell   = 'S'
-	OutcomeEndedFailed = 'F'
-	OutcomeKeptWell    = 's'
-	OutcomeKeptFailed  = 'f'
-	OutcomeGivenBack   = 'R'
+	// OutcomeActive: the sandbox has not ended.
+	OutcomeActive = '-'
+	// OutcomeSucceeded and OutcomeFailed: the sandbox has ended, and its pod is released.
+	OutcomeSucceeded = 'S'
+	OutcomeFailed    = 'F'
+	// OutcomeSucceededPodKept and OutcomeFailedPodKept: the task has ended, and the pod is kept.
+	OutcomeSucceededPodKept = 's'
+	OutcomeFailedPodKept    = 'f'
+	// OutcomeReleased: the number was not wanted any more, and its pod is released.
+	OutcomeReleased = 'R'
 )
 
 // Ended reports whether the sandbox of a number has ended, so that its pod is released and it gets
 // no other.
 func (s *BatchSandboxStatus) Ended(number int) bool {
 	return number < len(s.Outcomes) &&
-		(s.Outcomes[number] == OutcomeEndedWell || s.Outcomes[number] == OutcomeEndedFailed)
+		(s.Outcomes[number] == OutcomeSucceeded || s.Outcomes[number] == OutcomeFailed)
 }
 
 // Lacks reports whether the sandbox of a number may be given a pod beside those of the allocation,
@@ -106,9 +110,9 @@ func (s *BatchSandboxStatus) Ended(number int) bool {
 // the annotation was removed.
 func (b *BatchSandbox) Lacks(pods []string, number int) bool {
 	s := &b.Status
-	lives := number >= len(s.Outcomes) || s.Outcomes[number] == OutcomeLives
+	active := number >= len(s.Outcomes) || s.Outcomes[number] == OutcomeActive
 	recorded := number < len(s.Addresses) && s.Addresses[number] != ""
-	return lives && !recorded && (number >= len(pods) || pods[number] == "")
+	return active && !recorded && (number >= len(pods) || pods[number] == "")
 }
 
 // Allocation lists the pods of a pool that belong to a batch. It is one annotation, written at once

@@ -128,11 +128,11 @@ func TestPoolPolicy(t *testing.T) {
           startupProbe: {httpGet: {path: /healthz, port: 18080}, periodSeconds: 1, failureThreshold: 60}
           securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL], add: [NET_ADMIN]}}
           volumeMounts: [{name: egress, mountPath: /run/egress}]
-`, egressImage), "volumes: [", "volumes: [{name: egress, emptyDir: {}}, ").Replace(apiPool("walled", 3, 4, "capabilities: {drop: [NET_ADMIN, NET_RAW]}"))
+`, egressImage), "volumes: [", "volumes: [{name: egress, emptyDir: {}}, ").Replace(apiPool("filtered", 3, 4, "capabilities: {drop: [NET_ADMIN, NET_RAW]}"))
 	kubectl(t, s.Instance, pool, "apply", "-f", "-")
-	available(t, s.Instance, "walled", 3)
+	available(t, s.Instance, "filtered", 3)
 	request := func(words ...string) lifecycle.CreateSandboxRequest {
-		r := fromPool("walled", "")
+		r := fromPool("filtered", "")
 		r.Image.URI, r.Entrypoint = baseImage, words
 		return r
 	}

@@ -9,23 +9,23 @@ import (
 
 // testRuntimeClasses creates sandboxes in a class that is configured, and in ones that are not.
 func testRuntimeClasses(t *testing.T, b Backend) {
-	const walled, unwalled = "plain", "own-network"
-	s := Start(t, b, Plan{Program: true, Settings: classes(b.RuntimeHandler(t), walled, unwalled)})
+	const filtered, unfiltered = "plain", "own-network"
+	s := Start(t, b, Plan{Program: true, Settings: classes(b.RuntimeHandler(t), filtered, unfiltered)})
 	version, err := s.API.GetVersionWithResponse(t.Context())
 	if err != nil || version.JSON200 == nil ||
-		!slices.Equal(version.JSON200.RuntimeClasses, []string{walled, unwalled}) {
+		!slices.Equal(version.JSON200.RuntimeClasses, []string{filtered, unfiltered}) {
 		t.Errorf("the version has the classes of %+v, %v", version, err)
 	}
 	request := s.Idle()
 	without := s.Create(t, request)
-	class := walled
+	class := filtered
 	request.RuntimeClass = &class
 	with := s.Running(t, request)
 	s.Enter(t, with).Want(t, "echo $((6 * 7))", "42\n")
 	check := func(when string) {
 		t.Helper()
-		if got := Value(s.Get(t, with).RuntimeClass); got != walled {
-			t.Errorf("%s the class of a sandbox is %q, want %q", when, got, walled)
+		if got := Value(s.Get(t, with).RuntimeClass); got != filtered {
+			t.Errorf("%s the class of a sandbox is %q, want %q", when, got, filtered)
 		}
 		for _, sandbox := range s.Everything(t) {
 			if got := sandbox.RuntimeClass; (got != nil) != (sandbox.ID == with) {
@@ -49,11 +49,11 @@ func testRuntimeClasses(t *testing.T, b Backend) {
 		words  []string
 	}{
 		"unknown": {map[string]any{"runtimeClass": "kata"},
-			[]string{"runtimeClass", `"kata"`, walled + ", " + unwalled}},
-		"in upper case": {map[string]any{"runtimeClass": "Plain"}, []string{"runtimeClass", walled}},
+			[]string{"runtimeClass", `"kata"`, filtered + ", " + unfiltered}},
+		"in upper case": {map[string]any{"runtimeClass": "Plain"}, []string{"runtimeClass", filtered}},
 		"empty":         {map[string]any{"runtimeClass": ""}, []string{"runtimeClass", "1"}},
 		"no string":     {map[string]any{"runtimeClass": true}, []string{"runtimeClass", "string"}},
-		"no wall": {map[string]any{"runtimeClass": unwalled,
+		"no firewall": {map[string]any{"runtimeClass": unfiltered,
 			"networkPolicy": map[string]any{"defaultAction": "deny"}}, []string{"networkPolicy"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -64,7 +64,7 @@ func testRuntimeClasses(t *testing.T, b Backend) {
 }
 
 // classes are settings with two runtime classes of one handler.
-func classes(handler, walled, unwalled string) string {
+func classes(handler, filtered, unfiltered string) string {
 	return fmt.Sprintf("[[runtime.classes]]\nname = %q\nhandler = %q\negress_sidecar = true\n"+
-		"[[runtime.classes]]\nname = %q\nhandler = %q\n", walled, handler, unwalled, handler)
+		"[[runtime.classes]]\nname = %q\nhandler = %q\n", filtered, handler, unfiltered, handler)
 }

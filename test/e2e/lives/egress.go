@@ -23,8 +23,8 @@ func (o Outside) EgressSettings(image string) string {
 
 // Sidecars are what a backend's own tools can do to the egress sidecar of a sandbox.
 type Sidecars struct {
-	KillGuard func(t *testing.T, id string) // and not process 1 of the sidecar
-	Kill      func(t *testing.T, id string)
+	KillDaemon func(t *testing.T, id string) // and not process 1 of the sidecar
+	Kill       func(t *testing.T, id string)
 }
 
 // Confined asks for a sandbox with a policy that allows nothing but those targets.
@@ -192,10 +192,10 @@ func Egress(t *testing.T, s *Service, id string, o Outside, sidecars Sidecars) {
 		Reaches(t, inside, "denied.test")
 		s.Policy(t, http.MethodDelete, id, `["denied.test"]`)
 	})
-	t.Run("the guard is killed", func(t *testing.T) {
-		const news = "the egress guard died and was started again"
+	t.Run("the egress daemon is killed", func(t *testing.T) {
+		const news = "the egress daemon died and was started again"
 		events := s.StreamEvents(t, path+"/events")
-		sidecars.KillGuard(t, id)
+		sidecars.KillDaemon(t, id)
 		Eventually(t, "the status says so",
 			func() bool { return strings.Contains(s.Get(t, id).Status.Message, news) })
 		events.Until(func(e StreamEvent) bool {

@@ -22,7 +22,7 @@ func (m *machines) sidecars(instance string) lives.Sidecars {
 			t.Helper()
 			kill(t, m.of(instance).sidecar(t, id))
 		},
-		KillGuard: func(t *testing.T, id string) {
+		KillDaemon: func(t *testing.T, id string) {
 			t.Helper()
 			// The one child of the sidecar's first process, whichever of its threads has started it.
 			lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", m.of(instance).sidecar(t, id)))
@@ -37,11 +37,11 @@ func (m *machines) sidecars(instance string) lives.Sidecars {
 				}
 				children.Write(content)
 			}
-			var guard int
-			if _, err := fmt.Sscan(children.String(), &guard); err != nil {
-				t.Fatalf("the sidecar has no guard: %q: %v", children.String(), err)
+			var daemon int
+			if _, err := fmt.Sscan(children.String(), &daemon); err != nil {
+				t.Fatalf("the sidecar has no egress daemon: %q: %v", children.String(), err)
 			}
-			kill(t, guard)
+			kill(t, daemon)
 		},
 	}
 }
@@ -105,8 +105,8 @@ func TestEgressSurvivesTheService(t *testing.T) {
 	lives.EgressSurvivesTheService(t, s)
 }
 
-// TestEgressWithoutUpstream: a guard that is configured with no name server asks those of the host when its sidecar was made, which are the
-// sandbox's too.
+// TestEgressWithoutUpstream: an egress daemon that is configured with no name server asks those of
+// the host when its sidecar was made, which are the sandbox's too.
 func TestEgressWithoutUpstream(t *testing.T) {
 	t.Parallel()
 	on, o := newMachines(), onlocal.NewOutside(t)

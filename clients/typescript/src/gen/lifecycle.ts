@@ -1309,7 +1309,7 @@ export interface components {
              *     - `state`: the sandbox went `from` one state `to` another; the first one has no `from`.
              *     - `stage`: provisioning reached a `stage`.
              *     - `progress`: how provisioning goes on within its stage, at most every 5 seconds; later,
-             *       what became of the guard of the egress sidecar.
+             *       what became of the daemon of the egress sidecar.
              *     - `renewed`: the expiry is now `expiresAt`.
              *     - `metadata`: the keys of `metadata` were set to its values, those of
              *       `metadataRemoved` were removed, and all others stayed.

@@ -69,13 +69,13 @@ func (r *reconciler) advance(ctx context.Context,
 			return reconcile.Result{}, err
 		}
 	}
-	if over(outcome(&b.Status, 0)) {
+	if hasEnded(outcome(&b.Status, 0)) {
 		r.Claims.Forget(b.Namespace, b.Name)
 	}
 	if err := r.deleteUnwanted(ctx, b, v, &at, &due); err != nil {
 		return reconcile.Result{}, err
 	}
-	if at.lack != nil || b.Status.Phase == v1alpha1.PhaseStopping {
+	if at.missing != nil || b.Status.Phase == v1alpha1.PhaseStopping {
 		due.in(now, resyncInterval)
 	}
 	if b.Spec.ExpireTime != nil && !stopping {
@@ -150,7 +150,7 @@ func (r *reconciler) provide(ctx context.Context, b *v1alpha1.BatchSandbox, v *v
 	}
 	var lacking []int
 	for number := range int(b.Spec.Replicas) {
-		if v.pod(number) == nil && !released(outcome(&b.Status, number)) && !known(b, number) {
+		if v.pod(number) == nil && !podReleased(outcome(&b.Status, number)) && !known(b, number) {
 			lacking = append(lacking, number)
 		}
 	}
@@ -292,7 +292,7 @@ func (r *reconciler) allocateNow(ctx context.Context,
 
 // toggle freezes or thaws, when the phase on record says that this goes on. It does not wait for
 // that.
-func (r *reconciler) toggle(b *v1alpha1.BatchSandbox, at *situation, stopping bool, due *deadline) {
+func (r *reconciler) toggle(b *v1alpha1.BatchSandbox, at *observed, stopping bool, due *deadline) {
 	phase := b.Status.Phase
 	operation := ""
 	switch {
@@ -340,7 +340,7 @@ func (r *reconciler) toggle(b *v1alpha1.BatchSandbox, at *situation, stopping bo
 // giveUp makes the sandboxes failed whose execds have answered for stuckAfter that they do not
 // freeze or thaw. It takes and returns since when each answers so, by its number. One that does not
 // answer is waited for: its node may come back.
-func giveUp(at *situation, before map[int]time.Time) map[int]time.Time {
+func giveUp(at *observed, before map[int]time.Time) map[int]time.Time {
 	since := make(map[int]time.Time)
 	for number, err := range at.frozen.refused {
 		since[number] = at.now
@@ -360,7 +360,7 @@ func giveUp(at *situation, before map[int]time.Time) map[int]time.Time {
 // more, everything of a batch that stops; and the pods that failed before they were ready, so
 // that the next step makes others.
 func (r *reconciler) deleteUnwanted(ctx context.Context, b *v1alpha1.BatchSandbox, v *view,
-	at *situation, due *deadline) error {
+	at *observed, due *deadline) error {
 	stopping := b.Status.Phase == v1alpha1.PhaseStopping
 	switch {
 	case b.Spec.PoolRef != "" && b.Status.Phase.Finished():
@@ -376,11 +376,11 @@ func (r *reconciler) deleteUnwanted(ctx context.Context, b *v1alpha1.BatchSandbo
 		switch {
 		case pod == nil:
 			return nil
-		case number >= int(b.Spec.Replicas) || outcome(&b.Status, number) == givenBack:
+		case number >= int(b.Spec.Replicas) || outcome(&b.Status, number) == outcomeReleased:
 			return r.end(ctx, pod, false)
-		case over(outcome(&b.Status, number)) && givesBack:
+		case hasEnded(outcome(&b.Status, number)) && givesBack:
 			return r.end(ctx, pod, false)
-		case stopping || over(outcome(&b.Status, number)):
+		case stopping || hasEnded(outcome(&b.Status, number)):
 			if terminal(pod) {
 				return nil
 			}
@@ -404,7 +404,7 @@ func (r *reconciler) giveBack(ctx context.Context, b *v1alpha1.BatchSandbox, v *
 	var retire, release []int
 	for number, name := range v.names {
 		if name == "" || !stopping && number < int(b.Spec.Replicas) &&
-			!released(outcome(&b.Status, number)) {
+			!podReleased(outcome(&b.Status, number)) {
 			continue
 		}
 		switch pod := v.pod(number); {

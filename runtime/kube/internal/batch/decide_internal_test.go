@@ -28,14 +28,14 @@ func TestExpired(t *testing.T) {
 	hostile := b.DeepCopy()
 	hostile.Spec.TaskTemplate = new(v1alpha1.TaskTemplate)
 	hostile.Spec.TaskResourcePolicyWhenCompleted = v1alpha1.TaskRelease
-	at := situation{now: time.Now(), sandboxes: make([]sandbox, 1), stopped: true,
+	at := observed{now: time.Now(), sandboxes: make([]sandbox, 1), stopped: true,
 		tasks: []TaskState{{Phase: TaskFailed, Reason: v1alpha1.ReasonExpired}}}
 	hostile.Status = decide(hostile, at)
 	if s := &hostile.Status; s.Phase != v1alpha1.PhaseFailed ||
 		s.Reason != v1alpha1.ReasonExpired || expired(s) {
 		t.Errorf("a task that failed for the reason EXPIRED: expired %t, %+v", expired(s), *s)
 	}
-	at.tasks, at.silent = nil, "node" // so it ends in Failed, for another reason
+	at.tasks, at.unreachableNode = nil, "node" // so it ends in Failed, for another reason
 	b.Spec.ExpireTime = &metav1.Time{Time: at.now}
 	for range 2 {
 		b.Status = decide(b, at)

@@ -215,7 +215,7 @@ func TestLateForItsNetwork(t *testing.T) {
 		b := new(v1alpha1.BatchSandbox)
 		b.CreationTimestamp = metav1.NewTime(now.Add(-time.Minute))
 		b.Spec.Replicas, b.Spec.ProvisionTimeoutSeconds = 1, new(int32)
-		status := decide(b, situation{now: now, sandboxes: []sandbox{observe(pod)}})
+		status := decide(b, observed{now: now, sandboxes: []sandbox{observe(pod)}})
 		degraded := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionDegraded)
 		if degraded == nil || degraded.Reason != test.want || status.Outcomes != "F" {
 			t.Errorf("%s: %+v, want %s", name, status, test.want)

@@ -18,11 +18,11 @@ import (
 func (r *reconciler) write(ctx context.Context, b *v1alpha1.BatchSandbox,
 	after v1alpha1.BatchSandboxStatus, now time.Time, due *deadline) error {
 	before := b.Status
-	if same(&before, &after) {
+	if unchanged(&before, &after) {
 		return nil
 	}
 	m := r.remember(b)
-	if wait := m.written.Add(statusInterval).Sub(now); wait > 0 && !urgent(&before, &after) {
+	if wait := m.written.Add(statusInterval).Sub(now); wait > 0 && !mustWriteNow(&before, &after) {
 		due.in(now, wait)
 		return nil
 	}

@@ -41,7 +41,7 @@ func TestTasksOfABatchThatStops(t *testing.T) {
 	b := new(v1alpha1.BatchSandbox)
 	b.Spec.Replicas, b.Spec.TaskTemplate = 2, new(v1alpha1.TaskTemplate)
 	b.Status.Phase = v1alpha1.PhaseRunning
-	at := situation{now: time.Now(), sandboxes: make([]sandbox, 2),
+	at := observed{now: time.Now(), sandboxes: make([]sandbox, 2),
 		tasks: []TaskState{{Phase: TaskRunning}, {Phase: TaskUnknown}}}
 	b.Status = decide(b, at)
 	want := v1alpha1.TaskStats{Running: 1, Unknown: 1}

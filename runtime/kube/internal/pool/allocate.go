@@ -292,10 +292,10 @@ func holdsAll(batch *v1alpha1.BatchSandbox, names []string) bool {
 	return !slices.ContainsFunc(names, func(name string) bool { return !held[name] })
 }
 
-// resolveUncertainWrite finds out the outcome of an uncertain write, if there is one. A batch that still has the
-// version which the write would replace is given another, so that the write can no longer happen,
-// unless what refuses that refuses the write, too.
-// resolveUncertainWrite returns the batch as it is then, nil when there was no such write or the batch is gone.
+// resolveUncertainWrite reads the outcome of an uncertain write, if there is one. A batch that still
+// has the version which the write would replace is given another, so that the write can no longer
+// happen, unless the API server refuses both for the same reason. It returns the batch as it is then,
+// nil when there was no such write or the batch is gone.
 func (p *Pools) resolveUncertainWrite(ctx context.Context, key types.NamespacedName,
 	uid types.UID) (*v1alpha1.BatchSandbox, error) {
 	base, ok := p.ledger.uncertainBase(uid)
@@ -311,13 +311,13 @@ func (p *Pools) resolveUncertainWrite(ctx context.Context, key types.NamespacedN
 	}
 	switch {
 	case apierrors.IsNotFound(err) || err == nil && live.UID != uid:
-		p.ledger.removed(uid)
+		p.ledger.batchDeleted(uid)
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("read outcome of allocation for %s: %w", key.Name, err)
 	}
 	p.ledger.observe(live)
-	p.ledger.refused(uid, base)
+	p.ledger.writeRefused(uid, base)
 	return live, nil
 }
 

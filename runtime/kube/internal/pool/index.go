@@ -79,7 +79,7 @@ func (l *ledger) see(pod *corev1.Pod) (pool types.NamespacedName, ok bool) {
 	if name == "" {
 		return types.NamespacedName{}, false
 	}
-	delete(l.made, key)
+	delete(l.creating, key)
 	i := &indexed{
 		pod: pod, pool: types.NamespacedName{Namespace: pod.Namespace, Name: name},
 		revision: pod.Labels[v1alpha1.LabelRevision], provides: pod.Labels[v1alpha1.LabelProvides],

@@ -164,7 +164,7 @@ func TestIndexFollows(t *testing.T) {
 				}
 			case 10:
 				if batch != nil {
-					l.removed(batch.UID)
+					l.batchDeleted(batch.UID)
 					delete(batches, of)
 				}
 			case 11:
@@ -210,11 +210,11 @@ func work(l *ledger, number int) {
 		panic(fmt.Sprintf("given %v, %v", given, err))
 	}
 	given.refuse()
-	l.removed(batch.UID)
+	l.batchDeleted(batch.UID)
 	pool := types.NamespacedName{Namespace: "n", Name: "p"}
 	v := l.view(pool, "r", time.Unix(0, 0))
 	l.due(pool, v.idle, time.Unix(0, 0), wait.Patience())
-	l.known(pool, false)
+	l.batchesOf(pool, false)
 }
 
 // TestLargePoolsAreAsFast: to give a pod and to look at a pool takes as many looks at pods, moves of them and
@@ -241,11 +241,11 @@ func TestLargePoolsAreAsFast(t *testing.T) {
 			number++
 		}
 		once() // the first one makes room before the oldest pod
-		looks, moves := l.looked, moved()
+		looks, moves := l.classified, moved()
 		for range rounds {
 			once()
 		}
-		return cost{(l.looked - looks) / rounds, (moved() - moves) / rounds, testing.AllocsPerRun(rounds, once)}
+		return cost{(l.classified - looks) / rounds, (moved() - moves) / rounds, testing.AllocsPerRun(rounds, once)}
 	}
 	small, large := of(100), of(10_000)
 	if small != large || large.looked > 10 || large.moved > 10 {

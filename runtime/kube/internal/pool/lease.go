@@ -28,16 +28,16 @@ func NewLease(lock resourcelock.Interface, limit time.Duration) *Lease {
 // Create makes the record, and this process the leader.
 func (l *Lease) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	asked := time.Since(l.start)
-	return l.note(asked, record, l.Interface.Create(ctx, record))
+	return l.recordRenewal(asked, record, l.Interface.Create(ctx, record))
 }
 
 // Update renews the lease, or gives it up.
 func (l *Lease) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	asked := time.Since(l.start)
-	return l.note(asked, record, l.Interface.Update(ctx, record))
+	return l.recordRenewal(asked, record, l.Interface.Update(ctx, record))
 }
 
-func (l *Lease) note(asked time.Duration, record resourcelock.LeaderElectionRecord,
+func (l *Lease) recordRenewal(asked time.Duration, record resourcelock.LeaderElectionRecord,
 	err error) error {
 	switch {
 	case record.HolderIdentity != l.Identity():

@@ -58,7 +58,7 @@ func (s *server) apply(t *rapid.T, w write) (*v1alpha1.BatchSandbox, bool) {
 	return batch.DeepCopy(), true
 }
 
-// bump changes the version of a batch, as fence and settle do.
+// bump changes the version of a batch, as fence and resolveUncertainWrite do.
 func (s *server) bump(name string) *v1alpha1.BatchSandbox {
 	batch := s.batches[name].DeepCopy()
 	batch.ResourceVersion = s.next()
@@ -124,7 +124,7 @@ func TestLedgerGivesNoPodTwice(t *testing.T) {
 			l.holdBack(unfenced, listed)
 			return l
 		}
-		// begin is the part of settle that asks the API server; the ledger gets the answer later.
+		// begin is the part of resolveUncertainWrite that asks the API server; the ledger gets the answer later.
 		begin := func(l *ledger, name string) (end func()) {
 			base, ok := l.uncertainBase(types.UID(name))
 			if !ok {
@@ -139,12 +139,12 @@ func TestLedgerGivesNoPodTwice(t *testing.T) {
 			}
 			return func() {
 				l.observe(live)
-				l.refused(types.UID(name), base)
+				l.writeRefused(types.UID(name), base)
 			}
 		}
-		settle := func(l *ledger, name string) { begin(l, name)() }
+		resolve := func(l *ledger, name string) { begin(l, name)() }
 		ask := func(l *ledger, name string, cached *v1alpha1.BatchSandbox, outcome int) {
-			settle(l, name)
+			resolve(l, name)
 			if _, open := l.uncertainBase(types.UID(name)); open || missingPods(cached) == 0 {
 				return
 			}
@@ -159,7 +159,7 @@ func TestLedgerGivesNoPodTwice(t *testing.T) {
 					l.writeSucceeded(written)
 				} else {
 					l.markUncertain(types.UID(name))
-					settle(l, name)
+					resolve(l, name)
 				}
 			case 1: // done, and the answer is lost
 				s.apply(t, w)
@@ -192,7 +192,7 @@ func TestLedgerGivesNoPodTwice(t *testing.T) {
 					s.apply(t, w)
 				}
 			case 5:
-				settle(l, name)
+				resolve(l, name)
 			case 6:
 				l, audits = start(), nil
 			case 7:
@@ -211,7 +211,7 @@ func TestLedgerGivesNoPodTwice(t *testing.T) {
 			}
 			s.late = nil
 			for _, name := range names {
-				settle(l, name)
+				resolve(l, name)
 				l.observe(s.batches[name].DeepCopy())
 				ask(l, name, s.batches[name], 0)
 			}
@@ -240,11 +240,11 @@ func TestTwoFindOutTheSame(t *testing.T) {
 	bumped := batch.DeepCopy()
 	bumped.ResourceVersion = "11"
 	l.observe(bumped)
-	l.refused(batch.UID, base)
+	l.writeRefused(batch.UID, base)
 	if names, _ := reserve(l, bumped, pods); len(names) != 1 {
 		t.Fatalf("reserved %v of what the refused write gave up", names)
 	}
-	l.refused(batch.UID, base)
+	l.writeRefused(batch.UID, base)
 	if names, _ := reserve(l, batchOf("second", 2, 1), pods); len(names) != 0 {
 		t.Errorf("%v is being written for one batch and reserved for another", names)
 	}
@@ -275,9 +275,9 @@ func TestHeldBack(t *testing.T) {
 	}
 	l, a, b := take()
 	free(l, "")
-	l.refused(a.UID, a.ResourceVersion)
+	l.writeRefused(a.UID, a.ResourceVersion)
 	free(l, "")
-	l.refused(b.UID, b.ResourceVersion)
+	l.writeRefused(b.UID, b.ResourceVersion)
 	free(l, "x y")
 
 	l, a, b = take()
@@ -286,7 +286,7 @@ func TestHeldBack(t *testing.T) {
 	late.SetAllocation(v1alpha1.Allocation{Pods: []string{"x"}})
 	l.observe(late)
 	free(l, "")
-	l.refused(a.UID, a.ResourceVersion)
+	l.writeRefused(a.UID, a.ResourceVersion)
 	free(l, "y")
 }
 
@@ -385,8 +385,8 @@ func TestPartsWait(t *testing.T) {
 // began, or behind an own write, is not believed.
 func TestOutdatedPodsAreNotGiven(t *testing.T) {
 	l := newLedger()
-	l.floor = "100"
-	l.atLeast["listed"] = "90"
+	l.listVersion = "100"
+	l.minVersions["listed"] = "90"
 	for name, version := range map[string]string{"listed": "89", "gone before the list": "99"} {
 		if names, _ := reserve(l, batchOf(name, 1, 1),
 			[]*corev1.Pod{readyPod(name, version)}); len(names) != 0 {
@@ -398,7 +398,7 @@ func TestOutdatedPodsAreNotGiven(t *testing.T) {
 			[]*corev1.Pod{readyPod(name, version)}); len(names) != 1 {
 			t.Errorf("%s at version %s was not given", name, version)
 		}
-		l.removed(types.UID("for " + name))
+		l.batchDeleted(types.UID("for " + name))
 	}
 }
 

@@ -10,8 +10,8 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// isAllocatable reports whether a pod can be given: ready, of no batch, not about to go, and last read in a
-// state that is not out of date.
+// isAllocatable reports whether a pod can be given: ready, of no batch, not being deleted, and last
+// read in a state that is not out of date.
 func (l *ledger) isAllocatable(pod *corev1.Pod) bool {
 	_, held := l.holders[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}]
 	return !held && l.classify(pod) == classIdle && podReady(pod)
@@ -31,7 +31,7 @@ const (
 )
 
 func (l *ledger) classify(pod *corev1.Pod) class {
-	l.looked++
+	l.classified++
 	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 	if _, held := l.holders[key]; held {
 		return classAllocated
@@ -44,7 +44,7 @@ func (l *ledger) classifyFree(pod *corev1.Pod, key types.NamespacedName) class {
 	if pod.DeletionTimestamp != nil {
 		return classDeleting
 	}
-	if again, gone := l.gone[pod.UID]; gone {
+	if again, gone := l.deleting[pod.UID]; gone {
 		if again {
 			return classUnwanted
 		}
@@ -67,15 +67,15 @@ func (l *ledger) classifyFree(pod *corev1.Pod, key types.NamespacedName) class {
 
 // outdated reports whether the cache is behind what is known of the pod.
 func (l *ledger) outdated(pod *corev1.Pod) bool {
-	if version, ok := l.atLeast[pod.UID]; ok {
+	if version, ok := l.minVersions[pod.UID]; ok {
 		return older(pod.ResourceVersion, version)
 	}
-	return l.floor != "" && !older(l.floor, pod.ResourceVersion)
+	return l.listVersion != "" && !older(l.listVersion, pod.ResourceVersion)
 }
 
-// recycles reports whether a pod is marked and its current state is known, and it belongs to no batch
+// isRecyclable reports whether a pod is marked and its current state is known, and it belongs to no batch
 // or is returned by the one that has it. It returns that batch.
-func (l *ledger) recycles(pod *corev1.Pod) (holder types.UID, batch types.NamespacedName, ok bool) {
+func (l *ledger) isRecyclable(pod *corev1.Pod) (holder types.UID, batch types.NamespacedName, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	key := client.ObjectKeyFromObject(pod)
@@ -92,12 +92,12 @@ func (l *ledger) recycles(pod *corev1.Pod) (holder types.UID, batch types.Namesp
 func (l *ledger) isBeingDeleted(pod *corev1.Pod) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	again, gone := l.gone[pod.UID]
+	again, gone := l.deleting[pod.UID]
 	return gone && !again
 }
 
-// idle reports whether a pod belongs to no batch and exists.
-func (l *ledger) idle(pod *corev1.Pod) bool {
+// isUnallocated reports whether a pod belongs to no batch and exists.
+func (l *ledger) isUnallocated(pod *corev1.Pod) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := l.classify(pod)
@@ -109,16 +109,16 @@ func (l *ledger) podDeleted(pod *corev1.Pod) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
-	delete(l.gone, pod.UID)
-	delete(l.atLeast, pod.UID)
+	delete(l.deleting, pod.UID)
+	delete(l.minVersions, pod.UID)
 	delete(l.orphans, key)
-	delete(l.made, key)
+	delete(l.creating, key)
 	if i := l.index.pods[key]; i != nil && i.pod.UID == pod.UID {
 		l.unindex(key)
 	}
 }
 
-// deletionStarted notes that a pod is about to be deleted, unless it belongs to another batch than the
+// deletionStarted records that a pod is about to be deleted, unless it belongs to another batch than the
 // caller's.
 func (l *ledger) deletionStarted(pod *corev1.Pod, owner types.UID) bool {
 	l.mu.Lock()
@@ -126,39 +126,39 @@ func (l *ledger) deletionStarted(pod *corev1.Pod, owner types.UID) bool {
 	if l.holders[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}] != owner {
 		return false
 	}
-	l.gone[pod.UID] = false
+	l.deleting[pod.UID] = false
 	l.touch(client.ObjectKeyFromObject(pod))
 	return true
 }
 
-// deletionDone takes the outcome of a deletion.
+// deletionDone records the outcome of a deletion.
 func (l *ledger) deletionDone(pod *corev1.Pod, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if _, ok := l.gone[pod.UID]; ok {
-		l.gone[pod.UID] = err != nil
+	if _, ok := l.deleting[pod.UID]; ok {
+		l.deleting[pod.UID] = err != nil
 		l.touch(client.ObjectKeyFromObject(pod))
 	}
 }
 
-// noteVersion takes the version of a pod that was noteVersion.
+// noteVersion records the version that a write to a pod has made: older ones are out of date.
 func (l *ledger) noteVersion(pod *corev1.Pod) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.atLeast[pod.UID] = pod.ResourceVersion
+	l.minVersions[pod.UID] = pod.ResourceVersion
 	l.touch(client.ObjectKeyFromObject(pod))
 }
 
-// podCreating notes that a pod is about to be made, until the watch delivers it.
+// podCreating records that a pod is about to be made, until the watch delivers it.
 func (l *ledger) podCreating(key types.NamespacedName, until time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.made[key] = until
+	l.creating[key] = until
 }
 
-// podCreateFailed takes the news that a pod was not made.
+// podCreateFailed records that a pod was not made.
 func (l *ledger) podCreateFailed(key types.NamespacedName) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.made, key)
+	delete(l.creating, key)
 }

@@ -82,9 +82,9 @@ func (p *Pools) load(ctx context.Context) error {
 	for _, batch := range slices.SortedFunc(maps.Values(batches), byAge) {
 		l.noteBatch(batch) // a copy of a batch after the batch, whose pods it names, too
 	}
-	l.floor = pods.ResourceVersion
+	l.listVersion = pods.ResourceVersion
 	for i := range pods.Items {
-		l.atLeast[pods.Items[i].UID] = pods.Items[i].ResourceVersion
+		l.minVersions[pods.Items[i].UID] = pods.Items[i].ResourceVersion
 	}
 	l.takeOver(pools.Items, pods.Items, time.Now())
 	l.holdBack(unfenced, pods.Items)

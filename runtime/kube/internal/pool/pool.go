@@ -191,7 +191,7 @@ func (p *Pools) listen(ctx context.Context, mgr ctrl.Manager) error {
 		UpdateFunc: func(_, object any) { see(object) },
 		DeleteFunc: func(object any) {
 			if batch, ok := last(object).(*v1alpha1.BatchSandbox); ok && batch.Spec.PoolRef != "" {
-				p.ledger.removed(batch.UID)
+				p.ledger.batchDeleted(batch.UID)
 				p.enqueue(batch.Namespace, batch.Spec.PoolRef)
 			}
 		},

@@ -183,7 +183,7 @@ func (p *Pools) terminate(ctx context.Context, pool *v1alpha1.Pool,
 	p.enqueueAll(key)
 	var waiting []*corev1.Pod
 	for _, pod := range pods {
-		if p.ledger.idle(pod) {
+		if p.ledger.isUnallocated(pod) {
 			waiting = append(waiting, pod)
 		}
 	}
@@ -237,7 +237,7 @@ func (p *Pools) audit(ctx context.Context, pool types.NamespacedName) error {
 	}
 	p.mu.Unlock()
 	var failed []error
-	for uid, key := range p.ledger.known(pool, all) {
+	for uid, key := range p.ledger.batchesOf(pool, all) {
 		if _, err := p.resolveUncertainWrite(ctx, key, uid); err != nil {
 			failed = append(failed, err)
 			continue
@@ -250,7 +250,7 @@ func (p *Pools) audit(ctx context.Context, pool types.NamespacedName) error {
 		live, err := p.read(ctx, key)
 		switch {
 		case apierrors.IsNotFound(err) || err == nil && live.UID != uid:
-			p.ledger.removed(uid)
+			p.ledger.batchDeleted(uid)
 		case err != nil:
 			failed = append(failed, fmt.Errorf("BatchSandbox %s: %w", key.Name, err))
 		}

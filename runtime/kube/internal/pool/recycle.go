@@ -176,7 +176,7 @@ func (r *recycler) Reconcile(ctx context.Context,
 		r.forget(pod.UID)
 		return reconcile.Result{}, nil
 	}
-	holder, batch, ok := r.ledger.recycles(&pod)
+	holder, batch, ok := r.ledger.isRecyclable(&pod)
 	if !ok {
 		// it is not known yet that the batch returns it, or the cache is behind
 		return reconcile.Result{RequeueAfter: time.Second}, nil

@@ -54,7 +54,7 @@ func TestGivenWhilePoolIsDeleted(t *testing.T) {
 	if len(given) != 1 || api.patched {
 		t.Errorf("the batch has %q, and the Pool goes: %t", given, api.patched)
 	}
-	p.ledger.removed(batch.UID)
+	p.ledger.batchDeleted(batch.UID)
 	if _, err := p.terminate(t.Context(), pool, nil); err != nil {
 		t.Fatal(err)
 	}

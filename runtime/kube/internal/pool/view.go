@@ -51,12 +51,12 @@ func (l *ledger) view(pool types.NamespacedName, revision string, now time.Time)
 			}
 		}
 	}
-	for key, until := range l.made {
+	for key, until := range l.creating {
 		if key.Namespace != pool.Namespace || !madeFor(key.Name, pool.Name) {
 			continue
 		}
 		if !now.Before(until) {
-			delete(l.made, key)
+			delete(l.creating, key)
 			continue
 		}
 		v.starting++

@@ -1,4 +1,4 @@
-package guard
+package enforcer
 
 // What tests use of this package's own.
 const (

@@ -7,10 +7,10 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// Guards is a client of egress sidecars (openapi/egress.yaml). Errors that a client may see are of
+// Sidecars is a client of egress sidecars (openapi/egress.yaml). Errors that a client may see are of
 // type *lifecycle.Error.
-type Guards interface {
-	// Health returns how often the guard was restarted. An error means that the policy may not be
+type Sidecars interface {
+	// Health returns how often the egress daemon was restarted. An error means that the policy may not be
 	// enforced.
 	Health(ctx context.Context, at lifecycle.Sidecar) (restarts int, err error)
 	Policy(ctx context.Context, at lifecycle.Sidecar) (lifecycle.NetworkPolicy, error)

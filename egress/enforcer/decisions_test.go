@@ -1,20 +1,20 @@
-package guard_test
+package enforcer_test
 
 import (
 	"fmt"
 	"testing"
 	"time"
 
-	"sandbox.internal/egress/guard"
+	"sandbox.internal/egress/enforcer"
 )
 
-func decisionAbout(target string) guard.Decision {
-	return guard.Decision{Subject: guard.Subject{Kind: guard.KindName, Target: target}}
+func decisionAbout(target string) enforcer.Decision {
+	return enforcer.Decision{Subject: enforcer.Subject{Kind: enforcer.KindName, Target: target}}
 }
 
 func TestTheSameIsCounted(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
-	log := guard.NewDecisionLog(func() time.Time { return now })
+	log := enforcer.NewDecisionLog(func() time.Time { return now })
 	log.Add(decisionAbout("a"))
 	log.Add(decisionAbout("b"))
 	_, more := log.After(0)
@@ -37,7 +37,7 @@ func TestTheSameIsCounted(t *testing.T) {
 	}
 	// Ids of a log that starts later are larger.
 	now = now.Add(time.Minute)
-	next := guard.NewDecisionLog(func() time.Time { return now })
+	next := enforcer.NewDecisionLog(func() time.Time { return now })
 	next.Add(decisionAbout("c"))
 	if fresh, _ := next.After(all[1].ID); len(fresh) != 1 {
 		t.Errorf("got %+v", fresh)
@@ -45,14 +45,14 @@ func TestTheSameIsCounted(t *testing.T) {
 }
 
 func TestTheOldestMakeRoom(t *testing.T) {
-	log := guard.NewDecisionLog(time.Now)
-	for i := range guard.DecisionLimit {
+	log := enforcer.NewDecisionLog(time.Now)
+	for i := range enforcer.DecisionLimit {
 		log.Add(decisionAbout(fmt.Sprint(i)))
 	}
 	log.Add(decisionAbout("0")) // seen again
 	log.Add(decisionAbout("new"))
 	all, _ := log.After(0)
-	if len(all) != guard.DecisionLimit || all[0].Target != "2" || all[len(all)-2].Target != "0" || all[len(all)-2].Count != 2 {
+	if len(all) != enforcer.DecisionLimit || all[0].Target != "2" || all[len(all)-2].Target != "0" || all[len(all)-2].Count != 2 {
 		t.Errorf("%d decisions, the first is %+v, the last but one %+v", len(all), all[0], all[len(all)-2])
 	}
 }

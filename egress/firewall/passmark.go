@@ -1,4 +1,4 @@
-package wall
+package firewall
 
 import (
 	"fmt"
@@ -14,9 +14,9 @@ import (
 // socket does.
 const ownedTable = 2
 
-// openGate makes the gate's table on conn. The nftables library cannot say whose a table is, so the
-// messages are put together here.
-func openGate(conn *netlink.Conn) error {
+// addPassMark makes the pass mark table on conn, which owns it. The nftables library cannot say which
+// socket owns a table, so the messages are put together here.
+func addPassMark(conn *netlink.Conn) error {
 	messages := []netlink.Message{batchMessage(unix.NFNL_MSG_BATCH_BEGIN)}
 	add := func(kind uint16, flags netlink.HeaderFlags, attributes []netlink.Attribute) error {
 		data, err := netlink.MarshalAttributes(attributes)
@@ -33,13 +33,13 @@ func openGate(conn *netlink.Conn) error {
 		return nil
 	}
 	err := add(unix.NFT_MSG_NEWTABLE, netlink.Excl, []netlink.Attribute{
-		{Type: unix.NFTA_TABLE_NAME, Data: text(gateTable)},
+		{Type: unix.NFTA_TABLE_NAME, Data: text(passMarkTable)},
 		{Type: unix.NFTA_TABLE_FLAGS, Data: binaryutil.BigEndian.PutUint32(ownedTable)},
 	})
 	if err != nil {
 		return err
 	}
-	rule, err := netlink.MarshalAttributes(expressions(setGateBit()))
+	rule, err := netlink.MarshalAttributes(expressions(setPassBit()))
 	if err != nil {
 		return fmt.Errorf("marshal: %w", err)
 	}
@@ -48,13 +48,13 @@ func openGate(conn *netlink.Conn) error {
 		hook, err := netlink.MarshalAttributes([]netlink.Attribute{
 			{Type: unix.NFTA_HOOK_HOOKNUM, Data: binaryutil.BigEndian.PutUint32(uint32(*at))},
 			{Type: unix.NFTA_HOOK_PRIORITY,
-				Data: binaryutil.BigEndian.PutUint32(uint32(0xffffffff + int64(gateAt) + 1))},
+				Data: binaryutil.BigEndian.PutUint32(uint32(0xffffffff + int64(passMarkAt) + 1))},
 		})
 		if err != nil {
 			return fmt.Errorf("marshal: %w", err)
 		}
 		err = add(unix.NFT_MSG_NEWCHAIN, 0, []netlink.Attribute{
-			{Type: unix.NFTA_CHAIN_TABLE, Data: text(gateTable)},
+			{Type: unix.NFTA_CHAIN_TABLE, Data: text(passMarkTable)},
 			{Type: unix.NFTA_CHAIN_NAME, Data: text(name)},
 			{Type: unix.NLA_F_NESTED | unix.NFTA_CHAIN_HOOK, Data: hook},
 			{Type: unix.NFTA_CHAIN_TYPE, Data: text("filter")},
@@ -63,7 +63,7 @@ func openGate(conn *netlink.Conn) error {
 			return err
 		}
 		err = add(unix.NFT_MSG_NEWRULE, netlink.Append, []netlink.Attribute{
-			{Type: unix.NFTA_RULE_TABLE, Data: text(gateTable)},
+			{Type: unix.NFTA_RULE_TABLE, Data: text(passMarkTable)},
 			{Type: unix.NFTA_RULE_CHAIN, Data: text(name)},
 			{Type: unix.NLA_F_NESTED | unix.NFTA_RULE_EXPRESSIONS, Data: rule},
 		})

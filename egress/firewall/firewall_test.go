@@ -1,4 +1,4 @@
-package wall
+package firewall
 
 import (
 	"errors"
@@ -27,7 +27,7 @@ var peer = netip.MustParseAddr("10.77.0.2")
 
 // inNamespace runs f on a thread with a network namespace of its own, in which packets to the peer
 // go out.
-func inNamespace(t *testing.T, f func() error) {
+func inNamespace(t *testing.T, run func() error) {
 	t.Helper()
 	done := make(chan error, 1)
 	go func() {
@@ -47,7 +47,7 @@ func inNamespace(t *testing.T, f func() error) {
 					return errors.Join(err, errors.New("ip "+line+": "+string(out)))
 				}
 			}
-			return f()
+			return run()
 		}()
 	}()
 	if err := <-done; err != nil {
@@ -90,11 +90,11 @@ func none(netip.Addr) bool { return false }
 func TestOldRulesWriteToASetOfTheirOwn(t *testing.T) {
 	denyAll := compiled(t, `{"defaultAction": "deny"}`)
 	inNamespace(t, func() error {
-		w, err := Build(Options{DNSPort: 53, APIPort: 18080, LogGroup: 1}, denyAll)
+		f, err := Install(Options{DNSPort: 53, APIPort: 18080, LogGroup: 1}, denyAll)
 		if err != nil {
 			return err
 		}
-		defer w.Close()
+		defer f.Close()
 		other, err := nftables.New()
 		if err != nil {
 			return err
@@ -104,7 +104,7 @@ func TestOldRulesWriteToASetOfTheirOwn(t *testing.T) {
 			return errors.Join(other.SetAddElements(set,
 				[]nftables.SetElement{{Key: peer.AsSlice(), Timeout: inUse}}), other.Flush())
 		}
-		before := w.inUse
+		before := f.inUse
 		if err := note(before); err != nil {
 			return err
 		}
@@ -117,30 +117,30 @@ func TestOldRulesWriteToASetOfTheirOwn(t *testing.T) {
 			}
 			return false
 		}
-		if err := w.Apply(denyAll, refuse, nil); err != nil {
+		if err := f.Apply(denyAll, refuse, nil); err != nil {
 			return err
 		}
 		if asked == 0 {
 			t.Error("the address was not asked about")
 		}
-		if w.inUse.Name == before.Name {
+		if f.inUse.Name == before.Name {
 			t.Errorf("both policies note addresses in %s", before.Name)
 		}
-		if found, err := holds(other, w.inUse, peer); err != nil || found {
+		if found, err := holds(other, f.inUse, peer); err != nil || found {
 			t.Errorf("the new rules have the address: %v, %v", found, err)
 		}
 		// And once more after it.
 		if err := note(before); !errors.Is(err, syscall.ENOENT) {
 			t.Errorf("the old rules' set is still there: %v", err)
 		}
-		rules, err := other.GetRules(w.table, w.verdict)
+		rules, err := other.GetRules(f.table, f.verdict)
 		if err != nil {
 			return err
 		}
 		if len(rules) == 0 {
 			t.Error("there are no rules")
 		}
-		if found, err := holds(other, w.inUse, peer); err != nil || found {
+		if found, err := holds(other, f.inUse, peer); err != nil || found {
 			t.Errorf("the new rules have the address: %v, %v", found, err)
 		}
 		return nil
@@ -156,13 +156,13 @@ func TestAChangeKeepsAddsAndTakesAway(t *testing.T) {
 		return Address{Addr: netip.AddrFrom4([4]byte{192, 0, 2, last}), For: holds}
 	}
 	inNamespace(t, func() error {
-		w, err := Build(Options{DNSPort: 53, APIPort: 18080, LogGroup: 1}, allowing)
+		f, err := Install(Options{DNSPort: 53, APIPort: 18080, LogGroup: 1}, allowing)
 		if err != nil {
 			return err
 		}
-		defer w.Close()
+		defer f.Close()
 		one, two, three := address(1, time.Hour), address(2, time.Hour), address(3, time.Hour)
-		if err := w.Learn([]Address{one, two, three}); err != nil {
+		if err := f.Learn([]Address{one, two, three}); err != nil {
 			return err
 		}
 		for _, step := range []struct {
@@ -183,10 +183,10 @@ func TestAChangeKeepsAddsAndTakesAway(t *testing.T) {
 			{"none", nil, map[byte]time.Duration{}},
 		} {
 			// The learned addresses are not read: all of them are passed in.
-			if err := w.Apply(allowing, all, step.learned); err != nil {
+			if err := f.Apply(allowing, all, step.learned); err != nil {
 				return fmt.Errorf("%s: %w", step.name, err)
 			}
-			elements, err := w.conn.GetSetElements(w.learned)
+			elements, err := f.conn.GetSetElements(f.learned)
 			if err != nil {
 				return err
 			}
@@ -212,12 +212,12 @@ func TestAChangeUnderFlood(t *testing.T) {
 	const changes, senders = 30, 2
 	denyAll := compiled(t, `{"defaultAction": "deny"}`)
 	inNamespace(t, func() error {
-		w, err := Build(Options{DNSPort: 53, APIPort: 18080, LogGroup: 1}, denyAll)
+		f, err := Install(Options{DNSPort: 53, APIPort: 18080, LogGroup: 1}, denyAll)
 		if err != nil {
 			return err
 		}
-		defer w.Close()
-		if err := w.Open(); err != nil {
+		defer f.Close()
+		if err := f.Open(); err != nil {
 			return err
 		}
 		other, err := nftables.New()
@@ -248,11 +248,11 @@ func TestAChangeUnderFlood(t *testing.T) {
 			})
 		}
 		for n := range changes {
-			if err := w.Learn([]Address{{Addr: peer, For: time.Hour}}); err != nil {
+			if err := f.Learn([]Address{{Addr: peer, For: time.Hour}}); err != nil {
 				return err
 			}
 			for deadline := time.Now().Add(time.Minute); ; runtime.Gosched() {
-				found, err := holds(other, w.inUse, peer)
+				found, err := holds(other, f.inUse, peer)
 				if err != nil {
 					return err
 				}
@@ -263,11 +263,11 @@ func TestAChangeUnderFlood(t *testing.T) {
 					return errors.New("no packet used the address")
 				}
 			}
-			if err := w.Apply(denyAll, none, nil); err != nil {
+			if err := f.Apply(denyAll, none, nil); err != nil {
 				return err
 			}
 			for range 3 {
-				if found, err := holds(other, w.inUse, peer); err != nil {
+				if found, err := holds(other, f.inUse, peer); err != nil {
 					return err
 				} else if found {
 					return fmt.Errorf("change %d: the address came back", n)

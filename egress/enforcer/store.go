@@ -1,4 +1,4 @@
-package guard
+package enforcer
 
 import (
 	"encoding/json"
@@ -16,7 +16,7 @@ import (
 var ErrDamaged = errors.New("the saved state is damaged")
 
 // Store keeps the policy and the name servers in files, so that they survive a restart of the
-// guard. The sandbox must not be able to write to the directory.
+// egress daemon. The sandbox must not be able to write to the directory.
 type Store struct{ policy, nameServers string }
 
 // NewStore returns a store in the folder, which is made when it is not there.

@@ -1,4 +1,4 @@
-package wall
+package firewall
 
 import (
 	"net"
@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// gateBit is the bit of a packet's mark that only the gate sets.
-const gateBit = 1
+// passBit is the bit of a packet's mark that only the pass mark table sets.
+const passBit = 1
 
 // Directions of a connection's packets, as conntrack numbers them.
 const (
@@ -58,11 +58,11 @@ func iface(key expr.MetaKey, name string) []expr.Any {
 	return meta(key, expr.CmpOpEq, text(name))
 }
 
-// gateClosed matches packets that the gate has not marked.
-func gateClosed() []expr.Any { return maskedMark(gateBit, 0) }
+// unmarked matches packets without the pass mark.
+func unmarked() []expr.Any { return maskedMark(passBit, 0) }
 
-// guardsOwn matches packets of the guard, whose mark that is, whether the gate is open or not.
-func guardsOwn(mark uint32) []expr.Any { return maskedMark(^uint32(gateBit), mark) }
+// ownPackets matches packets of the egress daemon, whose mark that is, with and without the pass mark.
+func ownPackets(mark uint32) []expr.Any { return maskedMark(^uint32(passBit), mark) }
 
 func maskedMark(mask, mark uint32) []expr.Any {
 	return []expr.Any{
@@ -73,12 +73,12 @@ func maskedMark(mask, mark uint32) []expr.Any {
 	}
 }
 
-// setGateBit marks packets.
-func setGateBit() []expr.Any {
+// setPassBit puts the pass mark on packets.
+func setPassBit() []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: native(^uint32(gateBit)),
-			Xor: native(gateBit)},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: native(^uint32(passBit)),
+			Xor: native(passBit)},
 		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: 1},
 	}
 }

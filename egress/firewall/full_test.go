@@ -1,4 +1,4 @@
-package wall
+package firewall
 
 import (
 	"fmt"
@@ -18,13 +18,13 @@ func TestAFullSetOfAddressesInUseDeniesNothing(t *testing.T) {
 			peer.String()).CombinedOutput(); err != nil {
 			return fmt.Errorf("ip route: %w: %s", err, out)
 		}
-		w, err := Build(Options{DNSPort: 1, APIPort: 2, LogGroup: 1},
+		f, err := Install(Options{DNSPort: 1, APIPort: 2, LogGroup: 1},
 			compiled(t, `{"defaultAction":"deny"}`))
 		if err != nil {
 			return err
 		}
-		defer w.Close()
-		if err := w.Open(); err != nil {
+		defer f.Close()
+		if err := f.Open(); err != nil {
 			return err
 		}
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -39,7 +39,7 @@ func TestAFullSetOfAddressesInUseDeniesNothing(t *testing.T) {
 				learned[j] = Address{Addr: netip.AddrFrom4([4]byte{10, 78, byte((i + j) >> 8),
 					byte(i + j)}), For: time.Hour}
 			}
-			if err := w.Learn(learned); err != nil {
+			if err := f.Learn(learned); err != nil {
 				return err
 			}
 			for _, address := range learned {
@@ -49,10 +49,10 @@ func TestAFullSetOfAddressesInUseDeniesNothing(t *testing.T) {
 				}
 			}
 		}
-		used, err := w.conn.GetSetElements(w.inUse)
+		used, err := f.conn.GetSetElements(f.inUse)
 		if err != nil || len(used) != maxInUse {
 			t.Errorf("%d addresses are in use (%v), want %d", len(used), err, maxInUse)
 		}
-		return w.Apply(compiled(t, `{"defaultAction":"deny"}`), all, nil)
+		return f.Apply(compiled(t, `{"defaultAction":"deny"}`), all, nil)
 	})
 }

@@ -1,4 +1,4 @@
-package guard
+package enforcer
 
 import (
 	"slices"
@@ -8,9 +8,9 @@ import (
 
 // Proposal returns the smallest policy that denies by default and allows what was seen to pass: the names that resolved, and the
 // addresses that none of these names explains. Rules that deny stay, at the front, and what they deny is not proposed.
-func (g *Guard) Proposal() policy.Policy {
-	compiled := g.current()
-	seen, _ := g.log.After(0)
+func (e *Enforcer) Proposal() policy.Policy {
+	compiled := e.current()
+	seen, _ := e.log.After(0)
 	proposal := policy.Policy{DefaultAction: policy.Deny, Egress: []policy.Rule{}}
 	for _, rule := range compiled.Policy().Egress {
 		if rule.Action == policy.Deny {

@@ -1,4 +1,4 @@
-package guard
+package enforcer
 
 import (
 	"context"
@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"sandbox.internal/egress/firewall"
 	"sandbox.internal/egress/policy"
-	"sandbox.internal/egress/wall"
 )
 
 const (
@@ -48,7 +48,7 @@ type request struct {
 }
 
 // Run learns addresses until ctx ends. Answers that come while the kernel is busy with others are learned together.
-func (g *Guard) Run(ctx context.Context) {
+func (e *Enforcer) Run(ctx context.Context) {
 	quiet := time.NewTimer(freeMemoryAfter)
 	defer quiet.Stop()
 	for {
@@ -58,65 +58,66 @@ func (g *Guard) Run(ctx context.Context) {
 		case <-quiet.C:
 			// Once after each time of activity: what a burst of queries or a change took is given back.
 			debug.FreeOSMemory()
-		case <-g.changed:
+		case <-e.changed:
 			quiet.Reset(freeMemoryAfter)
-		case first := <-g.requests:
+		case first := <-e.requests:
 			batch, addresses := []request{first}, len(first.addresses)
 			for more := true; more && len(batch) < maxBatch && addresses < maxBatchAddresses; {
 				select {
-				case r := <-g.requests:
+				case r := <-e.requests:
 					batch, addresses = append(batch, r), addresses+len(r.addresses)
 				default:
 					more = false
 				}
 			}
-			g.learn(batch)
+			e.learn(batch)
 			quiet.Reset(freeMemoryAfter)
 		}
 	}
 }
 
 // learn decides once more, because the policy may have changed since the question.
-func (g *Guard) learn(batch []request) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	now, own := g.options.Clock(), g.options.Own()
-	g.known.prune(now)
+func (e *Enforcer) learn(batch []request) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now, own := e.options.Clock(), e.options.Own()
+	e.known.prune(now)
 	results := make([]error, len(batch))
-	var fresh []wall.Address
+	var fresh []firewall.Address
 	for i, r := range batch {
 		holds := min(max(r.ttl, minHold), maxHold)
-		nameAllowed := r.name.allowed(g.compiled)
-		if !nameAllowed && !g.compiled.DryRun() {
+		nameAllowed := r.name.allowed(e.compiled)
+		if !nameAllowed && !e.compiled.DryRun() {
 			results[i] = ErrDenied
 			continue
 		}
 		for _, addr := range r.addresses {
-			until, inWall := g.known.add(addr, r.name)
-			allowed := nameAllowed && g.compiled.Resolved(addr, own).Allowed()
-			if !allowed && !g.compiled.DryRun() {
+			until, inFirewall := e.known.add(addr, r.name)
+			allowed := nameAllowed && e.compiled.Resolved(addr, own).Allowed()
+			if !allowed && !e.compiled.DryRun() {
 				results[i] = ErrDenied
 				break
 			}
-			if !allowed || inWall && until.Sub(now) >= holds {
+			if !allowed || inFirewall && until.Sub(now) >= holds {
 				continue
 			}
-			// Under a policy that allows by default the wall has no learned addresses; these are added when that changes.
-			g.known.extend(addr, now.Add(holds+reachableAfterHold), g.compiled.Default() == policy.Deny)
-			if g.compiled.Default() == policy.Deny {
+			// Under a policy that allows by default the firewall has no learned addresses; these
+			// are added when that changes.
+			e.known.extend(addr, now.Add(holds+reachableAfterHold), e.compiled.Default() == policy.Deny)
+			if e.compiled.Default() == policy.Deny {
 				// The kernel's clock began a little later.
-				known := inWall && until.Add(clockSkew).After(now) || g.known.leftInWall(addr, now)
-				fresh = append(fresh, wall.Address{Addr: addr, For: holds + reachableAfterHold, Known: known})
+				known := inFirewall && until.Add(clockSkew).After(now) || e.known.leftInFirewall(addr, now)
+				fresh = append(fresh, firewall.Address{Addr: addr, For: holds + reachableAfterHold, Known: known})
 			}
 		}
 	}
 	if len(fresh) > 0 {
-		if err := g.options.Wall.Learn(fresh); err != nil {
+		if err := e.options.Firewall.Learn(fresh); err != nil {
 			for _, address := range fresh {
 				if address.Known {
-					g.known.leave(address.Addr, now.Add(address.For))
+					e.known.leave(address.Addr, now.Add(address.For))
 				}
-				g.known.forget(address.Addr)
+				e.known.forget(address.Addr)
 			}
 			for i := range results {
 				if results[i] == nil {
@@ -171,7 +172,8 @@ func (n learnedName) allowed(compiled *policy.Compiled) bool {
 type addressTable struct {
 	entries map[netip.Addr]*entry
 	bytes   int // of the names
-	// left is until when the wall may have each address that made room here, or that it did not learn again; of more than maxLeft, until when it may have any.
+	// left is until when the firewall may have each address that made room here, or that it did not
+	// learn again; of more than maxLeft, until when it may have any.
 	left    map[netip.Addr]time.Time
 	leftAny time.Time
 }
@@ -179,7 +181,7 @@ type addressTable struct {
 // maxLeft bounds the addresses of left that are remembered one by one: 3 MiB.
 const maxLeft = 1 << 15
 
-// leave notes that the wall has the address until then, although the table has not.
+// leave notes that the firewall has the address until then, although the table has not.
 func (t *addressTable) leave(addr netip.Addr, until time.Time) {
 	if t.left == nil {
 		t.left = map[netip.Addr]time.Time{}
@@ -194,27 +196,28 @@ func (t *addressTable) leave(addr netip.Addr, until time.Time) {
 	}
 }
 
-// prune forgets those of them that the wall has no more, once there are many.
+// prune forgets those of them that the firewall has no more, once there are many.
 func (t *addressTable) prune(now time.Time) {
 	if len(t.left) >= maxLeft {
 		maps.DeleteFunc(t.left, func(_ netip.Addr, until time.Time) bool { return !until.Add(clockSkew).After(now) })
 	}
 }
 
-// leftInWall reports whether the wall may have an address that made room here.
-func (t *addressTable) leftInWall(addr netip.Addr, now time.Time) bool {
+// leftInFirewall reports whether the firewall may have an address that made room here.
+func (t *addressTable) leftInFirewall(addr netip.Addr, now time.Time) bool {
 	return t.left[addr].Add(clockSkew).After(now) || t.leftAny.Add(clockSkew).After(now)
 }
 
 type entry struct {
-	names  []learnedName
-	until  time.Time
-	inWall bool // the wall has the address
+	names      []learnedName
+	until      time.Time
+	inFirewall bool // the firewall has the address
 }
 
 func newAddressTable() *addressTable { return &addressTable{entries: make(map[netip.Addr]*entry)} }
 
-// add notes a name of an address. It returns until when the address may be reached, and whether the wall has it.
+// add notes a name of an address. It returns until when the address may be reached, and whether the
+// firewall has it.
 func (t *addressTable) add(addr netip.Addr, name learnedName) (time.Time, bool) {
 	t.makeRoom(addr)
 	e, ok := t.entries[addr]
@@ -232,12 +235,12 @@ func (t *addressTable) add(addr netip.Addr, name learnedName) (time.Time, bool) 
 	}
 	e.names = append(e.names, name)
 	t.bytes += name.size()
-	return e.until, e.inWall
+	return e.until, e.inFirewall
 }
 
-func (t *addressTable) extend(addr netip.Addr, until time.Time, inWall bool) {
+func (t *addressTable) extend(addr netip.Addr, until time.Time, inFirewall bool) {
 	if e := t.entries[addr]; e != nil {
-		e.until, e.inWall = until, inWall
+		e.until, e.inFirewall = until, inFirewall
 	}
 }
 
@@ -258,24 +261,24 @@ func (t *addressTable) names(addr netip.Addr) []learnedName {
 }
 
 // valid returns the addresses that have not expired and are allowed.
-func (t *addressTable) valid(now time.Time, allowed func(netip.Addr, []learnedName) bool) []wall.Address {
-	all := make([]wall.Address, 0, len(t.entries))
+func (t *addressTable) valid(now time.Time, allowed func(netip.Addr, []learnedName) bool) []firewall.Address {
+	all := make([]firewall.Address, 0, len(t.entries))
 	for addr, e := range t.entries {
 		if e.until.After(now) && allowed(addr, e.names) {
-			all = append(all, wall.Address{Addr: addr, For: e.until.Sub(now)})
+			all = append(all, firewall.Address{Addr: addr, For: e.until.Sub(now)})
 		}
 	}
 	return all
 }
 
-// setInWall records that the wall has these addresses and no others.
-func (t *addressTable) setInWall(addresses []wall.Address) {
+// setInFirewall records that the firewall has these addresses and no others.
+func (t *addressTable) setInFirewall(addresses []firewall.Address) {
 	t.left, t.leftAny = nil, time.Time{}
 	for _, e := range t.entries {
-		e.inWall = false
+		e.inFirewall = false
 	}
 	for _, address := range addresses {
-		t.entries[address.Addr].inWall = true
+		t.entries[address.Addr].inFirewall = true
 	}
 }
 
@@ -294,7 +297,7 @@ func (t *addressTable) makeRoom(keep netip.Addr) {
 	limit := ends[len(ends)/10]
 	for addr, e := range t.entries {
 		if !e.until.After(limit) && addr != keep {
-			if e.inWall {
+			if e.inFirewall {
 				t.leave(addr, e.until)
 			}
 			t.forget(addr)

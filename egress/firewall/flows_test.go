@@ -1,4 +1,4 @@
-package wall
+package firewall
 
 import (
 	"encoding/binary"
@@ -19,8 +19,8 @@ import (
 // own is the address of the tests' namespace.
 var own = netip.MustParseAddr("10.77.0.1")
 
-// inSandbox is inNamespace with a loopback and a wall that has a policy and an open gate.
-func inSandbox(t *testing.T, policy string, f func(*Wall) error) {
+// inSandbox is inNamespace with a loopback and a firewall that has a policy and marks packets.
+func inSandbox(t *testing.T, policy string, run func(*Firewall) error) {
 	t.Helper()
 	inNamespace(t, func() error {
 		for _, line := range []string{
@@ -32,31 +32,31 @@ func inSandbox(t *testing.T, policy string, f func(*Wall) error) {
 				return fmt.Errorf("ip %s: %w: %s", line, err, out)
 			}
 		}
-		w, err := opened(t, policy, 1)
+		f, err := opened(t, policy, 1)
 		if err != nil {
 			return err
 		}
-		defer w.Close()
-		return f(w)
+		defer f.Close()
+		return run(f)
 	})
 }
 
-// opened builds a wall and opens its gate.
-func opened(t *testing.T, policy string, dnsPort uint16) (*Wall, error) {
+// opened installs a firewall that marks packets.
+func opened(t *testing.T, policy string, dnsPort uint16) (*Firewall, error) {
 	t.Helper()
 	return openedWith(t, policy, Options{DNSPort: dnsPort, APIPort: 18080, LogGroup: 1})
 }
 
-func openedWith(t *testing.T, policy string, options Options) (*Wall, error) {
+func openedWith(t *testing.T, policy string, options Options) (*Firewall, error) {
 	t.Helper()
-	w, err := Build(options, compiled(t, policy))
+	f, err := Install(options, compiled(t, policy))
 	if err != nil {
 		return nil, err
 	}
-	if err := w.Open(); err != nil {
-		return nil, errors.Join(err, w.Close())
+	if err := f.Open(); err != nil {
+		return nil, errors.Join(err, f.Close())
 	}
-	return w, nil
+	return f, nil
 }
 
 // socket opens a UDP socket of this thread's namespace with the mark, if that is not 0.
@@ -213,16 +213,16 @@ func connections() (n int, err error) {
 	return strconv.Atoi(strings.TrimSpace(string(data)))
 }
 
-// TestAGuardAsksAlongNoEntryOfBefore: the entries of the queries that the sandbox sent to a guard
+// TestTheDaemonAsksAlongNoEntryOfBefore: the entries of the queries that the sandbox sent to a daemon
 // that is gone lead neither its successor's queries nor the sandbox's own to the port of before,
 // which any process can have.
-func TestAGuardAsksAlongNoEntryOfBefore(t *testing.T) {
+func TestTheDaemonAsksAlongNoEntryOfBefore(t *testing.T) {
 	const policy = `{"defaultAction":"deny"}`
 	for name, forgets := range map[string]bool{"forgotten": true, "refused": false} {
 		t.Run(name, func(t *testing.T) {
 			from := netip.AddrPortFrom(own, 20001)
 			server := netip.AddrPortFrom(peer, 53)
-			inSandbox(t, policy, func(before *Wall) error {
+			inSandbox(t, policy, func(before *Firewall) error {
 				if err := before.Close(); err != nil {
 					return err
 				}
@@ -252,34 +252,34 @@ func TestAGuardAsksAlongNoEntryOfBefore(t *testing.T) {
 				if ok, err := received(taken); !ok {
 					return fmt.Errorf("a query is not redirected: %v", err)
 				}
-				w, err := opened(t, policy, 5302)
+				f, err := opened(t, policy, 5302)
 				if err != nil {
 					return err
 				}
-				defer w.Close()
+				defer f.Close()
 				if !forgets {
-					if err := sendFrom(from, w.Mark(), server); !errors.Is(err, unix.EPERM) {
-						t.Errorf("a query of the guard along the sandbox's entry gives %v", err)
+					if err := sendFrom(from, f.Mark(), server); !errors.Is(err, unix.EPERM) {
+						t.Errorf("a query of the egress daemon along the sandbox's entry gives %v", err)
 					}
-				} else if err := errors.Join(w.Forget(), sendFrom(from, w.Mark(), server)); err != nil {
+				} else if err := errors.Join(f.Forget(), sendFrom(from, f.Mark(), server)); err != nil {
 					return err
 				} else if packet, err := packetOf(wire, unix.IPPROTO_UDP); err != nil {
 					return err
 				} else if to, _ := netip.AddrFromSlice(packet[16:20]); to != peer {
-					t.Errorf("the guard's query goes to %v", to)
+					t.Errorf("the egress daemon's query goes to %v", to)
 				}
 				if got, err := received(taken); got || err != nil {
-					t.Errorf("the port of before gets the guard's query: %t, %v", got, err)
+					t.Errorf("the port of before gets the egress daemon's query: %t, %v", got, err)
 				}
 				if !forgets {
 					return nil
 				}
 				// Its own entry is in the way of the sandbox's query now.
-				if err := errors.Join(w.Forget(), sendFrom(from, 0, server)); err != nil {
+				if err := errors.Join(f.Forget(), sendFrom(from, 0, server)); err != nil {
 					return err
 				}
 				if ok, err := received(next); !ok {
-					t.Errorf("the sandbox's next query is not redirected to the guard: %v", err)
+					t.Errorf("the sandbox's next query is not redirected to the egress daemon: %v", err)
 				}
 				return nil
 			})
@@ -289,12 +289,12 @@ func TestAGuardAsksAlongNoEntryOfBefore(t *testing.T) {
 
 // TestOtherConnectionsAreNotForgotten: only those of queries are.
 func TestOtherConnectionsAreNotForgotten(t *testing.T) {
-	inSandbox(t, `{}`, func(w *Wall) error {
+	inSandbox(t, `{}`, func(f *Firewall) error {
 		if err := sendFrom(netip.AddrPortFrom(own, 20001), 0,
 			netip.AddrPortFrom(peer, 9)); err != nil {
 			return err
 		}
-		if err := w.Forget(); err != nil {
+		if err := f.Forget(); err != nil {
 			return err
 		}
 		if n, err := connections(); err != nil || n != 1 {
@@ -304,24 +304,24 @@ func TestOtherConnectionsAreNotForgotten(t *testing.T) {
 	})
 }
 
-// TestNoQueryPassesAlongTheGuardsEntry: not even where the policy allows the name server's address.
-func TestNoQueryPassesAlongTheGuardsEntry(t *testing.T) {
-	inSandbox(t, `{}`, func(w *Wall) error {
+// TestNoQueryPassesAlongTheDaemonsEntry: not even where the policy allows the name server's address.
+func TestNoQueryPassesAlongTheDaemonsEntry(t *testing.T) {
+	inSandbox(t, `{}`, func(f *Firewall) error {
 		from, server := netip.AddrPortFrom(own, 20001), netip.AddrPortFrom(peer, 53)
-		if err := sendFrom(from, w.Mark(), server); err != nil {
+		if err := sendFrom(from, f.Mark(), server); err != nil {
 			return err
 		}
 		if err := sendFrom(from, 0, server); !errors.Is(err, unix.EPERM) {
-			t.Errorf("a query from the port of the guard's query gives %v", err)
+			t.Errorf("a query from the port of the egress daemon's query gives %v", err)
 		}
 		return nil
 	})
 }
 
-// TestABoundSocketsQueryDoesNotLeave: whether there is a guard or not. It is redirected, but not to
+// TestABoundSocketsQueryDoesNotLeave: whether the egress daemon runs or not. It is redirected, but not to
 // another interface.
 func TestABoundSocketsQueryDoesNotLeave(t *testing.T) {
-	inSandbox(t, `{}`, func(w *Wall) error {
+	inSandbox(t, `{}`, func(f *Firewall) error {
 		fd, err := socket(netip.AddrPortFrom(own, 20001), 0)
 		if err != nil {
 			return err
@@ -338,11 +338,11 @@ func TestABoundSocketsQueryDoesNotLeave(t *testing.T) {
 				t.Errorf("%s a query gives %v", when, err)
 			}
 		}
-		query("with a guard")
-		if err := w.Close(); err != nil {
+		query("with the egress daemon")
+		if err := f.Close(); err != nil {
 			return err
 		}
-		query("without one")
+		query("without it")
 		return nil
 	})
 }
@@ -350,7 +350,7 @@ func TestABoundSocketsQueryDoesNotLeave(t *testing.T) {
 // TestADeniedPeerBeginsNothing: what the peer of a connection that is over goes on to send does not
 // make the sandbox's packets to it answers. TCP comes in, from its beginning.
 func TestADeniedPeerBeginsNothing(t *testing.T) {
-	inSandbox(t, `{"defaultAction":"deny"}`, func(*Wall) error {
+	inSandbox(t, `{"defaultAction":"deny"}`, func(*Firewall) error {
 		fd, err := socket(netip.AddrPortFrom(own, 7001), 0)
 		if err != nil {
 			return err
@@ -400,16 +400,16 @@ func TestNeighboursBeginNothing(t *testing.T) {
 		gateway netip.Addr
 		answers bool
 	}{"a gateway": {peer, true}, "a neighbour": {own.Prev(), false}} {
-		inSandbox(t, `{}`, func(before *Wall) error {
+		inSandbox(t, `{}`, func(before *Firewall) error {
 			if err := before.Close(); err != nil {
 				return err
 			}
-			w, err := openedWith(t, `{}`, Options{DNSPort: 1, APIPort: api, LogGroup: 1,
+			f, err := openedWith(t, `{}`, Options{DNSPort: 1, APIPort: api, LogGroup: 1,
 				Neighbours: []netip.Prefix{network}, Gateways: []netip.Addr{test.gateway}})
 			if err != nil {
 				return err
 			}
-			defer w.Close()
+			defer f.Close()
 			wire, err := outside(t)
 			if err != nil {
 				return err
@@ -469,7 +469,7 @@ func TestNeighboursBeginNothing(t *testing.T) {
 
 // TestNewsOfWhatCameInArrive: that an answer to a client was too large for its way.
 func TestNewsOfWhatCameInArrive(t *testing.T) {
-	inSandbox(t, `{"defaultAction":"deny"}`, func(*Wall) error {
+	inSandbox(t, `{"defaultAction":"deny"}`, func(*Firewall) error {
 		return wantMTU(t, 8123)
 	})
 }
@@ -529,7 +529,7 @@ func wantMTU(t *testing.T, port uint16) error {
 // TestTheAPINeedsNoConnections: those to it are not in the table of connections, which the sandbox can
 // fill, and work all the same.
 func TestTheAPINeedsNoConnections(t *testing.T) {
-	inSandbox(t, `{"defaultAction":"deny"}`, func(*Wall) error {
+	inSandbox(t, `{"defaultAction":"deny"}`, func(*Firewall) error {
 		if err := wantMTU(t, 18080); err != nil {
 			return err
 		}
@@ -542,7 +542,7 @@ func TestTheAPINeedsNoConnections(t *testing.T) {
 
 // TestTheSandboxBeginsNothingFromTheAPIsPort: the rules would not look at what follows.
 func TestTheSandboxBeginsNothingFromTheAPIsPort(t *testing.T) {
-	inSandbox(t, `{}`, func(*Wall) error {
+	inSandbox(t, `{}`, func(*Firewall) error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			return err
@@ -569,7 +569,7 @@ func TestOpenConnectionsOutliveTheDefault(t *testing.T) {
 		want error
 	}{"an allowed name": {all, nil}, "another": {none, unix.EPERM}} {
 		t.Run(name, func(t *testing.T) {
-			inSandbox(t, `{}`, func(w *Wall) error {
+			inSandbox(t, `{}`, func(f *Firewall) error {
 				fd, err := socket(netip.AddrPortFrom(own, 20001), 0)
 				if err != nil {
 					return err
@@ -603,7 +603,7 @@ func TestOpenConnectionsOutliveTheDefault(t *testing.T) {
 					return err
 				}
 				closed := compiled(t, `{"defaultAction":"deny","egress":[{"action":"allow","target":"db.test"}]}`)
-				if err := w.Apply(closed, c.keep, nil); err != nil {
+				if err := f.Apply(closed, c.keep, nil); err != nil {
 					return err
 				}
 				if err := send(fd, to); !errors.Is(err, c.want) {

@@ -1,4 +1,4 @@
-package wall
+package firewall
 
 import (
 	"errors"
@@ -16,14 +16,14 @@ const (
 	attrMarkMask      = 21
 )
 
-// Forget deletes the conntrack entries of queries, the sandbox's and the guard's. They outlive the
+// Forget deletes the conntrack entries of queries, the sandbox's and the egress daemon's. They outlive the
 // process that they were made for, and the rules that redirect look only at the first packet of an
 // entry: one of before leads to a port that is not this process's. Only queries use these entries, so
 // nothing else ends.
 //
-// Call it before the guard asks a name server. With an error the entries stay until they time out:
+// Call it before the egress daemon asks a name server. With an error the entries stay until they time out:
 // the sandbox's queries from the same ports are not answered until then.
-func (w *Wall) Forget() error {
+func (f *Firewall) Forget() error {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
 		return fmt.Errorf("open netlink: %w", err)

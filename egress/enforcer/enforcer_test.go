@@ -1,4 +1,4 @@
-package guard_test
+package enforcer_test
 
 import (
 	"context"
@@ -16,18 +16,18 @@ import (
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
-	"sandbox.internal/egress/guard"
+	"sandbox.internal/egress/enforcer"
+	"sandbox.internal/egress/firewall"
 	"sandbox.internal/egress/policy"
-	"sandbox.internal/egress/wall"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// kernel stands for the wall: it holds the addresses that were learned.
+// kernel stands for the firewall: it holds the addresses that were learned.
 type kernel struct {
 	mu      sync.Mutex
 	held    map[netip.Addr]bool
-	vain    int          // learned as if held, which takes a wall several times as long
+	vain    int          // learned as if held, which takes a firewall several times as long
 	stale   []netip.Addr // held, and learned again as if they were not: their time stays as it is
 	learned int
 	kept    []netip.Addr // of those that it held before the policy changed, what open connections keep
@@ -41,7 +41,7 @@ func (k *kernel) own() func(netip.Addr) bool {
 	return func(netip.Addr) bool { return false }
 }
 
-func (k *kernel) Learn(addresses []wall.Address) error {
+func (k *kernel) Learn(addresses []firewall.Address) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.failure != nil {
@@ -60,7 +60,7 @@ func (k *kernel) Learn(addresses []wall.Address) error {
 	return nil
 }
 
-func (k *kernel) Apply(_ *policy.Compiled, keep func(netip.Addr) bool, learned []wall.Address) error {
+func (k *kernel) Apply(_ *policy.Compiled, keep func(netip.Addr) bool, learned []firewall.Address) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.failure != nil {
@@ -108,41 +108,41 @@ func parse(t *testing.T, text string) policy.Policy {
 	return p
 }
 
-func start(t *testing.T, text string) (*guard.Guard, *kernel, *clock, string) {
+func start(t *testing.T, text string) (*enforcer.Enforcer, *kernel, *clock, string) {
 	t.Helper()
 	compiled, err := policy.Compile(parse(t, text))
 	if err != nil {
 		t.Fatal(err)
 	}
 	folder := t.TempDir()
-	store, err := guard.NewStore(folder)
+	store, err := enforcer.NewStore(folder)
 	if err != nil {
 		t.Fatal(err)
 	}
 	k, c := &kernel{held: make(map[netip.Addr]bool)}, &clock{now: time.Unix(1_000_000, 0)}
-	g := guard.New(guard.Options{
-		Policy: compiled, Wall: k, Store: store, Own: k.own,
+	e := enforcer.New(enforcer.Options{
+		Policy: compiled, Firewall: k, Store: store, Own: k.own,
 		Logger: zerolog.Nop(), Clock: c.Now,
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { defer close(done); g.Run(ctx) }()
+	go func() { defer close(done); e.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
-	return g, k, c, folder
+	return e, k, c, folder
 }
 
-func learn(t *testing.T, g *guard.Guard, name, addr string, ttl time.Duration) error {
+func learn(t *testing.T, e *enforcer.Enforcer, name, addr string, ttl time.Duration) error {
 	t.Helper()
-	return g.Learn(t.Context(), name, nil, []netip.Addr{netip.MustParseAddr(addr)}, ttl)
+	return e.Learn(t.Context(), name, nil, []netip.Addr{netip.MustParseAddr(addr)}, ttl)
 }
 
 // TestARuleAboutAnAliasHoldsForWhatWasLearned: what a name resolved to through an alias that is denied now is not reachable any more, unless
 // a name resolves to it in another way.
 func TestARuleAboutAnAliasHoldsForWhatWasLearned(t *testing.T) {
 	const first, second = "198.51.100.1", "198.51.100.2"
-	g, k, _, _ := start(t, `{"defaultAction":"deny","egress":[{"action":"allow","target":"*.ok.test"}]}`)
+	e, k, _, _ := start(t, `{"defaultAction":"deny","egress":[{"action":"allow","target":"*.ok.test"}]}`)
 	along := func(name, addr string, aliases ...string) error {
-		return g.Learn(t.Context(), name, aliases, []netip.Addr{netip.MustParseAddr(addr)}, 24*time.Hour)
+		return e.Learn(t.Context(), name, aliases, []netip.Addr{netip.MustParseAddr(addr)}, 24*time.Hour)
 	}
 	for _, err := range []error{
 		along("a.ok.test", first, "edge.cdn.test", "x.evil.test"),
@@ -152,14 +152,14 @@ func TestARuleAboutAnAliasHoldsForWhatWasLearned(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := g.Merge([]policy.Rule{{Action: policy.Deny, Target: "*.evil.test"}}); err != nil {
+	if _, err := e.Merge([]policy.Rule{{Action: policy.Deny, Target: "*.evil.test"}}); err != nil {
 		t.Fatal(err)
 	}
 	if got := k.holds(); !slices.Equal(got, []string{second}) || !slices.Equal(k.kept, []netip.Addr{netip.MustParseAddr(second)}) {
-		t.Errorf("the wall holds %v and keeps %v", got, k.kept)
+		t.Errorf("the firewall holds %v and keeps %v", got, k.kept)
 	}
 	// An answer that was on its way while the policy changed.
-	if err := along("a.ok.test", first, "edge.cdn.test", "x.evil.test"); !errors.Is(err, guard.ErrDenied) {
+	if err := along("a.ok.test", first, "edge.cdn.test", "x.evil.test"); !errors.Is(err, enforcer.ErrDenied) {
 		t.Errorf("learned along a denied alias: %v", err)
 	}
 	if err := along("a.ok.test", first, "edge.cdn.test"); err != nil {
@@ -168,7 +168,7 @@ func TestARuleAboutAnAliasHoldsForWhatWasLearned(t *testing.T) {
 }
 
 func TestAddressesAreLearnedOnceAndRenewedInTime(t *testing.T) {
-	g, k, c, _ := start(t, `{"defaultAction":"deny","egress":[{"action":"allow","target":"a.test"}]}`)
+	e, k, c, _ := start(t, `{"defaultAction":"deny","egress":[{"action":"allow","target":"a.test"}]}`)
 	for _, step := range []struct {
 		after   time.Duration
 		ttl     time.Duration
@@ -181,36 +181,37 @@ func TestAddressesAreLearnedOnceAndRenewedInTime(t *testing.T) {
 		{50 * time.Minute, time.Minute, 3},
 	} {
 		c.advance(step.after)
-		if err := learn(t, g, "a.test", "192.0.2.1", step.ttl); err != nil {
+		if err := learn(t, e, "a.test", "192.0.2.1", step.ttl); err != nil {
 			t.Fatal(err)
 		}
 		if k.learned != step.learned {
 			t.Fatalf("%+v: learned %d times", step, k.learned)
 		}
 	}
-	if err := learn(t, g, "b.test", "192.0.2.2", time.Second); !errors.Is(err, guard.ErrDenied) {
+	if err := learn(t, e, "b.test", "192.0.2.2", time.Second); !errors.Is(err, enforcer.ErrDenied) {
 		t.Errorf("a denied name gave %v", err)
 	}
 	if got := k.holds(); !slices.Equal(got, []string{"192.0.2.1"}) {
-		t.Errorf("the wall holds %v", got)
+		t.Errorf("the firewall holds %v", got)
 	}
 }
 
-// TestWhatMadeRoomIsLearnedAgain: an address that the guard has forgotten is still in the wall, where adding it would leave its time as it is.
+// TestWhatMadeRoomIsLearnedAgain: an address that the enforcer has forgotten is still in the
+// firewall, where adding it would leave its time as it is.
 func TestWhatMadeRoomIsLearnedAgain(t *testing.T) {
-	g, k, _, _ := start(t, `{"defaultAction":"deny","egress":[{"action":"allow","target":"a.test"}]}`)
+	e, k, _, _ := start(t, `{"defaultAction":"deny","egress":[{"action":"allow","target":"a.test"}]}`)
 	const first = "10.1.0.0"
-	if err := learn(t, g, "a.test", first, time.Minute); err != nil {
+	if err := learn(t, e, "a.test", first, time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	for i := range guard.MaxKnown {
+	for i := range enforcer.MaxKnown {
 		addr := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})
-		if err := learn(t, g, "a.test", addr.String(), time.Hour); err != nil {
+		if err := learn(t, e, "a.test", addr.String(), time.Hour); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, addr := range []string{first, "10.2.0.0"} {
-		if err := learn(t, g, "a.test", addr, time.Minute); err != nil {
+		if err := learn(t, e, "a.test", addr, time.Minute); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -220,66 +221,66 @@ func TestWhatMadeRoomIsLearnedAgain(t *testing.T) {
 }
 
 func TestAFailedLessonIsLearnedAgain(t *testing.T) {
-	g, k, c, _ := start(t, `{"defaultAction":"deny","egress":[{"action":"allow","target":"a.test"}]}`)
+	e, k, c, _ := start(t, `{"defaultAction":"deny","egress":[{"action":"allow","target":"a.test"}]}`)
 	k.failure = errors.New("the kernel says no")
-	if err := learn(t, g, "a.test", "192.0.2.1", time.Hour); !errors.Is(err, k.failure) {
+	if err := learn(t, e, "a.test", "192.0.2.1", time.Hour); !errors.Is(err, k.failure) {
 		t.Errorf("got %v", err)
 	}
 	k.failure = nil
-	if err := learn(t, g, "a.test", "192.0.2.1", time.Hour); err != nil || k.learned != 1 {
+	if err := learn(t, e, "a.test", "192.0.2.1", time.Hour); err != nil || k.learned != 1 {
 		t.Errorf("got %v, learned %d times", err, k.learned)
 	}
-	c.advance(time.Hour) // the wall has it for the grace yet
+	c.advance(time.Hour) // the firewall has it for the grace yet
 	k.failure = errors.New("the kernel says no")
 	for range 2 {
-		if err := learn(t, g, "a.test", "192.0.2.1", time.Minute); !errors.Is(err, k.failure) {
+		if err := learn(t, e, "a.test", "192.0.2.1", time.Minute); !errors.Is(err, k.failure) {
 			t.Errorf("got %v", err)
 		}
 	}
 	k.failure = nil
-	if err := learn(t, g, "a.test", "192.0.2.1", time.Hour); err != nil || k.learned != 2 || len(k.stale) > 0 || k.vain > 0 {
+	if err := learn(t, e, "a.test", "192.0.2.1", time.Hour); err != nil || k.learned != 2 || len(k.stale) > 0 || k.vain > 0 {
 		t.Errorf("got %v, learned %d times; %v will be refused before its time, %d taken for known", err, k.learned, k.stale, k.vain)
 	}
 }
 
 func TestAChangeKeepsTheAddressesOfAllowedNames(t *testing.T) {
-	g, k, c, _ := start(t, `{}`)
+	e, k, c, _ := start(t, `{}`)
 	for name, addr := range map[string]string{"a.test": "192.0.2.1", "b.test": "192.0.2.2", "c.test": "10.0.0.1"} {
-		if err := learn(t, g, name, addr, time.Hour); err != nil {
+		if err := learn(t, e, name, addr, time.Hour); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := learn(t, g, "old.test", "192.0.2.3", time.Second); err != nil {
+	if err := learn(t, e, "old.test", "192.0.2.3", time.Second); err != nil {
 		t.Fatal(err)
 	}
 	c.advance(2 * time.Minute)
-	if _, err := g.Replace(parse(t, `{"defaultAction":"deny","egress":[{"action":"allow","target":"*.test"},{"action":"deny","target":"10.0.0.0/8"}]}`)); err != nil {
+	if _, err := e.Replace(parse(t, `{"defaultAction":"deny","egress":[{"action":"allow","target":"*.test"},{"action":"deny","target":"10.0.0.0/8"}]}`)); err != nil {
 		t.Fatal(err)
 	}
 	if got := k.holds(); !slices.Equal(got, []string{"192.0.2.1", "192.0.2.2"}) {
-		t.Errorf("the wall holds %v", got)
+		t.Errorf("the firewall holds %v", got)
 	}
-	if _, err := g.Merge([]policy.Rule{{Action: policy.Deny, Target: "b.test"}}); err != nil {
+	if _, err := e.Merge([]policy.Rule{{Action: policy.Deny, Target: "b.test"}}); err != nil {
 		t.Fatal(err)
 	}
 	if got := k.holds(); !slices.Equal(got, []string{"192.0.2.1"}) {
-		t.Errorf("the wall holds %v", got)
+		t.Errorf("the firewall holds %v", got)
 	}
-	if p, err := g.Remove([]string{"B.test"}); err != nil || len(p.Egress) != 2 {
+	if p, err := e.Remove([]string{"B.test"}); err != nil || len(p.Egress) != 2 {
 		t.Errorf("got %+v, %v", p, err)
 	}
 }
 
 // TestAChangeLooksAtTheInterfacesOnce, however many addresses are known: to look takes as long as hundreds of decisions.
 func TestAChangeLooksAtTheInterfacesOnce(t *testing.T) {
-	g, k, _, _ := start(t, `{}`)
+	e, k, _, _ := start(t, `{}`)
 	for i := range 100 {
-		if err := learn(t, g, "a.test", fmt.Sprintf("192.0.2.%d", i), time.Hour); err != nil {
+		if err := learn(t, e, "a.test", fmt.Sprintf("192.0.2.%d", i), time.Hour); err != nil {
 			t.Fatal(err)
 		}
 	}
 	before := k.asked.Load()
-	if _, err := g.Replace(parse(t, `{"defaultAction":"deny","egress":[{"action":"allow","target":"*.test"}]}`)); err != nil {
+	if _, err := e.Replace(parse(t, `{"defaultAction":"deny","egress":[{"action":"allow","target":"*.test"}]}`)); err != nil {
 		t.Fatal(err)
 	}
 	if got := k.asked.Load() - before; got != 1 || len(k.holds()) != 100 {
@@ -288,12 +289,12 @@ func TestAChangeLooksAtTheInterfacesOnce(t *testing.T) {
 }
 
 func TestThePolicySurvives(t *testing.T) {
-	g, k, _, folder := start(t, `{}`)
+	e, k, _, folder := start(t, `{}`)
 	closed := parse(t, `{"defaultAction":"deny","egress":[{"action":"allow","target":"a.test"}]}`)
-	if _, err := g.Replace(closed); err != nil {
+	if _, err := e.Replace(closed); err != nil {
 		t.Fatal(err)
 	}
-	store, err := guard.NewStore(folder)
+	store, err := enforcer.NewStore(folder)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -308,13 +309,13 @@ func TestThePolicySurvives(t *testing.T) {
 	if p := held(); p.DefaultAction != policy.Deny || !slices.Equal(p.Egress, closed.Egress) {
 		t.Errorf("held %+v", p)
 	}
-	// What the wall refuses is not kept either.
+	// What the firewall refuses is not kept either.
 	k.failure = errors.New("the kernel says no")
-	if _, err := g.Replace(policy.Policy{}); !errors.Is(err, k.failure) {
+	if _, err := e.Replace(policy.Policy{}); !errors.Is(err, k.failure) {
 		t.Errorf("got %v", err)
 	}
-	if p := held(); p.DefaultAction != policy.Deny || g.Policy().DefaultAction != policy.Deny {
-		t.Errorf("held %+v, in force %+v", p, g.Policy())
+	if p := held(); p.DefaultAction != policy.Deny || e.Policy().DefaultAction != policy.Deny {
+		t.Errorf("held %+v, in force %+v", p, e.Policy())
 	}
 	// What cannot be read denies everything.
 	if err := os.WriteFile(filepath.Join(folder, "policy.json"), []byte(`{"defaultAction":`), 0o600); err != nil {

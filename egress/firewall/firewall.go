@@ -1,14 +1,14 @@
-// Package wall is the packet filter around a sandbox: nftables in the network namespace that the
+// Package firewall is the packet filter of a sandbox: nftables in the network namespace that the
 // sidecar owns and the sandbox shares.
 //
-// There are two tables. The wall stays when the process exits; it refuses everything that does not
-// carry the gate's mark, but for the loopback. The gate puts that mark on packets. It belongs to a
-// netlink socket of this process (NFT_TABLE_F_OWNER), so the kernel removes it however the process
-// ends, and from then on nothing passes.
+// There are two tables. The filter table stays when the process exits; it refuses every packet
+// without the pass mark, but for the loopback. The pass mark table puts that mark on packets. It
+// belongs to a netlink socket of this process (NFT_TABLE_F_OWNER), so the kernel removes it however
+// the process ends, and from then on nothing passes.
 //
-// Packets of the guard itself are known by a random mark. Setting a mark needs CAP_NET_ADMIN or, on
-// newer kernels, CAP_NET_RAW; a sandbox has neither.
-package wall
+// Packets of the egress daemon itself are known by a random mark. Setting a mark needs CAP_NET_ADMIN
+// or, on newer kernels, CAP_NET_RAW; a sandbox has neither.
+package firewall
 
 import (
 	"crypto/rand"
@@ -27,15 +27,17 @@ import (
 )
 
 const (
-	wallTable = "sandbox_wall"
-	gateTable = "sandbox_gate"
+	// The names stay as they are: a sidecar that is restarted with a newer image may find the
+	// tables of the older one in the same network namespace, and has to replace them.
+	filterTable   = "sandbox_wall"
+	passMarkTable = "sandbox_gate"
 
 	// inUse is how long an address that a name resolved to stays reachable for an open connection
 	// that says nothing.
 	inUse = 2 * time.Hour
 
-	// gateWait is how long Open waits for the gate of a former process to go.
-	gateWait = 5 * time.Second
+	// passMarkWait is how long Open waits for the pass mark table of a former process to go.
+	passMarkWait = 5 * time.Second
 
 	// maxAddresses bounds the addresses that names resolved to. More make learning fail.
 	maxAddresses = 1 << 16
@@ -46,12 +48,12 @@ const (
 	maxInUse = 1 << 14
 )
 
-// Options configures a [Wall].
+// Options configures a [Firewall].
 type Options struct {
 	// DNSPort is the port on the loopback that queries are redirected to.
 	DNSPort uint16
-	// APIPort is the port of the sidecar's own API. While the gate is closed connections to it are
-	// refused, so that no process in the sandbox can answer in the sidecar's place.
+	// APIPort is the port of the sidecar's own API. While packets are not marked connections to it
+	// are refused, so that no process in the sandbox can answer in the sidecar's place.
 	APIPort uint16
 	// APIAddr is the IPv4 address that the API listens on; the zero and the unspecified address stand
 	// for all.
@@ -64,10 +66,10 @@ type Options struct {
 	Gateways   []netip.Addr
 }
 
-// Wall is a packet filter that stands. It is safe for concurrent use.
-type Wall struct {
-	mark uint32
-	gate *netlink.Conn
+// Firewall is an installed packet filter. It is safe for concurrent use.
+type Firewall struct {
+	mark     uint32
+	passMark *netlink.Conn // owns the pass mark table; nil before Open
 
 	mu         sync.Mutex
 	conn       *nftables.Conn
@@ -83,41 +85,43 @@ type Wall struct {
 	policySets []*nftables.Set // the sets of the policy in force
 }
 
-// Build puts up the wall with a policy, and opens no gate: nothing passes yet. A wall that an
-// earlier process left is replaced in one step. Addresses learned before are removed.
-func Build(options Options, compiled *policy.Compiled) (*Wall, error) {
+// Install installs the filter table with a policy, without the pass mark table: nothing passes yet.
+// A filter table that an earlier process left is replaced in one step. Addresses learned before are
+// removed.
+func Install(options Options, compiled *policy.Compiled) (*Firewall, error) {
 	conn, err := nftables.New(nftables.AsLasting(), nftables.WithSockOptions(wideBuffers))
 	if err != nil {
 		return nil, fmt.Errorf("open netlink: %w", err)
 	}
-	w := &Wall{conn: conn, mark: newMark()}
-	w.raise(options)
-	if err = w.fill(compiled); err == nil {
-		err = w.conn.Flush()
+	f := &Firewall{conn: conn, mark: newMark()}
+	f.addFixedRules(options)
+	if err = f.addPolicyRules(compiled); err == nil {
+		err = f.conn.Flush()
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("build the wall: %w", err), conn.CloseLasting())
+		return nil, errors.Join(fmt.Errorf("install the firewall: %w", err), conn.CloseLasting())
 	}
-	return w, nil
+	return f, nil
 }
 
-// Mark is the mark that the guard's own packets carry ([syscall.SO_MARK]); they pass whatever the
+// Mark is the mark that the egress daemon's own packets carry ([syscall.SO_MARK]); they pass whatever the
 // policy says.
-func (w *Wall) Mark() uint32 { return w.mark }
+func (f *Firewall) Mark() uint32 { return f.mark }
 
-// Open opens the gate: from now on what the policy allows passes, until the process ends or Close.
-func (w *Wall) Open() error {
-	// The kernel may not have removed the gate of a process that has just exited yet.
-	for deadline := time.Now().Add(gateWait); ; time.Sleep(10 * time.Millisecond) {
-		gate, err := netlink.Dial(syscall.NETLINK_NETFILTER, nil)
+// Open starts to mark packets: from now on what the policy allows passes, until the process ends or
+// Close.
+func (f *Firewall) Open() error {
+	// The kernel may not have removed the table of a process that has just exited yet.
+	for deadline := time.Now().Add(passMarkWait); ; time.Sleep(10 * time.Millisecond) {
+		conn, err := netlink.Dial(syscall.NETLINK_NETFILTER, nil)
 		if err != nil {
 			return fmt.Errorf("open netlink: %w", err)
 		}
-		if err = openGate(gate); err == nil {
-			w.gate = gate
+		if err = addPassMark(conn); err == nil {
+			f.passMark = conn
 			return nil
 		}
-		err = errors.Join(fmt.Errorf("open the gate: %w", err), gate.Close())
+		err = errors.Join(fmt.Errorf("add the pass mark table: %w", err), conn.Close())
 		if !errors.Is(err, syscall.EEXIST) && !errors.Is(err, syscall.EPERM) ||
 			time.Now().After(deadline) {
 			return err
@@ -125,50 +129,50 @@ func (w *Wall) Open() error {
 	}
 }
 
-// Close closes the gate. The wall stays, and nothing passes.
-func (w *Wall) Close() error {
+// Close stops to mark packets. The filter table stays, and nothing passes.
+func (f *Firewall) Close() error {
 	var err error
-	if w.gate != nil {
-		err = w.gate.Close()
+	if f.passMark != nil {
+		err = f.passMark.Close()
 	}
-	return errors.Join(err, w.conn.CloseLasting())
+	return errors.Join(err, f.conn.CloseLasting())
 }
 
 // Apply puts a policy into force, in one step, for open connections too. The addresses that names
 // resolved to are those of learned from then on, and no others, whatever was learned before. Of
 // those that open connections use, the ones stay for which keep returns true.
-func (w *Wall) Apply(compiled *policy.Compiled, keep func(netip.Addr) bool,
+func (f *Firewall) Apply(compiled *policy.Compiled, keep func(netip.Addr) bool,
 	learned []Address) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	used, err := w.living(w.inUse, keep)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	used, err := f.unexpired(f.inUse, keep)
 	if err != nil {
 		return err
 	}
 	// Emptied and filled again without a look at it: while the kernel resizes a set it may leave
 	// some elements out of a listing, and one that is not named would stay.
-	w.conn.FlushSet(w.learned)
-	oldSets, oldInUse := w.policySets, w.inUse
-	err = errors.Join(w.addElements(w.learned, merge(learned)), w.fill(compiled),
-		w.addElements(w.inUse, used))
+	f.conn.FlushSet(f.learned)
+	oldSets, oldInUse := f.policySets, f.inUse
+	err = errors.Join(f.addElements(f.learned, merge(learned)), f.addPolicyRules(compiled),
+		f.addElements(f.inUse, used))
 	if err == nil {
 		for _, set := range oldSets {
-			w.conn.DelSet(set)
+			f.conn.DelSet(set)
 		}
-		err = w.conn.Flush()
+		err = f.conn.Flush()
 	}
 	if err != nil {
-		w.policySets, w.inUse = oldSets, oldInUse
+		f.policySets, f.inUse = oldSets, oldInUse
 		return fmt.Errorf("apply the policy: %w", err)
 	}
 	return nil
 }
 
-// living returns the elements of a set that have not timed out and for which keep returns true,
+// unexpired returns the elements of a set that have not timed out and for which keep returns true,
 // each for as long as it is left.
-func (w *Wall) living(set *nftables.Set,
+func (f *Firewall) unexpired(set *nftables.Set,
 	keep func(netip.Addr) bool) ([]nftables.SetElement, error) {
-	elements, err := w.conn.GetSetElements(set)
+	elements, err := f.conn.GetSetElements(set)
 	if err != nil {
 		return nil, fmt.Errorf("read set %s: %w", set.Name, err)
 	}
@@ -178,11 +182,11 @@ func (w *Wall) living(set *nftables.Set,
 			kept[addr] = element.Expires
 		}
 	}
-	var living []nftables.SetElement
+	var unexpired []nftables.SetElement
 	for addr, left := range kept {
-		living = append(living, nftables.SetElement{Key: addr.AsSlice(), Timeout: left})
+		unexpired = append(unexpired, nftables.SetElement{Key: addr.AsSlice(), Timeout: left})
 	}
-	return living, nil
+	return unexpired, nil
 }
 
 // Address is an address that an allowed name resolved to, and how long it may be reached.
@@ -194,9 +198,9 @@ type Address struct {
 }
 
 // Learn makes addresses reachable. It returns once packets to them pass.
-func (w *Wall) Learn(addresses []Address) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (f *Firewall) Learn(addresses []Address) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	var fresh, known []Address
 	for _, address := range addresses {
 		if address.Known {
@@ -207,9 +211,9 @@ func (w *Wall) Learn(addresses []Address) error {
 	}
 	// Adding an element that exists leaves its time as it is, so it is deleted first; deleting one
 	// that has timed out fails.
-	err := w.renew(merge(fresh), merge(known))
+	err := f.renew(merge(fresh), merge(known))
 	if errors.Is(err, syscall.ENOENT) {
-		err = w.renewEach(merge(addresses), merge(known))
+		err = f.renewEach(merge(addresses), merge(known))
 	}
 	if err != nil {
 		return fmt.Errorf("learn addresses: %w", err)
@@ -218,12 +222,12 @@ func (w *Wall) Learn(addresses []Address) error {
 }
 
 // renewEach adds all elements, and then renews the known ones one by one.
-func (w *Wall) renewEach(all, known []nftables.SetElement) error {
-	if err := w.renew(all, nil); err != nil {
+func (f *Firewall) renewEach(all, known []nftables.SetElement) error {
+	if err := f.renew(all, nil); err != nil {
 		return err
 	}
 	for _, element := range known {
-		if err := w.renew(nil, []nftables.SetElement{element}); err != nil &&
+		if err := f.renew(nil, []nftables.SetElement{element}); err != nil &&
 			!errors.Is(err, syscall.ENOENT) {
 			return err
 		}
@@ -232,31 +236,31 @@ func (w *Wall) renewEach(all, known []nftables.SetElement) error {
 }
 
 // renew adds elements, and replaces the known ones, all in one step.
-func (w *Wall) renew(fresh, known []nftables.SetElement) error {
+func (f *Firewall) renew(fresh, known []nftables.SetElement) error {
 	if len(known) > 0 {
 		bare := make([]nftables.SetElement, len(known))
 		for i, element := range known {
 			bare[i].Key = element.Key
 		}
-		if err := w.conn.SetDeleteElements(w.learned, bare); err != nil {
+		if err := f.conn.SetDeleteElements(f.learned, bare); err != nil {
 			return err
 		}
 	}
-	if err := w.addElements(w.learned, known); err != nil {
+	if err := f.addElements(f.learned, known); err != nil {
 		return err
 	}
-	if err := w.addElements(w.learned, fresh); err != nil {
+	if err := f.addElements(f.learned, fresh); err != nil {
 		return err
 	}
-	return w.conn.Flush()
+	return f.conn.Flush()
 }
 
 // addElements adds in portions, because the length of a netlink attribute is 16 bits wide.
-func (w *Wall) addElements(set *nftables.Set, elements []nftables.SetElement) error {
+func (f *Firewall) addElements(set *nftables.Set, elements []nftables.SetElement) error {
 	const portion = 1000
 	for len(elements) > 0 {
 		n := min(len(elements), portion)
-		if err := w.conn.SetAddElements(set, elements[:n]); err != nil {
+		if err := f.conn.SetAddElements(set, elements[:n]); err != nil {
 			return err
 		}
 		elements = elements[n:]
@@ -285,12 +289,12 @@ func wideBuffers(conn *netlink.Conn) error {
 	return errors.Join(conn.SetWriteBuffer(size), conn.SetReadBuffer(size))
 }
 
-// newMark returns a mark whose lowest bit, the gate's, is not set, and that is not 0.
+// newMark returns a mark whose lowest bit, the pass bit, is not set, and that is not 0.
 func newMark() uint32 {
 	var bytes [4]byte
 	for {
 		rand.Read(bytes[:]) // never fails
-		if mark := binary.NativeEndian.Uint32(bytes[:]) &^ gateBit; mark != 0 {
+		if mark := binary.NativeEndian.Uint32(bytes[:]) &^ passBit; mark != 0 {
 			return mark
 		}
 	}

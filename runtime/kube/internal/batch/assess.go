@@ -104,9 +104,9 @@ func (r *reconciler) loadAllocation(ctx context.Context, b *v1alpha1.BatchSandbo
 
 // assess puts together what a decision depends on, but for the tasks.
 func (r *reconciler) assess(ctx context.Context, b *v1alpha1.BatchSandbox, v *view,
-	refused map[int]refusal, stopping bool) (situation, error) {
+	refused map[int]refusal, stopping bool) (observed, error) {
 	replicas := int(b.Spec.Replicas)
-	at := situation{sandboxes: make([]sandbox, replicas), stopped: true}
+	at := observed{sandboxes: make([]sandbox, replicas), stopped: true}
 	for _, pod := range v.pods {
 		if pod == nil {
 			continue
@@ -118,7 +118,7 @@ func (r *reconciler) assess(ctx context.Context, b *v1alpha1.BatchSandbox, v *vi
 		switch {
 		case !r.runs(b, pod):
 		case abandoned(pod, r.Now()):
-			at.silent = cmp.Or(at.silent, pod.Spec.NodeName)
+			at.unreachableNode = cmp.Or(at.unreachableNode, pod.Spec.NodeName)
 		default:
 			at.stopped = false
 		}
@@ -128,11 +128,11 @@ func (r *reconciler) assess(ctx context.Context, b *v1alpha1.BatchSandbox, v *vi
 		at.held[number] = v.pod(number) != nil || number < len(v.names) && v.names[number] != ""
 	}
 	for number := range replicas {
-		if over(outcome(&b.Status, number)) {
+		if hasEnded(outcome(&b.Status, number)) {
 			continue
 		}
 		s := &at.sandboxes[number]
-		if outcome(&b.Status, number) == givenBack {
+		if outcome(&b.Status, number) == outcomeReleased {
 			s.reason, s.message = v1alpha1.ReasonProvisioning,
 				"waits until the pod that had the number before is given back"
 			continue
@@ -159,8 +159,8 @@ func (r *reconciler) assess(ctx context.Context, b *v1alpha1.BatchSandbox, v *vi
 			}
 		case isRefused:
 			s.reason, s.message, s.fatal = why.reason, why.message, why.invalid
-			if at.lack == nil || why.invalid && !at.lack.invalid {
-				at.lack = &why
+			if at.missing == nil || why.invalid && !at.missing.invalid {
+				at.missing = &why
 			}
 		default:
 			lost, err := r.isLost(ctx, b, v, number)
@@ -175,7 +175,7 @@ func (r *reconciler) assess(ctx context.Context, b *v1alpha1.BatchSandbox, v *vi
 			}
 		}
 	}
-	if at.stopped && (stopping || r.allOver(b, &at)) {
+	if at.stopped && (stopping || r.allEnded(b, &at)) {
 		unseen, err := r.hasUnseen(ctx, b, v)
 		if err != nil {
 			return at, err
@@ -195,12 +195,12 @@ func (r *reconciler) runs(b *v1alpha1.BatchSandbox, pod *corev1.Pod) bool {
 	return !terminal(pod) && (b.Spec.PoolRef == "" || !r.Pools.Ended(pod))
 }
 
-// allOver reports whether this may be the end of the last sandbox.
-func (r *reconciler) allOver(b *v1alpha1.BatchSandbox, at *situation) bool {
+// allEnded reports whether this may be the end of the last sandbox.
+func (r *reconciler) allEnded(b *v1alpha1.BatchSandbox, at *observed) bool {
 	deadline, hasDeadline := provisionDeadline(b)
 	overdue := hasDeadline && !r.Now().Before(deadline)
 	for number := range at.sandboxes {
-		if s := &at.sandboxes[number]; !over(outcome(&b.Status, number)) && !s.ended && !s.fatal &&
+		if s := &at.sandboxes[number]; !hasEnded(outcome(&b.Status, number)) && !s.ended && !s.fatal &&
 			(s.usable || !overdue) {
 			return false
 		}
@@ -215,7 +215,7 @@ func (r *reconciler) isLost(ctx context.Context, b *v1alpha1.BatchSandbox, v *vi
 	name := podName(b, number)
 	if b.Spec.PoolRef != "" {
 		if number >= len(v.names) || v.names[number] == "" { // lost if the annotation was edited
-			return known(b, number) || outcome(&b.Status, number) != lives, nil
+			return known(b, number) || outcome(&b.Status, number) != outcomeActive, nil
 		}
 		name = v.names[number]
 	} else if !known(b, number) {
@@ -229,8 +229,8 @@ func (r *reconciler) isLost(ctx context.Context, b *v1alpha1.BatchSandbox, v *vi
 	return false, err
 }
 
-// syncTasks brings the tasks to the pods and adds to the situation how they are.
-func (r *reconciler) syncTasks(ctx context.Context, b *v1alpha1.BatchSandbox, at *situation,
+// syncTasks brings the tasks to the pods and adds their states to at.
+func (r *reconciler) syncTasks(ctx context.Context, b *v1alpha1.BatchSandbox, at *observed,
 	stopping bool) error {
 	if b.Spec.TaskTemplate == nil {
 		return nil
@@ -245,7 +245,7 @@ func (r *reconciler) syncTasks(ctx context.Context, b *v1alpha1.BatchSandbox, at
 	}
 	for number := range at.sandboxes {
 		s, task := &at.sandboxes[number], &at.tasks[number]
-		if outcome(&b.Status, number) != lives || task.ended() {
+		if outcome(&b.Status, number) != outcomeActive || task.ended() {
 			continue
 		}
 		if how := executorEnd(s); how != "" {
@@ -260,15 +260,15 @@ func (r *reconciler) syncTasks(ctx context.Context, b *v1alpha1.BatchSandbox, at
 	return nil
 }
 
-// syncClaim has the pod of a sandbox claimed that waits for that, and adds to the situation how far
+// syncClaim has the pod of a sandbox claimed that waits for that, and adds to at how far
 // that is. A batch that was Running once has its pod for good.
-func (r *reconciler) syncClaim(b *v1alpha1.BatchSandbox, at *situation, stopping bool) {
+func (r *reconciler) syncClaim(b *v1alpha1.BatchSandbox, at *observed, stopping bool) {
 	if b.Spec.Claim == nil {
 		return
 	}
 	phase := b.Status.Phase
 	if stopping || phase != "" && phase != v1alpha1.PhasePending || len(at.sandboxes) != 1 ||
-		at.sandboxes[0].pod == nil || at.sandboxes[0].ended || outcome(&b.Status, 0) != lives {
+		at.sandboxes[0].pod == nil || at.sandboxes[0].ended || outcome(&b.Status, 0) != outcomeActive {
 		r.Claims.Forget(b.Namespace, b.Name)
 		return
 	}
@@ -285,10 +285,10 @@ func (r *reconciler) syncClaim(b *v1alpha1.BatchSandbox, at *situation, stopping
 
 // podsOfTasks returns the pods whose tasks are followed, by number: those of the sandboxes that
 // live.
-func podsOfTasks(b *v1alpha1.BatchSandbox, at *situation) []*corev1.Pod {
+func podsOfTasks(b *v1alpha1.BatchSandbox, at *observed) []*corev1.Pod {
 	pods := make([]*corev1.Pod, len(at.sandboxes))
 	for number := range at.sandboxes {
-		if s := &at.sandboxes[number]; !s.ended && outcome(&b.Status, number) == lives {
+		if s := &at.sandboxes[number]; !s.ended && outcome(&b.Status, number) == outcomeActive {
 			pods[number] = s.pod
 		}
 	}

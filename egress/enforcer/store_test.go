@@ -1,4 +1,4 @@
-package guard_test
+package enforcer_test
 
 import (
 	"errors"
@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"sandbox.internal/egress/guard"
+	"sandbox.internal/egress/enforcer"
 )
 
 // TestNameServersAreFoundOnce: a later change of what they are found in has no effect.
@@ -17,7 +17,7 @@ func TestNameServersAreFoundOnce(t *testing.T) {
 	first, later := netip.MustParseAddrPort("192.0.2.1:53"), netip.MustParseAddrPort("192.0.2.66:53")
 	ask := func(answer []netip.AddrPort, failure error) ([]netip.AddrPort, error) {
 		t.Helper()
-		store, err := guard.NewStore(folder)
+		store, err := enforcer.NewStore(folder)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -35,7 +35,7 @@ func TestNameServersAreFoundOnce(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(folder, "name-servers.json"), []byte(`["192.0.2`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := ask([]netip.AddrPort{later}, nil); !errors.Is(err, guard.ErrDamaged) || len(got) > 0 {
+	if got, err := ask([]netip.AddrPort{later}, nil); !errors.Is(err, enforcer.ErrDamaged) || len(got) > 0 {
 		t.Errorf("a damaged file: %v, %v", got, err)
 	}
 }

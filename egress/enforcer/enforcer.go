@@ -1,6 +1,7 @@
-// Package guard holds the policy in force: it decides names and addresses for the DNS proxy, adds to the wall the addresses that
-// allowed names resolve to, changes the policy in one step, keeps it on disk, and records every decision.
-package guard
+// Package enforcer holds the policy in force: it decides names and addresses for the DNS proxy,
+// adds to the firewall the addresses that allowed names resolve to, changes the policy in one step,
+// keeps it on disk, and records every decision.
+package enforcer
 
 import (
 	"context"
@@ -14,27 +15,27 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"sandbox.internal/egress/firewall"
 	"sandbox.internal/egress/policy"
-	"sandbox.internal/egress/wall"
 )
 
 // ErrDenied says that an address must not be reached any more, although its name was allowed when it was asked for.
 var ErrDenied = errors.New("denied by the policy that holds now")
 
-// Wall is the packet filter.
-type Wall interface {
+// Firewall is the packet filter.
+type Firewall interface {
 	// Apply puts a policy into force, in one step. The learned addresses are these and no others from then on; of those that open connections
 	// use, the ones stay for which keep returns true.
-	Apply(compiled *policy.Compiled, keep func(netip.Addr) bool, learned []wall.Address) error
+	Apply(compiled *policy.Compiled, keep func(netip.Addr) bool, learned []firewall.Address) error
 	// Learn makes addresses reachable and returns when they are.
-	Learn(addresses []wall.Address) error
+	Learn(addresses []firewall.Address) error
 }
 
-// Options configures a [Guard].
+// Options configures a [Enforcer].
 type Options struct {
-	// Policy is in force already: the wall was built with it.
-	Policy *policy.Compiled
-	Wall   Wall
+	// Policy is in force already: the firewall was installed with it.
+	Policy   *policy.Compiled
+	Firewall Firewall
 	// Store keeps the policy.
 	Store *Store
 	// Own returns a function that reports whether an address is one of the sandbox itself, for all decisions of one moment.
@@ -43,8 +44,8 @@ type Options struct {
 	Clock  func() time.Time
 }
 
-// Guard is safe for concurrent use.
-type Guard struct {
+// Enforcer is safe for concurrent use.
+type Enforcer struct {
 	options  Options
 	log      *DecisionLog
 	requests chan request
@@ -58,49 +59,49 @@ type Guard struct {
 	now  *policy.Compiled
 }
 
-// New returns a guard. Addresses are learned while [Guard.Run] runs.
-func New(options Options) *Guard {
-	return &Guard{
+// New returns an enforcer. Addresses are learned while [Enforcer.Run] runs.
+func New(options Options) *Enforcer {
+	return &Enforcer{
 		options: options, log: newDecisionLog(options.Clock), requests: make(chan request, maxBatch), changed: make(chan struct{}, 1),
 		compiled: options.Policy, now: options.Policy, known: newAddressTable(),
 	}
 }
 
 // Policy returns the policy in force, in its normal form.
-func (g *Guard) Policy() policy.Policy { return g.current().Policy() }
+func (e *Enforcer) Policy() policy.Policy { return e.current().Policy() }
 
-func (g *Guard) current() *policy.Compiled {
-	g.view.RLock()
-	defer g.view.RUnlock()
-	return g.now
+func (e *Enforcer) current() *policy.Compiled {
+	e.view.RLock()
+	defer e.view.RUnlock()
+	return e.now
 }
 
 // Replace puts another policy into force and returns it in its normal form. It holds when Replace returns. An error that is
 // [policy.ErrInvalid] is about the policy given; after any error the policy is the one before.
-func (g *Guard) Replace(p policy.Policy) (policy.Policy, error) {
-	return g.change(func(policy.Policy) (policy.Policy, error) { return p, nil })
+func (e *Enforcer) Replace(p policy.Policy) (policy.Policy, error) {
+	return e.change(func(policy.Policy) (policy.Policy, error) { return p, nil })
 }
 
 // Merge adds rules, as [policy.Policy.Merge] does, in one step.
-func (g *Guard) Merge(rules []policy.Rule) (policy.Policy, error) {
-	return g.change(func(p policy.Policy) (policy.Policy, error) { return p.Merge(rules) })
+func (e *Enforcer) Merge(rules []policy.Rule) (policy.Policy, error) {
+	return e.change(func(p policy.Policy) (policy.Policy, error) { return p.Merge(rules) })
 }
 
 // Remove takes the rules for the targets away, in one step.
-func (g *Guard) Remove(targets []string) (policy.Policy, error) {
-	return g.change(func(p policy.Policy) (policy.Policy, error) { return p.Without(targets) })
+func (e *Enforcer) Remove(targets []string) (policy.Policy, error) {
+	return e.change(func(p policy.Policy) (policy.Policy, error) { return p.Without(targets) })
 }
 
-func (g *Guard) change(next func(policy.Policy) (policy.Policy, error)) (policy.Policy, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+func (e *Enforcer) change(next func(policy.Policy) (policy.Policy, error)) (policy.Policy, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	defer func() {
 		select {
-		case g.changed <- struct{}{}:
+		case e.changed <- struct{}{}:
 		default:
 		}
 	}()
-	before := g.compiled.Policy()
+	before := e.compiled.Policy()
 	wanted, err := next(before)
 	if err != nil {
 		return policy.Policy{}, err
@@ -109,25 +110,25 @@ func (g *Guard) change(next func(policy.Policy) (policy.Policy, error)) (policy.
 	if err != nil {
 		return policy.Policy{}, err
 	}
-	if err := g.options.Store.Save(compiled.Policy()); err != nil {
+	if err := e.options.Store.Save(compiled.Policy()); err != nil {
 		return policy.Policy{}, err
 	}
-	now, own := g.options.Clock(), g.options.Own()
+	now, own := e.options.Clock(), e.options.Own()
 	allowed := func(addr netip.Addr, names []learnedName) bool {
 		return compiled.Resolved(addr, own).Allowed() && anyAllowed(compiled, names)
 	}
-	keep := func(addr netip.Addr) bool { return allowed(addr, g.known.names(addr)) }
-	valid := g.known.valid(now, allowed)
-	if err := g.options.Wall.Apply(compiled, keep, valid); err != nil {
-		return policy.Policy{}, errors.Join(err, g.options.Store.Save(before))
+	keep := func(addr netip.Addr) bool { return allowed(addr, e.known.names(addr)) }
+	valid := e.known.valid(now, allowed)
+	if err := e.options.Firewall.Apply(compiled, keep, valid); err != nil {
+		return policy.Policy{}, errors.Join(err, e.options.Store.Save(before))
 	}
-	g.known.setInWall(valid)
-	g.compiled = compiled
-	g.view.Lock()
-	g.now = compiled
-	g.view.Unlock()
+	e.known.setInFirewall(valid)
+	e.compiled = compiled
+	e.view.Lock()
+	e.now = compiled
+	e.view.Unlock()
 	p := compiled.Policy()
-	g.options.Logger.Info().Str("default_action", string(p.DefaultAction)).Int("rules", len(p.Egress)).Bool("dry_run", p.DryRun).
+	e.options.Logger.Info().Str("default_action", string(p.DefaultAction)).Int("rules", len(p.Egress)).Bool("dry_run", p.DryRun).
 		Msg("the policy has changed")
 	return p, nil
 }
@@ -137,37 +138,37 @@ func anyAllowed(compiled *policy.Compiled, names []learnedName) bool {
 }
 
 // Name implements dnsproxy.Decider.
-func (g *Guard) Name(name string) (policy.Decision, bool) {
-	compiled := g.current()
+func (e *Enforcer) Name(name string) (policy.Decision, bool) {
+	compiled := e.current()
 	return compiled.Name(name), compiled.DryRun()
 }
 
 // Resolved implements dnsproxy.Decider.
-func (g *Guard) Resolved(addr netip.Addr) policy.Decision {
-	return g.current().Resolved(addr, g.options.Own())
+func (e *Enforcer) Resolved(addr netip.Addr) policy.Decision {
+	return e.current().Resolved(addr, e.options.Own())
 }
 
 // Decided implements dnsproxy.Decider.
-func (g *Guard) Decided(name string, d policy.Decision, dryRun, resolved bool) {
-	g.log.Add(Decision{
+func (e *Enforcer) Decided(name string, d policy.Decision, dryRun, resolved bool) {
+	e.log.Add(Decision{
 		Subject: Subject{Kind: KindName, Target: name, Action: d.Action, DryRun: dryRun},
 		Reason:  d.Reason, Rule: d.Rule, Resolved: resolved,
 	})
 }
 
-// Packet records a packet that the wall decided.
-func (g *Guard) Packet(packet wall.Packet) {
-	compiled := g.current()
+// Packet records a packet that the firewall decided.
+func (e *Enforcer) Packet(packet firewall.Packet) {
+	compiled := e.current()
 	d := compiled.Address(packet.Addr)
-	g.mu.Lock()
-	names := latest(g.known.names(packet.Addr))
-	g.mu.Unlock()
+	e.mu.Lock()
+	names := latest(e.known.names(packet.Addr))
+	e.mu.Unlock()
 	switch {
 	case d.Reason == policy.ByRule:
 	case packet.Action == policy.Allow && compiled.Default() == policy.Deny:
 		d = policy.Decision{Reason: policy.ByName}
 	}
-	g.log.Add(Decision{
+	e.log.Add(Decision{
 		Subject: Subject{
 			Kind: KindAddress, Target: packet.Addr.String(), Protocol: protocolName(packet.Protocol), Port: packet.Port,
 			Action: packet.Action, DryRun: packet.DryRun,
@@ -189,13 +190,13 @@ func protocolName(number uint8) string {
 }
 
 // Decisions returns the record of what was decided.
-func (g *Guard) Decisions() *DecisionLog { return g.log }
+func (e *Enforcer) Decisions() *DecisionLog { return e.log }
 
 // Learn implements dnsproxy.Decider.
-func (g *Guard) Learn(ctx context.Context, name string, aliases []string, addresses []netip.Addr, ttl time.Duration) error {
+func (e *Enforcer) Learn(ctx context.Context, name string, aliases []string, addresses []netip.Addr, ttl time.Duration) error {
 	r := request{name: newLearnedName(name, aliases), addresses: addresses, ttl: ttl, done: make(chan error, 1)}
 	select {
-	case g.requests <- r:
+	case e.requests <- r:
 	case <-ctx.Done():
 		return fmt.Errorf("learn the addresses of %s: %w", name, ctx.Err())
 	}

@@ -1,4 +1,4 @@
-package wall
+package firewall
 
 import (
 	"context"
@@ -51,7 +51,7 @@ type Packet struct {
 // Packets reads which packets were decided.
 type Packets struct{ conn *netlink.Conn }
 
-// Listen subscribes to what a wall logs to the group. At most 5000 packets a second are reported of
+// Listen subscribes to what a firewall logs to the group. At most 5000 packets a second are reported of
 // each kind of decision.
 func Listen(group uint16) (*Packets, error) {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
@@ -97,7 +97,7 @@ func (p *Packets) Run(ctx context.Context, report func(Packet)) error {
 		case errors.Is(err, syscall.ENOBUFS), errors.Is(err, syscall.EINTR):
 			continue
 		case err != nil:
-			return fmt.Errorf("read the wall's log: %w", err)
+			return fmt.Errorf("read the firewall's log: %w", err)
 		}
 		for _, message := range messages {
 			if message.Header.Type != unix.NFNL_SUBSYS_ULOG<<8|logPacket || len(message.Data) < 4 {
@@ -110,7 +110,7 @@ func (p *Packets) Run(ctx context.Context, report func(Packet)) error {
 	}
 }
 
-// Close stops hearing. Call it once Run has returned.
+// Close ends the subscription. Call it once Run has returned.
 func (p *Packets) Close() error {
 	if err := p.conn.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
 		return fmt.Errorf("close netlink: %w", err)
