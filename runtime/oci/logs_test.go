@@ -16,6 +16,7 @@ import (
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci"
+	"sandbox.internal/test/wait"
 )
 
 // lastCount returns the last number that a container of the probe's count has printed, -1 for none.
@@ -38,9 +39,9 @@ func TestLogSince(t *testing.T) {
 	e := s.mustOpen(t)
 	defer closeEngine(t, e)
 	id := start(t, e, probe(loadProbe(t, e), "count"))
-	eventually(t, "output", func() bool { return lastCount(t, e, id) >= 50 })
+	wait.Until(t, "the container has printed", func() bool { return lastCount(t, e, id) >= 50 })
 	reached, when := lastCount(t, e, id), time.Now()
-	eventually(t, "more output", func() bool { return lastCount(t, e, id) >= reached+50 })
+	wait.Until(t, "the container has printed more", func() bool { return lastCount(t, e, id) >= reached+50 })
 	log, err := e.OpenLog(t.Context(), id, engine.LogOptions{Tail: -1, Since: when})
 	if err != nil {
 		t.Fatal(err)
@@ -158,7 +159,7 @@ func TestLogReportsGap(t *testing.T) {
 			path := filepath.Join(s.Folder, "containers", id, "log")
 			last := fileNumber(path)
 			for range changes {
-				eventually(t, "another file", func() bool { now := fileNumber(path); return now != last && now != 0 })
+				wait.Until(t, "the log has another file", func() bool { now := fileNumber(path); return now != last && now != 0 })
 				last = fileNumber(path)
 			}
 			next := 1
@@ -193,17 +194,17 @@ func TestLogSinceAfterKill(t *testing.T) {
 	spec.LogBytes = 700 // about 200 lines
 	id := start(t, e, spec)
 	path := filepath.Join(s.Folder, "containers", id, "log")
-	eventually(t, "a second file", func() bool { return fileNumber(path+".1") != 0 })
-	eventually(t, "output", func() bool { return lastCount(t, e, id) >= 250 })
+	wait.Until(t, "the log has a second file", func() bool { return fileNumber(path+".1") != 0 })
+	wait.Until(t, "the container has printed", func() bool { return lastCount(t, e, id) >= 250 })
 	reached, when := lastCount(t, e, id), time.Now()
-	eventually(t, "more output", func() bool { return lastCount(t, e, id) >= reached+75 })
+	wait.Until(t, "the container has printed more", func() bool { return lastCount(t, e, id) >= reached+75 })
 	closeEngine(t, e)
 	killKeeper(t, s)
 	if err := os.Rename(path, path+".1"); err != nil {
 		t.Fatal(err)
 	}
 	e = s.mustOpen(t)
-	eventually(t, "output", func() bool { return lastCount(t, e, id) >= reached+100 })
+	wait.Until(t, "the container has printed", func() bool { return lastCount(t, e, id) >= reached+100 })
 	log, err := e.OpenLog(t.Context(), id, engine.LogOptions{Tail: -1, Since: when})
 	if err != nil {
 		t.Fatal(err)
