@@ -17,6 +17,7 @@ import (
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/keeper"
 	"sandbox.internal/test/random"
+	"sandbox.internal/test/wait"
 )
 
 // ids are 65536 that no user of the host has, and the one of its root.
@@ -162,12 +163,12 @@ func TestKeeperKilledWhileItMakesUserNamespaces(t *testing.T) {
 			})
 		}
 		if !inside {
-			h.eventually("a namespace is made", func() bool {
+			wait.Until(h.t, "a namespace is made", func() bool {
 				mu.Lock()
 				defer mu.Unlock()
 				return made > had
 			})
-			<-time.After(time.Duration(moments.IntN(20_000)) * time.Microsecond)
+			time.Sleep(time.Duration(moments.IntN(20_000)) * time.Microsecond) // the moment of the kill
 			h.killKeeper()
 		}
 		h.otherKeeper(pid)
@@ -178,5 +179,5 @@ func TestKeeperKilledWhileItMakesUserNamespaces(t *testing.T) {
 	if refused < rounds/2 {
 		t.Errorf("%d calls were cut off, and the keeper was killed %d times within one", refused, rounds/2)
 	}
-	h.eventually("no descriptor is left", func() bool { return descriptors() <= before })
+	wait.Until(h.t, "no descriptor is left", func() bool { return descriptors() <= before })
 }
