@@ -144,7 +144,7 @@ func TestFullDiskAtOpen(t *testing.T) {
 		t.Fatalf("a start when there is room: %v", err)
 	}
 	if ended := waitEnd(t, e, id); ended.ExitCode != 3 {
-		t.Errorf("it ended with %d, want 3", ended.ExitCode)
+		t.Errorf("the container ended with %d, want 3", ended.ExitCode)
 	}
 	remove(t, e, id)
 }

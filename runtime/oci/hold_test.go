@@ -58,10 +58,10 @@ func TestHeldOutput(t *testing.T) {
 		}
 	})
 	if c := inspect(t, h.engine, h.holder); c.Status != engine.StatusExited {
-		t.Errorf("it is %s, want exited", c.Status)
+		t.Errorf("the holder is %s, want exited", c.Status)
 	}
 	if last := lastCount(t, h.engine, h.holder); last <= printed {
-		t.Errorf("its log ends with %d, as before: what was in the pipe is not in it", last)
+		t.Errorf("the log of the holder ends with %d, as before, without the rest of the pipe", last)
 	}
 	for _, keeper := range []int{first, second} {
 		wait.Until(t, "the earlier keeper has ended", func() bool { return unix.Kill(keeper, 0) == unix.ESRCH })

@@ -42,7 +42,7 @@ func TestJoin(t *testing.T) {
 	hosts.Name, hosts.Entrypoint = hosts.Name+"-hosts", []string{"/probe", "cat", "/etc/hosts", "/etc/hostname"}
 	const nameBytes = 12 + 1 // with the newline
 	if text, _ := output(t, e, hosts); len(text) < nameBytes || strings.Count(text, text[len(text)-nameBytes:]) != 2 {
-		t.Errorf("its own name is not in its hosts: %q", text)
+		t.Errorf("the own name of the container is not in its hosts: %q", text)
 	} else if strings.Contains(text, "::") {
 		t.Errorf("a network without IPv6 has its addresses in hosts: %q", text)
 	}
@@ -56,7 +56,7 @@ func TestJoin(t *testing.T) {
 		err = e.Start(t.Context(), id)
 	}
 	if err == nil {
-		t.Error("it joined a container that is gone")
+		t.Error("a container joined a container that is gone")
 	}
 	removeAll(t, e)
 }

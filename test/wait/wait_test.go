@@ -65,10 +65,10 @@ func TestInVain(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				said, took := failureOf(t, test.wait)
 				if said != test.want {
-					t.Errorf("it says %q, want %q", said, test.want)
+					t.Errorf("the failure says %q, want %q", said, test.want)
 				}
 				if took < patience || took > patience+time.Second {
-					t.Errorf("it took %v, want %v", took, patience)
+					t.Errorf("the wait took %v, want %v", took, patience)
 				}
 			})
 		})
@@ -87,12 +87,12 @@ func TestHappens(t *testing.T) {
 			return nil
 		})
 		if took := time.Since(began); took > 2*time.Minute+time.Second {
-			t.Errorf("it took %v, want 2m0s", took)
+			t.Errorf("the waits took %v, want 2m0s", took)
 		}
 		values := make(chan int)
 		go func() { time.Sleep(time.Minute); values <- 5; close(values) }()
 		if got := wait.For(t, "a value", values); got != 5 {
-			t.Errorf("it returns %d, want 5", got)
+			t.Errorf("For returns %d, want 5", got)
 		}
 		if got := wait.For(t, "the end of the values", values); got != 0 {
 			t.Errorf("a closed channel returns %d", got)

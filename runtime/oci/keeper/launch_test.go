@@ -157,7 +157,7 @@ func TestCancel(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("it took %v", took)
+		t.Errorf("the launch took %v", took)
 	}
 	if children := read(t, "/proc/"+strconv.Itoa(h.client.PID())+"/task/"+strconv.Itoa(h.client.PID())+"/children"); children != "" {
 		t.Errorf("children are left: %s", children)
@@ -226,7 +226,7 @@ func TestForget(t *testing.T) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if ends := h.ends[l.ID]; len(ends) > 0 {
-		t.Errorf("its end was reported: %v", ends)
+		t.Errorf("the end of the forgotten container was reported: %v", ends)
 	}
 }
 

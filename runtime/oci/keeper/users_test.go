@@ -53,7 +53,7 @@ func TestUserNamespace(t *testing.T) {
 			t.Fatal(err)
 		}
 		if int(info.Uid) != want || int(info.Gid) != want {
-			t.Errorf("what belongs to %d on the disk belongs to %d:%d, want %d", owner, info.Uid, info.Gid, want)
+			t.Errorf("a file of %d on the disk belongs to %d:%d, want %d", owner, info.Uid, info.Gid, want)
 		}
 	}
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", h.client.PID()))
@@ -81,7 +81,7 @@ func TestUserNamespaceOfAnotherUser(t *testing.T) {
 		t.Fatal(errno)
 	}
 	if int(got) != owner {
-		t.Errorf("it belongs to %d, want %d", got, owner)
+		t.Errorf("the namespace belongs to %d, want %d", got, owner)
 	}
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", h.client.PID()))
 	if err != nil || len(threads) == 0 {

@@ -108,7 +108,7 @@ func newPlace(t *testing.T) *place {
 		t.Fatal(err)
 	}
 	c, err := client.New(config,
-		client.Options{Scheme: scheme, HTTPClient: &http.Client{Transport: transport}})
+		client.Options{Scheme: scheme, HTTPClient: &http.Client{Transport: transport, Timeout: wait.Patience()}})
 	if err != nil {
 		t.Fatal(err)
 	}
