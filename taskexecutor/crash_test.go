@@ -38,7 +38,7 @@ func TestExecutorKilled(t *testing.T) {
 	}
 	p.ended("late", tasks.Failed, tasks.ReasonTimedOut)
 	if status := p.runs("later"); !status.StartedAt.Equal(*began.StartedAt) {
-		t.Errorf("it started at %s, and after the restart at %s", began.StartedAt, status.StartedAt)
+		t.Errorf("the task started at %s, and after the restart at %s", began.StartedAt, status.StartedAt)
 	}
 	p.sh("touch /tmp/go-later")
 	if status := p.ended("later", tasks.Failed, tasks.ReasonExited); *status.ExitCode != 5 {
@@ -130,7 +130,7 @@ func TestMainRestarted(t *testing.T) {
 	command(t, "docker", "start", p.main)
 	p.ended("next", tasks.Succeeded, "")
 	if got := p.sh("cat /tmp/next"); got != "x" {
-		t.Errorf("it ran %q", got)
+		t.Errorf("the task ran %q", got)
 	}
 }
 

@@ -143,7 +143,9 @@ func makeImage(folder string) (string, error) {
 		return "", err
 	}
 	tag := "sandbox/task-executor-test:" + uuid.NewString()
-	load := exec.Command("docker", "import", "-c", `ENTRYPOINT ["/task-executor-init", "/task-executor"]`, "-", tag)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Patience())
+	defer cancel()
+	load := exec.CommandContext(ctx, "docker", "import", "-c", `ENTRYPOINT ["/task-executor-init", "/task-executor"]`, "-", tag)
 	load.Stdin = &archive
 	if out, err := load.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("docker import (the tests need a Docker Engine): %w\n%s", err, out)

@@ -134,7 +134,7 @@ func TestUnreadable(t *testing.T) {
 		}
 	})
 	if p, err := process.Identify(s.running.Process.PID); err == nil && p == s.running.Process {
-		t.Error("its process runs")
+		t.Error("the process of the task runs")
 	}
 }
 

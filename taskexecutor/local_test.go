@@ -227,7 +227,7 @@ func PlayMain(args []string) int {
 		return 1
 	}
 	fmt.Println()
-	time.Sleep(time.Hour)
+	time.Sleep(time.Hour) // until the test kills the program
 	return 0
 }
 

@@ -130,7 +130,7 @@ func TestFolderNotSynced(t *testing.T) {
 			return
 		}
 		if f, err := newFolder(parent, taskRecord{Name: "a", Task: tasks.Task{Command: []string{"x"}}}); !errors.Is(err, fs.ErrPermission) {
-			t.Errorf("it is %q, %v", f, err)
+			t.Errorf("the folder is %q, %v", f, err)
 		}
 	}()
 	<-done

@@ -202,7 +202,7 @@ func TestDelete(t *testing.T) {
 		return err
 	})
 	if got := p.sh("cat /tmp/said"); got != "bye" {
-		t.Errorf("its last words are %q", got)
+		t.Errorf("the last words of the task are %q", got)
 	}
 	if gone, err := p.Delete(ctx, "slow", 0); !gone || err != nil {
 		t.Errorf("delete again: %t, %v", gone, err)

@@ -21,7 +21,7 @@ type slowly struct {
 
 func (s *slowly) Write(p []byte) (int, error) {
 	if s.writes++; s.writes == 2 {
-		time.Sleep(s.pause)
+		time.Sleep(s.pause) // the output is that slow
 	}
 	return s.Builder.Write(p)
 }
@@ -49,7 +49,7 @@ func TestEventsAreAllPrinted(t *testing.T) {
 				} else {
 					for i := range pages * page {
 						if i > 0 && i%page == 0 {
-							time.Sleep(test.service)
+							time.Sleep(test.service) // the service is that slow
 						}
 						event(i+1, "progress", strings.Repeat("x", 8<<10)) // more than buffers hold
 						if i+1 == page {

@@ -169,7 +169,7 @@ func TestStartsThatAreGivenUp(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			if strings.Join(asked, ", ") != "POST , POST , DELETE id=c" {
-				t.Fatalf("it was asked for %q", asked)
+				t.Fatalf("the service was asked for %q", asked)
 			}
 			if keys[0] == "" || keys[0] != keys[1] || ages[0] != "" || ages[1] == "" {
 				t.Errorf("keys %q, ages %q", keys, ages)

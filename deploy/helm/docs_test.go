@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"sandbox.internal/test/wait"
 )
 
 var fence = regexp.MustCompile("(?ms)^```([a-z]+)\n(.*?)^```$")
@@ -117,7 +119,7 @@ func TestDocumentedUpgrade(t *testing.T) {
 	}
 	namespaced(t, "sandboxes")
 	for _, block := range []string{install, upgrade} {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 		defer cancel()
 		shell := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", block)
 		shell.Dir = folder

@@ -11,25 +11,22 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
 	"sandbox.internal/server/config"
 	"sandbox.internal/test/cluster"
+	"sandbox.internal/test/wait"
 )
 
 const chart = "sandbox"
-
-// patience is how long anything may take on a machine that does other things, too.
-const patience = 5 * time.Minute
 
 // shared is the API server of all tests. Each has namespaces and releases of its own; the resource definitions are common to all.
 var shared *cluster.Cluster
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Patience())
 	defer cancel()
 	err := lookAtInputs()
 	if err != nil {
@@ -62,7 +59,7 @@ func lookAtInputs() error {
 
 func kubectl(t *testing.T, stdin string, args ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 	defer cancel()
 	out, err := shared.Kubectl(ctx, strings.NewReader(stdin), args...)
 	if err != nil {
@@ -73,7 +70,7 @@ func kubectl(t *testing.T, stdin string, args ...string) string {
 
 func tryHelm(t *testing.T, args ...string) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 	defer cancel()
 	folder := t.TempDir() // what helm keeps of a person's is not the tests'
 	t.Setenv("HELM_CACHE_HOME", folder)

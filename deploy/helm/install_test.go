@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"sandbox.internal/test/cluster"
+	"sandbox.internal/test/wait"
 )
 
 // TestInstalledServiceWorks installs everything on a cluster with a node, and takes a sandbox through its life with the rights that the
@@ -39,7 +40,7 @@ func TestInstalledServiceWorks(t *testing.T) {
 	var endpoint struct{ Headers map[string]string }
 	i.call(http.MethodGet, servers[1], "/v1/sandboxes/"+created.ID+"/endpoints/44772", "", http.StatusOK, &endpoint)
 	gateway := i.podsOf("gateway")[0]
-	i.eventually("the gateway leads to the sandbox", func() error {
+	wait.Succeeds(i.t, "the gateway leads to the sandbox", func() error {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+gateway+":8081/"+created.ID+"/44772/command", strings.NewReader(`{"command": "echo inside"}`))
 		if err != nil {
 			return err
@@ -60,7 +61,7 @@ func TestInstalledServiceWorks(t *testing.T) {
 	i.kubectl("-n", "system", "delete", "pod", "--force", "--grace-period=0", "--field-selector", "status.podIP="+servers[0])
 	i.call(http.MethodDelete, servers[1], "/v1/sandboxes/"+created.ID, "", http.StatusNoContent, nil)
 	i.reaches(servers[1], created.ID, "Terminated")
-	i.eventually("no pod runs any more", func() error {
+	wait.Succeeds(i.t, "no pod runs any more", func() error {
 		if left := i.kubectl("-n", "boxes", "get", "pods", "--field-selector", "status.phase!=Failed,status.phase!=Succeeded", "-o", "name"); left != "" {
 			return fmt.Errorf("left: %s", left)
 		}
@@ -99,7 +100,7 @@ func (i *installed) namespaceGoes(server string) {
 		i.populate(server)
 		began := time.Now()
 		i.kubectl("delete", "namespace", "boxes", "--wait=false")
-		i.eventually("the namespace of the sandboxes is gone", func() error {
+		wait.Succeeds(i.t, "the namespace of the sandboxes is gone", func() error {
 			if left := i.kubectl("get", "namespace", "boxes", "--ignore-not-found", "-o", "jsonpath={.status.conditions[*].message}{.metadata.name}"); left != "" {
 				return fmt.Errorf("after %v: %s", time.Since(began), left)
 			}
@@ -137,7 +138,7 @@ spec:
 `)
 	var created struct{ ID string }
 	for range 2 {
-		i.eventually("the service makes a sandbox", func() error { // it may not have its rights in the new namespace yet
+		wait.Succeeds(i.t, "the service makes a sandbox", func() error { // it may not have its rights in the new namespace yet
 			status, answer, err := i.try(http.MethodPost, server, "/v1/sandboxes", `{"image": {"uri": "sandbox/busybox:dev"}, "timeout": 600,
 				"resourceLimits": {"cpu": "100m", "memory": "64Mi"}, "entrypoint": ["sleep", "3600"]}`)
 			if err == nil && status != http.StatusAccepted {
@@ -150,7 +151,7 @@ spec:
 		})
 		i.reaches(server, created.ID, "Running")
 	}
-	i.eventually("batches run", func() error {
+	wait.Succeeds(i.t, "batches run", func() error {
 		phases := i.kubectl("-n", "boxes", "get", "bsbx", "parts", "own", "-o", "jsonpath={range .items[*]}{.status.phase}:{.status.ready} {end}")
 		if phases != "Running:2 Running:1 " {
 			return errors.New(phases)
@@ -173,7 +174,7 @@ func (i *installed) removesAll(server string) {
 	if remove == "" {
 		i.t.Fatal("docs/kubernetes-operations.md does not show how to remove everything")
 	}
-	ctx, cancel := context.WithTimeout(i.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(i.t.Context(), wait.Patience())
 	defer cancel()
 	shell := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", remove)
 	folder := i.t.TempDir()
@@ -205,7 +206,7 @@ func (i *installed) servesFromTheDocumentedPool(server string) {
 		"entrypoint": ["sh", "-c", "echo $GREETING > /tmp/greeting; exec sleep 3600"], "extensions": {"poolRef": "python"}}`, http.StatusAccepted, &created)
 	i.reaches(server, created.ID, "Running")
 	pod := allocated(i.t, i.kubectl("-n", "boxes", "get", "bsbx", created.ID, "-o", `jsonpath={.metadata.annotations.sandbox\.internal/allocation}`))
-	i.eventually("the entrypoint has its variable", func() error {
+	wait.Succeeds(i.t, "the entrypoint has its variable", func() error {
 		if out := i.kubectl("-n", "boxes", "exec", pod, "-c", "main", "--", "sh", "-c", "cat /tmp/greeting || true"); out != "from-the-request\n" {
 			return fmt.Errorf("%q", out)
 		}
@@ -225,7 +226,7 @@ func (i *installed) separatesPods() {
 	i.t.Helper()
 	i.apply(taskPool("pair", 2))
 	var pods []string
-	i.eventually("two pods wait", func() error {
+	wait.Succeeds(i.t, "two pods wait", func() error {
 		if i.kubectl("-n", "boxes", "get", "pool", "pair", "-o", "jsonpath={.status.available}") != "2" {
 			return errors.New("not yet")
 		}
@@ -289,7 +290,7 @@ func allocated(t *testing.T, annotation string) string {
 // apply applies a manifest.
 func (i *installed) apply(manifest string) {
 	i.t.Helper()
-	ctx, cancel := context.WithTimeout(i.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(i.t.Context(), wait.Patience())
 	defer cancel()
 	if _, err := i.c.Kubectl(ctx, strings.NewReader(manifest), "apply", "-f", "-"); err != nil {
 		i.t.Fatalf("%v\n%s", err, manifest)
@@ -305,7 +306,7 @@ type installed struct {
 
 func install(t *testing.T) *installed {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 	defer cancel()
 	c, err := cluster.Start(ctx, cluster.Options{Private: true, Images: []string{
 		"sandbox/server:dev", "sandbox/controller:dev", "sandbox/ingress:dev", "sandbox/execd:dev", "sandbox/busybox:dev",
@@ -352,7 +353,7 @@ func decoded(t *testing.T, data string) map[string][]byte {
 
 func (i *installed) kubectl(args ...string) string {
 	i.t.Helper()
-	ctx, cancel := context.WithTimeout(i.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(i.t.Context(), wait.Patience())
 	defer cancel()
 	out, err := i.c.Kubectl(ctx, nil, args...)
 	if err != nil {
@@ -363,7 +364,7 @@ func (i *installed) kubectl(args ...string) string {
 
 func (i *installed) helm(args ...string) {
 	i.t.Helper()
-	ctx, cancel := context.WithTimeout(i.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(i.t.Context(), wait.Patience())
 	defer cancel()
 	if _, err := i.c.Helm(ctx, args...); err != nil {
 		i.t.Fatal(err)
@@ -415,7 +416,7 @@ func do(request *http.Request) (int, []byte, error) {
 // reaches waits until a replica shows the sandbox in a state.
 func (i *installed) reaches(address, id, state string) {
 	i.t.Helper()
-	i.eventually("the sandbox is "+state, func() error {
+	wait.Succeeds(i.t, "the sandbox is "+state, func() error {
 		status, answer, err := i.try(http.MethodGet, address, "/v1/sandboxes/"+id, "")
 		if err != nil {
 			return err
@@ -426,15 +427,4 @@ func (i *installed) reaches(address, id, state string) {
 		}
 		return nil
 	})
-}
-
-func (i *installed) eventually(what string, check func() error) {
-	i.t.Helper()
-	var err error
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
-		if err = check(); err == nil {
-			return
-		}
-	}
-	i.t.Fatalf("%s: %v", what, err)
 }

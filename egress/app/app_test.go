@@ -149,7 +149,7 @@ for mark in 1, 2, 3, 0xffffffff, 0xfffffffe:
 		command(t, "docker", "cp", binary, s.name+":/egress")
 		out, err := s.sh(t, "/egress --port 0 --policy '{}' --state-dir /tmp/state --upstream $dnsip")
 		if err == nil || !strings.Contains(out, "operation not permitted") {
-			t.Errorf("it ended with %v and %q", err, out)
+			t.Errorf("the guard ended with %v and %q", err, out)
 		}
 	})
 	t.Run("interfaces and routes cannot be changed", func(t *testing.T) {

@@ -115,7 +115,7 @@ func FuzzAnswer(f *testing.F) {
 				limit)
 		}
 		if err := new(dns.Msg).Unpack(result.answer); err != nil {
-			t.Fatalf("what is passed on cannot be read: %v: %x", err, result.answer)
+			t.Fatalf("the forwarded answer cannot be read: %v: %x", err, result.answer)
 		}
 	})
 }

@@ -246,7 +246,7 @@ func TestAnEmptyPolicyAllowsEverything(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !compiled.Name("example.com").Allowed() || !compiled.Address(netip.MustParseAddr("192.0.2.1")).Allowed() || compiled.DryRun() {
-		t.Errorf("it denies something: %+v", compiled.Policy())
+		t.Errorf("the policy denies something: %+v", compiled.Policy())
 	}
 }
 

@@ -206,13 +206,14 @@ func runChild() int {
 // awaitThreads waits until no thread has been made for a fifth of a second: the runtime makes some after the goroutine that needed one
 // has gone on, and ends the process when it may not.
 func awaitThreads() {
-	const step = 10 * time.Millisecond
-	for had, unchanged := 0, 0; unchanged < 20; time.Sleep(step) {
+	had, since := 0, time.Now()
+	wait.Within(wait.Patience(), func() bool {
 		threads, _ := os.ReadDir("/proc/self/task")
-		if unchanged++; len(threads) != had {
-			had, unchanged = len(threads), 0
+		if len(threads) != had {
+			had, since = len(threads), time.Now()
 		}
-	}
+		return time.Since(since) >= time.Second/5
+	})
 }
 
 func (c *child) mounts() bool { return len(c.Tmpfs)+len(c.Bind)+len(c.Full) > 0 }

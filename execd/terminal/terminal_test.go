@@ -266,7 +266,7 @@ func TestKill(t *testing.T) {
 				t.Errorf("exit code %d, want %d", code, tc.code)
 			}
 			if took := time.Since(begin); tc.slow && took < 1900*time.Millisecond {
-				t.Errorf("it was killed after %v", took)
+				t.Errorf("the program was killed after %v", took)
 			}
 			if err := m.Kill(running.ID()); err != nil {
 				t.Errorf("killing it again: %v", err)
@@ -517,7 +517,7 @@ func TestTimeoutInAFrozenSandbox(t *testing.T) {
 	stopped := start(t, m, spec)
 	wait.For(t, "the end of the terminal", stopped.Done())
 	if took := time.Since(began); took > 2*time.Second {
-		t.Errorf("it ended after %v", took)
+		t.Errorf("the terminal ended after %v", took)
 	}
 	if code := stopped.Status().ExitCode; code != nil {
 		t.Errorf("exit code %d", *code)

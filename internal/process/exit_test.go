@@ -30,17 +30,17 @@ func TestEndOfAChild(t *testing.T) {
 	command := sleeper(t)
 	pid := command.Process.Pid
 	if process.HasExited(pid) {
-		t.Fatal("it has exited before it was signalled")
+		t.Fatal("the process has exited before it was signalled")
 	}
 	if err := process.SignalGroup(pid, syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	process.AwaitExit(pid)
 	if !process.HasExited(pid) {
-		t.Error("it has not exited, though the wait for that is over")
+		t.Error("the process has not exited, though AwaitExit has returned")
 	}
 	if err := command.Wait(); command.ProcessState == nil {
-		t.Fatalf("it was waited for before: %v", err)
+		t.Fatalf("the process was waited for before: %v", err)
 	}
 	status := command.ProcessState.Sys().(syscall.WaitStatus)
 	if code := process.ExitCode(status); code != 143 {

@@ -20,7 +20,7 @@ func TestIdentity(t *testing.T) {
 		t.Fatal(err)
 	}
 	if stat, err := process.ReadStat(process.Folder(id.PID)); err != nil || stat.Parent != os.Getpid() || stat.Ended() {
-		t.Errorf("its stat is %+v, %v", stat, err)
+		t.Errorf("the stat of the process is %+v, %v", stat, err)
 	}
 	if all, err := process.List(); err != nil || !slices.Contains(all, id.PID) {
 		t.Errorf("process %d is not among %v, %v", id.PID, all, err)
@@ -38,7 +38,7 @@ func TestIdentity(t *testing.T) {
 	ended := process.Ended(pidfd)
 	select {
 	case <-ended:
-		t.Fatal("it has ended before it was signalled")
+		t.Fatal("the process has ended before it was signalled")
 	default:
 	}
 	if err := process.Send(pidfd, unix.SIGKILL); err != nil {
@@ -46,7 +46,7 @@ func TestIdentity(t *testing.T) {
 	}
 	<-ended
 	if stat, err := process.ReadStat(process.Folder(id.PID)); err != nil || !stat.Ended() {
-		t.Errorf("its stat is %+v, %v, want one that has ended", stat, err)
+		t.Errorf("the stat of the process is %+v, %v, want one that has ended", stat, err)
 	}
 	command.Wait() // reports the signal
 	if err := process.Send(pidfd, unix.SIGKILL); err != nil {

@@ -2,16 +2,16 @@ package process_test
 
 import (
 	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"testing"
 
 	"sandbox.internal/internal/process"
+	"sandbox.internal/test/wait"
 )
 
 func TestPreferForOOMKill(t *testing.T) {
-	command := exec.Command("sleep", "60")
+	command := wait.Command(t, "sleep", "60")
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}

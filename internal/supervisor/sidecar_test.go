@@ -91,7 +91,7 @@ func TestStartsAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	if said := line(t, lines); said != "signalled" {
-		t.Errorf("it says %q", said)
+		t.Errorf("the sidecar says %q", said)
 	}
 	if status := ends(t, cmd, lines); status != 3 {
 		t.Errorf("status %d, want 3", status)
@@ -119,14 +119,14 @@ func TestSignalBetweenRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	if said := line(t, lines); !strings.HasPrefix(said, "run 4 ") {
-		t.Fatalf("it says %q", said)
+		t.Fatalf("the sidecar says %q", said)
 	}
 	said := line(t, lines)
 	if said == "works" { // it may come between
 		said = line(t, lines)
 	}
 	if said != "signalled" {
-		t.Errorf("it says %q", said)
+		t.Errorf("the sidecar says %q", said)
 	}
 	if status := ends(t, cmd, lines); status != 3 {
 		t.Errorf("status %d, want 3", status)
@@ -140,7 +140,7 @@ func TestOrphans(t *testing.T) {
 	first := line(t, lines)
 	pid, err := strconv.Atoi(strings.TrimPrefix(first, "orphan "))
 	if err != nil {
-		t.Fatalf("it says %q", first)
+		t.Fatalf("the sidecar says %q", first)
 	}
 	for parent := ""; parent == ""; {
 		if said := line(t, lines); strings.HasPrefix(said, "PPid:") {

@@ -152,7 +152,7 @@ func TestAuditLogHasEveryAdmittedRequestThatChangesSomething(t *testing.T) {
 func TestWhatCannotBeRecordedIsNotDone(t *testing.T) {
 	w := &auditLog{refuse: errors.New("no space left on the disk of the audit log")}
 	s := start(t, handlers{"createWidget": func(c echo.Context) error {
-		t.Error("it was done")
+		t.Error("the request was done")
 		return c.NoContent(http.StatusAccepted)
 	}}, watched(w, nil))
 	got := s.request("POST", "/v1/widgets", `{"image":{"uri":"a"},"timeout":60,"entrypoint":["b"]}`,

@@ -202,7 +202,7 @@ func (l pipeListener) Addr() net.Addr { return &net.UnixAddr{} }
 type slowReader struct{ net.Conn }
 
 func (r slowReader) Read(p []byte) (int, error) {
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // of the clock of synctest
 	return r.Conn.Read(p[:min(len(p), 16<<10)])
 }
 

@@ -107,7 +107,7 @@ func (s *jupyterServer) get(path string) (status int, body string) {
 	}
 	request.Header.Set("Authorization", "token "+s.token)
 	request.Close = true
-	answer, err := http.DefaultClient.Do(request)
+	answer, err := wait.Client().Do(request)
 	if err != nil {
 		return 0, err.Error()
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/runtime/oci"
+	"sandbox.internal/test/wait"
 )
 
 // TestBounded: a container writes as much as it may and gets ENOSPC then, and its file system goes with it, whoever runs meanwhile.
@@ -68,7 +69,7 @@ func testBounded(t *testing.T, s site) {
 func occupy(t *testing.T, e *oci.Engine, imageID string) (id string) {
 	t.Helper()
 	id = start(t, e, probe(imageID, "occupy", "/file", "40"))
-	eventually(t, "word that 40 MiB are written", func() bool {
+	wait.Until(t, "40 MiB are written", func() bool {
 		log, err := e.Logs(t.Context(), id, 1)
 		if err != nil {
 			t.Fatal(err)
@@ -109,7 +110,7 @@ func TestFullDiskIsFreed(t *testing.T) {
 	id := occupy(t, e, loadProbe(t, e))
 	fill(t, disk)
 	remove(t, e, id)
-	eventually(t, "room for what the container wrote", func() bool {
+	wait.Until(t, "the file system has room for what the container wrote", func() bool {
 		var free unix.Statfs_t
 		if err := unix.Statfs(disk, &free); err != nil {
 			t.Fatal(err)
@@ -143,7 +144,7 @@ func TestFullDiskAtOpen(t *testing.T) {
 		t.Fatalf("a start when there is room: %v", err)
 	}
 	if ended := waitEnd(t, e, id); ended.ExitCode != 3 {
-		t.Errorf("it ended with %d, want 3", ended.ExitCode)
+		t.Errorf("the container ended with %d, want 3", ended.ExitCode)
 	}
 	remove(t, e, id)
 }

@@ -16,10 +16,8 @@ import (
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci"
+	"sandbox.internal/test/wait"
 )
-
-// holdPatience bounds what must not wait for a container that holds its output.
-const holdPatience = 20 * time.Second
 
 // TestHeldOutput: a container that holds the kernel's lock of its output, so that whatever touches the pipe cannot even be killed, costs no
 // other its log or its end, and neither keeper nor service is kept from ending and beginning.
@@ -60,19 +58,19 @@ func TestHeldOutput(t *testing.T) {
 		}
 	})
 	if c := inspect(t, h.engine, h.holder); c.Status != engine.StatusExited {
-		t.Errorf("it is %s, want exited", c.Status)
+		t.Errorf("the holder is %s, want exited", c.Status)
 	}
 	if last := lastCount(t, h.engine, h.holder); last <= printed {
-		t.Errorf("its log ends with %d, as before: what was in the pipe is not in it", last)
+		t.Errorf("the log of the holder ends with %d, as before, without the rest of the pipe", last)
 	}
 	for _, keeper := range []int{first, second} {
-		h.eventually("end of an earlier keeper", func() bool { return unix.Kill(keeper, 0) == unix.ESRCH })
+		wait.Until(t, "the earlier keeper has ended", func() bool { return unix.Kill(keeper, 0) == unix.ESRCH })
 	}
-	h.eventually("end of the waiting in the keeper", func() bool { return !h.waits(keeperOf(t, s)) })
+	wait.Until(t, "no thread of the keeper waits", func() bool { return !h.waits(keeperOf(t, s)) })
 	h.check("afterwards")
 	remove(t, h.engine, h.holder)
 	for _, pid := range []int{keeperOf(t, s), os.Getpid()} {
-		h.eventually("close of its files", func() bool { return h.filesOf(pid) == 0 })
+		wait.Until(t, "its files are closed", func() bool { return h.filesOf(pid) == 0 })
 	}
 	removeAll(t, h.engine)
 	closeEngine(t, h.engine)
@@ -107,9 +105,9 @@ func (h *held) free() {
 func (h *held) check(when string) {
 	h.Helper()
 	printed := lastCount(h.T, h.engine, h.neighbour)
-	h.eventually("output of another container "+when, func() bool { return lastCount(h.T, h.engine, h.neighbour) > printed })
+	wait.Until(h, "another container prints "+when, func() bool { return lastCount(h.T, h.engine, h.neighbour) > printed })
 	id := start(h, h.engine, probe(h.imageID, "print", "out:word"))
-	h.eventually("end of another container "+when, func() bool { return inspect(h, h.engine, id).Status == engine.StatusExited })
+	wait.Until(h, "another container ends "+when, func() bool { return inspect(h, h.engine, id).Status == engine.StatusExited })
 	if log, err := h.engine.Logs(h.Context(), id, 10); err != nil || log != "word\n" {
 		h.Errorf("another container %s has the log %q, %v", when, log, err)
 	}
@@ -125,7 +123,7 @@ func (h *held) check(when string) {
 // untilStuck returns when a thread of the keeper waits for the holder.
 func (h *held) untilStuck() {
 	h.Helper()
-	h.eventually("thread of the keeper that waits", func() bool { return h.waits(keeperOf(h.T, h.site)) })
+	wait.Until(h, "a thread of the keeper waits", func() bool { return h.waits(keeperOf(h.T, h.site)) })
 }
 
 // waits reports whether a thread of a process waits for what no signal ends, and not just for the disk: for half a second.
@@ -136,13 +134,10 @@ func (h *held) waits(pid int) bool {
 		h.Fatal(err)
 	}
 	return slices.ContainsFunc(threads, func(path string) bool {
-		for range 50 {
-			if stat, err := os.ReadFile(path); err != nil || !strings.Contains(string(stat), ") D ") {
-				return false
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-		return true
+		return !wait.Within(500*time.Millisecond, func() bool {
+			stat, err := os.ReadFile(path)
+			return err != nil || !strings.Contains(string(stat), ") D ")
+		})
 	})
 }
 
@@ -183,20 +178,5 @@ func (h *held) within(what string, call func()) {
 		defer close(done)
 		call()
 	}()
-	select {
-	case <-done:
-	case <-time.After(holdPatience):
-		h.Fatalf("%s does not return", what)
-	}
-}
-
-func (h *held) eventually(what string, ok func() bool) {
-	h.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(holdPatience); !ok(); <-tick.C {
-		if time.Now().After(deadline) {
-			h.Fatalf("no %s within %s", what, holdPatience)
-		}
-	}
+	wait.For(h, "the return of "+what, done)
 }

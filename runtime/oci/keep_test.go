@@ -9,6 +9,7 @@ import (
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci"
+	"sandbox.internal/test/wait"
 )
 
 const diskBytes = 32 << 20
@@ -34,7 +35,7 @@ func kept(imageID string) engine.ContainerSpec {
 
 func awaitLog(t *testing.T, e *oci.Engine, id, want string) {
 	t.Helper()
-	eventually(t, "line "+want+" in the log", func() bool {
+	wait.Until(t, "the log has the line "+want, func() bool {
 		log, err := e.Logs(t.Context(), id, 1000)
 		if err != nil {
 			t.Fatal(err)
@@ -202,7 +203,7 @@ func (s site) inDisk(t *testing.T, id string, do func(upper string)) {
 		do(filepath.Join(folder, "upper"))
 		return
 	}
-	eventually(t, "unmounted file system", func() bool { return len(s.loopDevices(t)) == 0 })
+	wait.Until(t, "the file system of the container is unmounted", func() bool { return len(s.loopDevices(t)) == 0 })
 	opened, err := oci.OpenDisk(filepath.Join(folder, "filesystem"))
 	if err != nil {
 		t.Fatal(err)
@@ -211,7 +212,7 @@ func (s site) inDisk(t *testing.T, id string, do func(upper string)) {
 	if err := opened.Close(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "unmounted file system", func() bool { return len(s.loopDevices(t)) == 0 })
+	wait.Until(t, "the file system of the container is unmounted", func() bool { return len(s.loopDevices(t)) == 0 })
 }
 
 // TestFilesLost: files that cannot be used after a reboot end their container, which says so, and keep the Engine from nothing else.
@@ -230,7 +231,7 @@ func TestFilesLost(t *testing.T) {
 				t.Fatal(err)
 			}
 		} else {
-			eventually(t, "unmounted file system", func() bool { return len(s.loopDevices(t)) == 0 })
+			wait.Until(t, "the file system of the container is unmounted", func() bool { return len(s.loopDevices(t)) == 0 })
 			if err := os.WriteFile(filepath.Join(disk, "filesystem"), make([]byte, diskBytes), 0o600); err != nil {
 				t.Fatal(err)
 			}

@@ -15,6 +15,8 @@ import (
 	"testing"
 
 	"github.com/google/nftables"
+
+	"sandbox.internal/test/wait"
 )
 
 // checkNothingLeft looks at the kernel and the disk once no container is there and the Engine is closed.
@@ -24,7 +26,7 @@ func (s site) checkNothingLeft(t *testing.T) {
 	if left, err := e.List(t.Context(), nil); err != nil || len(left) > 0 {
 		t.Errorf("containers %v were left behind, %v", left, err)
 	}
-	eventually(t, "empty trash", func() bool { return len(entries(t, s.Folder, "trash")) == 0 })
+	wait.Until(t, "the trash is empty", func() bool { return len(entries(t, s.Folder, "trash")) == 0 })
 	closeEngine(t, e)
 	for _, folder := range []string{"containers", "volumes", "folders"} {
 		if left := entries(t, s.Folder, folder); len(left) > 0 {
@@ -97,7 +99,7 @@ func (s site) loopDevices(t *testing.T) []string {
 // checkNoLoopDevice polls: the kernel detaches them behind the last unmount.
 func (s site) checkNoLoopDevice(t *testing.T) {
 	t.Helper()
-	eventually(t, "end of every loop device", func() bool { return len(s.loopDevices(t)) == 0 })
+	wait.Until(t, "every loop device is detached", func() bool { return len(s.loopDevices(t)) == 0 })
 }
 
 func (s site) checkNoProcess(t *testing.T) {
@@ -133,7 +135,7 @@ func (s site) checkNoNetwork(t *testing.T) {
 	t.Helper()
 	sum := sha256.Sum256([]byte(s.Bridge))
 	ports := "v" + hex.EncodeToString(sum[:3])
-	eventually(t, "end of every network interface", func() bool {
+	wait.Until(t, "every network interface is removed", func() bool {
 		links, err := net.Interfaces()
 		if err != nil {
 			t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci"
+	"sandbox.internal/test/wait"
 )
 
 // TestJoin: a container is in the network of another one, under its own name, and only while that one runs.
@@ -29,9 +30,11 @@ func TestJoin(t *testing.T) {
 	joined := probe(imageID, "serve", "8080")
 	joined.Network, joined.Join = engine.NetworkOwn, owner.Name
 	joinedID := start(t, e, joined)
-	eventually(t, "answer at the port of the other container", func() bool {
-		return answer(inspect(t, e, ownerID).Ports[8080]) == "hello from 8080"
-	})
+	var said string
+	wait.Until(t, "the port of the other container answers", func() bool {
+		said = answer(inspect(t, e, ownerID).Ports[8080])
+		return said == "hello from 8080"
+	}, func() any { return said })
 	if ports := inspect(t, e, joinedID).Ports; len(ports) > 0 {
 		t.Errorf("the one that joined publishes %v itself", ports)
 	}
@@ -39,7 +42,7 @@ func TestJoin(t *testing.T) {
 	hosts.Name, hosts.Entrypoint = hosts.Name+"-hosts", []string{"/probe", "cat", "/etc/hosts", "/etc/hostname"}
 	const nameBytes = 12 + 1 // with the newline
 	if text, _ := output(t, e, hosts); len(text) < nameBytes || strings.Count(text, text[len(text)-nameBytes:]) != 2 {
-		t.Errorf("its own name is not in its hosts: %q", text)
+		t.Errorf("the own name of the container is not in its hosts: %q", text)
 	} else if strings.Contains(text, "::") {
 		t.Errorf("a network without IPv6 has its addresses in hosts: %q", text)
 	}
@@ -53,19 +56,19 @@ func TestJoin(t *testing.T) {
 		err = e.Start(t.Context(), id)
 	}
 	if err == nil {
-		t.Error("it joined a container that is gone")
+		t.Error("a container joined a container that is gone")
 	}
 	removeAll(t, e)
 }
 
 // answer returns what a port of this machine sends.
 func answer(port int) string {
-	connection, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	connection, err := net.DialTimeout("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), wait.Patience())
 	if err != nil {
 		return err.Error()
 	}
 	defer func() { _ = connection.Close() }()
-	_ = connection.SetDeadline(time.Now().Add(patience))
+	_ = connection.SetDeadline(wait.Deadline())
 	text, _ := io.ReadAll(connection)
 	return string(text)
 }
@@ -106,7 +109,7 @@ func TestLivesKeepNothing(t *testing.T) {
 	count := func() open { return open{openFiles(t, os.Getpid()), openFiles(t, keeper), runtime.NumGoroutine()} }
 	// Namespaces are made ahead for a while after the last start.
 	before, since := count(), time.Now()
-	eventually(t, "second with the same number of open files", func() bool {
+	wait.Until(t, "the number of open files is the same for a second", func() bool {
 		if now := count(); now != before {
 			before, since = now, time.Now()
 		}
@@ -115,10 +118,11 @@ func TestLivesKeepNothing(t *testing.T) {
 	for range 4 {
 		lives(10)
 	}
-	eventually(t, fmt.Sprintf("return to %+v", before), func() bool {
-		now := count()
+	var now open
+	wait.Until(t, fmt.Sprintf("as many are open as before, %+v", before), func() bool {
+		now = count()
 		return now.files <= before.files && now.keeperFiles <= before.keeperFiles && now.goroutines <= before.goroutines
-	})
+	}, func() any { return now })
 	s.checkNoMounts(t)
 }
 
@@ -175,12 +179,8 @@ func serveOnce(t *testing.T, e *oci.Engine, imageID string) {
 		t.Error(err)
 		return
 	}
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(patience); answer(inspect(t, e, id).Ports[8080]) != "hello from 8080"; <-tick.C {
-		if time.Now().After(deadline) {
-			t.Errorf("container %s does not answer", id)
-			return
-		}
+	answers := func() bool { return answer(inspect(t, e, id).Ports[8080]) == "hello from 8080" }
+	if !wait.Within(wait.Patience(), answers) {
+		t.Errorf("container %s does not answer within %v", id, wait.Patience())
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci"
+	"sandbox.internal/test/wait"
 )
 
 // lastCount returns the last number that a container of the probe's count has printed, -1 for none.
@@ -38,9 +39,9 @@ func TestLogSince(t *testing.T) {
 	e := s.mustOpen(t)
 	defer closeEngine(t, e)
 	id := start(t, e, probe(loadProbe(t, e), "count"))
-	eventually(t, "output", func() bool { return lastCount(t, e, id) >= 50 })
+	wait.Until(t, "the container has printed", func() bool { return lastCount(t, e, id) >= 50 })
 	reached, when := lastCount(t, e, id), time.Now()
-	eventually(t, "more output", func() bool { return lastCount(t, e, id) >= reached+50 })
+	wait.Until(t, "the container has printed more", func() bool { return lastCount(t, e, id) >= reached+50 })
 	log, err := e.OpenLog(t.Context(), id, engine.LogOptions{Tail: -1, Since: when})
 	if err != nil {
 		t.Fatal(err)
@@ -158,7 +159,7 @@ func TestLogReportsGap(t *testing.T) {
 			path := filepath.Join(s.Folder, "containers", id, "log")
 			last := fileNumber(path)
 			for range changes {
-				eventually(t, "another file", func() bool { now := fileNumber(path); return now != last && now != 0 })
+				wait.Until(t, "the log has another file", func() bool { now := fileNumber(path); return now != last && now != 0 })
 				last = fileNumber(path)
 			}
 			next := 1
@@ -190,20 +191,21 @@ func TestLogSinceAfterKill(t *testing.T) {
 	e := s.mustOpen(t)
 	defer func() { closeEngine(t, e) }()
 	spec := probe(loadProbe(t, e), "count")
-	spec.LogBytes = 700 // about 200 lines
+	spec.LogBytes = 2000 // about 500 lines, five seconds: on a busy machine too the kill comes before a third file
 	id := start(t, e, spec)
 	path := filepath.Join(s.Folder, "containers", id, "log")
-	eventually(t, "a second file", func() bool { return fileNumber(path+".1") != 0 })
-	eventually(t, "output", func() bool { return lastCount(t, e, id) >= 250 })
+	wait.Until(t, "the log has a second file", func() bool { return fileNumber(path+".1") != 0 })
+	first := lastCount(t, e, id)
+	wait.Until(t, "the container has printed", func() bool { return lastCount(t, e, id) >= first+50 })
 	reached, when := lastCount(t, e, id), time.Now()
-	eventually(t, "more output", func() bool { return lastCount(t, e, id) >= reached+75 })
+	wait.Until(t, "the container has printed more", func() bool { return lastCount(t, e, id) >= reached+75 })
 	closeEngine(t, e)
 	killKeeper(t, s)
 	if err := os.Rename(path, path+".1"); err != nil {
 		t.Fatal(err)
 	}
 	e = s.mustOpen(t)
-	eventually(t, "output", func() bool { return lastCount(t, e, id) >= reached+100 })
+	wait.Until(t, "the container has printed", func() bool { return lastCount(t, e, id) >= reached+100 })
 	log, err := e.OpenLog(t.Context(), id, engine.LogOptions{Tail: -1, Since: when})
 	if err != nil {
 		t.Fatal(err)
@@ -240,7 +242,7 @@ func TestLogIsBounded(t *testing.T) {
 		t.Errorf("the log has %d bytes, for a limit of %d", size, spec.LogBytes)
 	}
 	if got, err := e.Logs(t.Context(), id, 2); err != nil || got != "line 199999\nline 200000\n" {
-		t.Errorf("it ends with %q, %v", got, err)
+		t.Errorf("the log ends with %q, %v", got, err)
 	}
 	removeAll(t, e)
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/test/wait"
 )
 
 // TestWithoutKeeper: when the keeper was killed and its program is gone, a container can be removed, and the engine says that it is not
@@ -33,17 +34,12 @@ func TestWithoutKeeper(t *testing.T) {
 		t.Fatal(err)
 	}
 	killKeeper(t, s)
-	for deadline := time.Now().Add(patience); ; { // the engine has to notice that it is gone
+	wait.Until(t, "the engine notices that the keeper is gone", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		_, err := e.Info(ctx)
-		cancel()
-		if errors.Is(err, engine.ErrUnavailable) {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("Info: %v, want ErrUnavailable", err)
-		}
-	}
+		defer cancel()
+		_, err = e.Info(ctx)
+		return errors.Is(err, engine.ErrUnavailable)
+	}, func() any { return err })
 	if err := e.Remove(t.Context(), id); err != nil {
 		t.Errorf("Remove: %v", err)
 	}

@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"testing"
-	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -28,10 +27,8 @@ import (
 	"sandbox.internal/runtime/engine/enginetest"
 	"sandbox.internal/runtime/oci"
 	"sandbox.internal/test/program"
+	"sandbox.internal/test/wait"
 )
-
-// patience is how long a test waits for something that takes a second at most on a quiet machine.
-const patience = 60 * time.Second
 
 // programs is the folder with sandbox-keeper and probe.
 var programs string
@@ -265,7 +262,7 @@ func inspect(t testing.TB, e *oci.Engine, id string) engine.Container {
 func waitEnd(t testing.TB, e *oci.Engine, id string) engine.Container {
 	t.Helper()
 	var c engine.Container
-	eventually(t, "end of the container", func() bool {
+	wait.Until(t, "the container has ended", func() bool {
 		c = inspect(t, e, id)
 		return c.Status == engine.StatusExited
 	})
@@ -298,16 +295,4 @@ func output(t testing.TB, e *oci.Engine, spec engine.ContainerSpec) (string, eng
 		t.Errorf("Remove: %v", err)
 	}
 	return log, ended
-}
-
-// eventually polls until ok, which a passing test makes true soon.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(patience); !ok(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("no %s within %s", what, patience)
-		}
-	}
 }

@@ -39,7 +39,7 @@ func TestOpenRefuses(t *testing.T) {
 			e, err := s.open(t.Context(), io.Discard)
 			if err == nil {
 				closeEngine(t, e)
-				t.Fatal("it opened")
+				t.Fatal("the engine opened")
 			}
 			for _, word := range test.says {
 				if !strings.Contains(err.Error(), word) {
@@ -79,7 +79,7 @@ func TestOpenWithoutOverlay(t *testing.T) {
 	e, err := s.open(t.Context(), io.Discard)
 	if err == nil {
 		closeEngine(t, e)
-		t.Fatal("it opened on an overlay file system")
+		t.Fatal("the engine opened on an overlay file system")
 	}
 	if !strings.Contains(err.Error(), s.Folder) {
 		t.Errorf("the error %q does not name the folder", err)

@@ -51,7 +51,7 @@ func TestReopen(t *testing.T) {
 				}
 			}
 			if c := inspect(t, e, runningID); len(c.Ports) != 1 || c.Ports[8080] != ports[8080] {
-				t.Errorf("its ports were %v and are %v", ports, c.Ports)
+				t.Errorf("the ports of the running container were %v and are %v", ports, c.Ports)
 			}
 			if c := waitEnd(t, e, endedID); c.ExitCode != 5 {
 				t.Errorf("exit code %d, want 5", c.ExitCode)
@@ -60,7 +60,7 @@ func TestReopen(t *testing.T) {
 				t.Errorf("exit code %d of one that ended meanwhile, want 42", c.ExitCode)
 			}
 			if _, err := e.Create(ctx, running); !errors.Is(err, engine.ErrExists) {
-				t.Errorf("its name can be taken again: %v", err)
+				t.Errorf("the name of the running container can be taken again: %v", err)
 			}
 			if err := e.Thaw(ctx, frozenID); err != nil {
 				t.Error(err)
@@ -122,7 +122,7 @@ func TestRecordThatCannotBeRead(t *testing.T) {
 	write(cutID, content[:len(content)/2])
 	if e, err := s.open(t.Context(), io.Discard); err == nil {
 		closeEngine(t, e)
-		t.Fatal("it opened")
+		t.Fatal("the engine opened")
 	} else if !strings.Contains(err.Error(), path(id)) {
 		t.Errorf("the error %q does not name the record", err)
 	}
@@ -256,7 +256,7 @@ func TestRemovalThatCannotBeFinished(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := e.Remove(t.Context(), stuck); err == nil {
-		t.Fatal("it was removed in spite of the obstacle")
+		t.Fatal("the container was removed in spite of the obstacle")
 	}
 	closeEngine(t, e)
 

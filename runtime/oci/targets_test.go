@@ -23,7 +23,7 @@ func TestMountTargets(t *testing.T) {
 			spec.Mounts = []engine.Mount{{Folder: "tools", Target: "/opt/tools"}}
 			id := start(t, e, spec)
 			if written := entries(t, s.Folder, "containers/"+id+"/disk/upper"); len(written) != 0 {
-				t.Errorf("its start has written %q to its disk", written)
+				t.Errorf("the start of the container has written %q to its disk", written)
 			}
 
 			linked := loadProbeOf(t, e, "linked",

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/test/wait"
 )
 
 // TestRemoveDeepTree: a tree deeper than this process may have files open is removed.
@@ -98,7 +99,7 @@ func makeDeepTree(t *testing.T, folder string) {
 
 func (s site) waitEmptyTrash(t *testing.T) {
 	t.Helper()
-	eventually(t, "empty trash", func() bool {
+	wait.Until(t, "the trash is empty", func() bool {
 		entries, err := os.ReadDir(filepath.Join(s.Folder, "trash"))
 		return err == nil && len(entries) == 0
 	})

@@ -196,7 +196,7 @@ func testSharedVolume(t *testing.T, s site, e *oci.Engine, imageID string) {
 	}
 	note := filepath.Join(s.Folder, "volumes", "users", "data", "note")
 	if got := owner(t, note); got != 0 {
-		t.Errorf("what a container writes to a volume belongs to %d on the disk", got)
+		t.Errorf("a file of a container in a volume belongs to %d on the disk", got)
 	}
 	if err := os.Chmod(note, 0o600); err != nil {
 		t.Fatal(err)
@@ -228,10 +228,10 @@ func testHostFiles(t *testing.T, s site, e *oci.Engine, imageID string) {
 		t.Fatalf("id: %q, %v", got, err)
 	}
 	if got, err := escaped("cat", secret); err == nil || !strings.Contains(got, "Permission denied") {
-		t.Errorf("it reads %q, %v", got, err)
+		t.Errorf("an escaped process reads %q, %v", got, err)
 	}
 	if got, err := escaped("touch", filepath.Join(filepath.Dir(secret), "new")); err == nil {
-		t.Errorf("it writes to a folder of the host's: %q", got)
+		t.Errorf("an escaped process writes to a folder of the host's: %q", got)
 	}
 	for _, device := range []string{"/dev/null", "/dev/zero", "/dev/random"} {
 		if got := owner(t, device); got != 0 {
@@ -323,7 +323,7 @@ func TestUserNamespacesFallBack(t *testing.T) {
 	log.userNamespaces(t)
 	id = start(t, e, spec())
 	if got := ownerOf(t, s.processOf(t, id)); got != 0 {
-		t.Errorf("its root is the host's user %d", got)
+		t.Errorf("the root of the container is the host's user %d", got)
 	}
 	if state, cause := log.userNamespaces(t); state != "missing" || !strings.Contains(cause, folder) {
 		t.Errorf("the log says of user namespaces %q, because of %q; want missing, %s", state, cause, folder)
@@ -344,7 +344,7 @@ func TestUserNamespacesOff(t *testing.T) {
 	defer closeEngine(t, e)
 	id := start(t, e, probe(loadProbe(t, e), "sleep"))
 	if got := ownerOf(t, s.processOf(t, id)); got != 0 {
-		t.Errorf("its root is the host's user %d", got)
+		t.Errorf("the root of the container is the host's user %d", got)
 	}
 	removeAll(t, e)
 }
@@ -363,7 +363,7 @@ func TestUserNamespacesMissing(t *testing.T) {
 	})
 	if err == nil {
 		closeEngine(t, e)
-		t.Fatal("it opened")
+		t.Fatal("the engine opened")
 	}
 	if !strings.Contains(err.Error(), "user namespaces") || !strings.Contains(strings.ToLower(err.Error()), "permission denied") {
 		t.Errorf("the error does not say what is missing, and why: %v", err)
@@ -376,7 +376,7 @@ func TestUserNamespacesMissing(t *testing.T) {
 	}
 	id := start(t, e, probe(loadProbe(t, e), "sleep"))
 	if got := ownerOf(t, s.processOf(t, id)); got != 0 {
-		t.Errorf("its root is the host's user %d", got)
+		t.Errorf("the root of the container is the host's user %d", got)
 	}
 	removeAll(t, e)
 }
@@ -398,13 +398,13 @@ func TestTrialThatIsBrokenOff(t *testing.T) {
 	e := s.openMode(t, oci.UserNamespacesAuto, &log)
 	defer closeEngine(t, e)
 	if left, err := armed.Left(keeper.LaunchFailpoint); err != nil || left > 0 {
-		t.Errorf("it was tried %d times, want %d (%v)", trials-left, trials, err)
+		t.Errorf("the trial was made %d times, want %d (%v)", trials-left, trials, err)
 	}
 	if state, cause := log.userNamespaces(t); state != "untried" || cause == "" {
 		t.Errorf("the log says of user namespaces %q, because of %q; want untried", state, cause)
 	}
 	if got := ownerOf(t, s.processOf(t, start(t, e, probe(loadProbe(t, e), "sleep")))); got == 0 {
-		t.Error("its root is the host's")
+		t.Error("the root of the container is the host's")
 	}
 	removeAll(t, e)
 }

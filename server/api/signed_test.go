@@ -57,7 +57,7 @@ func TestSignedEndpointNeedsNoKey(t *testing.T) {
 		t.Fatalf("%+v", endpoint)
 	}
 	if want := birth.Add(11 * time.Minute).Truncate(time.Second); !endpoint.ExpiresAt.Equal(want) {
-		t.Errorf("it expires at %v, want %v", endpoint.ExpiresAt, want)
+		t.Errorf("the endpoint expires at %v, want %v", endpoint.ExpiresAt, want)
 	}
 	path := p.path("8000", "/")
 	if want := p.url + path + "?sandbox-signature=" + *endpoint.Signature; endpoint.URL != want || "http://"+endpoint.Endpoint != want {

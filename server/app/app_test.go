@@ -139,7 +139,7 @@ func TestBoundsOfKeys(t *testing.T) {
 		t.Errorf("all: %+v", got)
 	}
 	if got := keys[1].Bounds; got.Default["cpu"] != "1" || got.Max["memory"] != "2Gi" || got.MaxTimeout != time.Minute {
-		t.Errorf("its own: %+v", got)
+		t.Errorf("the bounds of the key: %+v", got)
 	}
 	_, err = app.APIKeys(config.Server{Limits: config.Limits{DefaultCPU: "2", MaxCPU: "1"}})
 	if err == nil || !strings.Contains(err.Error(), "server.limits.default_cpu") {

@@ -40,7 +40,7 @@ func TestAwaitWhenAWriteFails(t *testing.T) {
 				t.Errorf("await: %v, want %v", err, failed)
 			}
 		default:
-			t.Error("it waits for a log that has failed")
+			t.Error("await waits for a log that has failed")
 		}
 		_ = log.Close() // the file is closed already
 		synctest.Wait()

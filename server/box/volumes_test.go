@@ -34,7 +34,7 @@ func TestVolumesOfASilentEngine(t *testing.T) {
 			t.Error(err)
 		}
 		if took := time.Since(began); took > 5*time.Second {
-			t.Errorf("it took %v", took)
+			t.Errorf("Admit took %v", took)
 		}
 	})
 }

@@ -60,7 +60,7 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	if code = m.Run(); code == 0 {
-		if left := testcluster.Goroutines(wait.Patience()); left != "" {
+		if left := testcluster.Goroutines(); left != "" {
 			err = fmt.Errorf("goroutines are left:\n%s", left)
 		}
 	}

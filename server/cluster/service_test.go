@@ -65,7 +65,7 @@ func TestServices(t *testing.T) {
 	t.Run("row lifecycle/configuration/kubernetes.kubeconfig_path: the cluster has the sandbox", func(t *testing.T) { s.batch(t, id) })
 	t.Run("row lifecycle/configuration/kubernetes.namespace: the namespace has the sandbox", func(t *testing.T) {
 		if got := s.batch(t, id).Namespace; got != s.name {
-			t.Errorf("it is in the namespace %q, not in %q", got, s.name)
+			t.Errorf("the batch is in the namespace %q, not in %q", got, s.name)
 		}
 	})
 	ask(http.MethodGet, urls[1]+at, "", http.StatusOK)

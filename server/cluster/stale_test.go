@@ -33,7 +33,7 @@ func TestChangeOnAStaleView(t *testing.T) {
 		t.Fatalf("the view is not stale: %v, %v", got.Metadata, err)
 	}
 	if got, err := stale.Read(t.Context(), id); err != nil || got.Metadata["team"] != blue {
-		t.Errorf("what is read has %v, %v, want what the other replica has answered", got.Metadata, err)
+		t.Errorf("Read returns %v, %v, want what the other replica has answered", got.Metadata, err)
 	}
 	merged, err := stale.UpdateMetadata(t.Context(), id, map[string]*string{"team": &red})
 	must(t, err)
@@ -76,11 +76,11 @@ func TestReadsShowWhatOtherReplicasAnswered(t *testing.T) {
 	_, err = one.Renew(t.Context(), id, expires)
 	must(t, err)
 	if got, err := stale.Read(t.Context(), id); err != nil || !got.ExpiresAt.Equal(expires) {
-		t.Errorf("what is read expires at %v, %v, want %v", got.ExpiresAt, err, expires)
+		t.Errorf("Read returns a sandbox that expires at %v, %v, want %v", got.ExpiresAt, err, expires)
 	}
 	must(t, one.Delete(t.Context(), id))
 	if got, err := stale.AwaitStable(t.Context(), id, time.Millisecond); err != nil || got.Status.State != lifecycle.StateStopping {
-		t.Errorf("what is waited for is %s, %v", got.Status.State, err)
+		t.Errorf("AwaitStable returns %s, %v", got.Status.State, err)
 	}
 	away.Store(true)
 	if got, err := stale.Read(t.Context(), id); err != nil || got.Status.State != lifecycle.StateStopping {

@@ -230,10 +230,10 @@ func TestProofContainer(t *testing.T) {
 		t.Errorf("the container is %+v", spec)
 	}
 	if s := spec.Security; !s.NoNewPrivileges || s.AppArmorProfile != "docker-default" || !slices.Equal(s.DropCapabilities, []string{"ALL"}) {
-		t.Errorf("its profiles are %+v", s)
+		t.Errorf("the profiles of the container are %+v", s)
 	}
 	if spec.Labels[lifecycle.LabelPrefix+"instance"] != instance || spec.Labels[lifecycle.LabelPrefix+"proof"] == "" {
-		t.Errorf("its labels are %v", spec.Labels)
+		t.Errorf("the labels of the container are %v", spec.Labels)
 	}
 	var line struct {
 		Message           string

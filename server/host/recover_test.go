@@ -317,7 +317,7 @@ func TestInspectionsAreBounded(t *testing.T) {
 				break
 			}
 		}
-		time.Sleep(5 * time.Millisecond) // so that those that may overlap do
+		time.Sleep(5 * time.Millisecond) // an engine that takes a while, so that the calls that may overlap do
 		now.Add(-1)
 		asked.Add(1)
 		return nil

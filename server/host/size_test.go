@@ -38,7 +38,7 @@ func TestLargestRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	if label := made.Labels[lifecycle.LabelPrefix+"record"]; len(label) > atMost {
-		t.Errorf("its label has %d bytes", len(label))
+		t.Errorf("the label of the record has %d bytes", len(label))
 	}
 	m.host.Close()
 	lost, err := store.Open(t.TempDir(), zerolog.Nop())

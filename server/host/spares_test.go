@@ -214,7 +214,7 @@ func TestSpareOfARecordThatIsNotDurable(t *testing.T) {
 		}
 		m.host.Sweep()
 		if m.engine.status(container(id)+kind.suffix) != engine.StatusRunning {
-			t.Error("it was swept while its record could have been on its way")
+			t.Error("the container was swept while its record could have been on its way")
 		}
 		m.clock.advance(time.Minute)
 		wait.Until(t, "the network is removed", func() bool {

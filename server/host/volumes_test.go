@@ -53,7 +53,7 @@ func TestExchangedFolder(t *testing.T) {
 			close(during.open)
 			status := m.awaitReason(sandbox.ID, lifecycle.StateFailed, lifecycle.ReasonContainerError)
 			if !strings.Contains(status.Message, "volumes[0].host.path") || !strings.Contains(status.Message, c.says) {
-				t.Errorf("it failed with %q", status.Message)
+				t.Errorf("the sandbox failed with %q", status.Message)
 			}
 			m.awaitEmpty()
 		})
@@ -256,7 +256,7 @@ func TestPinsOfAKilledService(t *testing.T) {
 		t.Errorf("pins are left: %v, %v", left, err)
 	}
 	if _, err := os.Stat(filepath.Join(folder, "below", "note")); err != nil {
-		t.Errorf("what was mounted below the folder is gone: %v", err)
+		t.Errorf("a mount below the folder is gone: %v", err)
 	}
 }
 
@@ -328,7 +328,7 @@ func TestFirstOfTwoOwners(t *testing.T) {
 		}
 		states[settled.Status.State]++
 		if settled.Status.State == lifecycle.StateFailed && !strings.Contains(settled.Status.Message, "volumes[0].pvc.claimName") {
-			t.Errorf("it failed with %q", settled.Status.Message)
+			t.Errorf("the sandbox failed with %q", settled.Status.Message)
 		}
 	}
 	if states[lifecycle.StateRunning] != 1 || states[lifecycle.StateFailed] != 1 {

@@ -131,6 +131,6 @@ func TestHostVolumesOfRoles(t *testing.T) {
 	}
 	below := []lifecycle.Volume{{Name: "data", HostPath: "/var", SubPath: "tmp"}}
 	if err := (lifecycle.HostPaths{Never: []string{"/var/run"}}).CheckVolumes(below, lifecycle.RoleAdmin); err != nil {
-		t.Errorf("what is mounted is the sub path: %v", err)
+		t.Errorf("a sub path outside the forbidden folders is refused: %v", err)
 	}
 }

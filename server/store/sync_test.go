@@ -54,7 +54,7 @@ func TestEventsOfAnEarlierProcess(t *testing.T) {
 		}
 	}
 	if dirtyPages(t, dir) == 0 {
-		t.Fatal("it has left nothing")
+		t.Fatal("the other connection has left no dirty page")
 	}
 	page(t, open(t, dir), lifecycle.EventQuery{})
 	if n := dirtyPages(t, dir); n > 0 {

@@ -183,7 +183,7 @@ func (x *exchange) send(conn net.Conn) bool {
 // pause is what makes a client slow. No result depends on how long it is.
 func (x *exchange) pause() {
 	if x.client == "slow" {
-		time.Sleep(time.Duration(x.random.IntN(2000)) * time.Microsecond)
+		time.Sleep(time.Duration(x.random.IntN(2000)) * time.Microsecond) // see above
 	}
 }
 

@@ -1,14 +1,12 @@
 package cluster_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,19 +16,17 @@ import (
 	"go.uber.org/goleak"
 
 	"sandbox.internal/test/cluster"
+	"sandbox.internal/test/wait"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// patience is how long anything may take on a machine that does other things, too.
-const patience = 5 * time.Minute
 
 // start returns a cluster of the test's own and what it has of the host. The test fails if stopping
 // it leaves anything behind.
 func start(t *testing.T, options cluster.Options) (*cluster.Cluster, traces) {
 	t.Helper()
 	options.Private, options.Log = true, logOf{t}
-	c, err := cluster.Start(limited(t), options)
+	c, err := cluster.Start(wait.Context(t), options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,34 +46,13 @@ func (l logOf) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// limited returns the test's context with a deadline that only a broken cluster reaches.
-func limited(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 func kubectl(t *testing.T, c *cluster.Cluster, stdin string, args ...string) string {
 	t.Helper()
-	out, err := c.Kubectl(limited(t), strings.NewReader(stdin), args...)
+	out, err := c.Kubectl(wait.Context(t), strings.NewReader(stdin), args...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return string(out)
-}
-
-// eventually waits for what is nil in the end.
-func eventually(t *testing.T, what string, check func() error) {
-	t.Helper()
-	var err error
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(
-		50 * time.Millisecond) {
-		if err = check(); err == nil {
-			return
-		}
-	}
-	t.Fatalf("%s: %v", what, err)
 }
 
 // stopped stops the cluster and waits until nothing of it is left.
@@ -86,7 +61,7 @@ func stopped(t *testing.T, c *cluster.Cluster, seen traces) {
 	if err := c.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "nothing is left of the cluster", func() error {
+	wait.Succeeds(t, "nothing is left of the cluster", func() error {
 		if left := seen.left(t); len(left) > 0 {
 			return fmt.Errorf("%v", left)
 		}
@@ -116,7 +91,7 @@ func answers(t *testing.T, address, name string) {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true},
 		Timeout: 30 * time.Second}
-	eventually(t, "pod "+name+" answers", func() error {
+	wait.Succeeds(t, "pod "+name+" answers", func() error {
 		response, err := client.Get("http://" + net.JoinHostPort(address, "8080") + "/index.html")
 		if err != nil {
 			return err
@@ -147,16 +122,16 @@ func TestNode(t *testing.T) {
 	// Processes of pods outlive those of the cluster, which come back and go on.
 	for _, name := range []cluster.Component{cluster.Kubelet, cluster.APIServer,
 		cluster.ControllerManager, cluster.Containerd} {
-		if err := c.Kill(limited(t), name); err != nil {
+		if err := c.Kill(wait.Context(t), name); err != nil {
 			t.Fatal(err)
 		}
 		answers(t, first, "first")
 		if name == cluster.APIServer {
-			if _, err := c.Kubectl(limited(t), nil, "get", "pods"); err == nil {
+			if _, err := c.Kubectl(wait.Context(t), nil, "get", "pods"); err == nil {
 				t.Error("the API server answers after it was killed")
 			}
 		}
-		if err := c.Restore(limited(t), name); err != nil {
+		if err := c.Restore(wait.Context(t), name); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -176,7 +151,7 @@ func TestNode(t *testing.T) {
 			t.Errorf("no %s of a running cluster is seen, so that none would be missed", kind)
 		}
 	}
-	if err := c.Kill(limited(t), cluster.Containerd); err != nil {
+	if err := c.Kill(wait.Context(t), cluster.Containerd); err != nil {
 		t.Fatal(err)
 	}
 	freeze(t, seen)
@@ -211,7 +186,7 @@ func TestAPIServersBesideEachOther(t *testing.T) {
 	results := make(chan result)
 	for range 2 {
 		go func() {
-			c, err := cluster.Start(limited(t), cluster.Options{Mode: cluster.API, Log: io.Discard})
+			c, err := cluster.Start(wait.Context(t), cluster.Options{Mode: cluster.API, Log: io.Discard})
 			results <- result{c, err}
 		}()
 	}
@@ -234,7 +209,7 @@ func TestAPIServersBesideEachOther(t *testing.T) {
 	for i, c := range clusters {
 		// What was written outlives the processes.
 		for _, name := range []cluster.Component{cluster.Etcd, cluster.APIServer} {
-			if err := c.Restart(limited(t), name); err != nil {
+			if err := c.Restart(wait.Context(t), name); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -269,12 +244,12 @@ func TestFakeNodes(t *testing.T) {
 
 // TestOwner shows that a cluster goes with the process that it belongs to.
 func TestOwner(t *testing.T) {
-	owner := exec.Command("sleep", "infinity")
+	owner := wait.Command(t, "sleep", "infinity")
 	if err := owner.Start(); err != nil {
 		t.Fatal(err)
 	}
 	folder := filepath.Join(shortFolder(t), "c")
-	out, err := exec.CommandContext(limited(t), "./up.sh", "--mode", "api", "--owner",
+	out, err := wait.Command(t, "./up.sh", "--mode", "api", "--owner",
 		fmt.Sprint(owner.Process.Pid), folder).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -284,7 +259,7 @@ func TestOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = owner.Wait() // it was killed
-	eventually(t, "nothing is left of the cluster", func() error {
+	wait.Succeeds(t, "nothing is left of the cluster", func() error {
 		if left := seen.left(t); len(left) > 0 {
 			return fmt.Errorf("%v", left)
 		}
@@ -296,14 +271,14 @@ func TestOwner(t *testing.T) {
 func checkEnvironment(t *testing.T, own *cluster.Cluster) {
 	t.Setenv("KUBECONFIG", own.Kubeconfig)
 	t.Setenv("PATH", filepath.Join(own.Folder, "bin")+":"+os.Getenv("PATH"))
-	given, err := cluster.Start(limited(t), cluster.Options{})
+	given, err := cluster.Start(wait.Context(t), cluster.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if given.Kubeconfig != own.Kubeconfig {
 		t.Errorf("uses %s", given.Kubeconfig)
 	}
-	if err := given.Kill(limited(t), cluster.APIServer); !errors.Is(err, cluster.ErrForeign) {
+	if err := given.Kill(wait.Context(t), cluster.APIServer); !errors.Is(err, cluster.ErrForeign) {
 		t.Errorf("Kill: %v, want ErrForeign", err)
 	}
 	if err := given.Stop(); err != nil {
@@ -312,7 +287,7 @@ func checkEnvironment(t *testing.T, own *cluster.Cluster) {
 	kubectl(t, own, "", "get", "namespaces")
 
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "nothing"))
-	if _, err := cluster.Start(limited(t), cluster.Options{}); err == nil ||
+	if _, err := cluster.Start(wait.Context(t), cluster.Options{}); err == nil ||
 		!strings.Contains(err.Error(), "KUBECONFIG=") {
 		t.Errorf("a KUBECONFIG that leads nowhere: %v", err)
 	}
@@ -338,7 +313,7 @@ func TestErrorsExplainThemselves(t *testing.T) {
 			"no image sandbox/nothing:dev"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			out, err := exec.CommandContext(limited(t), "./up.sh", test.args...).CombinedOutput()
+			out, err := wait.Command(t, "./up.sh", test.args...).CombinedOutput()
 			if err == nil || !strings.Contains(string(out), test.want) {
 				t.Errorf("up.sh %s: %v, said %q, want %q", test.args, err, out, test.want)
 			}
@@ -347,7 +322,7 @@ func TestErrorsExplainThemselves(t *testing.T) {
 			}
 		})
 	}
-	out, err := exec.Command("./component.sh", "kill", "kubelet", exists).CombinedOutput()
+	out, err := wait.Command(t, "./component.sh", "kill", "kubelet", exists).CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "holds no cluster") {
 		t.Errorf("component.sh without a cluster: %v, said %q", err, out)
 	}
@@ -362,7 +337,7 @@ func shortFolder(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if out, err := exec.Command("./down.sh",
+		if out, err := wait.Command(t, "./down.sh",
 			filepath.Join(folder, "c")).CombinedOutput(); err != nil {
 			t.Errorf("down.sh: %v\n%s", err, out)
 		}

@@ -3,7 +3,8 @@ package cluster
 import (
 	"runtime"
 	"strings"
-	"time"
+
+	"sandbox.internal/test/wait"
 )
 
 // module begins the names of our own functions in a stack.
@@ -13,14 +14,9 @@ const module = "sandbox.internal/"
 // caller's, after they had some time to end; it is empty when none is left. The libraries of
 // Kubernetes leave goroutines of their own behind when they are cut off, so that a check of all
 // goroutines says nothing.
-func Goroutines(patience time.Duration) string {
-	poll := time.NewTicker(20 * time.Millisecond)
-	defer poll.Stop()
-	for deadline := time.Now().Add(patience); ; <-poll.C {
-		if left := ours(); left == "" || time.Now().After(deadline) {
-			return left
-		}
-	}
+func Goroutines() (left string) {
+	wait.Within(wait.Patience(), func() bool { left = ours(); return left == "" })
+	return left
 }
 
 func ours() string {

@@ -4,13 +4,13 @@ import (
 	"bytes"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"sandbox.internal/test/cluster"
+	"sandbox.internal/test/wait"
 )
 
 // traces is everything that a cluster was seen to have of the host. Other tests run beside this one
@@ -90,7 +90,7 @@ func (s traces) left(t *testing.T) map[string][]string {
 	}
 	if s.settings["mode"] == string(cluster.Node) {
 		for _, table := range []string{"filter", "nat", "mangle", "raw"} {
-			rules, err := exec.Command("iptables-save", "-t", table).CombinedOutput()
+			rules, err := wait.Command(t, "iptables-save", "-t", table).CombinedOutput()
 			if err != nil {
 				t.Fatalf("iptables-save: %v\n%s", err, rules)
 			}

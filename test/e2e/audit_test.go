@@ -18,6 +18,7 @@ import (
 	"sandbox.internal/server/config"
 	"sandbox.internal/test/e2e/lives"
 	"sandbox.internal/test/random"
+	"sandbox.internal/test/wait"
 )
 
 func goVersion() string { return runtime.Version() }
@@ -112,7 +113,7 @@ func TestAuditLogOfALife(t *testing.T) {
 	if err := s.HUP(); err != nil {
 		t.Fatal(err)
 	}
-	lives.Eventually(t, "there is a new audit log", func() bool {
+	wait.Until(t, "there is a new audit log", func() bool {
 		info, err := os.Stat(path)
 		return err == nil && info.Size() > 0
 	})
@@ -164,8 +165,8 @@ func TestAuditAfterKill(t *testing.T) {
 		for _, sandbox := range s.Everything(t) {
 			requests.Go(func() { _, _ = s.Try(http.MethodDelete, "/v1/sandboxes/"+sandbox.ID, "") })
 		}
-		// the moment of the crash, not a wait for something
-		time.Sleep(time.Duration(moments.Int64N(int64(40 * time.Millisecond))))
+		after := time.Duration(moments.Int64N(int64(40 * time.Millisecond)))
+		time.Sleep(after) // the moment of the crash, not a wait for something
 		s.Kill()
 		requests.Wait()
 		s.Boot(t)
@@ -227,7 +228,7 @@ func TestAuditOnAFullDisk(t *testing.T) {
 	}
 	// What is left of the last page of the log takes a few lines.
 	var got lives.Answer
-	lives.Eventually(t, "the disk is full", func() bool {
+	wait.Until(t, "the disk is full", func() bool {
 		got = s.Send(t, http.MethodPost, "/v1/sandboxes/"+id+"/resume", "")
 		return got.Status == http.StatusInternalServerError
 	})
@@ -286,7 +287,7 @@ func TestDebugListener(t *testing.T) {
 		t.Fatal(err)
 	}
 	request.Host = "page.example.com"
-	response, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(request)
+	response, err := wait.Client().Do(request)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -61,7 +61,7 @@ func TestLifeOnOneMachine(t *testing.T) {
 	s.Act(t, http.MethodDelete, id, http.StatusNoContent)
 	ended := events.Until(lives.State(id, "Terminated"))
 	if left := s.containers(t); len(left) > 0 {
-		t.Errorf("its event says Terminated, and there is %v", left)
+		t.Errorf("the event of the sandbox says Terminated, and there is %v", left)
 	}
 	const want = "Pending accepted pulled created started ready Running Pausing Paused Resuming Running Stopping Terminated forgotten"
 	if got := lives.Describe(append(ended, events.Rest()...)); got != want {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/wait"
 )
 
 // TestConnectionsThatSendNoBody: 200 connections without a key that announce a body and send none
@@ -48,7 +49,7 @@ func TestMaxConnections(t *testing.T) {
 	s.HTTP.CloseIdleConnections()
 	held := func() net.Conn {
 		conn := dial(t, host)
-		conn.SetReadDeadline(time.Now().Add(lives.Patience))
+		conn.SetReadDeadline(wait.Deadline())
 		fmt.Fprintf(conn, "GET /v1/sandboxes?pageSize=1 HTTP/1.1\r\nHost: x\r\n%s: %s\r\n\r\n", lives.KeyHeader, lives.AdminKey)
 		if _, err := conn.Read(make([]byte, 1)); err != nil {
 			t.Fatal(err)
@@ -64,7 +65,7 @@ func TestMaxConnections(t *testing.T) {
 		t.Errorf("a third connection is served: %d bytes, %v", n, err)
 	}
 	first.Close()
-	third.SetReadDeadline(time.Now().Add(lives.Patience))
+	third.SetReadDeadline(wait.Deadline())
 	if _, err := third.Read(make([]byte, 1)); err != nil {
 		t.Errorf("after another has ended the third connection is not served: %v", err)
 	}

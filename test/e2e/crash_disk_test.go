@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/wait"
 )
 
 // TestDiskFull fills the disk under the records: what changes something is refused and not done,
@@ -60,7 +61,7 @@ func TestDiskFull(t *testing.T) {
 			t.Errorf("%s: the answer shows the cause: %s", name, got)
 		}
 		request := got.Header.Get("X-Request-ID")
-		lives.Eventually(t, "the log says why "+name+" failed", func() bool {
+		wait.Until(t, "the log says why "+name+" failed", func() bool {
 			return len(s.Log.With(request, "full")) > 0 || len(s.Log.With(request, "no space")) > 0
 		})
 	}
@@ -73,7 +74,7 @@ func TestDiskFull(t *testing.T) {
 		}
 		s.Enter(t, one).Want(t, "cat /tmp/note", "kept\n")
 		if got := s.Get(t, one).ExpiresAt; !got.Equal(expires) {
-			t.Errorf("it expires at %v, it did at %v", got, expires)
+			t.Errorf("the sandbox expires at %v, it did at %v", got, expires)
 		}
 		if got := len(s.Everything(t)); got != 3 {
 			t.Errorf("%d sandboxes are listed, want 3", got)

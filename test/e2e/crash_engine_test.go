@@ -10,6 +10,7 @@ import (
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/wait"
 )
 
 // TestEngineKilled kills the engine under a service with sandboxes in every state, makes every
@@ -46,7 +47,7 @@ func testEngineKilled(t *testing.T, e *privateEngine, signal syscall.Signal, sur
 	s.Enter(t, running).Want(t, "echo kept > /tmp/note", "")
 	s.Pause(t, paused)
 	pulling := s.Create(t, slow)
-	lives.Eventually(t, "the pull has begun",
+	wait.Until(t, "the pull has begun",
 		func() bool { blobs, _ := images.fetches(); return blobs > 0 })
 	var starting []string
 	for range 3 { // somewhere in their start when the engine is killed
@@ -59,7 +60,7 @@ func testEngineKilled(t *testing.T, e *privateEngine, signal syscall.Signal, sur
 
 	// Everything is accepted and waits.
 	accepted := s.Create(t, idle())
-	lives.Eventually(t, "the new sandbox waits for the engine", func() bool {
+	wait.Until(t, "the new sandbox waits for the engine", func() bool {
 		status := s.Get(t, accepted).Status
 		return status.State == "Pending" && status.Reason == "ENGINE_UNAVAILABLE" &&
 			strings.Contains(status.Message, "waiting for the container engine")
@@ -103,8 +104,7 @@ func testEngineKilled(t *testing.T, e *privateEngine, signal syscall.Signal, sur
 	s.Enter(t, accepted).Want(t, "echo usable", "usable\n")
 	s.Await(t, pulling, "Running")
 	if !ended(doomed) {
-		if got := s.AwaitWithin(t, doomed, "Terminated",
-			giveUp).Status; got.Reason != "USER_DELETE" {
+		if got := s.Await(t, doomed, "Terminated").Status; got.Reason != "USER_DELETE" {
 			t.Errorf("the deleted one: %s (%s)", got.Reason, got.Message)
 		}
 	}
@@ -115,7 +115,7 @@ func testEngineKilled(t *testing.T, e *privateEngine, signal syscall.Signal, sur
 		s.Enter(t, paused).Want(t, "echo usable", "usable\n")
 	} else {
 		for _, id := range []string{running, paused, pausing} {
-			status := s.AwaitWithin(t, id, "Failed", giveUp).Status
+			status := s.Await(t, id, "Failed").Status
 			if status.Reason != "ENTRYPOINT_EXITED" ||
 				!strings.Contains(status.Message, "exit code") {
 				t.Errorf("a sandbox that the engine ended: %s: %s", status.Reason, status.Message)
@@ -124,7 +124,7 @@ func testEngineKilled(t *testing.T, e *privateEngine, signal syscall.Signal, sur
 		}
 	}
 	if got := s.Get(t, running).ExpiresAt; !got.Equal(expires) {
-		t.Errorf("it expires at %v, the renewal said %v", got, expires)
+		t.Errorf("the sandbox expires at %v, the renewal said %v", got, expires)
 	}
 	for _, id := range starting {
 		status := s.Settled(t, id)

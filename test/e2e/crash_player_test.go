@@ -1,7 +1,6 @@
 package e2e_test
 
 import (
-	"context"
 	"encoding/json"
 	"maps"
 	"math/rand/v2"
@@ -14,6 +13,7 @@ import (
 
 	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/wait"
 )
 
 // crashClient is one client with one sandbox at a time, and what it was promised.
@@ -79,18 +79,17 @@ func (p *crashClient) begin() {
 }
 
 // retry repeats a request until it is answered.
-func (p *crashClient) retry(method, path, body string, headers ...string) lives.Answer {
-	for deadline := time.Now().Add(giveUp); ; time.Sleep(20 * time.Millisecond) {
-		// between two attempts
-		got, answered := p.st.try(method, path, body, headers...)
-		if answered {
-			return got
-		}
-		if time.Now().After(deadline) {
-			p.t.Errorf("%s %s: no answer", method, path)
-			return lives.Answer{}
-		}
+func (p *crashClient) retry(method, path, body string, headers ...string) (got lives.Answer) {
+	answered := false
+	wait.Within(wait.Patience(), func() bool {
+		got, answered = p.st.try(method, path, body, headers...)
+		return answered
+	})
+	if !answered {
+		p.t.Errorf("%s %s: no answer", method, path)
+		return lives.Answer{}
 	}
+	return got
 }
 
 // run does one thing after the other until the run is over or there is nothing left to play
@@ -219,19 +218,19 @@ func (p *crashClient) disturbContainer() {
 	p.settled = false
 	switch n := p.random.IntN(10); {
 	case p.state == "Paused" && (n < 8 || p.lives == 0):
-		if err = engine.Thaw(context.Background(), container); err == nil {
+		if err = engine.Thaw(wait.Context(p.t), container); err == nil {
 			p.state = "Running"
 		}
 	case p.state == "Running" && (n < 6 || p.lives == 0):
-		if err = engine.Freeze(context.Background(), container); err == nil {
+		if err = engine.Freeze(wait.Context(p.t), container); err == nil {
 			p.state = "Paused"
 		}
 	case p.state == "Running" && n < 8:
-		if err = engine.Stop(context.Background(), container, 2*time.Second); err == nil {
+		if err = engine.Stop(wait.Context(p.t), container, 2*time.Second); err == nil {
 			p.end("Failed", "ENTRYPOINT_EXITED", "REMOVED_EXTERNALLY")
 		}
 	default:
-		if err = engine.Remove(context.Background(), container); err == nil {
+		if err = engine.Remove(wait.Context(p.t), container); err == nil {
 			p.end("Failed", "REMOVED_EXTERNALLY", "ENTRYPOINT_EXITED")
 		}
 	}
@@ -254,18 +253,16 @@ func (p *crashClient) see() lifecycle.Sandbox {
 func (p *crashClient) last() lifecycle.SandboxStatus { return p.see().Status }
 
 // settle polls until the service has nothing left to do for the sandbox.
-func (p *crashClient) settle() lifecycle.Sandbox {
-	for deadline := time.Now().Add(giveUp); ; time.Sleep(20 * time.Millisecond) {
-		// between two looks
-		sandbox := p.see()
-		switch state := sandbox.Status.State; {
-		case state == "Running", state == "Paused", lives.Final(state):
-			return sandbox
-		case time.Now().After(deadline):
-			p.t.Errorf("%s is still %s (%s)", p.id, state, sandbox.Status.Message)
-			return sandbox
-		}
+func (p *crashClient) settle() (sandbox lifecycle.Sandbox) {
+	settled := wait.Within(wait.Patience(), func() bool {
+		sandbox = p.see()
+		state := sandbox.Status.State
+		return state == "Running" || state == "Paused" || lives.Final(state)
+	})
+	if !settled {
+		p.t.Errorf("%s is still %s (%s)", p.id, sandbox.Status.State, sandbox.Status.Message)
 	}
+	return sandbox
 }
 
 // look compares the settled sandbox with what it must be. It returns false when it is not that.
@@ -293,19 +290,15 @@ func (p *crashClient) resolve(either, or string) {
 
 // await polls until the service has found out what happened to the container.
 func (p *crashClient) await() {
-	for deadline := time.Now().Add(giveUp); ; time.Sleep(20 * time.Millisecond) {
-		// between two looks
-		status := p.see().Status
-		if status.State == p.state &&
-			(len(p.reasons) == 0 || slices.Contains(p.reasons, status.Reason)) {
-			p.settled = true
-			return
-		}
-		if time.Now().After(deadline) {
-			p.t.Errorf("%s is %s (%s: %s), must become %s %v", p.id, status.State, status.Reason,
-				status.Message, p.state, p.reasons)
-			return
-		}
+	var status lifecycle.SandboxStatus
+	p.settled = wait.Within(wait.Patience(), func() bool {
+		status = p.see().Status
+		return status.State == p.state &&
+			(len(p.reasons) == 0 || slices.Contains(p.reasons, status.Reason))
+	})
+	if !p.settled {
+		p.t.Errorf("%s is %s (%s: %s), must become %s %v", p.id, status.State, status.Reason,
+			status.Message, p.state, p.reasons)
 	}
 }
 
@@ -321,7 +314,7 @@ func (p *crashClient) compare(seen lifecycle.Sandbox) {
 
 // expectLabels makes the client expect what the labels of its sandbox's container have.
 func (p *crashClient) expectLabels() {
-	container, err := p.st.s.engine.Inspect(context.Background(), "sandbox-"+p.id)
+	container, err := p.st.s.engine.Inspect(wait.Context(p.t), "sandbox-"+p.id)
 	if err != nil {
 		p.t.Errorf("the container of %s, which is %s: %v", p.id, p.state, err)
 		return

@@ -15,9 +15,6 @@ import (
 	"sandbox.internal/test/random"
 )
 
-// giveUp is how long a test waits for something that must happen, however busy the machine is.
-const giveUp = 3 * time.Minute
-
 // TestCrashes has clients make every kind of request, while the service is killed again and
 // again and another program changes the containers. Each client records the answers that it got,
 // and compares.
@@ -121,7 +118,7 @@ func (st *crashRun) boot(t *testing.T) {
 
 // pause is the time until the next blow, not a wait for something.
 func pause(random *rand.Rand, atMost time.Duration) {
-	time.Sleep(time.Duration(random.Int64N(int64(atMost))))
+	time.Sleep(time.Duration(random.Int64N(int64(atMost)))) // see above
 }
 
 // try makes a request once, to the current service. It returns false when there was no answer.

@@ -10,6 +10,7 @@ import (
 	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/test/e2e/lives"
 	"sandbox.internal/test/random"
+	"sandbox.internal/test/wait"
 )
 
 // storm is what a crashed service was asked to do, and what it answered.
@@ -122,7 +123,7 @@ func checkNoContainerWithoutRecord(t *testing.T, s *service) {
 	for _, sandbox := range s.Everything(t) { // those whose create was not answered too
 		s.Settled(t, sandbox.ID)
 	}
-	lives.Eventually(t, "every container belongs to a sandbox that lives", func() bool {
+	wait.Until(t, "every container belongs to a sandbox that lives", func() bool {
 		running := map[string]bool{}
 		for _, sandbox := range s.Everything(t) {
 			running[sandbox.ID] = !lives.Final(sandbox.Status.State)

@@ -2,7 +2,6 @@ package e2e_test
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"io"
 	"net"
@@ -19,6 +18,7 @@ import (
 
 	"sandbox.internal/runtime/docker"
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/wait"
 )
 
 // privateEngine is a Docker Engine of a test's own, which can be killed. It shares nothing with the
@@ -70,7 +70,7 @@ func startEngine(t *testing.T, args ...string) *privateEngine {
 
 func (e *privateEngine) ip(t *testing.T, args ...string) {
 	t.Helper()
-	if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
+	if out, err := wait.Command(t, "ip", args...).CombinedOutput(); err != nil {
 		t.Errorf("ip %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 }
@@ -114,13 +114,13 @@ func (e *privateEngine) boot(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	lives.Eventually(t, "the engine answers", func() bool {
+	wait.Until(t, "the engine answers", func() bool {
 		select {
 		case <-e.ended:
 			t.Fatalf("the engine ended:\n%s", e.log.Tail(30))
 		default:
 		}
-		_, err := client.Info(context.Background())
+		_, err := client.Info(wait.Context(t))
 		return err == nil
 	})
 }
@@ -133,14 +133,14 @@ func (e *privateEngine) end(t *testing.T, signal syscall.Signal) {
 	<-e.ended
 	e.process = nil
 	daemon := filepath.Join(e.folder, "exec/containerd/containerd.toml")
-	lives.Eventually(t, "the engine's containerd has ended",
+	wait.Until(t, "the engine's containerd has ended",
 		func() bool { return len(processesWith(t, daemon)) == 0 })
 }
 
 // docker runs Docker's tool against this engine.
 func (e *privateEngine) docker(t *testing.T, stdin io.Reader, args ...string) string {
 	t.Helper()
-	command := exec.Command("docker", append([]string{"--host", e.host()}, args...)...)
+	command := wait.Command(t, "docker", append([]string{"--host", e.host()}, args...)...)
 	command.Stdin = stdin
 	out, err := command.CombinedOutput()
 	if err != nil {
@@ -153,7 +153,7 @@ func (e *privateEngine) docker(t *testing.T, stdin io.Reader, args ...string) st
 func (e *privateEngine) load(t *testing.T, images ...string) {
 	t.Helper()
 	var archive bytes.Buffer
-	command := exec.Command("docker", append([]string{"save"}, images...)...)
+	command := wait.Command(t, "docker", append([]string{"save"}, images...)...)
 	command.Stdout = &archive
 	if err := command.Run(); err != nil {
 		t.Fatalf("docker save: %v", err)
@@ -182,7 +182,7 @@ func (e *privateEngine) destroy(t *testing.T) {
 	for _, pid := range processesWith(t, e.folder) {
 		_ = syscall.Kill(pid, syscall.SIGKILL) // may have ended meanwhile
 	}
-	lives.Eventually(t, "no process of the engine is left",
+	wait.Until(t, "no process of the engine is left",
 		func() bool { return len(processesWith(t, e.folder)) == 0 })
 	for _, mount := range mountsUnder(t, e.folder) {
 		if err := syscall.Unmount(mount, syscall.MNT_DETACH); err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/wait"
 )
 
 // egressImage is the sidecar; scripts/images.sh builds it.
@@ -39,7 +40,7 @@ func newOutside(t *testing.T) lives.Outside {
 		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "udp", net.JoinHostPort(o.NameServer, "53"))
 		}}
-	lives.Eventually(t, "the servers outside of the sandbox answer", func() bool {
+	wait.Until(t, "the servers outside of the sandbox answer", func() bool {
 		for name, address := range map[string]string{"allowed.test.": o.Allowed,
 			"denied.test.": o.Denied} {
 			connection, err := dialer.DialContext(t.Context(), "tcp",
@@ -142,7 +143,7 @@ func TestEgress(t *testing.T) {
 	t.Run("other containers do not reach the sandbox", func(t *testing.T) {
 		address := strings.TrimSpace(dockerCLI(t, "inspect", "-f", "{{.NetworkSettings.IPAddress}}", s.sidecarOf(t, id).ID))
 		inside.Want(t, "python3 -m http.server 8123 >/dev/null 2>&1 & echo started", "started\n")
-		lives.Eventually(t, "the host reaches the sandbox's port", func() bool {
+		wait.Until(t, "the host reaches the sandbox's port", func() bool {
 			connection, err := net.Dial("tcp", net.JoinHostPort(address, "8123"))
 			return err == nil && connection.Close() == nil
 		})
@@ -175,7 +176,7 @@ func TestEgressWithoutUpstream(t *testing.T) {
 	inside.Want(t, "echo nameserver "+rogue+" > /etc/resolv.conf && cat /etc/resolv.conf",
 		"nameserver "+rogue+"\n")
 	s.killDaemon(t, id)
-	lives.Eventually(t, "the egress daemon is started again",
+	wait.Until(t, "the egress daemon is started again",
 		func() bool { return strings.Contains(s.Get(t, id).Status.Message, "restarts so far: 1") })
 	if got := inside.Run(t, "getent ahostsv4 allowed.test"); strings.Contains(got.Stdout,
 		o.Denied) {

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/wait"
 )
 
 const (
@@ -234,14 +235,14 @@ func testPreview(t *testing.T, s *service) {
 		t.Helper()
 		if !lines.Scan() {
 			err := command.Wait()
-			t.Fatalf("it has ended: %v\n%s", err, stderr.String())
+			t.Fatalf("the example has ended: %v\n%s", err, stderr.String())
 		}
 		return lines.Text()
 	}
 
 	link := line()
 	lives.Contains(t, lives.Fetch(t, link).Body, "<h1>Guest book</h1>", "<ul></ul>")
-	answer, err := http.PostForm(link, url.Values{"entry": {"Ada & co"}})
+	answer, err := wait.Client().PostForm(link, url.Values{"entry": {"Ada & co"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,7 +257,7 @@ func testPreview(t *testing.T, s *service) {
 		t.Fatal(err)
 	}
 	if got := line(); got != "updated" {
-		t.Errorf("it prints %q", got)
+		t.Errorf("the example prints %q", got)
 	}
 	if got := lives.Fetch(t, link).Body; got != "another page" {
 		t.Errorf("the updated page is %q", got)
@@ -266,11 +267,11 @@ func testPreview(t *testing.T, s *service) {
 		t.Fatal(err)
 	}
 	if lines.Scan() || command.Wait() != nil {
-		t.Errorf("it prints %q\n%s", lines.Text(), stderr.String())
+		t.Errorf("the example prints %q\n%s", lines.Text(), stderr.String())
 	}
 	for _, box := range s.Everything(t) {
 		if strings.Contains(link, box.ID) && box.Status.State != "Terminated" {
-			t.Errorf("it leaves the sandbox %s behind, which is %s", box.ID, box.Status.State)
+			t.Errorf("the example leaves the sandbox %s behind, which is %s", box.ID, box.Status.State)
 		}
 	}
 }
@@ -281,7 +282,7 @@ func testPreviewFails(t *testing.T, s *service) {
 	lives.Write(t, app, "server.py", "raise SystemExit('no \\x1b[31m')\n")
 	out, err := goExample(t, s, "preview", "-image", baseImage, app).CombinedOutput()
 	if err == nil {
-		t.Errorf("it succeeds\n%s", out)
+		t.Errorf("the example succeeds\n%s", out)
 	}
 	lives.Contains(t, string(out), `the app has ended: the command ended with exit code 1: "no \x1b[31m\n"`)
 }

@@ -7,6 +7,7 @@ import (
 
 	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/wait"
 )
 
 // TestEntrypointCannotPassForTheDaemon: an entrypoint that is root answers on execd's port as soon
@@ -31,7 +32,7 @@ func TestEntrypointCannotPassForTheDaemon(t *testing.T) {
 		return string(content)
 	}
 	before := len(read("rounds"))
-	lives.Eventually(t, "the entrypoint goes on looking",
+	wait.Until(t, "the entrypoint goes on looking",
 		func() bool { return len(read("rounds")) > before+10 })
 	if found, answered := read("found"), read("answered"); found != "" || answered != "" {
 		t.Errorf("the token can be read in %q; the entrypoint has answered %d times", found,
@@ -48,7 +49,7 @@ func TestEntrypointCannotPassForTheDaemon(t *testing.T) {
 	grace.Env = lifecycle.Env{"EXECD_LOG_FILE": "/tmp/execd.log",
 		"EXECD_API_GRACE_SHUTDOWN": "500ms"}
 	inside = s.Enter(t, s.Running(t, grace))
-	lives.Eventually(t, "the daemon writes its log where the client says, all of it", func() bool {
+	wait.Until(t, "the daemon writes its log where the client says, all of it", func() bool {
 		return inside.Run(t, "grep -c 'execd listens' /tmp/execd.log").Stdout == "1\n"
 	})
 }

@@ -20,6 +20,7 @@ import (
 	"sandbox.internal/clients/go/execd"
 	"sandbox.internal/openapi/conform"
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/wait"
 	"sandbox.internal/wire/sse"
 )
 
@@ -195,7 +196,7 @@ func newFuzzer(t *testing.T, base string, document *openapi3.T, key http.Header)
 	return &fuzzer{
 		base: base, document: document, key: key, expected: map[string]string{},
 		seen: map[string]int{},
-		client: &http.Client{Transport: transport,
+		client: &http.Client{Transport: transport, Timeout: wait.Patience(),
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
 	}
 }

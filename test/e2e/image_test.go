@@ -66,7 +66,7 @@ func TestImagesOfTheEngine(t *testing.T) {
 	}
 	list := stored()
 	if at := named(list); at < 0 || list[at].ID != loaded.Items[0].ID || list[at].InUse {
-		t.Errorf("it is listed at %d of %+v", at, list)
+		t.Errorf("the image is listed at %d of %+v", at, list)
 	}
 	// One that is there needs no registry.
 	pulled, err := s.API.PullImageWithResponse(t.Context(), lifecycle.PullImageRequest{Image: lifecycle.Image{URI: name}})
@@ -90,7 +90,7 @@ func TestImagesOfTheEngine(t *testing.T) {
 		t.Errorf("the removal gave %s", got)
 	}
 	if at := named(stored()); at >= 0 {
-		t.Error("it is there still")
+		t.Error("the image is still there")
 	}
 	lives.WantProblem(t, s.Send(t, http.MethodDelete, path, ""), 404, "IMAGE_NOT_FOUND", name)
 	if got := load(string(archive)); got.Status != http.StatusOK {
@@ -101,7 +101,7 @@ func TestImagesOfTheEngine(t *testing.T) {
 		t.Errorf("the removal of an id with two names gave %s", got)
 	}
 	if at := named(stored()); at >= 0 {
-		t.Error("it is there still, after a removal by id")
+		t.Error("the image is still there, after a removal by id")
 	}
 	lives.WantProblem(t, s.Send(t, http.MethodDelete, "/v1/images/%20", ""), 404, "IMAGE_NOT_FOUND")
 	lives.WantProblem(t, load("no archive"), 400, "INVALID_REQUEST_BODY", "archive")

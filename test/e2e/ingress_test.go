@@ -12,6 +12,7 @@ import (
 
 	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/wait"
 )
 
 func TestIngress(t *testing.T) {
@@ -42,7 +43,7 @@ func TestSignedEndpointEnds(t *testing.T) {
 		strings.NewReader("body")); got.Status != http.StatusOK {
 		t.Errorf("%s", got)
 	}
-	lives.Eventually(t, "the signature has expired", func() bool {
+	wait.Until(t, "the signature has expired", func() bool {
 		got := p.Send(t, http.MethodGet, "/echo/x"+brief, nil)
 		return got.Status == http.StatusUnauthorized && strings.Contains(got.Body, "expired")
 	})

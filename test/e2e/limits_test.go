@@ -18,6 +18,7 @@ import (
 	"sandbox.internal/server/app"
 	"sandbox.internal/server/config"
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/wait"
 )
 
 // Numbers of capabilities(7).
@@ -262,7 +263,7 @@ func TestProofOfLimits(t *testing.T) {
 
 	// A service that is killed while it proves leaves a container, which the next one removes.
 	s.Halt(t)
-	ctx, cancel := context.WithTimeout(t.Context(), lives.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 	defer cancel()
 	begun := make(chan struct{})
 	go func() {

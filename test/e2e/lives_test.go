@@ -1,7 +1,6 @@
 package e2e_test
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"testing"
@@ -9,6 +8,7 @@ import (
 	"sandbox.internal/runtime/docker"
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/wait"
 )
 
 // TestLives runs the table of what every backend has in common.
@@ -32,7 +32,7 @@ func onDocker(containers *docker.Engine) lives.Backend {
 		if id != "" {
 			labels["sandbox.internal/id"] = id
 		}
-		found, err := containers.List(context.Background(), labels)
+		found, err := containers.List(wait.Context(t), labels)
 		if err != nil {
 			t.Error(err)
 		}
@@ -53,13 +53,13 @@ func onDocker(containers *docker.Engine) lives.Backend {
 		},
 		Clear: func(t *testing.T, instance string) {
 			for _, container := range list(t, instance, "") {
-				if err := containers.Remove(context.Background(), container.ID); err != nil {
+				if err := containers.Remove(wait.Context(t), container.ID); err != nil {
 					t.Error(err)
 				}
 			}
 		},
 		Destroy: func(t *testing.T, _, id string) {
-			if err := containers.Remove(context.Background(), "sandbox-"+id); err != nil {
+			if err := containers.Remove(wait.Context(t), "sandbox-"+id); err != nil {
 				t.Fatal(err)
 			}
 		},

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/wait"
 )
 
 // TestLogsAreBounded has a sandbox print more than the engine may keep.
@@ -18,13 +19,13 @@ func TestLogsAreBounded(t *testing.T) {
 		strings.Repeat("x", width-1), lines)
 	id := s.Running(t, lives.Request(busyboxImage, "sh", "-c", script))
 	path := "/v1/sandboxes/" + id + "/logs"
-	lives.Eventually(t, "everything is printed",
+	wait.Until(t, "everything is printed",
 		func() bool { return s.Send(t, http.MethodGet, path+"?tail=1", "").Body == "done\n" })
 	if size := len(s.Send(t, http.MethodGet, path, "").Body); size < 5<<20 || size > 21<<20 {
 		t.Errorf("the engine keeps %d bytes of 40 MB, want about 20 MB", size)
 	}
 	s.Delete(t, id)
-	lives.Eventually(t, "it has ended",
+	wait.Until(t, "it has ended",
 		func() bool { return s.Get(t, id).Status.State == "Terminated" })
 	kept := s.Send(t, http.MethodGet, path, "").Body
 	if len(kept) == 0 || len(kept) > 64<<10 || !strings.HasSuffix(kept, "x\ndone\n") {

@@ -12,6 +12,7 @@ import (
 
 	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/wait"
 )
 
 // TestChangesOfLargeMetadata changes one key of metadata that has 0.9 MB, two hundred times, while
@@ -28,7 +29,7 @@ func TestChangesOfLargeMetadata(t *testing.T) {
 	id := s.Running(t, request)
 	// Each answer has all of the metadata, 180 MB in all: checking them against the contract would
 	// take the test ten times as long as the service.
-	client := http.Client{Timeout: lives.Patience}
+	client := http.Client{Timeout: wait.Patience()}
 	t.Cleanup(client.CloseIdleConnections)
 	change := func(count int) {
 		t.Helper()

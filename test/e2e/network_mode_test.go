@@ -11,6 +11,7 @@ import (
 
 	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/wait"
 )
 
 // sharedEndpoint is where a sandbox on the host's network has its execd. The service passes
@@ -172,7 +173,7 @@ func testSamePortTwice(t *testing.T, s *service) {
 			!strings.HasSuffix(endpoint.Endpoint, "/proxy/8000") {
 			t.Errorf("the endpoint is %s", endpoint.Endpoint)
 		}
-		lives.Eventually(t, "the server inside answers", func() bool {
+		wait.Until(t, "the server inside answers", func() bool {
 			got := lives.Fetch(t, endpoint.URL+"/index.html", "X-EXECD-ACCESS-TOKEN",
 				endpoint.Headers["X-EXECD-ACCESS-TOKEN"])
 			if got.Status == http.StatusOK && got.Body != text+"\n" {

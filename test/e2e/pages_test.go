@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/wait"
 )
 
 // page is a page of the documentation whose shell blocks run.
@@ -29,7 +30,7 @@ type page struct {
 	// prove holds what the blocks left in the folder; nil where it is enough that they print what
 	// is expected.
 	prove    func(t *testing.T, folder string)
-	patience time.Duration // for all blocks; 0 is twice lives.Patience
+	patience time.Duration // for all blocks; 0 is twice wait.Patience()
 }
 
 // change is text of a page that cannot run in a test as it stands, and why. An empty instead leaves
@@ -247,7 +248,7 @@ func (p page) run(t *testing.T) {
 	}
 	patience := p.patience
 	if patience == 0 {
-		patience = 2 * lives.Patience
+		patience = 2 * wait.Patience()
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -313,7 +314,7 @@ func rotateAudit(t *testing.T, s *service, folder string) {
 	if err := s.HUP(); err != nil {
 		t.Fatal(err)
 	}
-	lives.Eventually(t, "there is another audit log",
+	wait.Until(t, "there is another audit log",
 		func() bool { _, err := os.Stat(file); return err == nil })
 	s.Running(t, idle())
 }

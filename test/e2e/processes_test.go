@@ -8,6 +8,7 @@ import (
 
 	"sandbox.internal/clients/go/execd"
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/wait"
 )
 
 // forkBomb fills the sandbox with shells that try to become more. All of them belong to the
@@ -50,7 +51,7 @@ func TestForkBomb(t *testing.T) {
 		}
 		return false
 	}
-	lives.Eventually(t, "the sandbox has no process left", refused)
+	wait.Until(t, "the sandbox has no process left", refused)
 
 	// The daemon goes on with everything that needs no process, and is asked for more at a time
 	// than it has processors.
@@ -76,8 +77,8 @@ func TestForkBomb(t *testing.T) {
 	if err != nil || ended.StatusCode() != http.StatusOK {
 		t.Fatalf("the end of the bomb: %v, %v", ended, err)
 	}
-	lives.Eventually(t, "commands run again", func() bool { return !refused() })
-	lives.Eventually(t, "the bomb has ended", func() bool {
+	wait.Until(t, "commands run again", func() bool { return !refused() })
+	wait.Until(t, "the bomb has ended", func() bool {
 		status, err := inside.Client.GetCommandStatusWithResponse(t.Context(), bomb)
 		return err == nil && status.JSON200 != nil && !status.JSON200.Running
 	})

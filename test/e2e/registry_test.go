@@ -17,6 +17,7 @@ import (
 
 	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/wait"
 )
 
 // dockerCLI does at the engine what the service never does, such as removing images and volumes.
@@ -86,7 +87,7 @@ func TestScratchImageInAPrivateRegistry(t *testing.T) {
 
 	// One with the password pulls; the others are refused, and do not get the image by its pull.
 	first := s.Create(t, private(image, password))
-	lives.Eventually(t, "the pull has begun",
+	wait.Until(t, "the pull has begun",
 		func() bool { blobs, _ := images.fetches(); return blobs > 0 })
 	refused := s.Await(t, s.Create(t, lives.Request(image, "/forever")), "Failed").Status
 	if refused.Reason != "IMAGE_PULL_ERROR" {
@@ -192,7 +193,7 @@ func TestPullProgress(t *testing.T) {
 				s.Get(t, id).Status)
 		}
 	}()
-	lives.Eventually(t, "the message says how much has arrived, and more later", func() bool {
+	wait.Until(t, "the message says how much has arrived, and more later", func() bool {
 		status := s.Get(t, id).Status
 		if status.State == "Pending" && status.Reason == "IMAGE_PULLING" &&
 			amount.MatchString(status.Message) {
@@ -218,14 +219,14 @@ func TestPullOnce(t *testing.T) {
 	r := lives.Request(images.push(t, "once/scratch",
 		lives.Build(t, "sandbox.internal/test/e2e/testdata/forever")), "/forever")
 	first := s.Create(t, r)
-	lives.Eventually(t, "the pull has begun",
+	wait.Until(t, "the pull has begun",
 		func() bool { blobs, _ := images.fetches(); return blobs > 0 })
 	var others []string
 	for range 9 {
 		others = append(others, s.Create(t, r))
 	}
 	for _, id := range others {
-		lives.Eventually(t, id+" waits for the image",
+		wait.Until(t, id+" waits for the image",
 			func() bool { return s.Get(t, id).Status.Reason == "IMAGE_PULLING" })
 	}
 	for _, id := range []string{first, others[0], others[8]} {
@@ -256,13 +257,13 @@ func TestPullAbandoned(t *testing.T) {
 	r := lives.Request(images.push(t, "abandoned/scratch",
 		lives.Build(t, "sandbox.internal/test/e2e/testdata/forever")), "/forever")
 	waiting := []string{s.Create(t, r), s.Create(t, r)}
-	lives.Eventually(t, "the layer comes",
+	wait.Until(t, "the layer comes",
 		func() bool { blobs, _ := images.fetches(); return blobs > 0 })
 	for _, id := range waiting {
 		s.Delete(t, id)
 		s.Await(t, id, "Terminated")
 	}
-	lives.Eventually(t, "the engine has given up the pull",
+	wait.Until(t, "the engine has given up the pull",
 		func() bool { return images.leavers() > 0 })
 	later := s.Create(t, r)
 	open()

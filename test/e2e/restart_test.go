@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/wait"
 )
 
 // TestRestartRecordsWhatHappened has sandboxes end, and one be thawed, while the service is not
@@ -25,7 +26,7 @@ func TestRestartRecordsWhatHappened(t *testing.T) {
 	if err := s.engine.Thaw(t.Context(), "sandbox-"+thawed); err != nil {
 		t.Fatal(err)
 	}
-	lives.Eventually(t, "the entrypoint has ended", func() bool {
+	wait.Until(t, "the entrypoint has ended", func() bool {
 		container, err := s.engine.Inspect(t.Context(), "sandbox-"+exits)
 		return err == nil && container.Status == "exited"
 	})

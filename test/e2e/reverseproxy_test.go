@@ -62,7 +62,7 @@ func TestReverseProxies(t *testing.T) {
 			transport := &http.Transport{
 				TLSClientConfig: &tls.Config{RootCAs: trusted}, ForceAttemptHTTP2: true}
 			t.Cleanup(transport.CloseIdleConnections)
-			through(t, &http.Client{Transport: transport}, "https://"+address, id)
+			through(t, &http.Client{Transport: transport, Timeout: wait.Patience()}, "https://"+address, id)
 		})
 	}
 }

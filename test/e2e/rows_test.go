@@ -44,7 +44,7 @@ func TestRowsOfConfiguration(t *testing.T) {
 		}
 		s.Boot(t)
 		if want := fmt.Sprintf("http://127.0.0.1:%d", port); s.URL != want {
-			t.Errorf("it listens at %s, not at %s", s.URL, want)
+			t.Errorf("the service listens at %s, not at %s", s.URL, want)
 		}
 	})
 	t.Run("row lifecycle/configuration/server.api_key", func(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"sandbox.internal/runtime/docker"
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/wait"
 )
 
 // service is a lifecycle service under test, and the engine that its sandboxes run on.
@@ -50,7 +51,7 @@ func (s *service) label() map[string]string {
 // containers are those of this service, in any status.
 func (s *service) containers(t *testing.T) []engine.Container {
 	t.Helper()
-	list, err := s.engine.List(context.Background(), s.label())
+	list, err := s.engine.List(wait.Context(t), s.label())
 	if err != nil {
 		t.Fatal(err)
 	}

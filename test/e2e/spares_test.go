@@ -13,6 +13,7 @@ import (
 
 	"sandbox.internal/test/e2e/lives"
 	"sandbox.internal/test/random"
+	"sandbox.internal/test/wait"
 )
 
 // spares keeps that many networks ahead.
@@ -24,7 +25,7 @@ var spareGauge = regexp.MustCompile(`(?m)^sandbox_spare_networks (\d+)$`)
 // awaitSpares waits until at least that many networks are free, and returns the ids that networks were made with, taken ones included.
 func (s *service) awaitSpares(t *testing.T, count int) (ids []string) {
 	t.Helper()
-	lives.Eventually(t, "networks are made ahead", func() bool {
+	wait.Until(t, "networks are made ahead", func() bool {
 		found := spareGauge.FindStringSubmatch(lives.Fetch(t, s.URL+"/metrics", lives.KeyHeader, lives.AdminKey).Body)
 		if found == nil {
 			return false
@@ -81,7 +82,7 @@ func TestSpareNetwork(t *testing.T) {
 		got := dockerCLI(t, "inspect", "-f", "{{.HostConfig.CapAdd}} {{.HostConfig.CapDrop}} {{.HostConfig.SecurityOpt}} {{.HostConfig.PidMode}}{{.HostConfig.Memory}} {{.HostConfig.PidsLimit}} {{.Mounts}}",
 			"sandbox-"+id+"-network")
 		if want := regexp.MustCompile(`^(\[\]|<no value>) \[ALL\] \[no-new-privileges seccomp=\{.*\}\] \d+ \d+ \[\]\s*$`); !want.MatchString(got) {
-			t.Errorf("it is made with %q", got)
+			t.Errorf("the owner of the network is made with %q", got)
 		}
 	})
 	s.Pause(t, id)

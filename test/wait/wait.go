@@ -19,17 +19,21 @@ import (
 const FactorVariable = "TEST_PATIENCE"
 
 const (
-	// base is for a machine of two slow processors that two packages of tests keep busy: a sandbox may need more than two minutes there.
-	base = 4 * time.Minute
+	// base is for a machine of two slow processors that two packages of tests keep busy: a sandbox may need more than two minutes there, a
+	// pod of a cluster more than three.
+	base = 5 * time.Minute
 
 	firstPause   = time.Millisecond // between two looks; each one after it is a quarter longer
 	longestPause = 20 * time.Millisecond
+	// A look that takes long, such as a request, loads what is tested. The pause after it is share times as long, up to costlyPause.
+	share       = 3
+	costlyPause = 150 * time.Millisecond
 
 	// pipes is how long the output of a command that was killed may stay open in its children.
 	pipes = 2 * time.Second
 )
 
-// Patience returns how long a test waits for one thing that is expected to happen: four minutes, times [FactorVariable]. Only a hang
+// Patience returns how long a test waits for one thing that is expected to happen: five minutes, times [FactorVariable]. Only a hang
 // takes so long. It panics on a value of the variable that is no factor.
 func Patience() time.Duration {
 	text := os.Getenv(FactorVariable)
@@ -78,7 +82,7 @@ func Command(t testing.TB, name string, args ...string) *exec.Cmd {
 func Until(t testing.TB, what string, holds func() bool, state ...func() any) {
 	t.Helper()
 	limit := Patience()
-	if poll(limit, holds) {
+	if Within(limit, holds) {
 		return
 	}
 	var seen string
@@ -94,7 +98,7 @@ func Succeeds(t testing.TB, what string, try func() error) {
 	t.Helper()
 	limit := Patience()
 	var last error
-	if !poll(limit, func() bool { last = try(); return last == nil }) {
+	if !Within(limit, func() bool { last = try(); return last == nil }) {
 		t.Fatalf("waited %v in vain until %s: %v", limit, what, last)
 	}
 }
@@ -115,19 +119,20 @@ func For[T any](t testing.TB, what string, from <-chan T) T {
 	}
 }
 
-// poll reports whether holds has returned true within the limit. Its last look begins after the limit, so that a machine that stood still fails
-// nothing.
-func poll(limit time.Duration, holds func() bool) bool {
+// Within reports whether holds returns true within the limit. It is for a goroutine that may not end the test, for a program that is no
+// test, and for a condition that need not hold; else see [Until]. The last look begins after the limit, so that a machine that stood
+// still fails nothing.
+func Within(limit time.Duration, holds func() bool) bool {
 	deadline, pause := time.Now().Add(limit), firstPause
 	for {
-		last := time.Now().After(deadline)
+		began := time.Now()
 		if holds() {
 			return true
 		}
-		if last {
+		if began.After(deadline) {
 			return false
 		}
-		time.Sleep(pause)
+		time.Sleep(max(pause, min(share*time.Since(began), costlyPause)))
 		pause = min(pause*5/4, longestPause)
 	}
 }

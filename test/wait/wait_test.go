@@ -14,7 +14,7 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-const patience = 4 * time.Minute
+const patience = 5 * time.Minute
 
 // failing is a test that keeps what it fails with.
 type failing struct {
@@ -51,24 +51,24 @@ func TestInVain(t *testing.T) {
 		"until": {func(t testing.TB) {
 			looks := 0
 			wait.Until(t, "it is done", func() bool { looks++; return false }, func() any { return min(looks, 7) })
-		}, "waited 4m0s in vain until it is done; it is 7"},
+		}, "waited 5m0s in vain until it is done; it is 7"},
 		"until without a state": {func(t testing.TB) {
 			wait.Until(t, "it is done", func() bool { return false })
-		}, "waited 4m0s in vain until it is done"},
+		}, "waited 5m0s in vain until it is done"},
 		"succeeds": {func(t testing.TB) {
 			wait.Succeeds(t, "it works", func() error { return errors.New("broken") })
-		}, "waited 4m0s in vain until it works: broken"},
-		"for": {func(t testing.TB) { wait.For(t, "the end", make(chan int)) }, "waited 4m0s in vain for the end"},
+		}, "waited 5m0s in vain until it works: broken"},
+		"for": {func(t testing.TB) { wait.For(t, "the end", make(chan int)) }, "waited 5m0s in vain for the end"},
 	}
 	for name, test := range waits {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				said, took := failureOf(t, test.wait)
 				if said != test.want {
-					t.Errorf("it says %q, want %q", said, test.want)
+					t.Errorf("the failure says %q, want %q", said, test.want)
 				}
 				if took < patience || took > patience+time.Second {
-					t.Errorf("it took %v, want %v", took, patience)
+					t.Errorf("the wait took %v, want %v", took, patience)
 				}
 			})
 		})
@@ -87,12 +87,12 @@ func TestHappens(t *testing.T) {
 			return nil
 		})
 		if took := time.Since(began); took > 2*time.Minute+time.Second {
-			t.Errorf("it took %v, want 2m0s", took)
+			t.Errorf("the waits took %v, want 2m0s", took)
 		}
 		values := make(chan int)
 		go func() { time.Sleep(time.Minute); values <- 5; close(values) }()
 		if got := wait.For(t, "a value", values); got != 5 {
-			t.Errorf("it returns %d, want 5", got)
+			t.Errorf("For returns %d, want 5", got)
 		}
 		if got := wait.For(t, "the end of the values", values); got != 0 {
 			t.Errorf("a closed channel returns %d", got)
@@ -112,11 +112,29 @@ func TestLastLook(t *testing.T) {
 	})
 }
 
+// TestWithin: a condition that does not hold takes the limit, and the pauses between looks that take long are longer.
+func TestWithin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for look, most := range map[time.Duration]int{0: 600, 30 * time.Millisecond: 100, time.Second: 10} {
+			looks, began := 0, time.Now()
+			if wait.Within(10*time.Second, func() bool { looks++; time.Sleep(look); return false }) {
+				t.Error("a condition that never holds does")
+			}
+			if looks < most/2 || looks > most {
+				t.Errorf("%d looks of %v, want %d at most", looks, look, most)
+			}
+			if took := time.Since(began); took < 10*time.Second || took > 10*time.Second+2*look+time.Second {
+				t.Errorf("a wait of 10s took %v", took)
+			}
+		}
+	})
+}
+
 // TestFactor: the environment stretches every wait, and only a number does.
 func TestFactor(t *testing.T) {
 	t.Setenv(wait.FactorVariable, "2.5")
-	if got := wait.Patience(); got != 10*time.Minute {
-		t.Errorf("the patience is %v, want 10m0s", got)
+	if got := wait.Patience(); got != 12*time.Minute+30*time.Second {
+		t.Errorf("the patience is %v, want 12m30s", got)
 	}
 	for _, value := range []string{"0", "-1", "NaN", "+Inf", "101", "2m"} {
 		t.Setenv(wait.FactorVariable, value)

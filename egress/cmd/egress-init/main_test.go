@@ -42,7 +42,7 @@ func TestTheAddressIsTheDaemons(t *testing.T) {
 			}
 			host, port, ok := address(append([]string{"/egress"}, flags...))
 			if ok == test.wrong {
-				t.Fatalf("it is taken for right: %t", ok)
+				t.Fatalf("the address is taken for right: %t", ok)
 			}
 			if test.wrong {
 				return
@@ -52,7 +52,7 @@ func TestTheAddressIsTheDaemons(t *testing.T) {
 				wanted = netip.MustParseAddr(want.Host).Unmap()
 			}
 			if host != wanted || port != want.Port {
-				t.Errorf("it is %v, port %d; the egress daemon has %+v", host, port, want)
+				t.Errorf("the address is %v, port %d; the egress daemon has %+v", host, port, want)
 			}
 		})
 	}

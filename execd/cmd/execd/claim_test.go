@@ -130,7 +130,7 @@ func (w *waiter) wantEnd(t *testing.T, status int) {
 	go func() { ended <- w.command.Wait() }()
 	wait.For(t, "the end of the container", ended)
 	if got := w.command.ProcessState.ExitCode(); got != status {
-		t.Errorf("it ends with %d, want %d", got, status)
+		t.Errorf("the container ends with %d, want %d", got, status)
 	}
 }
 

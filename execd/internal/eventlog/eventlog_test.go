@@ -120,7 +120,7 @@ func TestLogsThatHaveNotEndedShareMemory(t *testing.T) {
 		}
 	}
 	if _, disk := say(start()); disk > 0 {
-		t.Error("what has ended counts still")
+		t.Error("logs that have ended still count")
 	}
 }
 
@@ -168,7 +168,7 @@ func TestAShortLogIsSmall(t *testing.T) {
 		t.Errorf("a log with three events holds %d bytes", memory)
 	}
 	if got := all(t, log, 1); len(got) != 2 || got[1] != "error:"+strings.Repeat("\x00", exit) {
-		t.Errorf("its events are %q", got)
+		t.Errorf("the events of the log are %q", got)
 	}
 }
 

@@ -11,18 +11,16 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/test/wait"
 )
 
 const (
 	// runLabel is on everything that a run of the suite makes.
 	runLabel = "sandbox.internal/enginetest"
-	// patience is how long the suite waits for something that takes a second at most on a quiet machine.
-	patience = 60 * time.Second
 )
 
 // Janitor does for the suite what an Engine cannot: find and remove what tests leave in the engine.
@@ -237,7 +235,7 @@ func (s *suite) logs(t *testing.T, id string, tail int) string {
 func (s *suite) waitStatus(t *testing.T, id string, want engine.Status) engine.Container {
 	t.Helper()
 	var c engine.Container
-	eventually(t, fmt.Sprintf("status %s", want), func() bool {
+	wait.Until(t, fmt.Sprintf("the status is %s", want), func() bool {
 		c = s.inspect(t, id)
 		return c.Status == want
 	})
@@ -246,7 +244,7 @@ func (s *suite) waitStatus(t *testing.T, id string, want engine.Status) engine.C
 
 func (s *suite) waitLog(t *testing.T, id, want string) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%q in the log", want), func() bool {
+	wait.Until(t, fmt.Sprintf("the log has %q", want), func() bool {
 		return strings.Contains(s.logs(t, id, 1000), want)
 	})
 }
@@ -271,18 +269,6 @@ func (s *suite) checkLeaks(t *testing.T) {
 		t.Errorf("volume %s was left behind", name)
 		if err := s.janitor.RemoveVolume(t.Context(), name); err != nil {
 			t.Error(err)
-		}
-	}
-}
-
-// eventually polls until ok, which a passing test makes true soon.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(patience); !ok(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("no %s within %s", what, patience)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/test/wait"
 )
 
 func (s *suite) testInspect(t *testing.T) {
@@ -198,7 +199,7 @@ func (s *suite) testWatch(t *testing.T) {
 	if err := s.engine.Thaw(ctx, id); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.engine.Stop(ctx, id, patience); err != nil {
+	if err := s.engine.Stop(ctx, id, wait.Patience()); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.engine.Remove(ctx, id); err != nil {

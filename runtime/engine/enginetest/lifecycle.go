@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/test/wait"
 )
 
 func (s *suite) testInfo(t *testing.T) {
@@ -128,7 +129,7 @@ func (s *suite) testFreeze(t *testing.T) {
 	}
 	// What was written before may reach the log a moment later.
 	var frozen string
-	eventually(t, "end of the output of a frozen container", func() bool {
+	wait.Until(t, "the output of a frozen container has ended", func() bool {
 		frozen = s.logs(t, id, 1)
 		// A process that still ran would write ten more lines in this time; there is no event to wait for.
 		timer := time.NewTimer(100 * time.Millisecond)
@@ -143,7 +144,7 @@ func (s *suite) testFreeze(t *testing.T) {
 	if c := s.inspect(t, id); c.Status != engine.StatusRunning {
 		t.Fatalf("a thawed container is %s", c.Status)
 	}
-	eventually(t, "output after Thaw", func() bool { return s.logs(t, id, 1) != frozen })
+	wait.Until(t, "the container prints after Thaw", func() bool { return s.logs(t, id, 1) != frozen })
 }
 
 func (s *suite) testFreezeRefuses(t *testing.T) {
@@ -169,7 +170,7 @@ func (s *suite) testStop(t *testing.T) {
 	ctx := t.Context()
 	id := s.start(t, s.spec("trap"))
 	s.waitLog(t, id, "ready")
-	if err := s.engine.Stop(ctx, id, patience); err != nil {
+	if err := s.engine.Stop(ctx, id, wait.Patience()); err != nil {
 		t.Fatalf("Stop: %v", err)
 	}
 	if c := s.inspect(t, id); c.Status != engine.StatusExited || c.ExitCode != 7 {
@@ -204,7 +205,7 @@ func (s *suite) testStopFrozen(t *testing.T) {
 	if err := s.engine.Freeze(t.Context(), id); err != nil {
 		t.Fatalf("Freeze: %v", err)
 	}
-	if err := s.engine.Stop(t.Context(), id, patience); err != nil {
+	if err := s.engine.Stop(t.Context(), id, wait.Patience()); err != nil {
 		t.Fatalf("Stop: %v", err)
 	}
 	if c := s.inspect(t, id); c.Status != engine.StatusExited || c.ExitCode != 7 {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/test/wait"
 )
 
 func (s *suite) testEnvironment(t *testing.T) {
@@ -38,7 +39,7 @@ func (s *suite) testPublish(t *testing.T) {
 		said, _ := io.ReadAll(connection)
 		return string(said)
 	}
-	eventually(t, "answer on the published port", func() bool { return read() == "hello from 8080" })
+	wait.Until(t, "the published port answers", func() bool { return read() == "hello from 8080" })
 	if err := s.engine.Freeze(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}

@@ -12,10 +12,8 @@ import (
 	"time"
 
 	"sandbox.internal/runtime/kernel"
+	"sandbox.internal/test/wait"
 )
-
-// patience is how long the suite waits for what takes a second or two on a quiet machine.
-const patience = 60 * time.Second
 
 // Options say what the suite may expect of a host.
 type Options struct {
@@ -55,7 +53,7 @@ func Run(t *testing.T, options Options) {
 // testHost tests what needs no language.
 func testHost(t *testing.T, host kernel.Host) {
 	t.Run("Specs", func(t *testing.T) {
-		specs, err := host.Specs(within(t, patience))
+		specs, err := host.Specs(wait.Context(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -73,7 +71,7 @@ func testHost(t *testing.T, host kernel.Host) {
 	})
 	for _, name := range []string{"no-such-kernel", "", "../python3"} {
 		t.Run("UnknownSpec/"+name, func(t *testing.T) {
-			if _, err := host.Start(within(t, patience), name, kernel.StartOptions{}); !errors.Is(err, kernel.ErrNoSpec) {
+			if _, err := host.Start(wait.Context(t), name, kernel.StartOptions{}); !errors.Is(err, kernel.ErrNoSpec) {
 				t.Errorf("starting a kernel of spec %q: %v, want ErrNoSpec", name, err)
 			}
 		})
@@ -81,7 +79,7 @@ func testHost(t *testing.T, host kernel.Host) {
 	t.Run("CancelledStart", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		specs, err := host.Specs(within(t, patience))
+		specs, err := host.Specs(wait.Context(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -100,7 +98,7 @@ type suite struct {
 
 func (s suite) start(t *testing.T) kernel.Kernel {
 	t.Helper()
-	k, err := s.host.Start(within(t, patience), s.language.Spec, kernel.StartOptions{})
+	k, err := s.host.Start(wait.Context(t), s.language.Spec, kernel.StartOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +120,7 @@ func run(t *testing.T, k kernel.Kernel, code string) said {
 	t.Helper()
 	var all said
 	var err error
-	all.reply, err = k.Execute(within(t, patience), code, func(o kernel.Output) { all.outputs = append(all.outputs, o) })
+	all.reply, err = k.Execute(wait.Context(t), code, func(o kernel.Output) { all.outputs = append(all.outputs, o) })
 	if err != nil {
 		t.Fatalf("executing %q: %v", code, err)
 	}
@@ -164,7 +162,7 @@ func (s suite) process(t *testing.T, k kernel.Kernel) int {
 // awaitEnd waits until the process has ended. A zombie has: its parent is not ours to teach.
 func awaitEnd(t *testing.T, pid int) {
 	t.Helper()
-	eventually(t, "the kernel's process ends", func() bool { return !runs(pid) })
+	wait.Until(t, "the process of the kernel has ended", func() bool { return !runs(pid) })
 }
 
 func runs(pid int) bool {
@@ -175,19 +173,4 @@ func runs(pid int) bool {
 	// The state follows the name, which is in parentheses and may have some itself.
 	after := string(stat[strings.LastIndexByte(string(stat), ')')+1:])
 	return !strings.HasPrefix(after, " Z")
-}
-
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !holds(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not so after %v: %s", patience, what)
-		}
-	}
-}
-
-func within(t *testing.T, d time.Duration) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	t.Cleanup(cancel)
-	return ctx
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"sandbox.internal/runtime/kernel"
+	"sandbox.internal/test/wait"
 )
 
 func (s suite) testVariablesPersist(t *testing.T) {
@@ -66,7 +67,7 @@ func (s suite) endless(t *testing.T, ctx context.Context, k kernel.Kernel) <-cha
 	case <-begun:
 	case early := <-end:
 		t.Fatalf("the endless cell ended: %+v", early)
-	case <-time.After(patience):
+	case <-time.After(wait.Patience()):
 		t.Fatal("the endless cell does not begin")
 	}
 	return end
@@ -94,19 +95,19 @@ func (s suite) testInterrupt(t *testing.T) {
 		return
 	}
 	k := s.start(t)
-	if running, err := k.Interrupt(within(t, patience)); running || err != nil {
+	if running, err := k.Interrupt(wait.Context(t)); running || err != nil {
 		t.Errorf("interrupting an idle kernel: a cell runs: %t, %v", running, err)
 	}
 	run(t, k, s.language.SetX)
-	if _, err := k.Interrupt(within(t, patience)); err != nil {
+	if _, err := k.Interrupt(wait.Context(t)); err != nil {
 		t.Errorf("interrupting after a cell: %v", err)
 	}
 	for range 2 {
 		end := s.endless(t, t.Context(), k)
-		if running, err := k.Interrupt(within(t, patience)); !running || err != nil {
+		if running, err := k.Interrupt(wait.Context(t)); !running || err != nil {
 			t.Fatalf("interrupting a cell: it runs: %t, %v", running, err)
 		}
-		s.checkInterrupted(t, await(t, end, patience))
+		s.checkInterrupted(t, await(t, end, wait.Patience()))
 		if text := run(t, k, s.language.PrintX).text(kernel.OutputStdout); text != "41" {
 			t.Errorf("after the interrupt x is %q, want 41", text)
 		}
@@ -128,18 +129,20 @@ func (s suite) testInterruptAtOnce(t *testing.T) {
 	}()
 	<-called
 	// An Interrupt before Execute finds nothing to do; so it is repeated until it has.
-	for {
-		if _, err := k.Interrupt(within(t, patience)); err != nil {
+	var interrupted ended
+	wait.Until(t, "the interrupted cell ends", func() bool {
+		if _, err := k.Interrupt(wait.Context(t)); err != nil {
 			t.Fatal(err)
 		}
 		select {
-		case e := <-end:
-			s.checkInterrupted(t, e)
-			run(t, k, s.language.SetX)
-			return
-		case <-time.After(time.Second):
+		case interrupted = <-end:
+			return true
+		case <-time.After(time.Second): // until the next Interrupt
+			return false
 		}
-	}
+	})
+	s.checkInterrupted(t, interrupted)
+	run(t, k, s.language.SetX)
 }
 
 func (s suite) checkInterrupted(t *testing.T, e ended) {
@@ -159,7 +162,7 @@ func (s suite) testCancelledExecute(t *testing.T) {
 	defer cancel()
 	end := s.endless(t, ctx, k)
 	cancel()
-	if e := await(t, end, patience); !errors.Is(e.err, context.Canceled) {
+	if e := await(t, end, wait.Patience()); !errors.Is(e.err, context.Canceled) {
 		t.Errorf("Execute whose context ended: %+v", e)
 	}
 	select {
@@ -170,7 +173,7 @@ func (s suite) testCancelledExecute(t *testing.T) {
 	if s.language.NoInterrupt {
 		return
 	}
-	if _, err := k.Interrupt(within(t, patience)); err != nil {
+	if _, err := k.Interrupt(wait.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 	if text := run(t, k, s.language.PrintX).text(kernel.OutputStdout); text != "41" {
@@ -208,13 +211,13 @@ func (s suite) checkEnded(t *testing.T, k kernel.Kernel) {
 	case <-time.After(s.exitTime):
 		t.Fatalf("the kernel's death is not known after %v", s.exitTime)
 	}
-	if _, err := k.Execute(within(t, patience), s.language.SetX, func(kernel.Output) {}); !errors.Is(err, kernel.ErrEnded) {
+	if _, err := k.Execute(wait.Context(t), s.language.SetX, func(kernel.Output) {}); !errors.Is(err, kernel.ErrEnded) {
 		t.Errorf("Execute of an ended kernel: %v, want ErrEnded", err)
 	}
-	if _, err := k.Interrupt(within(t, patience)); !errors.Is(err, kernel.ErrEnded) {
+	if _, err := k.Interrupt(wait.Context(t)); !errors.Is(err, kernel.ErrEnded) {
 		t.Errorf("Interrupt of an ended kernel: %v, want ErrEnded", err)
 	}
-	if err := k.Stop(within(t, patience)); err != nil {
+	if err := k.Stop(wait.Context(t)); err != nil {
 		t.Errorf("Stop of an ended kernel: %v", err)
 	}
 }
@@ -228,7 +231,7 @@ func (s suite) testStop(t *testing.T) {
 			if busy {
 				end = s.endless(t, t.Context(), k)
 			}
-			if err := k.Stop(within(t, patience)); err != nil {
+			if err := k.Stop(wait.Context(t)); err != nil {
 				t.Fatal(err)
 			}
 			if runs(pid) {
@@ -247,14 +250,14 @@ func (s suite) testStop(t *testing.T) {
 
 func (s suite) testWorkingDirectory(t *testing.T) {
 	dir := t.TempDir()
-	k, err := s.host.Start(within(t, patience), s.language.Spec, kernel.StartOptions{Dir: dir})
+	k, err := s.host.Start(wait.Context(t), s.language.Spec, kernel.StartOptions{Dir: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if text := strings.TrimSpace(run(t, k, s.language.PrintDirectory).text(kernel.OutputStdout)); text != dir {
 		t.Errorf("the kernel is in %q, want %q", text, dir)
 	}
-	if err := k.Stop(within(t, patience)); err != nil {
+	if err := k.Stop(wait.Context(t)); err != nil {
 		t.Error(err)
 	}
 }

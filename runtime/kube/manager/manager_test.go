@@ -49,7 +49,7 @@ func run(m *testing.M) int {
 	}
 	code := m.Run()
 	if code == 0 {
-		if left := cluster.Goroutines(wait.Patience()); left != "" {
+		if left := cluster.Goroutines(); left != "" {
 			fmt.Fprintln(os.Stderr, "goroutines are left:\n"+left)
 			return 1
 		}

@@ -19,6 +19,7 @@ import (
 	"sandbox.internal/runtime/kube/internal/executor"
 	"sandbox.internal/runtime/kube/internal/pool"
 	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/test/wait"
 )
 
 // seed is a client.Reader of the Secret with the controller's key.
@@ -51,7 +52,7 @@ func TestNoProofsWithoutTheLease(t *testing.T) {
 		_, _ = w.Write([]byte("{}"))
 	}))
 	defer server.Close()
-	caller := &http.Client{Transport: &http.Transport{
+	caller := &http.Client{Timeout: wait.Patience(), Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, network, server.Listener.Addr().String())

@@ -158,7 +158,7 @@ func TestWriteRefuses(t *testing.T) {
 				t.Errorf("got %v, want ErrInvalid", err)
 			}
 			if _, err := os.Stat(filepath.Join(folder, "config.json")); err == nil {
-				t.Error("it wrote config.json")
+				t.Error("a refused Write wrote config.json")
 			}
 		})
 	}

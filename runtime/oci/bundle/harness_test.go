@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -159,7 +158,7 @@ func newBox(t *testing.T, runtime bundle.Runtime, spec engine.ContainerSpec) *bo
 			_, _ = b.process.Wait()
 		}
 		if arguments := runtime.DeleteArgs(b.root, id); arguments != nil {
-			if output, err := exec.Command(arguments[0], arguments[1:]...).CombinedOutput(); err != nil {
+			if output, err := wait.Command(t, arguments[0], arguments[1:]...).CombinedOutput(); err != nil {
 				t.Errorf("%v: %v: %s", arguments, err, output)
 			}
 		}

@@ -251,7 +251,7 @@ func TestOOMKills(t *testing.T) {
 	}
 	command := start(t, g, os.Args[0], "in-group", "eat")
 	if err := command.Wait(); err == nil || !strings.Contains(err.Error(), "killed") {
-		t.Errorf("it ended with %v", err)
+		t.Errorf("the process ended with %v", err)
 	}
 	if kills, err := g.OOMKills(); err != nil || kills != 1 {
 		t.Errorf("after: %d, %v", kills, err)
@@ -425,7 +425,7 @@ func testFreezes(t *testing.T, arguments ...string) {
 				thread.Sleep(time.Duration(moments.IntN(5000)) * time.Microsecond)
 			}
 			if text := output(t, command); text != "" {
-				t.Errorf("it prints %q", text)
+				t.Errorf("the process prints %q", text)
 			}
 		})
 	}

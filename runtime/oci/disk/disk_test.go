@@ -136,7 +136,7 @@ func TestDiscard(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(at, "other"), []byte("x"), 0o600); err == nil {
-		t.Error("it can still be written to")
+		t.Error("the discarded disk can still be written to")
 	}
 	began := time.Now()
 	unmount(t, at)
@@ -173,7 +173,7 @@ func TestOpenAgain(t *testing.T) {
 	}
 	unmount(t, at)
 	if !attached(t, path) {
-		t.Error("it was unmounted while it was held")
+		t.Error("the disk was unmounted while it was held")
 	}
 	if err := again.Close(); err != nil {
 		t.Error(err)

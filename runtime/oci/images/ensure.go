@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
+	"sandbox.internal/internal/failpoint"
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/engine/pull"
 	"sandbox.internal/runtime/engine/registries"
@@ -173,6 +174,7 @@ func (s *Store) add(ctx context.Context, list []wanted, loaded bool) ([]Image, e
 	defer s.mu.Unlock()
 	defer func() { s.bytes -= reserved }() // each image counts itself
 	defer s.syncSoon()
+	failpoint.Hit(LayeredFailpoint)
 	for _, w := range list {
 		if err := s.addImage(w.parts); err != nil {
 			return nil, err
@@ -181,6 +183,7 @@ func (s *Store) add(ctx context.Context, list []wanted, loaded bool) ([]Image, e
 			s.count(i, patches[i.id])
 		}
 	}
+	failpoint.Hit(RecordedFailpoint)
 	for _, w := range list {
 		for _, name := range w.names {
 			if err := s.addName(named{Name: name, Image: w.parts.id, Loaded: loaded}); err != nil {

@@ -46,6 +46,15 @@ type Options struct {
 	Logger zerolog.Logger
 }
 
+// Failpoints of a Store.
+const (
+	UnpackedFailpoint  = "images.unpacked"  // a layer is unpacked, and not in its place
+	LayeredFailpoint   = "images.layered"   // the layers of an image are in their places, and it has no record
+	RecordedFailpoint  = "images.recorded"  // an image has its record, and no name
+	ForgottenFailpoint = "images.forgotten" // the record of an image is removed, and its layers are in their places
+	TrashedFailpoint   = "images.trashed"   // layers that nothing uses are in the trash
+)
+
 // Image is an image that is here.
 type Image struct {
 	ID      string    // sha256:... of its configuration, as Docker's image id

@@ -15,6 +15,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sync/errgroup"
 
+	"sandbox.internal/internal/failpoint"
 	"sandbox.internal/internal/remove"
 	"sandbox.internal/runtime/oci/images/unpack"
 )
@@ -239,6 +240,7 @@ func (s *Store) tryLayer(ctx context.Context, diffID string, b blob, window uint
 	if err := s.writeJSON(filepath.Join(folder, layerRecord), file); err != nil {
 		return err
 	}
+	failpoint.Hit(UnpackedFailpoint)
 	if renamed, pinned, err = s.complete(diffID, folder, file); renamed {
 		s.giveBack(reserved - result.Bytes)
 	}

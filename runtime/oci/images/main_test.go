@@ -34,12 +34,7 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-func TestMain(m *testing.M) {
-	if folder := os.Getenv(childFolder); folder != "" {
-		pullUntilKilled(folder)
-	}
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // open opens a store in a folder of its own, or in the one of o.
 func open(t testing.TB, o images.Options) *images.Store {

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sandbox.internal/internal/failpoint"
 	"sandbox.internal/internal/remove"
 	"sandbox.internal/runtime/engine"
 )
@@ -84,6 +85,7 @@ func (s *Store) pruneNow(pins func(named) bool) (freed int64, err error) {
 	began := time.Now() // what is used from now on stays, whatever the containers were at the time of the question
 	trash, freed, err := s.sweep(began, s.inUse(), pins)
 	for _, path := range trash {
+		failpoint.Hit(TrashedFailpoint)
 		if s.ctx.Err() != nil {
 			return freed, errors.Join(err, s.ctx.Err()) // what is left goes when the store opens
 		}
@@ -180,6 +182,7 @@ func (s *Store) forget(i *image) error {
 	if err := os.Remove(s.image(i.id)); err != nil {
 		return err
 	}
+	failpoint.Hit(ForgottenFailpoint)
 	delete(s.images, i.id)
 	s.bytes -= i.bytes
 	for _, diffID := range i.layers {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -18,6 +17,7 @@ import (
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/images"
+	"sandbox.internal/test/program"
 	"sandbox.internal/test/wait"
 )
 
@@ -172,9 +172,9 @@ func TestLayersNeedRoomTogether(t *testing.T) {
 	var prunes atomic.Int64
 	s := open(t, images.Options{Folder: folder, MaxBytes: 1 << 20, InUse: func() []string {
 		if prunes.Add(1) == 1 {
-			within(100*time.Millisecond, func() bool { return prunes.Load() > 1 }) // the other layer needs room too
+			wait.Within(100*time.Millisecond, func() bool { return prunes.Load() > 1 }) // the other layer needs room too
 		} else {
-			within(wait.Patience(), func() bool { return len(entriesOf(t, folder, "layers")) == 0 }) // the first prune has moved everything away
+			wait.Within(wait.Patience(), func() bool { return len(entriesOf(t, folder, "layers")) == 0 }) // the first prune has moved everything away
 		}
 		return nil
 	}})
@@ -184,16 +184,6 @@ func TestLayersNeedRoomTogether(t *testing.T) {
 	if n := prunes.Load(); n != 1 {
 		t.Errorf("%d prunes made room, want 1", n)
 	}
-}
-
-// within polls until the condition holds, at most for so long, and says whether it does.
-func within(limit time.Duration, holds func() bool) bool {
-	for deadline := time.Now().Add(limit); !holds(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			return false
-		}
-	}
-	return true
 }
 
 func entriesOf(t testing.TB, folder, name string) []os.DirEntry {
@@ -275,7 +265,7 @@ func TestPruneEndsWithStore(t *testing.T) {
 	closed := make(chan error, 1)
 	s = open(t, images.Options{Folder: folder, InUse: func() []string {
 		go func() { closed <- s.Close() }()
-		if !within(wait.Patience(), func() bool {
+		if !wait.Within(wait.Patience(), func() bool {
 			_, err := s.Load(t.Context(), strings.NewReader(""), nil)
 			return errors.Is(err, engine.ErrUnavailable)
 		}) {
@@ -447,31 +437,8 @@ func rewrite(t testing.TB, folder, pattern, content string) {
 	}
 }
 
-// childFolder names, in the environment of the test program, the folder in which it is to pull until it is killed. childImages lists the
-// images.
-const (
-	childFolder = "IMAGES_TEST_FOLDER"
-	childImages = "IMAGES_TEST_IMAGES"
-)
-
-func pullUntilKilled(folder string) {
-	for {
-		s, err := images.Open(images.Options{Folder: folder})
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		var group sync.WaitGroup
-		for ref := range strings.FieldsSeq(os.Getenv(childImages)) {
-			group.Go(func() { _, _ = s.Ensure(context.Background(), ref, nil, nil) })
-		}
-		group.Wait()
-		_, _ = s.Prune(context.Background(), true)
-		_ = s.Close()
-	}
-}
-
-// TestKill: a process that pulls and prunes is killed at random moments. What is there afterwards is complete.
+// TestKill: a process that pulls and prunes is killed at each failpoint. The images that are there
+// afterwards are complete, and all can be pulled.
 func TestKill(t *testing.T) {
 	r := newRegistry(t)
 	base := randomLayer(t, 1<<20)
@@ -479,44 +446,51 @@ func TestKill(t *testing.T) {
 	var refs []string
 	fresh := open(t, images.Options{})
 	for i := range 3 {
-		ref := r.push(t, fmt.Sprintf("image%d:1", i), newImage(t, v1.Config{}, base, randomLayer(t, 200<<10), randomLayer(t, 10)))
+		top := randomLayer(t, 200<<10)
+		ref := r.push(t, fmt.Sprintf("image%d:1", i), newImage(t, v1.Config{}, base, top, randomLayer(t, 10)))
 		refs = append(refs, ref)
 		id := ensure(t, fresh, ref)
 		want[id] = content(t, hold(t, fresh, id))
 	}
-	folder := filepath.Join(t.TempDir(), "images")
-	complete := 0
-	for round := 0; round < 25 || complete == 0 && round < 200; round++ { // later and later on a machine that is busy
-		child := exec.CommandContext(t.Context(), must(os.Executable())(t))
-		child.Env = append(os.Environ(), childFolder+"="+folder, childImages+"="+strings.Join(refs, " "))
-		child.Stderr = os.Stderr
-		if err := child.Start(); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Duration(20+round*7) * time.Millisecond) // the moment of the kill, no wait for anything
-		if err := child.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		_ = child.Wait()
-		s := open(t, images.Options{Folder: folder})
-		for _, image := range s.List() {
-			complete++
-			if found := content(t, image); fmt.Sprint(found) != fmt.Sprint(want[image.ID]) {
-				t.Errorf("round %d: image %s has %v, want %v", round, image.ID, found, want[image.ID])
+	folder := t.TempDir()
+	armed := program.Failpoints(filepath.Join(folder, "failpoints"))
+	const puller = "sandbox.internal/runtime/oci/images/testdata/puller"
+	if err := program.BuildWithFailpoints(t.Context(), folder, armed, puller); err != nil {
+		t.Fatal(err)
+	}
+	for failpoint, complete := range map[string]int{
+		images.UnpackedFailpoint:  0,
+		images.LayeredFailpoint:   0,
+		images.RecordedFailpoint:  1,
+		images.ForgottenFailpoint: len(refs) - 1,
+		images.TrashedFailpoint:   0,
+	} {
+		t.Run(failpoint, func(t *testing.T) {
+			if err := armed.Arm(failpoint, 1); err != nil {
+				t.Fatal(err)
 			}
-		}
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+			place := filepath.Join(t.TempDir(), "images")
+			killed := wait.Command(t, filepath.Join(folder, "puller"), append([]string{place}, refs...)...)
+			printed, err := killed.CombinedOutput()
+			if left := must(armed.Left(failpoint))(t); left > 0 {
+				t.Fatalf("the puller has not come to the failpoint: %v\n%s", err, printed)
+			}
+			s := open(t, images.Options{Folder: place})
+			found := s.List()
+			if len(found) != complete {
+				t.Errorf("%d images are there, want %d", len(found), complete)
+			}
+			for _, image := range found {
+				if got := content(t, image); fmt.Sprint(got) != fmt.Sprint(want[image.ID]) {
+					t.Errorf("image %s has %v, want %v", image.ID, got, want[image.ID])
+				}
+			}
+			for _, ref := range refs {
+				ensure(t, s, ref)
+			}
+			wantOnly(t, place, 7, 3, 3)
+		})
 	}
-	if complete == 0 {
-		t.Error("no image was ever complete: the kills come too early to show anything")
-	}
-	s := open(t, images.Options{Folder: folder})
-	for _, ref := range refs {
-		ensure(t, s, ref)
-	}
-	wantOnly(t, folder, 7, 3, 3)
 }
 
 // TestRecent counts what a prune leaves for its time of grace alone.

@@ -19,7 +19,7 @@ func TestSyncFails(t *testing.T) {
 	archive := saved(t, map[string]v1.Image{"image:1": newImage(t, v1.Config{}, randomLayer(t, 100))})
 	for name, tryAgain := range map[string]func(t *testing.T, s *images.Store){
 		"after a while": func(*testing.T, *images.Store) {
-			time.Sleep(11 * time.Second) // in no time, see synctest
+			time.Sleep(11 * time.Second) // of the clock of synctest
 			synctest.Wait()
 		},
 		"at the end": func(t *testing.T, s *images.Store) {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -21,6 +20,7 @@ import (
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/keeper"
 	"sandbox.internal/test/random"
+	"sandbox.internal/test/wait"
 )
 
 // TestKeeperKilled kills the keeper while containers are started, run and end: no end and no output of a container that was started is lost.
@@ -39,7 +39,7 @@ func TestKeeperKilled(t *testing.T) {
 		victim := h.client.PID()
 		during := round%4 == 0 // the launch; else after it
 		kill := func() {
-			time.Sleep(time.Duration(moments.IntN(30_000)) * time.Microsecond)
+			time.Sleep(time.Duration(moments.IntN(30_000)) * time.Microsecond) // the moment of the kill
 			if victim != 0 {
 				_ = unix.Kill(victim, unix.SIGKILL)
 			}
@@ -82,7 +82,7 @@ func TestKeeperKilled(t *testing.T) {
 // emptyCgroup ends and removes everything in a cgroup, as the service does with what a launch that was cut off has left.
 func (h *host) emptyCgroup(folder string) {
 	h.t.Helper()
-	h.eventually("the cgroup is removed", func() bool {
+	wait.Until(h.t, "the cgroup is removed", func() bool {
 		for _, text := range strings.Fields(read(h.t, folder+"/cgroup.procs")) {
 			if pid, err := strconv.Atoi(text); err == nil && pid > 0 {
 				_ = unix.Kill(pid, unix.SIGKILL)
@@ -131,7 +131,7 @@ func TestLogIsBounded(t *testing.T) {
 	l.LogBytes = 100_000
 	h.launch(l)
 	seen := int64(0)
-	h.eventually("the end of the flood", func() bool {
+	wait.Until(h.t, "the flood has ended", func() bool {
 		for _, path := range []string{l.Log, l.Log + ".1"} {
 			if info, err := os.Stat(path); err == nil {
 				seen = max(seen, info.Size())
@@ -169,7 +169,7 @@ func TestWritersWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer output.Close()
-	h.eventually("the FIFO is full", func() bool {
+	wait.Until(h.t, "the FIFO is full", func() bool {
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(output.Fd()), Events: unix.POLLOUT}}, 0)
 		return err == nil && n == 0
 	})
@@ -209,7 +209,7 @@ func TestBothKilled(t *testing.T) {
 	}
 	h.kill(processes[1])
 	h.goOn(processes[0])
-	h.eventually("both have ended", func() bool { return !exists(processes[0]) && !exists(processes[1]) })
+	wait.Until(h.t, "both have ended", func() bool { return !exists(processes[0]) && !exists(processes[1]) })
 
 	h.mu.Lock()
 	h.ends = map[string][]keeper.End{}
@@ -421,8 +421,8 @@ func TestServiceKilled(t *testing.T) {
 	if err := unix.Kill(pid, unix.SIGKILL); err != nil { // so that the service starts one
 		t.Fatal(err)
 	}
-	h.eventually("the keeper has ended", func() bool { return !alivePID(pid) })
-	command := exec.Command("/proc/self/exe")
+	wait.Until(h.t, "the keeper has ended", func() bool { return !alivePID(pid) })
+	command := wait.Command(t, "/proc/self/exe")
 	command.Env = append(os.Environ(), serviceVariable+"="+h.folder, serviceVariable+"_PROGRAM="+keeperProgram)
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	command.Stderr = os.Stderr
@@ -449,7 +449,7 @@ func TestServiceKilled(t *testing.T) {
 	}
 	h.goOn(p)
 	l := h.container("of-service", script(serviceScript))
-	h.eventually("the end is recorded", func() bool { _, err := keeper.ReadEnd(l.EndFile); return err == nil })
+	wait.Until(h.t, "the end is recorded", func() bool { _, err := keeper.ReadEnd(l.EndFile); return err == nil })
 	h.open()
 	if h.client.PID() != pid {
 		t.Errorf("keeper %d, want %d", h.client.PID(), pid)
@@ -489,17 +489,12 @@ func TestCloseWhileAKeeperIsReplaced(t *testing.T) {
 		}
 		victim := h.client.PID()
 		h.killKeeper()
-		h.eventually("the loss is seen", func() bool { return h.client.PID() != victim })
-		time.Sleep(time.Duration(moments.IntN(60_000)) * time.Microsecond)
+		wait.Until(h.t, "the loss is seen", func() bool { return h.client.PID() != victim })
+		time.Sleep(time.Duration(moments.IntN(60_000)) * time.Microsecond) // the moment of the Close
 		closed := make(chan error, 1)
 		go func() { closed <- h.client.Close() }()
-		select {
-		case err := <-closed:
-			if err != nil {
-				t.Error(err)
-			}
-		case <-time.After(patience):
-			t.Fatalf("round %d: Close does not return", round)
+		if err := wait.For(t, fmt.Sprintf("the return of Close in round %d", round), closed); err != nil {
+			t.Error(err)
 		}
 		h.open()
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"sandbox.internal/runtime/oci/keeper"
+	"sandbox.internal/test/wait"
 )
 
 // TestFloodWaits: what a container prints for ever is moved at the rate of the keeper, and the container waits meanwhile.
@@ -16,7 +17,7 @@ func TestFloodWaits(t *testing.T) {
 	began := time.Now()
 	h.launch(l)
 	const burst, rate, beyond = 16 << 20, 1 << 20, 1 << 20
-	h.eventually("more than the burst in the log", func() bool {
+	wait.Until(h.t, "the log has more than the burst", func() bool {
 		log, err := os.Open(l.Log)
 		if err != nil {
 			return false // between two files

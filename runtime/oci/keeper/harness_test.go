@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
@@ -21,10 +20,8 @@ import (
 	"sandbox.internal/runtime/oci/keeper"
 	"sandbox.internal/runtime/oci/overlay"
 	"sandbox.internal/test/program"
+	"sandbox.internal/test/wait"
 )
-
-// patience bounds what a test waits for.
-const patience = time.Minute
 
 // keeperProgram is the program under test, as it ships but for its failpoints, which armed arms.
 var (
@@ -145,7 +142,7 @@ func (h *host) close() {
 			_ = unix.Kill(pid, unix.SIGKILL)
 		}
 	}
-	h.eventually("no process is left", func() bool { return len(h.left()) == 0 })
+	wait.Until(h.t, "no process is left", func() bool { return len(h.left()) == 0 })
 	if printed := read(h.t, filepath.Join(h.options.Folder, "keeper.stderr")); printed != "" {
 		h.t.Errorf("the keeper has printed:\n%s", printed)
 	}
@@ -163,7 +160,7 @@ func (h *host) cgroup(name string) string {
 	}
 	parent := filepath.Join(root, "keeper-test-"+strconv.Itoa(os.Getpid()))
 	if err := os.Mkdir(parent, 0o755); err == nil {
-		h.t.Cleanup(func() { h.eventually("the cgroup is removed", func() bool { return os.Remove(parent) == nil }) })
+		h.t.Cleanup(func() { wait.Until(h.t, "the cgroup is removed", func() bool { return os.Remove(parent) == nil }) })
 	} else if !errors.Is(err, fs.ErrExist) {
 		h.t.Fatal(err)
 	}
@@ -295,7 +292,7 @@ func (h *host) launch(l keeper.Launch) keeper.Process {
 }
 
 func (h *host) tryLaunch(l keeper.Launch) (keeper.Process, error) {
-	ctx, cancel := context.WithTimeout(h.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(h.t.Context(), wait.Patience())
 	defer cancel()
 	p, err := h.client.Launch(ctx, l)
 	if err == nil {
@@ -310,7 +307,7 @@ func (h *host) tryLaunch(l keeper.Launch) (keeper.Process, error) {
 func (h *host) end(l keeper.Launch) keeper.End {
 	h.t.Helper()
 	var ends []keeper.End
-	h.eventually("the end of "+l.ID, func() bool {
+	wait.Until(h.t, "the end of "+l.ID+" is reported", func() bool {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		ends = h.ends[l.ID]
@@ -333,7 +330,7 @@ func (h *host) end(l keeper.Launch) keeper.End {
 func (h *host) killKeeper() {
 	h.t.Helper()
 	pid := 0
-	h.eventually("a keeper", func() bool { pid = h.client.PID(); return pid != 0 })
+	wait.Until(h.t, "the client has a keeper", func() bool { pid = h.client.PID(); return pid != 0 })
 	if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
 		h.t.Fatal(err)
 	}
@@ -343,22 +340,8 @@ func (h *host) killKeeper() {
 func (h *host) otherKeeper(than int) int {
 	h.t.Helper()
 	pid := 0
-	h.eventually("another keeper", func() bool { pid = h.client.PID(); return pid != 0 && pid != than })
+	wait.Until(h.t, "the client has another keeper", func() bool { pid = h.client.PID(); return pid != 0 && pid != than })
 	return pid
-}
-
-func (h *host) eventually(what string, holds func() bool) {
-	h.t.Helper()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(patience)
-	for !holds() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			h.t.Fatalf("never came true: %s", what)
-		}
-	}
 }
 
 // read returns the content of a file, "" when there is none.

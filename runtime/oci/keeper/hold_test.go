@@ -3,8 +3,8 @@ package keeper_test
 import (
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/runtime/oci/keeper"
+	"sandbox.internal/test/wait"
 )
 
 // TestOutputHeldByAnother: a process that has the FIFO of a container from it holds the kernel's lock of it, and goes on when the container has
@@ -34,7 +35,7 @@ func testHeldByAnother(t *testing.T, replaced bool) {
 	l := h.container("held", script("echo begins; exec sleep 1000 >/tmp/other 2>&1"))
 	l.Overlay.Volatile = false // for the second launch
 	p := h.launch(l)
-	h.eventually("output", func() bool {
+	wait.Until(h.t, "the container has printed", func() bool {
 		return read(t, l.Log) == "begins\n" && strings.HasPrefix(read(t, "/proc/"+strconv.Itoa(p.PID)+"/cmdline"), "sleep")
 	})
 	first := h.client.PID()
@@ -51,7 +52,7 @@ func testHeldByAnother(t *testing.T, replaced bool) {
 		t.Errorf("end %+v", end)
 	}
 	again := h.container("held", script("echo again; exit 3"))
-	if err := errors.Join(h.client.Forget(l.ID), exec.Command(l.Run[0], append(l.Run[1:3:3], "delete", l.ID)...).Run()); err != nil {
+	if err := errors.Join(h.client.Forget(l.ID), wait.Command(t, l.Run[0], append(l.Run[1:3:3], "delete", l.ID)...).Run()); err != nil {
 		t.Fatal(err)
 	}
 	h.mu.Lock()
@@ -67,17 +68,17 @@ func testHeldByAnother(t *testing.T, replaced bool) {
 	if err := h.client.Forget(l.ID); err != nil {
 		t.Error(err)
 	}
-	if took := time.Since(began); took > patience/4 {
-		t.Errorf("it took %v", took)
+	if took := time.Since(began); took > wait.Patience()/4 {
+		t.Errorf("the two ends and the launch took %v", took)
 	}
 
 	release()
 	current := h.client.PID()
 	if replaced {
-		h.eventually("the first keeper ends", func() bool { return unix.Kill(first, 0) == unix.ESRCH })
+		wait.Until(h.t, "the first keeper ends", func() bool { return unix.Kill(first, 0) == unix.ESRCH })
 	}
 	for _, pid := range []int{current, os.Getpid()} {
-		h.eventually("the FIFO is closed", func() bool { return !h.has(pid, l.Output) })
+		wait.Until(h.t, "the FIFO is closed", func() bool { return !h.has(pid, l.Output) })
 	}
 	if waiting(current) {
 		t.Error("a thread of the keeper still waits")
@@ -127,26 +128,19 @@ func (h *host) hold(path string, keeper int) (release func()) {
 		unix.Close(fifo)
 	})
 	h.t.Cleanup(release)
-	h.eventually("the keeper waits", func() bool { return waiting(keeper) })
+	wait.Until(h.t, "the keeper waits", func() bool { return waiting(keeper) })
 	return release
 }
 
 // waiting reports whether a thread of a process waits for something that no signal ends, and not just for a moment.
 func waiting(pid int) bool {
 	threads, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/stat")
-	for _, path := range threads {
-		for looks := 0; ; looks++ {
+	return slices.ContainsFunc(threads, func(path string) bool {
+		return !wait.Within(10*time.Millisecond, func() bool {
 			stat, err := os.ReadFile(path)
-			if err != nil || !strings.Contains(string(stat), ") D ") {
-				break
-			}
-			if looks == 5 {
-				return true
-			}
-			time.Sleep(2 * time.Millisecond)
-		}
-	}
-	return false
+			return err != nil || !strings.Contains(string(stat), ") D ")
+		})
+	})
 }
 
 // has reports whether a process has a file open, also one that was removed.

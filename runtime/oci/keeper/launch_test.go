@@ -16,6 +16,7 @@ import (
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/keeper"
+	"sandbox.internal/test/wait"
 )
 
 func TestEnds(t *testing.T) {
@@ -83,11 +84,11 @@ func TestOverlay(t *testing.T) {
 	s.lower = []string{lower, higher}
 	l := h.container("layers", s)
 	h.launch(l)
-	h.eventually("its output", func() bool { return read(t, l.Log) == "lowhigh1\n" })
+	wait.Until(h.t, "the container has printed", func() bool { return read(t, l.Log) == "lowhigh1\n" })
 	if got := read(t, filepath.Join(l.Overlay.Upper, "c")); got != "new\n" {
 		t.Errorf("the upper layer has %q", got)
 	}
-	h.eventually("no mount in the keeper's namespace", func() bool {
+	wait.Until(h.t, "no mount is left in the keeper's namespace", func() bool {
 		return !strings.Contains(read(t, "/proc/"+strconv.Itoa(h.client.PID())+"/mountinfo"), h.folder)
 	})
 }
@@ -156,7 +157,7 @@ func TestCancel(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("it took %v", took)
+		t.Errorf("the launch took %v", took)
 	}
 	if children := read(t, "/proc/"+strconv.Itoa(h.client.PID())+"/task/"+strconv.Itoa(h.client.PID())+"/children"); children != "" {
 		t.Errorf("children are left: %s", children)
@@ -225,7 +226,7 @@ func TestForget(t *testing.T) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if ends := h.ends[l.ID]; len(ends) > 0 {
-		t.Errorf("its end was reported: %v", ends)
+		t.Errorf("the end of the forgotten container was reported: %v", ends)
 	}
 }
 
@@ -244,7 +245,7 @@ func TestCgroups(t *testing.T) {
 		if err := os.Mkdir(folder, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { h.eventually("the cgroup is removed", func() bool { return os.Remove(folder) == nil }) })
+		t.Cleanup(func() { wait.Until(h.t, "the cgroup is removed", func() bool { return os.Remove(folder) == nil }) })
 		folders = append(folders, folder)
 	}
 	want := ":/" + name + "\n"
@@ -257,11 +258,11 @@ func TestCgroups(t *testing.T) {
 		t.Errorf("cgroups %q, want %q %d times", got, want, len(folders))
 	}
 	for _, folder := range folders {
-		h.eventually("its first process is the only one in "+folder, func() bool {
+		wait.Until(h.t, "the first process is the only one in "+folder, func() bool {
 			return slices.Equal(strings.Fields(read(t, folder+"/cgroup.procs")), []string{strconv.Itoa(p.PID)})
 		})
 	}
-	h.eventually("its output", func() bool { return read(t, l.Log) != "" })
+	wait.Until(h.t, "the container has printed", func() bool { return read(t, l.Log) != "" })
 	if seen := read(t, l.Log); strings.Contains(seen, "..") {
 		t.Errorf("the container sees %q", seen)
 	}

@@ -2,7 +2,6 @@ package keeper_test
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -14,6 +13,7 @@ import (
 
 	"sandbox.internal/runtime/oci/keeper"
 	"sandbox.internal/runtime/oci/thread"
+	"sandbox.internal/test/wait"
 )
 
 // TestMemory: with 500 containers the keeper has at most 10 MiB resident.
@@ -42,7 +42,7 @@ func TestMemory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		command := exec.Command("/bin/busybox", "sh", "-c", "echo begins; exec /bin/busybox sleep 1000")
+		command := wait.Command(t, "/bin/busybox", "sh", "-c", "echo begins; exec /bin/busybox sleep 1000")
 		command.Stdout = output
 		if err := command.Start(); err != nil {
 			t.Fatal(err)
@@ -63,7 +63,7 @@ func TestMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, r := range running {
-		h.eventually("output of "+r.ID, func() bool { return read(t, r.Log) == "begins\n" })
+		wait.Until(h.t, r.ID+" has printed", func() bool { return read(t, r.Log) == "begins\n" })
 	}
 	got := resident(t, h.client.PID())
 	t.Logf("resident with 20 launched containers %d KiB, with %d more %d KiB", atRest, count, got)
@@ -133,7 +133,7 @@ func (h *host) runtimeAlone(l keeper.Launch) (took time.Duration) {
 			}
 			began := time.Now()
 			argv := slices.DeleteFunc(slices.Clone(l.Run), func(arg string) bool { return arg == "--preserve-fds" || arg == "1" })
-			if err := exec.Command(argv[0], argv[1:]...).Run(); err != nil {
+			if err := wait.Command(h.t, argv[0], argv[1:]...).Run(); err != nil {
 				return err
 			}
 			took = time.Since(began)

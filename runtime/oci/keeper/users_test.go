@@ -17,6 +17,7 @@ import (
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/keeper"
 	"sandbox.internal/test/random"
+	"sandbox.internal/test/wait"
 )
 
 // ids are 65536 that no user of the host has, and the one of its root.
@@ -52,7 +53,7 @@ func TestUserNamespace(t *testing.T) {
 			t.Fatal(err)
 		}
 		if int(info.Uid) != want || int(info.Gid) != want {
-			t.Errorf("what belongs to %d on the disk belongs to %d:%d, want %d", owner, info.Uid, info.Gid, want)
+			t.Errorf("a file of %d on the disk belongs to %d:%d, want %d", owner, info.Uid, info.Gid, want)
 		}
 	}
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", h.client.PID()))
@@ -80,7 +81,7 @@ func TestUserNamespaceOfAnotherUser(t *testing.T) {
 		t.Fatal(errno)
 	}
 	if int(got) != owner {
-		t.Errorf("it belongs to %d, want %d", got, owner)
+		t.Errorf("the namespace belongs to %d, want %d", got, owner)
 	}
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", h.client.PID()))
 	if err != nil || len(threads) == 0 {
@@ -162,12 +163,12 @@ func TestKeeperKilledWhileItMakesUserNamespaces(t *testing.T) {
 			})
 		}
 		if !inside {
-			h.eventually("a namespace is made", func() bool {
+			wait.Until(h.t, "a namespace is made", func() bool {
 				mu.Lock()
 				defer mu.Unlock()
 				return made > had
 			})
-			<-time.After(time.Duration(moments.IntN(20_000)) * time.Microsecond)
+			time.Sleep(time.Duration(moments.IntN(20_000)) * time.Microsecond) // the moment of the kill
 			h.killKeeper()
 		}
 		h.otherKeeper(pid)
@@ -178,5 +179,5 @@ func TestKeeperKilledWhileItMakesUserNamespaces(t *testing.T) {
 	if refused < rounds/2 {
 		t.Errorf("%d calls were cut off, and the keeper was killed %d times within one", refused, rounds/2)
 	}
-	h.eventually("no descriptor is left", func() bool { return descriptors() <= before })
+	wait.Until(h.t, "no descriptor is left", func() bool { return descriptors() <= before })
 }

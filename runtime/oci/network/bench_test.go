@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"sandbox.internal/test/wait"
 )
 
 // BenchmarkAttach measures Attach with a namespace that was made ahead, and Detach.
@@ -19,9 +21,7 @@ func BenchmarkAttach(b *testing.B) {
 	defer n.Close()
 	var attaches, detaches []time.Duration
 	for i := range b.N {
-		for len(n.ready) < o.Ready {
-			time.Sleep(time.Millisecond)
-		}
+		wait.Until(b, "the namespaces that are made ahead are ready", func() bool { return len(n.ready) >= o.Ready })
 		name := fmt.Sprint("c", i)
 		begin := time.Now()
 		if _, err := n.Attach(b.Context(), name, []int{44772}, netip.Addr{}); err != nil {

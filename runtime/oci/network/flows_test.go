@@ -74,7 +74,7 @@ func TestFlowsOfDeparted(t *testing.T) {
 	}
 	defer func() { _ = next.Close() }()
 	if received(next, refusal) {
-		t.Error("what is meant for the first container reaches the second")
+		t.Error("a packet for the first container reaches the second")
 	}
 	if began, answered := flowsOf(t, a.Address); began+answered > 0 {
 		t.Errorf("the host has %d connections that the container began, %d that it answered", began, answered)

@@ -425,11 +425,11 @@ func TestSpoof(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if !arrives(t, victim.ns) {
-				t.Fatal("what the victim sends does not arrive")
+				t.Fatal("a packet of the victim does not arrive")
 			}
 			become(address)
 			if arrives(t, thief.ns) {
-				t.Error("what the thief sends arrives")
+				t.Error("a packet of the thief arrives")
 			}
 			wantSilence(t, thief.ns, at(outsideAddress, outsidePort))
 			wantAnswer(t, "", at("127.0.0.1", victim.Ports[containerPort]), "victim "+victim.gateway.String())

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"os/exec"
 	"testing"
 	"time"
 
@@ -151,7 +150,8 @@ func TestErrors(t *testing.T) {
 		t.Errorf("a closed port outside answers %v, want a refused connection", err)
 	}
 	err = in(c.ns, func() error {
-		return exec.Command("iptables", "-A", "INPUT", "-p", "tcp", "-j", "REJECT", "--reject-with", "icmp-host-prohibited").Run()
+		return wait.Command(t, "iptables", "-A", "INPUT", "-p", "tcp", "-j", "REJECT",
+			"--reject-with", "icmp-host-prohibited").Run()
 	})
 	if err != nil {
 		t.Fatal(err)

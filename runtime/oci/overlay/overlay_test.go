@@ -131,7 +131,7 @@ func TestOpen(t *testing.T) {
 			folder := "/proc/self/fd/" + strconv.Itoa(int(opened.Fd()))
 			checkLayers(t, folder, layers)
 			if err := os.WriteFile(filepath.Join(folder, "new"), nil, 0o600); err == nil {
-				t.Error("it can be written to")
+				t.Error("the read-only overlay can be written to")
 			}
 		})
 	}
@@ -157,7 +157,7 @@ func TestErrors(t *testing.T) {
 			opened, err := o.Open()
 			if err == nil {
 				_ = opened.Close()
-				t.Fatal("it opened")
+				t.Fatal("the overlay opened")
 			}
 			if !strings.Contains(err.Error(), test.want) {
 				t.Errorf("the error %q does not mention %q", err, test.want)

@@ -18,7 +18,7 @@ func TestRun(t *testing.T) {
 	for range 200 {
 		thread.Run(func() {
 			if unix.Gettid() == os.Getpid() {
-				t.Error("it runs on the first thread")
+				t.Error("the function runs on the first thread")
 			}
 			if err := unix.Unshare(unix.CLONE_NEWUTS); err != nil {
 				t.Error(err)
@@ -59,7 +59,7 @@ func TestFirstThread(t *testing.T) {
 	var ran int
 	thread.Run(func() { ran = unix.Gettid() })
 	if ran == 0 || ran == unix.Gettid() {
-		t.Errorf("it ran on thread %d, the caller's is %d", ran, unix.Gettid())
+		t.Errorf("the function ran on thread %d, the caller's is %d", ran, unix.Gettid())
 	}
 	if unix.Access("/proc/self/task/"+strconv.Itoa(ran), unix.F_OK) == nil {
 		t.Errorf("thread %d is still there", ran)

@@ -214,7 +214,7 @@ func TestTrimmed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !e.HasSidecar() {
-		t.Error("its sidecar is forgotten")
+		t.Error("the sidecar of the batch is forgotten")
 	}
 	kept, err := json.Marshal(e.Batch)
 	if err != nil {

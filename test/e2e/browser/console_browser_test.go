@@ -247,10 +247,8 @@ display(HTML('<script>window.hurt = 1</script><table><tr><td onclick="x" style="
 	b.until(t, `document.querySelector('.listening').innerText.includes('python3')`)
 	b.settled(t, "[aria-label='Make a link to port 8000']", there("td a"))
 	link := evaluate[string](t, b, "document.querySelector('td a').href")
-	if answer, err := http.Get(link); err != nil || answer.StatusCode != http.StatusOK {
-		t.Errorf("the link %s gives %v, %v", link, answer, err)
-	} else {
-		answer.Body.Close()
+	if answer := lives.Fetch(t, link); answer.Status != http.StatusOK {
+		t.Errorf("the link %s gives %s", link, answer)
 	}
 	check("ports")
 

@@ -8,11 +8,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/chromedp/chromedp"
 
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/wait"
 )
 
 // hostile is what a page tries with the session of the console. Each member ends with what it got.
@@ -60,20 +60,11 @@ func TestPagesOfSandboxesCannotUseTheConsole(t *testing.T) {
 
 	link := parse[struct{ URL string }](t,
 		s.Send(t, http.MethodGet, "/v1/sandboxes/"+id+"/endpoints/8000?expires=300", "").Body)
-	// between two looks
-	for deadline := time.Now().Add(lives.Patience); ; time.Sleep(50 * time.Millisecond) {
-		response, err := http.Get(link.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
-		response.Body.Close()
-		if response.StatusCode == http.StatusOK {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the page of the sandbox: %s", response.Status)
-		}
-	}
+	status := 0
+	wait.Until(t, "the sandbox serves its page", func() bool {
+		status = lives.Fetch(t, link.URL).Status
+		return status == http.StatusOK
+	}, func() any { return status })
 	for name, page := range map[string]string{
 		"through the service":      link.URL,
 		"another port of the host": neighbour.URL + "/console/x",
@@ -110,7 +101,7 @@ func TestPagesOfSandboxesCannotUseTheConsole(t *testing.T) {
 	}
 	request.Header.Set("Cookie", cookies)
 	mu.Unlock()
-	response, err := http.DefaultClient.Do(request)
+	response, err := wait.Client().Do(request)
 	if err != nil {
 		t.Fatal(err)
 	}

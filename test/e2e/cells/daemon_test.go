@@ -12,6 +12,7 @@ import (
 	gen "sandbox.internal/clients/go/execd"
 	"sandbox.internal/openapi/conform"
 	"sandbox.internal/openapi/document"
+	"sandbox.internal/test/wait"
 )
 
 var execdContract = sync.OnceValues(document.LoadExecd)
@@ -28,7 +29,7 @@ func connect(t *testing.T, url string, transport http.RoundTripper) *daemon {
 	document, err := execdContract()
 	must(t, err)
 	d := &daemon{contract: conform.New(document, transport, t)}
-	d.client, err = gen.NewClient(url, gen.WithHTTPClient(&http.Client{Transport: d.contract}))
+	d.client, err = gen.NewClient(url, gen.WithHTTPClient(&http.Client{Transport: d.contract, Timeout: wait.Patience()}))
 	must(t, err)
 	return d
 }
@@ -93,7 +94,7 @@ func (d *daemon) exists(t *testing.T, id string) bool {
 // gone waits until a context is 404.
 func (d *daemon) gone(t *testing.T, id string) {
 	t.Helper()
-	eventually(t, "the context is gone", func() bool { return !d.exists(t, id) })
+	wait.Until(t, "the context is gone", func() bool { return !d.exists(t, id) })
 }
 
 func (d *daemon) contexts(t *testing.T, language string) []gen.CodeContext {

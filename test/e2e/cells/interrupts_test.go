@@ -153,6 +153,6 @@ func TestErrorThatCannotChange(t *testing.T) {
 class Fixed(Exception): code: int
 raise Fixed(7)`)
 	if out, end := events.text("stdout")+events.text("stderr"), events.end(); out != "" || end.Error.Ename != "Fixed" || len(end.Error.Traceback) == 0 {
-		t.Errorf("it prints %q, and ends with %s", out, end.data)
+		t.Errorf("the cell prints %q, and ends with %s", out, end.data)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	gen "sandbox.internal/clients/go/execd"
 	"sandbox.internal/execd/app"
 	"sandbox.internal/execd/config"
+	"sandbox.internal/test/wait"
 )
 
 // local runs execd in this process until the test ends.
@@ -90,8 +91,8 @@ func startJupyter(t *testing.T, address string) *jupyter {
 		_ = command.Process.Signal(syscall.SIGTERM)
 		_ = command.Wait() // killed, perhaps
 	})
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	eventually(t, "the Jupyter Server answers", func() bool {
+	client := wait.Client()
+	wait.Until(t, "the Jupyter Server answers", func() bool {
 		response, err := client.Get(server.url + "/api")
 		if err != nil {
 			return false

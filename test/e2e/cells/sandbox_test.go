@@ -19,6 +19,7 @@ import (
 	"sandbox.internal/server/app"
 	"sandbox.internal/server/config"
 	"sandbox.internal/test/program"
+	"sandbox.internal/test/wait"
 )
 
 const (
@@ -54,7 +55,7 @@ func enter(t *testing.T, runtime string, env map[string]string, entrypoint ...st
 	}
 	id := created.JSON202.ID
 	t.Cleanup(func() { remove(t, client, id) })
-	eventually(t, "the sandbox runs", func() bool {
+	wait.Until(t, "the sandbox runs", func() bool {
 		sandbox, err := client.GetSandboxWithResponse(t.Context(), id, nil)
 		must(t, err)
 		if sandbox.JSON200 == nil || sandbox.JSON200.Status.State == "Failed" {
@@ -81,7 +82,7 @@ func remove(t *testing.T, client *lifecycle.ClientWithResponses, id string) {
 	if deleted.StatusCode() != http.StatusNoContent {
 		t.Errorf("delete: %s: %s", deleted.Status(), deleted.Body)
 	}
-	eventually(t, "the sandbox is gone", func() bool {
+	wait.Until(t, "the sandbox is gone", func() bool {
 		sandbox, err := client.GetSandboxWithResponse(ctx, id, nil)
 		must(t, err)
 		return sandbox.JSON200 == nil || sandbox.JSON200.Status.State == "Terminated"
@@ -115,7 +116,7 @@ func startService(t *testing.T, runtime string) *lifecycle.ClientWithResponses {
 		must(t, <-done)
 	})
 	client, err := lifecycle.NewClientWithResponses("http://"+service.Addr(),
-		lifecycle.WithHTTPClient(&http.Client{Transport: transport, Timeout: patience}),
+		lifecycle.WithHTTPClient(&http.Client{Transport: transport, Timeout: wait.Patience()}),
 		lifecycle.WithRequestEditorFn(func(_ context.Context, request *http.Request) error {
 			request.Header.Set("SERVICE-API-KEY", key)
 			return nil
@@ -172,7 +173,7 @@ func TestKilledDaemon(t *testing.T) {
 	if _, err := io.Copy(io.Discard, s.reader); err == nil {
 		t.Error("the stream of a killed daemon ended in an orderly way")
 	}
-	eventually(t, "the daemon is back", func() bool {
+	wait.Until(t, "the daemon is back", func() bool {
 		response, err := d.client.Ping(t.Context(), nil)
 		if err != nil {
 			return false
@@ -183,7 +184,7 @@ func TestKilledDaemon(t *testing.T) {
 	if d.exists(t, id) {
 		t.Error("the new daemon lists a context without a kernel")
 	}
-	eventually(t, "no kernel is left", func() bool { return d.command(t, kernels) == "0" })
+	wait.Until(t, "no kernel is left", func() bool { return d.command(t, kernels) == "0" })
 	if left := d.command(t, folders); left != "0" {
 		t.Errorf("%s folders of kernels are left", left)
 	}

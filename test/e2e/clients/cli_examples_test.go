@@ -15,6 +15,7 @@ import (
 
 	"sandbox.internal/test/e2e/lives"
 	"sandbox.internal/test/e2e/lives/onlocal"
+	"sandbox.internal/test/wait"
 )
 
 // examples are those of the help, by the command. They run in this order, in one folder, against
@@ -142,7 +143,7 @@ func TestExamplesOfTheHelp(t *testing.T) {
 				typeExample(t, c, session, line, e.typed)
 			case goesOn:
 				session := c.begin(t, command)
-				lives.Eventually(t, line, func() bool {
+				wait.Until(t, line, func() bool {
 					if len(e.poke) > 0 {
 						c.must(t, e.poke...)
 					}

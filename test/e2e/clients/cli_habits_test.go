@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/wait"
 )
 
 // TestHabits types what people type who know docker, podman, kubectl or another sandbox service: it works, or the
@@ -68,5 +69,5 @@ func TestHabits(t *testing.T) {
 	if got := c.must(t, "get", "web", "-q"); strings.TrimSpace(got) != id {
 		t.Errorf("run -d printed %q, and the sandbox is %q", id, got)
 	}
-	lives.Eventually(t, "output of the main program", func() bool { return c.must(t, "logs", "web") == "serves\n" })
+	wait.Until(t, "output of the main program", func() bool { return c.must(t, "logs", "web") == "serves\n" })
 }

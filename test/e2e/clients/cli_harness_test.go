@@ -16,6 +16,7 @@ import (
 	"github.com/creack/pty"
 
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/wait"
 )
 
 // commandLine runs the command line tool as people do: the program, with a service in its environment.
@@ -148,7 +149,7 @@ func (s *session) await(t *testing.T, text string) {
 
 func (s *session) awaitThat(t *testing.T, what string, holds func(output string) bool) {
 	t.Helper()
-	lives.Eventually(t, "output: "+what, func() bool {
+	wait.Until(t, "output: "+what, func() bool {
 		if holds(s.text()) {
 			return true
 		}
@@ -183,7 +184,7 @@ func (s *session) end(t *testing.T, code int) {
 	t.Helper()
 	select {
 	case <-s.ended:
-	case <-time.After(lives.Patience):
+	case <-time.After(wait.Patience()):
 		t.Fatalf("the tool does not end:\n%s", s.text())
 	}
 	if got := s.ProcessState.ExitCode(); got != code {

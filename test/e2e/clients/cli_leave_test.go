@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/wait"
 )
 
 // prints is a program that prints its process id and then lines without an end.
@@ -79,7 +80,7 @@ func TestLeaving(t *testing.T) {
 				t.Fatal(err)
 			}
 			s.end(t, test.code)
-			lives.Eventually(t, "the program in the sandbox has ended", func() bool {
+			wait.Until(t, "the program in the sandbox has ended", func() bool {
 				return c.run(t, "", "exec", "box", "test", "!", "-e", "/proc/"+pid).code == 0
 			})
 			if s.text() != "" {

@@ -16,6 +16,7 @@ import (
 
 	"sandbox.internal/server/config"
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/wait"
 )
 
 func TestCommandLine(t *testing.T) {
@@ -124,7 +125,7 @@ func TestCommandLine(t *testing.T) {
 		s = c.begin(t, c.command(t, "exec", "frozen", "sh", "-c", waits))
 		s.await(t, "ready\n")
 		c.must(t, "pause", "frozen")
-		lives.Eventually(t, "the tool leaves", func() bool {
+		wait.Until(t, "the tool leaves", func() bool {
 			_ = s.Process.Signal(os.Interrupt) // it may have ended
 			select {
 			case <-s.ended:
@@ -290,7 +291,7 @@ func testCopies(t *testing.T, c *commandLine) {
 		t.Error("100 MiB came back changed")
 	}
 	if info, err := os.Stat(back); err != nil || info.Mode().Perm() != 0o750 {
-		t.Errorf("its mode is %v (%v)", info.Mode(), err)
+		t.Errorf("the mode of the copy is %v (%v)", info.Mode(), err)
 	}
 	c.must(t, "files", "rm", "box", "/tmp/large")
 

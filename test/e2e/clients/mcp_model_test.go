@@ -16,6 +16,7 @@ import (
 
 	"sandbox.internal/server/config"
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/wait"
 )
 
 // model is a scripted one. It knows what tools/list says, the words of its task, and what earlier
@@ -100,7 +101,7 @@ func TestModelKnowsToolsAlone(t *testing.T) {
 	}
 	// 9
 	m.does(task{"delete a sandbox", nil})
-	lives.Eventually(t, "the list has living sandboxes alone", func() bool { return !listed() })
+	wait.Until(t, "the list has living sandboxes alone", func() bool { return !listed() })
 	ended := m.does(task{"list sandboxes", map[string]any{"state": "Terminated"}})
 	if text := fmt.Sprint(ended["sandboxes"]); !strings.Contains(text, id) {
 		t.Errorf("the ended sandboxes: %s", text)
@@ -322,7 +323,7 @@ func get(t *testing.T, url string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: lives.Patience}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: wait.Patience()}
 	response, err := client.Do(request)
 	if err != nil {
 		t.Fatal(err)

@@ -20,6 +20,7 @@ import (
 	"sandbox.internal/server/config"
 	"sandbox.internal/server/mcphttp"
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/wait"
 )
 
 // agent is the official client of the protocol, with one key.
@@ -103,7 +104,7 @@ func post(t *testing.T, url, key, message string, headers ...string) lives.Answe
 	for i := 0; i < len(headers); i += 2 {
 		request.Header.Set(headers[i], headers[i+1])
 	}
-	response, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(request)
+	response, err := wait.Client().Do(request)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -280,7 +281,7 @@ func testTools(t *testing.T, a *agent, id, prints string) {
 			}
 		}
 	}
-	lives.Eventually(t, "read_logs shows what the sandbox's own program printed", func() bool {
+	wait.Until(t, "read_logs shows what the sandbox's own program printed", func() bool {
 		return strings.Contains(a.call("read_logs", map[string]any{"sandbox": prints}), "said by the program\n")
 	})
 	a.refused("not text", "read_file", with(map[string]any{"path": "/w/b.bin"}))
@@ -347,7 +348,7 @@ func testTools(t *testing.T, a *agent, id, prints string) {
 	if !strings.HasPrefix(started, "command: ") || url == nil {
 		t.Fatal(started, url)
 	}
-	response, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Get(url[1])
+	response, err := wait.Client().Get(url[1])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -369,7 +370,7 @@ func testTools(t *testing.T, a *agent, id, prints string) {
 	}()
 	select {
 	case <-a.notified:
-	case <-time.After(lives.Patience):
+	case <-time.After(wait.Patience()):
 		t.Fatal("no progress was reported")
 	}
 	a.mu.Lock()
@@ -414,7 +415,7 @@ func awaitProcess(t *testing.T, s *service, id, line string, want bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lives.Eventually(t, fmt.Sprintf("that %q runs in the sandbox is %v", line, want), func() bool {
+	wait.Until(t, fmt.Sprintf("that %q runs in the sandbox is %v", line, want), func() bool {
 		result, err := box.Commands.Run(t.Context(),
 			"for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline; echo; done", nil)
 		return err == nil && strings.Contains(result.Stdout, "\n"+line) == want
@@ -527,7 +528,7 @@ func (a *agent) create(image string) string {
 	}
 	until, err := time.Parse(time.RFC3339, match[2])
 	if err != nil || time.Until(until) > 11*time.Minute {
-		a.t.Errorf("it expires %s", match[2])
+		a.t.Errorf("the sandbox expires %s", match[2])
 	}
 	return match[1]
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/wait"
 )
 
 // TestOpenSandboxClient takes sandboxes through their lives with the JavaScript SDK of OpenSandbox as npm has it.
@@ -35,7 +36,7 @@ func TestOpenSandboxIsOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	request.Header.Set("OPEN-SANDBOX-API-KEY", lives.AdminKey)
-	response, err := http.DefaultClient.Do(request)
+	response, err := wait.Client().Do(request)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -64,7 +64,7 @@ func TestPythonClient(t *testing.T) {
 			script := filepath.Join(folder, "examples", name)
 			out := lives.Tool(t, t.TempDir(), environment, python, script, example.image)
 			if !strings.Contains(out, example.prints) {
-				t.Errorf("it prints %q and not %q", out, example.prints)
+				t.Errorf("the example prints %q and not %q", out, example.prints)
 			}
 		})
 	}

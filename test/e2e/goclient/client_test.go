@@ -13,6 +13,7 @@ import (
 
 	sandbox "sandbox.internal/clients/go"
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/wait"
 )
 
 // TestClient uses a real service with real sandboxes.
@@ -158,7 +159,7 @@ func testCancel(t *testing.T, box *sandbox.Sandbox) {
 	check(t, err)
 	ended, err := command.Wait(limited(t), nil)
 	if err != nil || ended.Err() == nil {
-		t.Errorf("it ended with %+v, %v", ended, err)
+		t.Errorf("the command ended with %+v, %v", ended, err)
 	}
 }
 
@@ -396,7 +397,7 @@ func testEndpoints(t *testing.T, box *sandbox.Sandbox) {
 	}
 	direct, err := box.Endpoint(ctx, 8000)
 	check(t, err)
-	lives.Eventually(t, "both URLs show the page", func() bool {
+	wait.Until(t, "both URLs show the page", func() bool {
 		return page(t, signed.URL, nil) == "a page" && page(t, direct.URL, direct.Headers) == "a page"
 	})
 	if !strings.HasSuffix(box.ProxyURL(8000), box.ID()+"/proxy/8000") {

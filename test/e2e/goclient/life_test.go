@@ -41,7 +41,7 @@ func testLife(t *testing.T, client *sandbox.Client, box *sandbox.Sandbox) {
 	until, err := box.Renew(ctx, time.Hour)
 	check(t, err)
 	if left := time.Until(until); left < 59*time.Minute || left > 61*time.Minute {
-		t.Errorf("it ends in %v", left)
+		t.Errorf("the sandbox ends in %v", left)
 	}
 	metadata, err := box.UpdateMetadata(ctx,
 		map[string]*string{"team": new("red"), "name": nil})

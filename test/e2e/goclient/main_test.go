@@ -4,21 +4,18 @@ import (
 	"context"
 	"os"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
 	sandbox "sandbox.internal/clients/go"
 	"sandbox.internal/test/e2e/lives"
 	"sandbox.internal/test/e2e/lives/onlocal"
+	"sandbox.internal/test/wait"
 )
 
 const (
 	busybox = onlocal.BusyboxImage
 	python  = onlocal.PythonImage
-
-	// patience bounds every wait for something that is expected to happen.
-	patience = 2 * time.Minute
 )
 
 func TestMain(m *testing.M) {
@@ -66,7 +63,7 @@ func create(t *testing.T, client *sandbox.Client, image string) *sandbox.Sandbox
 // limited is the test's context with an end.
 func limited(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 	t.Cleanup(cancel)
 	return ctx
 }

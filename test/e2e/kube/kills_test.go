@@ -22,6 +22,7 @@ import (
 	"sandbox.internal/test/cluster"
 	"sandbox.internal/test/e2e/lives"
 	"sandbox.internal/test/random"
+	"sandbox.internal/test/wait"
 )
 
 const (
@@ -123,14 +124,14 @@ func (p *player) kill(turn int) {
 		if kubernetes.Folder == "" {
 			return nil
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), wait.Patience())
 		defer cancel()
 		if err := kubernetes.Kill(ctx, name); err != nil {
 			p.t.Fatal(err)
 		}
 		p.kills[string(name)]++
 		return func() {
-			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			ctx, cancel := context.WithTimeout(context.Background(), wait.Patience())
 			defer cancel()
 			if err := kubernetes.Restore(ctx, name); err != nil {
 				p.t.Fatal(err)
@@ -272,7 +273,7 @@ func (p *player) check() {
 func (p *player) endedByItself(name, reason, message string) {
 	p.t.Helper()
 	var pods corev1.PodList
-	err := admin.List(context.Background(), &pods, client.InNamespace(p.Instance),
+	err := admin.List(wait.Context(p.t), &pods, client.InNamespace(p.Instance),
 		client.MatchingLabels{v1alpha1.LabelBatch: name})
 	for _, pod := range pods.Items {
 		status, _ := json.Marshal(pod.Status)

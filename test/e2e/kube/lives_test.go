@@ -2,7 +2,6 @@ package kube_test
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -21,6 +20,7 @@ import (
 
 	"sandbox.internal/runtime/kube/v1alpha1"
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/wait"
 )
 
 // TestSandboxes runs at the same time what can be done at the same time: most of it waits for a
@@ -53,12 +53,12 @@ func onKubernetes() lives.Backend {
 		Leftovers: leftovers,
 		Clear: func(t *testing.T, instance string) {
 			for _, list := range []client.Object{&v1alpha1.BatchSandbox{}, &corev1.Pod{}} {
-				if err := admin.DeleteAllOf(context.Background(), list,
+				if err := admin.DeleteAllOf(wait.Context(t), list,
 					client.InNamespace(instance)); err != nil {
 					t.Error(err)
 				}
 			}
-			if err := admin.DeleteAllOf(context.Background(), &corev1.Secret{},
+			if err := admin.DeleteAllOf(wait.Context(t), &corev1.Secret{},
 				client.InNamespace(instance),
 				client.HasLabels{"sandbox.internal/secret-of"}); err != nil {
 				t.Error(err)
@@ -67,7 +67,7 @@ func onKubernetes() lives.Backend {
 		Log: kubeletLog,
 		Destroy: func(t *testing.T, instance, id string) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: instance, Name: id + "-0"}}
-			if err := admin.Delete(context.Background(), pod,
+			if err := admin.Delete(wait.Context(t), pod,
 				client.GracePeriodSeconds(0)); err != nil {
 				t.Fatal(err)
 			}
@@ -80,7 +80,7 @@ func onKubernetes() lives.Backend {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() {
-				if err := admin.Delete(context.Background(), class); err != nil {
+				if err := admin.Delete(wait.Context(t), class); err != nil {
 					t.Error(err)
 				}
 			})
@@ -199,7 +199,7 @@ func settings(t *testing.T, instance string, p lives.Plan) string {
 	kubeconfig := accounts(t, instance).Server
 	return fmt.Sprintf(
 		"[runtime]\ntype = \"kubernetes\"\nexecd_image = %q\n[kubernetes]\nkubeconfig_path = %q\nnamespace = %q\nprovision_timeout = %d\n",
-		execdImage, kubeconfig, instance, cmp.Or(p.Provision, patience)/time.Second)
+		execdImage, kubeconfig, instance, cmp.Or(p.Provision, wait.Patience())/time.Second)
 }
 
 // leftovers are pods in which something may run, Secrets without a BatchSandbox, and BatchSandboxes
@@ -216,7 +216,7 @@ func leftovers(t *testing.T, instance, id string) []string {
 	var secrets corev1.SecretList
 	var batches v1alpha1.BatchSandboxList
 	for _, list := range []client.ObjectList{&pods, &secrets, &batches} {
-		if err := admin.List(context.Background(), list, client.InNamespace(instance)); err != nil {
+		if err := admin.List(wait.Context(t), list, client.InNamespace(instance)); err != nil {
 			t.Error(err)
 			return nil
 		}
@@ -282,7 +282,7 @@ func claim(t *testing.T, s *lives.Service) string {
 			s.DeleteAll(t)
 			// A claim stays for as long as there are pods that name it, ended ones too; and a
 			// volume as long as its claim.
-			if err := admin.Delete(context.Background(), object); err != nil {
+			if err := admin.Delete(wait.Context(t), object); err != nil {
 				t.Error(err)
 			}
 		})

@@ -23,6 +23,7 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 	"sandbox.internal/test/cluster"
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/wait"
 )
 
 const (
@@ -36,10 +37,6 @@ const (
 	// labelTest is on everything that these tests make outside of a namespace, and on their
 	// namespaces.
 	labelTest = "sandbox.internal/test"
-
-	// patience bounds every wait for something that is expected to happen. A node starts few pods
-	// at a time on a busy machine.
-	patience = 5 * time.Minute
 )
 
 var (
@@ -87,7 +84,7 @@ func run(m *testing.M) (code int, err error) {
 	}
 	disconnect()
 	if code == 0 && err == nil {
-		if left := cluster.Goroutines(patience); left != "" {
+		if left := cluster.Goroutines(); left != "" {
 			err = fmt.Errorf("goroutines are left:\n%s", left)
 		}
 	}
@@ -139,7 +136,7 @@ func access(c *cluster.Cluster) (*rest.Config, error) {
 
 // nothingLeft finds what the tests have left in the cluster.
 func nothingLeft() error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Patience())
 	defer cancel()
 	ours := client.HasLabels{labelTest}
 	var left []string

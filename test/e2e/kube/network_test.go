@@ -16,6 +16,7 @@ import (
 	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/runtime/kube/v1alpha1"
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/wait"
 )
 
 // testNetworkPolicy: through the sidecar in the pod a sandbox reaches what its policy allows and
@@ -38,7 +39,7 @@ func testNetworkPolicy(t *testing.T) {
 	}
 	want := func(allowed, denied string) {
 		t.Helper()
-		lives.Eventually(t, "the sandbox reaches "+allowed, func() bool { return reaches(allowed) })
+		wait.Until(t, "the sandbox reaches "+allowed, func() bool { return reaches(allowed) })
 		if reaches(denied) {
 			t.Errorf("the sandbox reaches %s, which its policy denies", denied)
 		}
@@ -118,7 +119,7 @@ func killSidecar(t *testing.T, namespace, name string, restarts int32) {
 	if killed == 0 {
 		t.Fatalf("no process of container %s", container)
 	}
-	lives.Eventually(t, "the sidecar is started again", func() bool {
+	wait.Until(t, "the sidecar is started again", func() bool {
 		status := sidecar()
 		return status.RestartCount >= restarts && status.Started != nil && *status.Started
 	})

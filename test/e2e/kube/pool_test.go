@@ -21,6 +21,7 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 	"sandbox.internal/test/e2e/lives"
 	"sandbox.internal/test/program"
+	"sandbox.internal/test/wait"
 )
 
 // TestPool has sandboxes served from a Pool over HTTP, in a namespace of the Pod Security level baseline.
@@ -61,7 +62,7 @@ func TestPool(t *testing.T) {
 		r := fromPool("warm", "")
 		r.Entrypoint = []string{"/no/such/program"}
 		if got := s.Await(t, createPooled(t, s, r), "Failed").Status; !strings.Contains(got.Message, "127") {
-			t.Errorf("it is %+v", got)
+			t.Errorf("the sandbox is %+v", got)
 		}
 	})
 	kubectl(t, s.Instance, "", "delete", "pool", "warm")
@@ -139,13 +140,13 @@ func TestPoolPolicy(t *testing.T) {
 	target := addressOf(t, s, s.Running(t, request("python3", "-m", "http.server", "8000")))
 	reaching := "curl --silent --noproxy '*' --output /dev/null --connect-timeout 10 --max-time 20 http://" + target + ":8000/"
 	free := s.Running(t, request("sleep", "infinity"))
-	lives.Eventually(t, "a sandbox without a policy reaches the other one", func() bool { return s.Enter(t, free).Run(t, reaching).Code == 0 })
+	wait.Until(t, "a sandbox without a policy reaches the other one", func() bool { return s.Enter(t, free).Run(t, reaching).Code == 0 })
 	deny := lifecycle.NetworkActionDeny
 	r := request("sh", "-c", reaching+"; echo $? > /tmp/first; exec sleep infinity")
 	r.NetworkPolicy = &lifecycle.NetworkPolicy{DefaultAction: &deny}
 	id := s.Running(t, r)
 	inside := s.Enter(t, id)
-	lives.Eventually(t, "its program has tried", func() bool { return inside.Run(t, "cat /tmp/first").Stdout != "" })
+	wait.Until(t, "its program has tried", func() bool { return inside.Run(t, "cat /tmp/first").Stdout != "" })
 	if first := inside.Run(t, "cat /tmp/first").Stdout; first == "0\n" {
 		t.Error("the first thing that its program does passes the policy")
 	}
@@ -153,7 +154,7 @@ func TestPoolPolicy(t *testing.T) {
 		t.Errorf("the policy is %+v", policy)
 	}
 	s.Policy(t, "PUT", id, fmt.Sprintf(`{"defaultAction":"deny","egress":[{"action":"allow","target":%q}]}`, target))
-	lives.Eventually(t, "it reaches what is allowed now", func() bool { return inside.Run(t, reaching).Code == 0 })
+	wait.Until(t, "it reaches what is allowed now", func() bool { return inside.Run(t, reaching).Code == 0 })
 	mine, other := s.Endpoint(t, id, 18080), s.Endpoint(t, free, 18080)
 	if len(mine.Headers) == 0 || fmt.Sprint(mine.Headers) == fmt.Sprint(other.Headers) {
 		t.Errorf("the sidecars have the same token: %v", mine.Headers)
@@ -228,25 +229,25 @@ func testPooled(t *testing.T, s *lives.Service) {
 	}
 	t.Logf("Running %v after the request", took)
 	inside := s.Enter(t, created.ID)
-	lives.Eventually(t, "the entrypoint has its variables", func() bool {
+	wait.Until(t, "the entrypoint has its variables", func() bool {
 		return inside.Run(t, "cat /tmp/greeting").Stdout == "from the request of the Pool\n"
 	})
 	inside.Want(t, "echo $GREETING $KEPT; env | grep -c EXECD || true", "from the request of the Pool\n0\n")
 	pod := podOf(t, s, created.ID)
 	if !slices.Contains(warm, pod) {
-		t.Errorf("it has %s, and %v were waiting", pod, warm)
+		t.Errorf("the sandbox has %s, and %v were waiting", pod, warm)
 	}
 	if log := s.Send(t, "GET", "/v1/sandboxes/"+created.ID+"/logs", ""); log.Status != 200 || string(log.Body) != "started\n" {
-		t.Errorf("its log is %s", log)
+		t.Errorf("the log of the sandbox is %s", log)
 	}
 	s.Pause(t, created.ID)
 	s.Resume(t, created.ID)
 	inside.Want(t, "echo again", "again\n")
 	s.Delete(t, created.ID)
 	s.Await(t, created.ID, "Terminated")
-	eventually(t, "its pod is no other's", func(context.Context) error {
+	eventually(t, "its pod is no other's", func(ctx context.Context) error {
 		var found corev1.Pod
-		err := admin.Get(context.Background(), client.ObjectKey{Namespace: s.Instance, Name: pod}, &found)
+		err := admin.Get(ctx, client.ObjectKey{Namespace: s.Instance, Name: pod}, &found)
 		if err == nil && found.Status.Phase != corev1.PodFailed && found.Status.Phase != corev1.PodSucceeded {
 			err = fmt.Errorf("pod %s is %s", pod, found.Status.Phase)
 		}
@@ -324,7 +325,7 @@ func TestClaimsSurviveKills(t *testing.T) {
 		}
 		pods[pod] = id
 		inside := s.Enter(t, id)
-		lives.Eventually(t, "its entrypoint has run", func() bool { return inside.Run(t, "cat /tmp/greeting").Stdout != "" })
+		wait.Until(t, "its entrypoint has run", func() bool { return inside.Run(t, "cat /tmp/greeting").Stdout != "" })
 		inside.Want(t, "cat /tmp/greeting", fmt.Sprintf("%d\n", i))
 	}
 	var secrets corev1.SecretList
@@ -364,7 +365,7 @@ func newKilledController(t *testing.T, s *lives.Service) *killedController {
 		program: filepath.Join(folder, "sandbox-controller"), log: filepath.Join(folder, "log"),
 		args: []string{"--kubeconfig", accounts(t, s.Instance).Controller, "--namespace", s.Instance,
 			"--metrics-bind-address", "0", "--health-probe-bind-address", "0"}}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 	defer cancel()
 	if err := program.BuildWithFailpoints(ctx, folder, c.armed, "sandbox.internal/server/cmd/sandbox-controller"); err != nil {
 		t.Fatal(err)
@@ -403,7 +404,7 @@ func (c *killedController) await() {
 	go func() { ended <- c.command.Wait() }()
 	select {
 	case <-ended:
-	case <-time.After(patience):
+	case <-time.After(wait.Patience()):
 		_ = c.command.Process.Kill()
 		<-ended
 		c.t.Fatal("the controller did not come to the failpoint")

@@ -20,6 +20,7 @@ import (
 
 	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/wait"
 )
 
 // TestReplicas sends requests of every kind round robin to two replicas of the service, two processes
@@ -107,7 +108,7 @@ func (r *replicas) RoundTrip(request *http.Request) (*http.Response, error) {
 // send makes a request at the next replica. Headers are pairs of name and value.
 func (r *replicas) send(t *testing.T, method, path, body string, headers ...string) lives.Answer {
 	t.Helper()
-	c := lives.Client{URL: "http://replicas", HTTP: &http.Client{Transport: r, Timeout: lives.Patience}}
+	c := lives.Client{URL: "http://replicas", HTTP: &http.Client{Transport: r, Timeout: wait.Patience()}}
 	got, err := c.Try(method, path, body, headers...)
 	if err != nil {
 		t.Fatalf("%s %s: %v", method, path, err)
@@ -344,7 +345,7 @@ func (r *replicas) agents(t *testing.T, id string) {
 	for n := range 8 {
 		agent := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 		session, err := agent.Connect(t.Context(), &mcp.StreamableClientTransport{
-			Endpoint: "http://replicas/mcp", DisableStandaloneSSE: true, HTTPClient: &http.Client{Transport: r, Timeout: lives.Patience},
+			Endpoint: "http://replicas/mcp", DisableStandaloneSSE: true, HTTPClient: &http.Client{Transport: r, Timeout: wait.Patience()},
 		}, nil)
 		if err != nil {
 			t.Fatal(err)

@@ -20,6 +20,7 @@ import (
 	"sandbox.internal/runtime/kube/manager"
 	"sandbox.internal/runtime/kube/v1alpha1"
 	"sandbox.internal/test/cluster"
+	"sandbox.internal/test/wait"
 )
 
 // mostWrites is how often the controller may write a batch to give it pods that wait: the
@@ -29,7 +30,7 @@ const mostWrites = 6
 // TestBatchCostsTheSameWhateverItsSize gives batches of different sizes pods that wait in a Pool,
 // and counts what the controller writes to the API server. The nodes of the cluster are played.
 func TestBatchCostsTheSameWhateverItsSize(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*wait.Patience())
 	defer cancel()
 	fake, err := cluster.Start(ctx, cluster.Options{Mode: cluster.Fake, Nodes: 20})
 	if err != nil {

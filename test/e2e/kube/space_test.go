@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -18,6 +17,7 @@ import (
 	"sandbox.internal/runtime/kube/manager"
 	"sandbox.internal/runtime/kube/v1alpha1"
 	"sandbox.internal/test/cluster"
+	"sandbox.internal/test/wait"
 )
 
 // control runs the controller of a namespace until the end of the test, as the chart installs it:
@@ -52,7 +52,7 @@ func accounts(t *testing.T, namespace string) cluster.Accounts {
 func emptied(t *testing.T, namespace string) {
 	t.Helper()
 	for _, kind := range []client.Object{&v1alpha1.BatchSandbox{}, &v1alpha1.Pool{}} {
-		if err := admin.DeleteAllOf(context.Background(), kind,
+		if err := admin.DeleteAllOf(wait.Context(t), kind,
 			client.InNamespace(namespace)); client.IgnoreNotFound(err) != nil {
 			t.Error(err)
 		}
@@ -98,7 +98,7 @@ func space(t *testing.T, name string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := client.IgnoreNotFound(admin.Delete(context.Background(), namespace)); err != nil {
+		if err := client.IgnoreNotFound(admin.Delete(wait.Context(t), namespace)); err != nil {
 			t.Error(err)
 		}
 		vanished(t, name)
@@ -121,22 +121,11 @@ func vanished(t *testing.T, name string) {
 	})
 }
 
-// eventually waits for what is nil in the end.
+// eventually waits until check returns no error.
 func eventually(t *testing.T, what string, check func(context.Context) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	for {
-		err := check(ctx)
-		if err == nil {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("after %v it does not hold that %s: %v", patience, what, err)
-		case <-time.After(50 * time.Millisecond): // between two looks
-		}
-	}
+	ctx := wait.Context(t)
+	wait.Succeeds(t, what, func() error { return check(ctx) })
 }
 
 // names returns what is in a list, as kind and name.
@@ -165,7 +154,7 @@ func kubectl(t *testing.T, namespace, stdin string, args ...string) string {
 func podsOf(t *testing.T, namespace, pool string) []string {
 	t.Helper()
 	var pods corev1.PodList
-	if err := admin.List(context.Background(), &pods, client.InNamespace(namespace),
+	if err := admin.List(wait.Context(t), &pods, client.InNamespace(namespace),
 		client.MatchingLabels{v1alpha1.LabelPool: pool}); err != nil {
 		t.Fatal(err)
 	}

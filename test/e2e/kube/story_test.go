@@ -11,6 +11,7 @@ import (
 
 	"sandbox.internal/runtime/kube/v1alpha1"
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/wait"
 )
 
 // testLifecycle follows a sandbox from its creation over HTTP to its end, through the API and
@@ -50,7 +51,7 @@ func testLifecycle(t *testing.T) {
 			t.Errorf("a paused sandbox counts from %q to %q", before, again)
 		}
 		s.Resume(t, id)
-		lives.Eventually(t, "it counts on from where it was", func() bool {
+		wait.Until(t, "it counts on from where it was", func() bool {
 			var paused, now int
 			fmt.Sscan(before, &paused)
 			fmt.Sscan(count(), &now)
@@ -82,15 +83,15 @@ func testRenewal(t *testing.T) {
 	}
 	wantColumns(t, kubectl(t, s.Instance, "", "get", "bsbx"), map[string]string{"EXPIRE": later.UTC().Format(time.RFC3339)})
 	s.Await(t, id, "Running")
-	ended := s.AwaitWithin(t, id, "Terminated", time.Until(later)+lives.Patience)
+	ended := s.AwaitWithin(t, id, "Terminated", time.Until(later)+wait.Patience())
 	if ended.Status.Reason != "EXPIRED" {
-		t.Errorf("it ended with %s (%s)", ended.Status.Reason, ended.Status.Message)
+		t.Errorf("the sandbox ended with %s (%s)", ended.Status.Reason, ended.Status.Message)
 	}
 	batch := batchOf(t, s, id)
 	wantHistory(t, batch, "Pending Running Stopping Terminated")
 	for _, change := range batch.Status.History {
 		if change.Phase == v1alpha1.PhaseStopping && change.Time.Time.Before(later) {
-			t.Errorf("it was stopped at %v, before its renewed expiry at %v", change.Time, later)
+			t.Errorf("the sandbox was stopped at %v, before its renewed expiry at %v", change.Time, later)
 		}
 	}
 	s.Gone(t, id)
@@ -112,7 +113,7 @@ func wantHistory(t *testing.T, batch v1alpha1.BatchSandbox, want string) {
 		phases = append(phases, string(change.Phase))
 	}
 	if strings.Join(phases, " ") != want {
-		t.Errorf("its history is %v, want %s", phases, want)
+		t.Errorf("the history of the batch is %v, want %s", phases, want)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"sandbox.internal/clients/go/execd"
 	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/openapi/conform"
+	"sandbox.internal/test/wait"
 	"sandbox.internal/wire/sse"
 )
 
@@ -61,7 +62,7 @@ func EnterAt(t *testing.T, endpoint lifecycle.Endpoint) *Box {
 	base := &http.Transport{}
 	t.Cleanup(base.CloseIdleConnections)
 	b := &Box{conform: conform.New(document, behind{base, endpoint}, t)}
-	b.HTTP = &http.Client{Transport: b.conform, Timeout: Patience}
+	b.HTTP = &http.Client{Transport: b.conform, Timeout: wait.Patience()}
 	// The contract has its paths from the root; what is before them comes with the transport.
 	b.Client, err = execd.NewClientWithResponses("http://sandbox", execd.WithHTTPClient(b.HTTP))
 	if err != nil {

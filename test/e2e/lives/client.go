@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"sandbox.internal/clients/go/lifecycle"
+	"sandbox.internal/test/wait"
 )
 
 // Client sends requests to a service with one key.
@@ -165,39 +166,27 @@ func (c *Client) Get(t *testing.T, id string) lifecycle.Sandbox {
 // Await polls until the sandbox has the state.
 func (c *Client) Await(t *testing.T, id, state string) lifecycle.Sandbox {
 	t.Helper()
-	return c.AwaitWithin(t, id, state, Patience)
-}
-
-// firstPause and longestPause are between two polls. A poll costs the service a request, which the race
-// detector makes an expensive one, and many tests wait at once.
-const (
-	firstPause   = 10 * time.Millisecond
-	longestPause = 150 * time.Millisecond
-)
-
-// wait waits between two polls, the next time half as long again.
-func wait(pause *time.Duration) {
-	time.Sleep(*pause)
-	*pause = min(*pause*3/2, longestPause)
+	return c.AwaitWithin(t, id, state, wait.Patience())
 }
 
 // AwaitWithin is [Client.Await] with a limit of its own.
 func (c *Client) AwaitWithin(t *testing.T, id, state string,
 	limit time.Duration) lifecycle.Sandbox {
 	t.Helper()
-	for deadline, pause := time.Now().Add(limit), firstPause; ; wait(&pause) {
-		sandbox := c.Get(t, id)
-		switch got := sandbox.Status; {
-		case got.State == state:
-			return sandbox
-		case Final(got.State):
-			t.Fatalf("sandbox %s is %s (%s: %s), want %s", id, got.State, got.Reason, got.Message,
-				state)
-		case time.Now().After(deadline):
-			t.Fatalf("sandbox %s is still %s (%s: %s) after %v, want %s", id, got.State, got.Reason,
-				got.Message, limit, state)
-		}
+	var sandbox lifecycle.Sandbox
+	holds := wait.Within(limit, func() bool {
+		sandbox = c.Get(t, id)
+		return sandbox.Status.State == state || Final(sandbox.Status.State)
+	})
+	switch got := sandbox.Status; {
+	case !holds:
+		t.Fatalf("sandbox %s is still %s (%s: %s) after %v, want %s", id, got.State, got.Reason,
+			got.Message, limit, state)
+	case got.State != state:
+		t.Fatalf("sandbox %s is %s (%s: %s), want %s", id, got.State, got.Reason, got.Message,
+			state)
 	}
+	return sandbox
 }
 
 // Final reports whether a sandbox in that state has ended.
@@ -279,7 +268,7 @@ func Decode[T any](a Answer) (T, error) {
 func (c *Client) Settled(t *testing.T, id string) lifecycle.SandboxStatus {
 	t.Helper()
 	var status lifecycle.SandboxStatus
-	Eventually(t, id+" has settled", func() bool {
+	wait.Until(t, id+" has settled", func() bool {
 		status = c.Get(t, id).Status
 		return status.State == "Running" || status.State == "Paused" || Final(status.State)
 	})
@@ -314,19 +303,9 @@ func Fetch(t *testing.T, url string, headers ...string) Answer {
 	t.Helper()
 	base := &http.Transport{DisableKeepAlives: true}
 	got, err := (&Client{HTTP: &http.Client{Transport: base,
-		Timeout: Patience}}).Try(http.MethodGet, url, "", headers...)
+		Timeout: wait.Patience()}}).Try(http.MethodGet, url, "", headers...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return got
-}
-
-// Eventually polls until holds returns true.
-func Eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for deadline, pause := time.Now().Add(Patience), firstPause; !holds(); wait(&pause) {
-		if time.Now().After(deadline) {
-			t.Fatalf("after %v it does not hold that %s", Patience, what)
-		}
-	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"sandbox.internal/clients/go/lifecycle"
+	"sandbox.internal/test/wait"
 	"sandbox.internal/wire/sse"
 )
 
@@ -139,7 +140,7 @@ func Egress(t *testing.T, s *Service, id string, o Outside, sidecars Sidecars) {
 		})
 	t.Run("decisions", func(t *testing.T) {
 		ReachesNot(t, inside, "denied.test")
-		Eventually(t, "the refusal is among the decisions", func() bool {
+		wait.Until(t, "the refusal is among the decisions", func() bool {
 			return strings.Contains(s.Send(t, http.MethodGet, path+"/network-decisions", "").Body,
 				`"target":"denied.test"`)
 		})
@@ -196,7 +197,7 @@ func Egress(t *testing.T, s *Service, id string, o Outside, sidecars Sidecars) {
 		const news = "the egress daemon died and was started again"
 		events := s.StreamEvents(t, path+"/events")
 		sidecars.KillDaemon(t, id)
-		Eventually(t, "the status says so",
+		wait.Until(t, "the status says so",
 			func() bool { return strings.Contains(s.Get(t, id).Status.Message, news) })
 		events.Until(func(e StreamEvent) bool {
 			return strings.Contains(

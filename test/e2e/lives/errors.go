@@ -20,6 +20,7 @@ import (
 	"sandbox.internal/openapi/conform"
 	"sandbox.internal/openapi/serve/servetest"
 	"sandbox.internal/server/config"
+	"sandbox.internal/test/wait"
 )
 
 // networkOperations are the operations that need a sidecar.
@@ -335,7 +336,7 @@ func RefuseUnknownParameters(t *testing.T, s *Service, operations []Operation) {
 func AskTooOften(t *testing.T, s *Service, operations []Operation) {
 	slow := s.As(t, SlowKey)
 	for _, o := range operations {
-		Eventually(t, o.Name+" is asked too often", func() bool {
+		wait.Until(t, o.Name+" is asked too often", func() bool {
 			got := slow.Send(t, o.Method, o.Path, o.Body)
 			if got.Status == http.StatusTooManyRequests {
 				WantProblem(t, got, http.StatusTooManyRequests, "RATE_LIMITED",
@@ -402,7 +403,7 @@ func testConflicts(t *testing.T, s *Service, running, paused, ended string) {
 func testLostLog(t *testing.T, s *Service) {
 	id := s.Running(t, s.Idle())
 	s.backend.Destroy(t, s.Instance, id)
-	Eventually(t, "the sandbox is Failed",
+	wait.Until(t, "the sandbox is Failed",
 		func() bool { return s.Get(t, id).Status.State == "Failed" })
 	WantProblem(t, s.Send(t, http.MethodGet, "/v1/sandboxes/"+id+"/logs", ""), 409, "CONFLICT",
 		"lost", "Failed")

@@ -207,8 +207,7 @@ func EventsSurviveKills(t *testing.T, b Backend, follows func(last, next int64) 
 			})
 		}
 		events.Until(func(e StreamEvent) bool { note(e); return true }) // events have begun
-		// the moment of the crash, not a wait for something
-		time.Sleep(after)
+		time.Sleep(after)                                               // the moment of the crash, not a wait for something
 		s.Kill()
 		creates.Wait()
 		for _, e := range events.Rest() {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"sandbox.internal/clients/go/lifecycle"
+	"sandbox.internal/test/wait"
 )
 
 func testFailures(t *testing.T, b Backend) {
@@ -122,7 +123,7 @@ wait`)
 		t.Errorf("40 processes of 3 MB survived in 64 MiB: %+v", got)
 	}
 	// Those that survived may live on when their shell was ended, and take what a command needs.
-	Eventually(t, "a command finds the same daemon", func() bool {
+	wait.Until(t, "a command finds the same daemon", func() bool {
 		after := inside.Run(t, started)
 		return after.Code == 0 && after.Stdout == before.Stdout
 	})
@@ -150,7 +151,7 @@ func testFailedRecordIsForgotten(t *testing.T, b Backend) {
 	s := Start(t, b, Plan{Env: map[string]string{"PENDING_FAILURE_TTL": "1"}})
 	t.Run("row lifecycle/environment/PENDING_FAILURE_TTL", func(t *testing.T) {
 		id := s.Create(t, Request("127.0.0.1:1/no/such:image", "sleep", "1000"))
-		Eventually(t, "the record of a sandbox that failed while Pending is removed", func() bool {
+		wait.Until(t, "the record of a sandbox that failed while Pending is removed", func() bool {
 			return s.Send(t, http.MethodGet, "/v1/sandboxes/"+id, "").Status == http.StatusNotFound
 		})
 	})

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"sandbox.internal/test/wait"
 )
 
 // LogReader reads a log that is followed, in a goroutine of its own.
@@ -50,7 +52,7 @@ func (c *Client) FollowLog(t *testing.T, path string) *LogReader {
 // Until returns when the text has that part.
 func (r *LogReader) Until(part string) {
 	r.t.Helper()
-	timeout := time.After(Patience)
+	timeout := time.After(wait.Patience())
 	for !strings.Contains(r.seen.String(), part) {
 		select {
 		case piece, open := <-r.more:
@@ -59,7 +61,7 @@ func (r *LogReader) Until(part string) {
 			}
 			r.seen.Write(piece)
 		case <-timeout:
-			r.t.Fatalf("the log is %q after %v, want %q", r.seen.String(), Patience, part)
+			r.t.Fatalf("the log is %q after %v, want %q", r.seen.String(), wait.Patience(), part)
 		}
 	}
 }
@@ -67,7 +69,7 @@ func (r *LogReader) Until(part string) {
 // Rest returns the whole text once the connection has ended.
 func (r *LogReader) Rest() string {
 	r.t.Helper()
-	timeout := time.After(Patience)
+	timeout := time.After(wait.Patience())
 	for {
 		select {
 		case piece, open := <-r.more:
@@ -76,7 +78,7 @@ func (r *LogReader) Rest() string {
 			}
 			r.seen.Write(piece)
 		case <-timeout:
-			r.t.Fatalf("the log did not end within %v: %q", Patience, r.seen.String())
+			r.t.Fatalf("the log did not end within %v: %q", wait.Patience(), r.seen.String())
 		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"sandbox.internal/clients/go/lifecycle"
+	"sandbox.internal/test/wait"
 )
 
 const ingressDomain = "ingress.example.com"
@@ -137,7 +138,7 @@ func runIngress(t *testing.T, mode, service, signingKey string) *ingressProgram 
 			if err != nil {
 				t.Errorf("ingress %s: %v", mode, err)
 			}
-		case <-time.After(Patience):
+		case <-time.After(wait.Patience()):
 			_ = command.Process.Kill()
 			t.Errorf("ingress %s does not end: %v", mode, <-ended)
 		}
@@ -151,7 +152,7 @@ func runIngress(t *testing.T, mode, service, signingKey string) *ingressProgram 
 	case err := <-ended:
 		ended <- err
 		t.Fatalf("ingress %s ended: %v\n%s", mode, err, g.log.Tail(20))
-	case <-time.After(Patience):
+	case <-time.After(wait.Patience()):
 		t.Fatalf("ingress %s does not listen", mode)
 	}
 	return g
@@ -181,7 +182,7 @@ func (g *ingressProgram) port(t *testing.T, id string, port int,
 		return dialer.DialContext(ctx, network, g.address)
 	}}
 	t.Cleanup(base.CloseIdleConnections)
-	p.HTTP = &http.Client{Transport: base, Timeout: Patience,
+	p.HTTP = &http.Client{Transport: base, Timeout: wait.Patience(),
 		CheckRedirect: func(*http.Request, []*http.Request) error {
 			return http.ErrUseLastResponse
 		}}
@@ -218,7 +219,7 @@ func Ingress(t *testing.T, b Backend) {
 		return g.port(t, id, 8000, token).Send(t, http.MethodGet, "/echo/x", nil).Status
 	}
 	each("the route comes", func(t *testing.T, g *ingressProgram) {
-		Eventually(t, "the sandbox is known",
+		wait.Until(t, "the sandbox is known",
 			func() bool { return status(t, g, id) == http.StatusOK })
 	})
 	each("row lifecycle/networking/rule 5: a request as it was written",
@@ -329,14 +330,14 @@ func Ingress(t *testing.T, b Backend) {
 	s.Pause(t, id)
 	each("a paused sandbox", func(t *testing.T, g *ingressProgram) {
 		p := g.port(t, id, 8000, token)
-		Eventually(t, "the ingress has received the pause", func() bool {
+		wait.Until(t, "the ingress has received the pause", func() bool {
 			// A request that arrives before waits for the sandbox to be resumed.
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			answer, err := p.try(ctx, t, http.MethodGet, "/", nil)
 			return err == nil && answer.StatusCode == http.StatusServiceUnavailable
 		})
-		Eventually(t, "the sandbox is Paused", func() bool {
+		wait.Until(t, "the sandbox is Paused", func() bool {
 			return !strings.Contains(p.Send(t, http.MethodGet, "/", nil).Body, "Pausing")
 		})
 		WantProblem(t, p.Send(t, http.MethodGet, "/", nil), http.StatusServiceUnavailable,
@@ -344,7 +345,7 @@ func Ingress(t *testing.T, b Backend) {
 	})
 	s.Resume(t, id)
 	each("a resumed sandbox", func(t *testing.T, g *ingressProgram) {
-		Eventually(t, "200", func() bool { return status(t, g, id) == http.StatusOK })
+		wait.Until(t, "200", func() bool { return status(t, g, id) == http.StatusOK })
 	})
 
 	conn := ingresses[0].port(t, id, 8000, token).Dial(t)
@@ -361,14 +362,14 @@ func Ingress(t *testing.T, b Backend) {
 	s.Inside(t, second, 8000).Ready(t)
 	each("after the service's restart", func(t *testing.T, g *ingressProgram) {
 		headers := s.Endpoint(t, second, 8000).Headers
-		Eventually(t, "the second sandbox", func() bool {
+		wait.Until(t, "the second sandbox", func() bool {
 			return g.port(t, second, 8000, headers).Send(t, http.MethodGet, "/echo/x",
 				nil).Status == http.StatusOK
 		})
 	})
 	s.Delete(t, id)
 	each("a deleted sandbox", func(t *testing.T, g *ingressProgram) {
-		Eventually(t, "404", func() bool { return status(t, g, id) == http.StatusNotFound })
+		wait.Until(t, "404", func() bool { return status(t, g, id) == http.StatusNotFound })
 		WantProblem(t, g.port(t, id, 8000, token).Send(t, http.MethodGet, "/", nil),
 			http.StatusNotFound, "SANDBOX_NOT_FOUND", id)
 		if got := g.port(t, second, 8000, s.Endpoint(t, second, 8000).Headers).Send(t,

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"sandbox.internal/clients/go/lifecycle"
+	"sandbox.internal/test/wait"
 )
 
 func testKilledEntrypoint(t *testing.T, b Backend) {
@@ -37,14 +38,14 @@ func testInit(t *testing.T, b Backend) {
 	t.Run("reaps what others left", func(t *testing.T) {
 		// Each inner shell ends at once and leaves its sleep to the first process.
 		inside.Want(t, "for i in $(seq 50); do sh -c 'sleep 0.01 & sleep 0.01 & :'; done", "")
-		Eventually(t, "no zombie is left", func() bool {
+		wait.Until(t, "no zombie is left", func() bool {
 			return inside.Run(t, "cat /proc/[0-9]*/stat | grep -c ') Z '").Stdout == "0\n"
 		})
 	})
 	t.Run("restarts a killed daemon", func(t *testing.T) {
 		before := inside.Run(t, "echo $PPID").Stdout
 		inside.RunFatal(t, "kill -9 $PPID")
-		Eventually(t, "another daemon answers", func() bool {
+		wait.Until(t, "another daemon answers", func() bool {
 			now, err := inside.Try(t, "echo $PPID")
 			return err == nil && now.Stdout != before
 		})
@@ -53,7 +54,7 @@ func testInit(t *testing.T, b Backend) {
 		}
 	})
 	t.Run("passes SIGTERM on", func(t *testing.T) {
-		Eventually(t, "the entrypoint has set its trap",
+		wait.Until(t, "the entrypoint has set its trap",
 			func() bool { return trace() == "ready\n" })
 		s.Delete(t, id)
 		s.Await(t, id, "Terminated")
@@ -91,7 +92,7 @@ func testStreamsEndBeforeTheirSandbox(t *testing.T, b Backend) {
 		}
 		ended <- err
 	}()
-	Eventually(t, "the command has set its trap", func() bool {
+	wait.Until(t, "the command has set its trap", func() bool {
 		return s.Enter(t, id).Run(t, "test -e /tmp/trap && echo there").Stdout == "there\n"
 	})
 	s.Delete(t, id)

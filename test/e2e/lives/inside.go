@@ -17,6 +17,7 @@ import (
 	"sandbox.internal/clients/go/execd"
 	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/openapi/conform"
+	"sandbox.internal/test/wait"
 )
 
 // Inside is a port of a sandbox, seen from a client that reaches nothing but the service.
@@ -55,7 +56,7 @@ func (c *Client) Below(t *testing.T, prefix string, headers map[string]string) *
 	base := &http.Transport{}
 	t.Cleanup(base.CloseIdleConnections)
 	p := &Inside{Host: strings.TrimPrefix(c.URL, "http://"), Prefix: prefix, Headers: headers}
-	p.HTTP = &http.Client{Transport: base, Timeout: Patience,
+	p.HTTP = &http.Client{Transport: base, Timeout: wait.Patience(),
 		CheckRedirect: func(*http.Request, []*http.Request) error {
 			return http.ErrUseLastResponse
 		}}
@@ -109,7 +110,7 @@ func (p *Inside) Send(t *testing.T, method, path string, body io.Reader, headers
 // Ready waits until the program in the sandbox listens.
 func (p *Inside) Ready(t *testing.T) {
 	t.Helper()
-	Eventually(t, "the program in the sandbox listens", func() bool {
+	wait.Until(t, "the program in the sandbox listens", func() bool {
 		return p.Send(t, http.MethodGet, "/echo/ready", nil).Status == http.StatusOK
 	})
 }
@@ -124,7 +125,7 @@ func (p *Inside) Dial(t *testing.T, headers ...string) *websocket.Conn {
 	for i := 0; i < len(headers); i += 2 {
 		header.Set(headers[i], headers[i+1])
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 	defer cancel()
 	conn, _, err := websocket.Dial(ctx, "ws://"+p.Host+p.Prefix+"/websocket",
 		&websocket.DialOptions{HTTPHeader: header, HTTPClient: p.HTTP})
@@ -146,7 +147,7 @@ func ExecdThroughTheService(t *testing.T, p *Inside) *Box {
 	}
 	endpoint := lifecycle.Endpoint{Endpoint: p.Host + p.Prefix, Headers: p.Headers}
 	b := &Box{conform: conform.New(document, behind{p.HTTP.Transport, endpoint}, t)}
-	b.HTTP = &http.Client{Transport: b.conform, Timeout: Patience}
+	b.HTTP = &http.Client{Transport: b.conform, Timeout: wait.Patience()}
 	if b.Client, err = execd.NewClientWithResponses("http://sandbox",
 		execd.WithHTTPClient(b.HTTP)); err != nil {
 		t.Fatal(err)

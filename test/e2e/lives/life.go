@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"sandbox.internal/clients/go/lifecycle"
+	"sandbox.internal/test/wait"
 )
 
 func testLife(t *testing.T, b Backend) {
@@ -109,7 +110,7 @@ func testEndpointOfAnotherPort(t *testing.T, b Backend) {
 			want  int
 		}{{token, http.StatusOK}, {"", http.StatusUnauthorized},
 			{token + "x", http.StatusUnauthorized}} {
-			Eventually(t, "the server inside answers", func() bool {
+			wait.Until(t, "the server inside answers", func() bool {
 				got := Fetch(t, endpoint.URL+path, "X-EXECD-ACCESS-TOKEN", sent.token)
 				if got.Status == http.StatusBadGateway { // python3 does not listen yet
 					return false

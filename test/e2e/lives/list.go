@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"sandbox.internal/clients/go/lifecycle"
+	"sandbox.internal/test/wait"
 )
 
 func testList(t *testing.T, b Backend) {
@@ -124,10 +125,10 @@ func testExpiry(t *testing.T, b Backend) {
 	var reasons []string
 	for _, id := range []string{running, paused} {
 		expiresAt := s.Get(t, id).ExpiresAt
-		ended := s.AwaitWithin(t, id, "Terminated", time.Duration(r.Timeout)*time.Second+Patience)
+		ended := s.AwaitWithin(t, id, "Terminated", time.Duration(r.Timeout)*time.Second+wait.Patience())
 		reasons = append(reasons, ended.Status.Reason)
 		// By the record, because others may have run between the expiry and this look.
-		if late := ended.Status.LastTransitionAt.Sub(expiresAt); late < 0 || late > Patience {
+		if late := ended.Status.LastTransitionAt.Sub(expiresAt); late < 0 || late > wait.Patience() {
 			t.Errorf("terminated %v after its expiry", late)
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"sandbox.internal/test/wait"
 )
 
 func testLogs(t *testing.T, b Backend) {
@@ -24,7 +26,7 @@ func testLogs(t *testing.T, b Backend) {
 	}
 	whole := s.FollowLog(t, path+"?follow=true") // from before the start
 	s.Await(t, id, "Running")
-	Eventually(t, "the first lines are there", func() bool { return logs("") == first })
+	wait.Until(t, "the first lines are there", func() bool { return logs("") == first })
 	for query, want := range map[string]string{
 		"?tail=1": "two\n", "?tail=2": "\xff\x00\x01\x1b[31mred\ntwo\n", "?tail=100": first,
 		"?tail=0":                     "",
@@ -43,7 +45,7 @@ func testLogs(t *testing.T, b Backend) {
 	s.Resume(t, id)
 	inside := s.Enter(t, id)
 	inside.Want(t, "touch /tmp/go", "")
-	Eventually(t, "the third line is there", func() bool { return complete(logs("")) == first+"three\n" })
+	wait.Until(t, "the third line is there", func() bool { return complete(logs("")) == first+"three\n" })
 
 	// A log that is followed when the service is killed can be requested again.
 	whole.Until("three\n")
@@ -57,7 +59,7 @@ func testLogs(t *testing.T, b Backend) {
 	if got := strings.TrimPrefix(again.Rest(), "three\n"); got != "end" {
 		t.Errorf("the log that was followed from its last line on: %q", got)
 	}
-	Eventually(t, "it has ended", func() bool { return s.Get(t, id).Status.State == "Failed" })
+	wait.Until(t, "it has ended", func() bool { return s.Get(t, id).Status.State == "Failed" })
 	s.Gone(t, id)
 	if got := logs(""); got != all {
 		t.Errorf("after the end: %q", got)

@@ -13,11 +13,11 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/coder/websocket"
 
 	"sandbox.internal/server/config"
+	"sandbox.internal/test/wait"
 )
 
 func testPortsThroughTheService(t *testing.T, b Backend) {
@@ -78,10 +78,10 @@ func testPortsThroughTheService(t *testing.T, b Backend) {
 		}
 	})
 	t.Run("upload that waits for 100", func(t *testing.T) {
-		base := &http.Transport{ExpectContinueTimeout: Patience}
+		base := &http.Transport{ExpectContinueTimeout: wait.Patience()}
 		defer base.CloseIdleConnections()
 		waiting := *p
-		waiting.HTTP = &http.Client{Transport: base, Timeout: Patience}
+		waiting.HTTP = &http.Client{Transport: base, Timeout: wait.Patience()}
 		got := waiting.Send(t, http.MethodPost, "/digest", strings.NewReader("hello"), "Expect",
 			"100-continue")
 		if want := fmt.Sprintf("5 %s <nil>",
@@ -126,7 +126,7 @@ func testPortsThroughTheService(t *testing.T, b Backend) {
 	t.Run("a service that stops ends what it carries", func(t *testing.T) {
 		conn := p.Dial(t)
 		s.Halt(t)
-		ctx, cancel := context.WithTimeout(t.Context(), Patience)
+		ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 		defer cancel()
 		if _, message, err := conn.Read(ctx); err == nil || ctx.Err() != nil {
 			t.Errorf("got %q, %v; want the end of the connection", message, err)
@@ -185,7 +185,7 @@ func testLimits(t *testing.T, b Backend) {
 	WantProblem(t, few.Send(t, http.MethodPost, "/v1/sandboxes", Encode(t, s.Idle())), http.StatusConflict, "CONFLICT",
 		`"few"`, "server.keys.max_sandboxes is 1")
 	few.Delete(t, first)
-	Eventually(t, "the key may create again", func() bool {
+	wait.Until(t, "the key may create again", func() bool {
 		return few.Send(t, http.MethodPost, "/v1/sandboxes", Encode(t, s.Idle())).Status == http.StatusAccepted
 	})
 
@@ -215,7 +215,7 @@ func testLimits(t *testing.T, b Backend) {
 			t.Errorf("another key: %s", got)
 		}
 	}
-	Eventually(t, "the key may call again", func() bool {
+	wait.Until(t, "the key may call again", func() bool {
 		return slow.Send(t, http.MethodGet, "/v1/version", "").Status == http.StatusOK
 	})
 }
@@ -245,7 +245,7 @@ func EventsInStep(t *testing.T, p *Inside) {
 // Messages sends some and expects them back.
 func Messages(t *testing.T, conn *websocket.Conn) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 	defer cancel()
 	for _, message := range [][]byte{[]byte("short"), bytes.Repeat([]byte("long"), 100_000), {}} {
 		if err := conn.Write(ctx, websocket.MessageBinary, message); err != nil {
@@ -267,7 +267,7 @@ func HalfClosed(t *testing.T, p *Inside) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(Patience)); err != nil {
+	if err := conn.SetDeadline(wait.Deadline()); err != nil {
 		t.Fatal(err)
 	}
 	fmt.Fprintf(conn, "GET %s/own HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: own\r\n",

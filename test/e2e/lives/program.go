@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"sandbox.internal/test/wait"
 )
 
 // bootProgram runs the service as users do: the binary with a configuration file.
@@ -53,7 +55,7 @@ func (s *Service) bootProgram(t *testing.T) {
 	case err := <-ended:
 		s.Stop, s.Kill = nil, nil
 		t.Fatalf("the service ended: %v\n%s", err, s.Log.Tail(20))
-	case <-time.After(Patience):
+	case <-time.After(wait.Patience()):
 		s.Kill()
 		t.Fatalf("the service does not listen\n%s", s.Log.Tail(20))
 	}

@@ -25,6 +25,7 @@ import (
 	"sandbox.internal/server/app"
 	"sandbox.internal/server/config"
 	"sandbox.internal/test/program"
+	"sandbox.internal/test/wait"
 )
 
 const (
@@ -33,9 +34,6 @@ const (
 	KeyHeader = "SERVICE-API-KEY"
 	AdminKey  = "the-key-of-the-administrator-of-these-tests"
 
-	// Patience bounds every wait for something that is expected to happen. A sandbox is there within
-	// seconds; where two packages of tests keep two slow processors busy, it was not after two minutes.
-	Patience = 4 * time.Minute
 	// noRoom is how long a sandbox waits for room that there will not be.
 	noRoom = 30 * time.Second
 	// cleanup is how long the backend may take to get rid of everything. It is shorter than the
@@ -109,7 +107,7 @@ func Start(t *testing.T, b Backend, p Plan) *Service {
 	base := &http.Transport{MaxIdleConnsPerHost: 32}
 	t.Cleanup(base.CloseIdleConnections)
 	s.Conform = conform.New(document, traced{base, t}, t)
-	s.Client = Client{Images: b.Images, HTTP: &http.Client{Transport: s.Conform, Timeout: Patience},
+	s.Client = Client{Images: b.Images, HTTP: &http.Client{Transport: s.Conform, Timeout: wait.Patience()},
 		Key: AdminKey}
 	text := Configuration(s.Instance, s.Folder, b.Settings(t, s.Instance, p), p)
 	if err := errors.Join(program.UseImages(text), os.WriteFile(s.File, []byte(text), 0o600)); err != nil {
@@ -249,15 +247,13 @@ func (s *Service) DeleteAll(t *testing.T) {
 			!slices.ContainsFunc(s.Everything(t),
 				func(b lifecycle.Sandbox) bool { return !Final(b.Status.State) })
 	}
-	for deadline, pause := time.Now().Add(cleanup), firstPause; !over() && time.Now().Before(deadline); {
-		wait(&pause)
-	}
+	wait.Within(cleanup, over) // what is left then is what the caller finds
 }
 
 // Gone waits until the backend holds nothing for the sandbox.
 func (s *Service) Gone(t *testing.T, id string) {
 	t.Helper()
-	Eventually(t, "nothing is left of "+id,
+	wait.Until(t, "nothing is left of "+id,
 		func() bool { return len(s.backend.Leftovers(t, s.Instance, id)) == 0 })
 }
 

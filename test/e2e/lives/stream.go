@@ -14,6 +14,7 @@ import (
 
 	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/openapi/conform"
+	"sandbox.internal/test/wait"
 )
 
 // StreamEvent is one event of a stream.
@@ -109,8 +110,8 @@ func (s *Stream) Next() (event StreamEvent, open bool) {
 	s.t.Helper()
 	select {
 	case event, open = <-s.events:
-	case <-time.After(Patience):
-		s.t.Fatalf("no event comes within %v", Patience)
+	case <-time.After(wait.Patience()):
+		s.t.Fatalf("no event comes within %v", wait.Patience())
 	}
 	return event, open
 }
@@ -119,7 +120,7 @@ func (s *Stream) Next() (event StreamEvent, open bool) {
 func (s *Stream) Until(last func(StreamEvent) bool) []StreamEvent {
 	s.t.Helper()
 	var seen []StreamEvent
-	timeout := time.After(Patience)
+	timeout := time.After(wait.Patience())
 	for {
 		select {
 		case event, open := <-s.events:
@@ -133,7 +134,7 @@ func (s *Stream) Until(last func(StreamEvent) bool) []StreamEvent {
 				return seen
 			}
 		case <-timeout:
-			s.t.Fatalf("the awaited event did not come within %v; so far: %s", Patience,
+			s.t.Fatalf("the awaited event did not come within %v; so far: %s", wait.Patience(),
 				Describe(seen))
 		}
 	}
@@ -143,7 +144,7 @@ func (s *Stream) Until(last func(StreamEvent) bool) []StreamEvent {
 func (s *Stream) Rest() []StreamEvent {
 	s.t.Helper()
 	var seen []StreamEvent
-	timeout := time.After(Patience)
+	timeout := time.After(wait.Patience())
 	for {
 		select {
 		case event, open := <-s.events:
@@ -154,7 +155,7 @@ func (s *Stream) Rest() []StreamEvent {
 				seen = append(seen, event)
 			}
 		case <-timeout:
-			s.t.Fatalf("the stream did not end within %v; so far: %s", Patience, Describe(seen))
+			s.t.Fatalf("the stream did not end within %v; so far: %s", wait.Patience(), Describe(seen))
 		}
 	}
 }

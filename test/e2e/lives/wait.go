@@ -8,18 +8,19 @@ import (
 	"testing"
 
 	"sandbox.internal/clients/go/lifecycle"
+	"sandbox.internal/test/wait"
 )
 
 func testPreferWait(t *testing.T, b Backend) {
 	s := Start(t, b, Plan{})
-	wait := []string{"Prefer", "respond-async, wait=60"}
+	prefer := []string{"Prefer", "respond-async, wait=60"}
 	applied := func(got Answer, want string) {
 		t.Helper()
 		if header := got.Header.Get("Preference-Applied"); header != want {
 			t.Errorf("Preference-Applied is %q, want %q", header, want)
 		}
 	}
-	got := s.Send(t, http.MethodPost, "/v1/sandboxes", Encode(t, s.Idle()), wait...)
+	got := s.Send(t, http.MethodPost, "/v1/sandboxes", Encode(t, s.Idle()), prefer...)
 	created, err := Decode[lifecycle.CreatedSandbox](got)
 	if err != nil || got.Status != http.StatusAccepted || created.Status.State != "Running" {
 		t.Fatalf("create: %v; %s", err, got)
@@ -48,7 +49,7 @@ func testPreferWait(t *testing.T, b Backend) {
 		{"DELETE", path, 204, "Terminated"},
 		{"GET", path, 200, "Terminated"},
 	} {
-		got := s.Send(t, step.method, step.path, "", wait...)
+		got := s.Send(t, step.method, step.path, "", prefer...)
 		if got.Status != step.status {
 			t.Errorf("%s %s: %s, want %d", step.method, step.path, got, step.status)
 		}
@@ -58,7 +59,7 @@ func testPreferWait(t *testing.T, b Backend) {
 
 	t.Run("failure", func(t *testing.T) {
 		got := s.Send(t, http.MethodPost, "/v1/sandboxes",
-			Encode(t, Request(s.Images.Busybox, "/no/such/program")), wait...)
+			Encode(t, Request(s.Images.Busybox, "/no/such/program")), prefer...)
 		created, err := Decode[lifecycle.CreatedSandbox](got)
 		if err != nil || got.Status != http.StatusAccepted || created.Status.State != "Failed" {
 			t.Errorf("%v; %s", err, got)
@@ -103,7 +104,7 @@ func testPreferWait(t *testing.T, b Backend) {
 			}
 		}()
 		var fresh []string
-		Eventually(t, "the create is accepted", func() bool {
+		wait.Until(t, "the create is accepted", func() bool {
 			fresh = slices.DeleteFunc(IDs(s.Everything(t)),
 				func(id string) bool { return slices.Contains(before, id) })
 			return len(fresh) == 1

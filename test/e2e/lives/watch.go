@@ -9,6 +9,7 @@ import (
 
 	"sandbox.internal/clients/go/lifecycle"
 	rules "sandbox.internal/server/lifecycle"
+	"sandbox.internal/test/wait"
 )
 
 // Watcher polls the state of a sandbox as fast as it can.
@@ -54,7 +55,7 @@ func (w *Watcher) saw(state string) {
 // Await waits until the state was seen: the test itself must not leave it before.
 func (w *Watcher) Await(t *testing.T, state string) {
 	t.Helper()
-	Eventually(t, state+" was seen", func() bool {
+	wait.Until(t, state+" was seen", func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return slices.Contains(w.states, state)

@@ -21,6 +21,7 @@ import (
 	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/test/e2e/lives"
 	"sandbox.internal/test/e2e/lives/onlocal"
+	"sandbox.internal/test/wait"
 )
 
 const (
@@ -81,7 +82,7 @@ func settle(t *testing.T, s *lives.Service, key, image string, auth *lifecycle.I
 			return status
 		}
 	}
-	lives.Eventually(t, "the sandbox is Running or Failed", func() bool {
+	wait.Until(t, "the sandbox is Running or Failed", func() bool {
 		state := s.Get(t, id).Status.State
 		return state == "Running" || state == "Failed"
 	})

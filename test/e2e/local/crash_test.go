@@ -19,6 +19,7 @@ import (
 	"sandbox.internal/test/e2e/lives"
 	"sandbox.internal/test/e2e/lives/onlocal"
 	"sandbox.internal/test/random"
+	"sandbox.internal/test/wait"
 )
 
 var crashTime = flag.Duration("crash", 40*time.Second, "how long TestCrash kills, at least")
@@ -205,7 +206,7 @@ func (m machine) killKeeper(t *testing.T) (killed int) {
 
 func (m machine) awaitEmptyTrash(t *testing.T) {
 	t.Helper()
-	lives.Eventually(t, "what was removed is gone from the disk", func() bool {
+	wait.Until(t, "what was removed is gone from the disk", func() bool {
 		trash, err := os.ReadDir(filepath.Join(m.Folder, "trash"))
 		return err == nil && len(trash) == 0
 	})

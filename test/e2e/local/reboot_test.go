@@ -18,6 +18,7 @@ import (
 	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/test/e2e/lives"
 	"sandbox.internal/test/e2e/lives/onlocal"
+	"sandbox.internal/test/wait"
 )
 
 // TestReboot: with local.keep_across_reboot, sandboxes have what they have synced after everything but the disk is gone, with their environment,
@@ -56,7 +57,7 @@ func testReboot(t *testing.T, s *lives.Service, m machine) {
 	m.reboot(t)
 	s.Boot(t)
 	for _, id := range []string{running, paused} {
-		lives.Eventually(t, "the service knows of the reboot", func() bool { return s.Get(t, id).Status.Reason == "HOST_REBOOTED" })
+		wait.Until(t, "the service knows of the reboot", func() bool { return s.Get(t, id).Status.Reason == "HOST_REBOOTED" })
 		if got := s.Get(t, id).Status; got.State != "Paused" {
 			t.Errorf("after the reboot it is %+v", got)
 		}
@@ -164,7 +165,7 @@ func (m machine) endProcess(t *testing.T, id string, pid int) {
 		}
 	}
 	ended := []unix.PollFd{{Fd: int32(process), Events: unix.POLLIN}} //nolint:gosec // a descriptor
-	for deadline := time.Now().Add(lives.Patience); ; {
+	for deadline := wait.Deadline(); ; {
 		n, err := unix.Poll(ended, 1000)
 		if n > 0 {
 			return
@@ -178,7 +179,7 @@ func (m machine) endProcess(t *testing.T, id string, pid int) {
 // removeGroups removes the control groups, which are empty once the last process is reaped.
 func (m machine) removeGroups(t *testing.T) {
 	t.Helper()
-	lives.Eventually(t, "the control groups are gone", func() bool {
+	wait.Until(t, "the control groups are gone", func() bool {
 		script := `find /sys/fs/cgroup -depth -type d -path "*/sandbox-$0*" -exec rmdir {} + 2>/dev/null; ! find /sys/fs/cgroup -type d -name "sandbox-$0" | grep -q .`
 		return exec.CommandContext(t.Context(), "sh", "-c", script, m.Key()).Run() == nil
 	})

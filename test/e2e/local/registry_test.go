@@ -58,7 +58,7 @@ type slowly struct{ http.ResponseWriter }
 
 func (s slowly) Write(content []byte) (written int, err error) {
 	for len(content) > 0 {
-		time.Sleep(chunkPause)
+		time.Sleep(chunkPause) // the connection is that slow
 		n, err := s.ResponseWriter.Write(content[:min(chunkBytes, len(content))])
 		written += n
 		if err != nil {

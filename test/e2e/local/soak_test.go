@@ -18,6 +18,7 @@ import (
 
 	"sandbox.internal/test/e2e/lives"
 	"sandbox.internal/test/e2e/lives/onlocal"
+	"sandbox.internal/test/wait"
 )
 
 var soakTime = flag.Duration("soak", 30*time.Second, "how long TestSoak creates, uses and deletes sandboxes, at least")
@@ -87,7 +88,7 @@ type held struct {
 // settled returns what is held once every sandbox but one has been forgotten.
 func (m machine) settled(t *testing.T, s *lives.Service) held {
 	t.Helper()
-	lives.Eventually(t, "the records of what has ended are gone", func() bool { return len(s.Everything(t)) == 1 })
+	wait.Until(t, "the records of what has ended are gone", func() bool { return len(s.Everything(t)) == 1 })
 	m.awaitEmptyTrash(t)
 	s.HTTP.CloseIdleConnections()
 	return m.measure(t, s)

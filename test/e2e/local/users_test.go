@@ -90,7 +90,7 @@ func (m machine) checkEscaped(t *testing.T, id string) {
 		"kill the service":         {"kill", "-0", strconv.Itoa(os.Getpid())},
 	} {
 		if got, err := escaped(command...); err == nil {
-			t.Errorf("it can %s: %q", name, got)
+			t.Errorf("an escaped process can %s: %q", name, got)
 		}
 	}
 }

@@ -166,7 +166,7 @@ func TestExpiry(t *testing.T) {
 	}
 	for _, change := range b.Status.History {
 		if change.Phase == v1alpha1.PhaseStopping && change.Time.Time.Before(soon.Time) {
-			t.Errorf("it expired at %s, before %s", change.Time, soon)
+			t.Errorf("the batch expired at %s, before %s", change.Time, soon)
 		}
 	}
 	if pod := p.pod("kept-1"); pod.Status.Phase != corev1.PodFailed ||

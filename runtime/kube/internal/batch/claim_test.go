@@ -71,7 +71,7 @@ func TestClaim(t *testing.T) {
 		batch.ClaimState{Failed: true, Reason: v1alpha1.ReasonContainerError, Message: "another's"})
 	b := p.reaches("bad", v1alpha1.PhaseFailed)
 	if b.Status.Reason != v1alpha1.ReasonContainerError || b.Status.Message != "another's" {
-		t.Errorf("it has failed with %s: %s", b.Status.Reason, b.Status.Message)
+		t.Errorf("the batch has failed with %s: %s", b.Status.Reason, b.Status.Message)
 	}
 	p.eventually(func() error {
 		if err := p.Get(t.Context(), client.ObjectKey{Namespace: p.namespace, Name: "warm-bad-0"},

@@ -41,6 +41,6 @@ func TestExpired(t *testing.T) {
 		b.Status = decide(b, at)
 	}
 	if s := &b.Status; s.Phase != v1alpha1.PhaseFailed || !expired(s) {
-		t.Errorf("its time was up: expired %t, %+v", expired(s), *s)
+		t.Errorf("the time of the batch was up: expired %t, %+v", expired(s), *s)
 	}
 }

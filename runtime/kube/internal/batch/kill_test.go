@@ -169,7 +169,7 @@ func (p *place) isCollected(name string) {
 // pause waits a random time, so that a controller is killed at another moment each time. No
 // assertion depends on it.
 func pause(numbers *rand.Rand, milliseconds int) {
-	time.Sleep(time.Duration(numbers.IntN(milliseconds)) * time.Millisecond)
+	time.Sleep(time.Duration(numbers.IntN(milliseconds)) * time.Millisecond) // see above
 }
 
 func (p *place) uids(name string) map[string]string {

@@ -66,7 +66,7 @@ func run(m *testing.M) int {
 	}
 	code := m.Run()
 	if code == 0 {
-		if left := cluster.Goroutines(wait.Patience()); left != "" {
+		if left := cluster.Goroutines(); left != "" {
 			fmt.Fprintln(os.Stderr, "goroutines are left:\n"+left)
 			return 1
 		}
@@ -108,7 +108,7 @@ func newPlace(t *testing.T) *place {
 		t.Fatal(err)
 	}
 	c, err := client.New(config,
-		client.Options{Scheme: scheme, HTTPClient: &http.Client{Transport: transport}})
+		client.Options{Scheme: scheme, HTTPClient: &http.Client{Transport: transport, Timeout: wait.Patience()}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"sandbox.internal/test/loopback"
 
@@ -140,15 +139,12 @@ func (w *world) batch(name, token string) *v1alpha1.BatchSandbox {
 // becomes syncs until the state is as wanted.
 func (w *world) becomes(c *Claims, b *v1alpha1.BatchSandbox, pod *corev1.Pod, what string, want func(batch.ClaimState) bool) batch.ClaimState {
 	w.Helper()
-	for end := wait.Deadline(); ; time.Sleep(5 * time.Millisecond) {
-		state := c.Sync(b, pod)
-		if want(state) {
-			return state
-		}
-		if time.Now().After(end) {
-			w.Fatalf("not %s within %v: %+v", what, wait.Patience(), state)
-		}
-	}
+	var state batch.ClaimState
+	wait.Until(w, "the pod is "+what, func() bool {
+		state = c.Sync(b, pod)
+		return want(state)
+	}, func() any { return state })
+	return state
 }
 
 func done(s batch.ClaimState) bool   { return s.Done }
@@ -179,13 +175,9 @@ func TestClaim(t *testing.T) {
 		t.Error("the next controller has claimed it again")
 	}
 	if state := w.becomes(next, w.batch("bob", "b"), pod, "refused to another batch", broken); !strings.Contains(state.Message, "another sandbox's") {
-		t.Errorf("it says %q", state.Message)
+		t.Errorf("the refusal says %q", state.Message)
 	}
-	for end := wait.Deadline(); ran(dir) == ""; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the entrypoint has not run")
-		}
-	}
+	wait.Until(t, "the entrypoint has run", func() bool { return ran(dir) != "" })
 	if got := ran(dir); got != "alice\n" {
 		t.Errorf("the entrypoint has left %q", got)
 	}
@@ -205,11 +197,7 @@ func TestTwoControllers(t *testing.T) {
 	if one.Done == two.Done {
 		t.Errorf("the controllers find %+v and %+v", one, two)
 	}
-	for end := wait.Deadline(); ran(dir) == ""; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("no entrypoint has run")
-		}
-	}
+	wait.Until(t, "an entrypoint has run", func() bool { return ran(dir) != "" })
 	if got := ran(dir); got != map[bool]string{true: "alice\n", false: "bob\n"}[one.Done] {
 		t.Errorf("the entrypoint has left %q", got)
 	}
@@ -225,7 +213,7 @@ func TestRefusedClaims(t *testing.T) {
 	pod, dir := w.pod("pod", foreign)
 	if state := w.becomes(w.claims, w.batch("alice", "a"), pod, "refused", broken); state.Reason != v1alpha1.ReasonContainerError ||
 		!strings.Contains(state.Message, "401") {
-		t.Errorf("it is %+v", state)
+		t.Errorf("the claim is %+v", state)
 	}
 	for name, says := range map[string]string{"none": "not found", "a": "no entry"} {
 		b := w.batch("missing-"+name, name)
@@ -250,11 +238,7 @@ func TestLostAnswer(t *testing.T) {
 	if len(sent) == 0 {
 		t.Error("no answer was lost")
 	}
-	for end := wait.Deadline(); ran(dir) == ""; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the entrypoint has not run")
-		}
-	}
+	wait.Until(t, "the entrypoint has run", func() bool { return ran(dir) != "" })
 	if got := ran(dir); got != "alice\n" {
 		t.Errorf("the entrypoint has left %q", got)
 	}

@@ -55,7 +55,7 @@ func compare(t *rapid.T, l *ledger, pool types.NamespacedName) {
 		}
 		if p.batches[uid] != r || (p.waiting[uid] == r) != r.waiting || (p.unsure[uid] == r) != (r.uncertain != nil) ||
 			(p.holding[uid] == r) != (has || r.uncertain != nil) {
-			t.Fatalf("what is counted of batch %s is wrong", r.key.Name)
+			t.Fatalf("the count of batch %s is wrong", r.key.Name)
 		}
 		waiting, holding, unsure = waiting+len1(r.waiting), holding+len1(has || r.uncertain != nil), unsure+len1(r.uncertain != nil)
 	}

@@ -377,7 +377,7 @@ func TestPartsWait(t *testing.T) {
 		t.Fatal("all are there, and it is not woken")
 	}
 	if due, _ := l.due(pool, map[string]int{"": 2}, now.Add(time.Second), time.Second); len(due) != 1 {
-		t.Fatal("it waits for ever")
+		t.Fatal("the pool waits for ever")
 	}
 }
 

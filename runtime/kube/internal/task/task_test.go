@@ -439,7 +439,7 @@ func TestEndOfTaskAndPod(t *testing.T) {
 		select {
 		case <-w.woken:
 		case <-late:
-			t.Fatalf("it has not ended: %+v", followed.state())
+			t.Fatalf("the task has not ended: %+v", followed.state())
 		}
 	}
 	another := w.pod.DeepCopy()

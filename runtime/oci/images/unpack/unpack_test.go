@@ -10,7 +10,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -22,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/runtime/oci/images/unpack"
+	"sandbox.internal/test/wait"
 )
 
 const (
@@ -606,7 +606,7 @@ func ext4(t *testing.T, size string) string {
 		{"mkfs.ext4", "-q", "-b", "4096", "-O", "^has_journal", image, size},
 		{"mount", "-t", "ext4", "-o", "loop", image, mounted},
 	} {
-		if printed, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
+		if printed, err := wait.Command(t, command[0], command[1:]...).CombinedOutput(); err != nil {
 			t.Fatalf("%q: %v: %s", command, err, printed)
 		}
 	}

@@ -14,7 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
+
+	"sandbox.internal/test/wait"
 )
 
 // Key is what the engine calls its control group and its folder below /run after.
@@ -56,16 +57,11 @@ func (m Machine) checkEnded(t *testing.T) {
 // checkEmpty waits until there is nothing in these folders, and in the kernel.
 func (m Machine) checkEmpty(t *testing.T, folders []string) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) { // between two looks
-		left := m.left(t, folders) // the kernel removes what a namespace had some time after its last process
-		if len(left) == 0 {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Errorf("left behind: %s", strings.Join(left, ", "))
-			return
-		}
-	}
+	var left []string
+	wait.Until(t, "nothing is left behind", func() bool {
+		left = m.left(t, folders) // the kernel removes what a namespace had some time after its last process
+		return len(left) == 0
+	}, func() any { return strings.Join(left, ", ") })
 }
 
 // EmptyFolders are the folders of the engine, below its own, that have no entry once there is no sandbox and nothing is pulled or removed.
