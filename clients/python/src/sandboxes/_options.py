@@ -6,7 +6,7 @@ import os
 import re
 import uuid
 from datetime import datetime, timedelta, timezone
-from typing import Mapping
+from typing import Mapping, cast
 from urllib.parse import urlencode
 
 from ._gen.lifecycle import CreateDefaults, NetworkPolicy, ResourceLimits
@@ -61,7 +61,7 @@ def octal(mode: str | None) -> int | None:
     """
     if mode is None:
         return None
-    if not isinstance(mode, str) or not re.fullmatch("[0-7]{1,4}", mode):
+    if not isinstance(cast(object, mode), str) or not re.fullmatch("[0-7]{1,4}", mode):
         raise ValueError(f'mode: must be a string of one to four octal digits, such as "644" or "0755", not {mode!r}')
     return int(mode)
 
