@@ -36,6 +36,7 @@ package sandbox
 //go:generate go run ./clients/python/synchronous -o clients/python/src/sandboxes/_sync/daemon.py clients/python/src/sandboxes/_async/daemon.py
 //go:generate go run ./clients/python/synchronous -o clients/python/src/sandboxes/_sync/files.py clients/python/src/sandboxes/_async/files.py
 //go:generate go run ./clients/python/synchronous -o clients/python/src/sandboxes/_sync/http.py clients/python/src/sandboxes/_async/http.py
+//go:generate go run ./clients/python/synchronous -o clients/python/src/sandboxes/_sync/keys.py clients/python/src/sandboxes/_async/keys.py
 //go:generate go run ./clients/python/synchronous -o clients/python/src/sandboxes/_sync/network.py clients/python/src/sandboxes/_async/network.py
 //go:generate go run ./clients/python/synchronous -o clients/python/src/sandboxes/_sync/sandbox.py clients/python/src/sandboxes/_async/sandbox.py
 //go:generate go run ./clients/python/synchronous -o clients/python/src/sandboxes/_sync/stdin.py clients/python/src/sandboxes/_async/stdin.py

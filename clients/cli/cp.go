@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -119,13 +120,10 @@ func (c *copier) skip(path, kind string) {
 // modeBits are those of a mode that a copy keeps: permissions, and those for set-user-ID, set-group-ID and the sticky bit.
 const modeBits = 0o7777
 
-// digits writes such bits as the contract does: 0644 is 644.
-func digits(mode uint32) *int {
-	mode &= modeBits
-	return new(int(mode>>9*1000 + mode>>6&7*100 + mode>>3&7*10 + mode&7))
-}
+// digits writes such bits as the client takes them: 0644 is "644".
+func digits(mode uint32) string { return strconv.FormatUint(uint64(mode&modeBits), 8) }
 
-// permissions is what digits writes.
+// permissions reads the digits as the contract has them.
 func permissions(digits int) uint32 {
 	return uint32(digits/1000%10<<9|digits/100%10<<6|digits/10%10<<3|digits%10) & modeBits
 }

@@ -14,8 +14,7 @@ import (
 )
 
 const (
-	defaultDemoImage = "sandbox/base:dev"
-	execdPort        = 44772 // the execution document's default port
+	execdPort = 44772 // the execution document's default port
 
 	// answerTimeout bounds a step that only has to be answered, generously.
 	answerTimeout = 30 * time.Second
@@ -24,15 +23,17 @@ const (
 )
 
 func demoCommand(t *tool) *cobra.Command {
-	image := defaultDemoImage
+	image := ""
 	command := &cobra.Command{
-		Use:     "demo [flags]",
-		Short:   "Take one sandbox through its whole life and check every step",
+		Use:   "demo [flags]",
+		Short: "Take one sandbox through its whole life and check every step",
+		Long: "Take one sandbox through its whole life and check every step. It has the\n" +
+			"defaults of the service.",
 		Example: "  sandbox demo",
 		Args:    arguments(0, 0, ""),
 		RunE:    func(c *cobra.Command, _ []string) error { return t.demo(c.Context(), image) },
 	}
-	command.Flags().StringVar(&image, "image", image, "the `IMAGE` of the sandbox, with a shell")
+	command.Flags().StringVar(&image, "image", image, "the `IMAGE` of the sandbox, with a shell (default the service's)")
 	return command
 }
 
@@ -44,10 +45,9 @@ func (t *tool) demo(ctx context.Context, image string) error {
 		return err
 	}
 	l := &demoSandbox{t: t, table: t.newStepTable(), options: sandbox.CreateOptions{
-		Image: image, Timeout: 10 * time.Minute, CPU: "1", Memory: "512Mi",
-		Entrypoint: sandbox.IdleEntrypoint(), Metadata: map[string]string{nameKey: "demo"},
+		Image: image, Metadata: map[string]string{nameKey: "demo"},
 	}}
-	l.table.line(fmt.Sprintf("The life of a sandbox: image %s, service %s\n", image, c.url))
+	l.table.line(fmt.Sprintf("The life of a sandbox at %s\n", c.url))
 
 	start := time.Now()
 	for _, s := range l.steps() {
@@ -133,7 +133,6 @@ func (l *demoSandbox) hint(c *connection) string {
 		Image:      lifecycle.Image{URI: l.options.Image},
 		Timeout:    int(l.options.Timeout / time.Second),
 		Entrypoint: l.options.Entrypoint, Metadata: l.options.Metadata,
-		ResourceLimits: lifecycle.ResourceLimits{CPU: &l.options.CPU, Memory: &l.options.Memory},
 	}
 	body, _ := json.Marshal(request) // of strings and a number
 	key := ""

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -68,7 +69,7 @@ func (l *demoSandbox) stream(ctx context.Context) (string, error) {
 
 func (l *demoSandbox) upload(ctx context.Context) (string, error) {
 	err := l.box.Files.WriteText(ctx, filePath, fileContent(),
-		&sandbox.WriteOptions{Mode: new(fileMode)})
+		&sandbox.WriteOptions{Mode: strconv.Itoa(fileMode)})
 	if err != nil {
 		return "", err
 	}
@@ -149,13 +150,20 @@ func (l *demoSandbox) metrics(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	cores, mebibytes := math.Inf(1), math.Inf(1)
+	if limits := l.box.Info().Limits; limits != nil && limits.CPUMillis != nil {
+		cores = float64(*limits.CPUMillis) / 1000
+	}
+	if limits := l.box.Info().Limits; limits != nil && limits.MemoryBytes != nil {
+		mebibytes = float64(*limits.MemoryBytes) / (1 << 20)
+	}
 	switch {
-	case m.CPUCount <= 0 || m.CPUCount > 1:
-		err = fmt.Errorf("cpu_count is %g, beyond the limit of 1 core", m.CPUCount)
+	case m.CPUCount <= 0 || m.CPUCount > cores:
+		err = fmt.Errorf("cpu_count is %g, beyond the limit of %g cores", m.CPUCount, cores)
 	case m.CPUUsedPct < 0 || m.CPUUsedPct > 100:
 		err = fmt.Errorf("cpu_used_pct is %g, not between 0 and 100", m.CPUUsedPct)
-	case m.MemTotalMib <= 0 || m.MemTotalMib > 512:
-		err = fmt.Errorf("mem_total_mib is %g, beyond the limit of 512", m.MemTotalMib)
+	case m.MemTotalMib <= 0 || m.MemTotalMib > mebibytes:
+		err = fmt.Errorf("mem_total_mib is %g, beyond the limit of %g", m.MemTotalMib, mebibytes)
 	case m.MemUsedMib <= 0 || m.MemUsedMib > m.MemTotalMib:
 		err = fmt.Errorf("mem_used_mib is %g of %g", m.MemUsedMib, m.MemTotalMib)
 	}

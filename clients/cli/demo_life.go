@@ -19,12 +19,24 @@ type demoSandbox struct {
 }
 
 func (l *demoSandbox) create(ctx context.Context) (string, error) {
+	defaults, err := l.t.defaults(ctx)
+	if err != nil {
+		return "", refused(err)
+	}
+	if l.options.Image == "" && defaults.Image != nil {
+		l.options.Image = *defaults.Image
+	}
+	if l.options.Image == "" {
+		return "", errors.New("the service has no default image (server.default_image): name one with --image")
+	}
+	l.options.Timeout = time.Duration(defaults.Timeout) * time.Second
+	l.options.Entrypoint = defaults.Entrypoint
 	box, err := l.t.newSandbox(ctx, l.options)
 	if err != nil {
 		return "", refused(err)
 	}
 	l.box = box
-	return fmt.Sprintf("%s %s", box.Info().Status.State, box.ID()), nil
+	return fmt.Sprintf("%s %s of %s", box.Info().Status.State, box.ID(), l.options.Image), nil
 }
 
 // refused adds to an error of the network what to look at.
@@ -79,10 +91,10 @@ func (l *demoSandbox) resume(ctx context.Context) (string, error) {
 	return info.Status.State + ", and commands work", err
 }
 
-// renew has the sandbox live for a quarter of an hour from now.
+// renew has the sandbox live for as long from now as it was to live at first, which no key refuses.
 func (l *demoSandbox) renew(ctx context.Context) (string, error) {
 	before := l.box.Info().ExpiresAt
-	answer, err := l.box.Renew(ctx, 15*time.Minute)
+	answer, err := l.box.Renew(ctx, l.options.Timeout)
 	if err != nil {
 		return "", err
 	}

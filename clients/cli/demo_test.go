@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -24,6 +25,8 @@ const sandboxID = "5f0c1e0e-2f0b-4a53-9b0e-0a4a3c1c7d11"
 
 // script is a service whose sandboxes only ever have one status.
 type script struct {
+	image   *string // the default one
+	asked   lifecycle.CreateSandboxRequest
 	status  lifecycle.SandboxStatus
 	created func() // called while a create is in flight
 	polled  func() // called by each GET of the sandbox
@@ -33,7 +36,13 @@ type script struct {
 func (s *script) start(t *testing.T) string {
 	t.Helper()
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/sandboxes", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("GET /v1/version", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, http.StatusOK, lifecycle.Version{Defaults: &lifecycle.CreateDefaults{
+			Image: s.image, Timeout: 700, Entrypoint: []string{"idle"},
+		}})
+	})
+	mux.HandleFunc("POST /v1/sandboxes", func(w http.ResponseWriter, r *http.Request) {
+		_ = json.NewDecoder(r.Body).Decode(&s.asked)
 		if s.created != nil {
 			s.created()
 		}
@@ -84,12 +93,26 @@ func TestDemoWithoutService(t *testing.T) {
 	}
 }
 
+func TestDemoWithoutAnImage(t *testing.T) {
+	t.Parallel()
+	got := run(t.Context(), nil, "demo", "--url", (&script{}).start(t))
+	if want := "demo: create: the service has no default image"; got.code != cli.ExitFailed || !strings.Contains(got.stderr, want) ||
+		!strings.Contains(got.stderr, "--image") {
+		t.Errorf("code %d, stderr %q, want %q and --image in it", got.code, got.stderr, want)
+	}
+}
+
 func TestDemoDeletesASandboxThatFailed(t *testing.T) {
 	t.Parallel()
 	service := &script{status: lifecycle.SandboxStatus{State: "Failed", Reason: "IMAGE_PULL_ERROR",
 		Message: "manifest unknown"}}
+	service.image = new("usual:1")
 	got := run(t.Context(), nil, "demo", "--url", service.start(t))
 	want := "is Failed, not Running: IMAGE_PULL_ERROR: manifest unknown"
+	if asked := service.asked; asked.Image.URI != "usual:1" || asked.Timeout != 700 || !slices.Equal(asked.Entrypoint, []string{"idle"}) ||
+		asked.ResourceLimits != (lifecycle.ResourceLimits{}) {
+		t.Errorf("it asked for %+v, which are not the service's defaults", asked)
+	}
 	if got.code != cli.ExitFailed || !strings.Contains(got.stderr, want) {
 		t.Errorf("code %d, stderr %q, want %q in it", got.code, got.stderr, want)
 	}
@@ -116,7 +139,7 @@ func TestInterruptDeletesTheSandbox(t *testing.T) {
 			defer interrupt()
 			service := &script{status: status}
 			test.during(service, interrupt)
-			got := run(ctx, nil, "demo", "--url", service.start(t))
+			got := run(ctx, nil, "demo", "--image", "x", "--url", service.start(t))
 			if got.code != cli.ExitFailed || !strings.Contains(got.stderr, "running: interrupted") {
 				t.Errorf("code %d, stderr %q", got.code, got.stderr)
 			}

@@ -68,7 +68,7 @@ func ParseLocation(text string) (sandbox, path string) {
 }
 
 // Digits and Permissions are digits and permissions.
-func Digits(mode uint32) int        { return *digits(mode) }
+func Digits(mode uint32) string     { return digits(mode) }
 func Permissions(digits int) uint32 { return permissions(digits) }
 
 // Quote is quote.

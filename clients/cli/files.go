@@ -136,11 +136,11 @@ func filesPut(t *tool) *cobra.Command {
 	return command
 }
 
-// parseMode reads octal digits, and returns them as the contract writes them.
-func parseMode(text string) (*int, error) {
+// parseMode reads octal digits, and returns them as the client takes them.
+func parseMode(text string) (string, error) {
 	mode, err := strconv.ParseUint(text, 8, 12)
 	if err != nil {
-		return nil, usageErrorf("mode: must be octal digits such as 644, not %q", text)
+		return "", usageErrorf("mode: must be octal digits such as 644, not %q", text)
 	}
 	return digits(uint32(mode)), nil
 }

@@ -1,6 +1,7 @@
 package cli_test
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -144,12 +145,13 @@ func TestLocations(t *testing.T) {
 func TestModes(t *testing.T) {
 	t.Parallel()
 	for mode := range uint32(0o1000) {
-		if got := cli.Permissions(cli.Digits(mode)); got != mode {
-			t.Fatalf("%#o becomes %#o", mode, got)
+		digits, err := strconv.Atoi(cli.Digits(mode))
+		if got := cli.Permissions(digits); err != nil || got != mode {
+			t.Fatalf("%#o becomes %#o, %v", mode, got, err)
 		}
 	}
-	if got := cli.Digits(0o100644); got != 644 {
-		t.Errorf("0644 is written %d", got)
+	if got := cli.Digits(0o100644); got != "644" {
+		t.Errorf("0644 is written %q", got)
 	}
 }
 

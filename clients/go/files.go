@@ -114,11 +114,11 @@ func (f Files) Delete(ctx context.Context, paths ...string) error {
 // MakeDirectory creates a directory and its missing parents. An existing directory only gets the
 // permission in o.
 func (f Files) MakeDirectory(ctx context.Context, path string, o *WriteOptions) error {
-	options := deref(o)
-	permissions := execd.PermissionByPath{path: {
-		Owner: optional(options.Owner), Group: optional(options.Group), Mode: options.Mode,
-		RawPath: rawPath(path),
-	}}
+	permission, err := o.permission(path)
+	if err != nil {
+		return err
+	}
+	permissions := execd.PermissionByPath{path: permission}
 	return f.box.client.call(ctx, repeatable, nil, func(ctx context.Context) (*http.Response, error) {
 		return f.box.daemon.MakeDirectories(ctx, permissions)
 	})
@@ -133,11 +133,15 @@ func (f Files) DeleteDirectory(ctx context.Context, paths ...string) error {
 
 // SetPermissions changes owners, groups and modes, by path.
 func (f Files) SetPermissions(ctx context.Context, permissions map[string]Permission) error {
-	exact := make(map[string]Permission, len(permissions))
-	for path, permission := range permissions {
+	exact := make(execd.PermissionByPath, len(permissions))
+	for path, options := range permissions {
+		permission, err := options.permission(path)
+		if err != nil {
+			return err
+		}
 		if text := string([]rune(path)); text != path {
 			// A member's name only has to differ from the others, as its path is in the value.
-			permission.RawPath, path = rawPath(path), fmt.Sprintf("%s#%d", text, len(exact))
+			path = fmt.Sprintf("%s#%d", text, len(exact))
 		}
 		exact[path] = permission
 	}

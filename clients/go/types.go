@@ -92,8 +92,8 @@ type (
 	FileInfo = execd.FileInfo
 	// FileEvent is something that happened to a watched file or directory.
 	FileEvent = execd.FileEvent
-	// Permission is who owns a file and who may use it; what is nil stays as it is.
-	Permission = execd.Permission
+	// Permission is who owns a file and who may use it; what is empty stays as it is.
+	Permission = WriteOptions
 	// Move is a new path for a file or directory.
 	Move = execd.Move
 	// Replacement is a text to look for and the one to put in its place.

@@ -5,9 +5,12 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"io"
 	"mime/multipart"
 	"net/http"
+	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"sandbox.internal/clients/go/execd"
@@ -17,7 +20,30 @@ import (
 // what was there before, or as the daemon makes new ones.
 type WriteOptions struct {
 	Owner, Group string // a name or a number
-	Mode         *int   // octal digits: new(644)
+	// Mode is one to four octal digits: "644", "0755", or "4755" with a special bit. It is no
+	// [io/fs.FileMode], whose special bits are others, and in which 0 and no mode are the same.
+	Mode string
+}
+
+// permission is what the contract calls the options.
+func (o *WriteOptions) permission(path string) (execd.Permission, error) {
+	options := deref(o)
+	mode, err := octal(options.Mode)
+	return execd.Permission{
+		Owner: optional(options.Owner), Group: optional(options.Group), Mode: mode, RawPath: rawPath(path),
+	}, err
+}
+
+// octal returns a mode as the contract has it: its octal digits as a decimal number. It is nil for an empty one.
+func octal(mode string) (*int, error) {
+	if mode == "" {
+		return nil, nil
+	}
+	if len(mode) > 4 || strings.Trim(mode, "01234567") != "" {
+		return nil, fmt.Errorf(`mode: must be one to four octal digits such as "644" or "0755", not %q`, mode)
+	}
+	digits, err := strconv.Atoi(mode)
+	return &digits, err
 }
 
 // FileContent is a file to write.
@@ -39,9 +65,16 @@ func (f Files) WriteText(ctx context.Context, path, text string, o *WriteOptions
 
 // WriteAll writes several files with one request.
 func (f Files) WriteAll(ctx context.Context, files ...FileContent) error {
+	described := make([]execd.UploadMetadata, len(files))
+	for i, file := range files {
+		var err error
+		if described[i], err = describe(file.Path, file.Options); err != nil {
+			return err
+		}
+	}
 	return f.upload(ctx, repeatable, func(form *multipart.Writer) error {
-		for _, file := range files {
-			if err := addFile(form, file.Path, bytes.NewReader(file.Data), file.Options); err != nil {
+		for i, file := range files {
+			if err := addFile(form, described[i], bytes.NewReader(file.Data)); err != nil {
 				return err
 			}
 		}
@@ -53,8 +86,12 @@ func (f Files) WriteAll(ctx context.Context, files ...FileContent) error {
 // nothing is written then.
 func (f Files) WriteFrom(ctx context.Context, path string, content io.Reader,
 	o *WriteOptions) error {
+	described, err := describe(path, o)
+	if err != nil {
+		return err
+	}
 	return f.upload(ctx, never, func(form *multipart.Writer) error {
-		return addFile(form, path, content, o)
+		return addFile(form, described, content)
 	})
 }
 
@@ -76,12 +113,16 @@ func (f Files) upload(ctx context.Context, again repetition,
 	})
 }
 
+// describe returns what the form says about a file.
+func describe(path string, o *WriteOptions) (execd.UploadMetadata, error) {
+	p, err := o.permission(path)
+	return execd.UploadMetadata{
+		Path: path, Owner: p.Owner, Group: p.Group, Mode: p.Mode, RawPath: p.RawPath,
+	}, err
+}
+
 // addFile adds the two fields of a file.
-func addFile(form *multipart.Writer, path string, content io.Reader, o *WriteOptions) error {
-	metadata := execd.UploadMetadata{Path: path, RawPath: rawPath(path)}
-	if o != nil {
-		metadata.Owner, metadata.Group, metadata.Mode = optional(o.Owner), optional(o.Group), o.Mode
-	}
+func addFile(form *multipart.Writer, metadata execd.UploadMetadata, content io.Reader) error {
 	text, err := json.Marshal(metadata)
 	if err != nil {
 		return err

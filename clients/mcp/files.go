@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strconv"
 	"unicode/utf8"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -116,7 +117,7 @@ func (t *tools) writeFile(ctx context.Context, _ call,
 	}
 	options := &sandbox.WriteOptions{}
 	if in.Mode != 0 {
-		options.Mode = &in.Mode
+		options.Mode = strconv.Itoa(in.Mode)
 	}
 	box, err := t.box(ctx, in.Sandbox)
 	if err != nil {

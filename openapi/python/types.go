@@ -78,8 +78,9 @@ func newClass(name string, s *openapi3.Schema) (class, error) {
 		f := field{
 			Name: snake(property), JSON: property, Type: kind, Doc: docstring(text, "    "),
 			Required: slices.Contains(s.Required, property),
-			// A contract has no other mark for the secrets of an answer.
-			Secret: ref.Value.Format == "password" || strings.Contains(text, "secret"),
+			// A contract has no other mark for the secrets of an answer, which are texts.
+			Secret: ref.Value.Format == "password" || property == "secret" ||
+				(kind == "str" || kind == "Mapping[str, str]") && strings.Contains(text, "secret"),
 		}
 		if !f.Required || ref.Value.Nullable {
 			f.Type = optional(kind)

@@ -142,7 +142,7 @@ class AsyncInside(AsyncCase):
     async def test_files(self) -> None:
         files, folder = (await self.sandbox()).files, f"/tmp/{uuid.uuid4()}"
         data = random.Random(1).randbytes(300_000)
-        await files.write(f"{folder}/a b.bin", data, mode=640)
+        await files.write(f"{folder}/a b.bin", data, mode="640")
         await files.write(f"{folder}/c.bin", io.BytesIO(data))
         await files.write_all([Upload(path=f"{folder}/d.txt", data="one two"), Upload(path=f"{folder}/e/f.txt", data=b"")])
         self.assertEqual(await files.read(f"{folder}/a b.bin"), data)
@@ -155,8 +155,8 @@ class AsyncInside(AsyncCase):
         await files.replace(f"{folder}/d.txt", "two", "three")
         self.assertEqual(await files.read_text(f"{folder}/d.txt"), "one three")
         await files.move(f"{folder}/d.txt", f"{folder}/g.txt")
-        await files.make_directory(f"{folder}/h", mode=700)
-        await files.set_permissions(f"{folder}/g.txt", mode=600, owner="1000")
+        await files.make_directory(f"{folder}/h", mode="0700")
+        await files.set_permissions(f"{folder}/g.txt", mode="600", owner="1000")
         self.assertEqual((await files.info(f"{folder}/g.txt")).owner, "1000")
         names = [entry.path.removeprefix(folder) for entry in await files.list(folder)]
         self.assertEqual(names, ["/a b.bin", "/c.bin", "/e", "/g.txt", "/h"])

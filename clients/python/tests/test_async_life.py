@@ -13,6 +13,8 @@ from sandboxes import (
     AsyncClient,
     ConflictError,
     ForbiddenError,
+    KeyLimits,
+    KeyRateLimit,
     NotFoundError,
     SandboxFailed,
     TerminalExit,
@@ -23,6 +25,48 @@ from sandboxes import (
 
 from .async_support import AsyncCase
 from .support import CuttingProxy, PATIENCE, deadline, image
+
+
+class AsyncKeysOfTheService(AsyncCase):
+    async def test_life_of_a_key(self) -> None:
+        name = f"python/{uuid.uuid4()}"
+        async with AsyncClient() as client:
+            expires = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(days=1)
+            made = await client.keys.create(name, expires_at=expires, limits=KeyLimits(max_sandboxes=3),
+                                            rate_limit=KeyRateLimit(requests_per_second=50))
+            self.assertEqual((made.key.name, made.key.role, made.key.expires_at), (name, "user", expires))
+            try:
+                async with AsyncClient(key=made.secret) as user:
+                    self.assertEqual([box.id async for box in user.list(metadata={"none": name})], [])
+                    with self.assertRaises(ForbiddenError):
+                        await user.keys.get(name)
+                listed = [key async for key in client.keys.list(page_size=1) if key.name == name]
+                found = await client.keys.get(name)
+                for key in (*listed, found):
+                    self.assertEqual((key.limits, key.source), (KeyLimits(max_sandboxes=3), "service"))
+                self.assertEqual(len(listed), 1)
+                with self.assertRaises(ConflictError):
+                    await client.keys.create(name)
+
+                rotated = await client.keys.rotate(name, grace=timedelta(minutes=1))
+                self.assertIsNotNone(rotated.key.previous_secret_expires_at)
+                last = await client.keys.rotate(name)
+                for secret, valid in ((made.secret, False), (rotated.secret, False), (last.secret, True)):
+                    async with AsyncClient(key=secret) as user:
+                        if valid:
+                            await user.version()
+                            continue
+                        with self.assertRaises(UnauthorizedError):
+                            await user.version()
+            finally:
+                await client.keys.delete(name)
+            with self.assertRaises(NotFoundError):
+                await client.keys.get(name)
+            with self.assertRaises(ConflictError):
+                await client.keys.create(name, role="viewer")
+            taken = await client.keys.create(name, role="viewer", take_over=True)
+            await client.keys.delete(name)
+            self.assertEqual(taken.key.role, "viewer")
 
 
 class AsyncLife(AsyncCase):

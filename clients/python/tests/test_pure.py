@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 import re
 import ssl
@@ -10,6 +11,7 @@ import tracemalloc
 import unittest
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 from sandboxes import (
@@ -20,11 +22,13 @@ from sandboxes import (
     Command,
     Commands,
     Files,
+    Keys,
     Network,
     ProtocolError,
     Sandbox,
     Terminal,
     Terminals,
+    Upload,
     execd,
     lifecycle,
 )
@@ -82,6 +86,26 @@ class Connecting(unittest.TestCase):
             found = connect_error("http://service", error)
             self.assertFalse(found.permanent or found.sent)
         self.assertIn("it did not answer in time", str(connect_error("http://service", TimeoutError())))
+
+
+class Modes(unittest.TestCase):
+    def test_octal_digits(self) -> None:
+        for mode, sent in {"644": 644, "0755": 755, "4755": 4755, "0": 0, "07": 7}.items():
+            self.assertEqual(Upload(path="/a", data=b"", mode=mode).metadata().mode, sent)
+        self.assertIsNone(Upload(path="/a", data=b"").metadata().mode)
+
+    def test_others_are_refused(self) -> None:
+        files = Files(None)  # type: ignore[arg-type]
+        wrong: list[Any] = ["u+x", "999", "", "07555", "0o644", "64\n", " 644", "-1", "٦٤٤", 644, 0o644, 6.4, True]
+        for mode in wrong:
+            for call in (
+                lambda: files.write("/a", b"", mode=mode),
+                lambda: files.write_all([Upload(path="/a", data=b""), Upload(path="/b", data=b"", mode=mode)]),
+                lambda: files.make_directory("/a", mode=mode),
+                lambda: files.set_permissions("/a", mode=mode),
+            ):
+                with self.subTest(mode), self.assertRaisesRegex(ValueError, "^mode: must be a string of one to four octal digits"):
+                    call()
 
 
 class Policies(unittest.TestCase):
@@ -238,7 +262,9 @@ class JSON(unittest.TestCase):
     def test_secrets_are_not_shown(self) -> None:
         auth = lifecycle.ImageAuth(username="robot", password="hidden")
         endpoint = lifecycle.Endpoint(endpoint="a", url="b", headers={"X": "hidden"}, signature="hidden")
-        self.assertNotIn("hidden", repr(auth) + repr(endpoint))
+        issued = lifecycle.IssuedKey(key=lifecycle.Key(name="shown", role="user", source="service"), secret="hidden")
+        self.assertNotIn("hidden", repr(auth) + repr(endpoint) + repr(issued))
+        self.assertIn("shown", repr(issued))
 
 
 class Rules(unittest.TestCase):
@@ -309,19 +335,27 @@ class Rules(unittest.TestCase):
 
 
 class Pages(unittest.TestCase):
-    def test_readme_has_every_name(self) -> None:
-        classes: dict[str, tuple[type, ...]] = {
-            "client": (Client,), "sandbox": (Sandbox,), "sandbox.commands": (Commands, Command), "sandbox.code": (Code, Cell),
-            "sandbox.files": (Files,), "sandbox.terminals": (Terminals, Terminal, Attachment), "sandbox.network": (Network,),
+    def test_readme_has_every_call_and_its_defaults(self) -> None:
+        kinds: dict[str, type] = {
+            "client": Client, "client.keys": Keys, "sandbox": Sandbox, "sandbox.commands": Commands, "command": Command,
+            "sandbox.code": Code, "cell": Cell, "sandbox.files": Files, "sandbox.terminals": Terminals,
+            "terminal": Terminal, "attachment": Attachment, "sandbox.network": Network,
         }
         text = (Path(__file__).parent.parent / "README.md").read_text()
-        rows = dict[str, str](re.findall(r"^\| `([\w.]+)` \| (.*) \|$", text, re.MULTILINE))
-        self.assertEqual(rows.keys(), classes.keys())
-        for row, kinds in classes.items():
-            named = set[str](re.findall(r"`(\w+)`", rows[row]))
-            there = {name for kind in kinds for name in vars(kind) if not name.startswith("_")} - {"close"}
-            fields = {"info"} if row == "sandbox" else set[str]()
-            self.assertEqual(named, there | fields, row)
+        rows = re.findall(r"^\| `([\w.]+(?:\(.*?\))?)` \|", text, re.MULTILINE)
+        there = [described(f"{path}.{name}", member) for path, kind in kinds.items()
+                 for name, member in vars(kind).items() if not name.startswith("_") and name != "close"]
+        self.assertEqual(rows, there)
+
+
+def described(name: str, member: Any) -> str:
+    """A call as the table of the README has it."""
+    if isinstance(member, property):
+        return name
+    parameters = list(inspect.signature(member).parameters.values())[1:]
+    words = ["*" * (each.kind is each.VAR_POSITIONAL) + each.name + ("" if each.default is each.empty else f"={each.default!r}")
+             for each in parameters]
+    return f"{name}({', '.join(words)})"
 
 
 if __name__ == "__main__":

@@ -143,7 +143,7 @@ class Inside(Case):
     def test_files(self) -> None:
         files, folder = (self.sandbox()).files, f"/tmp/{uuid.uuid4()}"
         data = random.Random(1).randbytes(300_000)
-        files.write(f"{folder}/a b.bin", data, mode=640)
+        files.write(f"{folder}/a b.bin", data, mode="640")
         files.write(f"{folder}/c.bin", io.BytesIO(data))
         files.write_all([Upload(path=f"{folder}/d.txt", data="one two"), Upload(path=f"{folder}/e/f.txt", data=b"")])
         self.assertEqual(files.read(f"{folder}/a b.bin"), data)
@@ -156,8 +156,8 @@ class Inside(Case):
         files.replace(f"{folder}/d.txt", "two", "three")
         self.assertEqual(files.read_text(f"{folder}/d.txt"), "one three")
         files.move(f"{folder}/d.txt", f"{folder}/g.txt")
-        files.make_directory(f"{folder}/h", mode=700)
-        files.set_permissions(f"{folder}/g.txt", mode=600, owner="1000")
+        files.make_directory(f"{folder}/h", mode="0700")
+        files.set_permissions(f"{folder}/g.txt", mode="600", owner="1000")
         self.assertEqual((files.info(f"{folder}/g.txt")).owner, "1000")
         names = [entry.path.removeprefix(folder) for entry in files.list(folder)]
         self.assertEqual(names, ["/a b.bin", "/c.bin", "/e", "/g.txt", "/h"])

@@ -14,6 +14,8 @@ from sandboxes import (
     Client,
     ConflictError,
     ForbiddenError,
+    KeyLimits,
+    KeyRateLimit,
     NotFoundError,
     SandboxFailed,
     TerminalExit,
@@ -24,6 +26,48 @@ from sandboxes import (
 
 from .sync_support import Case
 from .support import CuttingProxy, PATIENCE, deadline, image
+
+
+class KeysOfTheService(Case):
+    def test_life_of_a_key(self) -> None:
+        name = f"python/{uuid.uuid4()}"
+        with Client() as client:
+            expires = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(days=1)
+            made = client.keys.create(name, expires_at=expires, limits=KeyLimits(max_sandboxes=3),
+                                            rate_limit=KeyRateLimit(requests_per_second=50))
+            self.assertEqual((made.key.name, made.key.role, made.key.expires_at), (name, "user", expires))
+            try:
+                with Client(key=made.secret) as user:
+                    self.assertEqual([box.id for box in user.list(metadata={"none": name})], [])
+                    with self.assertRaises(ForbiddenError):
+                        user.keys.get(name)
+                listed = [key for key in client.keys.list(page_size=1) if key.name == name]
+                found = client.keys.get(name)
+                for key in (*listed, found):
+                    self.assertEqual((key.limits, key.source), (KeyLimits(max_sandboxes=3), "service"))
+                self.assertEqual(len(listed), 1)
+                with self.assertRaises(ConflictError):
+                    client.keys.create(name)
+
+                rotated = client.keys.rotate(name, grace=timedelta(minutes=1))
+                self.assertIsNotNone(rotated.key.previous_secret_expires_at)
+                last = client.keys.rotate(name)
+                for secret, valid in ((made.secret, False), (rotated.secret, False), (last.secret, True)):
+                    with Client(key=secret) as user:
+                        if valid:
+                            user.version()
+                            continue
+                        with self.assertRaises(UnauthorizedError):
+                            user.version()
+            finally:
+                client.keys.delete(name)
+            with self.assertRaises(NotFoundError):
+                client.keys.get(name)
+            with self.assertRaises(ConflictError):
+                client.keys.create(name, role="viewer")
+            taken = client.keys.create(name, role="viewer", take_over=True)
+            client.keys.delete(name)
+            self.assertEqual(taken.key.role, "viewer")
 
 
 class Life(Case):

@@ -10,6 +10,6 @@ await using sandbox = await client.create(process.env["IMAGE"] ?? "python:3.12",
 const { stdout } = await sandbox.commands.run("echo hello from a sandbox");
 process.stdout.write(stdout);
 
-await sandbox.files.write("/data/answer.txt", "42\n", { mode: 600 });
+await sandbox.files.write("/data/answer.txt", "42\n", { mode: "600" });
 process.stdout.write(await sandbox.files.readText("/data/answer.txt"));
 // Here the sandbox is deleted.

@@ -3,6 +3,7 @@ import { type EventOptions, type NumberedEvent, followEvents } from "./events.js
 import type { components, paths } from "./gen/lifecycle.js";
 import { SandboxError, isKind } from "./errors.js";
 import { type CallOptions, Http, newKey, shortly } from "./http.js";
+import { Keys } from "./keys.js";
 import { checkPolicy } from "./network.js";
 import { transportTo } from "./proxy.js";
 import { type Connection, Sandbox, type SandboxInfo, type SandboxState } from "./sandbox.js";
@@ -86,6 +87,8 @@ type ListQuery = NonNullable<paths["/v1/sandboxes"]["get"]["parameters"]["query"
 export class Client {
   /** Every operation of the service, typed from its contract. */
   readonly api: Api<paths>;
+  /** The API keys of the service, for its administrators. */
+  readonly keys: Keys;
   readonly #connection: Connection;
   #defaults: CreateDefaults | undefined;
 
@@ -102,6 +105,7 @@ export class Client {
       retryFor: options.retryFor ?? 10_000,
     });
     this.api = new Api<paths>(http);
+    this.keys = new Keys(this.api);
     this.#connection = {
       api: this.api,
       resumeFor: options.resumeFor ?? 60_000,

@@ -3,6 +3,7 @@ import { type ByteRange, download } from "./download.js";
 import type { components } from "./gen/execd.js";
 import { type CallOptions, join } from "./http.js";
 import type { Inside } from "./inside.js";
+import { type Permission, permissionOf } from "./mode.js";
 import { resumable } from "./resume.js";
 import { type FileContent, type FileToWrite, streamOf, uploadForm } from "./upload.js";
 
@@ -10,11 +11,6 @@ import { type FileContent, type FileToWrite, streamOf, uploadForm } from "./uplo
 export type FileInfo = components["schemas"]["FileInfo"];
 /** What happened to a watched path. */
 export type FileEvent = components["schemas"]["FileEvent"];
-/**
- * Owner, group and mode. A mode is written with its octal digits: 644 is rw-r--r--. A JavaScript
- * number such as 0o644 is another number.
- */
-export type Permission = components["schemas"]["Permission"];
 /** A text to look for and the text to put in its place. */
 export type Replacement = components["schemas"]["Replacement"];
 
@@ -57,9 +53,9 @@ export class Files {
    * Writes a file. It is at its path when all of it is on disk, or not at all; missing directories
    * are made.
    */
-  write(path: string, content: FileContent, options: Permission & CallOptions = {}): Promise<void> {
+  async write(path: string, content: FileContent, options: Permission & CallOptions = {}): Promise<void> {
     const { signal, ...permission } = options;
-    return this.writeAll([{ path, content, ...permission }], signal ? { signal } : {});
+    await this.writeAll([{ path, content, ...permission }], signal ? { signal } : {});
   }
 
   /** Writes several files in one request. */
@@ -137,13 +133,14 @@ export class Files {
   async makeDirectory(path: string, options: Permission & CallOptions = {}): Promise<void> {
     const { signal, ...permission } = options;
     await this.inside.api.json(
-      "post", "/directories", { body: { [path]: permission } }, { ...(signal ? { signal } : {}), idempotent: true },
+      "post", "/directories", { body: { [path]: permissionOf(permission) } }, { ...(signal ? { signal } : {}), idempotent: true },
     );
   }
 
   /** Changes owner, group and mode; what is left out stays. */
   async setPermissions(permissions: Record<string, Permission>, options: CallOptions = {}): Promise<void> {
-    await this.inside.api.json("post", "/files/permissions", { body: permissions }, {
+    const body = Object.fromEntries(Object.entries(permissions).map(([path, each]) => [path, permissionOf(each)]));
+    await this.inside.api.json("post", "/files/permissions", { body }, {
       ...options,
       idempotent: true,
     });

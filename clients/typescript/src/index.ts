@@ -34,7 +34,8 @@ export {
 } from "./commands.js";
 export type { Stdin } from "./stdin.js";
 export { type Code, type CodeContext, type CodeOptions, type Contexts, type Execution, Result } from "./code.js";
-export type { FileEvent, FileInfo, Files, Permission, ReadOptions, Replacement } from "./files.js";
+export type { FileEvent, FileInfo, Files, ReadOptions, Replacement } from "./files.js";
+export type { Permission } from "./mode.js";
 export type { ByteRange } from "./download.js";
 export type { FileContent, FileToWrite } from "./upload.js";
 export {
@@ -47,6 +48,7 @@ export {
 } from "./terminals.js";
 export type { WebSocketConstructor, WebSocketLike } from "./websocket.js";
 export type { EgressRule, Network, NetworkDecision, NetworkPolicy } from "./network.js";
+export type { CreateKeyOptions, IssuedKey, Key, Keys, RotateOptions } from "./keys.js";
 export type { LogOptions } from "./logs.js";
 export { type ErrorDetails, type ErrorKind, isKind, SandboxError } from "./errors.js";
 export type { Api, ApiOptions } from "./calls.js";

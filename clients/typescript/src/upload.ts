@@ -1,5 +1,6 @@
 import type { components } from "./gen/execd.js";
 import { randomName } from "./http.js";
+import { type WithMode, permissionOf } from "./mode.js";
 
 /** What a file is made of. */
 export type FileContent =
@@ -11,7 +12,7 @@ export type FileContent =
   | AsyncIterable<Uint8Array>;
 
 /** A file to write: where, with which owner, group and mode, and its content. */
-export type FileToWrite = components["schemas"]["UploadMetadata"] & { content: FileContent };
+export type FileToWrite = WithMode<components["schemas"]["UploadMetadata"]> & { content: FileContent };
 
 /**
  * The form that uploads files: for each its metadata, and then its bytes. It is a Blob, which can be
@@ -22,7 +23,7 @@ export function uploadForm(files: FileToWrite[]): { body: Blob | ReadableStream<
   const parts: FileContent[] = [];
   for (const { content, ...metadata } of files) {
     parts.push(
-      `--${boundary}\r\nContent-Disposition: form-data; name="metadata"\r\n\r\n${JSON.stringify(metadata)}\r\n`,
+      `--${boundary}\r\nContent-Disposition: form-data; name="metadata"\r\n\r\n${JSON.stringify(permissionOf(metadata))}\r\n`,
       `--${boundary}\r\nContent-Disposition: form-data; name="file"; filename="file"\r\n\r\n`,
       content,
       "\r\n",

@@ -100,7 +100,10 @@ var endless = []string{" -f", " -w ", " watch box", " watch -r", " port "}
 // TestExamplesOfTheHelp runs every example that the help of the tool shows.
 func TestExamplesOfTheHelp(t *testing.T) {
 	t.Parallel()
-	s := startWithPython(t, lives.Plan{Settings: fmt.Sprintf("[egress]\nimage = %q\n", egressImage)})
+	s := startWithPython(t, lives.Plan{
+		Server:   fmt.Sprintf("default_image = %q", baseImage),
+		Settings: fmt.Sprintf("[egress]\nimage = %q\n", egressImage),
+	})
 	c := newCommandLine(t, s.URL)
 	c.env = append(c.env, "PATH="+filepath.Dir(c.program)+":"+os.Getenv("PATH"))
 	lives.Write(t, c.folder, "notes.txt", "a note\n")

@@ -24,7 +24,7 @@ func TestTypeScriptClient(t *testing.T) {
 	s := startWithPython(t, lives.Plan{Settings: fmt.Sprintf("[egress]\nimage = %q\n", egressImage)})
 	environment := append(s.Variables(), "SANDBOX_IMAGE="+busyboxImage,
 		"SANDBOX_CODE_IMAGE="+pythonImage)
-	for _, name := range []string{"unit/http", "unit/sse", "live/life", "live/inside", "live/cuts",
+	for _, name := range []string{"unit/http", "unit/sse", "unit/readme", "live/life", "live/inside", "live/cuts",
 		"live/terminals", "live/code", "live/network", "live/examples"} {
 		t.Run(name, func(t *testing.T) {
 			t.Log(lives.Tool(t, folder, environment, "node", "--test", "build/test/"+name+".test.js"))

@@ -167,7 +167,7 @@ func testFiles(t *testing.T, box *sandbox.Sandbox) {
 	ctx, files := limited(t), box.Files
 	check(t, files.WriteAll(ctx,
 		sandbox.FileContent{Path: "/w/a.txt", Data: []byte("alpha"),
-			Options: &sandbox.WriteOptions{Mode: new(640)}},
+			Options: &sandbox.WriteOptions{Mode: "0640"}},
 		sandbox.FileContent{Path: "/w/b/c.txt", Data: nil}))
 	check(t, files.WriteFrom(ctx, "/w/stream", strings.NewReader("from a stream"), nil))
 	infos, err := files.Info(ctx, "/w/a.txt", "/w/b")
@@ -182,10 +182,10 @@ func testFiles(t *testing.T, box *sandbox.Sandbox) {
 	if data, err := files.Read(ctx, "/w/b/c.txt"); err != nil || len(data) != 0 {
 		t.Errorf("%q, %v", data, err)
 	}
-	check(t, files.MakeDirectory(ctx, "/w/d/e", &sandbox.WriteOptions{Mode: new(700)}))
+	check(t, files.MakeDirectory(ctx, "/w/d/e", &sandbox.WriteOptions{Mode: "700"}))
 	check(t, files.Move(ctx, sandbox.Move{Src: "/w/a.txt", Dest: "/w/d/e/a.txt"}))
 	check(t, files.SetPermissions(ctx,
-		map[string]sandbox.Permission{"/w/stream": {Mode: new(600)}}))
+		map[string]sandbox.Permission{"/w/stream": {Mode: "600"}}))
 	found, err := files.Search(ctx, "/w", "*.txt")
 	check(t, err)
 	if len(found) != 2 || found[1].Path != "/w/d/e/a.txt" {

@@ -92,6 +92,10 @@ func onKubernetes() lives.Backend {
 				Because: "a service keeps no events: after a restart a client that resumes gets reset and the current states",
 				Test:    testEventsRestartAfterKills,
 			},
+			"ImageEntrypoint": {
+				Because: "the kubelet pulls the images, so the service does not know what they have, and refuses the request",
+				Test:    lives.ImageEntrypointRefused,
+			},
 		},
 	}
 }

@@ -115,6 +115,7 @@ var table = []row{
 
 	{"Logs", testLogs},
 	{"Failures", testFailures},
+	{"ImageEntrypoint", testImageEntrypoint},
 	{"NoRoom", testNoRoom},
 	{"FailedRecordIsForgotten", testFailedRecordIsForgotten},
 	{"OutOfMemoryCommandLeavesTheSandboxRunning", testOutOfMemoryCommandLeavesTheSandboxRunning},

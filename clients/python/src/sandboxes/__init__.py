@@ -8,6 +8,7 @@ from ._async.client import AsyncClient
 from ._async.code import AsyncCell, AsyncCode
 from ._async.commands import AsyncCommand, AsyncCommands
 from ._async.files import AsyncFiles
+from ._async.keys import AsyncKeys
 from ._async.network import AsyncNetwork
 from ._async.sandbox import AsyncSandbox
 from ._async.stdin import AsyncStdin
@@ -31,13 +32,25 @@ from ._errors import (
 )
 from ._gen import execd, lifecycle
 from ._gen.execd import CodeContext, FileEvent, FileInfo, Metrics
-from ._gen.lifecycle import ActivityEntry, EgressRule, ImageAuth, NetworkPolicy, SandboxEvent, Volume
+from ._gen.lifecycle import (
+    ActivityEntry,
+    EgressRule,
+    ImageAuth,
+    IssuedKey,
+    Key,
+    KeyLimits,
+    KeyRateLimit,
+    NetworkPolicy,
+    SandboxEvent,
+    Volume,
+)
 from ._gen.lifecycle import Sandbox as SandboxInfo
 from ._output import CodeError, CommandResult, Execution, Output, Result
 from ._sync.client import Client
 from ._sync.code import Cell, Code
 from ._sync.commands import Command, Commands
 from ._sync.files import Files
+from ._sync.keys import Keys
 from ._sync.network import Network
 from ._sync.sandbox import Sandbox
 from ._sync.stdin import Stdin
@@ -48,10 +61,10 @@ from ._upload import Upload
 
 __all__ = [
     "APIError", "ActivityEntry", "AsyncAttachment", "AsyncCell", "AsyncClient", "AsyncCode", "AsyncCommand", "AsyncCommands",
-    "AsyncDownload", "AsyncEvents", "AsyncFiles", "AsyncNetwork", "AsyncSandbox", "AsyncStdin", "AsyncTerminal",
+    "AsyncDownload", "AsyncEvents", "AsyncFiles", "AsyncKeys", "AsyncNetwork", "AsyncSandbox", "AsyncStdin", "AsyncTerminal",
     "AsyncTerminals", "Attachment", "Cell", "Client", "Code", "CodeContext", "CodeError", "Command",
     "CommandFailed", "CommandResult", "Commands", "ConflictError", "Download", "EgressRule", "Events",
-    "Execution", "FileEvent", "FileInfo", "Files", "ForbiddenError", "ImageAuth", "Metrics", "Network",
+    "Execution", "FileEvent", "FileInfo", "Files", "ForbiddenError", "ImageAuth", "IssuedKey", "Key", "KeyLimits", "KeyRateLimit", "Keys", "Metrics", "Network",
     "NetworkPolicy", "NotFoundError", "Output", "ProtocolError", "RateLimitedError", "Result", "Sandbox",
     "SandboxEvent", "SandboxFailed", "SandboxInfo", "SandboxesError", "Stdin", "StreamError", "Terminal",
     "TerminalEvent", "TerminalExit", "TerminalOutput", "TerminalReplay", "Terminals", "TransportError",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from datetime import datetime, timedelta, timezone
-from typing import Mapping
+from typing import Mapping, cast
 from urllib.parse import urlencode
 
 from ._gen.lifecycle import CreateDefaults, NetworkPolicy, ResourceLimits
@@ -51,6 +52,18 @@ def service_url(url: str | None) -> str:
 def service_key(key: str | None) -> str | None:
     """The key: the argument, else $SERVICE_API_KEY; an open service needs none."""
     return key if key is not None else os.environ.get("SERVICE_API_KEY")
+
+
+def octal(mode: str | None) -> int | None:
+    """A mode as the contract has it: its octal digits as a decimal number.
+
+    A number is refused, for 0o644 is 420, which the contract reads as other permissions.
+    """
+    if mode is None:
+        return None
+    if not isinstance(cast(object, mode), str) or not re.fullmatch("[0-7]{1,4}", mode):
+        raise ValueError(f'mode: must be a string of one to four octal digits, such as "644" or "0755", not {mode!r}')
+    return int(mode)
 
 
 def check_policy(policy: NetworkPolicy | None) -> None:

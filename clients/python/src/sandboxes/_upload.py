@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 from ._gen.execd import UploadMetadata
 from ._operations import encode
+from ._options import octal
 
 Data = TypeVar("Data", covariant=True)
 
@@ -20,14 +21,14 @@ class Upload(Generic[Data]):
 
     path: str
     data: Data
-    mode: int | None = None
-    """Octal digits as a decimal-looking number: 644, not 0o644."""
+    mode: str | None = None
+    """One to four octal digits: "644" or "0755"."""
     owner: str | None = None
     group: str | None = None
 
     def metadata(self) -> UploadMetadata:
         """What the form says about the file."""
-        return UploadMetadata(path=self.path, mode=self.mode, owner=self.owner, group=self.group)
+        return UploadMetadata(path=self.path, mode=octal(self.mode), owner=self.owner, group=self.group)
 
 
 class Form:

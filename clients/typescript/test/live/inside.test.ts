@@ -112,7 +112,7 @@ test("files", async () => {
   const { files } = sandbox;
   const root = "/tmp/typescript";
   const text = `${root}/a b/ä.txt`;
-  await files.write(text, "one two two", { mode: 640, owner: "1000" });
+  await files.write(text, "one two two", { mode: "640", owner: "1000" });
   const info = await files.info(text);
   assert.deepEqual([info.size, info.mode, info.owner, info.type], [11, 640, "1000", "file"]);
   await files.replace({ [text]: { old: "two", new: "three" } });
@@ -128,7 +128,7 @@ test("files", async () => {
   }
   await files.writeAll([
     { path: `${root}/bytes`, content: bytes },
-    { path: `${root}/stream`, content: stream, mode: 600 },
+    { path: `${root}/stream`, content: stream, mode: "600" },
     { path: `${root}/generated`, content: generated() },
     { path: `${root}/empty`, content: "" },
   ]);
@@ -139,14 +139,14 @@ test("files", async () => {
   assert.equal(hash.digest("hex"), createHash("sha256").update(bytes.subarray(5)).digest("hex"));
   await assert.rejects(files.read(`${root}/bytes`, { maxBytes: 1000 }), (error) => isKind(error, "protocol"));
 
-  await files.makeDirectory(`${root}/dir/deep`, { mode: 700 });
+  await files.makeDirectory(`${root}/dir/deep`, { mode: "0700" });
   await files.move(`${root}/bytes`, `${root}/dir/moved`);
   await assert.rejects(files.move(`${root}/stream`, `${root}/dir/moved`), (error) => isKind(error, "conflict"));
   const names = (infos: { path: string }[]) => infos.map(({ path }) => path.slice(root.length + 1));
   assert.deepEqual(names(await files.list(`${root}/dir`)), ["dir/deep", "dir/moved"]);
   assert.deepEqual(names(await files.list(root, { depth: 2 })).length, 8);
   assert.deepEqual(names(await files.search(root, "*.txt")), ["a b/ä.txt"]);
-  await files.setPermissions({ [`${root}/dir/moved`]: { mode: 400 } });
+  await files.setPermissions({ [`${root}/dir/moved`]: { mode: "400" } });
   assert.equal((await files.info(`${root}/dir/moved`)).mode, 400);
   await files.delete([text, `${root}/stream`]);
   assert.equal(await files.exists(text), false);

@@ -142,3 +142,36 @@ test("refusals", async () => {
   const stranger = newClient({ apiKey: "wrong" });
   await assert.rejects(stranger.get("a"), (error) => isKind(error, "unauthorized") && error.requestId !== undefined);
 });
+
+test("the life of a key", async () => {
+  const { keys } = client;
+  const name = `typescript/${process.pid}`;
+  const expiresAt = new Date(Math.ceil(Date.now() / 1000) * 1000 + 86_400_000);
+  const made = await keys.create(name, { expiresAt, limits: { maxSandboxes: 3 }, rateLimit: { requestsPerSecond: 50 } });
+  try {
+    assert.deepEqual([made.key.name, made.key.role], [name, "user"]);
+    assert.equal(Date.parse(made.key.expiresAt ?? ""), expiresAt.getTime());
+    const user = newClient({ apiKey: made.secret });
+    for await (const { id } of user.list({ metadata: { none: name } })) assert.fail(id);
+    await assert.rejects(user.keys.get(name), (error) => isKind(error, "forbidden"));
+    const listed = [];
+    for await (const key of keys.list()) if (key.name === name) listed.push(key);
+    assert.equal(listed.length, 1);
+    for (const { limits, source } of [...listed, await keys.get(name)]) assert.deepEqual([limits, source], [{ maxSandboxes: 3 }, "service"]);
+    await assert.rejects(keys.create(name), (error) => isKind(error, "conflict"));
+
+    const rotated = await keys.rotate(name, { grace: 60 });
+    assert.ok(rotated.key.previousSecretExpiresAt);
+    const last = await keys.rotate(name);
+    await newClient({ apiKey: last.secret }).defaults();
+    for (const apiKey of [made.secret, rotated.secret]) {
+      await assert.rejects(newClient({ apiKey }).defaults(), (error) => isKind(error, "unauthorized"));
+    }
+  } finally {
+    await keys.delete(name);
+  }
+  await assert.rejects(keys.get(name), (error) => isKind(error, "not_found"));
+  await assert.rejects(keys.create(name, { role: "viewer" }), (error) => isKind(error, "conflict"));
+  assert.equal((await keys.create(name, { role: "viewer", takeOver: true })).key.role, "viewer");
+  await keys.delete(name);
+});

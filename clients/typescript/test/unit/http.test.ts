@@ -588,3 +588,36 @@ test("each failure of a connection has its own words", async () => {
   const url = `https://127.0.0.1:${plain.port}`;
   assert.match((await errorOf(new Client({ url, retryFor: 0 }).get("a"))).message, /the URL should begin with http:/);
 });
+
+test("modes are strings of octal digits", async () => {
+  const sent: string[] = [];
+  const { client } = await clientOf((request, response) => {
+    const pieces: Buffer[] = [];
+    request.on("data", (piece: Buffer) => pieces.push(piece)).on("end", () => {
+      if (request.method === "GET") return void response.end(JSON.stringify({ id: "a", status: { state: "Running" } }));
+      sent.push(Buffer.concat(pieces).toString());
+      response.end("{}");
+    });
+  });
+  const { files } = await client.connect("box");
+  await files.write("/a", "", { mode: "0640" });
+  await files.makeDirectory("/b", { mode: "4755" });
+  await files.setPermissions({ "/c": { mode: "0" }, "/d": { owner: "1000" } });
+  assert.match(sent[0] ?? "", /\{"path":"\/a","mode":640\}/);
+  assert.deepEqual(sent.slice(1).map((body) => JSON.parse(body) as unknown),
+    [{ "/b": { mode: 4755 } }, { "/c": { mode: 0 }, "/d": { owner: "1000" } }]);
+  for (const wrong of ["u+x", "999", "", "07555", "0o644", "644\n", 644, 0o644, null]) {
+    const mode = wrong as string;
+    for (const work of [
+      files.write("/a", "", { mode }),
+      files.writeAll([{ path: "/a", content: "" }, { path: "/b", content: "", mode }]),
+      files.makeDirectory("/b", { mode }),
+      files.setPermissions({ "/c": { mode } }),
+    ]) {
+      const error = await errorOf(work);
+      assert.equal(error.kind, "invalid");
+      assert.match(error.message, /^mode: must be a string of one to four octal digits, such as "644" or "0755", not /);
+    }
+  }
+  assert.equal(sent.length, 3);
+});

@@ -40,7 +40,7 @@ function json(text, field) {
 const fallback = { timeout: 3600, resourceLimits: {}, entrypoint: ['/opt/sandbox/execd-init', 'idle'] };
 
 /** bodyOf makes the request of what was typed; what is empty has the service's default, or is left out. */
-function bodyOf({ elements }, defaults) {
+export function bodyOf({ elements }, defaults) {
   const value = (name) => elements[name].value.trim();
   const body = { image: { uri: value('uri') || defaults.image || '' }, timeout: Number(value('timeout') || defaults.timeout), resourceLimits: {} };
   if (elements.imageEntrypoint.checked) body.imageEntrypoint = true;

@@ -18,6 +18,7 @@ from .._operations import Call
 from .._options import FALLBACK, Duration, check_policy, metadata_filter, prefer_wait, seconds, service_key, service_url
 from .._proxy import ProxyOption
 from .http import AsyncHTTP
+from .keys import AsyncKeys
 from .sandbox import AsyncSandbox
 from .streams import AsyncEvents
 
@@ -40,6 +41,7 @@ class AsyncClient:
         """
         self._http = AsyncHTTP(service_url(url), service_key(key), seconds(timeout), tls, proxy)
         self._defaults: CreateDefaults | None = None
+        self.keys = AsyncKeys(self._http)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._http.origin.url}>"

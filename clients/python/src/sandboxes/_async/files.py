@@ -8,6 +8,7 @@ from typing import BinaryIO, Sequence, TypeAlias, cast
 from .._errors import NotFoundError, ProtocolError
 from .._gen import execd
 from .._gen.execd import FileEvent, FileInfo
+from .._options import octal
 from .._upload import Form, Upload
 from .connection import read_file
 from .daemon import AsyncDaemon
@@ -24,8 +25,8 @@ READ_LIMIT = 256 << 20
 class AsyncFiles:
     """Files and directories: `sandbox.files`.
 
-    Paths are absolute, begin with `~/`, or are relative to the sandbox's working directory. A mode is written
-    with its octal digits as a decimal-looking number: 644 is rw-r--r--.
+    Paths are absolute, begin with `~/`, or are relative to the sandbox's working directory. A mode is a string
+    of one to four octal digits: "644" and "0644" are rw-r--r--. Another one is a ValueError.
     """
 
     def __init__(self, daemon: AsyncDaemon) -> None:
@@ -51,7 +52,7 @@ class AsyncFiles:
             raise ValueError("start must not be negative, and end must be larger than start")
         return self._daemon.download(path, start, end)
 
-    async def write(self, path: str, data: Data, *, mode: int | None = None, owner: str | None = None,
+    async def write(self, path: str, data: Data, *, mode: str | None = None, owner: str | None = None,
                     group: str | None = None) -> None:
         """Writes a file, and makes the directories above it. It appears when all of it has arrived."""
         await self.write_all([Upload(path=path, data=data, mode=mode, owner=owner, group=group)])
@@ -115,16 +116,16 @@ class AsyncFiles:
         """Removes directories with everything in them."""
         await self._daemon.call(execd.delete_directories(paths))
 
-    async def make_directory(self, path: str, *, mode: int | None = None, owner: str | None = None,
+    async def make_directory(self, path: str, *, mode: str | None = None, owner: str | None = None,
                              group: str | None = None) -> None:
         """Makes a directory and those above it. One that exists only gets the permissions."""
-        permission = execd.Permission(mode=mode, owner=owner, group=group)
+        permission = execd.Permission(mode=octal(mode), owner=owner, group=group)
         await self._daemon.call(execd.make_directories({path: permission}))
 
-    async def set_permissions(self, path: str, *, mode: int | None = None, owner: str | None = None,
+    async def set_permissions(self, path: str, *, mode: str | None = None, owner: str | None = None,
                               group: str | None = None) -> None:
         """Changes mode, owner and group. What is None stays."""
-        permission = execd.Permission(mode=mode, owner=owner, group=group)
+        permission = execd.Permission(mode=octal(mode), owner=owner, group=group)
         await self._daemon.call(execd.set_permissions({path: permission}))
 
     def watch(self, path: str, *, recursive: bool = False) -> AsyncEvents[FileEvent]:

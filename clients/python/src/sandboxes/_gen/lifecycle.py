@@ -424,9 +424,9 @@ class ImageAuth:
 class IssuedKey:
     """An API key with its secret, which no other answer has."""
 
-    key: Key = field(repr=False)
+    key: Key
     """An API key, without its secret."""
-    secret: str
+    secret: str = field(repr=False)
     """The value of `SERVICE-API-KEY`, with 256 random bits."""
 
 
@@ -458,7 +458,7 @@ class Key:
     """
     name: str
     """What the key is called."""
-    previous_secret_expires_at: datetime | None = field(repr=False, default=None)
+    previous_secret_expires_at: datetime | None = None
     """Until when the secret before the last rotation is valid; absent when it is not valid any more."""
     rate_limit: KeyRateLimit | None = None
     """How often a key may send requests, in place of `[server.rate_limit]` of the configuration."""
@@ -721,7 +721,7 @@ class RotateKeyRequest:
 
     expires_at: datetime | None = None
     """The new time at which the key ceases to be valid, in the future; without it the time stays."""
-    grace_seconds: int | None = field(repr=False, default=None)
+    grace_seconds: int | None = None
     """For how many seconds the secret that was valid before stays valid."""
 
 

@@ -19,6 +19,7 @@ from .._operations import Call
 from .._options import FALLBACK, Duration, check_policy, metadata_filter, prefer_wait, seconds, service_key, service_url
 from .._proxy import ProxyOption
 from .http import HTTP
+from .keys import Keys
 from .sandbox import Sandbox
 from .streams import Events
 
@@ -41,6 +42,7 @@ class Client:
         """
         self._http = HTTP(service_url(url), service_key(key), seconds(timeout), tls, proxy)
         self._defaults: CreateDefaults | None = None
+        self.keys = Keys(self._http)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._http.origin.url}>"

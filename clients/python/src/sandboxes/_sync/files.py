@@ -9,6 +9,7 @@ from typing import BinaryIO, Sequence, TypeAlias, cast
 from .._errors import NotFoundError, ProtocolError
 from .._gen import execd
 from .._gen.execd import FileEvent, FileInfo
+from .._options import octal
 from .._upload import Form, Upload
 from .connection import read_file
 from .daemon import Daemon
@@ -25,8 +26,8 @@ READ_LIMIT = 256 << 20
 class Files:
     """Files and directories: `sandbox.files`.
 
-    Paths are absolute, begin with `~/`, or are relative to the sandbox's working directory. A mode is written
-    with its octal digits as a decimal-looking number: 644 is rw-r--r--.
+    Paths are absolute, begin with `~/`, or are relative to the sandbox's working directory. A mode is a string
+    of one to four octal digits: "644" and "0644" are rw-r--r--. Another one is a ValueError.
     """
 
     def __init__(self, daemon: Daemon) -> None:
@@ -52,7 +53,7 @@ class Files:
             raise ValueError("start must not be negative, and end must be larger than start")
         return self._daemon.download(path, start, end)
 
-    def write(self, path: str, data: Data, *, mode: int | None = None, owner: str | None = None,
+    def write(self, path: str, data: Data, *, mode: str | None = None, owner: str | None = None,
                     group: str | None = None) -> None:
         """Writes a file, and makes the directories above it. It appears when all of it has arrived."""
         self.write_all([Upload(path=path, data=data, mode=mode, owner=owner, group=group)])
@@ -116,16 +117,16 @@ class Files:
         """Removes directories with everything in them."""
         self._daemon.call(execd.delete_directories(paths))
 
-    def make_directory(self, path: str, *, mode: int | None = None, owner: str | None = None,
+    def make_directory(self, path: str, *, mode: str | None = None, owner: str | None = None,
                              group: str | None = None) -> None:
         """Makes a directory and those above it. One that exists only gets the permissions."""
-        permission = execd.Permission(mode=mode, owner=owner, group=group)
+        permission = execd.Permission(mode=octal(mode), owner=owner, group=group)
         self._daemon.call(execd.make_directories({path: permission}))
 
-    def set_permissions(self, path: str, *, mode: int | None = None, owner: str | None = None,
+    def set_permissions(self, path: str, *, mode: str | None = None, owner: str | None = None,
                               group: str | None = None) -> None:
         """Changes mode, owner and group. What is None stays."""
-        permission = execd.Permission(mode=mode, owner=owner, group=group)
+        permission = execd.Permission(mode=octal(mode), owner=owner, group=group)
         self._daemon.call(execd.set_permissions({path: permission}))
 
     def watch(self, path: str, *, recursive: bool = False) -> Events[FileEvent]:
