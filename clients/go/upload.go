@@ -8,6 +8,7 @@ import (
 	"io"
 	"mime/multipart"
 	"net/http"
+	"strings"
 	"unicode/utf8"
 
 	"sandbox.internal/clients/go/execd"
@@ -58,6 +59,15 @@ func (f Files) WriteFrom(ctx context.Context, path string, content io.Reader,
 	})
 }
 
+// Symlink makes a symbolic link at a path, with its parents. The target is kept as it is and need not exist.
+// A file or link at the path is replaced; it is not followed.
+func (f Files) Symlink(ctx context.Context, target, path string) error {
+	return f.upload(ctx, repeatable, func(form *multipart.Writer) error {
+		return addPart(form, execd.UploadMetadata{Path: path, RawPath: rawPath(path), Symlink: new(true)},
+			strings.NewReader(target))
+	})
+}
+
 // upload sends a form while fill writes it. With repeatable, fill can be called again.
 func (f Files) upload(ctx context.Context, again repetition,
 	fill func(*multipart.Writer) error) error {
@@ -82,6 +92,11 @@ func addFile(form *multipart.Writer, path string, content io.Reader, o *WriteOpt
 	if o != nil {
 		metadata.Owner, metadata.Group, metadata.Mode = optional(o.Owner), optional(o.Group), o.Mode
 	}
+	return addPart(form, metadata, content)
+}
+
+// addPart adds them with their metadata.
+func addPart(form *multipart.Writer, metadata execd.UploadMetadata, content io.Reader) error {
 	text, err := json.Marshal(metadata)
 	if err != nil {
 		return err
