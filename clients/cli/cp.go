@@ -2,8 +2,10 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -35,6 +37,7 @@ func parseLocation(text string) location {
 }
 
 func copyCommand(t *tool) *cobra.Command {
+	var follow bool
 	command := &cobra.Command{
 		Use:   "cp [flags] SOURCE DESTINATION",
 		Short: "Copy files and directories between this machine and a sandbox",
@@ -42,10 +45,11 @@ func copyCommand(t *tool) *cobra.Command {
 			"DESTINATION is SANDBOX:PATH, the other a local path, or - for a tar stream on\n" +
 			"the standard input or output. Into a directory that exists a source keeps its\n" +
 			"name; a tar stream is unpacked below the directory. Modes are kept, set-user-ID,\n" +
-			"set-group-ID and sticky bits included; owners are not. Symbolic links are left\n" +
-			"out, with a warning: the service has no way to read or make them.",
+			"set-group-ID and sticky bits included; owners are not. Symbolic links are\n" +
+			"copied as links, wherever they lead; with -L a SOURCE that is one is followed.\n" +
+			"No link is followed below a directory that is copied.",
 		Example: "  sandbox cp notes.txt box:/tmp/notes.txt\n" +
-			"  sandbox cp box:/etc/os-release .\n" +
+			"  sandbox cp -L box:/etc/os-release .\n" +
 			"  sandbox cp box:/etc/apt - >apt.tar\n" +
 			"  sandbox cp - box:/srv <apt.tar",
 		Args: arguments(2, 2, "a SOURCE and a DESTINATION"),
@@ -57,33 +61,34 @@ func copyCommand(t *tool) *cobra.Command {
 			case from.sandbox != "" && from.path == "" || to.sandbox != "" && to.path == "":
 				return usageErrorf("the path of the sandbox is missing")
 			case from.sandbox != "":
-				return t.copyOut(c.Context(), from, to.path)
+				return t.copyOut(c.Context(), from, to.path, follow)
 			}
-			return t.copyIn(c.Context(), from.path, to)
+			return t.copyIn(c.Context(), from.path, to, follow)
 		},
 	}
+	command.Flags().BoolVarP(&follow, "follow-link", "L", false, "follow a SOURCE that is a symbolic link")
 	command.Flags().BoolVarP(&t.output.quiet, "quiet", "q", false, "show no progress")
 	return command
 }
 
-func (t *tool) copyIn(ctx context.Context, from string, to location) error {
+func (t *tool) copyIn(ctx context.Context, from string, to location, follow bool) error {
 	box, err := t.find(ctx, to.sandbox)
 	if err != nil {
 		return err
 	}
-	in := &copier{t: t, box: box}
+	in := &copier{t: t, box: box, follow: follow}
 	if from == stream {
 		return in.unpack(ctx, to.path)
 	}
 	return in.upload(ctx, from, to.path)
 }
 
-func (t *tool) copyOut(ctx context.Context, from location, to string) error {
+func (t *tool) copyOut(ctx context.Context, from location, to string, follow bool) error {
 	box, err := t.find(ctx, from.sandbox)
 	if err != nil {
 		return err
 	}
-	out := &copier{t: t, box: box}
+	out := &copier{t: t, box: box, follow: follow}
 	if to == stream {
 		if isTerminal(t.Stdout) {
 			return usageErrorf("a tar stream is not for a terminal")
@@ -95,8 +100,30 @@ func (t *tool) copyOut(ctx context.Context, from location, to string) error {
 
 // copier copies between this machine and one sandbox.
 type copier struct {
-	t   *tool
-	box *sandbox.Sandbox
+	t      *tool
+	box    *sandbox.Sandbox
+	follow bool // a source that is a symbolic link itself
+}
+
+// source returns the facts of the path that is to be copied out of the sandbox. Of a link that is followed only the
+// type is known of what it leads to.
+func (c *copier) source(ctx context.Context, from string) (info sandbox.FileInfo, followed bool, err error) {
+	info, err = c.stat(ctx, from)
+	if err != nil || info.Type != "symlink" || !c.follow && !strings.HasSuffix(from, "/") {
+		return info, false, err
+	}
+	_, err = c.box.Files.List(ctx, from, 1)
+	var refused *sandbox.Error
+	switch {
+	case err == nil:
+		info.Type, info.Mode = "directory", 777
+	case errors.As(err, &refused) && refused.Status == http.StatusBadRequest:
+		info.Type, info.Mode = "file", 666
+	default:
+		return info, false, err
+	}
+	info.Size = 0
+	return info, true, nil
 }
 
 // stat returns the facts of a path of the sandbox. Its error is ErrNotFound when there is none.

@@ -16,7 +16,11 @@ import (
 
 // upload copies a local file or directory into the sandbox.
 func (c *copier) upload(ctx context.Context, from, to string) error {
-	info, err := os.Stat(from) // a link that is named itself is followed
+	stat := os.Lstat // which follows a link with a slash at its end
+	if c.follow {
+		stat = os.Stat
+	}
+	info, err := stat(from)
 	if err != nil {
 		return err
 	}
@@ -34,6 +38,9 @@ func (c *copier) upload(ctx context.Context, from, to string) error {
 		return err
 	case err != nil && to[len(to)-1] == '/':
 		return fmt.Errorf("%s: there is no such directory", to)
+	}
+	if info.Mode()&fs.ModeSymlink != 0 {
+		return c.sendLink(ctx, from, to)
 	}
 	if !info.IsDir() {
 		if !info.Mode().IsRegular() {
@@ -64,12 +71,21 @@ func (c *copier) upload(ctx context.Context, from, to string) error {
 		case info.Mode().IsRegular():
 			return c.uploadFile(ctx, name, target, info)
 		case info.Mode()&fs.ModeSymlink != 0:
-			c.skip(name, "symbolic link")
+			return c.sendLink(ctx, name, target)
 		default:
 			c.skip(name, "special file")
 		}
 		return nil
 	})
+}
+
+// sendLink makes a link of the sandbox that is like one here.
+func (c *copier) sendLink(ctx context.Context, from, to string) error {
+	target, err := os.Readlink(from)
+	if err != nil {
+		return err
+	}
+	return c.box.Files.Symlink(ctx, filepath.ToSlash(target), to)
 }
 
 func (c *copier) uploadFile(ctx context.Context, from, to string, info fs.FileInfo) error {
@@ -94,16 +110,19 @@ func (c *copier) makeDirectory(ctx context.Context, to string, mode uint32) erro
 	return c.box.Files.MakeDirectory(ctx, to, &sandbox.WriteOptions{Mode: digits(mode)})
 }
 
-// unpack writes what a tar stream on the standard input holds below a directory of the sandbox.
+// unpack writes what a tar stream on the standard input holds below a directory of the sandbox. Its links
+// come last: nothing of the stream is written through one.
 func (c *copier) unpack(ctx context.Context, to string) error {
 	archive := tar.NewReader(c.t.Stdin)
 	if err := c.box.Files.MakeDirectory(ctx, to, nil); err != nil {
 		return err
 	}
+	type link struct{ name, target string }
+	var links []link
 	for {
 		header, err := archive.Next()
 		if errors.Is(err, io.EOF) {
-			return nil
+			break
 		}
 		if err != nil {
 			return fmt.Errorf("the tar stream: %w", err)
@@ -120,8 +139,10 @@ func (c *copier) unpack(ctx context.Context, to string) error {
 			}
 		case tar.TypeReg:
 			err = c.send(ctx, archive, target, header.Size, uint32(header.Mode))
-		case tar.TypeSymlink, tar.TypeLink:
-			c.skip(header.Name, "link")
+		case tar.TypeSymlink:
+			links = append(links, link{target, header.Linkname})
+		case tar.TypeLink:
+			c.skip(header.Name, "hard link")
 		default:
 			c.skip(header.Name, "special file")
 		}
@@ -129,4 +150,10 @@ func (c *copier) unpack(ctx context.Context, to string) error {
 			return err
 		}
 	}
+	for _, l := range links {
+		if err := c.box.Files.Symlink(ctx, l.target, l.name); err != nil {
+			return err
+		}
+	}
+	return nil
 }

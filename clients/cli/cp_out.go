@@ -73,7 +73,7 @@ func copyName(from string, root sandbox.FileInfo) (string, error) {
 
 // download copies a file or directory of the sandbox to this machine.
 func (c *copier) download(ctx context.Context, from, to string) error {
-	root, err := c.stat(ctx, from)
+	root, _, err := c.source(ctx, from)
 	if err != nil {
 		return err
 	}
@@ -91,10 +91,21 @@ func (c *copier) download(ctx context.Context, from, to string) error {
 	if root.Type == "directory" {
 		return c.downloadDirectory(ctx, root, to)
 	}
-	if root.Type == "other" {
+	switch root.Type {
+	case "other":
 		return fmt.Errorf("%s: is neither a file nor a directory", from)
+	case "symlink":
+		target, ok := linkTarget(root)
+		if !ok {
+			return fmt.Errorf("%s: the answer does not have the target of the link", from)
+		}
+		folder, err := os.OpenRoot(filepath.Dir(to))
+		if err != nil {
+			return err
+		}
+		defer func() { _ = folder.Close() }()
+		return placeLink(folder, target, filepath.Base(to))
 	}
-	// Of a link the content is wanted: it was named itself.
 	return c.downloadFile(ctx, from, root, to)
 }
 
@@ -178,7 +189,34 @@ func addBits(file *os.File, added fs.FileMode) error {
 	return file.Chmod(info.Mode().Perm() | added)
 }
 
-// downloadDirectory writes below a directory and nowhere else, whatever the sandbox says.
+// linkTarget returns the target of a symbolic link of the sandbox, and whether the sandbox has said it.
+func linkTarget(info sandbox.FileInfo) (target string, ok bool) {
+	switch {
+	case info.RawLinkTarget != nil:
+		return string(info.RawLinkTarget), true
+	case info.LinkTarget != nil:
+		return *info.LinkTarget, true
+	}
+	return "", false
+}
+
+// placeLink makes a symbolic link below a directory. It replaces a file or link; to neither link is led.
+func placeLink(folder *os.Root, target, name string) error {
+	part := filepath.Join(filepath.Dir(name), ".sandbox-"+rand.Text())
+	if err := folder.Symlink(target, part); err != nil {
+		return err
+	}
+	if err := folder.Rename(part, name); err != nil {
+		return errors.Join(err, folder.Remove(part))
+	}
+	return nil
+}
+
+// maxLinks bounds what a copy remembers of the links of a sandbox, in bytes of their names and targets.
+const maxLinks = 64 << 20
+
+// downloadDirectory writes below a directory and nowhere else, whatever the sandbox says. Links are made
+// when all else is there: nothing of the sandbox is written through one.
 func (c *copier) downloadDirectory(ctx context.Context, from sandbox.FileInfo, to string) error {
 	if err := os.MkdirAll(to, 0o777); err != nil {
 		return err
@@ -192,7 +230,10 @@ func (c *copier) downloadDirectory(ctx context.Context, from sandbox.FileInfo, t
 		name string
 		mode fs.FileMode
 	}
+	type link struct{ name, target string }
 	var directories []directory
+	var links []link
+	size := 0
 	err = c.walk(ctx, from, func(relative string, info sandbox.FileInfo) error {
 		name := filepath.FromSlash(relative)
 		switch info.Type {
@@ -212,12 +253,25 @@ func (c *copier) downloadDirectory(ctx context.Context, from sandbox.FileInfo, t
 			}
 			return errors.Join(c.replace(content, info.Path, root, name, info), content.Close())
 		case "symlink":
-			c.skip(info.Path, "symbolic link")
+			target, ok := linkTarget(info)
+			if !ok {
+				c.skip(info.Path, "symbolic link")
+				return nil
+			}
+			if size += len(name) + len(target); size > maxLinks {
+				return fmt.Errorf("%s has more symbolic links than can be copied at once", from.Path)
+			}
+			links = append(links, link{name, target})
 		default:
 			c.skip(info.Path, "special file")
 		}
 		return nil
 	})
+	for _, l := range links {
+		if err == nil {
+			err = placeLink(root, l.target, l.name)
+		}
+	}
 	for _, d := range slices.Backward(directories) {
 		err = errors.Join(err, root.Chmod(d.name, d.mode))
 	}
@@ -253,9 +307,12 @@ func (c *copier) pass(content io.Reader, from string, to io.Writer, size int64) 
 
 // pack writes a tar stream of a path to the standard output.
 func (c *copier) pack(ctx context.Context, from string) error {
-	root, err := c.stat(ctx, from)
+	root, followed, err := c.source(ctx, from)
 	if err != nil {
 		return err
+	}
+	if followed && root.Type == "file" {
+		return fmt.Errorf("%s: name the file that the link leads to: a tar stream needs its size", from)
 	}
 	archive := tar.NewWriter(c.t.Stdout)
 	base := "." // of what is in the root directory
@@ -284,7 +341,16 @@ func (c *copier) pack(ctx context.Context, from string) error {
 			// A file that has become shorter or longer since it was listed is an error.
 			return c.receive(ctx, info.Path, archive, info.Size)
 		case "symlink":
-			c.skip(info.Path, "symbolic link")
+			target, ok := linkTarget(info)
+			if !ok {
+				c.skip(info.Path, "symbolic link")
+				return nil
+			}
+			if !utf8.ValidString(target) {
+				header.Format = tar.FormatGNU
+			}
+			header.Typeflag, header.Linkname, header.Mode = tar.TypeSymlink, target, 0o777
+			return archive.WriteHeader(header)
 		default:
 			c.skip(info.Path, "special file")
 		}

@@ -1,6 +1,7 @@
 package cli_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -115,7 +116,7 @@ func TestCopiesThatFail(t *testing.T) {
 		linked   bool // the file here is a link to the one that is looked at
 		want     string
 	}{
-		"a link to a directory":     {"symlink", missing, false, before},
+		"a link to nothing":         {"symlink", missing, false, before},
 		"cut":                       {"file", half, false, before},
 		"cut, in a directory":       {"directory", half, false, before},
 		"not cut":                   {"file", whole, false, "new text"},
@@ -134,6 +135,10 @@ func TestCopiesThatFail(t *testing.T) {
 				answer(w, http.StatusOK, map[string]any{r.URL.Query().Get("path"): facts("/srv/notes", test.kind)})
 			})
 			mux.HandleFunc("GET /directories/list", func(w http.ResponseWriter, _ *http.Request) {
+				if test.kind == "symlink" {
+					answer(w, http.StatusBadRequest, map[string]any{"code": "INVALID_REQUEST_BODY", "message": "no directory"})
+					return
+				}
 				answer(w, http.StatusOK, []any{facts("/srv/notes/text", "file")})
 			})
 			mux.HandleFunc("GET /files/download", test.download)
@@ -159,7 +164,7 @@ func TestCopiesThatFail(t *testing.T) {
 				}
 				to = elsewhere
 			}
-			got := run(t.Context(), nil, "--url", daemon(t, mux), "cp", "-q", sandboxID+":/srv/notes", to)
+			got := run(t.Context(), nil, "--url", daemon(t, mux), "cp", "-qL", sandboxID+":/srv/notes", to)
 			if failed := got.code != cli.ExitOK; failed != (test.want == before) {
 				t.Errorf("code %d, stderr %q", got.code, got.stderr)
 			}
@@ -239,5 +244,73 @@ func TestInterruptsOfCodeDoNotWait(t *testing.T) {
 		}
 	case <-deadline:
 		t.Error("the tool does not end")
+	}
+}
+
+// TestCopiedLinksAreNotFollowed: links are copied as they are, and nothing is written through one, neither one of this copy nor one that
+// an earlier copy has left.
+func TestCopiedLinksAreNotFollowed(t *testing.T) {
+	t.Parallel()
+	outside := t.TempDir()
+	facts := func(path, kind, target string) map[string]any {
+		info := map[string]any{"path": "/srv/n" + path, "type": kind, "size": 4, "mode": 755}
+		if target != "" {
+			info["link_target"] = target
+		}
+		return info
+	}
+	for name, test := range map[string]struct {
+		before string // the target of a link that is there as d
+		list   []map[string]any
+		inside []map[string]any // what is in d
+		works  bool
+		want   map[string]string // the targets of links
+	}{
+		"links": {list: []map[string]any{facts("/a", "symlink", "d/text"), facts("/d", "directory", ""), facts("/up", "symlink", outside)},
+			inside: []map[string]any{facts("/d/dangling", "symlink", "../../nowhere"), facts("/d/text", "file", "")}, works: true,
+			want: map[string]string{"a": "d/text", "up": outside, "d/dangling": "../../nowhere"}},
+		"link and directory of one name": {list: []map[string]any{facts("/d", "symlink", outside), facts("/d", "directory", "")},
+			inside: []map[string]any{facts("/d/text", "file", "")}},
+		"link and file of one name": {list: []map[string]any{facts("/text", "symlink", outside+"/text"), facts("/text", "file", "")},
+			works: true, want: map[string]string{"text": outside + "/text"}},
+		"link of an earlier copy": {before: outside, list: []map[string]any{facts("/d", "directory", "")},
+			inside: []map[string]any{facts("/d/text", "file", "")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			mux := http.NewServeMux()
+			mux.HandleFunc("GET /files/info", func(w http.ResponseWriter, r *http.Request) {
+				answer(w, http.StatusOK, map[string]any{r.URL.Query().Get("path"): facts("", "directory", "")})
+			})
+			mux.HandleFunc("GET /directories/list", func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Query().Get("path") == "/srv/n/d" {
+					answer(w, http.StatusOK, test.inside)
+					return
+				}
+				answer(w, http.StatusOK, test.list)
+			})
+			mux.HandleFunc("GET /files/download", func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Etag", `"1"`)
+				_, _ = fmt.Fprint(w, "text")
+			})
+			to := filepath.Join(t.TempDir(), "copy")
+			if test.before != "" { // the source keeps its name in a directory that is there
+				earlier := filepath.Join(to, "n")
+				if err := errors.Join(os.MkdirAll(earlier, 0o700), os.Symlink(test.before, filepath.Join(earlier, "d"))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			got := run(t.Context(), nil, "--url", daemon(t, mux), "cp", "-q", sandboxID+":/srv/n", to)
+			if works := got.code == cli.ExitOK; works != test.works {
+				t.Errorf("code %d, stderr %q", got.code, got.stderr)
+			}
+			for name, want := range test.want {
+				if target, err := os.Readlink(filepath.Join(to, name)); err != nil || target != want {
+					t.Errorf("%s: the link has the target %q, %v, want %q", name, target, err, want)
+				}
+			}
+			if entries, err := os.ReadDir(outside); err != nil || len(entries) != 0 {
+				t.Errorf("outside of the copy there are %v, %v", entries, err)
+			}
+		})
 	}
 }

@@ -95,6 +95,15 @@ func (f Files) WriteFrom(ctx context.Context, path string, content io.Reader,
 	})
 }
 
+// Symlink makes a symbolic link at a path, with its parents. The target is kept as it is and need not exist.
+// A file or link at the path is replaced; it is not followed.
+func (f Files) Symlink(ctx context.Context, target, path string) error {
+	return f.upload(ctx, repeatable, func(form *multipart.Writer) error {
+		return addFile(form, execd.UploadMetadata{Path: path, RawPath: rawPath(path), Symlink: new(true)},
+			strings.NewReader(target))
+	})
+}
+
 // upload sends a form while fill writes it. With repeatable, fill can be called again.
 func (f Files) upload(ctx context.Context, again repetition,
 	fill func(*multipart.Writer) error) error {

@@ -201,7 +201,7 @@ func exactPath(field, text string, exact *gen.ExactPath) (string, error) {
 }
 
 func toFileInfo(info files.Info) gen.FileInfo {
-	return gen.FileInfo{
+	out := gen.FileInfo{
 		Path:       info.Path,
 		RawPath:    rawPath(info.Path),
 		Size:       info.Size,
@@ -212,6 +212,13 @@ func toFileInfo(info files.Info) gen.FileInfo {
 		Mode:       info.Mode,
 		Type:       gen.FileType(info.Type),
 	}
+	if info.Target != "" {
+		out.LinkTarget = &info.Target
+		if !utf8.ValidString(info.Target) {
+			out.RawLinkTarget = []byte(info.Target)
+		}
+	}
+	return out
 }
 
 // rawPath returns the bytes of a path that JSON cannot hold as they are, nil for any other.

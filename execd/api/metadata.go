@@ -18,7 +18,10 @@ import (
 func parseMetadata(text []byte) (files.UploadMeta, error) {
 	var path, exact, owner, group *string
 	var mode *int
-	members := map[string]any{"path": &path, "raw_path": &exact, "owner": &owner, "group": &group, "mode": &mode}
+	var symlink *bool
+	members := map[string]any{
+		"path": &path, "raw_path": &exact, "owner": &owner, "group": &group, "mode": &mode, "symlink": &symlink,
+	}
 	if err := parseMembers(text, members); err != nil {
 		return files.UploadMeta{}, err
 	}
@@ -31,6 +34,7 @@ func parseMetadata(text []byte) (files.UploadMeta, error) {
 	}
 	return files.UploadMeta{
 		Path:       target,
+		Symlink:    value(symlink),
 		Permission: files.Permission{Owner: value(owner), Group: value(group), Mode: mode},
 	}, nil
 }

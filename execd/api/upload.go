@@ -98,6 +98,14 @@ func (u *upload) file(meta files.UploadMeta) (digest string, err error) {
 	if digest := part.Header.Get("Repr-Digest"); digest != "" {
 		meta.Digest = digest
 	}
+	if meta.Symlink {
+		target, err := io.ReadAll(io.LimitReader(content{part}, files.MaxLinkTarget+1))
+		if err != nil {
+			return "", err
+		}
+		uploaded, err := u.handlers.files.Symlink(meta, target)
+		return uploaded.Digest, err
+	}
 	target, err := u.handlers.files.Begin(meta)
 	if err != nil {
 		return "", err

@@ -31,6 +31,7 @@ type Info struct {
 	Created time.Time
 	Owner   string // a name, or the number of a user without one
 	Group   string // likewise
+	Target  string // of a symbolic link, as the link has it; empty for anything else
 	Mode    int    // the octal digits as a decimal number: 0644 is 644, with the set-user-ID bit 4644
 }
 
@@ -56,7 +57,11 @@ func infoAt(dirfd int, name, path string, flags int, names *names) (Info, error)
 	if err != nil {
 		return Info{}, err
 	}
-	return infoOf(st, path, names), nil
+	info := infoOf(st, path, names)
+	if info.Type == TypeSymlink {
+		info.Target = linkAt(dirfd, name)
+	}
+	return info, nil
 }
 
 // statAt asks the kernel for all that an Info needs; path is what an error is to say.

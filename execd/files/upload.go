@@ -28,6 +28,8 @@ type UploadMeta struct {
 	// Permission is the owner, group and mode to set. Fields that are not given are kept from the
 	// file that is replaced, as its ACL is; a new file gets the daemon's user and 0644.
 	Permission Permission
+	// Symlink has the content be the target of a symbolic link, for [Files.Symlink].
+	Symlink bool
 	// Digest is the expected content as the value of a Repr-Digest header (sha-256=:BASE64:); empty means no check.
 	Digest string
 }

@@ -663,6 +663,11 @@ type FileInfo struct {
 	// Example: root
 	Group string `json:"group"`
 
+	// LinkTarget The target of a symbolic link, as the link has it; absent for anything else.
+	//
+	// Example: ../lib/os-release
+	LinkTarget *string `json:"link_target,omitempty"`
+
 	// Mode Unix permissions, the octal digits of owner, group and others written as a
 	// decimal-looking number. Each digit is the sum of 4 (read), 2 (write) and
 	// 1 (execute); a fourth digit in front holds the special bits. 0 takes every
@@ -685,6 +690,12 @@ type FileInfo struct {
 	//
 	// Example: /tmp/a.txt
 	Path Path `json:"path"`
+
+	// RawLinkTarget The exact bytes of `link_target` in base64, when they are not valid UTF-8 and the text
+	// therefore only resembles them.
+	//
+	// Example: L3RtcC//
+	RawLinkTarget []byte `json:"raw_link_target,omitempty"`
 
 	// RawPath The exact bytes of `path` in base64, when they are not valid UTF-8 and `path`
 	// therefore only resembles them. Escaped byte by byte (`%FF`) they are a path of a query.
@@ -1216,6 +1227,13 @@ type UploadMetadata struct {
 	//
 	// Example: L3RtcC//
 	RawPath *ExactPath `json:"raw_path,omitempty"`
+
+	// Symlink Whether a symbolic link is made instead of a file: the bytes of the `file` part are its
+	// target, at most 4095, which need not exist. A file or link at the path is replaced, and
+	// no link at the path is followed. A link has no `mode`.
+	//
+	// Example: true
+	Symlink *bool `json:"symlink,omitempty"`
 }
 
 // AfterActivity A cursor.

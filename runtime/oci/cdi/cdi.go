@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -43,7 +44,7 @@ func New(kind string, folders []string) (*Devices, error) {
 // device nodes it has the first. The error, of a specification that cannot be read, comes with the
 // devices of the others.
 func (d *Devices) List() ([]string, error) {
-	err := d.cache.Refresh()
+	err := d.refresh()
 	var names []string
 	for _, full := range d.cache.ListDevices() {
 		if kind, name, _ := strings.Cut(full, "="); kind == d.kind && name != every {
@@ -63,6 +64,21 @@ func (d *Devices) List() ([]string, error) {
 	return names, err
 }
 
+// refresh reads the specifications again. The error names the files that cannot be read.
+func (d *Devices) refresh() error {
+	if d.cache.Refresh() == nil {
+		return nil
+	}
+	failed, folders := d.cache.GetErrors(), d.cache.GetSpecDirErrors()
+	var errs []error
+	for _, path := range slices.Sorted(maps.Keys(failed)) {
+		if _, missing := folders[path]; !missing {
+			errs = append(errs, fmt.Errorf("%s: %w", path, errors.Join(failed[path]...)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // nodes are the device nodes of a device alone, one a line.
 func (d *Devices) nodes(full string) string {
 	device := d.cache.GetDevice(full)
@@ -80,7 +96,7 @@ func (d *Devices) nodes(full string) string {
 // Edits returns what a container with the devices has more than others. Hooks are programs of the
 // specification, which the OCI runtime runs as root of this machine.
 func (d *Devices) Edits(names []string) (bundle.Devices, []bundle.Mount, error) {
-	refreshed := d.cache.Refresh()
+	refreshed := d.refresh()
 	edited := specs.Spec{Process: &specs.Process{}, Linux: &specs.Linux{}}
 	if missing, err := d.cache.InjectDevices(&edited, names...); err != nil {
 		if len(missing) > 0 {

@@ -14,6 +14,7 @@ import (
 	sandbox "sandbox.internal/clients/go"
 	"sandbox.internal/server/config"
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/wait"
 )
 
 // watched are the entries of a sandbox's activity as they come, the last state of each.
@@ -139,7 +140,7 @@ for (let i = 0; i < %d; i++) await sandbox.commands.run("echo said-by-typescript
 	} {
 		c.run()
 		var entries []sandbox.Activity
-		lives.Eventually(t, "the activity has the commands of "+c.of, func() bool {
+		wait.Until(t, "the activity has the commands of "+c.of, func() bool {
 			entries = activity.with("said-by-" + c.of + "-")
 			return len(entries) == times
 		})

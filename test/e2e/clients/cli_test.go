@@ -304,6 +304,11 @@ func testCopies(t *testing.T, c *commandLine) {
 			t.Fatal(err)
 		}
 	}
+	for name, target := range map[string]string{"to c": "b/c", "b/up": "../a", "b/nowhere": "/no/such", "folder": "b"} {
+		if err := os.Symlink(target, filepath.Join(tree, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	c.must(t, "cp", tree, "box:/tmp")
 	out := c.command(t, "cp", "box:/tmp/tree", "-")
 	archive, err := out.Output()
@@ -314,9 +319,25 @@ func testCopies(t *testing.T, c *commandLine) {
 		t.Fatalf("from a tar stream: %s", got.stderr)
 	}
 	c.must(t, "cp", "box:/tmp/again/tree", filepath.Join(folder, "copy"))
-	if text, err := exec.CommandContext(t.Context(), "diff", "-r", tree,
+	if text, err := exec.CommandContext(t.Context(), "diff", "-r", "--no-dereference", tree,
 		filepath.Join(folder, "copy")).CombinedOutput(); err != nil {
 		t.Errorf("the tree came back changed: %v\n%s", err, text)
+	}
+	if got := c.must(t, "exec", "box", "readlink", "/tmp/again/tree/b/nowhere"); got != "/no/such\n" {
+		t.Errorf("a link of the tar stream leads to %q", got)
+	}
+	c.must(t, "cp", filepath.Join(tree, "to c"), "box:/tmp/link")
+	c.must(t, "cp", "-L", filepath.Join(tree, "to c"), "box:/tmp/followed")
+	if got := c.must(t, "exec", "box", "sh", "-c", "readlink /tmp/link; cat /tmp/followed"); got != "b/c\n22" {
+		t.Errorf("the link, and what it leads to: %q", got)
+	}
+	c.must(t, "cp", "box:/tmp/link", filepath.Join(folder, "link"))
+	if target, err := os.Readlink(filepath.Join(folder, "link")); err != nil || target != "b/c" {
+		t.Errorf("the link came back as %q, %v", target, err)
+	}
+	c.must(t, "cp", "-L", "box:/tmp/tree/to c", filepath.Join(folder, "text"))
+	if text, err := os.ReadFile(filepath.Join(folder, "text")); err != nil || string(text) != "22" {
+		t.Errorf("what the link leads to came as %q, %v", text, err)
 	}
 }
 

@@ -1351,6 +1351,18 @@ export interface components {
              */
             group: string;
             mode: components["schemas"]["FileMode"];
+            /**
+             * @description The target of a symbolic link, as the link has it; absent for anything else.
+             * @example ../lib/os-release
+             */
+            link_target?: string;
+            /**
+             * Format: byte
+             * @description The exact bytes of `link_target` in base64, when they are not valid UTF-8 and the text
+             *     therefore only resembles them.
+             * @example L3RtcC//
+             */
+            raw_link_target?: string;
         };
         /**
          * Format: byte
@@ -1477,6 +1489,13 @@ export interface components {
             group?: string;
             mode?: components["schemas"]["FileMode"];
             raw_path?: components["schemas"]["ExactPath"];
+            /**
+             * @description Whether a symbolic link is made instead of a file: the bytes of the `file` part are its
+             *     target, at most 4095, which need not exist. A file or link at the path is replaced, and
+             *     no link at the path is followed. A link has no `mode`.
+             * @example true
+             */
+            symlink?: boolean;
         };
         /**
          * @description A digest as RFC 9530 writes it.

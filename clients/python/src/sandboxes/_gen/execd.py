@@ -306,6 +306,8 @@ class FileInfo:
     """
     group: str
     """The group's name, or number when it has no name."""
+    link_target: str | None = None
+    """The target of a symbolic link, as the link has it; absent for anything else."""
     mode: int
     """Unix permissions, the octal digits of owner, group and others written as a
     decimal-looking number. Each digit is the sum of 4 (read), 2 (write) and
@@ -318,6 +320,10 @@ class FileInfo:
     """The owner's name, or number when it has no name."""
     path: str
     """A path in the sandbox, absolute or relative to its working directory."""
+    raw_link_target: bytes | None = None
+    """The exact bytes of `link_target` in base64, when they are not valid UTF-8 and the text
+    therefore only resembles them.
+    """
     raw_path: bytes | None = None
     """The exact bytes of `path` in base64, when they are not valid UTF-8 and `path`
     therefore only resembles them. Escaped byte by byte (`%FF`) they are a path of a query.
@@ -585,6 +591,11 @@ class UploadMetadata:
     raw_path: str | None = None
     """The exact bytes of the path in base64, for one that is not valid UTF-8. The path that
     is written as text means nothing then.
+    """
+    symlink: bool | None = None
+    """Whether a symbolic link is made instead of a file: the bytes of the `file` part are its
+    target, at most 4095, which need not exist. A file or link at the path is replaced, and
+    no link at the path is followed. A link has no `mode`.
     """
 
 
