@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"sandbox.internal/clients/go/lifecycle"
+
+	"sandbox.internal/test/wait"
 )
 
 const wordsProgram = "sandbox.internal/test/e2e/lives/testdata/words"
@@ -47,7 +49,7 @@ func testImageEntrypoint(t *testing.T, b Backend) {
 			if got := s.Await(t, id, "Running").Entrypoint; !slices.Equal(got, words) {
 				t.Errorf("the record has the entrypoint %q, want %q", got, words)
 			}
-			Eventually(t, "the program has printed", func() bool {
+			wait.Until(t, "the program has printed", func() bool {
 				got := s.Send(t, http.MethodGet, "/v1/sandboxes/"+id+"/logs", "")
 				if got.Body != "" && got.Body != c.log {
 					t.Fatalf("the log is %q, want %q", got.Body, c.log)
