@@ -25,7 +25,7 @@ func TestReadmeHasEveryCall(t *testing.T) {
 		"box.Commands": reflect.TypeFor[sandbox.Commands](), "command": reflect.TypeFor[*sandbox.Command](),
 		"stdin": reflect.TypeFor[*sandbox.Stdin](), "box.Code": reflect.TypeFor[sandbox.Code](),
 		"box.Files": reflect.TypeFor[sandbox.Files](), "box.Terminals": reflect.TypeFor[sandbox.Terminals](),
-		"terminal": reflect.TypeFor[*sandbox.Terminal](), "box.Network": reflect.TypeFor[sandbox.Network](),
+		"cell": reflect.TypeFor[*sandbox.Cell](), "terminal": reflect.TypeFor[*sandbox.Terminal](), "box.Network": reflect.TypeFor[sandbox.Network](),
 	} {
 		for i := range kind.NumMethod() {
 			there = append(there, path+"."+kind.Method(i).Name)

@@ -81,29 +81,30 @@ func (t *tools) runCode(ctx context.Context, request call,
 	if err != nil {
 		return nil, err
 	}
-	cell, words := box.Code.Connect(in.Cell), ""
+	made := ""
+	if in.Context == newContext && in.Cell == "" {
+		kernel, err := box.Code.CreateContext(ctx, cmp.Or(in.Language, defaultLanguage))
+		if err != nil {
+			return nil, err
+		}
+		in.Context, made = kernel.ID, "context: "+kernel.ID+"\n"
+	}
+	cell := box.Code.Connect(in.Cell)
 	if in.Cell == "" {
-		if in.Context == newContext {
-			kernel, err := box.Code.CreateContext(ctx, cmp.Or(in.Language, defaultLanguage))
-			if err != nil {
-				return nil, err
-			}
-			in.Context = kernel.ID
-		}
-		if in.Context != "" {
-			words = "context: " + in.Context + "\n"
-		}
 		cell, err = box.Code.Start(ctx, in.Code, &sandbox.CodeOptions{
 			Language: cmp.Or(in.Language, defaultLanguage), Context: in.Context})
-		if err != nil {
-			return nil, fmt.Errorf("%s%w", words, err) // the agent can go on with the context
-		}
 	}
-	shown, err := awaitCell(ctx, request, cell, min(wait, timeout), in.Timeout != 0)
+	var shown *results
+	if err == nil {
+		shown, err = awaitCell(ctx, request, cell, min(wait, timeout), in.Timeout != 0)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("%s%w", words, err)
+		return nil, fmt.Errorf("%s%w", made, err) // the agent can go on with the context
 	}
-	return append(content{&mcp.TextContent{Text: words + shown.words}}, shown.images...), nil
+	if in.Context != "" && in.Cell == "" {
+		shown.words = "context: " + in.Context + "\n" + shown.words
+	}
+	return append(content{&mcp.TextContent{Text: shown.words}}, shown.images...), nil
 }
 
 // awaitCell waits for the end of a cell, or for so long, and returns what it has shown by then. A cell

@@ -201,6 +201,7 @@ func (s *service) cells(cell echo.HandlerFunc) {
 		return c.JSONBlob(http.StatusOK, []byte(`{"id":"kernel","language":"python"}`))
 	})
 	s.Echo().POST(path, cell)
+	s.Echo().GET(path+"/executions/execution/stream", cell)
 	s.Echo().DELETE(path, func(c echo.Context) error { return c.NoContent(http.StatusOK) })
 }
 

@@ -41,7 +41,7 @@ func testImageEntrypoint(t *testing.T, b Backend) {
 				status := s.Await(t, id, "Failed").Status
 				if want := "imageEntrypoint: the image has neither an entrypoint nor a command: give the entrypoint"; status.Reason != "IMAGE_PULL_ERROR" ||
 					!strings.Contains(status.Message, want) {
-					t.Errorf("it failed with %s: %q, want %q", status.Reason, status.Message, want)
+					t.Errorf("the sandbox failed with %s: %q, want %q", status.Reason, status.Message, want)
 				}
 				return
 			}
