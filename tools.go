@@ -9,9 +9,9 @@
 // difference. The generators' versions are tool lines of go.mod. Services check requests by a slim
 // form of their contract, which openapi/slim makes. The types and calls of the Python client are
 // made by openapi/python, and its synchronous face from the asynchronous one; the types of the
-// TypeScript client by a generator from npm. From the types of the cluster's resources, controller-gen makes their deep copies and
-// their definitions for the API server. The numbers of system calls, for the compiler of seccomp
-// profiles, are those of golang.org/x/sys.
+// TypeScript client by a generator from npm. From the types of the cluster's resources,
+// controller-gen makes their deep copies and their definitions for the API server. The numbers of
+// system calls, for the compiler of seccomp profiles, are those of golang.org/x/sys.
 package sandbox
 
 //go:generate go tool oapi-codegen -config openapi/codegen/models.yaml -package lifecycle -o gen/lifecycle/models.gen.go openapi/lifecycle.yaml

@@ -58,8 +58,8 @@ func (d execd) roundTrip(ctx context.Context) (float64, error) {
 	return took, s.finish()
 }
 
-// printThenSleep prints at once and then goes on running, so that the end of the process cannot be what
-// delivers the output.
+// printThenSleep prints at once and then goes on running, so that the end of the process cannot be
+// what delivers the output.
 const printThenSleep = "echo x; exec sleep 60"
 
 func (d execd) firstByte(ctx context.Context) (float64, error) {

@@ -307,8 +307,8 @@ func (b *bench) measureBusyReads(ctx context.Context, s *service, engine *engine
 // readEvery is the pace of those reads: a client that looks, and not one that loads the machine.
 const readEvery = 5 * time.Millisecond
 
-// readWhile reads until the work is done, and returns how long after the moment that the pace had for
-// it each answer was there, in milliseconds: the reads that an answer holds up are late, too.
+// readWhile reads until the work is done, and returns how long after the moment that the pace had
+// for it each answer was there, in milliseconds: the reads that an answer holds up are late, too.
 func readWhile(ctx context.Context, from getter, want []byte,
 	work func(context.Context) error) ([]float64, error) {
 	ctx, cancel := context.WithCancelCause(ctx)

@@ -84,8 +84,8 @@ var names atomic.Uint32
 // unasked is the number of a name that is never asked for.
 const unasked = 1<<16 - 1
 
-// resolve asks for a name that was not asked before, and compares the address. It returns the number
-// of the name.
+// resolve asks for a name that was not asked before, and compares the address. It returns the
+// number of the name.
 func resolve(conn *dns.Conn) (uint32, error) {
 	number := names.Add(1) % unasked
 	query := new(dns.Msg).SetQuestion(fmt.Sprintf("n%d.bench.", number), dns.TypeA)
@@ -153,8 +153,8 @@ func (b *bench) measureEgressAnswers(ctx context.Context, c *confined) error {
 	return b.measureBothSides(ctx, rowEgressDNS, b.rounds(30, 5), c, side)
 }
 
-// measureBothSides measures the same from inside a sandbox with a sidecar and from a container without
-// one.
+// measureBothSides measures the same from inside a sandbox with a sidecar and from a container
+// without one.
 func (b *bench) measureBothSides(ctx context.Context, name string, rounds int, c *confined,
 	side func(namespace, *requests) func(context.Context) (float64, error),
 ) error {

@@ -55,8 +55,8 @@ func (b *bench) measureExpiry(ctx context.Context, s *service,
 const (
 	// shortest is the shortest life that the service grants.
 	shortest = 60 * time.Second
-	// expiryGap is what lies between the expiries of the row of single ones: longer than the end of one
-	// takes.
+	// expiryGap is what lies between the expiries of the row of single ones: longer than the end of
+	// one takes.
 	expiryGap = 500 * time.Millisecond
 	// expiryWait bounds how long a row waits for its expiries.
 	expiryWait = 5 * time.Minute

@@ -39,8 +39,8 @@ const (
 	// leastAllowance is that of a row however steady it is: another machine's ratios are a little
 	// different.
 	leastAllowance = 0.25
-	// allowedDeviations is the allowance of a row in standard deviations of its ratio, where that is
-	// more.
+	// allowedDeviations is the allowance of a row in standard deviations of its ratio, where that
+	// is more.
 	allowedDeviations = 6
 )
 

@@ -28,7 +28,8 @@ func localRuntimes() map[string][]string {
 	}
 }
 
-// measureLocal measures the local engine beside Docker, in turns: the same sandboxes on another engine of the same service.
+// measureLocal measures the local engine beside Docker, in turns: the same sandboxes on another
+// engine of the same service.
 func (b *bench) measureLocal(ctx context.Context) error {
 	for runtime, names := range localRuntimes() {
 		if !b.selectedAny(names...) && (runtime != "crun" || !b.selected(rowPauseLocal)) {
@@ -82,7 +83,8 @@ func (b *bench) selectedAny(names ...string) bool {
 	return false
 }
 
-// measureLocalCrowd asks for many sandboxes at once: how many a second become usable, from the first request until the last one runs.
+// measureLocalCrowd asks for many sandboxes at once: how many a second become usable, from the
+// first request until the last one runs.
 func (b *bench) measureLocalCrowd(ctx context.Context) error {
 	return b.withLocal(ctx, "crun", func(s *service, engine *engine) error { return b.crowdBoth(ctx, s, engine) })
 }
@@ -124,9 +126,10 @@ func highest(values []float64) float64 {
 	return highest
 }
 
-// measureLocalIdle has many sandboxes that do nothing: what of ours each costs outside of it, and what a command in a random one of them
-// takes beside one that is alone. The floor is not in turns with it: what the others cost the kernel, a lone sandbox of another service would
-// pay for as well.
+// measureLocalIdle has many sandboxes that do nothing: what of ours each costs outside of it, and
+// what a command in a random one of them takes beside one that is alone. The floor is not in turns
+// with it: what the others cost the kernel, a lone sandbox of another service would pay for as
+// well.
 func (b *bench) measureLocalIdle(ctx context.Context) error {
 	return b.withLocal(ctx, "crun", func(s *service, _ *engine) error {
 		alone, err := s.usable(ctx)
@@ -210,7 +213,8 @@ func (s *service) usable(ctx context.Context) (execd, error) {
 	return daemon, daemon.firstOutput(ctx)
 }
 
-// residentWithKeeper returns the memory of the service and of the process that starts its sandboxes.
+// residentWithKeeper returns the memory of the service and of the process that starts its
+// sandboxes.
 func (s *service) residentWithKeeper() (float64, error) {
 	total, err := s.resident()
 	if err != nil {
@@ -238,7 +242,8 @@ func (s *service) residentWithKeeper() (float64, error) {
 	return total, nil
 }
 
-// withLocal starts a service with the local engine, beside a client of Docker's, and removes what they leave.
+// withLocal starts a service with the local engine, beside a client of Docker's, and removes what
+// they leave.
 func (b *bench) withLocal(ctx context.Context, runtime string, do func(*service, *engine) error) (err error) {
 	engine, err := openEngine(ctx)
 	if err != nil {

@@ -54,8 +54,8 @@ func fileSystem(folder string) string {
 	return "unknown"
 }
 
-// hasJournal reports whether the kernel has a journal of a block device, MAJOR:MINOR; it is taken to
-// have one where that cannot be seen.
+// hasJournal reports whether the kernel has a journal of a block device, MAJOR:MINOR; it is taken
+// to have one where that cannot be seen.
 func hasJournal(device string) bool {
 	at, err := os.Readlink("/sys/dev/block/" + device)
 	if err != nil {

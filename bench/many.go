@@ -69,8 +69,8 @@ func (b *bench) measureStored(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The engine is asked for the image of each, which takes the processor for a while after the last
-	// has been accepted.
+	// The engine is asked for the image of each, which takes the processor for a while after the
+	// last has been accepted.
 	for page := range (count + perPage - 1) / perPage {
 		all := getter{client: s.client, header: http.Header{keyHeader: {key}},
 			url: fmt.Sprintf("%s/v1/sandboxes?pageSize=%d&page=%d", s.url, perPage, page+1)}

@@ -14,7 +14,8 @@ const rest = 300 * time.Millisecond
 // openStreams is how many streams the row with open streams has.
 const openStreams = 1000
 
-// serverLoad is what a fresh server is put under before its memory is read. What it returns undoes it.
+// serverLoad is what a fresh server is put under before its memory is read. What it returns undoes
+// it.
 type serverLoad struct {
 	ours  func(context.Context, execd) (undo func(), err error)
 	floor func(context.Context, *process) (undo func(), err error)

@@ -13,15 +13,16 @@ import (
 	"time"
 )
 
-// podman runs containers without a daemon: it is measured for comparison with the local engine, and is no floor. It has
-// folders, a mount namespace and a network namespace of its own, so nothing of it stays on the host.
+// podman runs containers without a daemon: it is measured for comparison with the local engine, and
+// is no floor. It has folders, a mount namespace and a network namespace of its own, so nothing of
+// it stays on the host.
 type podman struct {
 	holder *exec.Cmd // keeps the namespaces
 	args   []string  // of every command, before what it is to do
 }
 
-// podmanSetup is what the holder does first. crun under Podman refuses a host with control groups of
-// both versions, until it does not see those of version 2.
+// podmanSetup is what the holder does first. crun under Podman refuses a host with control groups
+// of both versions, until it does not see those of version 2.
 const podmanSetup = `
 umount /sys/fs/cgroup/unified 2>/dev/null
 ip link set lo up

@@ -30,8 +30,8 @@ const (
 	pulled        = "bench/pull" // its name in the registry
 )
 
-// measurePull has both engines pull the same image, in turns, from a registry in this process. Each round has an image of its own, because
-// engines keep layers.
+// measurePull has both engines pull the same image, in turns, from a registry in this process. Each
+// round has an image of its own, because engines keep layers.
 func (b *bench) measurePull(ctx context.Context) error {
 	return b.withLocal(ctx, "crun", func(s *service, engine *engine) (err error) {
 		images := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
@@ -150,7 +150,8 @@ func newLayers(files []file, mark string) (v1.Image, error) {
 			_, err = io.WriteString(w, mark)
 		}
 		for at, f := range files {
-			// A hard link must be in the layer of what it names; the few that there are are left out.
+			// A hard link must be in the layer of what it names; the few that there are are left
+			// out.
 			if err == nil && f.header.Typeflag != tar.TypeLink && (f.header.Typeflag == tar.TypeDir || at%layersPerPull == i) {
 				if err = w.WriteHeader(f.header); err == nil {
 					_, err = w.Write(f.content)

@@ -106,8 +106,8 @@ func TestNoise(t *testing.T) {
 	}
 }
 
-// TestNoiseOfBursts: what was measured at once is drawn at once, and too few rounds say nothing about
-// their noise.
+// TestNoiseOfBursts: what was measured at once is drawn at once, and too few rounds say nothing
+// about their noise.
 func TestNoiseOfBursts(t *testing.T) {
 	rounds := func(count int, medians ...float64) pair {
 		var p pair

@@ -13,7 +13,8 @@ type row struct {
 }
 
 // target is what a row is held to: its ratio, its difference to the floor, our own figure, or the
-// p99 of our attempts, at most a limit where lower is better and at least the limit where higher is.
+// p99 of our attempts, at most a limit where lower is better and at least the limit where higher
+// is.
 type target struct {
 	of    measure
 	limit float64

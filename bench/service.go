@@ -28,7 +28,8 @@ type service struct {
 	start    func(context.Context) (*process, error) // once more, after it has ended
 }
 
-// startService starts the service on Docker, with a piece of configuration behind that of every run.
+// startService starts the service on Docker, with a piece of configuration behind that of every
+// run.
 func (b *bench) startService(ctx context.Context, more string) (*service, error) {
 	return b.startServiceOn(ctx, "docker", more)
 }

@@ -36,9 +36,9 @@ func (e event) output() (line []byte, newline bool) {
 	return e.text, true
 }
 
-// eventReader reads the events of a command. It shares the machine with the server that is measured,
-// so it must cost little: the usual event is taken apart without a JSON parser, and whatever looks
-// different goes through one.
+// eventReader reads the events of a command. It shares the machine with the server that is
+// measured, so it must cost little: the usual event is taken apart without a JSON parser, and
+// whatever looks different goes through one.
 type eventReader struct{ *sse.Reader }
 
 // longestLine is in bytes.

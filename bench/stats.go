@@ -21,8 +21,8 @@ type sample struct {
 	// requests are the single requests, in milliseconds, of a row whose values are the rates of
 	// rounds of many; else it is empty.
 	requests []float64
-	// bursts are the rounds of a row whose rounds each make many values at once, in their order; else
-	// it is empty, and each value is a round.
+	// bursts are the rounds of a row whose rounds each make many values at once, in their order;
+	// else it is empty, and each value is a round.
 	bursts []burst
 }
 
@@ -90,8 +90,8 @@ func (s sample) p99(good direction) float64 {
 	return quantile(s.values, 0.99, good)
 }
 
-// tail is the p99 of all attempts, in the unit of the values: one that failed has never ended. It is
-// what a target of the p99 compares. NaN without attempts.
+// tail is the p99 of all attempts, in the unit of the values: one that failed has never ended. It
+// is what a target of the p99 compares. NaN without attempts.
 func (s sample) tail(good direction) float64 {
 	never := math.Inf(1)
 	if good == higher {

@@ -18,8 +18,9 @@ import (
 
 const bare = "testdata/bare"
 
-// TestArchiveOnABareMachine installs the archive of a release on a Debian that has neither Go nor Git nor a network, runs a first sandbox,
-// replaces the release by a newer one and back while a sandbox runs, and removes it: the files are then those of before.
+// TestArchiveOnABareMachine installs the archive of a release on a Debian that has neither Go nor
+// Git nor a network, runs a first sandbox, replaces the release by a newer one and back while a
+// sandbox runs, and removes it: the files are then those of before.
 func TestArchiveOnABareMachine(t *testing.T) {
 	t.Parallel()
 	root := bareMachine(t)
@@ -42,7 +43,8 @@ func TestArchiveOnABareMachine(t *testing.T) {
 	equal(t, "the uninstall", snapshot(t, root), before)
 }
 
-// bareMachine returns the folder of a root file system: Debian with crun, nftables, iproute2 and python3-venv.
+// bareMachine returns the folder of a root file system: Debian with crun, nftables, iproute2 and
+// python3-venv.
 func bareMachine(t *testing.T) string {
 	t.Helper()
 	archive := filepath.Join(onlocal.Archives(), "host.tar")
@@ -65,7 +67,8 @@ func bareMachine(t *testing.T) string {
 	return root
 }
 
-// releaseFolder makes what the archive of a release has, of the programs in bin/. Those of a cluster are left out, which takes a third of the time.
+// releaseFolder makes what the archive of a release has, of the programs in bin/. Those of a
+// cluster are left out, which takes a third of the time.
 func releaseFolder(t *testing.T, folder, version string) {
 	t.Helper()
 	bin, err := filepath.Abs("../bin")
@@ -114,7 +117,8 @@ func enter(t *testing.T, root, script string, args ...string) {
 	enterWith(t, root, nil, script, args...)
 }
 
-// enterWith is enter on a machine that shows folders of the host, each "FOLDER FOLDER-OF-THE-MACHINE", which it cannot change.
+// enterWith is enter on a machine that shows folders of the host, each "FOLDER
+// FOLDER-OF-THE-MACHINE", which it cannot change.
 func enterWith(t *testing.T, root string, folders []string, script string, args ...string) {
 	t.Helper()
 	inside := filepath.Join(bare, "enter.sh")
@@ -132,8 +136,8 @@ func enterWith(t *testing.T, root string, folders []string, script string, args 
 	}
 }
 
-// removeGroups removes the control groups of the local engine with that data folder when the test has ended: a script that fails leaves them,
-// without processes.
+// removeGroups removes the control groups of the local engine with that data folder when the test
+// has ended: a script that fails leaves them, without processes.
 func removeGroups(t *testing.T, data string) {
 	t.Cleanup(func() {
 		name := fmt.Sprintf("sandbox-%x", sha256.Sum256([]byte(data)))[:len("sandbox-")+8]

@@ -24,9 +24,10 @@ import (
 // registry is where the scripts of testdata/bare have the registry.
 const registry = "http://127.0.0.1:8100"
 
-// TestClientsOnABareMachine installs, on machines without a network, the archive of a release and then the package of a client with pip, npm and
-// the go command from a registry of the machine, runs a first sandbox with it, replaces the package by a newer one while a sandbox runs, and removes
-// both: the files of the machine are then those of before.
+// TestClientsOnABareMachine installs, on machines without a network, the archive of a release and
+// then the package of a client with pip, npm and the go command from a registry of the machine,
+// runs a first sandbox with it, replaces the package by a newer one while a sandbox runs, and
+// removes both: the files of the machine are then those of before.
 func TestClientsOnABareMachine(t *testing.T) {
 	t.Parallel()
 	release := filepath.Join(t.TempDir(), "release")
@@ -54,8 +55,9 @@ func TestClientsOnABareMachine(t *testing.T) {
 	}
 }
 
-// TestArchiveWithSystemd: install.sh --start has systemd start the service, with the unit of the prefix. systemd itself does not run: a systemctl
-// stands in for it, which writes down what it is asked for.
+// TestArchiveWithSystemd: install.sh --start has systemd start the service, with the unit of the
+// prefix. systemd itself does not run: a systemctl stands in for it, which writes down what it is
+// asked for.
 func TestArchiveWithSystemd(t *testing.T) {
 	t.Parallel()
 	root := bareMachine(t)
@@ -113,7 +115,8 @@ func fillPython(t *testing.T, root string) []string {
 	return nil
 }
 
-// fillNPM makes a registry of npm with the client and the one package that it depends on, and has Node.js and npm for the machine.
+// fillNPM makes a registry of npm with the client and the one package that it depends on, and has
+// Node.js and npm for the machine.
 func fillNPM(t *testing.T, root string) []string {
 	at := filepath.Join(root, "srv/registry")
 	packages := clientPackages(t, "typescript")
@@ -192,8 +195,8 @@ func packedManifest(t *testing.T, archive string) []byte {
 	}
 }
 
-// fillGo unpacks the archives of the modules, has the modules of others that they require as the public proxy serves them, and the toolchain for the
-// machine.
+// fillGo unpacks the archives of the modules, has the modules of others that they require as the
+// public proxy serves them, and the toolchain for the machine.
 func fillGo(t *testing.T, root string) []string {
 	packages := clientPackages(t, "go")
 	for _, version := range []string{"1.0.0", "1.1.0"} {

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestCodeInterpreterEntrypoint: the image has the entrypoint that clients of OpenSandbox name, which runs what it is given.
+// TestCodeInterpreterEntrypoint: the image has the entrypoint that clients of OpenSandbox name,
+// which runs what it is given.
 func TestCodeInterpreterEntrypoint(t *testing.T) {
 	const copied = "COPY kernels/code-interpreter.sh /opt/code-interpreter/code-interpreter.sh\n"
 	recipe, err := os.ReadFile("code-interpreter.Dockerfile")

@@ -12,7 +12,8 @@ import (
 	"sandbox.internal/test/program"
 )
 
-// TestImagesForEveryUser: whatever mask scripts/images.sh is called with, every user of a sandbox may use what its images have.
+// TestImagesForEveryUser: whatever mask scripts/images.sh is called with, every user of a sandbox
+// may use what its images have.
 func TestImagesForEveryUser(t *testing.T) {
 	const script = "../scripts/images.sh"
 	_, err := os.Stat(script) // an input of this test

@@ -13,8 +13,9 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestPackageOnABareMachine installs the Debian package of a release with dpkg on such a machine, replaces it by a newer one while a sandbox runs,
-// removes and purges it: the files are then those of before, but for dpkg's own.
+// TestPackageOnABareMachine installs the Debian package of a release with dpkg on such a machine,
+// replaces it by a newer one while a sandbox runs, removes and purges it: the files are then those
+// of before, but for dpkg's own.
 func TestPackageOnABareMachine(t *testing.T) {
 	t.Parallel()
 	root := bareMachine(t)
@@ -38,7 +39,8 @@ func TestPackageOnABareMachine(t *testing.T) {
 	equal(t, "the purge", after, before)
 }
 
-// TestReleasesAreReproducible: the same programs make the same folder of a release, with the same images, and the same packages.
+// TestReleasesAreReproducible: the same programs make the same folder of a release, with the same
+// images, and the same packages.
 func TestReleasesAreReproducible(t *testing.T) {
 	t.Parallel()
 	programs, made := t.TempDir(), t.TempDir()

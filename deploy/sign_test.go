@@ -9,8 +9,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestSignature: what scripts/sign.sh has signed passes minisign's check with its comment, a changed file does not, and the same file and key make
-// the same signature.
+// TestSignature: what scripts/sign.sh has signed passes minisign's check with its comment, a
+// changed file does not, and the same file and key make the same signature.
 func TestSignature(t *testing.T) {
 	t.Parallel()
 	const script = "../scripts/sign.sh"

@@ -1,5 +1,5 @@
-// Package gen_test proves that everything generated, here and in the clients, is what its source generates, no
-// more and no less.
+// Package gen_test proves that everything generated, here and in the clients, is what its source
+// generates, no more and no less.
 package gen_test
 
 import (
@@ -57,8 +57,8 @@ func generators(t *testing.T) []generator {
 		all = append(all, generator{strings.Fields(command), output})
 	}
 	tools := string(read("tools.go"))
-	// What controller-gen makes is compared beside it, in runtime/kube/v1alpha1, and what scripts make
-	// in test/e2e, as they need more than Go.
+	// What controller-gen makes is compared beside it, in runtime/kube/v1alpha1, and what scripts
+	// make in test/e2e, as they need more than Go.
 	lines := strings.Count(tools, "\n//go:generate ")
 	for _, elsewhere := range []string{"go tool controller-gen ", "scripts/"} {
 		lines -= strings.Count(tools, "\n//go:generate "+elsewhere)

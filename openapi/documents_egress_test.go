@@ -1,6 +1,7 @@
 package openapi_test
 
-// egressDocument is what the sidecar was asked to offer. No older document has it, so nothing of it is an extension.
+// egressDocument is what the sidecar was asked to offer. No older document has it, so nothing of it
+// is an extension.
 var egressDocument = document{
 	operations: map[string]documentedOperation{
 		"GET /healthz":            {statuses: "200 400", open: true},

@@ -1,7 +1,7 @@
 package openapi_test
 
-// execdDocument is the execution document's tables. That document gives statuses for the service as a whole and
-// none for a missing token, so 401 counts as ours everywhere.
+// execdDocument is the execution document's tables. That document gives statuses for the service as
+// a whole and none for a missing token, so 401 counts as ours everywhere.
 var execdDocument = document{
 	operations: map[string]documentedOperation{
 		"GET /ping":                {statuses: "200", open: true},

@@ -71,7 +71,8 @@ var lifecycleDocument = document{
 		"SandboxStatus":  {fields: "state reason message lastTransitionAt"},
 		"CreateSandboxRequest": {
 			fields: "image timeout resourceLimits entrypoint env metadata networkPolicy volumes extensions",
-			// The entrypoint, too, but for requests with imageEntrypoint, an extension: lifecycle.Spec.Validate.
+			// The entrypoint, too, but for requests with imageEntrypoint, an extension:
+			// lifecycle.Spec.Validate.
 			required: "image timeout resourceLimits",
 		},
 		"Image":          {fields: "uri auth"},

@@ -13,7 +13,8 @@ import (
 	parsed "sandbox.internal/openapi/document"
 )
 
-// document is what one of the documents that the project fulfils says in its tables. Lists are written as words with spaces between them.
+// document is what one of the documents that the project fulfils says in its tables. Lists are
+// written as words with spaces between them.
 type document struct {
 	operations  map[string]documentedOperation // by method and path
 	everyHeader string                         // a header of every response

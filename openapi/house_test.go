@@ -163,7 +163,8 @@ func TestRequestBodiesRefuseUnknownFields(t *testing.T) {
 	})
 }
 
-// TestSchemasLeaveNamesToGenerators keeps names free that generators make of others: ogen wraps an answer that has headers.
+// TestSchemasLeaveNamesToGenerators keeps names free that generators make of others: ogen wraps an
+// answer that has headers.
 func TestSchemasLeaveNamesToGenerators(t *testing.T) {
 	each(t, func(t *testing.T, c contract) {
 		for name := range c.doc.Components.Schemas {
@@ -174,7 +175,8 @@ func TestSchemasLeaveNamesToGenerators(t *testing.T) {
 	})
 }
 
-// TestEveryOperationDeclaresBadRequest: a query parameter that an operation does not have is 400 everywhere.
+// TestEveryOperationDeclaresBadRequest: a query parameter that an operation does not have is 400
+// everywhere.
 func TestEveryOperationDeclaresBadRequest(t *testing.T) {
 	each(t, func(t *testing.T, c contract) {
 		for _, op := range operations(c.doc) {

@@ -11,17 +11,19 @@ import (
 	"sandbox.internal/openapi"
 )
 
-// The contracts as they were released last. A release replaces them (CONTRIBUTING.md, "Release a contract").
+// The contracts as they were released last. A release replaces them (CONTRIBUTING.md, "Release a
+// contract").
 const released = "released"
 
-// breaks asks oasdiff whether clients of the older contract are broken by the newer one, and returns what it says. Its version is
-// pinned in a module file of its own, because it wants other versions of our libraries than we do.
+// breaks asks oasdiff whether clients of the older contract are broken by the newer one, and
+// returns what it says. Its version is pinned in a module file of its own, because it wants other
+// versions of our libraries than we do.
 func breaks(t *testing.T, older, newer string) (report string, broken bool) {
 	t.Helper()
 	tool := filepath.Join(released, "oasdiff.mod")
 	for _, file := range []string{tool, older, newer} {
-		// The go command repeats a cached result until a file that the test looked at has changed; what a child process read
-		// does not count.
+		// The go command repeats a cached result until a file that the test looked at has changed;
+		// what a child process read does not count.
 		if _, err := os.Stat(file); err != nil {
 			t.Fatal(err)
 		}
@@ -51,7 +53,8 @@ func TestNothingReleasedIsBroken(t *testing.T) {
 	}
 }
 
-// TestBreaksAreFound plants changes into a contract, to prove that the guard finds them, and lets compatible ones pass.
+// TestBreaksAreFound plants changes into a contract, to prove that the guard finds them, and lets
+// compatible ones pass.
 func TestBreaksAreFound(t *testing.T) {
 	lifecycle, execd := string(openapi.Lifecycle()), string(openapi.Execd())
 	// The timeout of a request: what a client sends. In an answer a bound breaks when it widens.

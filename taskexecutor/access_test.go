@@ -16,7 +16,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestAccess: an executor with the controller's key serves the controller's proofs for its own pod, until the pod is reset.
+// TestAccess: an executor with the controller's key serves the controller's proofs for its own pod,
+// until the pod is reset.
 func TestAccess(t *testing.T) {
 	public, key, err := ed25519.GenerateKey(nil)
 	if err != nil {
@@ -85,7 +86,8 @@ func TestAccess(t *testing.T) {
 	}
 }
 
-// TestSlowBody: a proof that a reset has ended the validity of opens nothing to a request that had begun before.
+// TestSlowBody: a proof that a reset has ended the validity of opens nothing to a request that had
+// begun before.
 func TestSlowBody(t *testing.T) {
 	public, key, err := ed25519.GenerateKey(nil)
 	if err != nil {
@@ -118,7 +120,8 @@ func TestSlowBody(t *testing.T) {
 	}
 }
 
-// TestLongList: a client can read the list of as many tasks as there may be, whatever their messages.
+// TestLongList: a client can read the list of as many tasks as there may be, whatever their
+// messages.
 func TestLongList(t *testing.T) {
 	executor := &Executor{entries: map[string]*entry{}, changed: make(chan struct{}), version: 1}
 	ends := time.Date(2026, 12, 31, 23, 59, 59, 123456789, time.UTC)

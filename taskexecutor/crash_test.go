@@ -14,7 +14,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestExecutorKilled: tasks go on without the executor, and the next one learns how they ended, also while there was none.
+// TestExecutorKilled: tasks go on without the executor, and the next one learns how they ended,
+// also while there was none.
 func TestExecutorKilled(t *testing.T) {
 	p := start(t, podOptions{})
 	p.put("later", shell("echo x >> /tmp/later; while ! test -e /tmp/go-later; do sleep 0.05; done; exit 5"))
@@ -49,7 +50,8 @@ func TestExecutorKilled(t *testing.T) {
 	}
 }
 
-// TestShimKilled: a task whose shim is killed is Failed, and nothing of it goes on, however well it hid; with and without an executor.
+// TestShimKilled: a task whose shim is killed is Failed, and nothing of it goes on, however well it
+// hid; with and without an executor.
 func TestShimKilled(t *testing.T) {
 	p := start(t, podOptions{})
 	script := "echo x >> /tmp/runs; setsid bash -c 'trap \"\" TERM HUP; (setsid sleep 7654321 &); sleep 7654321' & sleep 7654321"
@@ -86,7 +88,8 @@ func TestShimKilled(t *testing.T) {
 	}
 }
 
-// TestContainerRestarted: when the whole container dies, so do its tasks; they are Failed and not run again. What was never started is.
+// TestContainerRestarted: when the whole container dies, so do its tasks; they are Failed and not
+// run again. What was never started is.
 func TestContainerRestarted(t *testing.T) {
 	p := start(t, podOptions{})
 	p.put("done", shell("echo x >> /tmp/runs"))
@@ -114,7 +117,8 @@ func TestContainerRestarted(t *testing.T) {
 	}
 }
 
-// TestMainRestarted: a task ends with the main container that it runs in. Without one a task waits, over a restart of the executor too.
+// TestMainRestarted: a task ends with the main container that it runs in. Without one a task waits,
+// over a restart of the executor too.
 func TestMainRestarted(t *testing.T) {
 	p := start(t, podOptions{})
 	p.put("inside", shell("trap '' TERM; while :; do sleep 0.1; done"))
@@ -212,7 +216,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// TestCrashes: wherever the executor is killed, and whenever, an accepted task runs exactly once, and its end is known.
+// TestCrashes: wherever the executor is killed, and whenever, an accepted task runs exactly once,
+// and its end is known.
 func TestCrashes(t *testing.T) {
 	p := start(t, podOptions{failpoints: true})
 	const (

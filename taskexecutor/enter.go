@@ -17,13 +17,16 @@ import (
 	"sandbox.internal/internal/tasks"
 )
 
-// reportDescriptor is where Enter says why it failed. It is closed when the task's program takes over.
+// reportDescriptor is where Enter says why it failed. It is closed when the task's program takes
+// over.
 const reportDescriptor = 3
 
-// Enter becomes the task's process: it goes to where the main container's process sees its files, takes on what that process is and may do,
-// and executes the task's program. It returns the exit code when it fails.
+// Enter becomes the task's process: it goes to where the main container's process sees its files,
+// takes on what that process is and may do, and executes the task's program. It returns the exit
+// code when it fails.
 //
-// The other namespaces are the pod's. The mount namespace stays ours, because joining another one takes CAP_SYS_ADMIN, which pods do not give.
+// The other namespaces are the pod's. The mount namespace stays ours, because joining another one
+// takes CAP_SYS_ADMIN, which pods do not give.
 func Enter(args []string) int {
 	// What a thread may do is the thread's; the one that executes the program counts.
 	runtime.LockOSThread()
@@ -78,14 +81,16 @@ func parseID(pid, start string) (id process.ID, err error) {
 	return id, err
 }
 
-// mainContainer is what is needed of the main container's process, and cannot be reached any more from inside of that container.
+// mainContainer is what is needed of the main container's process, and cannot be reached any more
+// from inside of that container.
 type mainContainer struct {
 	root, cwd   *os.File
 	environ     []string
 	credentials credentials
 }
 
-// inspect looks at the main container's process, and for the environment at the one that has the marker.
+// inspect looks at the main container's process, and for the environment at the one that has the
+// marker.
 func inspect(main, marked process.ID) (*mainContainer, error) {
 	m := &mainContainer{}
 	dir, err := openProcess(main)
@@ -115,7 +120,8 @@ func inspect(main, marked process.ID) (*mainContainer, error) {
 	return m, err
 }
 
-// openProcess opens a process's folder of /proc. It stays that of its process: once this is the right one, so is all that is opened below it.
+// openProcess opens a process's folder of /proc. It stays that of its process: once this is the
+// right one, so is all that is opened below it.
 func openProcess(id process.ID) (*os.File, error) {
 	dir, err := os.Open(procPath(id.PID, ""))
 	if err != nil {
@@ -152,8 +158,8 @@ func openAt(dir *os.File, name string, flags int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// maxProcFile bounds what is read of a file of /proc, in bytes. A program gets 6 MiB of environment at most (execve(2)), but may call any of
-// its memory so (PR_SET_MM in prctl(2)), gigabytes of it.
+// maxProcFile bounds what is read of a file of /proc, in bytes. A program gets 6 MiB of environment
+// at most (execve(2)), but may call any of its memory so (PR_SET_MM in prctl(2)), gigabytes of it.
 const maxProcFile = 8 << 20
 
 // readAt fails when the file is larger than maxProcFile.
@@ -200,8 +206,8 @@ func (m *mainContainer) enter(workingDir string) error {
 	return nil
 }
 
-// take makes this process what the other one is: its user and groups, and what it and its children can ever be allowed. For the rest the
-// rules of execve(2) do.
+// take makes this process what the other one is: its user and groups, and what it and its children
+// can ever be allowed. For the rest the rules of execve(2) do.
 func (c credentials) take() error {
 	unix.Umask(c.umask)
 	var own [2]unix.CapUserData
@@ -243,8 +249,8 @@ func (c credentials) take() error {
 	return nil
 }
 
-// environment is the main container's with the task's variables on top, each name once. The daemon's own variables, and its token with
-// them, are left out.
+// environment is the main container's with the task's variables on top, each name once. The
+// daemon's own variables, and its token with them, are left out.
 func environment(base []string, own []tasks.EnvVar) []string {
 	values := make(map[string]string)
 	var names []string

@@ -1,5 +1,6 @@
-// Package taskexecutor is the task-executor: it runs tasks in the main container of its pod, and survives its own end without losing or repeating
-// one. docs/kubernetes-resources.md describes what that takes; package internal/tasks is its interface.
+// Package taskexecutor is the task-executor: it runs tasks in the main container of its pod, and
+// survives its own end without losing or repeating one. docs/kubernetes-resources.md describes what
+// that takes; package internal/tasks is its interface.
 //
 // # Who runs what
 //
@@ -9,8 +10,9 @@
 //	│   └── the task's process    first Enter, then the task's program
 //	└── ...
 //
-// The executor decides what is to be, the shim what is. They share nothing but files (record.go), of which each side writes its own, and
-// two signals. So a new executor has the state of the last one as soon as it has read them.
+// The executor decides what is to be, the shim what is. They share nothing but files (record.go),
+// of which each side writes its own, and two signals. So a new executor has the state of the last
+// one as soon as it has read them.
 package taskexecutor
 
 import (
@@ -49,11 +51,13 @@ const maxTasks = 256
 
 // Options say how an executor works.
 type Options struct {
-	// StateDir is the folder for what must survive the executor. It should survive its container as well.
+	// StateDir is the folder for what must survive the executor. It should survive its container as
+	// well.
 	StateDir string
 	// MainMarker is the variable, NAME=VALUE, by which the main container's processes are known.
 	MainMarker string
-	// Init is the process id of the container's first process, to which processes fall whose shim has ended; 0 when there is none.
+	// Init is the process id of the container's first process, to which processes fall whose shim
+	// has ended; 0 when there is none.
 	Init int
 	// Logger reports what happens to tasks.
 	Logger zerolog.Logger
@@ -81,7 +85,8 @@ type Executor struct {
 	background sync.WaitGroup
 }
 
-// entry is one task. Its fields are guarded by the executor's mutex, but for those that never change.
+// entry is one task. Its fields are guarded by the executor's mutex, but for those that never
+// change.
 type entry struct {
 	folder folder
 	name   string
@@ -176,7 +181,8 @@ func (e *Executor) load() error {
 			t.status = e.statusOf(t, snapshot, nil)
 		}
 		if other := e.entries[t.name]; other != nil {
-			// One of them could be neither recorded nor removed (newFolder). What may run is the task.
+			// One of them could be neither recorded nor removed (newFolder). What may run is the
+			// task.
 			if snapshot.started == nil {
 				t, other = other, t
 			}
@@ -229,8 +235,8 @@ func checkSystem() error {
 	return nil
 }
 
-// Run calls ready and looks after the tasks until ctx ends. Then it ends them, each with its grace, and returns. The executor cannot be
-// used again.
+// Run calls ready and looks after the tasks until ctx ends. Then it ends them, each with its grace,
+// and returns. The executor cannot be used again.
 func (e *Executor) Run(ctx context.Context, ready func()) error {
 	e.sweep()
 	var listener sync.WaitGroup
@@ -277,7 +283,8 @@ func (e *Executor) listen() {
 	}
 }
 
-// Put makes sure that the task exists. It returns when the task is recorded for good; it is started, once, after that.
+// Put makes sure that the task exists. It returns when the task is recorded for good; it is
+// started, once, after that.
 func (e *Executor) Put(name string, task tasks.Task) (tasks.Status, error) {
 	if err := errors.Join(tasks.CheckName(name), task.Validate()); err != nil {
 		return tasks.Status{}, refuse(tasks.CodeInvalidRequest, "%v", err)
@@ -343,7 +350,8 @@ func (e *Executor) Get(name string) (tasks.Status, error) {
 	return tasks.Status{}, refuse(tasks.CodeNotFound, "there is no task %q", name)
 }
 
-// List returns the status of all tasks, and a channel that is closed when it is not the truth any more.
+// List returns the status of all tasks, and a channel that is closed when it is not the truth any
+// more.
 func (e *Executor) List() (tasks.List, <-chan struct{}) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -354,7 +362,8 @@ func (e *Executor) List() (tasks.List, <-chan struct{}) {
 	return list, e.changed
 }
 
-// Delete asks for the end of a task. The channel is closed when the task is forgotten; it is nil when there is none.
+// Delete asks for the end of a task. The channel is closed when the task is forgotten; it is nil
+// when there is none.
 func (e *Executor) Delete(name string) (<-chan struct{}, error) {
 	e.changing.Lock()
 	defer e.changing.Unlock()
@@ -367,7 +376,8 @@ func (e *Executor) Delete(name string) (<-chan struct{}, error) {
 	return t.gone, e.ask(t, false)
 }
 
-// ask records that a task is to end, so that it will whatever happens, and signals it. The caller holds changing.
+// ask records that a task is to end, so that it will whatever happens, and signals it. The caller
+// holds changing.
 func (e *Executor) ask(t *entry, kill bool) error {
 	e.mu.Lock()
 	asked := t.deleting
@@ -400,7 +410,8 @@ func (t *entry) reported() tasks.Status {
 	return status
 }
 
-// bumpVersion begins a new version, and notifies those that wait for it. The caller holds the mutex.
+// bumpVersion begins a new version, and notifies those that wait for it. The caller holds the
+// mutex.
 func (e *Executor) bumpVersion() {
 	e.version++
 	close(e.changed)

@@ -24,7 +24,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestMain also is the shims, the tasks and the main containers of the executors that are part of the tests' process (local_test.go).
+// TestMain also is the shims, the tasks and the main containers of the executors that are part of
+// the tests' process (local_test.go).
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
@@ -52,8 +53,8 @@ func TestMain(m *testing.M) {
 
 const token = "the-token-of-the-executor"
 
-// pod is what a kubelet makes of a pod that shares its process namespace: a container that only waits, whose namespaces the main container
-// and the executor join.
+// pod is what a kubelet makes of a pod that shares its process namespace: a container that only
+// waits, whose namespaces the main container and the executor join.
 type pod struct {
 	*tasks.Client
 	t        *testing.T
@@ -94,7 +95,8 @@ func run(ctx context.Context, name string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// failpoints is the folder of the executor's failpoints in its container, where it is mounted when a test has some.
+// failpoints is the folder of the executor's failpoints in its container, where it is mounted when
+// a test has some.
 const failpoints = "/failpoints"
 
 // built is the executor's image, made from the working tree once.
@@ -302,7 +304,8 @@ func (p *pod) host(container string) int {
 	return pid
 }
 
-// processes returns the ids, as the test sees them, of the processes of the pod whose command line contains all the words.
+// processes returns the ids, as the test sees them, of the processes of the pod whose command line
+// contains all the words.
 func (p *pod) processes(words ...string) []int {
 	p.t.Helper()
 	names, err := filepath.Glob("/proc/[0-9]*")

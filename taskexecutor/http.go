@@ -37,7 +37,8 @@ var statuses = map[string]int{
 type Access struct {
 	// Token opens the interface; empty means that no fixed token does.
 	Token string
-	// Key is the controller's public key, whose proofs for the pod with the UID Pod open the interface (tasks.Prove); nil for none.
+	// Key is the controller's public key, whose proofs for the pod with the UID Pod open the
+	// interface (tasks.Prove); nil for none.
 	Key ed25519.PublicKey
 	Pod string
 }
@@ -177,7 +178,8 @@ func (a *api) list(r *http.Request) (int, any, error) {
 	}
 }
 
-// fit shortens the messages of a list that is larger than what clients read of an answer. The answer about one task has the whole message.
+// fit shortens the messages of a list that is larger than what clients read of an answer. The
+// answer about one task has the whole message.
 func fit(list tasks.List) tasks.List {
 	for longest := 1 << 10; longest > 0; longest /= 2 {
 		if data, err := json.Marshal(list); err != nil || len(data) < tasks.MaxAnswer {

@@ -18,20 +18,23 @@ import (
 )
 
 const (
-	// What is waited for without a notification is looked for after the first pause, then in longer ones, up to the longest.
+	// What is waited for without a notification is looked for after the first pause, then in longer
+	// ones, up to the longest.
 	firstPause   = 5 * time.Millisecond
 	longestPause = 250 * time.Millisecond
 
-	// patience is how long a shim may take beyond the grace of its task before it is killed, and how long what was killed may take to end.
+	// patience is how long a shim may take beyond the grace of its task before it is killed, and
+	// how long what was killed may take to end.
 	patience = 10 * time.Second
 )
 
-// manage does what the records of one task require, from its start to its end. It returns when the task is forgotten
-// or the executor stops.
+// manage does what the records of one task require, from its start to its end. It returns when the
+// task is forgotten or the executor stops.
 func (e *Executor) manage(t *entry) {
 	pause := firstPause
 	for {
-		// What changes may be readable again in a moment: its error is no reason to give the task up.
+		// What changes may be readable again in a moment: its error is no reason to give the task
+		// up.
 		snapshot, err := t.folder.load()
 		if snapshot.end != nil {
 			failpoint.Hit(EndedFailpoint)
@@ -40,7 +43,8 @@ func (e *Executor) manage(t *entry) {
 		deleting, stopping := e.asked(t)
 		mayRun := snapshot.started != nil && snapshot.end == nil
 		if deleting && (!mayRun || err != nil || t.damage != nil) && e.forget(t) {
-			// A shim that has not started the task yet will not, and one that has recorded its end is about to exit.
+			// A shim that has not started the task yet will not, and one that has recorded its end
+			// is about to exit.
 			return
 		}
 		switch {
@@ -70,7 +74,8 @@ func (e *Executor) asked(t *entry) (deleting, stopping bool) {
 	return t.deleting, !e.running
 }
 
-// sleep returns after the pause, or earlier if something has happened, and says how long the next pause is.
+// sleep returns after the pause, or earlier if something has happened, and says how long the next
+// pause is.
 func (e *Executor) sleep(t *entry, pause time.Duration) time.Duration {
 	stopping := e.stopping
 	if _, already := e.asked(t); already {
@@ -94,7 +99,8 @@ func retryAfter(err error) <-chan time.Time {
 	return time.After(longestPause)
 }
 
-// statusOf returns the status that the records stand for. unreadable is the error with which they were read.
+// statusOf returns the status that the records stand for. unreadable is the error with which they
+// were read.
 func (e *Executor) statusOf(t *entry, s snapshot, unreadable error) tasks.Status {
 	status := tasks.Status{Name: t.name, State: tasks.Pending, Reason: tasks.ReasonStarting}
 	if s.running != nil {
@@ -121,7 +127,8 @@ func (e *Executor) statusOf(t *entry, s snapshot, unreadable error) tasks.Status
 	return status
 }
 
-// update makes the status what the records stand for. unreadable is the error with which they were read.
+// update makes the status what the records stand for. unreadable is the error with which they were
+// read.
 func (e *Executor) update(t *entry, s snapshot, unreadable error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -173,8 +180,8 @@ func (e *Executor) forget(t *entry) bool {
 	return true
 }
 
-// start starts the task's shim, if there is a main container, and waits until the task has been started or the shim has ended. It reports
-// whether the task has been started.
+// start starts the task's shim, if there is a main container, and waits until the task has been
+// started or the shim has ended. It reports whether the task has been started.
 func (e *Executor) start(t *entry) bool {
 	if _, _, err := findMain(e.MainMarker); err != nil {
 		e.mu.Lock()
@@ -223,8 +230,9 @@ func (e *Executor) start(t *entry) bool {
 	}
 }
 
-// awaitEnd returns when the shim of a task that was started has ended. Until then it passes requests to end the task on, and probes it.
-// unreadable is the error with which the snapshot was read. It reports false when the shim had ended before, and how is not recorded yet.
+// awaitEnd returns when the shim of a task that was started has ended. Until then it passes
+// requests to end the task on, and probes it. unreadable is the error with which the snapshot was
+// read. It reports false when the shim had ended before, and how is not recorded yet.
 func (e *Executor) awaitEnd(t *entry, s snapshot, unreadable error) bool {
 	pidfd, err := s.started.Shim.Open()
 	if errors.Is(err, process.ErrEnded) {
@@ -305,8 +313,8 @@ func (e *Executor) signalFor(t *entry, deleting, stopping bool) unix.Signal {
 	return 0
 }
 
-// recordLost records the end of a task whose shim was killed, after it has made sure that nothing of it is left. It reports whether the end
-// is recorded.
+// recordLost records the end of a task whose shim was killed, after it has made sure that nothing
+// of it is left. It reports whether the end is recorded.
 func (e *Executor) recordLost(t *entry) bool {
 	lock, locked, err := t.folder.lock()
 	if err == nil && !locked {
@@ -395,7 +403,8 @@ func (e *Executor) sweep() {
 	}
 }
 
-// killStray kills a child of the container's first process, unless it is one of our programs, and reports whether it did.
+// killStray kills a child of the container's first process, unless it is one of our programs, and
+// reports whether it did.
 func (e *Executor) killStray(pid int, own os.FileInfo) bool {
 	p, err := process.Identify(pid)
 	if err != nil {

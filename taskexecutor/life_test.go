@@ -65,7 +65,8 @@ func TestStopOnAFullDisk(t *testing.T) {
 	})
 }
 
-// TestStateOnAFullDisk: that a task runs, and that it is ready, is recorded once there is room for it.
+// TestStateOnAFullDisk: that a task runs, and that it is ready, is recorded once there is room for
+// it.
 func TestStateOnAFullDisk(t *testing.T) {
 	var ready atomic.Bool
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

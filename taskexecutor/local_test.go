@@ -24,8 +24,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// local is an executor of the tests' process, whose shims are the test binary. Its main container is a process in a mount namespace of its
-// own, which sees the files of the test.
+// local is an executor of the tests' process, whose shims are the test binary. Its main container
+// is a process in a mount namespace of its own, which sees the files of the test.
 type local struct {
 	*Executor
 	t    *testing.T
@@ -34,7 +34,8 @@ type local struct {
 	stop func() // ends the executor; its tasks get their grace
 }
 
-// startLocal starts an executor with its records in a folder. playing is what the main container plays: nothing, or TitledMain.
+// startLocal starts an executor with its records in a folder. playing is what the main container
+// plays: nothing, or TitledMain.
 func startLocal(t *testing.T, dir string, playing ...string) *local {
 	t.Helper()
 	l := &local{t: t, log: filepath.Join(t.TempDir(), "log")}
@@ -177,7 +178,8 @@ func smallDisk(t *testing.T, options string) string {
 	return dir
 }
 
-// fill takes all but a number of the files that a file system has room for, and returns what gives more of them back.
+// fill takes all but a number of the files that a file system has room for, and returns what gives
+// more of them back.
 func fill(t *testing.T, dir string, spare int) (free func(n int)) {
 	t.Helper()
 	var fillers []string
@@ -277,7 +279,8 @@ func enlargeEnviron(content []byte) error {
 	return unix.Prctl(unix.PR_SET_MM, unix.PR_SET_MM_MAP, uintptr(unsafe.Pointer(&m)), unsafe.Sizeof(m), 0)
 }
 
-// statFields returns the fields of /proc/self/stat by the numbers that proc_pid_stat(5) gives them; those that are no numbers are 0.
+// statFields returns the fields of /proc/self/stat by the numbers that proc_pid_stat(5) gives them;
+// those that are no numbers are 0.
 func statFields() ([]uint64, error) {
 	data, err := os.ReadFile("/proc/self/stat")
 	if err != nil {

@@ -33,10 +33,11 @@ func children(parent int) ([]int, error) {
 // mountNamespace returns what is equal for processes that see the same files.
 func mountNamespace(pid int) (string, error) { return os.Readlink(procPath(pid, "ns/mnt")) }
 
-// findMain returns the first process of the main container, or errNoMain, and the oldest one there that has the marker in its environment:
-// the same one, unless that has overwritten its environment, as some programs do to show a title. A container is the processes that see the
-// same files, other ones than ours. The marker is demanded and nothing guessed, because a container that is just being made has processes,
-// too, and those still see the files of the node.
+// findMain returns the first process of the main container, or errNoMain, and the oldest one there
+// that has the marker in its environment: the same one, unless that has overwritten its
+// environment, as some programs do to show a title. A container is the processes that see the same
+// files, other ones than ours. The marker is demanded and nothing guessed, because a container that
+// is just being made has processes, too, and those still see the files of the node.
 func findMain(marker string) (first, marked process.ID, err error) {
 	own, err := mountNamespace(os.Getpid())
 	if err != nil {
@@ -82,7 +83,8 @@ func older(p, than process.ID) bool {
 	return than.PID == 0 || p.Start < than.Start || p.Start == than.Start && p.PID < than.PID
 }
 
-// hasMarker reports whether a process has the marker in its environment. One that cannot be read has none.
+// hasMarker reports whether a process has the marker in its environment. One that cannot be read
+// has none.
 func hasMarker(p process.ID, marker string) bool {
 	environ, err := readEnviron(p)
 	return err == nil && bytes.Contains(append([]byte{0}, environ...), []byte("\x00"+marker+"\x00"))
@@ -91,7 +93,8 @@ func hasMarker(p process.ID, marker string) bool {
 // errNoMain: the main container does not run.
 var errNoMain = errors.New("the main container does not run")
 
-// killNamespace kills the processes of a mount namespace, adds them to killed, and reports whether there were any.
+// killNamespace kills the processes of a mount namespace, adds them to killed, and reports whether
+// there were any.
 func killNamespace(namespace string, killed map[process.ID]bool) (found bool, err error) {
 	all, err := process.List()
 	if err != nil {
@@ -106,7 +109,8 @@ func killNamespace(namespace string, killed map[process.ID]bool) (found bool, er
 		if err != nil {
 			continue
 		}
-		// Asked for with the descriptor at hand: the answer is about this process, or the process gets no signal.
+		// Asked for with the descriptor at hand: the answer is about this process, or the process
+		// gets no signal.
 		if seen, err := mountNamespace(pid); err == nil && seen == namespace && process.Send(pidfd, unix.SIGKILL) == nil {
 			found, killed[p] = true, true
 		}

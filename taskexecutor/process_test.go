@@ -13,7 +13,8 @@ import (
 	"sandbox.internal/internal/tasks"
 )
 
-// TestMainWithATitle: the main container's first process counts, though only its child has the marker left.
+// TestMainWithATitle: the main container's first process counts, though only its child has the
+// marker left.
 func TestMainWithATitle(t *testing.T) {
 	l := startLocal(t, t.TempDir(), TitledMain)
 	want, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", l.main))

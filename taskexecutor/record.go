@@ -20,11 +20,13 @@ import (
 	"sandbox.internal/internal/tasks"
 )
 
-// The files of a task's folder. Each is there completely or not at all, and never changes once it is there.
+// The files of a task's folder. Each is there completely or not at all, and never changes once it
+// is there.
 //
-// Whether a task was ever started is decided by startedFile and the lock alone. The shim holds the lock from its first moment to its
-// last, and writes startedFile before it starts anything. So without that file nothing was started, and a shim may be; with it, nothing is
-// ever started again; and if then no process holds the lock, how the task ended is lost.
+// Whether a task was ever started is decided by startedFile and the lock alone. The shim holds the
+// lock from its first moment to its last, and writes startedFile before it starts anything. So
+// without that file nothing was started, and a shim may be; with it, nothing is ever started again;
+// and if then no process holds the lock, how the task ended is lost.
 const (
 	taskFile    = "task.json"    // what to run; written by the executor before it answers
 	deletedFile = "deleted.json" // it was asked to end and to be forgotten; by the executor
@@ -35,7 +37,8 @@ const (
 	lockFile    = "lock"
 )
 
-// maxRecord bounds what is read of a file: more than the largest task, of which a byte may become three (one that is no UTF-8).
+// maxRecord bounds what is read of a file: more than the largest task, of which a byte may become
+// three (one that is no UTF-8).
 const maxRecord = 4 * tasks.MaxBody
 
 // hidden begins the names of folders that are no tasks any more, or not yet.
@@ -65,7 +68,8 @@ type (
 	}
 )
 
-// folder is where the records of one task are. Its name is the task's, a dot, and what distinguishes it from earlier tasks of that name.
+// folder is where the records of one task are. Its name is the task's, a dot, and what
+// distinguishes it from earlier tasks of that name.
 type folder string
 
 // snapshot is what a folder says.
@@ -77,7 +81,8 @@ type snapshot struct {
 	ready   bool
 }
 
-// newFolder makes the folder of a new task below parent. When it returns, the task survives everything but the loss of the disk.
+// newFolder makes the folder of a new task below parent. When it returns, the task survives
+// everything but the loss of the disk.
 func newFolder(parent string, record taskRecord) (_ folder, err error) {
 	random := make([]byte, 8)
 	rand.Read(random)
@@ -125,7 +130,8 @@ func (f folder) name() string {
 	return name
 }
 
-// remove forgets the task, at once even if the rest of the removal is interrupted. It may be repeated.
+// remove forgets the task, at once even if the rest of the removal is interrupted. It may be
+// repeated.
 func (f folder) remove() error {
 	parent := filepath.Dir(string(f))
 	gone := filepath.Join(parent, hidden+f.base())
@@ -170,7 +176,8 @@ func (f folder) load() (snapshot, error) {
 
 func (f folder) mark(name string) error { return write(string(f), name, markRecord{time.Now().UTC()}) }
 
-// lock takes the folder's lock, unless another process holds it. The kernel takes it back when its holder ends, however that happens.
+// lock takes the folder's lock, unless another process holds it. The kernel takes it back when its
+// holder ends, however that happens.
 func (f folder) lock() (file *os.File, locked bool, err error) {
 	file, err = os.OpenFile(filepath.Join(string(f), lockFile), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 // resetPatience bounds how long a reset waits for the ends of what it has killed.
 const resetPatience = 30 * time.Second
 
-// Reset ends and forgets all tasks, without grace, and kills the processes of the main container, so that the kubelet starts it again. It
-// returns when they are gone.
+// Reset ends and forgets all tasks, without grace, and kills the processes of the main container,
+// so that the kubelet starts it again. It returns when they are gone.
 func (e *Executor) Reset() (tasks.ResetResult, error) {
 	e.mu.Lock()
 	resetting := e.resetting
@@ -73,8 +73,9 @@ func (e *Executor) Reset() (tasks.ResetResult, error) {
 	return result, err
 }
 
-// killContainer kills all processes of the main container, and returns how many there were when they are gone. The runtime kills what has
-// hidden from us, as soon as the container's first process has ended.
+// killContainer kills all processes of the main container, and returns how many there were when
+// they are gone. The runtime kills what has hidden from us, as soon as the container's first
+// process has ended.
 func killContainer(main process.ID, deadline <-chan time.Time) (int, error) {
 	namespace, err := mountNamespace(main.PID)
 	if err != nil {

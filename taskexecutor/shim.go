@@ -41,7 +41,8 @@ const (
 	signalKill = unix.SIGUSR1 // end the task at once
 )
 
-// notifySocket is where shims report to the executor that something has changed. A report may be lost: the files count.
+// notifySocket is where shims report to the executor that something has changed. A report may be
+// lost: the files count.
 const notifySocket = "notify.sock"
 
 // shimArguments returns the command line of a shim, without the program.
@@ -49,12 +50,14 @@ func shimArguments(f folder, marker string) []string {
 	return []string{ShimCommand, "--folder", string(f), "--main-marker", marker}
 }
 
-// Shim is the process between the executor and a task's process: the parent that waits for it. It outlives the executor, and makes the
-// task's end as sure to be known as to happen: the task dies with it. It returns the exit code.
+// Shim is the process between the executor and a task's process: the parent that waits for it. It
+// outlives the executor, and makes the task's end as sure to be known as to happen: the task dies
+// with it. It returns the exit code.
 //
 // It waits for all children of the process and takes over its signals: nothing else may run in it.
 func Shim(args []string) int {
-	// The task's process gets SIGKILL when the thread that made it ends; this one lasts as long as the process.
+	// The task's process gets SIGKILL when the thread that made it ends; this one lasts as long as
+	// the process.
 	runtime.LockOSThread()
 	flags := flag.NewFlagSet(ShimCommand, flag.ContinueOnError)
 	dir := flags.String("folder", "", "folder of the task's records")
@@ -65,7 +68,8 @@ func Shim(args []string) int {
 	s := &shim{folder: folder(*dir), marker: *marker, signals: make(chan os.Signal, 16), children: make(chan os.Signal, 1)}
 	signal.Notify(s.signals, signalEnd, signalKill)
 	signal.Notify(s.children, unix.SIGCHLD)
-	// A shim ends with its task alone, not when the reader of the container's log goes away. Ignored, these would be ignored in the task, too.
+	// A shim ends with its task alone, not when the reader of the container's log goes away.
+	// Ignored, these would be ignored in the task, too.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT, unix.SIGPIPE)
 	err := s.run()
 	switch {
@@ -95,7 +99,8 @@ func (s *shim) run() error {
 	if err != nil || !locked {
 		return err
 	}
-	// Not closed: the lock is held until the process has ended, because what waits for the one waits for the other.
+	// Not closed: the lock is held until the process has ended, because what waits for the one
+	// waits for the other.
 	defer runtime.KeepAlive(lock)
 	snapshot, err := s.folder.load()
 	if err != nil || snapshot.started != nil || snapshot.end != nil || snapshot.deleted {
@@ -115,7 +120,8 @@ func (s *shim) run() error {
 		return errors.Join(errNoMain, err)
 	}
 	defer mainFile.Close()
-	// Orphans of the task come here and not to another process, so that nothing of it is ever lost sight of.
+	// Orphans of the task come here and not to another process, so that nothing of it is ever lost
+	// sight of.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become a reaper: %w", err)
 	}
@@ -214,7 +220,8 @@ func (s *shim) superviseProcess(main, marked process.ID, mainEnded <-chan struct
 	}
 }
 
-// enter starts the process that becomes the task's. The channel says once why it could not, or nothing.
+// enter starts the process that becomes the task's. The channel says once why it could not, or
+// nothing.
 func (s *shim) enter(main, marked process.ID) (<-chan string, error) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -276,7 +283,8 @@ func (s *shim) timeout() <-chan time.Time {
 	return nil
 }
 
-// end begins to end the task. A second reason changes nothing but the grace, which never becomes longer: without any it is killed at once.
+// end begins to end the task. A second reason changes nothing but the grace, which never becomes
+// longer: without any it is killed at once.
 func (s *shim) end(cause string, grace time.Duration) {
 	if process.HasExited(s.pid) {
 		return // by itself
@@ -297,15 +305,17 @@ func (s *shim) end(cause string, grace time.Duration) {
 
 func (s *shim) kill() { s.signal(unix.SIGKILL) }
 
-// signal sends to the group of the task's process, which has not been waited for, so that the number is still its own. Before the process
-// leads a group of its own, the signal goes to it alone.
+// signal sends to the group of the task's process, which has not been waited for, so that the
+// number is still its own. Before the process leads a group of its own, the signal goes to it
+// alone.
 func (s *shim) signal(sig unix.Signal) {
 	if process.SignalGroup(s.pid, sig) != nil {
 		_ = unix.Kill(s.pid, sig)
 	}
 }
 
-// reap waits for all children that have ended, and reports whether the task's process was among them.
+// reap waits for all children that have ended, and reports whether the task's process was among
+// them.
 func (s *shim) reap() (status syscall.WaitStatus, ended bool) {
 	process.Reap(func(pid int, one syscall.WaitStatus) {
 		if pid == s.pid {
@@ -315,8 +325,9 @@ func (s *shim) reap() (status syscall.WaitStatus, ended bool) {
 	return status, ended
 }
 
-// sweep ends what the task's process has left behind, as in a container that ends with its first process. Only children of ours are killed,
-// whose numbers are not reused before we wait for them; the children of a killed one become ours.
+// sweep ends what the task's process has left behind, as in a container that ends with its first
+// process. Only children of ours are killed, whose numbers are not reused before we wait for them;
+// the children of a killed one become ours.
 func (s *shim) sweep() {
 	for {
 		found, err := children(os.Getpid())

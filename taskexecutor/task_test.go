@@ -17,7 +17,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestInsideTheMainContainer: a task is in the main container as if its first process had started it.
+// TestInsideTheMainContainer: a task is in the main container as if its first process had started
+// it.
 func TestInsideTheMainContainer(t *testing.T) {
 	p := start(t, podOptions{main: []string{
 		"-u", "1234:77", "--group-add", "55", "-w", "/srv", "-e", "FROM=main", "-e", "OVER=main", "-e", "EXECD_ACCESS_TOKEN=secret",
@@ -101,7 +102,8 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// TestNothingStays: a task is over when its first process is, and with it everything that it started, however well that hid.
+// TestNothingStays: a task is over when its first process is, and with it everything that it
+// started, however well that hid.
 func TestNothingStays(t *testing.T) {
 	p := start(t, podOptions{})
 	p.put("daemon", shell("setsid bash -c 'trap \"\" TERM HUP; sleep 7654321' & disown; (setsid sleep 7654321 &); exit 0"))
@@ -172,7 +174,8 @@ func TestPut(t *testing.T) {
 	}
 }
 
-// TestDelete: what is asked to end is ended with grace and forgotten, even if the executor dies meanwhile.
+// TestDelete: what is asked to end is ended with grace and forgotten, even if the executor dies
+// meanwhile.
 func TestDelete(t *testing.T) {
 	p := start(t, podOptions{})
 	ctx := t.Context()

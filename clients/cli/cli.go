@@ -41,8 +41,8 @@ type Program struct {
 	Stderr io.Writer
 	// Signals are interrupts. The first one interrupts what runs in the sandbox, or ends the
 	// command where nothing does; the second one ends the command; at the third Run returns at
-	// once. A SIGHUP ends the command like the second one, and further ones change nothing: a shell sends one when its
-	// terminal is closed, and the kernel others. It may be nil.
+	// once. A SIGHUP ends the command like the second one, and further ones change nothing: a shell
+	// sends one when its terminal is closed, and the kernel others. It may be nil.
 	Signals <-chan os.Signal
 }
 
@@ -148,8 +148,8 @@ func (t *tool) exit(ctx context.Context, command *cobra.Command, err error) int 
 	return ExitFailed
 }
 
-// outputClosed reports whether an error is that our output has no reader any more. A broken pipe elsewhere, such as a
-// connection's, is another error.
+// outputClosed reports whether an error is that our output has no reader any more. A broken pipe
+// elsewhere, such as a connection's, is another error.
 func (t *tool) outputClosed(err error) bool {
 	var failed *fs.PathError
 	if !errors.As(err, &failed) || !errors.Is(failed, syscall.EPIPE) {

@@ -153,7 +153,8 @@ func TestHelpNeverShowsTheKey(t *testing.T) {
 	}
 }
 
-// TestDoctorAsksWhetherTheServiceIsReady: a service that answers may still be unable to make sandboxes.
+// TestDoctorAsksWhetherTheServiceIsReady: a service that answers may still be unable to make
+// sandboxes.
 func TestDoctorAsksWhetherTheServiceIsReady(t *testing.T) {
 	t.Parallel()
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

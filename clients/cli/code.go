@@ -114,7 +114,8 @@ func (t *tool) runCode(ctx context.Context, box *sandbox.Sandbox, source string,
 	run, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	options := &sandbox.CodeOptions{Language: f.language, Context: f.context, Stateless: f.stateless}
-	// The first interrupt ends the cell, which then says so itself. Further ones do not wait for it.
+	// The first interrupt ends the cell, which then says so itself. Further ones do not wait for
+	// it.
 	var interrupted atomic.Bool
 	options.OnStart = func(id string) {
 		t.signals.onInterrupt(func() {

@@ -25,8 +25,8 @@ type location struct {
 // stream is the path of a tar stream on the standard input or output.
 const stream = "-"
 
-// parseLocation reads SANDBOX:PATH or a path of this machine: one without a colon, or with a separator
-// or a drive before it.
+// parseLocation reads SANDBOX:PATH or a path of this machine: one without a colon, or with a
+// separator or a drive before it.
 func parseLocation(text string) location {
 	name, path, remote := strings.Cut(text, ":")
 	if !remote || name == "" || strings.ContainsAny(name, `/\`) || filepath.VolumeName(text) != "" ||
@@ -105,8 +105,8 @@ type copier struct {
 	follow bool // a source that is a symbolic link itself
 }
 
-// source returns the facts of the path that is to be copied out of the sandbox. Of a link that is followed only the
-// type is known of what it leads to.
+// source returns the facts of the path that is to be copied out of the sandbox. Of a link that is
+// followed only the type is known of what it leads to.
 func (c *copier) source(ctx context.Context, from string) (info sandbox.FileInfo, followed bool, err error) {
 	info, err = c.stat(ctx, from)
 	if err != nil || info.Type != "symlink" || !c.follow && !strings.HasSuffix(from, "/") {
@@ -144,7 +144,8 @@ func (c *copier) skip(path, kind string) {
 	c.t.warn("%s is left out: it is a %s", path, kind)
 }
 
-// modeBits are those of a mode that a copy keeps: permissions, and those for set-user-ID, set-group-ID and the sticky bit.
+// modeBits are those of a mode that a copy keeps: permissions, and those for set-user-ID,
+// set-group-ID and the sticky bit.
 const modeBits = 0o7777
 
 // digits writes such bits as the client takes them: 0644 is "644".

@@ -110,8 +110,8 @@ func (c *copier) makeDirectory(ctx context.Context, to string, mode uint32) erro
 	return c.box.Files.MakeDirectory(ctx, to, &sandbox.WriteOptions{Mode: digits(mode)})
 }
 
-// unpack writes what a tar stream on the standard input holds below a directory of the sandbox. Its links
-// come last: nothing of the stream is written through one.
+// unpack writes what a tar stream on the standard input holds below a directory of the sandbox. Its
+// links come last: nothing of the stream is written through one.
 func (c *copier) unpack(ctx context.Context, to string) error {
 	archive := tar.NewReader(c.t.Stdin)
 	if err := c.box.Files.MakeDirectory(ctx, to, nil); err != nil {

@@ -54,9 +54,10 @@ func (c *copier) walk(ctx context.Context, root sandbox.FileInfo,
 	return nil
 }
 
-// copyName is the name that a copy of from gets. It is the one that the user typed, so that the sandbox,
-// whose daemon may have been replaced, cannot choose which file is overwritten. Only of a path that
-// ends in no name, such as "." and "~", the sandbox says it, and then it is no hidden file.
+// copyName is the name that a copy of from gets. It is the one that the user typed, so that the
+// sandbox, whose daemon may have been replaced, cannot choose which file is overwritten. Only of a
+// path that ends in no name, such as "." and "~", the sandbox says it, and then it is no hidden
+// file.
 func copyName(from string, root sandbox.FileInfo) (string, error) {
 	name := path.Base(path.Clean(from))
 	switch name {
@@ -136,8 +137,8 @@ func (c *copier) downloadFile(ctx context.Context, from string, info sandbox.Fil
 	return c.replace(content, from, folder, filepath.Base(to), info)
 }
 
-// replace writes a file beside the one with a name, and gives it that name when it is complete: a copy that fails
-// leaves what was there.
+// replace writes a file beside the one with a name, and gives it that name when it is complete: a
+// copy that fails leaves what was there.
 func (c *copier) replace(content io.Reader, from string, folder *os.Root, name string, info sandbox.FileInfo) error {
 	// A file that may not be written is not replaced.
 	there, err := folder.OpenFile(name, os.O_WRONLY, 0)
@@ -177,7 +178,8 @@ func (c *copier) replace(content io.Reader, from string, folder *os.Root, name s
 	return err
 }
 
-// addBits adds special bits to the mode of a file, after its content: to write to it may take them away.
+// addBits adds special bits to the mode of a file, after its content: to write to it may take them
+// away.
 func addBits(file *os.File, added fs.FileMode) error {
 	if added == 0 {
 		return nil
@@ -189,7 +191,8 @@ func addBits(file *os.File, added fs.FileMode) error {
 	return file.Chmod(info.Mode().Perm() | added)
 }
 
-// linkTarget returns the target of a symbolic link of the sandbox, and whether the sandbox has said it.
+// linkTarget returns the target of a symbolic link of the sandbox, and whether the sandbox has said
+// it.
 func linkTarget(info sandbox.FileInfo) (target string, ok bool) {
 	switch {
 	case info.RawLinkTarget != nil:
@@ -200,7 +203,8 @@ func linkTarget(info sandbox.FileInfo) (target string, ok bool) {
 	return "", false
 }
 
-// placeLink makes a symbolic link below a directory. It replaces a file or link; to neither link is led.
+// placeLink makes a symbolic link below a directory. It replaces a file or link; to neither link is
+// led.
 func placeLink(folder *os.Root, target, name string) error {
 	part := filepath.Join(filepath.Dir(name), ".sandbox-"+rand.Text())
 	if err := folder.Symlink(target, part); err != nil {
@@ -212,11 +216,12 @@ func placeLink(folder *os.Root, target, name string) error {
 	return nil
 }
 
-// maxLinks bounds what a copy remembers of the links of a sandbox, in bytes of their names and targets.
+// maxLinks bounds what a copy remembers of the links of a sandbox, in bytes of their names and
+// targets.
 const maxLinks = 64 << 20
 
-// downloadDirectory writes below a directory and nowhere else, whatever the sandbox says. Links are made
-// when all else is there: nothing of the sandbox is written through one.
+// downloadDirectory writes below a directory and nowhere else, whatever the sandbox says. Links are
+// made when all else is there: nothing of the sandbox is written through one.
 func (c *copier) downloadDirectory(ctx context.Context, from sandbox.FileInfo, to string) error {
 	if err := os.MkdirAll(to, 0o777); err != nil {
 		return err

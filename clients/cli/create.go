@@ -87,9 +87,9 @@ func (t *tool) newSandbox(ctx context.Context, options sandbox.CreateOptions) (*
 	return c.client.Create(asked, &options)
 }
 
-// awaitStart waits until a sandbox runs, and shows its progress on a terminal. A sandbox that does not
-// get there, because of an interrupt for instance, is deleted, unless the exit code of its main program
-// is one that mayEnd accepts; nil accepts none.
+// awaitStart waits until a sandbox runs, and shows its progress on a terminal. A sandbox that does
+// not get there, because of an interrupt for instance, is deleted, unless the exit code of its main
+// program is one that mayEnd accepts; nil accepts none.
 func (t *tool) awaitStart(ctx context.Context, box *sandbox.Sandbox, mayEnd func(exitCode int) bool) error {
 	err := t.showStart(ctx, box)
 	code := box.Info().Status.ExitCode

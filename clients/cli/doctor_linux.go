@@ -27,8 +27,8 @@ const (
 	leastFree = 5 << 30
 )
 
-// checkMachine checks what a service on this machine needs. version is what it says about itself, nil
-// when it does not.
+// checkMachine checks what a service on this machine needs. version is what it says about itself,
+// nil when it does not.
 func (t *tool) checkMachine(ctx context.Context, c *connection, version *sandbox.Version) []check {
 	switch {
 	case version == nil:
@@ -71,7 +71,8 @@ func checkLocal(engine sandbox.Engine) []check {
 	return append(checks, checkGPUs(engine.Gpus)...)
 }
 
-// checkGPUs lists the GPUs that sandboxes can have, of those that specifications of the machine offer.
+// checkGPUs lists the GPUs that sandboxes can have, of those that specifications of the machine
+// offer.
 func checkGPUs(gpus *sandbox.EngineGPUs) []check {
 	const next = "generate a CDI specification, such as with nvidia-ctk cdi generate; docs/local.md, GPUs, has more"
 	switch {
@@ -127,8 +128,8 @@ func ociRuntime(ctx context.Context) string {
 	return ""
 }
 
-// checkOverlay looks whether the kernel has overlay file systems. Where they are a module, it is loaded when
-// the first one is mounted.
+// checkOverlay looks whether the kernel has overlay file systems. Where they are a module, it is
+// loaded when the first one is mounted.
 func checkOverlay() check {
 	content, err := os.ReadFile("/proc/filesystems")
 	if err != nil {
@@ -244,7 +245,8 @@ func checkDisk(folder, next string) check {
 	return checkFree(int64(stat.Bavail)*stat.Bsize, folder, next)
 }
 
-// checkServiceDisk asks the service, which knows its folders, for the space where its data and the local engine's are.
+// checkServiceDisk asks the service, which knows its folders, for the space where its data and the
+// local engine's are.
 func checkServiceDisk(ctx context.Context, c *connection) []check {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()

@@ -26,8 +26,8 @@ func (s *slowly) Write(p []byte) (int, error) {
 	return s.Builder.Write(p)
 }
 
-// TestEventsAreAllPrinted: however slowly they are written and come, all that had happened are printed,
-// and nothing is waited for after them.
+// TestEventsAreAllPrinted: however slowly they are written and come, all that had happened are
+// printed, and nothing is waited for after them.
 func TestEventsAreAllPrinted(t *testing.T) {
 	t.Parallel()
 	const pages, page = 3, 20

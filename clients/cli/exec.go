@@ -195,8 +195,8 @@ func (t *tool) abort(ctx context.Context, command *sandbox.Command) {
 // inputPiece is how many bytes of the standard input are read at once.
 const inputPiece = 256 << 10
 
-// feed passes our standard input on to a command until it ends or the command reads no further. It ends
-// with the tool: a read of a terminal cannot be called off.
+// feed passes our standard input on to a command until it ends or the command reads no further. It
+// ends with the tool: a read of a terminal cannot be called off.
 func (t *tool) feed(ctx context.Context, command *sandbox.Command) {
 	stdin := command.Stdin(ctx)
 	_, err := io.CopyBuffer(struct{ io.Writer }{stdin}, struct{ io.Reader }{t.Stdin},

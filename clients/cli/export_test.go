@@ -48,8 +48,8 @@ func (d *Detacher) Filter(typed string) (send string, leave bool) {
 	return string(sent), leave
 }
 
-// OutcomeOnTerminal is the exit code, and what is printed, when a program on a terminal has ended with a
-// code, nil for none. timeout is nil for a program that was started before.
+// OutcomeOnTerminal is the exit code, and what is printed, when a program on a terminal has ended
+// with a code, nil for none. timeout is nil for a program that was started before.
 func OutcomeOnTerminal(code *int, timeout *time.Duration) (exit int, printed string) {
 	var out bytes.Buffer
 	t := &tool{Program: Program{Stderr: &out}}

@@ -5,8 +5,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// commandHints say what to type in place of commands that docker, podman, kubectl or another sandbox
-// service has and this tool has not, because the word means something else there.
+// commandHints say what to type in place of commands that docker, podman, kubectl or another
+// sandbox service has and this tool has not, because the word means something else there.
 var commandHints = map[string]string{
 	"apply":   "'sandbox create' makes a sandbox",
 	"attach":  "'sandbox logs -f' follows the main program, 'sandbox shell' opens a terminal",
@@ -51,7 +51,8 @@ func acceptAliases(command *cobra.Command) {
 	})
 }
 
-// shortcuts returns commands of groups under the names that docker has for them, which the help leaves out.
+// shortcuts returns commands of groups under the names that docker has for them, which the help
+// leaves out.
 func shortcuts(t *tool) []*cobra.Command {
 	list, pull, remove := imageListCommand(t), imagePullCommand(t), imageRemoveCommand(t)
 	list.Use, list.Aliases = "images [flags]", nil

@@ -19,7 +19,8 @@ import (
 
 // These tests are about a daemon that the sandbox's own program has replaced.
 
-// daemon starts a service with one Running sandbox, whose daemon is mux, with paths such as /files/info.
+// daemon starts a service with one Running sandbox, whose daemon is mux, with paths such as
+// /files/info.
 func daemon(t *testing.T, mux *http.ServeMux) (url string) {
 	t.Helper()
 	service := http.NewServeMux()
@@ -185,7 +186,8 @@ func TestCopiesThatFail(t *testing.T) {
 	}
 }
 
-// TestInterruptsOfCodeDoNotWait: the third one ends the tool, whatever the daemon does with the first.
+// TestInterruptsOfCodeDoNotWait: the third one ends the tool, whatever the daemon does with the
+// first.
 func TestInterruptsOfCodeDoNotWait(t *testing.T) {
 	t.Parallel()
 	asked, release := make(chan struct{}), make(chan struct{})
@@ -247,8 +249,8 @@ func TestInterruptsOfCodeDoNotWait(t *testing.T) {
 	}
 }
 
-// TestCopiedLinksAreNotFollowed: links are copied as they are, and nothing is written through one, neither one of this copy nor one that
-// an earlier copy has left.
+// TestCopiedLinksAreNotFollowed: links are copied as they are, and nothing is written through one,
+// neither one of this copy nor one that an earlier copy has left.
 func TestCopiedLinksAreNotFollowed(t *testing.T) {
 	t.Parallel()
 	outside := t.TempDir()

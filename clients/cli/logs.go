@@ -89,8 +89,9 @@ func (t *tool) logs(ctx context.Context, box *sandbox.Sandbox, options sandbox.L
 	return err
 }
 
-// printTail prints the last lines of what a log that is followed has had until now. What is kept then
-// is at most that, since the log is open already, so that nothing which is printed later is left out.
+// printTail prints the last lines of what a log that is followed has had until now. What is kept
+// then is at most that, since the log is open already, so that nothing which is printed later is
+// left out.
 func (t *tool) printTail(ctx context.Context, box *sandbox.Sandbox, log io.Reader, lines int) error {
 	kept, err := box.OpenLogs(ctx, nil)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"sandbox.internal/clients/go/lifecycle"
 )
 
-// TestFollowedTailAcrossARotation: what is printed while the last lines are looked for is shown, also when
-// the engine forgets the beginning of the log meanwhile.
+// TestFollowedTailAcrossARotation: what is printed while the last lines are looked for is shown,
+// also when the engine forgets the beginning of the log meanwhile.
 func TestFollowedTailAcrossARotation(t *testing.T) {
 	t.Parallel()
 	const begin, end, printed = "one\ntwo\n", "three\n", "four\nfive\n"

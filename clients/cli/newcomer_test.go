@@ -19,7 +19,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestNamesOfEndedSandboxes: of several that have ended the newest is meant, and one that lives before all of them.
+// TestNamesOfEndedSandboxes: of several that have ended the newest is meant, and one that lives
+// before all of them.
 func TestNamesOfEndedSandboxes(t *testing.T) {
 	t.Parallel()
 	const (
@@ -74,7 +75,8 @@ func TestPolicyThatSaysNothing(t *testing.T) {
 	}
 }
 
-// TestLoginWithoutAnybodyToAsk: an input that ends at once is no key, and an empty line is that there is none.
+// TestLoginWithoutAnybodyToAsk: an input that ends at once is no key, and an empty line is that
+// there is none.
 func TestLoginWithoutAnybodyToAsk(t *testing.T) {
 	t.Parallel()
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

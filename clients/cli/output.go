@@ -31,8 +31,8 @@ type output struct {
 	quiet  bool
 }
 
-// registerOutput declares the flags that every command with results has. quiet names what --quiet prints of a result; empty means that the
-// command has no such flag.
+// registerOutput declares the flags that every command with results has. quiet names what --quiet
+// prints of a result; empty means that the command has no such flag.
 func (t *tool) registerOutput(command *cobra.Command, quiet string) {
 	flags := command.Flags()
 	flags.StringVarP(&t.output.format, "output", "o", formatTable,
@@ -130,8 +130,8 @@ func encodeJSON(value any, indent string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// encoding/json escapes the control characters of ASCII except DEL, and none of those after. All
-	// of what is found is inside of strings.
+	// encoding/json escapes the control characters of ASCII except DEL, and none of those after.
+	// All of what is found is inside of strings.
 	return escapeHidden(text, func(w *bytes.Buffer, r rune) {
 		for _, unit := range utf16.Encode([]rune{r}) {
 			fmt.Fprintf(w, `\u%04x`, unit)

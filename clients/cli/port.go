@@ -18,7 +18,8 @@ import (
 
 const localhost = "127.0.0.1"
 
-// forwardRule is a local port and the one of the sandbox that it leads to. Local 0 is any free port.
+// forwardRule is a local port and the one of the sandbox that it leads to. Local 0 is any free
+// port.
 type forwardRule struct{ local, remote int }
 
 // parseForwards reads [LOCAL:]PORT.

@@ -117,8 +117,8 @@ func (p program) checkMain() error {
 	return nil
 }
 
-// detach creates a sandbox and prints its id. It succeeds, too, when the main program has ended with
-// exit code 0 before that: a slower program ends afterwards, which detach does not see.
+// detach creates a sandbox and prints its id. It succeeds, too, when the main program has ended
+// with exit code 0 before that: a slower program ends afterwards, which detach does not see.
 func (t *tool) detach(ctx context.Context, options sandbox.CreateOptions) error {
 	t.output.quiet = true
 	box, err := t.newSandbox(ctx, options)
@@ -132,8 +132,8 @@ func (t *tool) detach(ctx context.Context, options sandbox.CreateOptions) error 
 	return err
 }
 
-// followMain prints what the main program of a sandbox prints, until the sandbox ends, and returns an
-// exitError after an exit code other than 0. Another error says why the sandbox ended.
+// followMain prints what the main program of a sandbox prints, until the sandbox ends, and returns
+// an exitError after an exit code other than 0. Another error says why the sandbox ended.
 func (t *tool) followMain(ctx context.Context, box *sandbox.Sandbox) error {
 	log, err := box.OpenLogs(ctx, &sandbox.LogOptions{Follow: true})
 	if err != nil {
@@ -150,8 +150,8 @@ func (t *tool) followMain(ctx context.Context, box *sandbox.Sandbox) error {
 	return err
 }
 
-// runInNew creates a sandbox, calls run with it, and deletes the sandbox whatever happened. mayEnd is
-// as awaitStart has it.
+// runInNew creates a sandbox, calls run with it, and deletes the sandbox whatever happened. mayEnd
+// is as awaitStart has it.
 func (t *tool) runInNew(ctx context.Context, options sandbox.CreateOptions,
 	mayEnd func(exitCode int) bool, run func(context.Context, *sandbox.Sandbox) error,
 	rules []forwardRule, remove bool) error {

@@ -168,8 +168,8 @@ func (t *tool) attach(ctx context.Context, box *sandbox.Sandbox, id string, star
 	return t.outcome(code, started)
 }
 
-// outcome returns nil after exit code 0, and otherwise the error that the tool ends with. Whether there
-// was a timeout is known only of a program that was started just now.
+// outcome returns nil after exit code 0, and otherwise the error that the tool ends with. Whether
+// there was a timeout is known only of a program that was started just now.
 func (t *tool) outcome(code *int, started *program) error {
 	switch {
 	case code != nil && *code == 0:

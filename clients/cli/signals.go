@@ -34,8 +34,8 @@ func (s *signals) deliver() bool {
 	return true
 }
 
-// hangUp ends the command, also where an interrupt would end only what it runs: its terminal is gone. The next
-// interrupt does not wait for that.
+// hangUp ends the command, also where an interrupt would end only what it runs: its terminal is
+// gone. The next interrupt does not wait for that.
 func (s *signals) hangUp() {
 	s.mu.Lock()
 	s.handler, s.left = nil, true

@@ -129,7 +129,8 @@ func newConnection(to service) (*connection, error) {
 	if err != nil {
 		return nil, fmt.Errorf("prepare the client of %s: %w", to.URL, err)
 	}
-	// Whether the environment's key is the one was decided before: login, for one, tries the key that it saves.
+	// Whether the environment's key is the one was decided before: login, for one, tries the key
+	// that it saves.
 	c.client, err = sandbox.New(&sandbox.Options{URL: to.URL, Key: to.APIKey, NoKey: !c.secured, HTTPClient: c.http,
 		UserAgent: "sandbox-cli/" + build.Version()})
 	return c, err

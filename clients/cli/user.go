@@ -45,9 +45,9 @@ func parseUser(text string) (user, group account, err error) {
 	return user, group, err
 }
 
-// ids returns the numbers of the user and the group to run as, nil where the daemon chooses. Names are those of
-// /etc/passwd and /etc/group in the sandbox; the group of a user who is given by name alone is the one that
-// /etc/passwd has for him.
+// ids returns the numbers of the user and the group to run as, nil where the daemon chooses. Names
+// are those of /etc/passwd and /etc/group in the sandbox; the group of a user who is given by name
+// alone is the one that /etc/passwd has for him.
 func (p program) ids(ctx context.Context, box *sandbox.Sandbox) (uid, gid *int64, err error) {
 	user, group, err := parseUser(p.user)
 	if err != nil {
@@ -74,8 +74,8 @@ func (p program) ids(ctx context.Context, box *sandbox.Sandbox) (uid, gid *int64
 	return uid, gid, nil
 }
 
-// lookUp returns the numbers from the third field up to the last one of the first line in a file of accounts that
-// begins with a name.
+// lookUp returns the numbers from the third field up to the last one of the first line in a file of
+// accounts that begins with a name.
 func lookUp(ctx context.Context, box *sandbox.Sandbox, file, kind, name string, last int) ([]*int64, error) {
 	content, err := box.Files.Open(ctx, file, nil)
 	if errors.Is(err, sandbox.ErrNotFound) {

@@ -16,7 +16,8 @@ const (
 )
 
 // Activity returns what clients have done in the sandbox, by which key and through what client,
-// those at the end that changed last. The daemon in the sandbox has recorded it: it is no audit log.
+// those at the end that changed last. The daemon in the sandbox has recorded it: it is no audit
+// log.
 func (s *Sandbox) Activity(ctx context.Context) ([]Activity, error) {
 	var list lifecycle.Activity
 	err := s.client.call(ctx, repeatable, &list,

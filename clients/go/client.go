@@ -19,8 +19,8 @@ const (
 	// DefaultURL is where a service on this machine listens.
 	DefaultURL = "http://127.0.0.1:8080"
 
-	// URLVariable and KeyVariable are the environment variables that have the URL of the service and the
-	// API key; the lifecycle document names the latter.
+	// URLVariable and KeyVariable are the environment variables that have the URL of the service
+	// and the API key; the lifecycle document names the latter.
 	URLVariable = "SANDBOX_URL"
 	KeyVariable = "SERVICE_API_KEY"
 	// KeyHeader is the header of a request that has the API key. Requests to a ProxyURL need it.
@@ -150,8 +150,8 @@ func (c *Client) Version(ctx context.Context) (Version, error) {
 	return version, err
 }
 
-// WatchHostLoad yields every two seconds how busy the machine of the service is. It needs a key with the
-// role admin or viewer.
+// WatchHostLoad yields every two seconds how busy the machine of the service is. It needs a key
+// with the role admin or viewer.
 func (c *Client) WatchHostLoad(ctx context.Context) iter.Seq2[HostLoad, error] {
 	return events(ctx, &follower{
 		client: c, what: "load of the host", endless: true,

@@ -20,10 +20,11 @@ type Code struct{ box *Sandbox }
 type CodeOptions struct {
 	// Language is python, java, javascript, typescript, go or bash, if the image has it.
 	Language string
-	// Context is the id of a context, whose variables the cell sees. It wins over Language. Empty means
-	// the default context of the language, which all clients of the sandbox share.
+	// Context is the id of a context, whose variables the cell sees. It wins over Language. Empty
+	// means the default context of the language, which all clients of the sandbox share.
 	Context string
-	// Stateless runs the cell in a kernel of its own, which is thrown away. Context must be empty then.
+	// Stateless runs the cell in a kernel of its own, which is thrown away. Context must be empty
+	// then.
 	Stateless bool
 	// OnStart gets the id of the execution, with which the cell can be interrupted.
 	OnStart func(id string)
@@ -121,9 +122,9 @@ func (c Code) Run(ctx context.Context, code string, o *CodeOptions) (Execution, 
 	return execution, err
 }
 
-// Start starts a cell. It goes on whatever becomes of ctx and of the client, except that a cell whose
-// ctx ends before Start returns is interrupted: the caller does not have its id. Of o, OnStdout,
-// OnStderr, OnResult and MaxOutput do not count.
+// Start starts a cell. It goes on whatever becomes of ctx and of the client, except that a cell
+// whose ctx ends before Start returns is interrupted: the caller does not have its id. Of o,
+// OnStdout, OnStderr, OnResult and MaxOutput do not count.
 func (c Code) Start(ctx context.Context, code string, o *CodeOptions) (*Cell, error) {
 	response, id, err := c.start(ctx, code, o)
 	if err != nil {
@@ -189,8 +190,8 @@ func (c Code) start(ctx context.Context, code string, o *CodeOptions) (*http.Res
 	return response, id, nil
 }
 
-// follow collects what a cell shows until it has ended, on a stream that is open already if there is
-// one.
+// follow collects what a cell shows until it has ended, on a stream that is open already if there
+// is one.
 func (c Code) follow(ctx context.Context, id string, answer *http.Response,
 	o *CodeOptions) (Execution, error) {
 	if o == nil {

@@ -36,8 +36,8 @@ type RunOptions struct {
 	UID, GID *int64
 	// Timeout is after how long it is ended; 0 means never.
 	Timeout time.Duration
-	// Stdin is what Run gives the command to read; nil means an empty standard input. When the command
-	// ends first, Run returns although a Read may still wait, whose bytes are lost then.
+	// Stdin is what Run gives the command to read; nil means an empty standard input. When the
+	// command ends first, Run returns although a Read may still wait, whose bytes are lost then.
 	Stdin io.Reader
 	// OpenStdin has Start give the command a standard input for [Command.Stdin].
 	OpenStdin bool
@@ -138,8 +138,8 @@ type CommandListOptions struct {
 	Running *bool
 }
 
-// List returns the commands that run and the last that have ended, whoever started them, in the order
-// of their starts. The daemon bounds the list and shortens long command lines.
+// List returns the commands that run and the last that have ended, whoever started them, in the
+// order of their starts. The daemon bounds the list and shortens long command lines.
 func (c Commands) List(ctx context.Context, o *CommandListOptions) ([]CommandStatus, error) {
 	var params execd.ListCommandsParams
 	if o != nil {
@@ -151,9 +151,9 @@ func (c Commands) List(ctx context.Context, o *CommandListOptions) ([]CommandSta
 	return list, err
 }
 
-// Start starts a command in the background. It goes on whatever becomes of ctx and of the client, except that one
-// whose ctx ends before Start returns is interrupted: the caller does not have its id. Of o,
-// Stdin, OnStdout, OnStderr and MaxOutput do not count.
+// Start starts a command in the background. It goes on whatever becomes of ctx and of the client,
+// except that one whose ctx ends before Start returns is interrupted: the caller does not have its
+// id. Of o, Stdin, OnStdout, OnStderr and MaxOutput do not count.
 func (c Commands) Start(ctx context.Context, command string, o *RunOptions) (*Command, error) {
 	var accepted execd.CommandAccepted
 	request := o.request(command, true)
@@ -230,8 +230,8 @@ func (c *Command) abort(ctx context.Context) {
 type LogEnd struct {
 	// Cursor is for the next call. An unfinished last line does not count, and comes again.
 	Cursor int64
-	// Dropped is how many bytes of output are missing after it: those beyond the limit of the output,
-	// or that could not be stored.
+	// Dropped is how many bytes of output are missing after it: those beyond the limit of the
+	// output, or that could not be stored.
 	Dropped int64
 }
 

@@ -28,13 +28,15 @@ const (
 // CreateOptions describe a sandbox. Fields that are empty have the defaults that the service
 // publishes, see [Client.Defaults].
 type CreateOptions struct {
-	// Image is the reference of a container image; Username and Password are for a private registry.
+	// Image is the reference of a container image; Username and Password are for a private
+	// registry.
 	Image, Username, Password string
 	// Entrypoint is the sandbox's own program and its arguments; the sandbox ends when it does.
 	Entrypoint []string
 	// ImageEntrypoint runs the image's own entrypoint and command; Entrypoint must be empty then.
 	ImageEntrypoint bool
-	// Timeout is how long the sandbox lives, in whole seconds from 60 to 86400. Renew moves its end.
+	// Timeout is how long the sandbox lives, in whole seconds from 60 to 86400. Renew moves its
+	// end.
 	Timeout time.Duration
 	// CPU is a number of cores ("0.5", "250m"), Memory bytes with a unit ("512Mi"), GPU a number.
 	// For an empty CPU or Memory the service has its default; without a GPU there is none.
@@ -43,11 +45,12 @@ type CreateOptions struct {
 	Env map[string]string
 	// Metadata are tags; "name" is for people.
 	Metadata map[string]string
-	// NetworkPolicy is what the sandbox may reach; nil means everything, and an empty one is [ErrEmptyPolicy].
+	// NetworkPolicy is what the sandbox may reach; nil means everything, and an empty one is
+	// [ErrEmptyPolicy].
 	NetworkPolicy *NetworkPolicy
 	Volumes       []Volume
-	// RuntimeClass is the name of what runs the sandbox, one of Version.RuntimeClasses; empty means the
-	// service's default.
+	// RuntimeClass is the name of what runs the sandbox, one of Version.RuntimeClasses; empty means
+	// the service's default.
 	RuntimeClass string
 	// Extensions are settings of the provider, a JSON object.
 	Extensions json.RawMessage
@@ -60,8 +63,8 @@ type CreateOptions struct {
 	Wait time.Duration
 }
 
-// IdleEntrypoint returns an entrypoint that does nothing until the sandbox is to end. It is in every sandbox,
-// whatever the image has.
+// IdleEntrypoint returns an entrypoint that does nothing until the sandbox is to end. It is in
+// every sandbox, whatever the image has.
 func IdleEntrypoint() []string { return []string{"/opt/sandbox/execd-init", "idle"} }
 
 // ErrNoImage is the error of a Create without an image, at a service that has no default image.

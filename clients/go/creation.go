@@ -12,14 +12,16 @@ import (
 	"sandbox.internal/clients/go/execd"
 )
 
-// creation is a request that makes something in a sandbox, and makes it once however often it is sent.
+// creation is a request that makes something in a sandbox, and makes it once however often it is
+// sent.
 type creation struct {
 	do    func(context.Context, execd.RequestEditorFn) (*http.Response, error)
 	key   string
 	since time.Time // when it was first sent, of the times that it may have arrived; zero before
 }
 
-// makeOnce returns what makes something once. do sends the request with the headers that it is given.
+// makeOnce returns what makes something once. do sends the request with the headers that it is
+// given.
 func makeOnce(do func(context.Context, execd.RequestEditorFn) (*http.Response, error)) *creation {
 	return &creation{do: do, key: rand.Text()}
 }
@@ -37,8 +39,8 @@ func (m *creation) request(ctx context.Context) (*http.Response, error) {
 	return response, err
 }
 
-// takeBack ends what was made for a caller whose ctx ended before the answer with its id came: it asks for the
-// answer once more, and calls end with the id that is in a header of it.
+// takeBack ends what was made for a caller whose ctx ended before the answer with its id came: it
+// asks for the answer once more, and calls end with the id that is in a header of it.
 func (m *creation) takeBack(ctx context.Context, header string, end func(ctx context.Context, id string) error) {
 	if ctx.Err() == nil || m.since.IsZero() {
 		return
@@ -55,8 +57,8 @@ func (m *creation) takeBack(ctx context.Context, header string, end func(ctx con
 	}
 }
 
-// headers gives the request its key and, once it may have arrived, its age. The daemon does not know the
-// keys of the daemon before it, which may have been killed.
+// headers gives the request its key and, once it may have arrived, its age. The daemon does not
+// know the keys of the daemon before it, which may have been killed.
 func (m *creation) headers(_ context.Context, request *http.Request) error {
 	request.Header.Set("Idempotency-Key", m.key)
 	if !m.since.IsZero() {
@@ -68,8 +70,8 @@ func (m *creation) headers(_ context.Context, request *http.Request) error {
 	return nil
 }
 
-// mayHaveArrived reports whether what was asked for may have been done. It was not when there was no
-// connection, and when the answer refuses it.
+// mayHaveArrived reports whether what was asked for may have been done. It was not when there was
+// no connection, and when the answer refuses it.
 func mayHaveArrived(response *http.Response, err error) bool {
 	if err != nil {
 		return !notConnected(err)

@@ -11,8 +11,8 @@ import (
 	sandbox "sandbox.internal/clients/go"
 )
 
-// TestDefaultsAreAskedForOnce: clients of one key that differ in their names ask the service once, and
-// send what it has published.
+// TestDefaultsAreAskedForOnce: clients of one key that differ in their names ask the service once,
+// and send what it has published.
 func TestDefaultsAreAskedForOnce(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int32

@@ -15,11 +15,11 @@
 // [Options].ResumeLimit, ends with a [*StreamError].
 //
 // Errors of the service are an [*Error]; test for their kinds with errors.Is and [ErrNotFound],
-// [ErrConflict] and so on. Requests that may be repeated are, a few times; what makes
-// something always may be, because it carries an Idempotency-Key. The daemon of a sandbox keeps the keys of commands,
-// cells, contexts and terminals in memory: when it was started again between a request and its repetition, the
-// error is [ErrConflict], and whether the request took effect is not known. Redirections are not followed, and
-// answers are read up to a bound.
+// [ErrConflict] and so on. Requests that may be repeated are, a few times; what makes something
+// always may be, because it carries an Idempotency-Key. The daemon of a sandbox keeps the keys of
+// commands, cells, contexts and terminals in memory: when it was started again between a request
+// and its repetition, the error is [ErrConflict], and whether the request took effect is not known.
+// Redirections are not followed, and answers are read up to a bound.
 //
 // A [Client] and what it returns are safe for concurrent use, except for iterators, readers and
 // terminals, which belong to one goroutine each.

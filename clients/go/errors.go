@@ -130,7 +130,8 @@ func errorOf(response *http.Response) *Error {
 	return failure
 }
 
-// plainToTLS reports whether an answer is that of a server that expects TLS: of Go, nginx or Apache.
+// plainToTLS reports whether an answer is that of a server that expects TLS: of Go, nginx or
+// Apache.
 func plainToTLS(status int, body []byte) bool {
 	return status == http.StatusBadRequest && (bytes.Contains(body, []byte("HTTP request to an HTTPS server")) ||
 		bytes.Contains(body, []byte("HTTP request was sent to HTTPS port")) || bytes.Contains(body, []byte("speaking plain HTTP to an SSL-enabled server")))

@@ -81,8 +81,8 @@ func TestCreateIsRepeatedWithItsKey(t *testing.T) {
 	}
 }
 
-// TestCommandsAreRepeatedWithTheirKey: whether a command whose answer was cut has started is not known,
-// and its key has the daemon start it once.
+// TestCommandsAreRepeatedWithTheirKey: whether a command whose answer was cut has started is not
+// known, and its key has the daemon start it once.
 func TestCommandsAreRepeatedWithTheirKey(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -108,8 +108,8 @@ func TestCommandsAreRepeatedWithTheirKey(t *testing.T) {
 	}
 }
 
-// TestStartsThatAreGivenUp: whoever gives one up before its answer does not have the id, so what was started is
-// found by its key and interrupted.
+// TestStartsThatAreGivenUp: whoever gives one up before its answer does not have the id, so what
+// was started is found by its key and interrupted.
 func TestStartsThatAreGivenUp(t *testing.T) {
 	t.Parallel()
 	const prefix = "/v1/sandboxes/box/proxy/44772"
@@ -182,8 +182,8 @@ func TestStartsThatAreGivenUp(t *testing.T) {
 	}
 }
 
-// TestRepetitionsSayTheirAge: from the first attempt on that may have arrived, whatever sends it again. The daemon's
-// refusal of one is the error.
+// TestRepetitionsSayTheirAge: from the first attempt on that may have arrived, whatever sends it
+// again. The daemon's refusal of one is the error.
 func TestRepetitionsSayTheirAge(t *testing.T) {
 	t.Parallel()
 	const prefix = "/v1/sandboxes/box/proxy/44772"
@@ -428,8 +428,8 @@ func TestCreateThatIsBrokenOff(t *testing.T) {
 	}
 }
 
-// TestDeleteWhoseAnswerIsLost: that the sandbox is gone afterwards is what was asked for, but a proxy's
-// page does not say so.
+// TestDeleteWhoseAnswerIsLost: that the sandbox is gone afterwards is what was asked for, but a
+// proxy's page does not say so.
 func TestDeleteWhoseAnswerIsLost(t *testing.T) {
 	t.Parallel()
 	const gone = `{"code":"SANDBOX_NOT_FOUND","message":"gone"}`
@@ -462,8 +462,8 @@ func TestDeleteWhoseAnswerIsLost(t *testing.T) {
 	}
 }
 
-// TestLogThatIsNotKept: the connection ended with the service, and what the sandbox printed until its own
-// end is more than is kept. That is a loss, whatever its last lines look like.
+// TestLogThatIsNotKept: the connection ended with the service, and what the sandbox printed until
+// its own end is more than is kept. That is a loss, whatever its last lines look like.
 func TestLogThatIsNotKept(t *testing.T) {
 	t.Parallel()
 	const line = "tick\n"
@@ -489,8 +489,8 @@ func TestLogThatIsNotKept(t *testing.T) {
 	}
 }
 
-// TestLogThatIsCut: what had arrived is compared with what comes again, so that a log whose beginning the
-// engine has forgotten is an error and not a gap.
+// TestLogThatIsCut: what had arrived is compared with what comes again, so that a log whose
+// beginning the engine has forgotten is an error and not a gap.
 func TestLogThatIsCut(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("one line of many\n", 20_000) // more than is compared
@@ -628,8 +628,8 @@ func TestDownloadWhileTheServiceRestarts(t *testing.T) {
 	}
 }
 
-// TestTimeLimitsOfOthers: a connection that takes too long is a failure like others; only the caller's
-// own limit ends a request.
+// TestTimeLimitsOfOthers: a connection that takes too long is a failure like others; only the
+// caller's own limit ends a request.
 func TestTimeLimitsOfOthers(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -739,7 +739,8 @@ func TestLogsSayWhatIsMissing(t *testing.T) {
 	}
 }
 
-// TestResumeThatFails: a sandbox that could not be started again after a reboot of its host is not waited for.
+// TestResumeThatFails: a sandbox that could not be started again after a reboot of its host is not
+// waited for.
 func TestResumeThatFails(t *testing.T) {
 	t.Parallel()
 	mux := http.NewServeMux()

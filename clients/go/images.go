@@ -39,8 +39,8 @@ func (i Images) Pull(ctx context.Context, ref string, o *PullOptions) (StoredIma
 	return image, err
 }
 
-// Load adds the images of an archive, as docker save writes it or an OCI image layout in a tar file,
-// and returns them. It is not repeated when the connection is cut.
+// Load adds the images of an archive, as docker save writes it or an OCI image layout in a tar
+// file, and returns them. It is not repeated when the connection is cut.
 func (i Images) Load(ctx context.Context, archive io.Reader) ([]StoredImage, error) {
 	var list lifecycle.StoredImageList
 	err := i.client.call(ctx, never, &list, func(ctx context.Context) (*http.Response, error) {
@@ -57,8 +57,8 @@ func (i Images) Remove(ctx context.Context, ref string) error {
 }
 
 // Prune removes images that have no name and no sandbox, with all also those that have a name, and
-// returns how many bytes that freed, and how many images stay only because they were loaded or used a
-// short time ago.
+// returns how many bytes that freed, and how many images stay only because they were loaded or used
+// a short time ago.
 func (i Images) Prune(ctx context.Context, all bool) (PrunedImages, error) {
 	var pruned PrunedImages
 	err := i.client.call(ctx, once, &pruned, func(ctx context.Context) (*http.Response, error) {

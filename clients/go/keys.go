@@ -31,8 +31,9 @@ type (
 	CreateKeyRequest = lifecycle.CreateKeyRequest
 )
 
-// Keys manages the API keys of the service. The methods need a key with the role admin. Those of the service's configuration can be read only, and
-// a service on a cluster has no others: it responds to changes with 501.
+// Keys manages the API keys of the service. The methods need a key with the role admin. Those of
+// the service's configuration can be read only, and a service on a cluster has no others: it
+// responds to changes with 501.
 type Keys struct{ client *Client }
 
 // List yields the keys by name. Pages are read as they are needed.

@@ -72,10 +72,10 @@ func (c *Client) List(ctx context.Context, o *ListOptions) iter.Seq2[Info, error
 	}
 }
 
-// readPages adds a list to what is found, by id, up to a limit. It is not stable when the list changed
-// between its pages: when a sandbox leaves one page, another moves to a page that was read already.
-// Pages become smaller when one is too large for an answer: each of its sandboxes may have more than
-// a megabyte.
+// readPages adds a list to what is found, by id, up to a limit. It is not stable when the list
+// changed between its pages: when a sandbox leaves one page, another moves to a page that was read
+// already. Pages become smaller when one is too large for an answer: each of its sandboxes may have
+// more than a megabyte.
 func (c *Client) readPages(ctx context.Context, params *lifecycle.ListSandboxesParams, limit int,
 	found map[string]Info) (stable bool, err error) {
 	totals := make(map[int]bool)
@@ -173,8 +173,8 @@ func (c *Client) eventsAs(ctx context.Context, options EventOptions,
 			} else if !yield(event, nil) {
 				return false, errStopped
 			}
-			// The first ping of a connection comes after its first page, each other one in silence: a
-			// replica of a service may be behind the one that said which event is the newest.
+			// The first ping of a connection comes after its first page, each other one in silence:
+			// a replica of a service may be behind the one that said which event is the newest.
 			if id, err := strconv.ParseInt(f.last, 10, 64); pings > 1 || err == nil && id >= newest {
 				return false, errStopped
 			}
@@ -186,7 +186,8 @@ func (c *Client) eventsAs(ctx context.Context, options EventOptions,
 	}
 }
 
-// newestEvent returns the id of the newest event of the service. A stream from now on begins with it.
+// newestEvent returns the id of the newest event of the service. A stream from now on begins with
+// it.
 func (c *Client) newestEvent(ctx context.Context) (int64, error) {
 	f := &follower{
 		client: c, what: "events", endless: true,

@@ -12,8 +12,8 @@ import (
 	sandbox "sandbox.internal/clients/go"
 )
 
-// TestListYieldsEachOnce: sandboxes leave the list between its pages, because the caller ends what it
-// gets and because others end, which moves those behind them to pages that were read already.
+// TestListYieldsEachOnce: sandboxes leave the list between its pages, because the caller ends what
+// it gets and because others end, which moves those behind them to pages that were read already.
 func TestListYieldsEachOnce(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex

@@ -30,12 +30,12 @@ type LogOptions struct {
 	Since time.Time
 }
 
-// OpenLogs returns what the entrypoint printed, as a stream which is to be closed. It resumes when its
-// connection is cut and when the service restarts: the log is read again from its beginning, and what
-// was delivered is compared and left out. Reading ends with a [*StreamError] where the position is
-// not known then: when it began with Tail or Since, when more than 16 MiB were read, when the engine
-// has forgotten the beginning, and when the sandbox ended meanwhile and what the service keeps of its
-// log, the last 64 KiB or 1000 lines, does not reach back far enough.
+// OpenLogs returns what the entrypoint printed, as a stream which is to be closed. It resumes when
+// its connection is cut and when the service restarts: the log is read again from its beginning,
+// and what was delivered is compared and left out. Reading ends with a [*StreamError] where the
+// position is not known then: when it began with Tail or Since, when more than 16 MiB were read,
+// when the engine has forgotten the beginning, and when the sandbox ended meanwhile and what the
+// service keeps of its log, the last 64 KiB or 1000 lines, does not reach back far enough.
 func (s *Sandbox) OpenLogs(ctx context.Context, o *LogOptions) (io.ReadCloser, error) {
 	if o == nil {
 		o = &LogOptions{}

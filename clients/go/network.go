@@ -13,8 +13,9 @@ import (
 // an egress sidecar; without one every call is [ErrConflict].
 type Network struct{ box *Sandbox }
 
-// ErrEmptyPolicy refuses a policy without a default action and rules before it is sent. The service takes it for one that allows
-// everything, which whoever forgot to fill it in did not mean: leave the policy of a create out, or set DefaultAction to Allow.
+// ErrEmptyPolicy refuses a policy without a default action and rules before it is sent. The service
+// takes it for one that allows everything, which whoever forgot to fill it in did not mean: leave
+// the policy of a create out, or set DefaultAction to Allow.
 var ErrEmptyPolicy = errors.New("networkPolicy: must have a defaultAction or egress rules: an empty one would allow everything")
 
 // checkPolicy returns ErrEmptyPolicy for a policy that is there and empty.
@@ -32,7 +33,8 @@ func (n Network) Policy(ctx context.Context) (NetworkPolicy, error) {
 	})
 }
 
-// SetPolicy replaces the policy. It holds when the answer arrives, for open connections too. An empty one is [ErrEmptyPolicy].
+// SetPolicy replaces the policy. It holds when the answer arrives, for open connections too. An
+// empty one is [ErrEmptyPolicy].
 func (n Network) SetPolicy(ctx context.Context, policy NetworkPolicy) (NetworkPolicy, error) {
 	if err := checkPolicy(&policy); err != nil {
 		return NetworkPolicy{}, err

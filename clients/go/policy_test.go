@@ -10,7 +10,8 @@ import (
 	sandbox "sandbox.internal/clients/go"
 )
 
-// TestEmptyPolicies are refused before anything is sent: the service takes them for ones that allow everything.
+// TestEmptyPolicies are refused before anything is sent: the service takes them for ones that allow
+// everything.
 func TestEmptyPolicies(t *testing.T) {
 	mux := http.NewServeMux()
 	sent := 0
@@ -41,7 +42,8 @@ func TestEmptyPolicies(t *testing.T) {
 	}
 }
 
-// TestIdleEntrypoint is what a sandbox has that is created without an entrypoint: images need no program for it.
+// TestIdleEntrypoint is what a sandbox has that is created without an entrypoint: images need no
+// program for it.
 func TestIdleEntrypoint(t *testing.T) {
 	mux := http.NewServeMux()
 	var asked struct{ Entrypoint []string }

@@ -66,8 +66,9 @@ func (c *Client) send(ctx context.Context, again repetition,
 	}
 }
 
-// mayRepeat reports whether a failed request may be sent again, as long as its context has not ended.
-// A time limit that is not the context's, such as that of a connection, is a failure like others.
+// mayRepeat reports whether a failed request may be sent again, as long as its context has not
+// ended. A time limit that is not the context's, such as that of a connection, is a failure like
+// others.
 func mayRepeat(err error, again repetition) bool {
 	if again == never || sandboxhttp.Permanent(err) {
 		return false

@@ -14,8 +14,8 @@ type resumption struct {
 	since time.Time     // of the first failure without progress since; zero before
 }
 
-// wait waits before the next attempt. It returns the error of ctx, and a *StreamError with the failure
-// once there has been no progress for the limit.
+// wait waits before the next attempt. It returns the error of ctx, and a *StreamError with the
+// failure once there has been no progress for the limit.
 func (r *resumption) wait(ctx context.Context, failure error) error {
 	if r.since.IsZero() {
 		r.since = time.Now()

@@ -137,13 +137,13 @@ func (s *Sandbox) Pause(ctx context.Context) error {
 	})
 }
 
-// reasonResumeFailed is the reason of a sandbox that is Paused again because it could not be started
-// after a reboot of its host.
+// reasonResumeFailed is the reason of a sandbox that is Paused again because it could not be
+// started after a reboot of its host.
 const reasonResumeFailed = "RESUME_FAILED"
 
-// Resume lets the processes of a paused sandbox go on, and returns when they do. After a reboot of its
-// host it starts the sandbox again; when that fails, the error is a [*StateError] and the sandbox is
-// Paused as before.
+// Resume lets the processes of a paused sandbox go on, and returns when they do. After a reboot of
+// its host it starts the sandbox again; when that fails, the error is a [*StateError] and the
+// sandbox is Paused as before.
 func (s *Sandbox) Resume(ctx context.Context) error {
 	return s.change(ctx, Running, func(ctx context.Context) (*http.Response, error) {
 		return s.client.service.ResumeSandbox(ctx, s.id,

@@ -14,8 +14,8 @@ import (
 // stdinPiece is how many bytes of standard input one request has at most.
 const stdinPiece = 256 << 10
 
-// Stdin writes to the standard input of a command that was started with RunOptions.OpenStdin. It belongs
-// to one goroutine.
+// Stdin writes to the standard input of a command that was started with RunOptions.OpenStdin. It
+// belongs to one goroutine.
 //
 // Write returns when the command's pipe has taken the bytes, so a slow command slows its writer
 // down. A request whose connection was cut is sent again, and its bytes arrive once. A request that
@@ -26,7 +26,8 @@ type Stdin struct {
 	command *Command
 	offset  int64 // of the next byte
 	closed  bool
-	// pending is what was sent last, from offset on, when there was no answer that says how much of it was taken.
+	// pending is what was sent last, from offset on, when there was no answer that says how much of
+	// it was taken.
 	pending []byte
 }
 
@@ -36,8 +37,8 @@ func (c *Command) Stdin(ctx context.Context) *Stdin {
 	return &Stdin{ctx: ctx, command: c, offset: c.input}
 }
 
-// Write implements io.Writer. It returns io.ErrClosedPipe when the command has closed its standard input
-// or has ended.
+// Write implements io.Writer. It returns io.ErrClosedPipe when the command has closed its standard
+// input or has ended.
 func (s *Stdin) Write(p []byte) (n int, err error) {
 	if err := s.settle(); err != nil {
 		return 0, err
@@ -109,8 +110,8 @@ func (s *Stdin) send(data []byte, end bool) (taken int, err error) {
 	}
 }
 
-// request sends one request, and again while the connection is cut, for as long as a stream would be
-// resumed.
+// request sends one request, and again while the connection is cut, for as long as a stream would
+// be resumed.
 func (s *Stdin) request(data []byte, end bool) (state execd.CommandStdin, err error) {
 	client := s.command.box.client
 	params := &execd.WriteCommandStdinParams{Offset: s.offset, End: optional(end)}

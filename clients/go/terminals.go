@@ -109,8 +109,8 @@ type TerminalEvent struct {
 	// connection was cut; so nothing is missing on the screen.
 	Replay bool
 	Data   []byte
-	// Exited is true for the last event; ExitCode is that of the program, nil after a timeout and where it is
-	// not known.
+	// Exited is true for the last event; ExitCode is that of the program, nil after a timeout and
+	// where it is not known.
 	Exited   bool
 	ExitCode *int
 }

@@ -16,8 +16,8 @@ import (
 	"sandbox.internal/clients/go/execd"
 )
 
-// WriteOptions are who owns a file or directory and who may use it. Nil, and what is empty, means as
-// what was there before, or as the daemon makes new ones.
+// WriteOptions are who owns a file or directory and who may use it. Nil, and what is empty, means
+// as what was there before, or as the daemon makes new ones.
 type WriteOptions struct {
 	Owner, Group string // a name or a number
 	// Mode is one to four octal digits: "644", "0755", or "4755" with a special bit. It is no
@@ -34,7 +34,8 @@ func (o *WriteOptions) permission(path string) (execd.Permission, error) {
 	}, err
 }
 
-// octal returns a mode as the contract has it: its octal digits as a decimal number. It is nil for an empty one.
+// octal returns a mode as the contract has it: its octal digits as a decimal number. It is nil for
+// an empty one.
 func octal(mode string) (*int, error) {
 	if mode == "" {
 		return nil, nil
@@ -95,8 +96,8 @@ func (f Files) WriteFrom(ctx context.Context, path string, content io.Reader,
 	})
 }
 
-// Symlink makes a symbolic link at a path, with its parents. The target is kept as it is and need not exist.
-// A file or link at the path is replaced; it is not followed.
+// Symlink makes a symbolic link at a path, with its parents. The target is kept as it is and need
+// not exist. A file or link at the path is replaced; it is not followed.
 func (f Files) Symlink(ctx context.Context, target, path string) error {
 	return f.upload(ctx, repeatable, func(form *multipart.Writer) error {
 		return addFile(form, execd.UploadMetadata{Path: path, RawPath: rawPath(path), Symlink: new(true)},

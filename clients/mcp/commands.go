@@ -21,7 +21,8 @@ type commandInput struct {
 	Background bool `json:"background,omitempty" jsonschema:"answer at once; for servers"`
 }
 
-// commandOutput is what calls report of a command, or of the sandbox's own program, which has no id.
+// commandOutput is what calls report of a command, or of the sandbox's own program, which has no
+// id.
 type commandOutput struct {
 	Command  string `json:"command,omitempty"`
 	Running  bool   `json:"running,omitempty"`

@@ -29,8 +29,8 @@ var (
 	infrastructure = regexp.MustCompile(`(^|/)(execd|egress|task-executor)(:|@|$)`)
 )
 
-// withImages adds to the answer to tools/list which images the service has, in the description of the
-// image of a sandbox. The answer is then for the caller alone, who may see them.
+// withImages adds to the answer to tools/list which images the service has, in the description of
+// the image of a sandbox. The answer is then for the caller alone, who may see them.
 func (t *tools) withImages(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, request mcp.Request) (mcp.Result, error) {
 		result, err := next(ctx, method, request)

@@ -34,8 +34,8 @@ func imageOf(t *testing.T, session *mcp.ClientSession) string {
 	return ""
 }
 
-// TestImagesInTheSchema: the images of the service are in the description, those of now, in a bound,
-// and without what could be a sentence.
+// TestImagesInTheSchema: the images of the service are in the description, those of now, in a
+// bound, and without what could be a sentence.
 func TestImagesInTheSchema(t *testing.T) {
 	var names []string
 	status := http.StatusOK
@@ -72,7 +72,8 @@ func TestImagesInTheSchema(t *testing.T) {
 	}
 }
 
-// TestSlowCreate: a sandbox that is not ready within the patience of clients is reported, and stays.
+// TestSlowCreate: a sandbox that is not ready within the patience of clients is reported, and
+// stays.
 func TestSlowCreate(t *testing.T) {
 	const box = `{"id":"box","status":{"state":"Pending"},"expiresAt":"2126-01-02T15:04:05Z"}`
 	deleted := make(chan struct{}, 10)

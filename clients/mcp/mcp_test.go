@@ -63,7 +63,8 @@ func TestTools(t *testing.T) {
 	}
 }
 
-// connect returns an agent's session with the tools, for the service at the URL, until the test ends.
+// connect returns an agent's session with the tools, for the service at the URL, until the test
+// ends.
 func connect(t *testing.T, url string) *mcp.ClientSession {
 	t.Helper()
 	client, err := sandbox.New(&sandbox.Options{URL: url, Key: "none", MaxAnswer: 8 << 20}) // as in the service
@@ -87,8 +88,8 @@ func connect(t *testing.T, url string) *mcp.ClientSession {
 	return session
 }
 
-// TestRuntimeClasses: the tool that creates has the service's classes as its choices, and no field for
-// them where there are none.
+// TestRuntimeClasses: the tool that creates has the service's classes as its choices, and no field
+// for them where there are none.
 func TestRuntimeClasses(t *testing.T) {
 	for _, classes := range [][]string{nil, {"gvisor", "kata"}} {
 		service, agent := mcp.NewInMemoryTransports()
@@ -135,7 +136,8 @@ func TestRuntimeClasses(t *testing.T) {
 	}
 }
 
-// TestMissingOutput: what a command wrote beyond the limit of its log is not passed over in silence.
+// TestMissingOutput: what a command wrote beyond the limit of its log is not passed over in
+// silence.
 func TestMissingOutput(t *testing.T) {
 	const inside = "/v1/sandboxes/box/proxy/44772/command"
 	mux := http.NewServeMux()

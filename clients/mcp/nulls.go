@@ -8,8 +8,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// withoutNulls takes arguments that are null for those that are left out, which is what models mean by it. A null for an argument that a
-// tool needs is so reported as missing.
+// withoutNulls takes arguments that are null for those that are left out, which is what models mean
+// by it. A null for an argument that a tool needs is so reported as missing.
 func withoutNulls(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, request mcp.Request) (mcp.Result, error) {
 		called, ok := request.(*mcp.CallToolRequest)
@@ -50,7 +50,8 @@ func dropNulls(arguments json.RawMessage) json.RawMessage {
 	return kept
 }
 
-// nameNull replaces what the library calls a null inside of an argument by a word that the model knows.
+// nameNull replaces what the library calls a null inside of an argument by a word that the model
+// knows.
 func nameNull(answer *mcp.CallToolResult) {
 	for _, content := range answer.Content {
 		if text, ok := content.(*mcp.TextContent); ok {

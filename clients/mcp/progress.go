@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// progressPause is how often progress is reported at most, and heartbeat how often when there is
-	// none, so that what lies between does not close the connection as idle.
+	// progressPause is how often progress is reported at most, and heartbeat how often when there
+	// is none, so that what lies between does not close the connection as idle.
 	progressPause = time.Second
 	heartbeat     = 10 * time.Second
 	// maxProgress bounds the text of a report, in bytes.

@@ -8,19 +8,20 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// ImageQuota bounds how many bytes of images the calls of a process hold at once, those included that
-// their clients are slow to take.
+// ImageQuota bounds how many bytes of images the calls of a process hold at once, those included
+// that their clients are slow to take.
 type ImageQuota struct{ free *semaphore.Weighted }
 
 // MaxImages is the most that one call holds of images, in bytes.
 const MaxImages = maxImageBytes
 
-// NewImageQuota returns a quota of that many bytes. With fewer than [MaxImages] no image of a file can be
-// read.
+// NewImageQuota returns a quota of that many bytes. With fewer than [MaxImages] no image of a file
+// can be read.
 func NewImageQuota(bytes int64) *ImageQuota { return &ImageQuota{semaphore.NewWeighted(bytes)} }
 
-// Limit returns a context whose calls hold images within the quota. Release, called when the answers
-// have been sent or given up, frees what they hold. The calls of other contexts have no bound.
+// Limit returns a context whose calls hold images within the quota. Release, called when the
+// answers have been sent or given up, frees what they hold. The calls of other contexts have no
+// bound.
 func (q *ImageQuota) Limit(ctx context.Context) (_ context.Context, release func()) {
 	r := &reservation{free: q.free}
 	return context.WithValue(ctx, reservationKey{}, r), r.close

@@ -37,9 +37,9 @@ type tools struct {
 	patience time.Duration // of a create
 }
 
-// New returns a server with all tools. classes are the runtime classes that a sandbox may be created
-// with. client returns the client that acts for the caller of a context, or the error that the agent
-// gets.
+// New returns a server with all tools. classes are the runtime classes that a sandbox may be
+// created with. client returns the client that acts for the caller of a context, or the error that
+// the agent gets.
 func New(version string, classes []string,
 	client func(context.Context) (*sandbox.Client, error)) *mcp.Server {
 	return newServer(version, classes, &tools{client: client, patience: defaultPatience})
@@ -100,8 +100,8 @@ func runtimeClasses(ctx context.Context, client *sandbox.Client) []string {
 
 type endKey struct{}
 
-// WithEnd returns a context whose calls end with ctx. The protocol's library keeps the values of the
-// context that a session was opened with, but not its end.
+// WithEnd returns a context whose calls end with ctx. The protocol's library keeps the values of
+// the context that a session was opened with, but not its end.
 func WithEnd(ctx context.Context) context.Context { return context.WithValue(ctx, endKey{}, ctx) }
 
 // bind ends the context of a call as WithEnd says.
@@ -138,8 +138,8 @@ func add[In any](server *mcp.Server, tool *mcp.Tool,
 	})
 }
 
-// addStructured adds a tool whose answers have the same in a structure, whose schema is that of Out.
-// An error of do is shown to the agent, which can do better then.
+// addStructured adds a tool whose answers have the same in a structure, whose schema is that of
+// Out. An error of do is shown to the agent, which can do better then.
 func addStructured[In, Out any](server *mcp.Server, tool *mcp.Tool,
 	do func(context.Context, call, In) (content, Out, error)) {
 	if reflect.TypeFor[Out]() != reflect.TypeFor[any]() {
@@ -157,8 +157,8 @@ func addStructured[In, Out any](server *mcp.Server, tool *mcp.Tool,
 	})
 }
 
-// outputSchema is the schema of an answer, without what only those who write one need: every session
-// of an agent pays for its text.
+// outputSchema is the schema of an answer, without what only those who write one need: every
+// session of an agent pays for its text.
 func outputSchema[Out any]() *jsonschema.Schema {
 	schema, err := jsonschema.For[Out](nil)
 	if err != nil {

@@ -107,8 +107,8 @@ func (t *tools) runCode(ctx context.Context, request call,
 	return append(content{&mcp.TextContent{Text: shown.words}}, shown.images...), nil
 }
 
-// awaitCell waits for the end of a cell, or for so long, and returns what it has shown by then. A cell
-// that has not ended goes on, unless it is to be interrupted or the client has gone.
+// awaitCell waits for the end of a cell, or for so long, and returns what it has shown by then. A
+// cell that has not ended goes on, unless it is to be interrupted or the client has gone.
 func awaitCell(ctx context.Context, request call, cell *sandbox.Cell, wait time.Duration,
 	interrupted bool) (*results, error) {
 	progress := newProgress(ctx, request)

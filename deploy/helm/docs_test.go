@@ -45,8 +45,9 @@ func documentedPool(t *testing.T) string {
 
 var expiry = regexp.MustCompile(`expireTime: "([^"]*)"`)
 
-// TestDocumentedResources has the API server take every resource that the documentation shows, as pasted, and holds what the API server does not
-// check: expiries to come, and no pod with a token for the API server.
+// TestDocumentedResources has the API server take every resource that the documentation shows, as
+// pasted, and holds what the API server does not check: expiries to come, and no pod with a token
+// for the API server.
 func TestDocumentedResources(t *testing.T) {
 	namespaced(t, "sandboxes")
 	if err := shared.Define(t.Context(), "../../runtime/kube/config/crd"); err != nil {
@@ -87,7 +88,8 @@ func namespaced(t *testing.T, name string) {
 	}
 }
 
-// TestDocumentedUpgrade runs the commands of the documentation that install and upgrade, with the values that it shows.
+// TestDocumentedUpgrade runs the commands of the documentation that install and upgrade, with the
+// values that it shows.
 func TestDocumentedUpgrade(t *testing.T) {
 	folder := t.TempDir()
 	root, err := filepath.Abs("../..")

@@ -1,4 +1,5 @@
-// Package helm_test holds the chart against a real API server: it installs, upgrades and removes it, and asks what its accounts may.
+// Package helm_test holds the chart against a real API server: it installs, upgrades and removes
+// it, and asks what its accounts may.
 package helm_test
 
 import (
@@ -21,7 +22,8 @@ import (
 
 const chart = "sandbox"
 
-// shared is the API server of all tests. Each has namespaces and releases of its own; the resource definitions are common to all.
+// shared is the API server of all tests. Each has namespaces and releases of its own; the resource
+// definitions are common to all.
 var shared *cluster.Cluster
 
 func TestMain(m *testing.M) {
@@ -148,7 +150,8 @@ func TestServerAcceptsWhatIsRendered(t *testing.T) {
 	})
 }
 
-// TestServiceAcceptsItsConfiguration has the service's own rules look at the file that the chart writes.
+// TestServiceAcceptsItsConfiguration has the service's own rules look at the file that the chart
+// writes.
 func TestServiceAcceptsItsConfiguration(t *testing.T) {
 	for name, set := range values {
 		t.Run(name, func(t *testing.T) {
@@ -175,7 +178,8 @@ func TestServiceAcceptsItsConfiguration(t *testing.T) {
 	}
 }
 
-// TestChartIsClosed: it demands a key, and lets no path of a node be mounted unless a list says which.
+// TestChartIsClosed: it demands a key, and lets no path of a node be mounted unless a list says
+// which.
 func TestChartIsClosed(t *testing.T) {
 	closed := helm(t, "template", "sandbox", chart)
 	for _, want := range []string{`api_key_file = "/etc/sandbox/secret/api-key"`, "[storage]\n    host_volumes = false\n"} {
@@ -241,7 +245,8 @@ func TestOlderClustersAreRefused(t *testing.T) {
 	helm(t, "template", "new", chart, "--kube-version", "1.30.0")
 }
 
-// TestDefinitionsAreInstalled shows that the chart brings the definitions that the controller's types make.
+// TestDefinitionsAreInstalled shows that the chart brings the definitions that the controller's
+// types make.
 func TestDefinitionsAreInstalled(t *testing.T) {
 	files, err := filepath.Glob("../../runtime/kube/config/crd/*.yaml")
 	if err != nil || len(files) == 0 {
@@ -296,7 +301,8 @@ func TestLife(t *testing.T) {
 		t.Error("the keys went with the chart")
 	}
 	kubectl(t, "", "get", "crd", "batchsandboxes.sandbox.internal")
-	// The sandboxes stay, and so must what confines them: also on an upgrade that looks for them elsewhere.
+	// The sandboxes stay, and so must what confines them: also on an upgrade that looks for them
+	// elsewhere.
 	policy := func(namespace string) string {
 		return kubectl(t, "", "-n", namespace, "get", "networkpolicies", "-o", "name")
 	}
@@ -325,8 +331,9 @@ func TestLife(t *testing.T) {
 	helm(t, "uninstall", "sandbox", "--namespace", "life")
 }
 
-// TestPodsAreConfined holds every Deployment against the restricted Pod Security Standard, and beyond: the API server enforces the standard
-// for pods of the namespace, and the test looks for what the standard leaves open.
+// TestPodsAreConfined holds every Deployment against the restricted Pod Security Standard, and
+// beyond: the API server enforces the standard for pods of the namespace, and the test looks for
+// what the standard leaves open.
 func TestPodsAreConfined(t *testing.T) {
 	kubectl(t, "", "create", "namespace", "confined")
 	kubectl(t, "", "label", "namespace", "confined", "pod-security.kubernetes.io/enforce=restricted")
@@ -408,7 +415,8 @@ func TestMemoryLimit(t *testing.T) {
 	}
 }
 
-// TestPodsThatServeStopLate: a pod that ends takes new connections until no node sends it any, and then has the time that it gives requests.
+// TestPodsThatServeStopLate: a pod that ends takes new connections until no node sends it any, and
+// then has the time that it gives requests.
 func TestPodsThatServeStopLate(t *testing.T) {
 	for _, name := range []string{"server", "gateway"} { // the gateway gives 30 s, the service 5 s
 		objects := helm(t, "template", "rendered", chart, "--show-only", "templates/"+name+".yaml")
@@ -442,8 +450,8 @@ func (s selector) matches(labels map[string]string) bool {
 	return true
 }
 
-// TestAccountsMayNoMore compares what the accounts may, as the API server reports it, with written lists: nothing is missing, and nothing is
-// there that is not needed.
+// TestAccountsMayNoMore compares what the accounts may, as the API server reports it, with written
+// lists: nothing is missing, and nothing is there that is not needed.
 func TestAccountsMayNoMore(t *testing.T) {
 	for _, namespace := range []string{"install", "boxes", "elsewhere"} {
 		kubectl(t, "", "create", "namespace", namespace)
@@ -498,8 +506,8 @@ func TestAccountsMayNoMore(t *testing.T) {
 	}
 }
 
-// allowed returns what an account may in a namespace beyond what every account may, in order: resource [verbs], and names where the right
-// is for some only.
+// allowed returns what an account may in a namespace beyond what every account may, in order:
+// resource [verbs], and names where the right is for some only.
 func allowed(t *testing.T, home, account, namespace string) []string {
 	t.Helper()
 	common := rights(t, home, "nobody-in-particular", namespace)
@@ -520,7 +528,8 @@ func allowed(t *testing.T, home, account, namespace string) []string {
 	return found
 }
 
-// rights returns what an account may, a line each, without the padding that depends on the other lines.
+// rights returns what an account may, a line each, without the padding that depends on the other
+// lines.
 func rights(t *testing.T, home, account, namespace string) (lines []string) {
 	t.Helper()
 	listed := kubectl(t, "", "auth", "can-i", "--list", "--no-headers", "--namespace", namespace, "--as", "system:serviceaccount:"+home+":"+account)

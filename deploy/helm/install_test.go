@@ -22,8 +22,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestInstalledServiceWorks installs everything on a cluster with a node, and takes a sandbox through its life with the rights that the
-// chart gives and no others.
+// TestInstalledServiceWorks installs everything on a cluster with a node, and takes a sandbox
+// through its life with the rights that the chart gives and no others.
 func TestInstalledServiceWorks(t *testing.T) {
 	i := install(t)
 	servers := i.podsOf("server")
@@ -89,8 +89,8 @@ var deletions = flag.Int("deletions", 3, "how often TestInstalledServiceWorks de
 // goneWithin is how long the deletion of a namespace with running sandboxes may take.
 const goneWithin = time.Minute
 
-// namespaceGoes deletes the namespace of the sandboxes again and again, with sandboxes, Pools and tasks that run in it, and has it made again by
-// an upgrade.
+// namespaceGoes deletes the namespace of the sandboxes again and again, with sandboxes, Pools and
+// tasks that run in it, and has it made again by an upgrade.
 func (i *installed) namespaceGoes(server string) {
 	i.t.Helper()
 	for round := range *deletions {
@@ -114,8 +114,8 @@ func (i *installed) namespaceGoes(server string) {
 	}
 }
 
-// populate leaves in the namespace what keeps it: sandboxes of the API that run, a Pool with pods that wait, a batch with running tasks in
-// others of its pods, and a batch with pods of its own.
+// populate leaves in the namespace what keeps it: sandboxes of the API that run, a Pool with pods
+// that wait, a batch with running tasks in others of its pods, and a batch with pods of its own.
 func (i *installed) populate(server string) {
 	i.t.Helper()
 	i.apply(taskPool("tasks", 3))
@@ -160,7 +160,8 @@ spec:
 	})
 }
 
-// removesAll runs the commands of the documentation that remove everything, while sandboxes run: nothing of the release is left.
+// removesAll runs the commands of the documentation that remove everything, while sandboxes run:
+// nothing of the release is left.
 func (i *installed) removesAll(server string) {
 	i.t.Helper()
 	i.helm("upgrade", "sandbox", chart, "--namespace", "system", "--reuse-values", "--wait", "--timeout", "4m")
@@ -189,8 +190,8 @@ func (i *installed) removesAll(server string) {
 	}
 }
 
-// servesFromTheDocumentedPool applies the Pool that the documentation shows for sandboxes of the API, with images that this machine has, and takes
-// a sandbox from it.
+// servesFromTheDocumentedPool applies the Pool that the documentation shows for sandboxes of the
+// API, with images that this machine has, and takes a sandbox from it.
 func (i *installed) servesFromTheDocumentedPool(server string) {
 	i.t.Helper()
 	pool := documentedPool(i.t)
@@ -220,8 +221,8 @@ func (i *installed) servesFromTheDocumentedPool(server string) {
 	i.kubectl("-n", "boxes", "delete", "pool", "python")
 }
 
-// separatesPods: root in one pod of a Pool cannot command the task-executor of another one, with nothing and with all that it can read in its own
-// pod; and no pod has a token for the API server.
+// separatesPods: root in one pod of a Pool cannot command the task-executor of another one, with
+// nothing and with all that it can read in its own pod; and no pod has a token for the API server.
 func (i *installed) separatesPods() {
 	i.t.Helper()
 	i.apply(taskPool("pair", 2))

@@ -72,8 +72,9 @@ type monitored struct {
 	}
 }
 
-// TestMetrics: Services and PodMonitors select the pods of one Deployment each, at a port that the pods have, under the jobs that the alerts
-// name. A key is sent to the service alone, which demands one.
+// TestMetrics: Services and PodMonitors select the pods of one Deployment each, at a port that the
+// pods have, under the jobs that the alerts name. A key is sent to the service alone, which demands
+// one.
 func TestMetrics(t *testing.T) {
 	definePodMonitors(t)
 	plain := helm(t, "template", "sandbox", chart)

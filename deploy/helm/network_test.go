@@ -76,8 +76,8 @@ func (p peer) selected(t *testing.T) []string {
 	return pods
 }
 
-// TestNetworkPolicies: the API server takes the policies, and with its own selectors they mean the pods that they should. What enforces them
-// is the cluster's network plugin.
+// TestNetworkPolicies: the API server takes the policies, and with its own selectors they mean the
+// pods that they should. What enforces them is the cluster's network plugin.
 func TestNetworkPolicies(t *testing.T) {
 	for _, namespace := range []string{"walled", "walled-boxes", "walled-others"} {
 		kubectl(t, "", "create", "namespace", namespace)

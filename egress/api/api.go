@@ -18,7 +18,8 @@ import (
 	"sandbox.internal/openapi/serve"
 )
 
-// tokenHeader carries the token. It has a name of its own, so that no client sends the sandbox's daemon the sidecar's token.
+// tokenHeader carries the token. It has a name of its own, so that no client sends the sandbox's
+// daemon the sidecar's token.
 const tokenHeader = "X-EGRESS-ACCESS-TOKEN"
 
 // Options configures the API.
@@ -26,7 +27,8 @@ type Options struct {
 	Enforcer *enforcer.Enforcer
 	// Token is what requests must carry; empty admits every request.
 	Token string
-	// Started is when this egress daemon started, and Restarts how often it had to be started again before.
+	// Started is when this egress daemon started, and Restarts how often it had to be started again
+	// before.
 	Started  time.Time
 	Restarts int
 	Logger   zerolog.Logger

@@ -11,7 +11,8 @@ import (
 	"sandbox.internal/openapi/serve"
 )
 
-// gather is how long changes gather before they are sent: a decision that is made a thousand times a second is sent ten times.
+// gather is how long changes gather before they are sent: a decision that is made a thousand times
+// a second is sent ten times.
 const gather = 100 * time.Millisecond
 
 func (h *handlers) ListDecisions(ctx context.Context, request gen.ListDecisionsRequestObject) (gen.ListDecisionsResponseObject, error) {

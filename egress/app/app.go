@@ -32,10 +32,12 @@ const (
 	// logGroup is the netfilter log group of the firewall. The namespace has no other.
 	logGroup = 1
 
-	// maxHeader bounds the header of a request, in bytes: the sandbox may send one without the token.
+	// maxHeader bounds the header of a request, in bytes: the sandbox may send one without the
+	// token.
 	maxHeader = 16 << 10
 
-	// logBurst is how many lines a second about single requests and queries are logged, because the sandbox decides how many of them there are.
+	// logBurst is how many lines a second about single requests and queries are logged, because the
+	// sandbox decides how many of them there are.
 	logBurst = 20
 
 	// stopGrace is how long requests may go on once the sidecar stops.
@@ -145,8 +147,9 @@ func bounded(logger zerolog.Logger) zerolog.Logger {
 	return logger.Sample(&zerolog.BurstSampler{Burst: logBurst, Period: time.Second})
 }
 
-// nameServers returns those of the settings, and without such those that resolv.conf named when the network was made. The sandbox shares that
-// file and can write it, so it is read once, before there is a sandbox.
+// nameServers returns those of the settings, and without such those that resolv.conf named when the
+// network was made. The sandbox shares that file and can write it, so it is read once, before there
+// is a sandbox.
 func nameServers(settings config.Settings, store *enforcer.Store) ([]netip.AddrPort, error) {
 	if len(settings.Upstream) > 0 {
 		return settings.Upstream, nil

@@ -72,7 +72,8 @@ for i in range(1000):
     if len(held) > 3000: held.pop(0).close()
 print("done")`
 
-// TestRootCannotEndTheDaemon fuzzes and floods a running sidecar within the limits that the service gives it.
+// TestRootCannotEndTheDaemon fuzzes and floods a running sidecar within the limits that the service
+// gives it.
 func TestRootCannotEndTheDaemon(t *testing.T) {
 	s := start(t, `{"defaultAction": "deny", "egress": [{"action": "allow", "target": "*.test"}, {"action": "deny", "target": "denied.test"}]}`)
 	seed := strconv.Itoa(random.New(t).IntN(1 << 30))

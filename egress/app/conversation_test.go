@@ -12,7 +12,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// talk is a program in the sandbox that sends a line over and over, and prints what comes back and how it ends.
+// talk is a program in the sandbox that sends a line over and over, and prints what comes back and
+// how it ends.
 const talk = `
 import socket, sys, time
 s = socket.create_connection((sys.argv[1], int(sys.argv[2])), 30)

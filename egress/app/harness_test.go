@@ -196,7 +196,8 @@ func python(program string) string { return "python3 - <<'PROGRAM'\n" + program 
 // fetch gets a page; curl gives up only when nothing at all happens.
 func fetch(url string) string { return "curl -sS -f --max-time 30 " + url }
 
-// processes returns the ids of process 1 of the sidecar and of the egress daemon, 0 when there is none.
+// processes returns the ids of process 1 of the sidecar and of the egress daemon, 0 when there is
+// none.
 func (s *sandbox) processes(t *testing.T) (first, daemon int) {
 	t.Helper()
 	first, err := strconv.Atoi(command(t, "docker", "inspect", "-f", "{{.State.Pid}}", s.name+"-s"))
@@ -243,7 +244,8 @@ func (s *sandbox) holdDaemonDead(t *testing.T) (goOn func() error) {
 	return goOn
 }
 
-// inside runs f on a thread in the sandbox's network namespace. f must not start goroutines that use the network.
+// inside runs f on a thread in the sandbox's network namespace. f must not start goroutines that
+// use the network.
 func (s *sandbox) inside(t *testing.T, f func() error) error {
 	t.Helper()
 	first, _ := s.processes(t)

@@ -8,11 +8,13 @@ import (
 	"time"
 )
 
-// interfacesAge is how long the addresses of the interfaces are believed. Interfaces may come later, so they are looked at again; not for
-// every answer, because the system calls of thousands of them in a second keep dozens of threads busy, and the runtime gives none back.
+// interfacesAge is how long the addresses of the interfaces are believed. Interfaces may come
+// later, so they are looked at again; not for every answer, because the system calls of thousands
+// of them in a second keep dozens of threads busy, and the runtime gives none back.
 const interfacesAge = time.Second
 
-// interfaces holds the addresses of this network namespace, as they were at most interfacesAge ago. It is safe for concurrent use.
+// interfaces holds the addresses of this network namespace, as they were at most interfacesAge ago.
+// It is safe for concurrent use.
 type interfaces struct {
 	clock func() time.Time
 	list  func() ([]net.Addr, error)
@@ -26,8 +28,8 @@ func newInterfaces(clock func() time.Time) *interfaces {
 	return &interfaces{clock: clock, list: net.InterfaceAddrs}
 }
 
-// own returns a function that reports whether an address is one of this network namespace, for all decisions of one moment. It looks when it is asked
-// first.
+// own returns a function that reports whether an address is one of this network namespace, for all
+// decisions of one moment. It looks when it is asked first.
 func (i *interfaces) own() func(netip.Addr) bool {
 	now := sync.OnceValues(i.now)
 	return func(addr netip.Addr) bool {

@@ -6,8 +6,9 @@ import (
 	"sync"
 )
 
-// How many connections to the API may be open: in all, from one address, and from the sandbox itself. They are counted apart, so that neither
-// the sandbox nor a neighbour keeps out the service, which may be about to deny them something.
+// How many connections to the API may be open: in all, from one address, and from the sandbox
+// itself. They are counted apart, so that neither the sandbox nor a neighbour keeps out the
+// service, which may be about to deny them something.
 const (
 	maxConnections = 256
 	maxOfOneSource = 64

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestConnectionsToTheAPIAreBounded: those of the sandbox, of one other address and of all, each apart from the others.
+// TestConnectionsToTheAPIAreBounded: those of the sandbox, of one other address and of all, each
+// apart from the others.
 func TestConnectionsToTheAPIAreBounded(t *testing.T) {
 	sandbox := netip.MustParseAddr("127.0.0.9")
 	for name, c := range map[string]struct {

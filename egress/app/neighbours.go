@@ -7,8 +7,9 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// neighbours returns the IPv4 networks that this network namespace is on, and its gateways. Without a gateway the host, which has an address of
-// the network like any neighbour, could not be distinguished from them.
+// neighbours returns the IPv4 networks that this network namespace is on, and its gateways. Without
+// a gateway the host, which has an address of the network like any neighbour, could not be
+// distinguished from them.
 func neighbours() (networks []netip.Prefix, gateways []netip.Addr, err error) {
 	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
 	if err != nil {

@@ -25,7 +25,8 @@ func TestTheAPIRefusesWhilePacketsAreNotMarked(t *testing.T) {
 	defer open.Close()
 
 	goOn := s.holdDaemonDead(t)
-	// The first try of a connection that is dropped is repeated after a second; many tries in less time than that cannot all be repeated ones.
+	// The first try of a connection that is dropped is repeated after a second; many tries in less
+	// time than that cannot all be repeated ones.
 	began := time.Now()
 	for range 10 {
 		conn, err := net.DialTimeout("tcp4", address, wait.Patience())

@@ -1,5 +1,5 @@
-// Package config reads the settings of the egress sidecar. An explicit flag overrides an environment variable, which overrides the
-// default.
+// Package config reads the settings of the egress sidecar. An explicit flag overrides an
+// environment variable, which overrides the default.
 //
 // # How the sidecar is started
 //
@@ -37,24 +37,28 @@ import (
 
 // Settings are the effective settings of one sidecar.
 type Settings struct {
-	// Policy holds until the API changes it. A policy that the state directory holds already wins over it.
+	// Policy holds until the API changes it. A policy that the state directory holds already wins
+	// over it.
 	Policy policy.Policy
-	// AccessToken is the secret that every request but /healthz carries; empty turns authentication off.
+	// AccessToken is the secret that every request but /healthz carries; empty turns authentication
+	// off.
 	AccessToken string
 	// Host is the IP address to listen on; empty means every interface.
 	Host string
 	// Port is the TCP port of the API, 0 to 65535; with 0 the kernel chooses a free one.
 	Port int
-	// Upstream are the name servers that names are asked from; empty means those that /etc/resolv.conf names at
-	// the first start, which StateDir keeps.
+	// Upstream are the name servers that names are asked from; empty means those that
+	// /etc/resolv.conf names at the first start, which StateDir keeps.
 	Upstream []netip.AddrPort
-	// RefuseNeighbours refuses connections from other addresses of the networks that the sidecar is on, but for those of
-	// gateways. It is for networks on which containers reach one another, such as Docker's default one.
+	// RefuseNeighbours refuses connections from other addresses of the networks that the sidecar is
+	// on, but for those of gateways. It is for networks on which containers reach one another, such
+	// as Docker's default one.
 	RefuseNeighbours bool
 	// StateDir is the folder that keeps the policy and the name servers while the egress daemon is
 	// restarted. The sandbox must not be able to write it.
 	StateDir string
-	// LogLevel is a syslog severity, 0 (Emergency) to 7 (Debug): messages of this severity and worse are written.
+	// LogLevel is a syslog severity, 0 (Emergency) to 7 (Debug): messages of this severity and
+	// worse are written.
 	LogLevel int
 	// Restarts is how often the egress daemon had to be started again; process 1 reports it.
 	Restarts int
@@ -84,9 +88,10 @@ var table = []settings.Setting[Settings]{
 	{Flag: "log-level", Env: "EGRESS_LOG_LEVEL", Default: "6", Meaning: settings.LogLevels, Set: setLogLevel},
 }
 
-// Parse computes the settings from the command line (without the program's name) and the environment. An empty variable counts as
-// unset; an empty flag does not. The error names the flag or variable and the rule that it breaks. For -h and --help it writes the
-// table of settings to usage and returns flag.ErrHelp.
+// Parse computes the settings from the command line (without the program's name) and the
+// environment. An empty variable counts as unset; an empty flag does not. The error names the flag
+// or variable and the rule that it breaks. For -h and --help it writes the table of settings to
+// usage and returns flag.ErrHelp.
 func Parse(args []string, getenv func(string) string, usage io.Writer) (Settings, error) {
 	effective, err := settings.Parse(table, args, getenv, usage)
 	if err != nil {

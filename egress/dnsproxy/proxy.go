@@ -69,8 +69,8 @@ type Decider interface {
 	// returns when they are. An error means that they are not. The aliases led from the name to
 	// them; a rule that denies one of them denies the answer.
 	Learn(ctx context.Context, name string, aliases []string, addresses []netip.Addr, ttl time.Duration) error
-	// Decided is called when a query has ended. An address decides when the name is allowed and none
-	// of its addresses is.
+	// Decided is called when a query has ended. An address decides when the name is allowed and
+	// none of its addresses is.
 	Decided(name string, decision policy.Decision, dryRun, resolved bool)
 }
 

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// TestNamesOfAddressesAreBoundedInBytes: the owner of a zone gives each of its addresses as many long names as it likes.
+// TestNamesOfAddressesAreBoundedInBytes: the owner of a zone gives each of its addresses as many
+// long names as it likes.
 func TestNamesOfAddressesAreBoundedInBytes(t *testing.T) {
 	b, now := newAddressTable(), time.Unix(1_000_000, 0)
 	label := strings.Repeat("x", 60)

@@ -58,8 +58,9 @@ type DecisionLog struct {
 	changed chan struct{} // nil while no stream waits
 }
 
-// subject and record are a Subject and a Decision in a form that takes less than half of the memory: there is a log beside every sandbox.
-// Words that are few in number are indices of DecisionLog.words.
+// subject and record are a Subject and a Decision in a form that takes less than half of the
+// memory: there is a log beside every sandbox. Words that are few in number are indices of
+// DecisionLog.words.
 type subject struct {
 	target                       string
 	port, kind, protocol, action uint16
@@ -77,14 +78,16 @@ type record struct {
 	previous, next     *record
 }
 
-// newDecisionLog returns an empty log. Ids begin with the time in microseconds, so that a client that resumes after a restart misses nothing.
+// newDecisionLog returns an empty log. Ids begin with the time in microseconds, so that a client
+// that resumes after a restart misses nothing.
 func newDecisionLog(clock func() time.Time) *DecisionLog {
 	l := &DecisionLog{clock: clock, entries: make(map[subject]*record), last: clock().UnixMicro()}
 	l.ring.previous, l.ring.next = &l.ring, &l.ring
 	return l
 }
 
-// Add counts an attempt. Of the decision given, the subject, the reason, the rule, the names and whether it resolved are used.
+// Add counts an attempt. Of the decision given, the subject, the reason, the rule, the names and
+// whether it resolved are used.
 func (l *DecisionLog) Add(d Decision) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -116,8 +119,8 @@ func (l *DecisionLog) Add(d Decision) {
 	}
 }
 
-// After returns the decisions that changed after the one with the id, in the order of their last change, and a channel that is
-// closed when there are more.
+// After returns the decisions that changed after the one with the id, in the order of their last
+// change, and a channel that is closed when there are more.
 func (l *DecisionLog) After(id int64) ([]Decision, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -147,7 +150,8 @@ func (l *DecisionLog) decision(r *record) Decision {
 	}
 }
 
-// intern returns the index of a word. There are few: kinds, actions, reasons, and at most 256 protocols.
+// intern returns the index of a word. There are few: kinds, actions, reasons, and at most 256
+// protocols.
 func (l *DecisionLog) intern(word string) uint16 {
 	at := slices.Index(l.words, word)
 	if at < 0 {

@@ -19,13 +19,14 @@ import (
 	"sandbox.internal/egress/policy"
 )
 
-// ErrDenied says that an address must not be reached any more, although its name was allowed when it was asked for.
+// ErrDenied says that an address must not be reached any more, although its name was allowed when
+// it was asked for.
 var ErrDenied = errors.New("denied by the policy that holds now")
 
 // Firewall is the packet filter.
 type Firewall interface {
-	// Apply puts a policy into force, in one step. The learned addresses are these and no others from then on; of those that open connections
-	// use, the ones stay for which keep returns true.
+	// Apply puts a policy into force, in one step. The learned addresses are these and no others
+	// from then on; of those that open connections use, the ones stay for which keep returns true.
 	Apply(compiled *policy.Compiled, keep func(netip.Addr) bool, learned []firewall.Address) error
 	// Learn makes addresses reachable and returns when they are.
 	Learn(addresses []firewall.Address) error
@@ -38,7 +39,8 @@ type Options struct {
 	Firewall Firewall
 	// Store keeps the policy.
 	Store *Store
-	// Own returns a function that reports whether an address is one of the sandbox itself, for all decisions of one moment.
+	// Own returns a function that reports whether an address is one of the sandbox itself, for all
+	// decisions of one moment.
 	Own    func() func(netip.Addr) bool
 	Logger zerolog.Logger
 	Clock  func() time.Time
@@ -76,8 +78,9 @@ func (e *Enforcer) current() *policy.Compiled {
 	return e.now
 }
 
-// Replace puts another policy into force and returns it in its normal form. It holds when Replace returns. An error that is
-// [policy.ErrInvalid] is about the policy given; after any error the policy is the one before.
+// Replace puts another policy into force and returns it in its normal form. It holds when Replace
+// returns. An error that is [policy.ErrInvalid] is about the policy given; after any error the
+// policy is the one before.
 func (e *Enforcer) Replace(p policy.Policy) (policy.Policy, error) {
 	return e.change(func(policy.Policy) (policy.Policy, error) { return p, nil })
 }

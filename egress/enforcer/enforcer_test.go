@@ -136,8 +136,8 @@ func learn(t *testing.T, e *enforcer.Enforcer, name, addr string, ttl time.Durat
 	return e.Learn(t.Context(), name, nil, []netip.Addr{netip.MustParseAddr(addr)}, ttl)
 }
 
-// TestARuleAboutAnAliasHoldsForWhatWasLearned: what a name resolved to through an alias that is denied now is not reachable any more, unless
-// a name resolves to it in another way.
+// TestARuleAboutAnAliasHoldsForWhatWasLearned: what a name resolved to through an alias that is
+// denied now is not reachable any more, unless a name resolves to it in another way.
 func TestARuleAboutAnAliasHoldsForWhatWasLearned(t *testing.T) {
 	const first, second = "198.51.100.1", "198.51.100.2"
 	e, k, _, _ := start(t, `{"defaultAction":"deny","egress":[{"action":"allow","target":"*.ok.test"}]}`)
@@ -271,7 +271,8 @@ func TestAChangeKeepsTheAddressesOfAllowedNames(t *testing.T) {
 	}
 }
 
-// TestAChangeLooksAtTheInterfacesOnce, however many addresses are known: to look takes as long as hundreds of decisions.
+// TestAChangeLooksAtTheInterfacesOnce, however many addresses are known: to look takes as long as
+// hundreds of decisions.
 func TestAChangeLooksAtTheInterfacesOnce(t *testing.T) {
 	e, k, _, _ := start(t, `{}`)
 	for i := range 100 {

@@ -14,25 +14,30 @@ import (
 )
 
 const (
-	// minHold and maxHold bound the time to live for which an answer is taken to hold: programs keep addresses for longer than that.
+	// minHold and maxHold bound the time to live for which an answer is taken to hold: programs
+	// keep addresses for longer than that.
 	minHold = 30 * time.Second
 	maxHold = 24 * time.Hour
-	// reachableAfterHold is how much longer than the answer holds an address stays reachable without being asked for again.
+	// reachableAfterHold is how much longer than the answer holds an address stays reachable
+	// without being asked for again.
 	reachableAfterHold = 30 * time.Second
 
 	// clockSkew is how much later than here an address may time out in the kernel.
 	clockSkew = 5 * time.Second
 
-	// freeMemoryAfter is how long no answer was learned and no policy changed before memory is given back.
+	// freeMemoryAfter is how long no answer was learned and no policy changed before memory is
+	// given back.
 	freeMemoryAfter = 2 * time.Second
 
-	// maxBatch is how many answers are learned in one step at most, and maxBatchAddresses at how many addresses a step takes no more answers.
+	// maxBatch is how many answers are learned in one step at most, and maxBatchAddresses at how
+	// many addresses a step takes no more answers.
 	maxBatch          = 256
 	maxBatchAddresses = 1024
-	// maxKnown is how many addresses are remembered; those that hold for the shortest time make room.
+	// maxKnown is how many addresses are remembered; those that hold for the shortest time make
+	// room.
 	maxKnown = 8192
-	// maxNames is how many names are remembered of an address, the latest last, and maxNameBytes how long those of all addresses are together, with their
-	// aliases.
+	// maxNames is how many names are remembered of an address, the latest last, and maxNameBytes
+	// how long those of all addresses are together, with their aliases.
 	maxNames     = 16
 	maxNameBytes = 4 << 20
 	// shownNames is how many of them a decision shows.
@@ -47,7 +52,8 @@ type request struct {
 	done      chan error
 }
 
-// Run learns addresses until ctx ends. Answers that come while the kernel is busy with others are learned together.
+// Run learns addresses until ctx ends. Answers that come while the kernel is busy with others are
+// learned together.
 func (e *Enforcer) Run(ctx context.Context) {
 	quiet := time.NewTimer(freeMemoryAfter)
 	defer quiet.Stop()
@@ -56,7 +62,8 @@ func (e *Enforcer) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-quiet.C:
-			// Once after each time of activity: what a burst of queries or a change took is given back.
+			// Once after each time of activity: what a burst of queries or a change took is given
+			// back.
 			debug.FreeOSMemory()
 		case <-e.changed:
 			quiet.Reset(freeMemoryAfter)
@@ -134,8 +141,8 @@ func (e *Enforcer) learn(batch []request) {
 // learnedName is a name that resolved to an address, and how.
 type learnedName struct {
 	name string
-	// aliases led from the name to the address. They are in one string, each with aliasEnd, so that many short ones take little more memory
-	// than their bytes.
+	// aliases led from the name to the address. They are in one string, each with aliasEnd, so that
+	// many short ones take little more memory than their bytes.
 	aliases string
 }
 
@@ -168,7 +175,8 @@ func (n learnedName) allowed(compiled *policy.Compiled) bool {
 	return true
 }
 
-// addressTable records which names resolved to an address, and until when the address may be reached.
+// addressTable records which names resolved to an address, and until when the address may be
+// reached.
 type addressTable struct {
 	entries map[netip.Addr]*entry
 	bytes   int // of the names
@@ -282,8 +290,8 @@ func (t *addressTable) setInFirewall(addresses []firewall.Address) {
 	}
 }
 
-// makeRoom removes a tenth of what is remembered, other than of the address, once it is too much. What is forgotten stays reachable until it
-// times out, or until the policy changes.
+// makeRoom removes a tenth of what is remembered, other than of the address, once it is too much.
+// What is forgotten stays reachable until it times out, or until the policy changes.
 func (t *addressTable) makeRoom(keep netip.Addr) {
 	_, known := t.entries[keep]
 	if (known || len(t.entries) < maxKnown) && t.bytes < maxNameBytes {

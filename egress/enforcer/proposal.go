@@ -6,8 +6,9 @@ import (
 	"sandbox.internal/egress/policy"
 )
 
-// Proposal returns the smallest policy that denies by default and allows what was seen to pass: the names that resolved, and the
-// addresses that none of these names explains. Rules that deny stay, at the front, and what they deny is not proposed.
+// Proposal returns the smallest policy that denies by default and allows what was seen to pass: the
+// names that resolved, and the addresses that none of these names explains. Rules that deny stay,
+// at the front, and what they deny is not proposed.
 func (e *Enforcer) Proposal() policy.Policy {
 	compiled := e.current()
 	seen, _ := e.log.After(0)
@@ -37,7 +38,8 @@ func (e *Enforcer) Proposal() policy.Policy {
 	return proposal
 }
 
-// proposable reports whether what was decided on passed, and no rule denies it: under a dry run everything passes.
+// proposable reports whether what was decided on passed, and no rule denies it: under a dry run
+// everything passes.
 func proposable(d Decision) bool {
 	passed := d.Action == policy.Allow || d.DryRun
 	byRule := d.Action == policy.Deny && d.Reason == policy.ByRule

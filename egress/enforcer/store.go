@@ -27,9 +27,10 @@ func NewStore(folder string) (*Store, error) {
 	return &Store{policy: filepath.Join(folder, "policy.json"), nameServers: filepath.Join(folder, "name-servers.json")}, nil
 }
 
-// NameServers returns the name servers that were saved. When there are none yet it takes those that find returns, and saves them before it
-// returns them. A file that cannot be read is an error that is [ErrDamaged]: find must not be asked again, because what it looks at may be
-// in the sandbox's hands by then.
+// NameServers returns the name servers that were saved. When there are none yet it takes those that
+// find returns, and saves them before it returns them. A file that cannot be read is an error that
+// is [ErrDamaged]: find must not be asked again, because what it looks at may be in the sandbox's
+// hands by then.
 func (s *Store) NameServers(find func() ([]netip.AddrPort, error)) ([]netip.AddrPort, error) {
 	data, err := os.ReadFile(s.nameServers)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -49,8 +50,9 @@ func (s *Store) NameServers(find func() ([]netip.AddrPort, error)) ([]netip.Addr
 	return saved, nil
 }
 
-// Load returns the policy that was saved last, or the fallback when none was. A file that cannot be read is an error together with
-// a policy that denies everything: nothing must fall back to what allows more.
+// Load returns the policy that was saved last, or the fallback when none was. A file that cannot be
+// read is an error together with a policy that denies everything: nothing must fall back to what
+// allows more.
 func (s *Store) Load(fallback policy.Policy) (policy.Policy, error) {
 	closed := policy.Policy{DefaultAction: policy.Deny}
 	data, err := os.ReadFile(s.policy)

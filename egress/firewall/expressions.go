@@ -61,7 +61,8 @@ func iface(key expr.MetaKey, name string) []expr.Any {
 // unmarked matches packets without the pass mark.
 func unmarked() []expr.Any { return maskedMark(passBit, 0) }
 
-// ownPackets matches packets of the egress daemon, whose mark that is, with and without the pass mark.
+// ownPackets matches packets of the egress daemon, whose mark that is, with and without the pass
+// mark.
 func ownPackets(mark uint32) []expr.Any { return maskedMark(^uint32(passBit), mark) }
 
 func maskedMark(mask, mark uint32) []expr.Any {
@@ -95,8 +96,8 @@ func portAt(offset uint32, port uint16) []expr.Any {
 	}
 }
 
-// api matches TCP segments with the API's port and, if it listens on one address only, that address;
-// at says where the address is, and match which of the ports it is.
+// api matches TCP segments with the API's port and, if it listens on one address only, that
+// address; at says where the address is, and match which of the ports it is.
 func (o Options) api(at uint32, match func(uint16) []expr.Any) []expr.Any {
 	all := flatten([]any{ipv4(expr.CmpOpEq), l4proto(unix.IPPROTO_TCP), match(o.APIPort)})
 	if o.APIAddr.IsValid() && !o.APIAddr.IsUnspecified() {

@@ -6,8 +6,8 @@
 // belongs to a netlink socket of this process (NFT_TABLE_F_OWNER), so the kernel removes it however
 // the process ends, and from then on nothing passes.
 //
-// Packets of the egress daemon itself are known by a random mark. Setting a mark needs CAP_NET_ADMIN
-// or, on newer kernels, CAP_NET_RAW; a sandbox has neither.
+// Packets of the egress daemon itself are known by a random mark. Setting a mark needs
+// CAP_NET_ADMIN or, on newer kernels, CAP_NET_RAW; a sandbox has neither.
 package firewall
 
 import (
@@ -55,13 +55,13 @@ type Options struct {
 	// APIPort is the port of the sidecar's own API. While packets are not marked connections to it
 	// are refused, so that no process in the sandbox can answer in the sidecar's place.
 	APIPort uint16
-	// APIAddr is the IPv4 address that the API listens on; the zero and the unspecified address stand
-	// for all.
+	// APIAddr is the IPv4 address that the API listens on; the zero and the unspecified address
+	// stand for all.
 	APIAddr netip.Addr
 	// LogGroup is the group that [Listen] reads.
 	LogGroup uint16
-	// Neighbours are IPv4 networks from which no connection may begin, the API's included, but for the addresses of
-	// Gateways. Each has a prefix of its own.
+	// Neighbours are IPv4 networks from which no connection may begin, the API's included, but for
+	// the addresses of Gateways. Each has a prefix of its own.
 	Neighbours []netip.Prefix
 	Gateways   []netip.Addr
 }
@@ -104,8 +104,8 @@ func Install(options Options, compiled *policy.Compiled) (*Firewall, error) {
 	return f, nil
 }
 
-// Mark is the mark that the egress daemon's own packets carry ([syscall.SO_MARK]); they pass whatever the
-// policy says.
+// Mark is the mark that the egress daemon's own packets carry ([syscall.SO_MARK]); they pass
+// whatever the policy says.
 func (f *Firewall) Mark() uint32 { return f.mark }
 
 // Open starts to mark packets: from now on what the policy allows passes, until the process ends or

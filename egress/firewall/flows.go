@@ -16,13 +16,13 @@ const (
 	attrMarkMask      = 21
 )
 
-// Forget deletes the conntrack entries of queries, the sandbox's and the egress daemon's. They outlive the
-// process that they were made for, and the rules that redirect look only at the first packet of an
-// entry: one of before leads to a port that is not this process's. Only queries use these entries, so
-// nothing else ends.
+// Forget deletes the conntrack entries of queries, the sandbox's and the egress daemon's. They
+// outlive the process that they were made for, and the rules that redirect look only at the first
+// packet of an entry: one of before leads to a port that is not this process's. Only queries use
+// these entries, so nothing else ends.
 //
-// Call it before the egress daemon asks a name server. With an error the entries stay until they time out:
-// the sandbox's queries from the same ports are not answered until then.
+// Call it before the egress daemon asks a name server. With an error the entries stay until they
+// time out: the sandbox's queries from the same ports are not answered until then.
 func (f *Firewall) Forget() error {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {

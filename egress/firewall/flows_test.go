@@ -213,9 +213,9 @@ func connections() (n int, err error) {
 	return strconv.Atoi(strings.TrimSpace(string(data)))
 }
 
-// TestTheDaemonAsksAlongNoEntryOfBefore: the entries of the queries that the sandbox sent to a daemon
-// that is gone lead neither its successor's queries nor the sandbox's own to the port of before,
-// which any process can have.
+// TestTheDaemonAsksAlongNoEntryOfBefore: the entries of the queries that the sandbox sent to a
+// daemon that is gone lead neither its successor's queries nor the sandbox's own to the port of
+// before, which any process can have.
 func TestTheDaemonAsksAlongNoEntryOfBefore(t *testing.T) {
 	const policy = `{"defaultAction":"deny"}`
 	for name, forgets := range map[string]bool{"forgotten": true, "refused": false} {
@@ -304,7 +304,8 @@ func TestOtherConnectionsAreNotForgotten(t *testing.T) {
 	})
 }
 
-// TestNoQueryPassesAlongTheDaemonsEntry: not even where the policy allows the name server's address.
+// TestNoQueryPassesAlongTheDaemonsEntry: not even where the policy allows the name server's
+// address.
 func TestNoQueryPassesAlongTheDaemonsEntry(t *testing.T) {
 	inSandbox(t, `{}`, func(f *Firewall) error {
 		from, server := netip.AddrPortFrom(own, 20001), netip.AddrPortFrom(peer, 53)
@@ -318,8 +319,8 @@ func TestNoQueryPassesAlongTheDaemonsEntry(t *testing.T) {
 	})
 }
 
-// TestABoundSocketsQueryDoesNotLeave: whether the egress daemon runs or not. It is redirected, but not to
-// another interface.
+// TestABoundSocketsQueryDoesNotLeave: whether the egress daemon runs or not. It is redirected, but
+// not to another interface.
 func TestABoundSocketsQueryDoesNotLeave(t *testing.T) {
 	inSandbox(t, `{}`, func(f *Firewall) error {
 		fd, err := socket(netip.AddrPortFrom(own, 20001), 0)
@@ -391,8 +392,8 @@ func TestADeniedPeerBeginsNothing(t *testing.T) {
 	})
 }
 
-// TestNeighboursBeginNothing: of the addresses of the sandbox's own network only gateways connect, to
-// its ports and to the API. What it connects to itself answers.
+// TestNeighboursBeginNothing: of the addresses of the sandbox's own network only gateways connect,
+// to its ports and to the API. What it connects to itself answers.
 func TestNeighboursBeginNothing(t *testing.T) {
 	const port, api = 8123, 18080
 	network := netip.PrefixFrom(own, 24)
@@ -474,8 +475,8 @@ func TestNewsOfWhatCameInArrive(t *testing.T) {
 	})
 }
 
-// wantMTU connects to a port of the sandbox, reports that a packet of it was too large, and wants the
-// connection to know.
+// wantMTU connects to a port of the sandbox, reports that a packet of it was too large, and wants
+// the connection to know.
 func wantMTU(t *testing.T, port uint16) error {
 	t.Helper()
 	const mtu = 1300
@@ -497,7 +498,8 @@ func wantMTU(t *testing.T, port uint16) error {
 		return err
 	}
 	next := binary.BigEndian.Uint32(packet[24:]) + 1
-	// The packet that is reported has the header of the one that was seen, and the next sequence number.
+	// The packet that is reported has the header of the one that was seen, and the next sequence
+	// number.
 	reported := append([]byte{3, 4, 0, 0, 0, 0, mtu >> 8, mtu & 0xff}, packet[:28]...)
 	binary.BigEndian.PutUint32(reported[8+24:], next)
 	binary.BigEndian.PutUint16(reported[2:], checksum(reported))
@@ -526,8 +528,8 @@ func wantMTU(t *testing.T, port uint16) error {
 	}
 }
 
-// TestTheAPINeedsNoConnections: those to it are not in the table of connections, which the sandbox can
-// fill, and work all the same.
+// TestTheAPINeedsNoConnections: those to it are not in the table of connections, which the sandbox
+// can fill, and work all the same.
 func TestTheAPINeedsNoConnections(t *testing.T) {
 	inSandbox(t, `{"defaultAction":"deny"}`, func(*Firewall) error {
 		if err := wantMTU(t, 18080); err != nil {

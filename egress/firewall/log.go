@@ -51,8 +51,8 @@ type Packet struct {
 // Packets reads which packets were decided.
 type Packets struct{ conn *netlink.Conn }
 
-// Listen subscribes to what a firewall logs to the group. At most 5000 packets a second are reported of
-// each kind of decision.
+// Listen subscribes to what a firewall logs to the group. At most 5000 packets a second are
+// reported of each kind of decision.
 func Listen(group uint16) (*Packets, error) {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {

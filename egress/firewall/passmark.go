@@ -14,8 +14,8 @@ import (
 // socket does.
 const ownedTable = 2
 
-// addPassMark makes the pass mark table on conn, which owns it. The nftables library cannot say which
-// socket owns a table, so the messages are put together here.
+// addPassMark makes the pass mark table on conn, which owns it. The nftables library cannot say
+// which socket owns a table, so the messages are put together here.
 func addPassMark(conn *netlink.Conn) error {
 	messages := []netlink.Message{batchMessage(unix.NFNL_MSG_BATCH_BEGIN)}
 	add := func(kind uint16, flags netlink.HeaderFlags, attributes []netlink.Attribute) error {

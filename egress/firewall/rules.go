@@ -32,8 +32,8 @@ const (
 // dockerDNS is where Docker's own name server is. It would ask others on behalf of the sandbox.
 var dockerDNS = netip.MustParseAddr("127.0.0.11")
 
-// Conntrack marks: of the egress daemon's own connections, and of those that are redirected to it. Both have
-// queryBit.
+// Conntrack marks: of the egress daemon's own connections, and of those that are redirected to it.
+// Both have queryBit.
 const (
 	queryBit             = 1
 	ownConnection        = queryBit
@@ -53,8 +53,8 @@ func (f *Firewall) addFixedRules(options Options) {
 	f.rule(refuse, &expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH,
 		Code: unix.NFT_REJECT_ICMPX_ADMIN_PROHIBITED})
 
-	// While packets are not marked, open connections only wait: they continue when the egress daemon
-	// runs again.
+	// While packets are not marked, open connections only wait: they continue when the egress
+	// daemon runs again.
 	unmarkedOut := f.chain("unmarked")
 	f.rule(unmarkedOut, state(expr.CtStateBitESTABLISHED), drop())
 	f.rule(unmarkedOut, goTo("refuse"))
@@ -79,8 +79,9 @@ func (f *Firewall) addHooks(options Options) {
 	f.rule(unmark, mark(expr.CmpOpNeq, f.mark), &expr.Immediate{Register: 1, Data: native(0)},
 		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: 1})
 
-	// Connections to the API are not in the table of connections, which the sandbox can fill: with one
-	// that is full the service could not change the policy. The rules below know them by their port.
+	// Connections to the API are not in the table of connections, which the sandbox can fill: with
+	// one that is full the service could not change the policy. The rules below know them by their
+	// port.
 	toAPI, fromAPI := options.api(destination, port), options.api(source, sourcePort)
 	f.rule(unmark, meta(expr.MetaKeyOIFNAME, expr.CmpOpNeq, text("lo")), fromAPI, &expr.Notrack{})
 	arrive := f.hook("arrive", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, beforeAll,
@@ -103,8 +104,8 @@ func (f *Firewall) addHooks(options Options) {
 	f.rule(out, ipv4(expr.CmpOpEq), address(destination, dockerDNS, 32), mark(expr.CmpOpNeq, own),
 		goTo("refuse"))
 	loopback := address(destination, netip.AddrFrom4([4]byte{127}), 8)
-	// A query of the egress daemon itself that is redirected is one along an entry that the sandbox made. It
-	// would ask the sandbox.
+	// A query of the egress daemon itself that is redirected is one along an entry that the sandbox
+	// made. It would ask the sandbox.
 	f.rule(out, ownPackets(f.mark), ipv4(expr.CmpOpEq), loopback, load(destination),
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: dockerDNS.AsSlice()}, redirected(),
 		goTo("refuse"))
@@ -113,8 +114,8 @@ func (f *Firewall) addHooks(options Options) {
 	// bound to an interface would leave through it all the same: see below.
 	f.rule(out, ipv4(expr.CmpOpEq), loopback, redirected(), accept())
 	f.rule(out, ipv4(expr.CmpOpNeq), goTo("refuse"))
-	// What the kernel refuses a client of the API with. It does so only while packets are not marked
-	// or when the egress daemon has ended.
+	// What the kernel refuses a client of the API with. It does so only while packets are not
+	// marked or when the egress daemon has ended.
 	f.rule(out, fromAPI, reset(), accept())
 	f.rule(out, unmarked(), goTo("unmarked"))
 	// The API begins no connection. The sandbox could, with a socket that it bound while nothing
@@ -125,14 +126,15 @@ func (f *Firewall) addHooks(options Options) {
 	// answers to who came in; see below
 	f.rule(out, l4proto(unix.IPPROTO_TCP), state(expr.CtStateBitESTABLISHED),
 		direction(replyDirection), accept())
-	// A query that was not redirected goes along an entry that the egress daemon made, to the name server.
+	// A query that was not redirected goes along an entry that the egress daemon made, to the name
+	// server.
 	for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
 		f.rule(out, l4proto(proto), port(53), goTo("refuse"))
 	}
 	f.rule(out, goTo(f.verdict.Name))
 
-	// The way out is known only here. A packet of a bound socket keeps to its interface, whatever its
-	// destination was changed to.
+	// The way out is known only here. A packet of a bound socket keeps to its interface, whatever
+	// its destination was changed to.
 	wire := f.hook("wire", nftables.ChainTypeFilter, nftables.ChainHookPostrouting, filterAt,
 		nftables.ChainPolicyAccept)
 	f.rule(wire, meta(expr.MetaKeyOIFNAME, expr.CmpOpNeq, text("lo")), ipv4(expr.CmpOpEq), loopback,
@@ -153,8 +155,9 @@ func (f *Firewall) addHooks(options Options) {
 		f.rule(in, ipv4(expr.CmpOpEq), neighbour, direction(originalDirection), drop())
 	}
 	f.rule(in, toAPI, accept())
-	// Only TCP comes in, and only from its beginning. Otherwise a peer that the sandbox had talked to
-	// would come in once the entry of that is gone, and what the sandbox sends to it would be answers.
+	// Only TCP comes in, and only from its beginning. Otherwise a peer that the sandbox had talked
+	// to would come in once the entry of that is gone, and what the sandbox sends to it would be
+	// answers.
 	f.rule(in, l4proto(unix.IPPROTO_TCP), state(expr.CtStateBitNEW), notBeginning(), drop())
 	f.rule(in, l4proto(unix.IPPROTO_TCP), direction(originalDirection), accept())
 	f.rule(in, ipv4(expr.CmpOpNeq), drop())

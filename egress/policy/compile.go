@@ -28,8 +28,9 @@ type addressRule struct {
 	target string
 }
 
-// Compile checks a policy. Targets are brought to their normal form: lower case, no final dot, ranges without host bits.
-// Of several rules for one target the first stays. An error is [ErrInvalid] and names the field.
+// Compile checks a policy. Targets are brought to their normal form: lower case, no final dot,
+// ranges without host bits. Of several rules for one target the first stays. An error is
+// [ErrInvalid] and names the field.
 func Compile(p Policy) (*Compiled, error) {
 	c := &Compiled{fallback: Allow, exact: make(map[string]placed), below: make(map[string]placed)}
 	switch p.DefaultAction {
@@ -89,7 +90,8 @@ func (c *Compiled) DryRun() bool { return c.policy.DryRun }
 // caller must not change them.
 func (c *Compiled) Ranges() []Range { return c.ranges }
 
-// Name decides a name in its normal form ([NormalName]). It costs one look-up for each of the name's labels.
+// Name decides a name in its normal form ([NormalName]). It costs one look-up for each of the
+// name's labels.
 func (c *Compiled) Name(name string) Decision {
 	best, found := c.exact[name]
 	rule := name
@@ -120,9 +122,10 @@ func (c *Compiled) Address(addr netip.Addr) Decision {
 	return Decision{Action: c.fallback, Reason: ByDefault}
 }
 
-// Resolved decides an address that an allowed name resolved to. A rule for addresses wins over the name. Without one, the name
-// allows it, unless it is an address that names of the outside have no business with while the default is to deny: the machine's
-// own, link-local ones with the metadata services of clouds, and those that are no host's.
+// Resolved decides an address that an allowed name resolved to. A rule for addresses wins over the
+// name. Without one, the name allows it, unless it is an address that names of the outside have no
+// business with while the default is to deny: the machine's own, link-local ones with the metadata
+// services of clouds, and those that are no host's.
 func (c *Compiled) Resolved(addr netip.Addr, own func(netip.Addr) bool) Decision {
 	addr = addr.Unmap()
 	d := c.Address(addr)

@@ -1,5 +1,5 @@
-// Package policy says what a sandbox may reach: the rules, how they are checked, and how a name or an address is decided. It is
-// pure: it uses neither packets nor sockets nor time.
+// Package policy says what a sandbox may reach: the rules, how they are checked, and how a name or
+// an address is decided. It is pure: it uses neither packets nor sockets nor time.
 //
 // Names and addresses are decided apart, each by the first rule of its kind that matches, else by
 // the default. The addresses of an allowed name may be reached, unless a rule for addresses denies
@@ -16,7 +16,8 @@ import (
 	"slices"
 )
 
-// ErrInvalid is what every error about a policy that breaks a rule is ([errors.Is]). The error's text names the field and the rule.
+// ErrInvalid is what every error about a policy that breaks a rule is ([errors.Is]). The error's
+// text names the field and the rule.
 var ErrInvalid = errors.New("invalid policy")
 
 // invalid is an error about a policy.
@@ -49,7 +50,8 @@ type Policy struct {
 	DryRun bool `json:"dryRun"`
 }
 
-// Rule allows or denies one target: a domain name, a wildcard domain such as *.example.com, an IPv4 address or a CIDR range.
+// Rule allows or denies one target: a domain name, a wildcard domain such as *.example.com, an IPv4
+// address or a CIDR range.
 type Rule struct {
 	Action Action `json:"action"`
 	Target string `json:"target"`
@@ -73,8 +75,9 @@ func Parse(data []byte) (Policy, error) {
 	return compiled.Policy(), nil
 }
 
-// Merge returns p with the rules: one whose target p has already takes its place, the others come first, in their order. Of several
-// for one target the first counts, as in [Compile]. A rule that breaks the rules is an error.
+// Merge returns p with the rules: one whose target p has already takes its place, the others come
+// first, in their order. Of several for one target the first counts, as in [Compile]. A rule that
+// breaks the rules is an error.
 func (p Policy) Merge(rules []Rule) (Policy, error) {
 	kept := slices.Clone(p.Egress)
 	var added []Rule
@@ -111,7 +114,8 @@ func check(rule Rule) (target, error) {
 	return t, nil
 }
 
-// Without returns p without the rules for the targets. A target that cannot be parsed is an error; one that no rule has is not.
+// Without returns p without the rules for the targets. A target that cannot be parsed is an error;
+// one that no rule has is not.
 func (p Policy) Without(targets []string) (Policy, error) {
 	gone := make(map[string]bool)
 	for i, text := range targets {

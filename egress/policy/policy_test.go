@@ -166,7 +166,8 @@ func TestTheNormalFormDecidesTheSame(t *testing.T) {
 	})
 }
 
-// A name never opens what a rule denies, wherever the rule stands, nor a special address under a default that denies.
+// A name never opens what a rule denies, wherever the rule stands, nor a special address under a
+// default that denies.
 func TestNoNameOpensADeniedAddress(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p, addr := policies.Draw(t, "policy"), addresses.Draw(t, "address")

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// rangesOf works out what the first rule that matches says for every address. CIDR ranges are nested or apart, so between two
-// neighbouring borders nothing changes.
+// rangesOf works out what the first rule that matches says for every address. CIDR ranges are
+// nested or apart, so between two neighbouring borders nothing changes.
 func rangesOf(rules []addressRule) []Range {
 	// Borders are 64 bits wide, because the one behind the last address has no room in 32.
 	var borders []uint64

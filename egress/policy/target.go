@@ -62,8 +62,9 @@ func notATarget(text string) error {
 
 func allDigits(s string) bool { return strings.Trim(s, "0123456789") == "" }
 
-// NormalName returns a domain name in lower case without its final dot, and whether it is one that can be allowed: labels of
-// letters, digits, hyphens and underscores. Names with anything else, such as a dot inside a label, are not.
+// NormalName returns a domain name in lower case without its final dot, and whether it is one that
+// can be allowed: labels of letters, digits, hyphens and underscores. Names with anything else,
+// such as a dot inside a label, are not.
 func NormalName(name string) (string, bool) {
 	name = strings.ToLower(strings.TrimSuffix(name, "."))
 	if name == "" || len(name) > maxName {

@@ -1,5 +1,5 @@
-// The network example finds out what a command reaches on the network, and then lets a sandbox reach
-// that and nothing else.
+// The network example finds out what a command reaches on the network, and then lets a sandbox
+// reach that and nothing else.
 //
 //	go run ./examples/network [-image IMAGE] [COMMAND [OTHER]]
 //

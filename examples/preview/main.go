@@ -1,5 +1,6 @@
 // The preview runs a web app in a sandbox and prints a link to it, which needs no key and ends with
-// the sandbox, after half an hour. Press Enter to put what has changed in the folder into the sandbox; Ctrl-C ends both.
+// the sandbox, after half an hour. Press Enter to put what has changed in the folder into the
+// sandbox; Ctrl-C ends both.
 //
 //	go run ./examples/preview [-image IMAGE] [FOLDER]
 //

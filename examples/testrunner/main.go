@@ -3,8 +3,8 @@
 //
 //	go run ./examples/testrunner [-sandboxes 20] [-image IMAGE] [FOLDER]
 //
-// FOLDER is a project whose tests `python3 -m unittest` finds; without one it is a small one of this
-// example. The exit code is 1 when a test fails, and 2 when the tests could not be run.
+// FOLDER is a project whose tests `python3 -m unittest` finds; without one it is a small one of
+// this example. The exit code is 1 when a test fails, and 2 when the tests could not be run.
 package main
 
 import (

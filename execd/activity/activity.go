@@ -1,9 +1,9 @@
 // Package activity keeps a list of the operations that clients have done in a sandbox, and do. Any
 // number of readers follow it.
 //
-// The package uses no HTTP. A reader holds a cursor alone, and gets each entry that has changed after
-// it, as the entry is then, so no operation waits for a reader. The list is bounded in entries and in
-// bytes.
+// The package uses no HTTP. A reader holds a cursor alone, and gets each entry that has changed
+// after it, as the entry is then, so no operation waits for a reader. The list is bounded in
+// entries and in bytes.
 package activity
 
 import (
@@ -101,8 +101,8 @@ type Log struct {
 	changed chan struct{} // closed and replaced at a change; nil when nothing waits
 }
 
-// New returns an empty list. Positions go on after those of an earlier process, as long as the clock
-// does.
+// New returns an empty list. Positions go on after those of an earlier process, as long as the
+// clock does.
 func New(clock func() time.Time) *Log { return &Log{clock: clock, last: clock().UnixMicro()} }
 
 // Operation is an operation on its way into the list.
@@ -169,8 +169,8 @@ func (o *Operation) End(result Result) {
 	l.announce()
 }
 
-// trim forgets what is too much: the oldest that have ended, and the oldest of all when all run. The
-// caller holds mu.
+// trim forgets what is too much: the oldest that have ended, and the oldest of all when all run.
+// The caller holds mu.
 func (l *Log) trim() {
 	for l.entries.Len() > maxEntries || l.bytes > maxBytes {
 		oldest := l.entries.Front()

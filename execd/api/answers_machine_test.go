@@ -96,7 +96,8 @@ func refusedByTheKernel(t *testing.T, transport *conform.Transport) []answer {
 	}
 }
 
-// usersOfNoNamespace are requests that name a user or a group that the sandbox's user namespace does not have. They change nothing.
+// usersOfNoNamespace are requests that name a user or a group that the sandbox's user namespace
+// does not have. They change nothing.
 func usersOfNoNamespace(t *testing.T, transport *conform.Transport) []answer {
 	dir := t.TempDir()
 	first, second := write(t, filepath.Join(dir, "first"), "x"), write(t, filepath.Join(dir, "second"), "x")
@@ -209,7 +210,8 @@ func tooLarge(d *daemon) []answer {
 	}
 }
 
-// notAvailable are requests to an API whose command engine has stopped, on a machine that shows no control groups.
+// notAvailable are requests to an API whose command engine has stopped, on a machine that shows no
+// control groups.
 func notAvailable(t *testing.T, transport *conform.Transport) []answer {
 	commands := command.New(command.Options{LogLimit: 1 << 20, Clock: time.Now})
 	commands.Stop(context.Background())

@@ -18,10 +18,11 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// unprovoked are the answers that the contract declares and no test can bring about, with the reason.
+// unprovoked are the answers that the contract declares and no test can bring about, with the
+// reason.
 var unprovoked = map[string]string{
-	// A 503 comes from a request that the daemon cuts off at the end of its grace, together with the connection; or from a
-	// command that is started while it stops, which is tested.
+	// A 503 comes from a request that the daemon cuts off at the end of its grace, together with
+	// the connection; or from a command that is started while it stops, which is tested.
 	"getCommandLogs 503":    "cut off together with its connection",
 	"getCommandStatus 503":  "cut off together with its connection",
 	"interruptCommand 503":  "cut off together with its connection",
@@ -166,7 +167,8 @@ func upload(path, content string) string {
 	return form("metadata", fmt.Sprintf(`{"path":%q}`, path), "file", content)
 }
 
-// TestEveryDeclaredAnswer brings about every pair of operation and status that the contract declares, but for a written list.
+// TestEveryDeclaredAnswer brings about every pair of operation and status that the contract
+// declares, but for a written list.
 func TestEveryDeclaredAnswer(t *testing.T) {
 	t.Parallel()
 	transport := newTransport(t)

@@ -1,5 +1,5 @@
-// Package api serves the execution contract (openapi/execd.yaml) over HTTP. A handler converts and calls one of execd's packages, which
-// decides; errors are returned, and one table maps them.
+// Package api serves the execution contract (openapi/execd.yaml) over HTTP. A handler converts and
+// calls one of execd's packages, which decides; errors are returned, and one table maps them.
 package api
 
 import (
@@ -52,8 +52,8 @@ type Options struct {
 	Token string
 	// Port is the port that execd listens on, which its own proxy serves without a hop.
 	Port int
-	// Linger is how long event streams stay open after their last event once the daemon is stopping, so that what is on its way
-	// arrives (execd document, --graceful-shutdown-timeout).
+	// Linger is how long event streams stay open after their last event once the daemon is
+	// stopping, so that what is on its way arrives (execd document, --graceful-shutdown-timeout).
 	Linger time.Duration
 	Logger zerolog.Logger
 }
@@ -78,7 +78,8 @@ func New(options Options) (*serve.Server, error) {
 	gen.RegisterHandlersWithOptions(server.Echo(), gen.NewStrictHandler(h, nil), gen.RegisterHandlersOptions{
 		OperationMiddlewares: server.OperationMiddlewares(),
 	})
-	// Clients identify execd by the documented port, wherever it listens: a sandbox on the host's network has another one.
+	// Clients identify execd by the documented port, wherever it listens: a sandbox on the host's
+	// network has another one.
 	own := []int{options.Port}
 	if options.Port != documentedPort {
 		own = append(own, documentedPort)
@@ -98,7 +99,8 @@ func New(options Options) (*serve.Server, error) {
 	}
 	server.Echo().Any("/proxy/:port", onward, server.Authenticated)
 	server.Echo().Any("/proxy/:port/*", onward, server.Authenticated)
-	// The path of execd's own port leads back to the server, which asks for the token itself where it is needed.
+	// The path of execd's own port leads back to the server, which asks for the token itself where
+	// it is needed.
 	for _, port := range own {
 		self := fmt.Sprintf("/proxy/%d", port)
 		server.Echo().Any(self, forward)
@@ -166,7 +168,8 @@ func problem(err error) (serve.Problem, bool) {
 	return serve.Problem{}, false
 }
 
-// atProcessLimit recognises a process that was not started because the kernel allows no more of them (fork(2), EAGAIN).
+// atProcessLimit recognises a process that was not started because the kernel allows no more of
+// them (fork(2), EAGAIN).
 func atProcessLimit(err error) bool {
 	var start *fs.PathError
 	return errors.As(err, &start) && start.Op == "fork/exec" && errors.Is(start, syscall.EAGAIN)

@@ -20,13 +20,15 @@ import (
 )
 
 const (
-	// maxControl bounds a text message of a viewer, in bytes. Input, which is binary, may be of any size: it streams.
+	// maxControl bounds a text message of a viewer, in bytes. Input, which is binary, may be of any
+	// size: it streams.
 	maxControl = 4 << 10
 	// inputSize is how much input is passed on at once, in bytes.
 	inputSize = 32 << 10
 	// maxTerminalSize is the contract's TerminalSize.
 	maxTerminalSize = 10000
-	// pingInterval is how often a viewer whose input waits for the program is asked whether it is still there.
+	// pingInterval is how often a viewer whose input waits for the program is asked whether it is
+	// still there.
 	pingInterval = 3 * time.Second
 	// pingTime bounds one such ping. The library allows a control frame no longer.
 	pingTime = 5 * time.Second
@@ -35,8 +37,9 @@ const (
 // errBadMessage is what a viewer sent against the contract.
 var errBadMessage = errors.New("bad message")
 
-// attachment is the answer that becomes a viewer's WebSocket. Three goroutines serve it: the handler's sends, another one receives, and the
-// third one looks after the connection while nothing is received.
+// attachment is the answer that becomes a viewer's WebSocket. Three goroutines serve it: the
+// handler's sends, another one receives, and the third one looks after the connection while nothing
+// is received.
 type attachment struct {
 	ctx      context.Context
 	terminal *terminal.Terminal
@@ -66,8 +69,8 @@ func (a attachment) VisitAttachTerminalResponse(w http.ResponseWriter) error {
 	return nil
 }
 
-// ping returns an error when the viewer has left while its input waits for the program. Nothing is read from the connection then, so
-// only a write can fail.
+// ping returns an error when the viewer has left while its input waits for the program. Nothing is
+// read from the connection then, so only a write can fail.
 func ping(ctx context.Context, connection *websocket.Conn, typing *atomic.Bool) error {
 	ticker := time.NewTicker(pingInterval)
 	defer ticker.Stop()
@@ -80,9 +83,10 @@ func ping(ctx context.Context, connection *websocket.Conn, typing *atomic.Bool) 
 		if !typing.Load() {
 			continue
 		}
-		// The end of its context would close the connection while the ping is being written, so it is not the viewer's. That time has run
-		// out says nothing by itself: the pong is not read, and another write may be under way, which has a limit of its own. When it
-		// was the ping that could not be written, the connection is closed, and the next one fails.
+		// The end of its context would close the connection while the ping is being written, so it
+		// is not the viewer's. That time has run out says nothing by itself: the pong is not read,
+		// and another write may be under way, which has a limit of its own. When it was the ping
+		// that could not be written, the connection is closed, and the next one fails.
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), pingTime)
 		err := connection.Ping(limited)
 		cancel()
@@ -92,8 +96,9 @@ func ping(ctx context.Context, connection *websocket.Conn, typing *atomic.Bool) 
 	}
 }
 
-// send sends what the viewer is to see until it has left, and returns when the connection is closed or of no use any more. What is
-// being sent then is not called off with left: a connection on which a write was called off cannot be closed with a code.
+// send sends what the viewer is to see until it has left, and returns when the connection is closed
+// or of no use any more. What is being sent then is not called off with left: a connection on which
+// a write was called off cannot be closed with a code.
 func send(ctx, left context.Context, connection *websocket.Conn, t *terminal.Terminal, viewer *terminal.Viewer) {
 	for {
 		output, err := viewer.Next(left)
@@ -139,15 +144,16 @@ func sendNews(ctx context.Context, connection *websocket.Conn, news any) error {
 	return write(ctx, connection, websocket.MessageText, data)
 }
 
-// write gives up on a viewer that takes nothing for a while: nothing else would ever end its connection.
+// write gives up on a viewer that takes nothing for a while: nothing else would ever end its
+// connection.
 func write(ctx context.Context, connection *websocket.Conn, kind websocket.MessageType, data []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, serve.DefaultWriteTimeout)
 	defer cancel()
 	return connection.Write(ctx, kind, data)
 }
 
-// receive passes on what the viewer types, until it leaves. A connection cannot be closed with a code once a read was called off, so
-// it does not end with ctx but with the connection.
+// receive passes on what the viewer types, until it leaves. A connection cannot be closed with a
+// code once a read was called off, so it does not end with ctx but with the connection.
 func receive(ctx context.Context, connection *websocket.Conn, t *terminal.Terminal, typing *atomic.Bool) error {
 	connection.SetReadLimit(-1)
 	buffer := make([]byte, inputSize)
@@ -206,10 +212,12 @@ func control(message io.Reader, t *terminal.Terminal) error {
 	return t.Resize(uint16(*wanted.Rows), uint16(*wanted.Cols))
 }
 
-// upgrade makes the request's connection a WebSocket. It returns the error to answer with, in the service's own form.
+// upgrade makes the request's connection a WebSocket. It returns the error to answer with, in the
+// service's own form.
 func upgrade(w http.ResponseWriter, r *http.Request) (*websocket.Conn, error) {
 	answer := &handshake{ResponseWriter: w}
-	// Terminal output is small pieces in which compression saves little, and it costs memory for every viewer.
+	// Terminal output is small pieces in which compression saves little, and it costs memory for
+	// every viewer.
 	connection, err := websocket.Accept(answer, r, &websocket.AcceptOptions{CompressionMode: websocket.CompressionDisabled})
 	switch {
 	case err == nil:

@@ -32,12 +32,14 @@ type WaitingOptions struct {
 	// Key is the public part of the key that signs claims, Pod the UID of the pod that is waiting.
 	Key ed25519.PublicKey
 	Pod string
-	// Take is called once, with the claim and the token that comes with it, before the claim is answered.
+	// Take is called once, with the claim and the token that comes with it, before the claim is
+	// answered.
 	Take   func(claim claims.Claim, token string)
 	Logger zerolog.Logger
 }
 
-// NewWaiting returns the HTTP server of a daemon that waits for its claim. It answers pings, without a proof, and takes one claim.
+// NewWaiting returns the HTTP server of a daemon that waits for its claim. It answers pings,
+// without a proof, and takes one claim.
 func NewWaiting(options WaitingOptions) (*serve.Server, error) {
 	w := &waiting{options: options}
 	server, err := serve.New(serve.Options{
@@ -58,7 +60,8 @@ func NewWaiting(options WaitingOptions) (*serve.Server, error) {
 	return server, nil
 }
 
-// waiting has the operations of a waiting daemon. The others, which it does not have, are never reached: authenticate admits claims alone.
+// waiting has the operations of a waiting daemon. The others, which it does not have, are never
+// reached: authenticate admits claims alone.
 type waiting struct {
 	gen.StrictServerInterface
 	options WaitingOptions
@@ -72,7 +75,8 @@ func (w *waiting) Ping(context.Context, gen.PingRequestObject) (gen.PingResponse
 	return gen.Ping200Response{}, nil
 }
 
-// authenticate admits claims that the controller has signed. Nothing of a body is read before that is known.
+// authenticate admits claims that the controller has signed. Nothing of a body is read before that
+// is known.
 func (w *waiting) authenticate(r *http.Request) (any, error) {
 	if r.Method != http.MethodPost || r.URL.Path != "/claim" {
 		return nil, serve.Unauthorized("the container waits for its claim: there is no token yet that opens it")

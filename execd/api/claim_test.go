@@ -16,7 +16,8 @@ import (
 	"sandbox.internal/openapi/conform"
 )
 
-// claimRefusals are claims of what is a sandbox already. What a waiting daemon takes is tested in execd/cmd/execd.
+// claimRefusals are claims of what is a sandbox already. What a waiting daemon takes is tested in
+// execd/cmd/execd.
 func claimRefusals(t *testing.T, d *daemon) []answer {
 	t.Helper()
 	return []answer{

@@ -13,7 +13,8 @@ import (
 
 // What cells do is tested in test/e2e/cells; here are only the answers to requests about them.
 
-// codeRefusals are requests about code that must fail, to a daemon with kernels and to one whose Jupyter Server is not there.
+// codeRefusals are requests about code that must fail, to a daemon with kernels and to one whose
+// Jupyter Server is not there.
 func codeRefusals(t *testing.T, d *daemon, transport *conform.Transport) []answer {
 	bad := func(operation, name, target, body string, says ...string) answer {
 		return answer{on: d, operation: operation, name: name, target: target, body: body, status: 400, code: "INVALID_REQUEST_BODY", says: says}

@@ -21,8 +21,8 @@ import (
 	"sandbox.internal/execd/internal/metrics"
 )
 
-// FuzzCursor asks for the rest of a log and of a stream. Whatever is not a place in them is refused; what is one gives
-// exactly what follows it.
+// FuzzCursor asks for the rest of a log and of a stream. Whatever is not a place in them is
+// refused; what is one gives exactly what follows it.
 func FuzzCursor(f *testing.F) {
 	for _, seed := range []string{"", "-1", "0", "1", "2", "3", "4", "1000", "-2", "+1", "-0", "007", " 1", "1 ", "1.0", "1e0", "0x1", "first",
 		fmt.Sprint(math.MaxInt64), "9223372036854775808", "-9223372036854775808", "%31", "1,2", "1&cursor=2", "\x00", "\xff", "١"} {

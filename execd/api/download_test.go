@@ -72,7 +72,8 @@ func TestDownloadRanges(t *testing.T) {
 	}
 }
 
-// TestResumedDownloadIsNeverAMixture: a range that belongs to an older file gets all of the new one.
+// TestResumedDownloadIsNeverAMixture: a range that belongs to an older file gets all of the new
+// one.
 func TestResumedDownloadIsNeverAMixture(t *testing.T) {
 	t.Parallel()
 	d := start(t)

@@ -13,8 +13,8 @@ import (
 // detailFunc appends the members of an event that only its source has, each with a comma before it.
 type detailFunc func(b []byte, e eventlog.Event) []byte
 
-// appendEvent appends an event as JSON (execd document, "Stream event"). It is written by hand: a stream carries millions of lines,
-// and none of them may cost an allocation.
+// appendEvent appends an event as JSON (execd document, "Stream event"). It is written by hand: a
+// stream carries millions of lines, and none of them may cost an allocation.
 func appendEvent(b []byte, e eventlog.Event, detail detailFunc) []byte {
 	b = append(b, `{"type":"`...)
 	b = append(b, e.Type...)
@@ -63,7 +63,8 @@ func appendExit(b []byte, e eventlog.Event) []byte {
 	if exit.Type() == eventlog.TypeComplete {
 		return b
 	}
-	// Clients of the field read the exit code out of evalue, so a timeout, which has none, must not put a number there.
+	// Clients of the field read the exit code out of evalue, so a timeout, which has none, must not
+	// put a number there.
 	name, text := "CommandExecError", code
 	if exit.TimedOut {
 		name, text = "CommandTimeoutError", "the command ran into its timeout"
@@ -83,8 +84,8 @@ func appendPing(b []byte, now int64) []byte {
 	return append(b, `,"text":"pong"}`...)
 }
 
-// plain reports whether none of eight bytes needs attention in a JSON string: it is printable ASCII, no quote and no backslash. For some
-// that are all plain it may say no.
+// plain reports whether none of eight bytes needs attention in a JSON string: it is printable
+// ASCII, no quote and no backslash. For some that are all plain it may say no.
 func plain(eight uint64) bool {
 	const ones, highs = 0x0101010101010101, 0x8080808080808080
 	quotes, slashes := eight^(ones*'"'), eight^(ones*'\\')

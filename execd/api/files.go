@@ -109,7 +109,8 @@ func (h *handlers) ListDirectory(ctx context.Context, request gen.ListDirectoryR
 	}), nil
 }
 
-// fileInfos is the answer with what a walk finds. It is sent while the walk goes on: there may be millions of files.
+// fileInfos is the answer with what a walk finds. It is sent while the walk goes on: there may be
+// millions of files.
 type fileInfos func(found func(files.Info) error) error
 
 // VisitSearchFilesResponse implements the generated interface.
@@ -118,8 +119,8 @@ func (walk fileInfos) VisitSearchFilesResponse(w http.ResponseWriter) error { re
 // VisitListDirectoryResponse implements the generated interface.
 func (walk fileInfos) VisitListDirectoryResponse(w http.ResponseWriter) error { return walk.serve(w) }
 
-// serve writes the answer. What fails before the buffer is full for the first time has an answer of its own; after that the connection is cut,
-// so that the client does not take a part for the whole.
+// serve writes the answer. What fails before the buffer is full for the first time has an answer of
+// its own; after that the connection is cut, so that the client does not take a part for the whole.
 func (walk fileInfos) serve(w http.ResponseWriter) error {
 	w.Header().Set("Content-Type", "application/json")
 	out := bufio.NewWriterSize(serve.BoundedWriter(w, 0), 32<<10)
@@ -188,7 +189,8 @@ func fromPermissions(in map[string]gen.Permission) (map[string]files.Permission,
 	return out, nil
 }
 
-// exactPath returns the path that a request means: its bytes where JSON cannot hold them, else its text.
+// exactPath returns the path that a request means: its bytes where JSON cannot hold them, else its
+// text.
 func exactPath(field, text string, exact *gen.ExactPath) (string, error) {
 	if exact == nil {
 		return text, nil

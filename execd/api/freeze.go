@@ -21,7 +21,8 @@ func (h *handlers) Thaw(context.Context, gen.ThawRequestObject) (gen.ThawRespons
 	return gen.Thaw200JSONResponse{}, nil
 }
 
-// requireThawed returns an error while the sandbox is frozen, for operations that need a process to do something.
+// requireThawed returns an error while the sandbox is frozen, for operations that need a process to
+// do something.
 func (h *handlers) requireThawed() error {
 	if h.freezer.Frozen() {
 		return freeze.ErrFrozen

@@ -36,7 +36,8 @@ import (
 // contract is the document that every answer is held to; it is never changed.
 var contract = sync.OnceValues(document.LoadExecd)
 
-// TestMain lets the test binary stand in for execd where a test needs the daemon, or its shell, in a process of its own.
+// TestMain lets the test binary stand in for execd where a test needs the daemon, or its shell, in
+// a process of its own.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
@@ -46,12 +47,14 @@ func TestMain(m *testing.M) {
 			os.Exit(runChild())
 		}
 	}
-	// Under nohup a SIGHUP is ignored, and terminals would inherit that; a handler is not inherited.
+	// Under nohup a SIGHUP is ignored, and terminals would inherit that; a handler is not
+	// inherited.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	goleak.VerifyTestMain(m)
 }
 
-// daemon is an execd that listens, and a client of it whose every answer is checked against the contract.
+// daemon is an execd that listens, and a client of it whose every answer is checked against the
+// contract.
 type daemon struct {
 	url      string
 	http     *http.Client
@@ -106,7 +109,8 @@ type child struct {
 	Bind         []string          // files that become mount points
 	Full         map[string]string // folders that become overlays whose upper layer, a file system in the other folder, is full
 	Unprivileged bool              // run without any rights
-	// Users is how many users and groups its user namespace has, from 0 on; 0 leaves it in the test's.
+	// Users is how many users and groups its user namespace has, from 0 on; 0 leaves it in the
+	// test's.
 	Users int
 	// Descriptors is how many files may be open; 0 is the usual limit.
 	Descriptors uint64
@@ -203,8 +207,8 @@ func runChild() int {
 	return 0
 }
 
-// awaitThreads waits until no thread has been made for a fifth of a second: the runtime makes some after the goroutine that needed one
-// has gone on, and ends the process when it may not.
+// awaitThreads waits until no thread has been made for a fifth of a second: the runtime makes some
+// after the goroutine that needed one has gone on, and ends the process when it may not.
 func awaitThreads() {
 	had, since := 0, time.Now()
 	wait.Within(wait.Patience(), func() bool {

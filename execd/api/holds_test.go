@@ -105,8 +105,9 @@ func (c *child) backTo(t *testing.T, before held) {
 	})
 }
 
-// takeDescriptors has the kernel give the child no descriptor any more: not one that another of its descriptors leaves free either, as there
-// are under a limit that the child has reached. The connection of the daemon's client stays.
+// takeDescriptors has the kernel give the child no descriptor any more: not one that another of its
+// descriptors leaves free either, as there are under a limit that the child has reached. The
+// connection of the daemon's client stays.
 func (c *child) takeDescriptors(t *testing.T, d *daemon) {
 	t.Helper()
 	response, err := d.client.GetMetrics(t.Context(), nil)

@@ -12,7 +12,8 @@ import (
 	gen "sandbox.internal/clients/go/execd"
 )
 
-// TestFilesOfAnother: a daemon that is not root changes what it may write to, although it can put no other file in its place.
+// TestFilesOfAnother: a daemon that is not root changes what it may write to, although it can put
+// no other file in its place.
 func TestFilesOfAnother(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {

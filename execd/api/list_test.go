@@ -76,8 +76,8 @@ func TestListOfCommands(t *testing.T) {
 	}
 }
 
-// TestListOfCommandsIsBounded: commands that run displace those that have ended, and the texts have a
-// bound of their own.
+// TestListOfCommandsIsBounded: commands that run displace those that have ended, and the texts have
+// a bound of their own.
 func TestListOfCommandsIsBounded(t *testing.T) {
 	t.Parallel()
 	d := start(t)

@@ -31,8 +31,8 @@ func crowd(t *testing.T) *http.Transport {
 	return transport
 }
 
-// TestThousandStreamsAtOnce: each of a thousand commands has begun before any of them may go on, and each stream has its own bytes, all of
-// them, and one end.
+// TestThousandStreamsAtOnce: each of a thousand commands has begun before any of them may go on,
+// and each stream has its own bytes, all of them, and one end.
 func TestThousandStreamsAtOnce(t *testing.T) {
 	t.Parallel()
 	const streams, lines = 1000, 40
@@ -86,8 +86,8 @@ func TestThousandStreamsAtOnce(t *testing.T) {
 	execd.backTo(t, before)
 }
 
-// follow runs a command in the foreground and returns its events, after it has checked their frame. The first output is reported. Unlike a
-// stream it may be used by any goroutine.
+// follow runs a command in the foreground and returns its events, after it has checked their frame.
+// The first output is reported. Unlike a stream it may be used by any goroutine.
 func (d *daemon) follow(ctx context.Context, client *http.Client, line string, output func()) ([]event, error) {
 	body, err := json.Marshal(gen.CommandRequest{Command: line})
 	if err != nil {
@@ -121,8 +121,8 @@ func (d *daemon) follow(ctx context.Context, client *http.Client, line string, o
 	return events, nil
 }
 
-// readEvents reads events, numbered from first on, to the end of what arrives. Pings are left out, and so is an event that did not arrive
-// whole. The error says what is wrong with those that did.
+// readEvents reads events, numbered from first on, to the end of what arrives. Pings are left out,
+// and so is an event that did not arrive whole. The error says what is wrong with those that did.
 func readEvents(in *bufio.Reader, first int64, each func(event)) ([]event, error) {
 	var events []event
 	var e event
@@ -189,8 +189,8 @@ func TestTenThousandCommandsLeaveNothing(t *testing.T) {
 	execd.backTo(t, before)
 }
 
-// TestClientsCutAnywhere cuts the connections of sixty commands at random bytes, over and over. The commands go on, and what arrives in
-// pieces is what they wrote.
+// TestClientsCutAnywhere cuts the connections of sixty commands at random bytes, over and over. The
+// commands go on, and what arrives in pieces is what they wrote.
 func TestClientsCutAnywhere(t *testing.T) {
 	t.Parallel()
 	const clients, cuts = 60, 4
@@ -255,8 +255,9 @@ func TestClientsCutAnywhere(t *testing.T) {
 	execd.backTo(t, before)
 }
 
-// cutAfter sends a request on a connection of its own and resets that after limit bytes of the answer. It returns the events that arrived
-// whole, and errCut unless the answer came to its end before. The first limit leaves room for the answer's header and the first event.
+// cutAfter sends a request on a connection of its own and resets that after limit bytes of the
+// answer. It returns the events that arrived whole, and errCut unless the answer came to its end
+// before. The first limit leaves room for the answer's header and the first event.
 func (d *daemon) cutAfter(ctx context.Context, request string, limit, first int64) ([]event, error) {
 	var dialer net.Dialer
 	connection, err := dialer.DialContext(ctx, "tcp", strings.TrimPrefix(d.url, "http://"))

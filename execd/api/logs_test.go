@@ -66,7 +66,8 @@ func TestLogsAfterACursor(t *testing.T) {
 	}
 }
 
-// TestLogsReportWhatWasCut: a client that reads the logs alone must not take a part of the output for all of it.
+// TestLogsReportWhatWasCut: a client that reads the logs alone must not take a part of the output
+// for all of it.
 func TestLogsReportWhatWasCut(t *testing.T) {
 	t.Parallel()
 	d := startWith(t, config.Settings{CommandLogLimit: 5})
@@ -83,8 +84,8 @@ func TestLogsReportWhatWasCut(t *testing.T) {
 	}
 }
 
-// TestLogsOfARunningCommandHaveItsUnfinishedLine: a prompt is seen, the cursor does not count it, and what follows the cursor has all of
-// the line once it is complete.
+// TestLogsOfARunningCommandHaveItsUnfinishedLine: a prompt is seen, the cursor does not count it,
+// and what follows the cursor has all of the line once it is complete.
 func TestLogsOfARunningCommandHaveItsUnfinishedLine(t *testing.T) {
 	t.Parallel()
 	d := start(t)
@@ -126,7 +127,8 @@ func TestLogsOfARunningCommandHaveItsUnfinishedLine(t *testing.T) {
 	}
 }
 
-// TestPollingLosesAndRepeatsNothing follows a command as the contract describes, with unfinished lines on the way.
+// TestPollingLosesAndRepeatsNothing follows a command as the contract describes, with unfinished
+// lines on the way.
 func TestPollingLosesAndRepeatsNothing(t *testing.T) {
 	t.Parallel()
 	d := start(t)

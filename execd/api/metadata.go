@@ -12,9 +12,10 @@ import (
 	"sandbox.internal/openapi/serve"
 )
 
-// parseMetadata reads the metadata of one file (schema UploadMetadata), which the guard has not seen: it is inside of a
-// multipart body. What encoding/json lets pass is refused where a file could end up elsewhere than its sender thinks: a
-// member that is there twice, one in other letters, text that is not UTF-8, and anything after the object.
+// parseMetadata reads the metadata of one file (schema UploadMetadata), which the guard has not
+// seen: it is inside of a multipart body. What encoding/json lets pass is refused where a file
+// could end up elsewhere than its sender thinks: a member that is there twice, one in other
+// letters, text that is not UTF-8, and anything after the object.
 func parseMetadata(text []byte) (files.UploadMeta, error) {
 	var path, exact, owner, group *string
 	var mode *int

@@ -12,8 +12,9 @@ import (
 	"sandbox.internal/openapi/serve"
 )
 
-// FuzzMetadata holds the metadata of uploads to encoding/json: what is taken means the same to both, so no file
-// goes where another reader of the same text would not put it. What is refused is the client's fault and says where.
+// FuzzMetadata holds the metadata of uploads to encoding/json: what is taken means the same to
+// both, so no file goes where another reader of the same text would not put it. What is refused is
+// the client's fault and says where.
 func FuzzMetadata(f *testing.F) {
 	for _, seed := range []string{
 		`{"path":"/a"}`, `{"path":"/a","owner":"root","group":"0","mode":644}`, ` { "path" : "a" } `, `{"path":"\u0000"}`,

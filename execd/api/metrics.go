@@ -13,7 +13,8 @@ import (
 	"sandbox.internal/wire/sandboxhttp"
 )
 
-// watchInterval is the time between two events of a metrics stream (execd document, "Health and metrics").
+// watchInterval is the time between two events of a metrics stream (execd document, "Health and
+// metrics").
 const watchInterval = time.Second
 
 // Ping proves to whoever challenges it that this is the daemon that holds the token.
@@ -49,7 +50,8 @@ func (h *handlers) WatchMetrics(ctx context.Context, _ gen.WatchMetricsRequestOb
 	return metricsStream{ctx: ctx, first: first, sampler: metrics.New(metrics.Options{}), linger: h.linger}, nil
 }
 
-// wantsText reports whether the client asks for the Prometheus text format, by parameter or by header.
+// wantsText reports whether the client asks for the Prometheus text format, by parameter or by
+// header.
 func wantsText(r *http.Request, format *gen.MetricsFormat) bool {
 	if format != nil {
 		return *format == gen.MetricsFormatPrometheus

@@ -62,7 +62,8 @@ func TestMetricsFormats(t *testing.T) {
 	}
 }
 
-// TestMetricsAreThoseOfTheContract: its example has the names and explanations of the daemon's answer.
+// TestMetricsAreThoseOfTheContract: its example has the names and explanations of the daemon's
+// answer.
 func TestMetricsAreThoseOfTheContract(t *testing.T) {
 	t.Parallel()
 	doc, err := contract()

@@ -64,7 +64,8 @@ func pathRequests(elsewhere string) []pathRequest {
 	}
 }
 
-// send sends the request about a path and returns the status and, but for an answer without an end, the body.
+// send sends the request about a path and returns the status and, but for an answer without an end,
+// the body.
 func (p pathRequest) send(t *testing.T, d *daemon, path string) (int, string) {
 	t.Helper()
 	method, target, _ := strings.Cut(p.target(path), " ")
@@ -90,7 +91,8 @@ func (p pathRequest) send(t *testing.T, d *daemon, path string) (int, string) {
 	return response.StatusCode, string(data)
 }
 
-// TestOddPaths asks everything of every odd thing that can be at a path. Nothing may hang, and nothing may be our fault.
+// TestOddPaths asks everything of every odd thing that can be at a path. Nothing may hang, and
+// nothing may be our fault.
 func TestOddPaths(t *testing.T) {
 	t.Parallel()
 	d := start(t)
@@ -142,7 +144,8 @@ func oddThings(t *testing.T, dir string) []string {
 	return paths
 }
 
-// TestNamesThatAreNotUTF8: JSON has one text for both files, and a client must not take one for the other.
+// TestNamesThatAreNotUTF8: JSON has one text for both files, and a client must not take one for the
+// other.
 func TestNamesThatAreNotUTF8(t *testing.T) {
 	t.Parallel()
 	d := start(t)
@@ -181,7 +184,8 @@ func TestNamesThatAreNotUTF8(t *testing.T) {
 	}
 }
 
-// TestExactPaths: what makes files and folders, and changes them, takes the bytes of a path that JSON cannot hold.
+// TestExactPaths: what makes files and folders, and changes them, takes the bytes of a path that
+// JSON cannot hold.
 func TestExactPaths(t *testing.T) {
 	t.Parallel()
 	d := start(t)

@@ -16,8 +16,8 @@ import (
 const (
 	// maxKeys is how many Idempotency-Keys are known; the oldest is forgotten first.
 	maxKeys = 1000
-	// transitTime is how long a repetition may be on its way. Its age is from when it was sent, and execd-init's socket takes connections
-	// while there is no execd.
+	// transitTime is how long a repetition may be on its way. Its age is from when it was sent, and
+	// execd-init's socket takes connections while there is no execd.
 	transitTime = time.Second
 )
 
@@ -45,9 +45,10 @@ type repeat struct {
 	age *int64  // its Idempotency-Age
 }
 
-// once calls create, unless an earlier request had the same key, whose id it returns then. It waits for an earlier one that is still at it.
-// What could not be made is not remembered. Without a key it only calls create. A repetition of a request that an earlier execd may have
-// received is refused, because commands outlive an execd that is killed.
+// once calls create, unless an earlier request had the same key, whose id it returns then. It waits
+// for an earlier one that is still at it. What could not be made is not remembered. Without a key
+// it only calls create. A repetition of a request that an earlier execd may have received is
+// refused, because commands outlive an execd that is killed.
 func (r *repeats) once(ctx context.Context, operation string, request repeat, create func() (id string, err error)) (string, error) {
 	key := request.key
 	if key == nil {
@@ -63,7 +64,8 @@ func (r *repeats) once(ctx context.Context, operation string, request repeat, cr
 			return r.make(*key, m, create)
 		}
 		id, err := m.wait(ctx, *key, digest)
-		// The client of the first request has left before it was made, and this request is its repetition.
+		// The client of the first request has left before it was made, and this request is its
+		// repetition.
 		if !errors.Is(err, context.Canceled) || ctx.Err() != nil {
 			return id, err
 		}
@@ -79,8 +81,9 @@ func digestOf(operation string, body []byte) (digest [sha256.Size]byte) {
 	return digest
 }
 
-// take returns what a key makes or has made, or reserves the key. A key that is not known is refused when an earlier execd may know it:
-// when its first request was sent so many milliseconds ago that this execd was not there.
+// take returns what a key makes or has made, or reserves the key. A key that is not known is
+// refused when an earlier execd may know it: when its first request was sent so many milliseconds
+// ago that this execd was not there.
 func (r *repeats) take(key string, digest [sha256.Size]byte, age *int64) (m *creation, again bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

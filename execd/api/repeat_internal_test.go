@@ -42,7 +42,8 @@ func TestARepetitionTakesOver(t *testing.T) {
 	}
 }
 
-// TestAgeOfARepetition: of a key that is not known, only a request that was first sent to this execd is done.
+// TestAgeOfARepetition: of a key that is not known, only a request that was first sent to this
+// execd is done.
 func TestAgeOfARepetition(t *testing.T) {
 	const ran = int64(time.Hour / time.Millisecond)
 	r := newRepeats()

@@ -18,7 +18,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// made sends a request that makes something with a key, and returns the status, the id in the header and the body.
+// made sends a request that makes something with a key, and returns the status, the id in the
+// header and the body.
 func (d *daemon) made(t *testing.T, path, key, content string) (status int, id string, data []byte) {
 	t.Helper()
 	response, data := d.askWith(t, path, key, content)
@@ -131,8 +132,8 @@ func TestRepeatedTerminalIsGone(t *testing.T) {
 	}
 }
 
-// TestRepeatedAfterARestart: execd is killed and started again between a request and its repetition. The command lives on, and must not
-// be started twice.
+// TestRepeatedAfterARestart: execd is killed and started again between a request and its
+// repetition. The command lives on, and must not be started twice.
 func TestRepeatedAfterARestart(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "pids")

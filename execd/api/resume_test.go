@@ -42,7 +42,8 @@ func sources(t *testing.T, d *daemon) map[string]source {
 	}
 }
 
-// TestEveryEventIsWhereToGoOn asks for what follows each event of a stream, for commands and cells alike, and for what there is not.
+// TestEveryEventIsWhereToGoOn asks for what follows each event of a stream, for commands and cells
+// alike, and for what there is not.
 func TestEveryEventIsWhereToGoOn(t *testing.T) {
 	t.Parallel()
 	d, another := start(t), start(t)

@@ -14,7 +14,8 @@ import (
 	"sandbox.internal/openapi/conform"
 )
 
-// TestRoutesAreTheContract finds routes that the contract does not have. What is outside of it is written down here.
+// TestRoutesAreTheContract finds routes that the contract does not have. What is outside of it is
+// written down here.
 func TestRoutesAreTheContract(t *testing.T) {
 	t.Parallel()
 	doc, err := contract()

@@ -11,8 +11,9 @@ import (
 	"sandbox.internal/execd/config"
 )
 
-// The tests of this and the other rows_*_test.go files follow the document's tables row by row; test/e2e/coverage holds their names against
-// the document. Each shows what its row promises; what can go wrong is tested elsewhere.
+// The tests of this and the other rows_*_test.go files follow the document's tables row by row;
+// test/e2e/coverage holds their names against the document. Each shows what its row promises; what
+// can go wrong is tested elsewhere.
 
 // object is a JSON object whose fields a test looks at one by one.
 type object map[string]any

@@ -10,7 +10,8 @@ import (
 	gen "sandbox.internal/clients/go/execd"
 )
 
-// TestRunawayOutput: a hundred MiB that no client reads are kept, or cut and counted, and cost no memory either way.
+// TestRunawayOutput: a hundred MiB that no client reads are kept, or cut and counted, and cost no
+// memory either way.
 func TestRunawayOutput(t *testing.T) {
 	t.Parallel()
 	const written = 100 << 20

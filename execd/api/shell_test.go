@@ -8,7 +8,8 @@ import (
 	gen "sandbox.internal/clients/go/execd"
 )
 
-// TestImageWithoutAShell hides every shell of the machine from the daemon, whose own then runs the commands.
+// TestImageWithoutAShell hides every shell of the machine from the daemon, whose own then runs the
+// commands.
 func TestImageWithoutAShell(t *testing.T) {
 	t.Parallel()
 	hidden := map[string]string{}

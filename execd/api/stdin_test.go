@@ -82,7 +82,8 @@ func TestStdinOfAFrozenSandboxWaits(t *testing.T) {
 	}
 }
 
-// TestStdinAcrossCuts cuts connections at random bytes of requests, and sends each request until it is answered.
+// TestStdinAcrossCuts cuts connections at random bytes of requests, and sends each request until it
+// is answered.
 func TestStdinAcrossCuts(t *testing.T) {
 	t.Parallel()
 	d := start(t)

@@ -18,7 +18,8 @@ import (
 
 const strangersToken = "open-sesame"
 
-// strangers opens connections to a daemon, as any process in the sandbox can, and says something on each.
+// strangers opens connections to a daemon, as any process in the sandbox can, and says something on
+// each.
 func strangers(t *testing.T, d *daemon, count int, said []byte, then func(net.Conn)) {
 	t.Helper()
 	var all sync.WaitGroup
@@ -49,7 +50,8 @@ func strangers(t *testing.T, d *daemon, count int, said []byte, then func(net.Co
 	all.Wait()
 }
 
-// TestStrangersTakeNoMemory: requests that begin and do not go on take a bounded amount of it, and keep no one out who has the token.
+// TestStrangersTakeNoMemory: requests that begin and do not go on take a bounded amount of it, and
+// keep no one out who has the token.
 func TestStrangersTakeNoMemory(t *testing.T) {
 	execd := &child{Args: []string{"--access-token=" + strangersToken}}
 	d := execd.start(t, newTransport(t))

@@ -43,8 +43,8 @@ func (s logStream) serve(w http.ResponseWriter) error {
 	return serve.StreamEvents(s.ctx, w, f.write)
 }
 
-// follower writes the events of a log. One goroutine, the request's, reads the log and writes; what is at hand goes out in one flush.
-// While it waits it holds nothing but what it takes to go on.
+// follower writes the events of a log. One goroutine, the request's, reads the log and writes; what
+// is at hand goes out in one flush. While it waits it holds nothing but what it takes to go on.
 type follower struct {
 	reader   *eventlog.Reader
 	detail   detailFunc
@@ -80,7 +80,8 @@ func (s *follower) write(ctx context.Context, out *serve.EventStream) error {
 	}
 }
 
-// catchUp adds the events that are at hand, or as many as are worth a flush, and reports whether the last one of the stream is among them.
+// catchUp adds the events that are at hand, or as many as are worth a flush, and reports whether
+// the last one of the stream is among them.
 func (s *follower) catchUp(out *serve.EventStream) (ended bool, err error) {
 	for out.Buffered() < flushSize {
 		event, ok, err := s.reader.Next()
@@ -101,7 +102,8 @@ func (s *follower) catchUp(out *serve.EventStream) (ended bool, err error) {
 	return false, nil
 }
 
-// keepOpen keeps the connection open for a while once the daemon is stopping: what was sent last has to arrive before the sandbox goes.
+// keepOpen keeps the connection open for a while once the daemon is stopping: what was sent last
+// has to arrive before the sandbox goes.
 func keepOpen(ctx context.Context, linger time.Duration) {
 	select {
 	case <-serve.Draining(ctx):

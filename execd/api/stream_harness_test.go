@@ -58,7 +58,8 @@ type stream struct {
 	response *http.Response
 	reader   *bufio.Reader
 	contract *conform.Transport
-	// sparse checks the schema of every hundredth event of output only: validating takes far longer than reading.
+	// sparse checks the schema of every hundredth event of output only: validating takes far longer
+	// than reading.
 	sparse bool
 	count  int
 }
@@ -150,8 +151,8 @@ func (s *stream) until(kind string) event {
 	}
 }
 
-// all reads to the end and checks the frame that every whole stream has: ids without gaps from first on, and one terminal
-// event, which is the last. Pings are left out.
+// all reads to the end and checks the frame that every whole stream has: ids without gaps from
+// first on, and one terminal event, which is the last. Pings are left out.
 func (s *stream) all(first int64) []event {
 	s.t.Helper()
 	var events []event

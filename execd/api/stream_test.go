@@ -141,7 +141,8 @@ func TestManyLinesArriveInOrder(t *testing.T) {
 	}
 }
 
-// TestReaderThatStopsReading does not stop the process: it ends, its 40 MB unread, while its client looks away for two seconds.
+// TestReaderThatStopsReading does not stop the process: it ends, its 40 MB unread, while its client
+// looks away for two seconds.
 func TestReaderThatStopsReading(t *testing.T) {
 	t.Parallel()
 	const lines, width = 40_000, 1000
@@ -164,8 +165,9 @@ func TestReaderThatStopsReading(t *testing.T) {
 	}
 }
 
-// TestStreamCutFiftyTimes follows a command that writes arbitrary bytes and unfinished lines through fifty connections, each cut at a
-// random event, and compares what arrived with what was written.
+// TestStreamCutFiftyTimes follows a command that writes arbitrary bytes and unfinished lines
+// through fifty connections, each cut at a random event, and compares what arrived with what was
+// written.
 func TestStreamCutFiftyTimes(t *testing.T) {
 	t.Parallel()
 	const cuts = 50
@@ -228,7 +230,8 @@ func TestStreamCutFiftyTimes(t *testing.T) {
 	}
 }
 
-// TestFirstOutputArrivesWhileTheCommandRuns: a prompt, which has no newline, reaches the client before it is answered.
+// TestFirstOutputArrivesWhileTheCommandRuns: a prompt, which has no newline, reaches the client
+// before it is answered.
 func TestFirstOutputArrivesWhileTheCommandRuns(t *testing.T) {
 	t.Parallel()
 	d := start(t)

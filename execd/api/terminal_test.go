@@ -196,8 +196,8 @@ func TestTerminalViewerThatStopsReading(t *testing.T) {
 	}
 }
 
-// TestTerminalViewerThatLeavesWhileItsInputWaits: it is noticed, although nothing is read from it, and others can type again. One that is
-// still there stays.
+// TestTerminalViewerThatLeavesWhileItsInputWaits: it is noticed, although nothing is read from it,
+// and others can type again. One that is still there stays.
 func TestTerminalViewerThatLeavesWhileItsInputWaits(t *testing.T) {
 	t.Parallel()
 	d := start(t)

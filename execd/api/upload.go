@@ -49,7 +49,8 @@ func (h *handlers) UploadFiles(ctx context.Context, request gen.UploadFilesReque
 	return response, nil
 }
 
-// upload reads the pairs of a multipart body, metadata and then file, in the order in which they come.
+// upload reads the pairs of a multipart body, metadata and then file, in the order in which they
+// come.
 type upload struct {
 	handlers *handlers
 	ctx      context.Context
@@ -81,7 +82,8 @@ func (u *upload) metadata(done int) (files.UploadMeta, error) {
 	return meta, err
 }
 
-// file reads the file part that belongs to the metadata, and returns its digest once it is in place.
+// file reads the file part that belongs to the metadata, and returns its digest once it is in
+// place.
 func (u *upload) file(meta files.UploadMeta) (digest string, err error) {
 	record := u.handlers.begin(u.ctx, activity.Upload, meta.Path)
 	defer func() { finish(record, err) }()
@@ -118,7 +120,8 @@ func (u *upload) file(meta files.UploadMeta) (digest string, err error) {
 	return uploaded.Digest, err
 }
 
-// next returns the next part, and io.EOF itself after the last boundary. An error that wraps io.EOF is that of a form which was cut.
+// next returns the next part, and io.EOF itself after the last boundary. An error that wraps io.EOF
+// is that of a form which was cut.
 func (u *upload) next() (*multipart.Part, error) {
 	part, err := u.body.NextPart()
 	if err != nil && err != io.EOF {
@@ -127,8 +130,8 @@ func (u *upload) next() (*multipart.Part, error) {
 	return part, err
 }
 
-// formOf reads the form of a request of which nothing has been read. NextPart of the request's own reader returns io.EOF also for a form
-// that is cut in the header of a part.
+// formOf reads the form of a request of which nothing has been read. NextPart of the request's own
+// reader returns io.EOF also for a form that is cut in the header of a part.
 func formOf(r *http.Request) (*multipart.Reader, error) {
 	_, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil {
@@ -144,7 +147,8 @@ type cut struct{}
 
 func (cut) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-// content is what a part holds. Its errors are the client's, so that they differ from those of the disk that io.Copy writes to.
+// content is what a part holds. Its errors are the client's, so that they differ from those of the
+// disk that io.Copy writes to.
 type content struct{ part *multipart.Part }
 
 func (c content) Read(p []byte) (int, error) {

@@ -73,7 +73,8 @@ func TestUploadPairs(t *testing.T) {
 	}
 }
 
-// TestModeZero: it takes every permission away, wherever it can be given; one that is left out changes nothing.
+// TestModeZero: it takes every permission away, wherever it can be given; one that is left out
+// changes nothing.
 func TestModeZero(t *testing.T) {
 	t.Parallel()
 	d := start(t)
@@ -182,7 +183,8 @@ func nothingIn(t *testing.T, dir string) {
 	}
 }
 
-// TestOneDigestForSeveralFiles is refused at the second file; a digest in the request's header can only mean one.
+// TestOneDigestForSeveralFiles is refused at the second file; a digest in the request's header can
+// only mean one.
 func TestOneDigestForSeveralFiles(t *testing.T) {
 	t.Parallel()
 	d := start(t)
@@ -239,7 +241,8 @@ func TestUploadCutShort(t *testing.T) {
 	}
 }
 
-// TestUploadOfSeveralFilesCutShort: a request that is complete, while its form ends between two files, is refused wherever that is.
+// TestUploadOfSeveralFilesCutShort: a request that is complete, while its form ends between two
+// files, is refused wherever that is.
 func TestUploadOfSeveralFilesCutShort(t *testing.T) {
 	t.Parallel()
 	d := start(t)

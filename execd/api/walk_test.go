@@ -31,7 +31,8 @@ func forest(t *testing.T, folders, each int) string {
 	return root
 }
 
-// TestWalksAreStreamed: searches and listings of 60 000 files cost the daemon a fraction of what their answers would take in memory.
+// TestWalksAreStreamed: searches and listings of 60 000 files cost the daemon a fraction of what
+// their answers would take in memory.
 func TestWalksAreStreamed(t *testing.T) {
 	t.Parallel()
 	const count = 60_000

@@ -1,4 +1,5 @@
-// Package app puts execd together: engines, API and listener. It touches no flag and no signal, so that a test can embed it.
+// Package app puts execd together: engines, API and listener. It touches no flag and no signal, so
+// that a test can embed it.
 package app
 
 import (
@@ -34,11 +35,12 @@ import (
 // closeGrace is how long commands have to end, once the daemon stops, before they are killed.
 const closeGrace = 2 * time.Second
 
-// endGrace is what a killed command's end may need to reach its streams on a busy machine, on top of closeGrace and the
-// streams' own time.
+// endGrace is what a killed command's end may need to reach its streams on a busy machine, on top
+// of closeGrace and the streams' own time.
 const endGrace = 2 * time.Second
 
-// collectAt is how much garbage there may be before it is collected, in percent of what lives (GOGC).
+// collectAt is how much garbage there may be before it is collected, in percent of what lives
+// (GOGC).
 const collectAt = 50
 
 // App is a daemon that listens and does not serve yet.
@@ -53,7 +55,8 @@ type App struct {
 	handler   http.Handler
 }
 
-// New puts a daemon together and listens. It returns an error when the address cannot be listened on.
+// New puts a daemon together and listens. It returns an error when the address cannot be listened
+// on.
 func New(settings config.Settings, logger zerolog.Logger) (*App, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -115,8 +118,8 @@ func New(settings config.Settings, logger zerolog.Logger) (*App, error) {
 // Addr returns the address that the daemon listens on.
 func (a *App) Addr() string { return a.listener.Addr().String() }
 
-// Run serves until ctx ends. Then commands are interrupted, their streams get their last events, stay open for the graceful
-// shutdown timeout, and Run returns.
+// Run serves until ctx ends. Then commands are interrupted, their streams get their last events,
+// stay open for the graceful shutdown timeout, and Run returns.
 func (a *App) Run(ctx context.Context) error {
 	if a.settings.AccessToken == "" {
 		a.logger.Warn().Msg("no access token is set: anyone who reaches this port may run commands")
@@ -128,8 +131,8 @@ func (a *App) Run(ctx context.Context) error {
 			a.logger.Error().Err(err).Msg("not every process of the frozen sandbox is stopped")
 		}
 	}
-	// Most of what lives is what streams wait with, and little of it becomes garbage: twice as many collections cost nothing that can be
-	// measured, and a third less memory.
+	// Most of what lives is what streams wait with, and little of it becomes garbage: twice as many
+	// collections cost nothing that can be measured, and a third less memory.
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(collectAt)
 	}
@@ -163,7 +166,8 @@ func (a *App) Run(ctx context.Context) error {
 	return err
 }
 
-// kernelHost returns what runs kernels: a Jupyter Server where one is configured, else execd itself.
+// kernelHost returns what runs kernels: a Jupyter Server where one is configured, else execd
+// itself.
 func kernelHost(settings config.Settings, freezer *freeze.Freezer, logger zerolog.Logger) (kernel.Host, error) {
 	if settings.JupyterHost == "" {
 		return jupyter.NewDirect(jupyter.DirectOptions{
@@ -185,14 +189,15 @@ func awaitKernel(pid int) {
 	process.AwaitExit(pid)
 }
 
-// environ returns the environment of commands, terminals and kernels: this process's own without the token of a Jupyter Server. Names that
-// begin with EXECD_ are left out by whoever starts a process.
+// environ returns the environment of commands, terminals and kernels: this process's own without
+// the token of a Jupyter Server. Names that begin with EXECD_ are left out by whoever starts a
+// process.
 func environ() []string {
 	return slices.DeleteFunc(os.Environ(), func(variable string) bool { return strings.HasPrefix(variable, "JUPYTER_TOKEN=") })
 }
 
-// newFreezer returns what stops the sandbox's processes. Under execd-init they are its descendants, orphans included, and it keeps which
-// are stopped; a daemon on its own stops its own descendants.
+// newFreezer returns what stops the sandbox's processes. Under execd-init they are its descendants,
+// orphans included, and it keeps which are stopped; a daemon on its own stops its own descendants.
 func newFreezer() (*freeze.Freezer, error) {
 	var options freeze.Options
 	state, err := supervisor.State(supervisor.PrefixExecd)

@@ -401,8 +401,8 @@ func TestSecretsReachNoProcess(t *testing.T) {
 	}
 }
 
-// TestKernelsHoldNoThread: the daemon has a fixed number of threads for what blocks; a fork bomb leaves it no others. A kernel that runs
-// must not block one.
+// TestKernelsHoldNoThread: the daemon has a fixed number of threads for what blocks; a fork bomb
+// leaves it no others. A kernel that runs must not block one.
 func TestKernelsHoldNoThread(t *testing.T) {
 	d := start(t, config.Settings{})
 	waiting := func() (threads int) {

@@ -18,7 +18,8 @@ import (
 	"sandbox.internal/openapi/serve"
 )
 
-// answerGrace is how long the answer to a claim may take to be sent; who has made the claim learns of it otherwise too.
+// answerGrace is how long the answer to a claim may take to be sent; who has made the claim learns
+// of it otherwise too.
 const answerGrace = time.Second
 
 // Claimable is who may claim a waiting daemon, as its variables say it.
@@ -29,8 +30,9 @@ type Claimable struct {
 	Pod string
 }
 
-// Await listens, waits for a claim and returns it, with the token among its variables. It returns nil when ctx ends before, and an error when
-// the address cannot be listened on, or the variables do not say who may claim the daemon.
+// Await listens, waits for a claim and returns it, with the token among its variables. It returns
+// nil when ctx ends before, and an error when the address cannot be listened on, or the variables
+// do not say who may claim the daemon.
 func Await(ctx context.Context, settings config.Settings, by Claimable, logger zerolog.Logger) (*supervisor.Claim, error) {
 	key, err := tasks.ParseKey(by.Key)
 	if err != nil {

@@ -10,16 +10,20 @@ import (
 )
 
 const (
-	// firstTrim is how long after the start what the start has left behind is given back: the first requests go first.
+	// firstTrim is how long after the start what the start has left behind is given back: the first
+	// requests go first.
 	firstTrim = 100 * time.Millisecond
-	// trimInterval is how long after a request has ended memory is looked at, and how long until it is looked at again.
+	// trimInterval is how long after a request has ended memory is looked at, and how long until it
+	// is looked at again.
 	trimInterval = 3 * time.Second
-	// trimExcess is how many bytes the daemon may hold beyond the least that it ever needed before memory is given back.
+	// trimExcess is how many bytes the daemon may hold beyond the least that it ever needed before
+	// memory is given back.
 	trimExcess = 2 << 20
 )
 
-// trimmer gives memory back to the system after bursts of requests. The Go runtime keeps what it once had for minutes, because it cannot predict
-// that a burst is over; there is a daemon in every sandbox, and most of them are idle most of the time.
+// trimmer gives memory back to the system after bursts of requests. The Go runtime keeps what it
+// once had for minutes, because it cannot predict that a burst is over; there is a daemon in every
+// sandbox, and most of them are idle most of the time.
 //
 // Nothing runs while no request ends.
 type trimmer struct {
@@ -64,18 +68,21 @@ func (t *trimmer) check() {
 	}
 }
 
-// giveBack collects twice: what lies in a sync.Pool, the buffers of connections above all, outlives one collection.
+// giveBack collects twice: what lies in a sync.Pool, the buffers of connections above all, outlives
+// one collection.
 //
-// In between all processors but one are taken away from the Go runtime for an instant, 30 to 60 us. Each of them keeps up to 63 ended
-// goroutines for new ones, with a stack each that holds 32 KiB of the burst, and up to 512 KiB of free pages, and no collection touches
-// either. A processor that is taken away leaves them to the next collection.
+// In between all processors but one are taken away from the Go runtime for an instant, 30 to 60 us.
+// Each of them keeps up to 63 ended goroutines for new ones, with a stack each that holds 32 KiB of
+// the burst, and up to 512 KiB of free pages, and no collection touches either. A processor that is
+// taken away leaves them to the next collection.
 func giveBack() {
 	debug.FreeOSMemory()
 	runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	debug.FreeOSMemory()
 }
 
-// held returns how many bytes the Go runtime has of the system, without those of the program itself.
+// held returns how many bytes the Go runtime has of the system, without those of the program
+// itself.
 func held() uint64 {
 	var stats runtime.MemStats
 	runtime.ReadMemStats(&stats)

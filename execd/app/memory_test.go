@@ -45,7 +45,8 @@ func TestTrimmer(t *testing.T) {
 		after(trimInterval-1, 1, "a burst has just ended")
 		after(1, 2, "a burst has ended")
 
-		// Half of the streams stay: what they need is tried to be given back as long as requests end, and is not taken for the least.
+		// Half of the streams stay: what they need is tried to be given back as long as requests
+		// end, and is not taken for the least.
 		go request("/wait")
 		now.Store(40 * mib)
 		needed.Store(20 * mib)

@@ -17,7 +17,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// An execution can be read for as long as its log is kept; its kernel, with all its buffers, is not kept with it.
+// An execution can be read for as long as its log is kept; its kernel, with all its buffers, is not
+// kept with it.
 func TestAnEndedCellHoldsNoKernel(t *testing.T) {
 	host := &fakeHost{}
 	m := newManager(t, host)
@@ -83,7 +84,8 @@ func TestAnInterruptReachesNoOtherCell(t *testing.T) {
 	}
 }
 
-// An interrupt that comes before the kernel has the cell is not lost, and the kernel is not ended for it.
+// An interrupt that comes before the kernel has the cell is not lost, and the kernel is not ended
+// for it.
 func TestAnInterruptThatComesBeforeTheKernelHasTheCell(t *testing.T) {
 	host := &fakeHost{}
 	host.early.Store(2)
@@ -127,7 +129,8 @@ func bubble(t *testing.T, options code.Options, test func(t *testing.T, m *code.
 	})
 }
 
-// Time in which the sandbox is frozen is not the kernel's: its variables outlast a freeze of any length.
+// Time in which the sandbox is frozen is not the kernel's: its variables outlast a freeze of any
+// length.
 func TestAFreezeDoesNotUseUpTheInterruptPatience(t *testing.T) {
 	var frozen atomic.Bool
 	bubble(t, code.Options{Host: &fakeHost{uninterruptible: true}, Frozen: frozen.Load}, func(t *testing.T, m *code.Manager) {

@@ -61,7 +61,8 @@ func awaitEnd(t *testing.T, e *code.Execution) {
 	wait.For(t, "the end of the cell", e.Done())
 }
 
-// outcomeOf returns a cell's events as words once it has ended, "type" or "type:text", and how it ended.
+// outcomeOf returns a cell's events as words once it has ended, "type" or "type:text", and how it
+// ended.
 func outcomeOf(t *testing.T, e *code.Execution) (string, code.Outcome) {
 	t.Helper()
 	awaitEnd(t, e)
@@ -161,7 +162,8 @@ func TestCellsOfAContextRunInOrder(t *testing.T) {
 	}
 }
 
-// Cells that name no context but the default one of their language share its variables, also those that come together, until it ends.
+// Cells that name no context but the default one of their language share its variables, also those
+// that come together, until it ends.
 func TestCellsShareTheDefaultContext(t *testing.T) {
 	host := &fakeHost{}
 	m := newManager(t, host)

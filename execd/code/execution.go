@@ -19,13 +19,16 @@ import (
 // Spec is a cell to execute (execd document, "Code").
 type Spec struct {
 	Code string
-	// ContextID names the context to execute in; empty means a kernel of its own, thrown away afterwards.
+	// ContextID names the context to execute in; empty means a kernel of its own, thrown away
+	// afterwards.
 	ContextID string
 	// Language is the cell's; with a context it must be the context's or empty.
 	Language string
-	// Default executes in the default context of the language, which it creates where there is none. ContextID is empty then.
+	// Default executes in the default context of the language, which it creates where there is
+	// none. ContextID is empty then.
 	Default bool
-	// Ended is called once, with the outcome of a cell that was queued and has ended; nil means not.
+	// Ended is called once, with the outcome of a cell that was queued and has ended; nil means
+	// not.
 	Ended func(Outcome)
 }
 
@@ -36,7 +39,8 @@ type Execution struct {
 	clock func() time.Time
 	done  chan struct{}
 
-	// What only a cell that has not ended needs; finish drops it, because an execution is kept for as long as its log.
+	// What only a cell that has not ended needs; finish drops it, because an execution is kept for
+	// as long as its log.
 	code    string
 	began   time.Time // when the kernel got it
 	count   int       // the cell's number
@@ -62,8 +66,9 @@ type Outcome struct {
 	Error    *kernel.Error // nil when it ended well
 }
 
-// Execute queues a cell and returns without waiting for it. ctx bounds the start of a kernel for a cell without a context.
-// It returns an [invalid.Error], ErrNotFound for the context, ErrFull, ErrUnavailable and ErrClosed.
+// Execute queues a cell and returns without waiting for it. ctx bounds the start of a kernel for a
+// cell without a context. It returns an [invalid.Error], ErrNotFound for the context, ErrFull,
+// ErrUnavailable and ErrClosed.
 func (m *Manager) Execute(ctx context.Context, spec Spec) (*Execution, error) {
 	s, err := m.sessionFor(ctx, spec)
 	if err != nil {
@@ -141,7 +146,8 @@ func (m *Manager) sessionFor(ctx context.Context, spec Spec) (*session, error) {
 	return s, nil
 }
 
-// defaultSession returns the session of a language's default context. Of cells that come together while there is none, one starts it.
+// defaultSession returns the session of a language's default context. Of cells that come together
+// while there is none, one starts it.
 func (m *Manager) defaultSession(ctx context.Context, spec, language string) (*session, error) {
 	select {
 	case m.creating <- struct{}{}:
@@ -191,8 +197,8 @@ func (e *Execution) record(output kernel.Output) {
 	}
 }
 
-// text records complete lines together, as many as are no longer than a fragment. What a longer line begins with, and the unfinished last one,
-// are fragments that keep runes whole.
+// text records complete lines together, as many as are no longer than a fragment. What a longer
+// line begins with, and the unfinished last one, are fragments that keep runes whole.
 func (e *Execution) text(stream eventlog.Type, text []byte) {
 	for len(text) > 0 {
 		next := text[:min(len(text), eventlog.MaxFragment)]

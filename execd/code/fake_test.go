@@ -10,7 +10,8 @@ import (
 	"sandbox.internal/runtime/kernel"
 )
 
-// fakeHost runs kernels that obey a few words, to bring about what real kernels rarely do. The real ones are tested over HTTP.
+// fakeHost runs kernels that obey a few words, to bring about what real kernels rarely do. The real
+// ones are tested over HTTP.
 type fakeHost struct {
 	mu      sync.Mutex
 	kernels []*fakeKernel
@@ -62,7 +63,8 @@ type fakeKernel struct {
 	interrupted chan struct{}
 }
 
-// Execute understands: "say TEXT", "lose WHAT" (and raise), "number" (the kernel's own), "wait" (until an interrupt), "raise", "die [ERROR]" (after it has shown an error), "show".
+// Execute understands: "say TEXT", "lose WHAT" (and raise), "number" (the kernel's own), "wait"
+// (until an interrupt), "raise", "die [ERROR]" (after it has shown an error), "show".
 func (k *fakeKernel) Execute(ctx context.Context, code string, handle func(kernel.Output)) (kernel.Reply, error) {
 	k.count++
 	handle(kernel.Output{Type: kernel.OutputCount, Count: k.count})

@@ -1,5 +1,6 @@
-// Package code is execd's code engine: it runs cells in Jupyter kernels, in contexts that keep their variables or in kernels that are
-// thrown away after use, and keeps everything that a cell says in a log.
+// Package code is execd's code engine: it runs cells in Jupyter kernels, in contexts that keep
+// their variables or in kernels that are thrown away after use, and keeps everything that a cell
+// says in a log.
 //
 // It uses neither HTTP nor Jupyter: kernels come from a kernel.Host.
 package code
@@ -46,13 +47,16 @@ type Options struct {
 	Dir string
 	// LogLimit is how many bytes of output are kept per execution.
 	LogLimit int64
-	// SpoolDir is where output goes that does not fit into memory; empty means wherever a temporary file can be made.
+	// SpoolDir is where output goes that does not fit into memory; empty means wherever a temporary
+	// file can be made.
 	SpoolDir string
 	Logger   zerolog.Logger
 	Clock    func() time.Time
-	// Frozen, if not nil, reports whether the kernels' processes are stopped: that time does not count as theirs.
+	// Frozen, if not nil, reports whether the kernels' processes are stopped: that time does not
+	// count as theirs.
 	Frozen func() bool
-	// SpareTime is how long a kernel is kept ready for the next cell without a context; zero means five minutes.
+	// SpareTime is how long a kernel is kept ready for the next cell without a context; zero means
+	// five minutes.
 	SpareTime time.Duration
 }
 
@@ -95,8 +99,8 @@ func New(options Options) *Manager {
 	return m
 }
 
-// CreateContext starts a kernel for a language and returns when it answers. It returns an [invalid.Error] for a language that has no kernel
-// here, ErrUnavailable and ErrClosed.
+// CreateContext starts a kernel for a language and returns when it answers. It returns an
+// [invalid.Error] for a language that has no kernel here, ErrUnavailable and ErrClosed.
 func (m *Manager) CreateContext(ctx context.Context, language string) (Context, error) {
 	spec, language, err := m.spec(ctx, language)
 	if err != nil {
@@ -113,7 +117,8 @@ func (m *Manager) CreateContext(ctx context.Context, language string) (Context, 
 	return s.info, nil
 }
 
-// register adds a session to those of the manager and starts it, or ends its kernel when the manager is closed.
+// register adds a session to those of the manager and starts it, or ends its kernel when the
+// manager is closed.
 func (m *Manager) register(s *session) error {
 	m.mu.Lock()
 	closed := m.closed
@@ -193,8 +198,9 @@ func (m *Manager) DeleteContexts(ctx context.Context, language string) error {
 	return nil
 }
 
-// Interrupt stops a cell: the one that runs in a context, when id is the context's, or the one of an execution, which may still wait for its
-// turn and then never begins. Without such a cell, or when it has ended, it does nothing. No other cell is affected. It returns ErrNotFound.
+// Interrupt stops a cell: the one that runs in a context, when id is the context's, or the one of
+// an execution, which may still wait for its turn and then never begins. Without such a cell, or
+// when it has ended, it does nothing. No other cell is affected. It returns ErrNotFound.
 func (m *Manager) Interrupt(ctx context.Context, id string) error {
 	m.mu.Lock()
 	s, known := m.contexts[id]
@@ -254,7 +260,8 @@ func (m *Manager) stopKernel(k kernel.Kernel) {
 	}
 }
 
-// Stop executes no more, ends every context and spare kernel, and returns when their kernels are gone. The logs can be read on.
+// Stop executes no more, ends every context and spare kernel, and returns when their kernels are
+// gone. The logs can be read on.
 func (m *Manager) Stop() {
 	m.mu.Lock()
 	m.closed = true

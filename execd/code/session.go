@@ -11,11 +11,13 @@ import (
 	"sandbox.internal/runtime/kernel"
 )
 
-// InterruptPatience is how long a cell may go on after an interrupt, as the contract says. Some kernels cannot be interrupted; then the
-// kernel is ended. Time in which the sandbox is frozen does not count.
+// InterruptPatience is how long a cell may go on after an interrupt, as the contract says. Some
+// kernels cannot be interrupted; then the kernel is ended. Time in which the sandbox is frozen does
+// not count.
 const InterruptPatience = 5 * time.Second
 
-// interruptInterval is how soon an interrupt is tried again that came before the kernel had the cell.
+// interruptInterval is how soon an interrupt is tried again that came before the kernel had the
+// cell.
 const interruptInterval = 20 * time.Millisecond
 
 // session is a kernel and the cells that wait for it, in order. One goroutine executes.
@@ -25,7 +27,8 @@ type session struct {
 	kernel    kernel.Kernel
 	throwaway bool // ends after its one cell
 
-	// handing is held while a cell is handed to the kernel, and while an interrupt is: it must not come to a later cell than it was meant for.
+	// handing is held while a cell is handed to the kernel, and while an interrupt is: it must not
+	// come to a later cell than it was meant for.
 	handing sync.Mutex
 
 	mu              sync.Mutex
@@ -216,7 +219,8 @@ func (s *session) wait(ctx context.Context) error {
 	}
 }
 
-// interrupt stops a cell, or whichever runs when e is nil; a kernel that goes on all the same is ended.
+// interrupt stops a cell, or whichever runs when e is nil; a kernel that goes on all the same is
+// ended.
 func (s *session) interrupt(ctx context.Context, e *Execution) error {
 	s.handing.Lock()
 	defer s.handing.Unlock()

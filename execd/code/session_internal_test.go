@@ -7,7 +7,8 @@ import (
 	"sandbox.internal/execd/internal/eventlog"
 )
 
-// TestAnInterruptedThrowawayCellEndsItsSession: without its cell nothing else would, as the session is no context that could be deleted.
+// TestAnInterruptedThrowawayCellEndsItsSession: without its cell nothing else would, as the session
+// is no context that could be deleted.
 func TestAnInterruptedThrowawayCellEndsItsSession(t *testing.T) {
 	t.Parallel()
 	s := newSession(nil, Context{ID: "s"}, nil, true)

@@ -12,8 +12,9 @@ import (
 // spareTime is how long a spare kernel is kept after the last cell that took one.
 const spareTime = 5 * time.Minute
 
-// spares keeps a kernel ready for each language that has been used without a context: such a cell gets an unused kernel,
-// and need not wait for it to start. A language that was never asked for costs nothing.
+// spares keeps a kernel ready for each language that has been used without a context: such a cell
+// gets an unused kernel, and need not wait for it to start. A language that was never asked for
+// costs nothing.
 type spares struct {
 	manager *Manager
 
@@ -41,8 +42,8 @@ func newSpares(m *Manager) *spares {
 	return &spares{manager: m, pools: make(map[string]*pool)}
 }
 
-// take returns a fresh kernel of the spec, and starts the next one. A caller that comes while that is starting waits for it: to start
-// another beside it would delay both.
+// take returns a fresh kernel of the spec, and starts the next one. A caller that comes while that
+// is starting waits for it: to start another beside it would delay both.
 func (s *spares) take(ctx context.Context, spec string) (kernel.Kernel, error) {
 	s.mu.Lock()
 	if s.stopped {
@@ -94,7 +95,8 @@ func (s *spares) pool(spec string) *pool {
 	return s.pools[spec]
 }
 
-// takeReady takes a ready kernel from the pool, nil when there is none. Kernels that have ended meanwhile are cleaned up. mu is held.
+// takeReady takes a ready kernel from the pool, nil when there is none. Kernels that have ended
+// meanwhile are cleaned up. mu is held.
 func (s *spares) takeReady(pool *pool) kernel.Kernel {
 	for len(pool.ready) > 0 {
 		k := pool.ready[0]
@@ -116,7 +118,8 @@ func (s *spares) replenish(spec string, pool *pool) {
 	}
 }
 
-// start starts a kernel in the background, with mu held. No request bounds it: the first cell to ask gets it.
+// start starts a kernel in the background, with mu held. No request bounds it: the first cell to
+// ask gets it.
 func (s *spares) start(spec string, pool *pool) {
 	if s.stopped {
 		return
@@ -131,8 +134,8 @@ func (s *spares) start(spec string, pool *pool) {
 	})
 }
 
-// put gives a kernel, or why there is none, to the cell that waits longest, or puts the kernel into the pool. An error that no
-// cell waits for is dropped: the next cell tries again.
+// put gives a kernel, or why there is none, to the cell that waits longest, or puts the kernel into
+// the pool. An error that no cell waits for is dropped: the next cell tries again.
 func (s *spares) put(pool *pool, got started) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,7 +153,8 @@ func (s *spares) put(pool *pool, got started) {
 	}
 }
 
-// expire ends the spares of a spec that has not been used for a while. One that is still starting is ended the next time.
+// expire ends the spares of a spec that has not been used for a while. One that is still starting
+// is ended the next time.
 func (s *spares) expire(pool *pool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

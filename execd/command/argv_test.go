@@ -32,7 +32,8 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-// TestProgramOfArguments: the program is searched for as a shell does, and what cannot be run is refused by its name.
+// TestProgramOfArguments: the program is searched for as a shell does, and what cannot be run is
+// refused by its name.
 func TestProgramOfArguments(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "own"), []byte("#!/bin/sh\necho \"$0 $1\"\n"), 0o700); err != nil {

@@ -9,8 +9,8 @@ import (
 
 // watchExit delivers exited to the run once its process has ended, and leaves it to be waited for.
 //
-// Where the kernel gives no descriptor of a process (before 5.4, or when a filter of system calls forbids it), a goroutine waits, which
-// costs a thread per running command.
+// Where the kernel gives no descriptor of a process (before 5.4, or when a filter of system calls
+// forbids it), a goroutine waits, which costs a thread per running command.
 func (r *run) watchExit(started *os.Process) {
 	if !r.poller.noHandles {
 		var watched error

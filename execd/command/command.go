@@ -28,14 +28,16 @@ type Spec struct {
 	GID     *uint32           // group to run as; nil means the primary group of UID, or the daemon's own without a UID
 	Timeout time.Duration     // 0 means none
 	Input   bool              // WriteInput writes the standard input, which is empty otherwise
-	// Ended is called once, with the status of a command that was started and has ended; nil means not.
+	// Ended is called once, with the status of a command that was started and has ended; nil means
+	// not.
 	Ended func(Status)
 }
 
 // Command is a command that runs or has ended.
 //
-// A thousand that have ended are kept, for as long as the daemon runs. Each small object of them would keep a page of memory from
-// the system that was full of what their requests needed, so there are few objects: the command with its log, and its strings.
+// A thousand that have ended are kept, for as long as the daemon runs. Each small object of them
+// would keep a page of memory from the system that was full of what their requests needed, so there
+// are few objects: the command with its log, and its strings.
 type Command struct {
 	id        string
 	content   string
@@ -72,7 +74,8 @@ type Status struct {
 // ID returns the command's id.
 func (c *Command) ID() string { return c.id }
 
-// Done returns a channel that is closed when the command has ended and its terminal event can be read.
+// Done returns a channel that is closed when the command has ended and its terminal event can be
+// read.
 func (c *Command) Done() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -174,7 +177,8 @@ func (c *Command) kill() {
 	}
 }
 
-// prepare builds the process, but for its program: a session of its own, so that signals reach all of it and no terminal does.
+// prepare builds the process, but for its program: a session of its own, so that signals reach all
+// of it and no terminal does.
 func (m *Manager) prepare(spec Spec) (*exec.Cmd, error) {
 	dir := process.WorkingDirectory(spec.Dir, m.options.Dir, m.env)
 	if err := process.IsDirectory(dir); err != nil {
@@ -195,7 +199,8 @@ func (m *Manager) prepare(spec Spec) (*exec.Cmd, error) {
 	return &exec.Cmd{Dir: dir, Env: env, SysProcAttr: attributes}, nil
 }
 
-// program has the process run what the spec names. The caller calls done when the process is started.
+// program has the process run what the spec names. The caller calls done when the process is
+// started.
 func (m *Manager) program(prepared *exec.Cmd, spec Spec) (done func(), err error) {
 	if spec.Argv == nil {
 		return m.shell(prepared, spec.Command)
@@ -231,8 +236,8 @@ func (c *Command) end(exit Exit) {
 	if c.input != nil {
 		c.input.close()
 	}
-	// The status and the log end at once: who sees that the command has ended finds all of its output, and who has read the terminal
-	// event finds the exit code.
+	// The status and the log end at once: who sees that the command has ended finds all of its
+	// output, and who has read the terminal event finds the exit code.
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.exit = exit

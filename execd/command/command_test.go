@@ -109,7 +109,8 @@ func TestManyLinesArriveCompleteAndInOrder(t *testing.T) {
 
 func TestStreamCutAnywhereResumesToTheSameBytes(t *testing.T) {
 	m := newManager(t)
-	// Long lines, short lines, fragments and bytes that are no UTF-8, more than the memory part of the log holds.
+	// Long lines, short lines, fragments and bytes that are no UTF-8, more than the memory part of
+	// the log holds.
 	c := start(t, m, command.Spec{Command: `seq 100000; head -c 300000 /dev/zero | tr '\0' x; echo; head -c 1500000 /dev/urandom; printf end`})
 	awaitEnd(t, c)
 	want := digest(all(t, c))
@@ -371,7 +372,8 @@ func TestInterruptReachesTheWholeGroup(t *testing.T) {
 	}
 }
 
-// A shell ends at the signal; the program that it waits for may have something to finish, and its output belongs to the command.
+// A shell ends at the signal; the program that it waits for may have something to finish, and its
+// output belongs to the command.
 func TestInterruptLetsTheGroupEnd(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
@@ -416,7 +418,8 @@ func TestStopKillsWhatIsLeftOfAGroup(t *testing.T) {
 	wait.Until(t, "a child that ignores SIGTERM is gone", func() bool { return gone(pid) })
 }
 
-// A command that ends itself well when it is interrupted has succeeded, in its stream and in its status.
+// A command that ends itself well when it is interrupted has succeeded, in its stream and in its
+// status.
 func TestInterruptedCommandThatSucceeds(t *testing.T) {
 	m := newManager(t)
 	for line, want := range map[string]struct {
@@ -502,7 +505,8 @@ func TestStopLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// Command lines can be as long as the output that is kept: they count as much for what is forgotten.
+// Command lines can be as long as the output that is kept: they count as much for what is
+// forgotten.
 func TestCommandLinesCountAsHeld(t *testing.T) {
 	m := newManager(t)
 	line := "true " + strings.Repeat("x", 100<<10)

@@ -8,8 +8,9 @@ import (
 	"sandbox.internal/execd/command"
 )
 
-// TestStatusAndLogEndAtOnce: who sees in the status that a command has ended finds all of its output, the last line without a newline
-// included, and who has read the terminal event finds the exit code in the status.
+// TestStatusAndLogEndAtOnce: who sees in the status that a command has ended finds all of its
+// output, the last line without a newline included, and who has read the terminal event finds the
+// exit code in the status.
 func TestStatusAndLogEndAtOnce(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)

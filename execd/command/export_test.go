@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// WithoutHandles makes a manager do as if the kernel gave no descriptors of processes. It is to be called before the first command.
+// WithoutHandles makes a manager do as if the kernel gave no descriptors of processes. It is to be
+// called before the first command.
 func WithoutHandles(m *Manager) { m.noHandles = true }
 
 // SetRuneDelay changes how long the first bytes of a UTF-8 sequence wait for the others.

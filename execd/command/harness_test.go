@@ -56,7 +56,8 @@ type event struct {
 	text string
 }
 
-// follow reads events after an id until the stream's end or until stop says so. A stream that stalls fails the test.
+// follow reads events after an id until the stream's end or until stop says so. A stream that
+// stalls fails the test.
 func follow(t *testing.T, c *command.Command, after int64, stop func(event) bool) []event {
 	t.Helper()
 	r, err := c.Log().Reader(after)

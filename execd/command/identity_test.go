@@ -14,8 +14,9 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// elsewhere reports whether the test already runs in the process that it needs. Where it does not, elsewhere runs it there: the test's own
-// program in a mount namespace of its own, with these attributes.
+// elsewhere reports whether the test already runs in the process that it needs. Where it does not,
+// elsewhere runs it there: the test's own program in a mount namespace of its own, with these
+// attributes.
 func elsewhere(t *testing.T, attributes syscall.SysProcAttr) bool {
 	t.Helper()
 	if os.Getenv("TEST_ELSEWHERE") == t.Name() {

@@ -20,8 +20,8 @@ const (
 	inputPiece = 32 << 10
 	// inputPatience is how long a write waits for a command that takes nothing.
 	inputPatience = 5 * time.Second
-	// inputLimit is how long a request writes to a command that takes bytes all the time, but slowly: clients give up a request that
-	// is not answered, after a minute the earliest.
+	// inputLimit is how long a request writes to a command that takes bytes all the time, but
+	// slowly: clients give up a request that is not answered, after a minute the earliest.
 	inputLimit = 20 * time.Second
 )
 
@@ -41,14 +41,17 @@ func (e conflictError) Is(target error) bool { return target == ErrConflict }
 type InputState struct {
 	// Offset is how many bytes the pipe has taken.
 	Offset int64
-	// Closed: nothing can be written any more, because the client ended it, or the command closed it or has ended.
+	// Closed: nothing can be written any more, because the client ended it, or the command closed
+	// it or has ended.
 	Closed bool
 }
 
-// input is the writing end of the pipe that is a command's standard input. What was written is in the pipe and nowhere else.
+// input is the writing end of the pipe that is a command's standard input. What was written is in
+// the pipe and nowhere else.
 //
-// Writers take turns, piece by piece. A piece has its place among all bytes, and what of it was written before is skipped, so it does
-// not matter which of two requests with the same bytes writes them: the one whose connection was cut, or its repetition.
+// Writers take turns, piece by piece. A piece has its place among all bytes, and what of it was
+// written before is skipped, so it does not matter which of two requests with the same bytes writes
+// them: the one whose connection was cut, or its repetition.
 type input struct {
 	lock   chan struct{} // has one element while a goroutine writes
 	file   *os.File
@@ -82,7 +85,8 @@ func (in *input) state() InputState {
 	return InputState{Offset: in.offset.Load(), Closed: in.closed.Load()}
 }
 
-// close lets the command read an end of file after what is in the pipe, and ends a write that waits.
+// close lets the command read an end of file after what is in the pipe, and ends a write that
+// waits.
 func (in *input) close() {
 	in.closed.Store(true)
 	_ = in.file.Close() // the error of a second Close is ignored: written bytes cannot be lost by it
@@ -101,7 +105,8 @@ func (in *input) acquire(ctx context.Context, until time.Time) bool {
 	return false
 }
 
-// check refuses bytes up to a position that do not continue what was written. The caller holds the lock.
+// check refuses bytes up to a position that do not continue what was written. The caller holds the
+// lock.
 func (in *input) check(from, to int64) error {
 	switch offset := in.offset.Load(); {
 	case from > offset:
@@ -112,7 +117,8 @@ func (in *input) check(from, to int64) error {
 	return nil
 }
 
-// write writes the piece that begins at a position, and reports whether all of it was taken before a time.
+// write writes the piece that begins at a position, and reports whether all of it was taken before
+// a time.
 func (in *input) write(ctx context.Context, piece []byte, from int64, until time.Time) (taken bool, err error) {
 	if !in.acquire(ctx, until) {
 		return false, nil
@@ -160,13 +166,15 @@ func (in *input) end(ctx context.Context, at int64, until time.Time) error {
 	return nil
 }
 
-// WriteInput writes what body has, the first byte of which is the one at offset of the command's standard input, and with end closes
-// the standard input after it. Bytes that were written before are skipped. It returns when all of it is in the pipe, when the
-// pipe has taken nothing for 5 s, after 20 s although the pipe takes more, when the standard input is closed, and when ctx ends; the
-// state shows how far it came.
+// WriteInput writes what body has, the first byte of which is the one at offset of the command's
+// standard input, and with end closes the standard input after it. Bytes that were written before
+// are skipped. It returns when all of it is in the pipe, when the pipe has taken nothing for 5 s,
+// after 20 s although the pipe takes more, when the standard input is closed, and when ctx ends;
+// the state shows how far it came.
 //
-// It returns ErrConflict when the command has no standard input, when offset is beyond what was written, and for bytes behind the
-// end; any other error is that of body, before which everything that came was written.
+// It returns ErrConflict when the command has no standard input, when offset is beyond what was
+// written, and for bytes behind the end; any other error is that of body, before which everything
+// that came was written.
 func (c *Command) WriteInput(ctx context.Context, body io.Reader, offset int64, end bool) (InputState, error) {
 	return c.writeInput(ctx, body, offset, end, time.Now().Add(inputLimit))
 }

@@ -75,7 +75,8 @@ func TestInputComesBitByBit(t *testing.T) {
 	}
 }
 
-// TestRepeatedInputArrivesOnce sends every piece several times, and in parts, as clients do whose answers are lost.
+// TestRepeatedInputArrivesOnce sends every piece several times, and in parts, as clients do whose
+// answers are lost.
 func TestRepeatedInputArrivesOnce(t *testing.T) {
 	m := newManager(t)
 	data := noise(2, 1<<20)
@@ -166,7 +167,8 @@ func TestInputPushesBack(t *testing.T) {
 	}
 }
 
-// TestSlowInputIsAnswered: a command that never stops reading, but is slow, does not hold its client's request for ever.
+// TestSlowInputIsAnswered: a command that never stops reading, but is slow, does not hold its
+// client's request for ever.
 func TestSlowInputIsAnswered(t *testing.T) {
 	m := newManager(t)
 	// It reads 4 KiB at a time, for a second at least, and then the rest.

@@ -2,15 +2,17 @@ package command
 
 import "time"
 
-// A process that a command left behind may write for ever, and as fast as it can. Its output is thrown away, but it has to be read: a
-// full pipe would stop the process, and a closed one would kill it. So that this costs little however many such processes there are,
-// their pipes are read in turn, a few per interval: one of them is taken 6 MiB a second off, all of them together 100 MiB.
+// A process that a command left behind may write for ever, and as fast as it can. Its output is
+// thrown away, but it has to be read: a full pipe would stop the process, and a closed one would
+// kill it. So that this costs little however many such processes there are, their pipes are read in
+// turn, a few per interval: one of them is taken 6 MiB a second off, all of them together 100 MiB.
 const (
 	leftoverInterval = 10 * time.Millisecond
 	leftoverBatch    = 16 // reads per interval, of at most eventlog.MaxFragment bytes each
 )
 
-// leftovers are the outputs of ended commands that have something to be thrown away. The poller's mutex guards them.
+// leftovers are the outputs of ended commands that have something to be thrown away. The poller's
+// mutex guards them.
 type leftovers struct {
 	waiting []leftover // in the order in which they became readable; each output is in it at most once
 	timer   *time.Timer

@@ -29,7 +29,8 @@ func bytesRead(t *testing.T) int64 {
 	return n
 }
 
-// leftBehind starts a command that leaves a process behind in its process group, and returns the group.
+// leftBehind starts a command that leaves a process behind in its process group, and returns the
+// group.
 func leftBehind(t *testing.T, m *command.Manager, line string) int {
 	t.Helper()
 	c := start(t, m, command.Spec{Command: line + " & echo $$"})
@@ -42,12 +43,14 @@ func leftBehind(t *testing.T, m *command.Manager, line string) int {
 	return group
 }
 
-// Processes that write as fast as they can after their commands have ended are read at the rate that leftover.go gives, at which they cost a
-// small part of a core. Unhindered, one is read at hundreds of MiB a second.
+// Processes that write as fast as they can after their commands have ended are read at the rate
+// that leftover.go gives, at which they cost a small part of a core. Unhindered, one is read at
+// hundreds of MiB a second.
 func TestLeftoverThatFloodsCostsNoCore(t *testing.T) {
 	m := newManager(t)
 	const count = 8
-	// The group is printed before anything else can fill the pipe: what floods starts with the other stream.
+	// The group is printed before anything else can fill the pipe: what floods starts with the
+	// other stream.
 	for range count {
 		leftBehind(t, m, "exec yes >&2")
 	}
@@ -61,7 +64,8 @@ func TestLeftoverThatFloodsCostsNoCore(t *testing.T) {
 	}
 }
 
-// The reading end of a leftover's pipe is closed soon after the leftover has ended, also when others flood.
+// The reading end of a leftover's pipe is closed soon after the leftover has ended, also when
+// others flood.
 func TestLeftoverThatEndsIsForgotten(t *testing.T) {
 	m := newManager(t)
 	awaitEnd(t, start(t, m, command.Spec{Command: "true"}))

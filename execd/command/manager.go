@@ -1,8 +1,10 @@
-// Package command is execd's command engine: it runs shell commands and keeps everything they say in lossless, append-only logs.
+// Package command is execd's command engine: it runs shell commands and keeps everything they say
+// in lossless, append-only logs.
 //
-// It uses no HTTP. It guarantees: a command never waits for whoever reads its output; every byte that its process wrote is in the
-// log, in order per stream, until the log's limit; the log ends with exactly one terminal event, sent once the process has been
-// waited for and its last byte is in.
+// It uses no HTTP. It guarantees: a command never waits for whoever reads its output; every byte
+// that its process wrote is in the log, in order per stream, until the log's limit; the log ends
+// with exactly one terminal event, sent once the process has been waited for and its last byte is
+// in.
 package command
 
 import (
@@ -31,16 +33,17 @@ var (
 type Options struct {
 	// Dir is the working directory of commands that name none.
 	Dir string
-	// Env is the environment that commands start with, NAME=value each. Names that begin with EXECD_ are the daemon's own
-	// and are not passed on.
+	// Env is the environment that commands start with, NAME=value each. Names that begin with
+	// EXECD_ are the daemon's own and are not passed on.
 	Env []string
 	// LogLimit is how many bytes of output are kept per command. Bytes beyond it are counted and
 	// reported in a status event.
 	LogLimit int64
-	// SpoolDir is where output goes that does not fit into memory; empty means wherever a temporary file can be made.
+	// SpoolDir is where output goes that does not fit into memory; empty means wherever a temporary
+	// file can be made.
 	SpoolDir string
-	// BuiltinShell is the argument vector of a program that takes -c and a command line, or the path of a file with one, for images
-	// without bash and sh.
+	// BuiltinShell is the argument vector of a program that takes -c and a command line, or the
+	// path of a file with one, for images without bash and sh.
 	BuiltinShell []string
 	Clock        func() time.Time
 }
@@ -66,8 +69,9 @@ func New(options Options) *Manager {
 	return m
 }
 
-// Start starts a command and returns without waiting for it. The command's life is bound to nothing but its timeout, Interrupt and Stop.
-// It returns an [invalid.Error] when the spec cannot be run, and ErrClosed.
+// Start starts a command and returns without waiting for it. The command's life is bound to nothing
+// but its timeout, Interrupt and Stop. It returns an [invalid.Error] when the spec cannot be run,
+// and ErrClosed.
 func (m *Manager) Start(spec Spec) (*Command, error) {
 	if !m.commands.Reserve() {
 		return nil, ErrClosed
@@ -100,8 +104,8 @@ func (m *Manager) watcher() (*poller, error) {
 	return m.poller, nil
 }
 
-// ended is called for every command that has ended. Retaining it may discard another one, and freeing a large file takes its time, so it
-// has a goroutine of its own.
+// ended is called for every command that has ended. Retaining it may discard another one, and
+// freeing a large file takes its time, so it has a goroutine of its own.
 func (m *Manager) ended(c *Command) {
 	go func() {
 		defer m.commands.Done()
@@ -122,7 +126,8 @@ func (m *Manager) Get(id string) (*Command, error) {
 	return nil, fmt.Errorf("%w: %q", ErrNotFound, id)
 }
 
-// List returns the commands that run and those that have ended and are kept, in the order of their starts.
+// List returns the commands that run and those that have ended and are kept, in the order of their
+// starts.
 func (m *Manager) List() []*Command {
 	all := m.commands.All()
 	slices.SortFunc(all, func(a, b *Command) int {
@@ -142,8 +147,8 @@ func (m *Manager) Interrupt(id string) error {
 	return nil
 }
 
-// Stop starts no more commands, interrupts those that run, and waits for their end. When ctx ends first, what still runs is
-// killed at once. The logs can be read on.
+// Stop starts no more commands, interrupts those that run, and waits for their end. When ctx ends
+// first, what still runs is killed at once. The logs can be read on.
 func (m *Manager) Stop(ctx context.Context) {
 	m.commands.Stop(ctx, (*Command).interrupt, (*Command).kill)
 }

@@ -13,15 +13,18 @@ import (
 )
 
 const (
-	// fragmentDelay is how long a piece of output without a newline waits for the rest of its line before it is shown as a fragment.
+	// fragmentDelay is how long a piece of output without a newline waits for the rest of its line
+	// before it is shown as a fragment.
 	fragmentDelay = 20 * time.Millisecond
-	// runeDelay is how long the first bytes of a UTF-8 sequence wait for the others. What is shown without them is no character.
+	// runeDelay is how long the first bytes of a UTF-8 sequence wait for the others. What is shown
+	// without them is no character.
 	runeDelay = time.Second
 	// maxKept bounds what an output keeps for fragments to come.
 	maxKept = 4 << 10
 )
 
-// buffers are what pipes are read into. They are held only while something is read: thousands of commands may wait.
+// buffers are what pipes are read into. They are held only while something is read: thousands of
+// commands may wait.
 var buffers = sync.Pool{New: func() any { return new([eventlog.MaxFragment]byte) }}
 
 // output is the reading end of what a process writes to. It belongs to whoever serves the run.
@@ -110,8 +113,8 @@ func (o *output) delay() time.Duration {
 	return fragmentDelay
 }
 
-// wake has the timer report at a time that a fragment is due. A timer that rings before is left alone: when it comes too early it is set
-// again, which is far less often than once for every read.
+// wake has the timer report at a time that a fragment is due. A timer that rings before is left
+// alone: when it comes too early it is set again, which is far less often than once for every read.
 func (o *output) wake(now, at time.Time) {
 	if !o.rings.IsZero() && !o.rings.After(at) {
 		return
@@ -155,8 +158,8 @@ func (o *output) waiting() int {
 	return n
 }
 
-// finish records what is in the pipe now, which is all that an ended process itself wrote, and what is held. From then on what comes
-// is thrown away.
+// finish records what is in the pipe now, which is all that an ended process itself wrote, and what
+// is held. From then on what comes is thrown away.
 func (o *output) finish() {
 	for left := o.waiting(); left > 0; {
 		n, result := o.read(left)

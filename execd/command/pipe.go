@@ -13,9 +13,10 @@ const (
 	inputMode  = 0o644
 )
 
-// permitReopen lets processes open their end of a pipe by its name (/dev/stdin, /dev/stdout, /dev/stderr), which the kernel allows by
-// owner and mode: those of the command's user, and those of the user that the command itself changes to (su). A name in /proc/PID/fd is
-// out of reach for any other user. Where pipes have no mode, as under gVisor, everything else of a command works.
+// permitReopen lets processes open their end of a pipe by its name (/dev/stdin, /dev/stdout,
+// /dev/stderr), which the kernel allows by owner and mode: those of the command's user, and those
+// of the user that the command itself changes to (su). A name in /proc/PID/fd is out of reach for
+// any other user. Where pipes have no mode, as under gVisor, everything else of a command works.
 func permitReopen(pipe *os.File, mode uint32, credential *syscall.Credential) error {
 	connection, err := pipe.SyscallConn()
 	if err != nil {

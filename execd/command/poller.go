@@ -8,8 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// poller watches the pipes and processes of all commands. One goroutine serves them: a thousand commands that are silent cost no
-// goroutine at all. It must never wait for anything but events, so whatever may block is done elsewhere.
+// poller watches the pipes and processes of all commands. One goroutine serves them: a thousand
+// commands that are silent cost no goroutine at all. It must never wait for anything but events, so
+// whatever may block is done elsewhere.
 //
 // The goroutine waits in epoll_wait and so keeps a thread.
 type poller struct {
@@ -70,8 +71,9 @@ func (p *poller) remove(r *run) {
 	}
 }
 
-// watch delivers the events to the run as soon as fd can be read, once. It is taken up again with rewatch. A descriptor that is closed
-// is no longer watched; as each is watched for one event at a time, what comes late for it finds nothing to do.
+// watch delivers the events to the run as soon as fd can be read, once. It is taken up again with
+// rewatch. A descriptor that is closed is no longer watched; as each is watched for one event at a
+// time, what comes late for it finds nothing to do.
 func (p *poller) watch(fd int, r *run, e events) error {
 	return unix.EpollCtl(p.fd, unix.EPOLL_CTL_ADD, fd, watched(r, e))
 }

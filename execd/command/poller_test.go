@@ -91,7 +91,8 @@ func TestWithoutHandlesOfProcesses(t *testing.T) {
 	}
 }
 
-// Commands that write to their files and to memory, with fragments, at the same time, each with readers: every byte of each is where it belongs.
+// Commands that write to their files and to memory, with fragments, at the same time, each with
+// readers: every byte of each is where it belongs.
 func TestManyCommandsAtOnceKeepTheirBytes(t *testing.T) {
 	m := newManager(t)
 	var working sync.WaitGroup
@@ -118,7 +119,8 @@ func TestManyCommandsAtOnceKeepTheirBytes(t *testing.T) {
 	working.Wait()
 }
 
-// A grandchild that keeps the pipe is read on, so that it is neither killed nor stopped by a full pipe; its output belongs to no command.
+// A grandchild that keeps the pipe is read on, so that it is neither killed nor stopped by a full
+// pipe; its output belongs to no command.
 func TestGrandchildMayGoOnWriting(t *testing.T) {
 	m := newManager(t)
 	path, file := gate(t)

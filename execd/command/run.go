@@ -16,18 +16,21 @@ import (
 
 // run is the part of a command that costs something while it lasts: its process and its pipes.
 //
-// Nothing waits for a run. Events of it are delivered by the poller, by timers and by whoever interrupts it, and are handled by the
-// goroutine that delivers them unless another one is at it; so a run is served by one goroutine at a time. The poller serves what cannot
-// block. As soon as a command has printed so much that its log is about to go to a file, goroutines of its own take over for as long as
-// there is something to do.
+// Nothing waits for a run. Events of it are delivered by the poller, by timers and by whoever
+// interrupts it, and are handled by the goroutine that delivers them unless another one is at it;
+// so a run is served by one goroutine at a time. The poller serves what cannot block. As soon as a
+// command has printed so much that its log is about to go to a file, goroutines of its own take
+// over for as long as there is something to do.
 //
-// The end of a command is the end of its process, not of its pipes: a grandchild may keep a pipe open for ever. So when the process has
-// ended, what is in the pipes at that moment, which is all that the process itself wrote, is recorded, and the command is over. After
-// that the pipes are read on, slowly (see leftovers), and what comes is thrown away, because a grandchild that writes to a closed pipe
-// would be killed.
+// The end of a command is the end of its process, not of its pipes: a grandchild may keep a pipe
+// open for ever. So when the process has ended, what is in the pipes at that moment, which is all
+// that the process itself wrote, is recorded, and the command is over. After that the pipes are
+// read on, slowly (see leftovers), and what comes is thrown away, because a grandchild that writes
+// to a closed pipe would be killed.
 //
-// Only a command that was interrupted, or whose timeout has elapsed, ends with its whole process group: a shell ends at the signal, and
-// the program that it waited for may have something to finish, for as long as killDelay.
+// Only a command that was interrupted, or whose timeout has elapsed, ends with its whole process
+// group: a shell ends at the signal, and the program that it waited for may have something to
+// finish, for as long as killDelay.
 type run struct {
 	poller *poller
 	number int32 // by which the poller names it
@@ -72,13 +75,15 @@ const (
 // killDelay is how long a process group has to end after SIGTERM before it is killed.
 const killDelay = 2 * time.Second
 
-// A process group whose leader has ended is looked at after the first pause, and then after pauses that double up to the last.
+// A process group whose leader has ended is looked at after the first pause, and then after pauses
+// that double up to the last.
 const (
 	firstPause = 5 * time.Millisecond
 	lastPause  = 160 * time.Millisecond
 )
 
-// startRun starts the process of a command, and has ended called at its end. Its outputs wait that long for the rest of a UTF-8 sequence. Events are not handled before release.
+// startRun starts the process of a command, and has ended called at its end. Its outputs wait that
+// long for the rest of a UTF-8 sequence. Events are not handled before release.
 func startRun(c *Command, p *poller, prepared *exec.Cmd, wait time.Duration, ended func(*Command)) (*run, error) {
 	r := &run{poller: p, ended: ended, command: c, served: true}
 	for i, stream := range []eventlog.Type{eventlog.TypeStdout, eventlog.TypeStderr} {
@@ -110,7 +115,8 @@ func startRun(c *Command, p *poller, prepared *exec.Cmd, wait time.Duration, end
 	return r, nil
 }
 
-// open makes the pipe of an output for a process with that credential, watches it, and returns the end to write to.
+// open makes the pipe of an output for a process with that credential, watches it, and returns the
+// end to write to.
 func (r *run) open(i int, credential *syscall.Credential) (*os.File, error) {
 	o := &r.outputs[i]
 	var ends [2]int
@@ -275,8 +281,9 @@ func (r *run) discard(i int) {
 	}
 }
 
-// lingers reports whether what is left of a signalled group, whose leader has ended, still has time to end, and has that looked at again.
-// Until then the leader is not waited for, which keeps the group's number from being used again.
+// lingers reports whether what is left of a signalled group, whose leader has ended, still has time
+// to end, and has that looked at again. Until then the leader is not waited for, which keeps the
+// group's number from being used again.
 func (r *run) lingers() bool {
 	r.mu.Lock()
 	ending := r.stopping != notStopped && !r.killed

@@ -12,7 +12,8 @@ import (
 	"sandbox.internal/execd/internal/eventlog"
 )
 
-// A command line may be longer than an argument of execve(2), which has less than 128 KiB, whatever the shell is and whoever it runs as.
+// A command line may be longer than an argument of execve(2), which has less than 128 KiB, whatever
+// the shell is and whoever it runs as.
 func TestLongCommandLines(t *testing.T) {
 	type shell struct {
 		program string

@@ -17,7 +17,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// traceeVariable makes this program trace a process, instead of running tests, until its standard input ends.
+// traceeVariable makes this program trace a process, instead of running tests, until its standard
+// input ends.
 const traceeVariable = "COMMAND_TEST_TRACEE"
 
 func trace(tracee string) int {
@@ -35,8 +36,8 @@ func trace(tracee string) int {
 	return 0
 }
 
-// TestTracedCommand: what has ended while another process traces it can be waited for by that process alone. Other commands do not
-// wait for it.
+// TestTracedCommand: what has ended while another process traces it can be waited for by that
+// process alone. Other commands do not wait for it.
 func TestTracedCommand(t *testing.T) {
 	m := newManager(t)
 	traced := start(t, m, command.Spec{Command: "echo $$; exec sleep 1000"})

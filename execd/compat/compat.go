@@ -1,8 +1,10 @@
-// Package compat lets the clients of OpenSandbox use execd: it translates their requests and answers, and nothing behind it depends on them.
-// docs/compatibility.md has the table of what is translated.
+// Package compat lets the clients of OpenSandbox use execd: it translates their requests and
+// answers, and nothing behind it depends on them. docs/compatibility.md has the table of what is
+// translated.
 //
-// A request is one of theirs when it carries a header that the service, if it is configured for these clients (package server/compat),
-// gives them with the endpoint of execd. Every other request passes unchanged.
+// A request is one of theirs when it carries a header that the service, if it is configured for
+// these clients (package server/compat), gives them with the endpoint of execd. Every other request
+// passes unchanged.
 package compat
 
 import (
@@ -27,7 +29,8 @@ const (
 	dialect       = "opensandbox"
 	// documentedPort is the port of execd for clients, wherever it listens.
 	documentedPort = 44772
-	// own begins the paths of the operations that only these clients have. They reach them by other paths.
+	// own begins the paths of the operations that only these clients have. They reach them by other
+	// paths.
 	own = "/opensandbox"
 )
 
@@ -47,7 +50,8 @@ type handler struct {
 	sessions sessions
 }
 
-// New registers what these clients have beyond the contract on the server, and returns the server with a translation around it.
+// New registers what these clients have beyond the contract on the server, and returns the server
+// with a translation around it.
 func New(server *serve.Server, options Options) http.Handler {
 	h := &handler{Options: options, server: server}
 	for _, port := range []int{documentedPort, options.Port} {

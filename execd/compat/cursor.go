@@ -11,8 +11,9 @@ const (
 	cursorHeader    = "EXECD-COMMANDS-TAIL-CURSOR"
 )
 
-// ourCursor returns the query with the cursor of a command's log as the contract has it. For these clients a cursor is how many lines they have,
-// so that 0 asks for everything; for the contract it is the index of the last one. It reports false for a cursor that the contract refuses.
+// ourCursor returns the query with the cursor of a command's log as the contract has it. For these
+// clients a cursor is how many lines they have, so that 0 asks for everything; for the contract it
+// is the index of the last one. It reports false for a cursor that the contract refuses.
 func ourCursor(query url.Values) (url.Values, bool) {
 	if !query.Has(cursorParameter) {
 		return query, true

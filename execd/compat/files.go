@@ -58,7 +58,8 @@ func (h *handler) replace(c echo.Context) error {
 	return c.JSON(http.StatusOK, answer)
 }
 
-// lines answers with some lines of a file: limit of them, all by default, from the line offset, 1 by default.
+// lines answers with some lines of a file: limit of them, all by default, from the line offset, 1
+// by default.
 func (h *handler) lines(c echo.Context) error {
 	if c.Request().Header.Get("Range") != "" {
 		return serve.Invalid("header Range: cannot be combined with offset and limit")
@@ -104,8 +105,8 @@ func positive(c echo.Context, name string, none int64) (int64, error) {
 	return number, nil
 }
 
-// copyLines copies limit lines, all when it is negative, from the line offset on, which is 1 for the first. The newline at the end of the last
-// one is left out.
+// copyLines copies limit lines, all when it is negative, from the line offset on, which is 1 for
+// the first. The newline at the end of the last one is left out.
 func copyLines(out io.Writer, in *bufio.Reader, offset, limit int64) error {
 	newline := false // is to be written before the next part
 	for at := int64(1); limit < 0 || at-offset < limit; {

@@ -8,8 +8,9 @@ import (
 	"net/http"
 )
 
-// withoutNulls returns a request, with a header of its own, whose JSON body has no fields that are null: these clients send null for what is
-// absent. The body is read when the operation reads it, which is after the token was checked; change, unless it is nil, changes it then.
+// withoutNulls returns a request, with a header of its own, whose JSON body has no fields that are
+// null: these clients send null for what is absent. The body is read when the operation reads it,
+// which is after the token was checked; change, unless it is nil, changes it then.
 func withoutNulls(r *http.Request, change func([]byte) []byte) *http.Request {
 	clean := *r
 	clean.Header = r.Header.Clone()
@@ -56,11 +57,13 @@ func (f *nullFilter) Read(p []byte) (int, error) {
 // Close implements io.Closer.
 func (f *nullFilter) Close() error { return f.body.Close() }
 
-// maxDepth is how deep fields that are null are looked for: no body of an operation has as many levels.
+// maxDepth is how deep fields that are null are looked for: no body of an operation has as many
+// levels.
 const maxDepth = 8
 
-// dropNulls returns JSON without the fields of objects that are null, some levels deep. What is no JSON stays as it is, and so does a value that has
-// no null: strings keep the text that the client sent.
+// dropNulls returns JSON without the fields of objects that are null, some levels deep. What is no
+// JSON stays as it is, and so does a value that has no null: strings keep the text that the client
+// sent.
 func dropNulls(value []byte, levels int) []byte {
 	if levels == 0 || !bytes.Contains(value, []byte("null")) {
 		return value
@@ -102,8 +105,8 @@ func encodeOr(value any, otherwise []byte) []byte {
 	return encoded
 }
 
-// ourArguments returns the body of a command with its program and arguments as the contract has them: OpenSandbox has both in argv. A body that
-// is wrong stays as it is, and is refused.
+// ourArguments returns the body of a command with its program and arguments as the contract has
+// them: OpenSandbox has both in argv. A body that is wrong stays as it is, and is refused.
 func ourArguments(body []byte) []byte {
 	var fields map[string]json.RawMessage
 	if !bytes.Contains(body, []byte(`"argv"`)) || json.Unmarshal(body, &fields) != nil {

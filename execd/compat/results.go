@@ -8,14 +8,15 @@ import (
 	"sandbox.internal/openapi/serve"
 )
 
-// The keys of a result whose value is plain text: the contract's, which is a MIME type, and that of OpenSandbox.
+// The keys of a result whose value is plain text: the contract's, which is a MIME type, and that of
+// OpenSandbox.
 const (
 	plainText = "text/plain"
 	text      = "text"
 )
 
-// resultWriter adds text beside text/plain to the results in a stream of events. Events are written as a whole, so nothing is kept back
-// from one flush to the next.
+// resultWriter adds text beside text/plain to the results in a stream of events. Events are written
+// as a whole, so nothing is kept back from one flush to the next.
 type resultWriter struct {
 	http.ResponseWriter
 	begun []byte // of a line

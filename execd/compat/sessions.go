@@ -27,8 +27,9 @@ import (
 // maxSessions is how many sessions there may be at a time.
 const maxSessions = 1000
 
-// sessions are shells that seem to go on from one command to the next: each command is one of execd, whose shell starts with what the
-// one before has left behind. Its variables, functions and working directory are kept in a folder.
+// sessions are shells that seem to go on from one command to the next: each command is one of
+// execd, whose shell starts with what the one before has left behind. Its variables, functions and
+// working directory are kept in a folder.
 type sessions struct {
 	mu   sync.Mutex
 	byID map[string]*session
@@ -44,9 +45,9 @@ type session struct {
 	ended   bool
 }
 
-// script runs a session's command. The folder is the quoted one of the session; the working directory is that of the script. A shell that
-// is not bash keeps what is exported, and execd's own shell the working directory. Read-only variables cannot be set again, so they are
-// left out.
+// script runs a session's command. The folder is the quoted one of the session; the working
+// directory is that of the script. A shell that is not bash keeps what is exported, and execd's own
+// shell the working directory. Read-only variables cannot be set again, so they are left out.
 const script = `set -- "$PWD"
 __session=FOLDER
 [ -f "$__session/state" ] && . "$__session/state"
@@ -190,7 +191,8 @@ func (h *handler) runInSession(c echo.Context) error {
 	return h.await(s, false)
 }
 
-// await waits until the command that holds the session's lock has ended; it was started, or refused.
+// await waits until the command that holds the session's lock has ended; it was started, or
+// refused.
 func (h *handler) await(s *session, interrupted bool) error {
 	s.mu.Lock()
 	id := s.command
@@ -211,7 +213,8 @@ func (h *handler) await(s *session, interrupted bool) error {
 	return nil
 }
 
-// enter waits for the command before. It returns an error when the client leaves, or when the session was deleted.
+// enter waits for the command before. It returns an error when the client leaves, or when the
+// session was deleted.
 func (s *session) enter(ctx context.Context, id string) error {
 	select {
 	case s.lock <- struct{}{}:
@@ -248,7 +251,8 @@ func (s *session) leave() {
 	<-s.lock
 }
 
-// workingFolder returns where the command before was in the end, "" for the default, which also stands for a folder that is gone.
+// workingFolder returns where the command before was in the end, "" for the default, which also
+// stands for a folder that is gone.
 func (s *session) workingFolder() string {
 	kept, err := os.OpenFile(filepath.Join(s.folder, "folder"), os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {

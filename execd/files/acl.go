@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// accessACL is the extended attribute with a file's POSIX ACL, see acl(5): a version of four bytes, then entries of a tag and the permissions, two
-// bytes each, and an id of four.
+// accessACL is the extended attribute with a file's POSIX ACL, see acl(5): a version of four bytes,
+// then entries of a tag and the permissions, two bytes each, and an id of four.
 const accessACL = "system.posix_acl_access"
 
 // The parts of accessACL.
@@ -19,8 +19,9 @@ const (
 	aclMask, aclOther   = 0x10, 0x20 // tags: what bounds all entries but the owner's, and that of everyone else
 )
 
-// copyACL gives a file the ACL of the one at from, or none where that has none: a new file has one that its folder gives it. Where nothing is at
-// from, and on file systems without ACLs, it does nothing. Until the file gets its mode, only its owner may use it.
+// copyACL gives a file the ACL of the one at from, or none where that has none: a new file has one
+// that its folder gives it. Where nothing is at from, and on file systems without ACLs, it does
+// nothing. Until the file gets its mode, only its owner may use it.
 func copyACL(to *os.File, from string) error {
 	acl, err := readACL(from)
 	switch {

@@ -17,7 +17,8 @@ const (
 	defaultACL = "system.posix_acl_default"
 )
 
-// aclOf is user::rw-, user:4242:rw-, group::---, mask:: as given, other::---, as acl(5) lays it out.
+// aclOf is user::rw-, user:4242:rw-, group::---, mask:: as given, other::---, as acl(5) lays it
+// out.
 func aclOf(mask uint16) string {
 	const all = 1<<32 - 1
 	acl := binary.LittleEndian.AppendUint32(nil, 2)

@@ -13,12 +13,14 @@ import (
 
 // treeCopy copies a tree. What has several names in it has as many in the copy.
 type treeCopy struct {
-	// links is a folder in the copy's file system where everything that has more than one name gets one more, which says what it is a copy
-	// of. Whoever made the folder removes it. The names lie there and not in memory because a tree can have any number of them.
+	// links is a folder in the copy's file system where everything that has more than one name gets
+	// one more, which says what it is a copy of. Whoever made the folder removes it. The names lie
+	// there and not in memory because a tree can have any number of them.
 	links string
 }
 
-// copy copies a file or a directory with all that is in it to dest, where nothing is yet, and flushes it to disk.
+// copy copies a file or a directory with all that is in it to dest, where nothing is yet, and
+// flushes it to disk.
 func (t treeCopy) copy(ctx context.Context, src, dest string) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -58,14 +60,15 @@ func (t treeCopy) copy(ctx context.Context, src, dest string) error {
 		return syncDirectory(dest)
 	}
 	if shared != "" {
-		// It fails where the file system has no hard links, or a file may not have more of them; the next name is a copy of its own then.
+		// It fails where the file system has no hard links, or a file may not have more of them;
+		// the next name is a copy of its own then.
 		_ = os.Link(dest, shared)
 	}
 	return nil
 }
 
-// checkCopyable refuses what the kernel makes up: it cannot be removed from where it is, has no true size, and some of
-// it has no end.
+// checkCopyable refuses what the kernel makes up: it cannot be removed from where it is, has no
+// true size, and some of it has no end.
 func checkCopyable(src string, st *unix.Stat_t) error {
 	if kind := typeOf(st.Mode); kind != TypeFile && kind != TypeDirectory {
 		return nil
@@ -143,8 +146,8 @@ func copyLink(src, dest string) error {
 	return os.Symlink(target, dest)
 }
 
-// copyAttributes comes last for each entry: the owner change drops set-user-ID bits, filling a directory changes its
-// time, and its mode may forbid filling it.
+// copyAttributes comes last for each entry: the owner change drops set-user-ID bits, filling a
+// directory changes its time, and its mode may forbid filling it.
 func copyAttributes(dest string, st *unix.Stat_t) error {
 	if err := unix.Lchown(dest, int(st.Uid), int(st.Gid)); err != nil {
 		return err

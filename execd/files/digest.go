@@ -11,8 +11,9 @@ func formatDigest(sum []byte) string {
 	return "sha-256=:" + base64.StdEncoding.EncodeToString(sum) + ":"
 }
 
-// parseDigest returns the SHA-256 sum in the value of a Repr-Digest header. Other algorithms beside it are left
-// alone, but a value without SHA-256 is an error: taking it would promise a check that never happens.
+// parseDigest returns the SHA-256 sum in the value of a Repr-Digest header. Other algorithms beside
+// it are left alone, but a value without SHA-256 is an error: taking it would promise a check that
+// never happens.
 func parseDigest(value string) ([]byte, error) {
 	for member := range strings.SplitSeq(value, ",") {
 		name, sum, _ := strings.Cut(strings.TrimSpace(member), "=")

@@ -34,8 +34,8 @@ func (f *Files) MakeDirectories(wanted map[string]Permission) error {
 	return nil
 }
 
-// checkDirectory checks that path is a directory or could become one: the first thing that exists, going up from
-// path, must be a directory. It returns that.
+// checkDirectory checks that path is a directory or could become one: the first thing that exists,
+// going up from path, must be a directory. It returns that.
 func checkDirectory(path string) (string, error) {
 	for {
 		info, err := os.Stat(path)
@@ -57,7 +57,8 @@ func checkDirectory(path string) (string, error) {
 	}
 }
 
-// makeDirectory makes a directory with its parents, or none of them. It returns those that were missing, the innermost first.
+// makeDirectory makes a directory with its parents, or none of them. It returns those that were
+// missing, the innermost first.
 func makeDirectory(path string) (missing []string, err error) {
 	for parent := path; !exists(parent); parent = filepath.Dir(parent) {
 		missing = append(missing, parent)
@@ -76,8 +77,8 @@ func makeDirectory(path string) (missing []string, err error) {
 	return nil, classify(path, err)
 }
 
-// removeMade removes folders that makeDirectory has made. It fails where nothing was made, and where another process has put something in: both
-// are as they should be.
+// removeMade removes folders that makeDirectory has made. It fails where nothing was made, and
+// where another process has put something in: both are as they should be.
 func removeMade(folders []string) {
 	for _, folder := range folders {
 		_ = unix.Rmdir(folder)

@@ -11,7 +11,8 @@ import (
 // Kind says what a caller can do about an error. The set is closed.
 type Kind int
 
-// The kinds of errors. KindInternal is every error that is not an *Error: a fault of the machine or of this program.
+// The kinds of errors. KindInternal is every error that is not an *Error: a fault of the machine or
+// of this program.
 const (
 	KindInternal   Kind = iota
 	KindInvalid         // the request itself is wrong: change it
@@ -52,8 +53,8 @@ func conflict(path, format string, args ...any) error {
 	return &Error{Kind: KindConflict, Path: path, Msg: fmt.Sprintf(format, args...)}
 }
 
-// classify gives an error of the operating system its kind. Its text is rebuilt from the path that the caller gave:
-// the original may name a temporary file.
+// classify gives an error of the operating system its kind. Its text is rebuilt from the path that
+// the caller gave: the original may name a temporary file.
 func classify(path string, err error) error {
 	var known *Error
 	if err == nil || errors.As(err, &known) {

@@ -9,7 +9,8 @@ func Prepare(f *Files, path string, r Replacement) (commit func() error, err err
 	return func() error { return e.commit(unasked) }, err
 }
 
-// LockPlace keeps content from being put at a path until unlock is called. waiting reports how many callers wait to put some there.
+// LockPlace keeps content from being put at a path until unlock is called. waiting reports how many
+// callers wait to put some there.
 func LockPlace(f *Files, path string) (unlock func(), waiting func() int, err error) {
 	unlock, err = f.places.lock(path)
 	return unlock, func() int {

@@ -1,13 +1,18 @@
-// Package files is the file engine of the sandbox: what the daemon does to files and directories, without HTTP.
+// Package files is the file engine of the sandbox: what the daemon does to files and directories,
+// without HTTP.
 //
 // Rules that hold for every method:
 //
-//   - A path may be absolute, relative to the working directory (Options.Root), or start with "~/" for the user's home.
-//     It is made absolute and cleaned lexically. An empty path and one with a NUL byte are invalid.
-//   - A request with several paths is checked completely before its first change, in the order of the paths, so that
-//     a mistake in one of them changes nothing. A failure after the check (a full disk, say) can leave a part done.
-//   - Modes are written as the documents do: the octal digits as a decimal number, so 644 means 0644.
-//   - Errors that a caller can act on are *Error values of a closed set of kinds (KindOf); all others are internal.
+//   - A path may be absolute, relative to the working directory (Options.Root), or start with "~/"
+//     for the user's home. It is made absolute and cleaned lexically. An empty path and one with a
+//     NUL byte are invalid.
+//   - A request with several paths is checked completely before its first change, in the order of
+//     the paths, so that a mistake in one of them changes nothing. A failure after the check (a full
+//     disk, say) can leave a part done.
+//   - Modes are written as the documents do: the octal digits as a decimal number, so 644 means
+//     0644.
+//   - Errors that a caller can act on are *Error values of a closed set of kinds (KindOf); all
+//     others are internal.
 //
 // New content is written to a temporary file in the target's folder, flushed to disk and renamed,
 // so a reader sees the old content or the new one, never a half. Files that cannot be replaced by a
@@ -39,7 +44,8 @@ type Options struct {
 	Home string
 }
 
-// Files does the file operations of one sandbox. It keeps no state between calls and is safe for concurrent use.
+// Files does the file operations of one sandbox. It keeps no state between calls and is safe for
+// concurrent use.
 type Files struct {
 	root   string
 	home   string
@@ -88,7 +94,8 @@ func (f *Files) resolve(path string) (string, error) {
 	return abs, nil
 }
 
-// followAll is filepath.EvalSymlinks with an error for links that never end, which classify handles.
+// followAll is filepath.EvalSymlinks with an error for links that never end, which classify
+// handles.
 func followAll(path string) (string, error) {
 	target, err := filepath.EvalSymlinks(path)
 	if errno := unix.Errno(0); err != nil && !errors.As(err, &errno) {

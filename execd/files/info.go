@@ -19,15 +19,15 @@ const (
 
 // Info describes what is at a path.
 //
-// A symbolic link is described itself, not what it points to: that is what a removal or a move would act on, and it
-// lets a broken link be seen.
+// A symbolic link is described itself, not what it points to: that is what a removal or a move
+// would act on, and it lets a broken link be seen.
 type Info struct {
 	Path     string // absolute and clean
 	Type     Type
 	Size     int64     // bytes
 	Modified time.Time // in the years 1 to 9999, as Created is
-	// Created is the time of birth. On a file system that keeps none it is the earlier of the last change of the
-	// content and of the attributes, the best that is known.
+	// Created is the time of birth. On a file system that keeps none it is the earlier of the last
+	// change of the content and of the attributes, the best that is known.
 	Created time.Time
 	Owner   string // a name, or the number of a user without one
 	Group   string // likewise
@@ -104,7 +104,8 @@ func typeOf(mode uint32) Type {
 	}
 }
 
-// The times that an answer can hold: RFC 3339 has four digits for the year, and clients have no year 0.
+// The times that an answer can hold: RFC 3339 has four digits for the year, and clients have no
+// year 0.
 var (
 	earliest = time.Date(1, time.January, 1, 0, 0, 0, 0, time.UTC)
 	latest   = time.Date(9999, time.December, 31, 23, 59, 59, 999_999_999, time.UTC)

@@ -6,13 +6,14 @@ import (
 	"slices"
 )
 
-// keys are the first of a folder's names in their order, as many as fit into limit bytes. The names are in one piece of memory: a string for each
-// would take several times as much.
+// keys are the first of a folder's names in their order, as many as fit into limit bytes. The names
+// are in one piece of memory: a string for each would take several times as much.
 type keys struct {
 	limit int
 	text  []byte
 	spans []span
-	// last is the highest key that can still be taken, once some did not fit; more is whether there are others behind it.
+	// last is the highest key that can still be taken, once some did not fit; more is whether there
+	// are others behind it.
 	last []byte
 	more bool
 }

@@ -14,9 +14,9 @@ import (
 // MaxLinkTarget is how long the target of a symbolic link can be, in bytes.
 const MaxLinkTarget = unix.PathMax - 1
 
-// Symlink makes a symbolic link with that target, which need not exist. It replaces a file or link at the path, at once, and follows no
-// link there; a directory is KindConflict. Missing parents are made. A target that no link can have, a mode, and a digest that differs
-// are KindInvalid.
+// Symlink makes a symbolic link with that target, which need not exist. It replaces a file or link
+// at the path, at once, and follows no link there; a directory is KindConflict. Missing parents are
+// made. A target that no link can have, a mode, and a digest that differs are KindInvalid.
 func (f *Files) Symlink(meta UploadMeta, target []byte) (Uploaded, error) {
 	path, err := f.resolve(meta.Path)
 	if err != nil {
@@ -90,7 +90,8 @@ func isDirectoryItself(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-// linkAt returns the target of the symbolic link that name means in the folder dirfd; "" when it is none any more.
+// linkAt returns the target of the symbolic link that name means in the folder dirfd; "" when it is
+// none any more.
 func linkAt(dirfd int, name string) string {
 	target := make([]byte, unix.PathMax)
 	n, err := unix.Readlinkat(dirfd, name, target)

@@ -9,7 +9,8 @@ import (
 	"sandbox.internal/execd/files"
 )
 
-// TestSymlink: a link is made as it is asked for, with its parents, and replaces what is there but a directory.
+// TestSymlink: a link is made as it is asked for, with its parents, and replaces what is there but
+// a directory.
 func TestSymlink(t *testing.T) {
 	t.Parallel()
 	f, dir := newFiles(t)

@@ -87,7 +87,8 @@ func wantNoTemporary(t testing.TB, root string) {
 	}))
 }
 
-// mountTmpfs mounts an own file system of a size in bytes until the test ends. It needs root, like the daemon.
+// mountTmpfs mounts an own file system of a size in bytes until the test ends. It needs root, like
+// the daemon.
 func mountTmpfs(t testing.TB, options string) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -20,13 +20,14 @@ type MoveEntry struct {
 	Dest string
 }
 
-// Move moves files, links and directories, in order. The folder of a target must exist (KindNotFound) and nothing may
-// be at the target, not even an empty directory (KindConflict). A later entry sees what the earlier ones do, so a
-// swap over a third name works. Errors name the entry, counted from 1; when an entry fails after the check, those
-// before it stay moved.
+// Move moves files, links and directories, in order. The folder of a target must exist
+// (KindNotFound) and nothing may be at the target, not even an empty directory (KindConflict). A
+// later entry sees what the earlier ones do, so a swap over a third name works. Errors name the
+// entry, counted from 1; when an entry fails after the check, those before it stay moved.
 //
-// Between file systems it copies, and then removes the source: content, mode, owner, times and links are kept,
-// hard links among what one entry moves included; extended attributes are not. The target appears complete or not at all.
+// Between file systems it copies, and then removes the source: content, mode, owner, times and
+// links are kept, hard links among what one entry moves included; extended attributes are not. The
+// target appears complete or not at all.
 func (f *Files) Move(ctx context.Context, entries []MoveEntry) error {
 	plan := make(movePlan, 0, len(entries))
 	for i, entry := range entries {
@@ -81,7 +82,8 @@ func (f *Files) planMove(plan movePlan, entry MoveEntry) (move, error) {
 	return move{src, dest}, nil
 }
 
-// stat looks at what will be at path once the plan has run: it follows the path back to where its content is now.
+// stat looks at what will be at path once the plan has run: it follows the path back to where its
+// content is now.
 func (plan movePlan) stat(path string, stat func(string) (fs.FileInfo, error)) (fs.FileInfo, error) {
 	for i := len(plan) - 1; i >= 0; i-- {
 		if rest, ok := below(path, plan[i].dest); ok {
@@ -103,7 +105,8 @@ func (m move) run(ctx context.Context) error {
 	err := renameNoReplace(m.src, m.dest)
 	switch {
 	case errors.Is(err, unix.EXDEV):
-		// Other reasons than two file systems exist: overlayfs says so for a directory of the image's layers.
+		// Other reasons than two file systems exist: overlayfs says so for a directory of the
+		// image's layers.
 		return m.copyAndRemove(ctx)
 	case errors.Is(err, unix.EEXIST):
 		return conflict(m.dest, "exists already and is never overwritten")
@@ -113,8 +116,9 @@ func (m move) run(ctx context.Context) error {
 	return classify(m.src, err)
 }
 
-// renameNoReplace renames unless something is at the target. Where the file system cannot do this in one step (some
-// network and user-space ones), a target that appears between the look and the rename is lost.
+// renameNoReplace renames unless something is at the target. Where the file system cannot do this
+// in one step (some network and user-space ones), a target that appears between the look and the
+// rename is lost.
 func renameNoReplace(src, dest string) error {
 	err := unix.Renameat2(unix.AT_FDCWD, src, unix.AT_FDCWD, dest, unix.RENAME_NOREPLACE)
 	if err != unix.EINVAL && err != unix.ENOSYS {
@@ -126,7 +130,8 @@ func renameNoReplace(src, dest string) error {
 	return os.Rename(src, dest)
 }
 
-// copyAndRemove moves by copying to a temporary name beside the target, which then gets its real name in one step.
+// copyAndRemove moves by copying to a temporary name beside the target, which then gets its real
+// name in one step.
 func (m move) copyAndRemove(ctx context.Context) (err error) {
 	folder := filepath.Dir(m.dest)
 	temp, err := os.MkdirTemp(folder, TempPrefix+"move-*")

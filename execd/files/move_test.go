@@ -128,7 +128,8 @@ func TestMoveBetweenFileSystems(t *testing.T) {
 	wantNoTemporary(t, disk)
 }
 
-// TestMoveBetweenFileSystemsKeepsHardLinks: of whatever can have several names, in whatever folders of the tree they are.
+// TestMoveBetweenFileSystemsKeepsHardLinks: of whatever can have several names, in whatever folders
+// of the tree they are.
 func TestMoveBetweenFileSystemsKeepsHardLinks(t *testing.T) {
 	f, root := newFiles(t)
 	disk := mountTmpfs(t, "")
@@ -160,7 +161,8 @@ func TestMoveBetweenFileSystemsKeepsHardLinks(t *testing.T) {
 	wantNoTemporary(t, disk)
 }
 
-// countingContext calls a function when it is asked for its error, with how often it was asked before.
+// countingContext calls a function when it is asked for its error, with how often it was asked
+// before.
 type countingContext struct {
 	context.Context
 	asked int
@@ -173,7 +175,8 @@ func (c *countingContext) Err() error {
 	return c.Context.Err()
 }
 
-// TestMoveOfAFolderWithManyNames: they may be more than fit into memory. A move asks before each whether it is to go on.
+// TestMoveOfAFolderWithManyNames: they may be more than fit into memory. A move asks before each
+// whether it is to go on.
 func TestMoveOfAFolderWithManyNames(t *testing.T) {
 	f, _ := newFiles(t)
 	disk, root := mountTmpfs(t, ""), mountTmpfs(t, "")

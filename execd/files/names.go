@@ -6,9 +6,10 @@ import (
 	"sandbox.internal/execd/internal/identity"
 )
 
-// names finds the names of users and groups for one request. It caches them, because each look-up reads
-// /etc/passwd or /etc/group again and a search can ask a hundred thousand times; it lives no longer than the
-// request, because a sandbox may add users at any time. Files may have any number for an owner, so it caches maxNames of each.
+// names finds the names of users and groups for one request. It caches them, because each look-up
+// reads /etc/passwd or /etc/group again and a search can ask a hundred thousand times; it lives no
+// longer than the request, because a sandbox may add users at any time. Files may have any number
+// for an owner, so it caches maxNames of each.
 type names struct {
 	users  map[uint32]string
 	groups map[uint32]string
@@ -28,7 +29,8 @@ func newNames() *names {
 	return &names{users: map[uint32]string{}, groups: map[uint32]string{}}
 }
 
-// user returns the name of a user, or the number where it has none (or the image has no /etc/passwd).
+// user returns the name of a user, or the number where it has none (or the image has no
+// /etc/passwd).
 func (n *names) user(id uint32) string {
 	name, ok := n.users[id]
 	if !ok {

@@ -15,10 +15,11 @@ const maxPseudoFile = 16 << 20
 
 // Download is the content of a regular file.
 type Download struct {
-	// Content is the *os.File itself, so that a server can use sendfile, or bytes in memory where the kernel makes
-	// them up while they are read.
+	// Content is the *os.File itself, so that a server can use sendfile, or bytes in memory where
+	// the kernel makes them up while they are read.
 	Content io.ReadSeeker
-	// Info describes the file; Path is as asked for, the rest is that of the file which a symbolic link leads to.
+	// Info describes the file; Path is as asked for, the rest is that of the file which a symbolic
+	// link leads to.
 	Info Info
 	// Tag differs from that of every other content, for an entity tag.
 	Tag  string
@@ -33,17 +34,18 @@ func (d *Download) Close() error {
 	return d.file.Close()
 }
 
-// Open opens a regular file for download, following symbolic links. A directory, FIFO, socket or device is
-// KindInvalid, and never blocks.
+// Open opens a regular file for download, following symbolic links. A directory, FIFO, socket or
+// device is KindInvalid, and never blocks.
 //
-// Files of /proc, /sys and the like have no true size. They are read at once into memory, at most 16 MiB; one that is
-// longer, or that has no end, is KindInvalid.
+// Files of /proc, /sys and the like have no true size. They are read at once into memory, at most
+// 16 MiB; one that is longer, or that has no end, is KindInvalid.
 func (f *Files) Open(path string) (*Download, error) {
 	abs, err := f.resolve(path)
 	if err != nil {
 		return nil, err
 	}
-	// Opening alone acts on some devices (a tape, a watchdog), so look first; and look again at what was opened.
+	// Opening alone acts on some devices (a tape, a watchdog), so look first; and look again at
+	// what was opened.
 	if info, err := infoAt(unix.AT_FDCWD, abs, abs, 0, newNames()); err != nil {
 		return nil, err
 	} else if err := checkRegular(info); err != nil {
@@ -91,8 +93,9 @@ func newDownload(fd int, path string) (*Download, error) {
 	return &Download{Content: bytes.NewReader(content), Info: info, Tag: tag}, nil
 }
 
-// tagOf names the state of a file. Size and modification time alone can be those of another file: programs set the time (touch -d, cp -p,
-// reproducible builds). The time of the last change cannot be set, and a file that takes the place of another has its own inode.
+// tagOf names the state of a file. Size and modification time alone can be those of another file:
+// programs set the time (touch -d, cp -p, reproducible builds). The time of the last change cannot
+// be set, and a file that takes the place of another has its own inode.
 func tagOf(st unix.Statx_t) string {
 	return fmt.Sprintf("%x-%x-%x-%x", st.Ino, timeOf(st.Ctime).UnixNano(), timeOf(st.Mtime).UnixNano(), st.Size)
 }
@@ -108,8 +111,8 @@ func checkRegular(info Info) error {
 	}
 }
 
-// readPseudo reads a file without a true size. The descriptor does not block, so one that waits for more instead of
-// ending (/proc/kmsg) is recognized by EAGAIN.
+// readPseudo reads a file without a true size. The descriptor does not block, so one that waits for
+// more instead of ending (/proc/kmsg) is recognized by EAGAIN.
 func readPseudo(fd int, path string) ([]byte, error) {
 	var content bytes.Buffer
 	chunk := make([]byte, 64<<10)
@@ -121,8 +124,8 @@ func readPseudo(fd int, path string) ([]byte, error) {
 		case err == unix.EAGAIN:
 			return nil, invalid(path, "has no end; read it with a command")
 		case err == unix.EIO, err == unix.EINVAL, err == unix.ENXIO, err == unix.ENODEV, err == unix.EOPNOTSUPP, err == unix.ESRCH:
-			// What the kernel makes up answers so to a reader that it has nothing for: the memory of a process at 0,
-			// say, or a control that is only written to. No disk has failed.
+			// What the kernel makes up answers so to a reader that it has nothing for: the memory
+			// of a process at 0, say, or a control that is only written to. No disk has failed.
 			return nil, &Error{Kind: KindInvalid, Path: path, Msg: "cannot be read from its start: " + err.Error(), Err: err}
 		case err != nil:
 			return nil, classify(path, err)

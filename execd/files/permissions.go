@@ -15,8 +15,8 @@ import (
 type Permission struct {
 	Owner string // a name or a number; empty leaves it unchanged
 	Group string // a name or a number; empty leaves it unchanged
-	// Mode is written as octal digits in a decimal number, so 644 means 0644, and 0 takes every permission away. Nil leaves the mode
-	// unchanged.
+	// Mode is written as octal digits in a decimal number, so 644 means 0644, and 0 takes every
+	// permission away. Nil leaves the mode unchanged.
 	Mode *int
 }
 
@@ -65,8 +65,8 @@ func (p Permission) attributes(path string) (attributes, error) {
 	return a, nil
 }
 
-// apply sets the attributes of what is at path, following a symbolic link. The owner comes first: the kernel drops
-// the set-user-ID bits when a file changes hands.
+// apply sets the attributes of what is at path, following a symbolic link. The owner comes first:
+// the kernel drops the set-user-ID bits when a file changes hands.
 func (a attributes) apply(path string) error {
 	if a.uid != -1 || a.gid != -1 {
 		if err := unix.Chown(path, a.uid, a.gid); err != nil {
@@ -106,8 +106,9 @@ func decimalMode(mode uint32) int {
 	return int(mode>>9&7*1000 + mode>>6&7*100 + mode>>3&7*10 + mode&7)
 }
 
-// SetPermissions sets owner, group and mode of files and directories; a symbolic link is followed, for links have no
-// mode of their own. A missing path is KindNotFound, an unknown name or a bad mode is KindInvalid.
+// SetPermissions sets owner, group and mode of files and directories; a symbolic link is followed,
+// for links have no mode of their own. A missing path is KindNotFound, an unknown name or a bad
+// mode is KindInvalid.
 func (f *Files) SetPermissions(wanted map[string]Permission) error {
 	steps, err := f.permissionSteps(wanted)
 	if err != nil {

@@ -7,8 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// places has a lock for each path at which content is put just now. There is not one lock for all of them, since whatever
-// runs in the sandbox can make the last step of one take any time: by a file system of its own, for example.
+// places has a lock for each path at which content is put just now. There is not one lock for all
+// of them, since whatever runs in the sandbox can make the last step of one take any time: by a
+// file system of its own, for example.
 type places struct {
 	mu   sync.Mutex
 	held map[place]*holders

@@ -12,8 +12,9 @@ import (
 	"sandbox.internal/internal/remove"
 )
 
-// RemoveFiles removes files: also symbolic links (not what they point to), sockets, FIFOs and devices. A directory is
-// KindInvalid and a missing path KindNotFound; in both cases nothing is removed. A path may be named twice.
+// RemoveFiles removes files: also symbolic links (not what they point to), sockets, FIFOs and
+// devices. A directory is KindInvalid and a missing path KindNotFound; in both cases nothing is
+// removed. A path may be named twice.
 func (f *Files) RemoveFiles(paths []string) error {
 	abs, err := f.resolveAll(paths)
 	if err != nil {
@@ -29,8 +30,8 @@ func (f *Files) RemoveFiles(paths []string) error {
 		}
 	}
 	for _, path := range abs {
-		// One that vanished since the check is where the caller wants it. os.Remove would also take a directory
-		// that appeared since.
+		// One that vanished since the check is where the caller wants it. os.Remove would also take
+		// a directory that appeared since.
 		if err := unix.Unlink(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return classify(path, err)
 		}
@@ -38,9 +39,10 @@ func (f *Files) RemoveFiles(paths []string) error {
 	return nil
 }
 
-// RemoveDirectories removes directories with all that is in them. Symbolic links inside are removed, not followed.
-// A path that is a file or a symbolic link, and the roots that the system stands on (/, /proc, /sys, /dev), are
-// KindInvalid, a missing path is KindNotFound; in these cases nothing is removed. An end of ctx leaves the rest.
+// RemoveDirectories removes directories with all that is in them. Symbolic links inside are
+// removed, not followed. A path that is a file or a symbolic link, and the roots that the system
+// stands on (/, /proc, /sys, /dev), are KindInvalid, a missing path is KindNotFound; in these cases
+// nothing is removed. An end of ctx leaves the rest.
 func (f *Files) RemoveDirectories(ctx context.Context, paths []string) error {
 	abs, err := f.resolveAll(paths)
 	if err != nil {

@@ -89,7 +89,8 @@ func TestRemoveDirectoriesRemovesNothingWhenOneCannotBe(t *testing.T) {
 	}
 }
 
-// TestRemoveDirectoriesOfAnyDepth: a removal takes few of the descriptors that the daemon needs for all else.
+// TestRemoveDirectoriesOfAnyDepth: a removal takes few of the descriptors that the daemon needs for
+// all else.
 func TestRemoveDirectoriesOfAnyDepth(t *testing.T) {
 	f, root := newFiles(t)
 	tree := filepath.Join(root, "tree")

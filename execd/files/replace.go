@@ -24,9 +24,10 @@ type Replacement struct {
 // file of its own, unless it is written in place. Files may be of any size: they are streamed.
 // Replace leaves a file without the text untouched and succeeds.
 //
-// No file is changed before the new content of all of them is on disk, so a full disk changes nothing. A missing
-// file is KindNotFound, anything but a regular file and an empty Old are KindInvalid. A file that something else has
-// changed since it was read is KindConflict: its new content would undo that change.
+// No file is changed before the new content of all of them is on disk, so a full disk changes
+// nothing. A missing file is KindNotFound, anything but a regular file and an empty Old are
+// KindInvalid. A file that something else has changed since it was read is KindConflict: its new
+// content would undo that change.
 func (f *Files) Replace(wanted map[string]Replacement) error {
 	_, err := f.ReplaceAndCount(wanted)
 	return err
@@ -89,7 +90,8 @@ func (f *Files) ReplaceAndCount(wanted map[string]Replacement) (map[string]int, 
 	return counts, nil
 }
 
-// prepareEdit writes the new content of target beside it. There is none when count, the number of occurrences, is 0.
+// prepareEdit writes the new content of target beside it. There is none when count, the number of
+// occurrences, is 0.
 func (f *Files) prepareEdit(target string, r Replacement) (out *staged, count int, err error) {
 	in, err := os.OpenFile(target, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -120,8 +122,8 @@ func (f *Files) prepareEdit(target string, r Replacement) (out *staged, count in
 	return out, count, nil
 }
 
-// replaceStream copies in to out with every old replaced, in memory bounded by the length of old. It
-// returns how many there were.
+// replaceStream copies in to out with every old replaced, in memory bounded by the length of old.
+// It returns how many there were.
 func replaceStream(out io.Writer, in io.Reader, old, replacement []byte) (count int, err error) {
 	const chunk = 256 << 10
 	buf := make([]byte, 0, chunk+2*len(old))

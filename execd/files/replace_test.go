@@ -71,7 +71,8 @@ func TestReplaceMatchesTheStandardLibraryAcrossChunks(t *testing.T) {
 	path := filepath.Join(root, "file")
 	const chunk = 256 << 10
 	rapid.Check(t, func(t *rapid.T) {
-		// Few letters make overlaps; the padding moves the interesting part around the border of a chunk.
+		// Few letters make overlaps; the padding moves the interesting part around the border of a
+		// chunk.
 		word := rapid.StringMatching(`[ab]{1,40}`)
 		old, replacement := rapid.StringMatching(`[ab]{1,6}`).Draw(t, "old"), word.Draw(t, "new")
 		content := strings.Repeat("c", chunk-rapid.IntRange(0, 60).Draw(t, "shift")) + word.Draw(t, "first") +
@@ -136,7 +137,8 @@ func TestReplaceOnAFullDiskChangesNothing(t *testing.T) {
 	wantNoTemporary(t, disk)
 }
 
-// TestReplaceByManyAtOnce: each change that succeeds is in the file at the end, and those of a conflict can be repeated.
+// TestReplaceByManyAtOnce: each change that succeeds is in the file at the end, and those of a
+// conflict can be repeated.
 func TestReplaceByManyAtOnce(t *testing.T) {
 	f, root := newFiles(t)
 	path := filepath.Join(root, "dir/file")

@@ -10,21 +10,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// staged is new content on its way to a target: a temporary file in the target's folder, or in the nearest folder above it that exists, because
-// a rename is atomic only within a file system. Exactly one of commit and discard is effective; discard after commit does nothing.
+// staged is new content on its way to a target: a temporary file in the target's folder, or in the
+// nearest folder above it that exists, because a rename is atomic only within a file system.
+// Exactly one of commit and discard is effective; discard after commit does nothing.
 type staged struct {
 	target string // absolute, no symbolic link
 	file   *os.File
 	read   *unix.Stat_t // the target before the new content was made from it; nil when it was not
 	places *places
-	// inPlace is true when the target is to be written to, because no file of this process's can take its place: the folder is closed to it,
-	// the target's owner is another user, or the target is a mount point.
+	// inPlace is true when the target is to be written to, because no file of this process's can
+	// take its place: the folder is closed to it, the target's owner is another user, or the target
+	// is a mount point.
 	inPlace bool
 	done    bool
 }
 
-// stage makes the temporary file in a folder; purpose becomes part of its name. For a target that can be written to in a folder that cannot, it is
-// in the folder for temporary files.
+// stage makes the temporary file in a folder; purpose becomes part of its name. For a target that
+// can be written to in a folder that cannot, it is in the folder for temporary files.
 func (f *Files) stage(target, folder, purpose string) (*staged, error) {
 	file, err := os.CreateTemp(folder, TempPrefix+purpose+"-*")
 	if refused(err) && writable(target) {
@@ -45,7 +47,8 @@ func (f *Files) stage(target, folder, purpose string) (*staged, error) {
 // refused reports whether the kernel refuses something to this process alone.
 func refused(err error) bool { return errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) }
 
-// writable reports whether something is at path that this process may write to. What the kernel makes up is not: it is no place for content.
+// writable reports whether something is at path that this process may write to. What the kernel
+// makes up is not: it is no place for content.
 func writable(path string) bool {
 	var system unix.Statfs_t
 	return unix.Access(path, unix.W_OK) == nil && unix.Statfs(path, &system) == nil && !generated(&system)
@@ -79,7 +82,8 @@ func (s *staged) compare(now *unix.Stat_t) error {
 	return nil
 }
 
-// version shows whether a file is still the same with the same attributes; the zero version is that of none.
+// version shows whether a file is still the same with the same attributes; the zero version is that
+// of none.
 type version struct {
 	dev, ino       uint64
 	mode, uid, gid uint32        // may change twice within what the kernel's clock resolves
@@ -95,8 +99,8 @@ func (s *staged) version() version {
 	return version{st.Dev, st.Ino, st.Mode, st.Uid, st.Gid, st.Ctim}
 }
 
-// takeOver gives the staged file the attributes that are asked for, and for the rest those that the target has now. Where this process may not,
-// the target is to be written to.
+// takeOver gives the staged file the attributes that are asked for, and for the rest those that the
+// target has now. Where this process may not, the target is to be written to.
 func (s *staged) takeOver(asked attributes) error {
 	attrs, err := keepAttributes(asked, s.target)
 	if err != nil {
@@ -111,7 +115,8 @@ func (s *staged) takeOver(asked attributes) error {
 	return classify(s.target, err)
 }
 
-// apply gives the staged file its attributes, and the ACL of the target. In between it permits nothing that is forbidden before and after.
+// apply gives the staged file its attributes, and the ACL of the target. In between it permits
+// nothing that is forbidden before and after.
 func (s *staged) apply(attrs attributes) error {
 	if err := attrs.chown(s.file); err != nil {
 		return err
@@ -122,8 +127,9 @@ func (s *staged) apply(attrs attributes) error {
 	return attrs.chmod(s.file)
 }
 
-// commit puts the content at the target, durably, with the attributes that are asked for, and otherwise those that the target has when it is
-// replaced, which it keeps by itself where it is written to. It makes the target's folder where that is missing, and removes it again when the
+// commit puts the content at the target, durably, with the attributes that are asked for, and
+// otherwise those that the target has when it is replaced, which it keeps by itself where it is
+// written to. It makes the target's folder where that is missing, and removes it again when the
 // rest fails.
 func (s *staged) commit(asked attributes) error {
 	defer s.discard()
@@ -177,9 +183,10 @@ func (s *staged) commit(asked attributes) error {
 	return classify(s.target, syncDirectory(filepath.Dir(s.target)))
 }
 
-// overwrite writes into the target itself. Engines mount single files into a sandbox (/etc/hosts, /etc/resolv.conf);
-// a mount point cannot be replaced, nor can what else inPlace is for, and writing in place, though not atomic, is what its user
-// wants. Room for all of it is made, and what may not be is refused, before the first byte is lost.
+// overwrite writes into the target itself. Engines mount single files into a sandbox (/etc/hosts,
+// /etc/resolv.conf); a mount point cannot be replaced, nor can what else inPlace is for, and
+// writing in place, though not atomic, is what its user wants. Room for all of it is made, and what
+// may not be is refused, before the first byte is lost.
 func (s *staged) overwrite(attrs attributes) error {
 	size, err := s.file.Seek(0, io.SeekEnd)
 	if err != nil {
@@ -218,7 +225,8 @@ func (s *staged) overwrite(attrs attributes) error {
 	return out.Sync()
 }
 
-// openTarget opens the target for writing, and returns its attributes. It must be a regular file still, and not a link that came to be there.
+// openTarget opens the target for writing, and returns its attributes. It must be a regular file
+// still, and not a link that came to be there.
 func (s *staged) openTarget() (*os.File, attributes, error) {
 	file, err := os.OpenFile(s.target, os.O_WRONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -239,7 +247,8 @@ func (s *staged) openTarget() (*os.File, attributes, error) {
 	return file, attributesOf(&st), nil
 }
 
-// discard removes the temporary file. Nothing can be done about a failure, and the name says what is left.
+// discard removes the temporary file. Nothing can be done about a failure, and the name says what
+// is left.
 func (s *staged) discard() {
 	if s.done {
 		return

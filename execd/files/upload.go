@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// blockSize is how much an upload gathers before it writes, in bytes. Form parsers deliver 4 KiB at a time; a system
-// call for each would halve the speed.
+// blockSize is how much an upload gathers before it writes, in bytes. Form parsers deliver 4 KiB at
+// a time; a system call for each would halve the speed.
 const blockSize = 256 << 10
 
-// flushSize is after how many bytes the kernel is asked to start writing to disk, so that Commit's fsync finds little
-// left to do. A multiple of blockSize.
+// flushSize is after how many bytes the kernel is asked to start writing to disk, so that Commit's
+// fsync finds little left to do. A multiple of blockSize.
 const flushSize = 8 << 20
 
 // UploadMeta says where an upload goes.
@@ -30,7 +30,8 @@ type UploadMeta struct {
 	Permission Permission
 	// Symlink has the content be the target of a symbolic link, for [Files.Symlink].
 	Symlink bool
-	// Digest is the expected content as the value of a Repr-Digest header (sha-256=:BASE64:); empty means no check.
+	// Digest is the expected content as the value of a Repr-Digest header (sha-256=:BASE64:); empty
+	// means no check.
 	Digest string
 }
 
@@ -41,8 +42,9 @@ type Uploaded struct {
 	Digest string // as the value of a Repr-Digest header: sha-256=:BASE64:
 }
 
-// Upload is a file on its way. It is an io.Writer for one goroutine, to be ended by Commit or Abort. Writing to disk
-// and hashing happen beside the caller, which meanwhile reads the next bytes from the network.
+// Upload is a file on its way. It is an io.Writer for one goroutine, to be ended by Commit or
+// Abort. Writing to disk and hashing happen beside the caller, which meanwhile reads the next bytes
+// from the network.
 type Upload struct {
 	path   string
 	asked  attributes
@@ -63,10 +65,11 @@ type Upload struct {
 	err  error
 }
 
-// Begin starts an upload: it makes a temporary file beside the target, or where the first of its missing parents will be. Neither the target
-// nor its parents are touched before Commit. A symbolic link at the path is followed, also to a file that does not exist yet. A target that is no
-// regular file, an unknown owner or group and a bad mode or digest are KindInvalid; a parent that is no directory is
-// KindConflict.
+// Begin starts an upload: it makes a temporary file beside the target, or where the first of its
+// missing parents will be. Neither the target nor its parents are touched before Commit. A symbolic
+// link at the path is followed, also to a file that does not exist yet. A target that is no regular
+// file, an unknown owner or group and a bad mode or digest are KindInvalid; a parent that is no
+// directory is KindConflict.
 func (f *Files) Begin(meta UploadMeta) (*Upload, error) {
 	path, err := f.resolve(meta.Path)
 	if err != nil {
@@ -138,8 +141,8 @@ func followLinks(path string) (string, error) {
 	return "", classify(start, unix.ELOOP)
 }
 
-// followUp returns a path without "..", which means the parent of what comes before it. If that is a link, its text does not say which folder
-// that is.
+// followUp returns a path without "..", which means the parent of what comes before it. If that is
+// a link, its text does not say which folder that is.
 func followUp(path string) (string, error) {
 	names := strings.Split(path, "/")
 	for i := len(names) - 1; i >= 0; i-- {
@@ -151,7 +154,8 @@ func followUp(path string) (string, error) {
 	return filepath.Clean(path), nil
 }
 
-// keepAttributes returns what was asked for, and for the rest what the file at target has now, or the defaults of a new one.
+// keepAttributes returns what was asked for, and for the rest what the file at target has now, or
+// the defaults of a new one.
 func keepAttributes(attrs attributes, target string) (attributes, error) {
 	var st unix.Stat_t
 	err := unix.Stat(target, &st)
@@ -180,7 +184,8 @@ func keepAttributes(attrs attributes, target string) (attributes, error) {
 	return attrs, nil
 }
 
-// Write takes content. An error (KindNoSpace, say) may belong to earlier bytes; the upload is then to be aborted.
+// Write takes content. An error (KindNoSpace, say) may belong to earlier bytes; the upload is then
+// to be aborted.
 func (u *Upload) Write(p []byte) (int, error) {
 	if u.ended {
 		return 0, fs.ErrClosed
@@ -245,8 +250,9 @@ func (u *Upload) finish() {
 	}
 }
 
-// Commit makes the content appear at its path, durably, and returns its size and digest. If anything fails, a digest
-// that differs (KindInvalid) included, no trace of the upload remains; but what is written in place may be half written.
+// Commit makes the content appear at its path, durably, and returns its size and digest. If
+// anything fails, a digest that differs (KindInvalid) included, no trace of the upload remains; but
+// what is written in place may be half written.
 func (u *Upload) Commit() (Uploaded, error) {
 	if u.ended {
 		return Uploaded{}, fmt.Errorf("%s: upload has ended already", u.path)
@@ -266,7 +272,8 @@ func (u *Upload) Commit() (Uploaded, error) {
 	return Uploaded{Path: u.path, Size: u.size, Digest: formatDigest(sum)}, nil
 }
 
-// Abort ends the upload and leaves the target as it was. After Commit it does nothing, so it can be deferred.
+// Abort ends the upload and leaves the target as it was. After Commit it does nothing, so it can be
+// deferred.
 func (u *Upload) Abort() {
 	u.finish()
 	u.staged.discard()

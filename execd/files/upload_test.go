@@ -87,7 +87,8 @@ func TestUploadPermissions(t *testing.T) {
 	}
 }
 
-// TestUploadKeepsWhatTheTargetHasAtTheEnd: what others give the target while an upload arrives, or waits for its turn, is not undone.
+// TestUploadKeepsWhatTheTargetHasAtTheEnd: what others give the target while an upload arrives, or
+// waits for its turn, is not undone.
 func TestUploadKeepsWhatTheTargetHasAtTheEnd(t *testing.T) {
 	f, root := newFiles(t)
 	path := filepath.Join(root, "file")
@@ -140,7 +141,8 @@ func TestUploadFollowsLinks(t *testing.T) {
 	wantError(t, err, files.KindInvalid, "/loop", "symbolic links")
 }
 
-// TestUploadFollowsLinksAsTheKernel: ".." in a link means the parent of the folder before it, not of that folder's name.
+// TestUploadFollowsLinksAsTheKernel: ".." in a link means the parent of the folder before it, not
+// of that folder's name.
 func TestUploadFollowsLinksAsTheKernel(t *testing.T) {
 	for name, link := range map[string]func(root string) string{
 		"relative": func(string) string { return "current/../shared/app.conf" },
@@ -211,7 +213,8 @@ func TestUploadRefuses(t *testing.T) {
 	}
 }
 
-// TestUploadThatFailsLeavesNoFolder: neither while it lasts nor afterwards is there anything of the folders that it would have made.
+// TestUploadThatFailsLeavesNoFolder: neither while it lasts nor afterwards is there anything of the
+// folders that it would have made.
 func TestUploadThatFailsLeavesNoFolder(t *testing.T) {
 	content := bytes.Repeat([]byte("x"), 300<<10)
 	for name, fail := range map[string]func(f *files.Files, meta files.UploadMeta) error{
@@ -318,7 +321,8 @@ func TestUploadToAMountedFile(t *testing.T) {
 	wantNoTemporary(t, root)
 }
 
-// TestUploadToAMountedFileOnAFullDisk: the file is written in place, and must not be lost for want of room.
+// TestUploadToAMountedFileOnAFullDisk: the file is written in place, and must not be lost for want
+// of room.
 func TestUploadToAMountedFileOnAFullDisk(t *testing.T) {
 	f, root := newFiles(t)
 	disk := mountTmpfs(t, "size=1m")

@@ -21,23 +21,25 @@ const (
 	DefaultDepth = 1
 )
 
-// walkMemory bounds what one walk holds of the names in the folders that it is in, in bytes; each may hold half of what is left, and leastFolder
-// at least.
+// walkMemory bounds what one walk holds of the names in the folders that it is in, in bytes; each
+// may hold half of what is left, and leastFolder at least.
 const (
 	walkMemory  = 16 << 20
 	leastFolder = 4 << 10
 )
 
-// Search calls found for everything below root that matches a glob pattern, in the order of the paths (byte by byte): files, links and
-// other things, but no directories. In a pattern, `*` stays inside a path element, `**` spans them, and `{a,b}`, `[a-z]` and `?`
-// work as usual. It is matched against the path relative to root, and against the base name when it has no slash.
-// An empty pattern is DefaultPattern.
+// Search calls found for everything below root that matches a glob pattern, in the order of the
+// paths (byte by byte): files, links and other things, but no directories. In a pattern, `*` stays
+// inside a path element, `**` spans them, and `{a,b}`, `[a-z]` and `?` work as usual. It is matched
+// against the path relative to root, and against the base name when it has no slash. An empty
+// pattern is DefaultPattern.
 //
-// Links to directories are reported and never followed, so loops end. Folders that cannot be read are left out. A
-// search from above does not enter /proc and /sys. A root that is no directory and a bad pattern are KindInvalid. An error of found ends the
-// search and is returned.
+// Links to directories are reported and never followed, so loops end. Folders that cannot be read
+// are left out. A search from above does not enter /proc and /sys. A root that is no directory and
+// a bad pattern are KindInvalid. An error of found ends the search and is returned.
 //
-// However many files there are, the search holds about 16 MiB: a folder with more names than fit is read several times.
+// However many files there are, the search holds about 16 MiB: a folder with more names than fit is
+// read several times.
 func (f *Files) Search(ctx context.Context, root, pattern string, found func(Info) error) error {
 	if pattern == "" {
 		pattern = DefaultPattern
@@ -80,7 +82,8 @@ type walk struct {
 	ended error // why nothing more is wanted
 }
 
-// folder is a directory on the way down. Its file is closed while a folder in it is read, so a deep tree needs one file only.
+// folder is a directory on the way down. Its file is closed while a folder in it is read, so a deep
+// tree needs one file only.
 type folder struct {
 	path   string // ends with a slash
 	prefix string // what comes before the names of its entries in a path relative to the root
@@ -109,7 +112,8 @@ func (f *Files) walk(ctx context.Context, root string, w walk) error {
 	return classify(abs, err)
 }
 
-// report reports what is in a folder and below it. It returns why the folder cannot be read, or w.ended.
+// report reports what is in a folder and below it. It returns why the folder cannot be read, or
+// w.ended.
 func (w *walk) report(ctx context.Context, dir *folder) error {
 	defer dir.close()
 	for after, more := "", true; more; {
@@ -153,8 +157,9 @@ func (w *walk) visit(ctx context.Context, dir *folder, key string) error {
 	return w.ended
 }
 
-// read returns the first keys of a folder in their order that come after a given one: the name of each entry to report, and the name with a
-// slash of each folder to go down to, so that the order of the keys is the order of the paths. They take at most limit bytes.
+// read returns the first keys of a folder in their order that come after a given one: the name of
+// each entry to report, and the name with a slash of each folder to go down to, so that the order
+// of the keys is the order of the paths. They take at most limit bytes.
 func (w *walk) read(ctx context.Context, dir *folder, after string, limit int) (*keys, error) {
 	if err := dir.open(); err != nil {
 		return nil, err

@@ -23,8 +23,8 @@ func liveHeap() uint64 {
 	return stats.HeapAlloc
 }
 
-// TestWalkHoldsLittle: a folder of 100 000 files with long names and thousands of owners is searched and listed in its order, and the walk holds
-// no more than its share at any moment.
+// TestWalkHoldsLittle: a folder of 100 000 files with long names and thousands of owners is
+// searched and listed in its order, and the walk holds no more than its share at any moment.
 func TestWalkHoldsLittle(t *testing.T) {
 	f, _ := newFiles(t)
 	disk := mountTmpfs(t, "size=512m,nr_inodes=200000")
@@ -62,7 +62,8 @@ func TestWalkHoldsLittle(t *testing.T) {
 	}
 }
 
-// TestWalkOfFoldersThatDoNotFit: folders that are each read in several passes, one inside of the other.
+// TestWalkOfFoldersThatDoNotFit: folders that are each read in several passes, one inside of the
+// other.
 func TestWalkOfFoldersThatDoNotFit(t *testing.T) {
 	f, _ := newFiles(t)
 	files.WithWalkMemory(f, 16<<10)

@@ -13,8 +13,8 @@ import (
 	"sandbox.internal/internal/forward"
 )
 
-// dialTimeout bounds the connection to a server that listens but does not accept. On a busy machine a
-// daemon may not run for some seconds.
+// dialTimeout bounds the connection to a server that listens but does not accept. On a busy machine
+// a daemon may not run for some seconds.
 const dialTimeout = 10 * time.Second
 
 var errNotListening = errors.New("no process listens on the port")

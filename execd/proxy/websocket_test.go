@@ -159,7 +159,8 @@ func TestServerClosesTheUpgradedConnection(t *testing.T) {
 	conn.(*net.TCPConn).CloseWrite()
 }
 
-// TestUnaskedSwitchIsClosed: a server that switches to another protocol by itself keeps no connection of execd.
+// TestUnaskedSwitchIsClosed: a server that switches to another protocol by itself keeps no
+// connection of execd.
 func TestUnaskedSwitchIsClosed(t *testing.T) {
 	closed := make(chan error, 1)
 	port := upstream(t, func(w http.ResponseWriter, _ *http.Request) {

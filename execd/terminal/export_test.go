@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// SetDrainTime changes how long the last output is waited for, until the test ends. The test must not be parallel.
+// SetDrainTime changes how long the last output is waited for, until the test ends. The test must
+// not be parallel.
 func SetDrainTime(t *testing.T, limit time.Duration) {
 	before := drainTime
 	drainTime = limit

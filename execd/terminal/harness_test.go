@@ -19,7 +19,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// Under nohup a SIGHUP is ignored, and what is started here would inherit that; a handler is not inherited.
+	// Under nohup a SIGHUP is ignored, and what is started here would inherit that; a handler is
+	// not inherited.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	goleak.VerifyTestMain(m)
 }

@@ -2,13 +2,15 @@ package terminal
 
 import "bytes"
 
-// historyLimit is how much of a terminal's output is kept, in bytes: enough to draw any screen again, and some pages above it.
+// historyLimit is how much of a terminal's output is kept, in bytes: enough to draw any screen
+// again, and some pages above it.
 const historyLimit = 256 << 10
 
 // maxTrim is how far a replay looks for a line's beginning, in bytes.
 const maxTrim = 8 << 10
 
-// history is the end of a terminal's output. Positions count all bytes from the first that was ever written.
+// history is the end of a terminal's output. Positions count all bytes from the first that was ever
+// written.
 type history struct {
 	data []byte // a ring once it is full: position p is at p % historyLimit
 	end  int64
@@ -31,7 +33,8 @@ func (h *history) write(p []byte) {
 	}
 }
 
-// read copies what follows the position, as far as it goes in one piece. The position is not before start.
+// read copies what follows the position, as far as it goes in one piece. The position is not before
+// start.
 func (h *history) read(at int64, p []byte) int {
 	if at >= h.end {
 		return 0
@@ -40,8 +43,9 @@ func (h *history) read(at int64, p []byte) int {
 	return copy(p, piece[:min(int64(len(piece)), h.end-at)])
 }
 
-// replayFrom is where a replay begins: at the oldest byte, or after the first newline behind it when something is gone already, so
-// that a screen does not begin with the rest of an escape sequence or of a character.
+// replayFrom is where a replay begins: at the oldest byte, or after the first newline behind it
+// when something is gone already, so that a screen does not begin with the rest of an escape
+// sequence or of a character.
 func (h *history) replayFrom() int64 {
 	start := h.start()
 	if start == 0 {

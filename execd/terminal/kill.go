@@ -9,8 +9,8 @@ import (
 	"sandbox.internal/internal/process"
 )
 
-// kill hangs the terminal up: its program, and what runs in the foreground, which a shell puts into a group of its own. What is left
-// of them after killDelay is killed.
+// kill hangs the terminal up: its program, and what runs in the foreground, which a shell puts into
+// a group of its own. What is left of them after killDelay is killed.
 func (t *Terminal) kill() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -20,8 +20,8 @@ func (t *Terminal) kill() {
 // hangingUp is what asks programs to end: who is stopped would not notice the first signal alone.
 var hangingUp = []syscall.Signal{syscall.SIGHUP, syscall.SIGCONT}
 
-// expire hangs the terminal up because its timeout has elapsed. In a frozen sandbox, where no process may run, it kills at once. A program that
-// has ended by itself keeps its exit code.
+// expire hangs the terminal up because its timeout has elapsed. In a frozen sandbox, where no
+// process may run, it kills at once. A program that has ended by itself keeps its exit code.
 func (t *Terminal) expire() {
 	signals := hangingUp
 	if t.enter != nil {
@@ -38,7 +38,8 @@ func (t *Terminal) expire() {
 	}
 }
 
-// hangUp signals what kill is for. The caller holds the lock. It reports whether there was something to signal.
+// hangUp signals what kill is for. The caller holds the lock. It reports whether there was
+// something to signal.
 func (t *Terminal) hangUp(signals ...syscall.Signal) bool {
 	if t.reaped || t.killing != nil {
 		return false
@@ -66,8 +67,9 @@ func (t *Terminal) killNow() {
 	}
 }
 
-// awaitGroup gives what is left of the group of a program that was hung up, and has ended, its time to end as well. The program has not been
-// waited for, which keeps the group's number from being used again.
+// awaitGroup gives what is left of the group of a program that was hung up, and has ended, its time
+// to end as well. The program has not been waited for, which keeps the group's number from being
+// used again.
 func (t *Terminal) awaitGroup() {
 	ending := func() bool {
 		t.mu.Lock()
@@ -79,13 +81,15 @@ func (t *Terminal) awaitGroup() {
 	}
 }
 
-// signalGroup signals the program's group. The caller holds the lock, and the program has not been waited for.
+// signalGroup signals the program's group. The caller holds the lock, and the program has not been
+// waited for.
 func (t *Terminal) signalGroup(signal syscall.Signal) {
 	_ = process.SignalGroup(t.process.Process.Pid, signal) // ESRCH: no process is left
 }
 
-// remaining are the processes of the group that was hung up in the foreground. They can outlive the program, and with them their
-// session, which distinguishes them from other processes that reuse the group's number.
+// remaining are the processes of the group that was hung up in the foreground. They can outlive the
+// program, and with them their session, which distinguishes them from other processes that reuse
+// the group's number.
 func (t *Terminal) remaining() []int {
 	all, _ := process.List() // without /proc none can be found
 	var pids []int

@@ -7,7 +7,8 @@ import (
 	"sandbox.internal/internal/process"
 )
 
-// TestTimeoutOfAProgramThatHasEnded: the program has ended by itself, and has not been waited for yet, when the timeout elapses.
+// TestTimeoutOfAProgramThatHasEnded: the program has ended by itself, and has not been waited for
+// yet, when the timeout elapses.
 func TestTimeoutOfAProgramThatHasEnded(t *testing.T) {
 	t.Parallel()
 	program := exec.Command("sh", "-c", "exit 3")

@@ -1,7 +1,9 @@
-// Package terminal is execd's engine for interactive terminals: a program on a pseudo-terminal that any number of viewers watch and type into.
+// Package terminal is execd's engine for interactive terminals: a program on a pseudo-terminal that
+// any number of viewers watch and type into.
 //
-// It uses no HTTP. It guarantees: a program never waits for a viewer; a viewer that comes late, or falls behind, is given the last
-// 256 KiB of output again; a viewer sees the last byte that the program wrote before it gets the end.
+// It uses no HTTP. It guarantees: a program never waits for a viewer; a viewer that comes late, or
+// falls behind, is given the last 256 KiB of output again; a viewer sees the last byte that the
+// program wrote before it gets the end.
 package terminal
 
 import (
@@ -25,8 +27,8 @@ var (
 	ErrClosed = errors.New("the daemon is shutting down")
 )
 
-// How many terminals that have ended can still be read, and how many bytes of arguments they may have together; with their histories they
-// hold at most 16 MiB.
+// How many terminals that have ended can still be read, and how many bytes of arguments they may
+// have together; with their histories they hold at most 16 MiB.
 const (
 	retain          = 32
 	retainArguments = 8 << 20
@@ -36,11 +38,12 @@ const (
 type Options struct {
 	// Dir is the working directory of terminals that name none.
 	Dir string
-	// Env is the environment that terminals start with, NAME=value each. Names that begin with EXECD_ are the daemon's own and are
-	// not passed on.
+	// Env is the environment that terminals start with, NAME=value each. Names that begin with
+	// EXECD_ are the daemon's own and are not passed on.
 	Env   []string
 	Clock func() time.Time
-	// Enter, if not nil, keeps the sandbox from being frozen until leave is called; it returns an error while it is frozen.
+	// Enter, if not nil, keeps the sandbox from being frozen until leave is called; it returns an
+	// error while it is frozen.
 	Enter func() (leave func(), err error)
 }
 
@@ -115,12 +118,14 @@ func (m *Manager) Kill(id string) error {
 	return nil
 }
 
-// Stop starts no more terminals, hangs up those that run, and waits for their end. When ctx ends first, they are killed at once.
+// Stop starts no more terminals, hangs up those that run, and waits for their end. When ctx ends
+// first, they are killed at once.
 func (m *Manager) Stop(ctx context.Context) {
 	m.terminals.Stop(ctx, (*Terminal).kill, (*Terminal).killNow)
 }
 
-// retire puts a terminal that has ended among those that may be forgotten, and forgets what is too much.
+// retire puts a terminal that has ended among those that may be forgotten, and forgets what is too
+// much.
 func (m *Manager) retire(t *Terminal) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -29,8 +29,8 @@ const (
 // termType is the terminal's type for programs (TERM); every emulator of today understands it.
 const termType = "TERM=xterm-256color"
 
-// locale is what a terminal has whose image says nothing of one: who types into it sees and writes UTF-8, which the shell has to know to
-// edit a line. Every C library has it, or takes it for C.
+// locale is what a terminal has whose image says nothing of one: who types into it sees and writes
+// UTF-8, which the shell has to know to edit a line. Every C library has it, or takes it for C.
 const locale = "LANG=C.UTF-8"
 
 // localeVariables decide the character set, the first that is not empty (locale(7)).
@@ -47,7 +47,8 @@ type Spec struct {
 	Timeout time.Duration     // after which the terminal is hung up; 0 means never
 	Rows    uint16            // 0 means 24
 	Cols    uint16            // 0 means 80
-	// Ended is called once, with the status of a terminal that was started and has ended; nil means not.
+	// Ended is called once, with the status of a terminal that was started and has ended; nil means
+	// not.
 	Ended func(Status)
 }
 
@@ -88,7 +89,8 @@ func (m *Manager) start(spec Spec) (*Terminal, error) {
 	}, nil
 }
 
-// open starts the program on a new terminal, which is its user's, and returns the terminal's other side.
+// open starts the program on a new terminal, which is its user's, and returns the terminal's other
+// side.
 func open(program *exec.Cmd, size *pty.Winsize) (*os.File, error) {
 	master, slave, err := pty.Open()
 	if err != nil {
@@ -96,8 +98,9 @@ func open(program *exec.Cmd, size *pty.Winsize) (*os.File, error) {
 	}
 	defer slave.Close() // the program has its own
 	if credential := program.SysProcAttr.Credential; credential != nil {
-		// Programs open their terminal by its name, too. The group stays the one that the kernel gives terminals. Without the right to
-		// give files away (CAP_CHOWN) the program still has the descriptors.
+		// Programs open their terminal by its name, too. The group stays the one that the kernel
+		// gives terminals. Without the right to give files away (CAP_CHOWN) the program still has
+		// the descriptors.
 		_ = unix.Fchown(int(slave.Fd()), int(credential.Uid), -1)
 	}
 	program.Stdin, program.Stdout, program.Stderr = slave, slave, slave
@@ -138,8 +141,8 @@ func withLocale(env []string) []string {
 	return append(env, locale)
 }
 
-// pollable returns a file for the same terminal whose reads and writes have deadlines and cost no thread while they wait. pty has
-// made its own a blocking one.
+// pollable returns a file for the same terminal whose reads and writes have deadlines and cost no
+// thread while they wait. pty has made its own a blocking one.
 func pollable(master *os.File) (*os.File, error) {
 	defer master.Close()
 	fd, err := unix.FcntlInt(master.Fd(), unix.F_DUPFD_CLOEXEC, 0)

@@ -20,18 +20,19 @@ import (
 const (
 	// killDelay is how long a terminal's processes have to end after SIGHUP before they are killed.
 	killDelay = 2 * time.Second
-	// What has been written when drainTime is over is read all the same: it is at most restLimit bytes, which the kernel brings in pieces,
-	// with pauses of at most restPause in between.
+	// What has been written when drainTime is over is read all the same: it is at most restLimit
+	// bytes, which the kernel brings in pieces, with pauses of at most restPause in between.
 	restLimit = 64 << 10
 	restPause = 20 * time.Millisecond
 	restWaits = 16
-	// A process group whose leader has ended is looked at after the first pause, and then after pauses that double up to the last.
+	// A process group whose leader has ended is looked at after the first pause, and then after
+	// pauses that double up to the last.
 	firstPause = 5 * time.Millisecond
 	lastPause  = 160 * time.Millisecond
 )
 
-// drainTime bounds the wait for the last output once the program has ended. Only a process that outlives it and keeps the terminal
-// open makes us wait that long; else the kernel reports the end.
+// drainTime bounds the wait for the last output once the program has ended. Only a process that
+// outlives it and keeps the terminal open makes us wait that long; else the kernel reports the end.
 var drainTime = 100 * time.Millisecond
 
 // Terminal is a program on a pseudo-terminal, or what is left of one that has ended.
@@ -95,8 +96,8 @@ func (t *Terminal) Status() Status {
 	}
 }
 
-// Resize changes the terminal's size; the kernel signals its programs. A terminal that has ended is left as it is.
-// It returns an [invalid.Error] for a size of nothing.
+// Resize changes the terminal's size; the kernel signals its programs. A terminal that has ended is
+// left as it is. It returns an [invalid.Error] for a size of nothing.
 func (t *Terminal) Resize(rows, cols uint16) error {
 	if rows == 0 || cols == 0 {
 		return invalid.Errorf("rows and cols: must be at least 1")
@@ -198,7 +199,8 @@ func (t *Terminal) pump() {
 		n, err := t.master.Read(buffer)
 		t.show(buffer[:n])
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			// This process may not have run for all of drainTime, and os.File reads nothing after a deadline.
+			// This process may not have run for all of drainTime, and os.File reads nothing after a
+			// deadline.
 			_ = t.control(func(fd int) error { return t.pumpRest(fd, buffer) })
 		}
 		if err != nil {
@@ -207,7 +209,8 @@ func (t *Terminal) pump() {
 	}
 }
 
-// pumpRest moves into the history what has been written already. Its error ends it and means nothing else.
+// pumpRest moves into the history what has been written already. Its error ends it and means
+// nothing else.
 func (t *Terminal) pumpRest(fd int, buffer []byte) error {
 	for taken, waits := 0, 0; taken < restLimit; {
 		n, err := unix.Read(fd, buffer)
@@ -216,7 +219,8 @@ func (t *Terminal) pumpRest(fd int, buffer []byte) error {
 			t.show(buffer[:n])
 			taken += n
 		case err == unix.EAGAIN && waits < restWaits:
-			// A worker of the kernel moves output from the program's side to this one, a few KiB at a time.
+			// A worker of the kernel moves output from the program's side to this one, a few KiB at
+			// a time.
 			waits++
 			ready, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(restPause.Milliseconds()))
 			if ready == 0 {

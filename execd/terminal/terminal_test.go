@@ -62,7 +62,8 @@ func TestWhatTheProgramFinds(t *testing.T) {
 	}
 }
 
-// Who types into a terminal types UTF-8: the kernel erases whole characters, and programs have a locale for it unless one is set.
+// Who types into a terminal types UTF-8: the kernel erases whole characters, and programs have a
+// locale for it unless one is set.
 func TestTerminalsAreForUTF8(t *testing.T) {
 	m := newManager(t, "LC_ALL=", "LC_CTYPE=", "LANG=")
 	typed := start(t, m, terminal.Spec{Command: "sh", Args: []string{"-c", `stty -echo; echo ready; read -r line; echo "<$line>"`}})
@@ -325,7 +326,8 @@ func gone(pid int) bool {
 	return err != nil || bytes.Contains(stat, []byte(") Z ")) || syscall.Kill(pid, 0) != nil
 }
 
-// TestLastOutputOutlivesTheDrainTime: a daemon that does not run for that long, on a busy machine, still shows all of it.
+// TestLastOutputOutlivesTheDrainTime: a daemon that does not run for that long, on a busy machine,
+// still shows all of it.
 func TestLastOutputOutlivesTheDrainTime(t *testing.T) {
 	terminal.SetDrainTime(t, time.Nanosecond)
 	m := newManager(t)
@@ -342,7 +344,8 @@ func TestBackgroundDoesNotHoldTheEnd(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	release := filepath.Join(folder, "release")
-	// The background ends with the folder, too, which the test may remove before the background sees the file.
+	// The background ends with the folder, too, which the test may remove before the background
+	// sees the file.
 	running := start(t, newManager(t), sh(`(trap '' HUP; while test -d `+folder+` && ! test -e `+release+`; do sleep 0.05; done; echo late) & echo last`))
 	s := attach(t, running)
 	s.end() // while the background still waits
@@ -379,7 +382,8 @@ func TestEndedTerminalsAreForgotten(t *testing.T) {
 	}
 }
 
-// Arguments can be as long as the histories of many terminals: those that have ended are forgotten by bytes, too.
+// Arguments can be as long as the histories of many terminals: those that have ended are forgotten
+// by bytes, too.
 func TestEndedTerminalsAreForgottenByBytes(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)

@@ -19,8 +19,9 @@ type Viewer struct {
 type Output struct {
 	// Data is valid until the next call of Next. It can be empty at the beginning of a replay.
 	Data []byte
-	// Replay marks the beginning of a replay: what was seen before is void, and the next Replayed bytes, beginning with Data, are
-	// the past. It is so for a viewer's first output, and again whenever the viewer was too slow.
+	// Replay marks the beginning of a replay: what was seen before is void, and the next Replayed
+	// bytes, beginning with Data, are the past. It is so for a viewer's first output, and again
+	// whenever the viewer was too slow.
 	Replay   bool
 	Replayed int
 }
@@ -40,8 +41,8 @@ func (v *Viewer) Close() {
 	v.terminal.viewers--
 }
 
-// Next returns what comes next and waits for it. It returns io.EOF when the terminal has ended and everything was seen, and the
-// error of ctx.
+// Next returns what comes next and waits for it. It returns io.EOF when the terminal has ended and
+// everything was seen, and the error of ctx.
 func (v *Viewer) Next(ctx context.Context) (Output, error) {
 	t := v.terminal
 	for {

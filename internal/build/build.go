@@ -1,4 +1,5 @@
-// Package build has the version of the running program: what `make build` has linked into it, else what the Go tool stamped.
+// Package build has the version of the running program: what `make build` has linked into it, else
+// what the Go tool stamped.
 package build
 
 import "runtime/debug"

@@ -1,4 +1,5 @@
-// Package claims is what the controller of a cluster and a waiting execd share about claims (openapi/execd.yaml, claim).
+// Package claims is what the controller of a cluster and a waiting execd share about claims
+// (openapi/execd.yaml, claim).
 package claims
 
 import (
@@ -15,14 +16,15 @@ const (
 	DigestHeader = "Repr-Digest"
 )
 
-// The variables of a waiting container: the public key of who may claim it (tasks.FormatKey), and the UID of its pod.
+// The variables of a waiting container: the public key of who may claim it (tasks.FormatKey), and
+// the UID of its pod.
 const (
 	KeyVariable = "EXECD_CLAIM_KEY"
 	PodVariable = "EXECD_CLAIM_POD"
 )
 
-// MaxBody bounds the body of a claim, in bytes. Arguments and variables of a program may have 2 MiB together on Linux, and as JSON six
-// bytes for one.
+// MaxBody bounds the body of a claim, in bytes. Arguments and variables of a program may have 2 MiB
+// together on Linux, and as JSON six bytes for one.
 const MaxBody = 12 << 20
 
 // Claim is the body of a claim.
@@ -31,7 +33,8 @@ type Claim struct {
 	Env        map[string]string `json:"env,omitempty"`
 }
 
-// proofContext keeps a proof from being taken for a signature over something else: the same key opens task-executors.
+// proofContext keeps a proof from being taken for a signature over something else: the same key
+// opens task-executors.
 const proofContext = "execd claim 1"
 
 // Digest is the value of DigestHeader for a body.
@@ -40,13 +43,15 @@ func Digest(body []byte) string {
 	return "sha-256=:" + base64.StdEncoding.EncodeToString(sum[:]) + ":"
 }
 
-// Prove signs a claim of the pod with this UID, which hands over the token and has a body of this digest. The signature is worth nothing for
-// another pod, and nothing for this one once it was claimed.
+// Prove signs a claim of the pod with this UID, which hands over the token and has a body of this
+// digest. The signature is worth nothing for another pod, and nothing for this one once it was
+// claimed.
 func Prove(key ed25519.PrivateKey, pod, token, digest string) string {
 	return base64.RawURLEncoding.EncodeToString(ed25519.Sign(key, message(pod, token, digest)))
 }
 
-// Proven reports whether Prove has made the proof with the private part of the key, for the same pod, token and digest.
+// Proven reports whether Prove has made the proof with the private part of the key, for the same
+// pod, token and digest.
 func Proven(key ed25519.PublicKey, pod, token, digest, proof string) bool {
 	if len(proof) != base64.RawURLEncoding.EncodedLen(ed25519.SignatureSize) {
 		return false

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestProof: a proof holds for the key, pod, token and body that it was made for, and for nothing else.
+// TestProof: a proof holds for the key, pod, token and body that it was made for, and for nothing
+// else.
 func TestProof(t *testing.T) {
 	t.Parallel()
 	public, private, err := ed25519.GenerateKey(nil)

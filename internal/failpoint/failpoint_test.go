@@ -25,7 +25,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestHit: each file of an armed failpoint kills one process that comes to it; what is not armed kills none.
+// TestHit: each file of an armed failpoint kills one process that comes to it; what is not armed
+// kills none.
 func TestHit(t *testing.T) {
 	Hit("place") // in a program that the linker has not armed
 	in := t.TempDir()

@@ -40,7 +40,8 @@ func TestExclusive(t *testing.T) {
 	}
 }
 
-// TestSharedUntilExec has another descriptor of the holder's open file outlive the holder, as the one of a process that it was starting.
+// TestSharedUntilExec has another descriptor of the holder's open file outlive the holder, as the
+// one of a process that it was starting.
 func TestSharedUntilExec(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "lock")

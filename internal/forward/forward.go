@@ -17,8 +17,8 @@ import (
 	"sync/atomic"
 )
 
-// errEnded is the error of a read of the client's body after [Exchange.End], or after the server has
-// ceased to take it.
+// errEnded is the error of a read of the client's body after [Exchange.End], or after the server
+// has ceased to take it.
 var errEnded = errors.New("forward: the request's body is not sent any further")
 
 // Exchange is one request of a client, sent to a server. The zero value is ready for use.
@@ -30,8 +30,8 @@ type Exchange struct {
 	http1 bool        // the client has a connection for one request at a time
 }
 
-// Send returns the request to send in place of out, which is in as a proxy has prepared it. Trailers
-// that in announces and out does not have in its Trailer are not sent.
+// Send returns the request to send in place of out, which is in as a proxy has prepared it.
+// Trailers that in announces and out does not have in its Trailer are not sent.
 func (e *Exchange) Send(in, out *http.Request) *http.Request {
 	e.http1 = in.ProtoMajor == 1
 	hasBody := out.Body != nil && out.Body != http.NoBody
@@ -59,8 +59,8 @@ func (e *Exchange) End() {
 	}
 }
 
-// WriteHeader sends a status to the client. Interim ones (1xx) go straight to the connection: layers
-// in between take any status for the final one and would drop the response that follows.
+// WriteHeader sends a status to the client. Interim ones (1xx) go straight to the connection:
+// layers in between take any status for the final one and would drop the response that follows.
 func (e *Exchange) WriteHeader(w http.ResponseWriter, status int) {
 	switch {
 	case status == http.StatusContinue:
@@ -80,8 +80,8 @@ func (e *Exchange) WriteHeader(w http.ResponseWriter, status int) {
 	w.WriteHeader(status)
 }
 
-// AnnounceClose says in the header of a final response that the connection closes after it, when the
-// client's body has not come to its end. It may still do so, but that is not known yet.
+// AnnounceClose says in the header of a final response that the connection closes after it, when
+// the client's body has not come to its end. It may still do so, but that is not known yet.
 func (e *Exchange) AnnounceClose(header http.Header) {
 	if e.http1 && e.body != nil && !e.body.whole.Load() {
 		header.Set("Connection", "close")

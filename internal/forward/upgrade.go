@@ -54,9 +54,9 @@ func (c *client) Close() error {
 	return c.Conn.Close()
 }
 
-// Received takes the place of the body of a response that switches protocols, so that the connection
-// is reset when it is closed without a CloseWrite before. net/http's reverse proxy passes an end on
-// with CloseWrite and closes both connections after anything else.
+// Received takes the place of the body of a response that switches protocols, so that the
+// connection is reset when it is closed without a CloseWrite before. net/http's reverse proxy
+// passes an end on with CloseWrite and closes both connections after anything else.
 func (e *Exchange) Received(response *http.Response) {
 	body, ok := response.Body.(io.ReadWriteCloser)
 	if !ok || response.StatusCode != http.StatusSwitchingProtocols {

@@ -50,7 +50,8 @@ func (a *aside) Write(line []byte) (int, error) {
 	return n, err
 }
 
-// open opens the file, unless the sandbox's processes have put something else in its place: a link to another file, for example.
+// open opens the file, unless the sandbox's processes have put something else in its place: a link
+// to another file, for example.
 func (a *aside) open() {
 	file, err := os.OpenFile(a.path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 	if err != nil {

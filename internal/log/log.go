@@ -16,7 +16,8 @@ const timeLayout = "2006-01-02T15:04:05.000Z07:00"
 
 // Options say what is logged and where.
 type Options struct {
-	// Level is a syslog severity, 0 (Emergency) to 7 (Debug): messages of this severity and worse are written.
+	// Level is a syslog severity, 0 (Emergency) to 7 (Debug): messages of this severity and worse
+	// are written.
 	Level int
 	// File is the path of the log; empty means the standard output.
 	File string
@@ -24,9 +25,9 @@ type Options struct {
 	Secrets []string
 }
 
-// New opens the log: one JSON object per line, with the time in UTC, to the file or, when there is none, to stdout. The file is appended
-// to; it and missing folders above it are created for the program's user alone. The caller closes the returned closer after the last
-// message.
+// New opens the log: one JSON object per line, with the time in UTC, to the file or, when there is
+// none, to stdout. The file is appended to; it and missing folders above it are created for the
+// program's user alone. The caller closes the returned closer after the last message.
 func New(o Options, stdout io.Writer) (zerolog.Logger, io.Closer, error) {
 	out, closer := stdout, io.NopCloser(nil)
 	if o.File != "" {
@@ -46,14 +47,15 @@ func openFile(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 }
 
-// stamp adds the time. zerolog's own timestamp takes its format from a variable shared by the whole program, which a
-// package must not change for others.
+// stamp adds the time. zerolog's own timestamp takes its format from a variable shared by the whole
+// program, which a package must not change for others.
 func stamp(event *zerolog.Event, _ zerolog.Level, _ string) {
 	event.Str(zerolog.TimestampFieldName, time.Now().UTC().Format(timeLayout))
 }
 
-// level maps a syslog severity to the lowest zerolog level that it lets through. zerolog has no Notice: a limit of
-// Notice hides Info, so what is left begins at Warn. Emergency and Alert share the highest level there is.
+// level maps a syslog severity to the lowest zerolog level that it lets through. zerolog has no
+// Notice: a limit of Notice hides Info, so what is left begins at Warn. Emergency and Alert share
+// the highest level there is.
 func level(severity int) zerolog.Level {
 	switch severity {
 	case 0, 1:

@@ -8,14 +8,16 @@ import (
 	"strings"
 )
 
-// minSecret is the length from which a secret is kept out of the log. A shorter one is part of too many words.
+// minSecret is the length from which a secret is kept out of the log. A shorter one is part of too
+// many words.
 const minSecret = 4
 
 // redacted stands in the log where a secret was.
 const redacted = "[redacted]"
 
-// withoutSecrets returns a writer of log lines that keeps the secrets out of them. Nothing of ours logs a token, but
-// clients put them where they do not belong: into a path, a request id, the name of a command.
+// withoutSecrets returns a writer of log lines that keeps the secrets out of them. Nothing of ours
+// logs a token, but clients put them where they do not belong: into a path, a request id, the name
+// of a command.
 func withoutSecrets(out io.Writer, secrets []string) io.Writer {
 	var forms [][]byte
 	for _, secret := range secrets {

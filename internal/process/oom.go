@@ -8,14 +8,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// oomPreference is added to the oom_score_adj of a process, in thousandths of the memory that may be used. With it every such process counts
-// more than execd, as long as execd itself takes less than half of the memory.
+// oomPreference is added to the oom_score_adj of a process, in thousandths of the memory that may
+// be used. With it every such process counts more than execd, as long as execd itself takes less
+// than half of the memory.
 const oomPreference = 500
 
-// PreferForOOMKill has the kernel end a process of the sandbox's user, and those that it starts from now on, before a process of ours when
-// memory is used up. Otherwise it ends the largest, which is ours as soon as many small ones have used up the memory: then no command has a
-// stream any more. Among themselves the user's processes count as before, if all are preferred. An engine may have left no room for this
-// (1000 is the most), and a process that has ended needs none: neither is an error.
+// PreferForOOMKill has the kernel end a process of the sandbox's user, and those that it starts
+// from now on, before a process of ours when memory is used up. Otherwise it ends the largest,
+// which is ours as soon as many small ones have used up the memory: then no command has a stream
+// any more. Among themselves the user's processes count as before, if all are preferred. An engine
+// may have left no room for this (1000 is the most), and a process that has ended needs none:
+// neither is an error.
 func PreferForOOMKill(pid int) {
 	own := oomScore()
 	if score := min(own+oomPreference, 1000); score > own {

@@ -10,7 +10,8 @@ import (
 	"sandbox.internal/internal/process"
 )
 
-// programs makes a folder with an executable file "tool", a plain file "text" and a folder "folder".
+// programs makes a folder with an executable file "tool", a plain file "text" and a folder
+// "folder".
 func programs(t *testing.T) string {
 	t.Helper()
 	folder := t.TempDir()

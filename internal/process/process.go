@@ -1,6 +1,6 @@
 // Package process holds what execd's programs do with processes: environments, the search for
-// programs, signals, ends and exit codes, identities that outlive a process number, and what keeps a
-// process of ours apart from those of the sandbox's user.
+// programs, signals, ends and exit codes, identities that outlive a process number, and what keeps
+// a process of ours apart from those of the sandbox's user.
 //
 // It imports neither fmt nor os/exec: process 1 of every sandbox links it.
 package process
@@ -17,8 +17,8 @@ func Shield() error {
 	return nil
 }
 
-// failure is an error as fmt.Errorf makes it of a text and its cause; fmt alone would be a quarter of
-// process 1.
+// failure is an error as fmt.Errorf makes it of a text and its cause; fmt alone would be a quarter
+// of process 1.
 type failure struct {
 	text  string
 	cause error

@@ -34,7 +34,8 @@ func TestOnOneProcessor(t *testing.T) {
 	}
 }
 
-// TestOnOneProcessorKeepsWhatWasGiven: threads that may run on fewer processors than there are do not get more.
+// TestOnOneProcessorKeepsWhatWasGiven: threads that may run on fewer processors than there are do
+// not get more.
 func TestOnOneProcessorKeepsWhatWasGiven(t *testing.T) {
 	all := processors(t)
 	keep := func(list string) {
@@ -52,7 +53,8 @@ func TestOnOneProcessorKeepsWhatWasGiven(t *testing.T) {
 	}
 }
 
-// TestOnOneProcessorFollowsTheGroup: threads get the processors that their control group gets later, as those of a pod do.
+// TestOnOneProcessorFollowsTheGroup: threads get the processors that their control group gets
+// later, as those of a pod do.
 func TestOnOneProcessorFollowsTheGroup(t *testing.T) {
 	all := processors(t)
 	own, root := cpusets(t)
@@ -84,7 +86,8 @@ func TestOnOneProcessorFollowsTheGroup(t *testing.T) {
 	}
 }
 
-// cpusets returns the control group of this process that says which processors it may use, and the one at the top.
+// cpusets returns the control group of this process that says which processors it may use, and the
+// one at the top.
 func cpusets(t *testing.T) (own, root string) {
 	t.Helper()
 	groups, err := os.ReadFile("/proc/self/cgroup")

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// ReserveThreads bounds the processors that this process uses, and makes as many threads as those may need, and spare
-// ones for system calls that block at the same time.
+// ReserveThreads bounds the processors that this process uses, and makes as many threads as those
+// may need, and spare ones for system calls that block at the same time.
 //
 // A process whose Go runtime is refused a thread ends at once, and a fork bomb in the sandbox takes
 // every thread that there is: threads count as processes for the sandbox's limit. The runtime never

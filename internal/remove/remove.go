@@ -14,8 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxDepth is how many folders below one another are removed recursively; deeper ones are first moved up, into the folder that is removed. What
-// cannot be moved, because it is a mount point or inside of one, or a folder of the lower layers of an overlay, takes descriptors in addition.
+// maxDepth is how many folders below one another are removed recursively; deeper ones are first
+// moved up, into the folder that is removed. What cannot be moved, because it is a mount point or
+// inside of one, or a folder of the lower layers of an overlay, takes descriptors in addition.
 const maxDepth = 64
 
 // All removes a file, or a folder with everything in it. Removing a missing file succeeds. An end
@@ -96,8 +97,9 @@ type names interface {
 	io.Seeker
 }
 
-// empty removes what is in a folder, also what moves up meanwhile. Some file systems skip entries when others are removed meanwhile, so it
-// looks again, but only at the end: ext4 reads from the begin of a folder through all that was removed.
+// empty removes what is in a folder, also what moves up meanwhile. Some file systems skip entries
+// when others are removed meanwhile, so it looks again, but only at the end: ext4 reads from the
+// begin of a folder through all that was removed.
 func (r *remover) empty(file names, fd, depth int) error {
 	for removed := true; removed; {
 		removed = false

@@ -13,7 +13,8 @@ import (
 	"sandbox.internal/internal/remove"
 )
 
-// TestDeepTree: a tree deeper than this process may have files open, and wider at many levels, is removed; what its links name is not.
+// TestDeepTree: a tree deeper than this process may have files open, and wider at many levels, is
+// removed; what its links name is not.
 func TestDeepTree(t *testing.T) {
 	folder := t.TempDir()
 	kept := filepath.Join(folder, "kept")

@@ -7,7 +7,8 @@ import (
 	"strconv"
 )
 
-// LogLevels is the meaning of a log level: a syslog severity. Messages of this severity and worse are written.
+// LogLevels is the meaning of a log level: a syslog severity. Messages of this severity and worse
+// are written.
 const LogLevels = "0 Emergency, 1 Alert, 2 Critical, 3 Error, 4 Warning, 5 Notice, 6 Info, 7 Debug"
 
 // Port reads a TCP port; with 0 the kernel chooses a free one.
@@ -34,7 +35,8 @@ func Host(value string) (string, error) {
 	return value, nil
 }
 
-// Token reads a secret that travels in a header; empty turns authentication off. The error does not show it: errors end in logs.
+// Token reads a secret that travels in a header; empty turns authentication off. The error does not
+// show it: errors end in logs.
 func Token(value string) (string, error) {
 	for _, char := range []byte(value) {
 		if char <= ' ' || char > '~' {

@@ -1,5 +1,5 @@
-// Package settings reads the settings of a program from flags and environment variables, as a table says: an explicit flag overrides an
-// environment variable, which overrides the default.
+// Package settings reads the settings of a program from flags and environment variables, as a table
+// says: an explicit flag overrides an environment variable, which overrides the default.
 package settings
 
 import (
@@ -22,9 +22,10 @@ type Setting[S any] struct {
 	Set func(*S, string) error
 }
 
-// Parse computes the settings from the command line (without the program's name) and the environment. An empty variable counts as unset;
-// an empty flag does not. The error names the flag or variable and the rule that it breaks. For -h and --help it writes the table to usage
-// and returns flag.ErrHelp.
+// Parse computes the settings from the command line (without the program's name) and the
+// environment. An empty variable counts as unset; an empty flag does not. The error names the flag
+// or variable and the rule that it breaks. For -h and --help it writes the table to usage and
+// returns flag.ErrHelp.
 func Parse[S any](table []Setting[S], args []string, getenv func(string) string, usage io.Writer) (S, error) {
 	var none, settings S
 	given := make(map[string]string)

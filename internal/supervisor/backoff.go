@@ -8,7 +8,8 @@ const (
 	backoffReset = 10 * time.Second
 )
 
-// backoff says how long to wait before a program is started again: not at all the first time, then 100 ms, doubling up to longest.
+// backoff says how long to wait before a program is started again: not at all the first time, then
+// 100 ms, doubling up to longest.
 type backoff struct {
 	longest time.Duration
 	delay   time.Duration // the next one

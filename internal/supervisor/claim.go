@@ -22,9 +22,11 @@ type Claim struct {
 // errNoClaim: the program has ended with status 0 and has left no claim.
 var errNoClaim = errors.New("the program has ended without a claim")
 
-// AwaitClaim runs the program until it has ended, once: with status 0 it has left a claim with [DeliverClaim], which is returned. Else the
-// container is to end with the status that is returned, and claim is nil: what failed while it waited is replaced by another container.
-// Options.State is set by AwaitClaim, and Entrypoint is not looked at. A signal that ends containers ends the program; the status is 0 then.
+// AwaitClaim runs the program until it has ended, once: with status 0 it has left a claim with
+// [DeliverClaim], which is returned. Else the container is to end with the status that is returned,
+// and claim is nil: what failed while it waited is replaced by another container. Options.State is
+// set by AwaitClaim, and Entrypoint is not looked at. A signal that ends containers ends the
+// program; the status is 0 then.
 //
 // As with [Run], nothing else in the process may call signal.Notify or wait for a child.
 func AwaitClaim(o Options) (claim *Claim, status int) {
@@ -62,7 +64,8 @@ func AwaitClaim(o Options) (claim *Claim, status int) {
 	return &read, 0
 }
 
-// DeliverClaim leaves a claim to [AwaitClaim], for the program that it runs: that program ends with status 0 then. Prefix is Options.Prefix.
+// DeliverClaim leaves a claim to [AwaitClaim], for the program that it runs: that program ends with
+// status 0 then. Prefix is Options.Prefix.
 func DeliverClaim(prefix string, claim Claim) error {
 	file, err := State(prefix)
 	switch {

@@ -124,7 +124,8 @@ func TestSignalsReachTheEntrypoint(t *testing.T) {
 	} {
 		t.Run(sig.String(), func(t *testing.T) {
 			t.Parallel()
-			// Not with read: a signal that comes just before it waits would be handled after the next line of input.
+			// Not with read: a signal that comes just before it waits would be handled after the
+			// next line of input.
 			s := start(t, plan{Entrypoint: shell(`trap "exit 3" "$1"; echo ready; while :; do sleep 0.02; done`, strconv.Itoa(int(sig)))})
 			s.expect("ready")
 			if err := s.cmd.Process.Signal(sig); err != nil {
@@ -189,7 +190,8 @@ func TestOnlySIGTERMAsksForTheEnd(t *testing.T) {
 	}
 }
 
-// TestStopSignal: the entrypoint gets the signal that its image names in place of SIGTERM, and every other signal as it is.
+// TestStopSignal: the entrypoint gets the signal that its image names in place of SIGTERM, and
+// every other signal as it is.
 func TestStopSignal(t *testing.T) {
 	s := start(t, plan{
 		Entrypoint: shell("trap 'echo quit; exit 7' QUIT; trap 'echo term' TERM; trap 'echo again' HUP; echo ready; while :; do sleep 0.01; done"),
@@ -277,7 +279,8 @@ func TestEntrypointSeesNothingOfExecd(t *testing.T) {
 	wait.Until(t, "the daemon's errors are init's", func() bool { return strings.Contains(s.errors(), "its errors") })
 }
 
-// TestTheDaemonsOutputIsInits: the daemon's log goes to the standard output unless EXECD_LOG_FILE says otherwise.
+// TestTheDaemonsOutputIsInits: the daemon's log goes to the standard output unless EXECD_LOG_FILE
+// says otherwise.
 func TestTheDaemonsOutputIsInits(t *testing.T) {
 	t.Parallel()
 	s := start(t, plan{Entrypoint: shell("exec sleep 1000"), Daemon: shell("echo its log; exec sleep 1000")})

@@ -9,14 +9,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// exitVariable is the environment variable with the number of an open file to which the first process of a container writes its exit status
-// before it ends, as a decimal number and a newline. Engines without a process per container read it when the kernel no longer has the status.
+// exitVariable is the environment variable with the number of an open file to which the first
+// process of a container writes its exit status before it ends, as a decimal number and a newline.
+// Engines without a process per container read it when the kernel no longer has the status.
 const exitVariable = "EXECD_EXIT_FD"
 
-// Exit runs the first process of a container and ends this process with the status that run returns. The status is written to the file that the
-// variable EXECD_EXIT_FD names, if there is one; no other process gets the variable or the file. name is what messages begin with.
+// Exit runs the first process of a container and ends this process with the status that run
+// returns. The status is written to the file that the variable EXECD_EXIT_FD names, if there is
+// one; no other process gets the variable or the file. name is what messages begin with.
 //
-// It must be called before this process opens anything: the file of a number is taken for the one that was inherited.
+// It must be called before this process opens anything: the file of a number is taken for the one
+// that was inherited.
 func Exit(name string, run func() (status int)) {
 	file, err := exitFile()
 	if err != nil {
@@ -32,7 +35,8 @@ func Exit(name string, run func() (status int)) {
 	os.Exit(status)
 }
 
-// exitFile returns the file that the variable names, nil when it is not set, and removes the variable.
+// exitFile returns the file that the variable names, nil when it is not set, and removes the
+// variable.
 func exitFile() (*os.File, error) {
 	text := os.Getenv(exitVariable)
 	if err := os.Unsetenv(exitVariable); err != nil || text == "" {

@@ -48,7 +48,8 @@ func TestExitStatusIsWritten(t *testing.T) {
 	}
 }
 
-// TestExitFileStaysWithTheFirstProcess: neither entrypoint nor daemon can say how the container ended.
+// TestExitFileStaysWithTheFirstProcess: neither entrypoint nor daemon can say how the container
+// ended.
 func TestExitFileStaysWithTheFirstProcess(t *testing.T) {
 	t.Parallel()
 	const look = `readlink /proc/self/fd/* ; env | grep ^EXECD_EXIT_FD=; true`

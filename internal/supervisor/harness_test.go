@@ -22,11 +22,12 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// planVariable carries a plan to the child that plays init. Its name begins with EXECD_, so the entrypoint must not
-// see it.
+// planVariable carries a plan to the child that plays init. Its name begins with EXECD_, so the
+// entrypoint must not see it.
 const planVariable = "EXECD_TEST_PLAN"
 
-// TestMain also is the first process of the tests, a sandbox's and a sidecar's: the test binary runs itself, so that it is a real process.
+// TestMain also is the first process of the tests, a sandbox's and a sidecar's: the test binary
+// runs itself, so that it is a real process.
 func TestMain(m *testing.M) {
 	if raw := os.Getenv(planVariable); raw != "" {
 		supervisor.Exit("test-init", func() int { return runInit(raw) })
@@ -80,7 +81,8 @@ type sandbox struct {
 	waited bool
 }
 
-// start runs an init as PID 1 of a namespace of its own. Options change the command before it starts.
+// start runs an init as PID 1 of a namespace of its own. Options change the command before it
+// starts.
 func start(t *testing.T, p plan, options ...func(*exec.Cmd)) *sandbox {
 	t.Helper()
 	if p.Daemon == nil {

@@ -11,7 +11,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestIdleEntrypoint needs no process, ends at a signal and by nothing else, and the daemon is stopped and started as beside another.
+// TestIdleEntrypoint needs no process, ends at a signal and by nothing else, and the daemon is
+// stopped and started as beside another.
 func TestIdleEntrypoint(t *testing.T) {
 	t.Parallel()
 	for _, end := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {

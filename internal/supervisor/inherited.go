@@ -9,10 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The functions below are for the program that Run keeps running. Prefix is Options.Prefix. No process that the program starts gets the
-// files that they return. Each may be called once. The error names a variable that does not hold the number of an open file.
+// The functions below are for the program that Run keeps running. Prefix is Options.Prefix. No
+// process that the program starts gets the files that they return. Each may be called once. The
+// error names a variable that does not hold the number of an open file.
 
-// Ready returns the function that reports that the program works. Outside of a supervisor it does nothing.
+// Ready returns the function that reports that the program works. Outside of a supervisor it does
+// nothing.
 func Ready(prefix string) (report func(), err error) {
 	pipe, err := inherited(prefix + readySuffix)
 	if err != nil || pipe == nil {
@@ -25,8 +27,9 @@ func Ready(prefix string) (report func(), err error) {
 	}, nil
 }
 
-// Started returns the function that waits until the entrypoint was started, and reports whether it could be. It reports so at once outside of a
-// supervisor, and where the program does not have to wait.
+// Started returns the function that waits until the entrypoint was started, and reports whether it
+// could be. It reports so at once outside of a supervisor, and where the program does not have to
+// wait.
 func Started(prefix string) (wait func() bool, err error) {
 	pipe, err := inherited(prefix + startedSuffix)
 	if err != nil || pipe == nil {

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// listenPatience is how long a port that another process still holds is waited for: in a container that is started again, the
-	// processes of the last run may be about to end.
+	// listenPatience is how long a port that another process still holds is waited for: in a
+	// container that is started again, the processes of the last run may be about to end.
 	listenPatience = 5 * time.Second
 	listenInterval = 50 * time.Millisecond
 	// backlog is how many connections may wait, unless the kernel's own limit is lower.

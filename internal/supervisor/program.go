@@ -14,8 +14,8 @@ import (
 	"sandbox.internal/internal/process"
 )
 
-// stopMargin is what the program gets beyond Options.Grace before it is killed: 2 s in which execd ends commands, and as much again and
-// more for their ends to reach their streams.
+// stopMargin is what the program gets beyond Options.Grace before it is killed: 2 s in which execd
+// ends commands, and as much again and more for their ends to reach their streams.
 const stopMargin = 5 * time.Second
 
 // The variables that the program gets, after Options.Prefix.
@@ -119,7 +119,8 @@ func (s *supervisor) reportStart(started bool) {
 	s.program.waits = 0
 }
 
-// isOwn reports whether a variable is one that only this process sets. What an image sets under its name is not passed on.
+// isOwn reports whether a variable is one that only this process sets. What an image sets under its
+// name is not passed on.
 func (s *supervisor) isOwn(entry string) bool {
 	name, _, _ := strings.Cut(entry, "=")
 	suffix, ours := strings.CutPrefix(name, s.Prefix)
@@ -156,7 +157,8 @@ func (s *supervisor) programEnded(status syscall.WaitStatus) {
 	}
 }
 
-// programFailed waits for a program that ended before it worked, and returns the status for the container.
+// programFailed waits for a program that ended before it worked, and returns the status for the
+// container.
 func (s *supervisor) programFailed() int {
 	if s.program.starts == 0 {
 		return exitFailure
@@ -168,7 +170,8 @@ func (s *supervisor) programFailed() int {
 	return process.ExitCode(s.program.status)
 }
 
-// scheduleProgram plans the restart of a program that has ended: nothing inside a sandbox keeps the sandbox's own code from killing it.
+// scheduleProgram plans the restart of a program that has ended: nothing inside a sandbox keeps the
+// sandbox's own code from killing it.
 func (s *supervisor) scheduleProgram() {
 	p := &s.program
 	lived := time.Since(p.started)
@@ -181,7 +184,8 @@ func (s *supervisor) scheduleProgram() {
 	s.say(text)
 }
 
-// stopProgram ends the program: gracefully within Grace and a margin, then by force. Signals that arrive meanwhile are dropped.
+// stopProgram ends the program: gracefully within Grace and a margin, then by force. Signals that
+// arrive meanwhile are dropped.
 func (s *supervisor) stopProgram() {
 	if s.Listener != nil { // so that nothing connects to what will not answer
 		s.Listener.Close()

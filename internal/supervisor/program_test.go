@@ -48,7 +48,8 @@ func TestEntrypointWaitsForTheDaemon(t *testing.T) {
 	}
 }
 
-// TestDaemonWaitsForTheEntrypoint: it learns whether the entrypoint was started, also when it is started again.
+// TestDaemonWaitsForTheEntrypoint: it learns whether the entrypoint was started, also when it is
+// started again.
 func TestDaemonWaitsForTheEntrypoint(t *testing.T) {
 	t.Parallel()
 	const daemon = `echo >&$EXECD_READY_FD; eval "exec $EXECD_READY_FD>&-"; n=$(head -c 1 <&$EXECD_STARTED_FD | wc -c); echo "got $n" >>"$1"; exec sleep 1000`

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Setting returns what a flag of the program has, as package flag reads it where every flag takes a value; else what the variable has, which
-// may be "" for none; else the default.
+// Setting returns what a flag of the program has, as package flag reads it where every flag takes a
+// value; else what the variable has, which may be "" for none; else the default.
 func Setting(flags []string, name, variable, otherwise string) string {
 	if text := os.Getenv(variable); text != "" {
 		otherwise = text

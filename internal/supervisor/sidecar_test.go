@@ -19,7 +19,8 @@ const roleVariable = "SUPERVISOR_TEST_ROLE"
 // roleDeliver makes it one that delivers signals.
 const roleDeliver = "deliver"
 
-// sidecar runs a supervisor over a shell script, and returns it with the lines that the script prints.
+// sidecar runs a supervisor over a shell script, and returns it with the lines that the script
+// prints.
 func sidecar(t *testing.T, script string) (*exec.Cmd, *bufio.Scanner) {
 	t.Helper()
 	return sidecarAs(t, "1", script)
@@ -98,7 +99,8 @@ func TestStartsAgain(t *testing.T) {
 	}
 }
 
-// TestSignalBetweenRuns: a signal that comes while the program does not run is delivered to one that is started for it, once that works.
+// TestSignalBetweenRuns: a signal that comes while the program does not run is delivered to one
+// that is started for it, once that works.
 func TestSignalBetweenRuns(t *testing.T) {
 	cmd, lines := sidecarAs(t, roleDeliver, `echo "run $TEST_RESTARTS $$"; test "$TEST_RESTARTS" = 4 && sleep 0.1; trap 'echo signalled; exit 3' TERM
 		eval "echo >&$TEST_READY_FD; exec $TEST_READY_FD>&-"; echo works; while :; do sleep 0.05; done`)
@@ -133,7 +135,8 @@ func TestSignalBetweenRuns(t *testing.T) {
 	}
 }
 
-// TestOrphans: what the program leaves behind falls to the supervisor, which reaps it and does not end it.
+// TestOrphans: what the program leaves behind falls to the supervisor, which reaps it and does not
+// end it.
 func TestOrphans(t *testing.T) {
 	cmd, lines := sidecar(t, `echo >&3; exec 3>&-; (sh -c 'echo orphan $$; while kill -0 '$$' 2>/dev/null; do sleep 0.05; done; grep PPid /proc/$$/status; sleep 0.1' &)
 		test "$TEST_RESTARTS" = 0 && { sleep 0.2; kill -9 $$; }; exec sleep 1000`)

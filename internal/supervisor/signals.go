@@ -20,7 +20,8 @@ type signals struct {
 	pipe     chan os.Signal // never read
 }
 
-// notify takes over the signals that come before anything runs: of children, and those that end a container.
+// notify takes over the signals that come before anything runs: of children, and those that end a
+// container.
 func notify() signals {
 	s := signals{
 		forward:  make(chan os.Signal, lastSignal),
@@ -28,15 +29,16 @@ func notify() signals {
 		pipe:     make(chan os.Signal, 1),
 	}
 	signal.Notify(s.children, syscall.SIGCHLD)
-	// With its default action, SIGPIPE would end this process when the reader of its messages goes away; ignored, it would be ignored in
-	// every child too.
+	// With its default action, SIGPIPE would end this process when the reader of its messages goes
+	// away; ignored, it would be ignored in every child too.
 	signal.Notify(s.pipe, syscall.SIGPIPE)
 	signal.Notify(s.forward, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	return s
 }
 
-// notifyAll takes over every other signal that a container may get, real-time signals included: some programs stop by one. The Go runtime
-// switches threads twice for each of them, 3 to 8 ms in all on two processors, so this is called where the process would wait.
+// notifyAll takes over every other signal that a container may get, real-time signals included:
+// some programs stop by one. The Go runtime switches threads twice for each of them, 3 to 8 ms in
+// all on two processors, so this is called where the process would wait.
 func (s signals) notifyAll() {
 	for sig := syscall.Signal(1); sig <= lastSignal; sig++ {
 		switch sig {
@@ -54,11 +56,12 @@ func (s signals) stop() {
 	signal.Stop(s.pipe)
 }
 
-// The real-time signals that programs have names for: the C library keeps the two before them for itself.
+// The real-time signals that programs have names for: the C library keeps the two before them for
+// itself.
 const firstRealTime = syscall.Signal(34)
 
-// ParseSignal reads a signal as images name it: QUIT, SIGQUIT, 3, SIGRTMIN+3, RTMAX-1. It returns 0 for what is none, and for SIGSTOP, which ends
-// nothing.
+// ParseSignal reads a signal as images name it: QUIT, SIGQUIT, 3, SIGRTMIN+3, RTMAX-1. It returns 0
+// for what is none, and for SIGSTOP, which ends nothing.
 func ParseSignal(text string) syscall.Signal {
 	if number, err := strconv.Atoi(text); err == nil {
 		return endingSignal(syscall.Signal(number))

@@ -25,7 +25,8 @@ const (
 	exitUsage   = 2
 )
 
-// spareThreads are for signals, messages, and a margin: this process does one thing at a time (see process.ReserveThreads).
+// spareThreads are for signals, messages, and a margin: this process does one thing at a time (see
+// process.ReserveThreads).
 const spareThreads = 3
 
 // Values of Options.Prefix of our programs.
@@ -35,13 +36,16 @@ const (
 	PrefixTaskExecutor = "TASK_EXECUTOR"
 )
 
-// Options say what Run starts. Everything gets the standard output and error of this process, and its environment.
+// Options say what Run starts. Everything gets the standard output and error of this process, and
+// its environment.
 type Options struct {
 	// Name is the name of this program, for its messages, which go to the standard error.
 	Name string
-	// Program is the command line of the program that is kept running; its first word is a path. It leads a session of its own.
+	// Program is the command line of the program that is kept running; its first word is a path. It
+	// leads a session of its own.
 	Program []string
-	// Prefix begins the names of the environment variables that the program gets from Run, each the number of an open file or a count:
+	// Prefix begins the names of the environment variables that the program gets from Run, each the
+	// number of an open file or a count:
 	//
 	//	PREFIX_READY_FD     the program writes one byte to it once it works, and closes it; no process that it starts before may have it
 	//	PREFIX_STARTED_FD   with an entrypoint and AwaitReady: the program reads one byte from it when the entrypoint was started, and its
@@ -52,30 +56,36 @@ type Options struct {
 	//
 	// Variables of these names that Run finds in the environment are not passed on.
 	Prefix string
-	// Listener, if not nil, is a socket that listens already. Every start of the program gets it. So no other process of the sandbox can take
-	// its port: not before the program runs, and not while it is started again, when connections wait for it.
+	// Listener, if not nil, is a socket that listens already. Every start of the program gets it.
+	// So no other process of the sandbox can take its port: not before the program runs, and not
+	// while it is started again, when connections wait for it.
 	Listener *os.File
 	// State, if not nil, is a file for what one run of the program leaves to the next.
 	State *os.File
-	// LongestPause bounds the pause before the program is started again. There is none at first, then 100 ms, doubling each time.
+	// LongestPause bounds the pause before the program is started again. There is none at first,
+	// then 100 ms, doubling each time.
 	LongestPause time.Duration
 	// Meanwhile says what holds while the program does not run, for messages; it may be empty.
 	Meanwhile string
-	// Deliver, without an entrypoint, has a signal that ends the container wait until the program works, which is started for it at once if
-	// it does not run. Else a signal that comes while the program does not run ends the container at once.
+	// Deliver, without an entrypoint, has a signal that ends the container wait until the program
+	// works, which is started for it at once if it does not run. Else a signal that comes while the
+	// program does not run ends the container at once.
 	Deliver bool
 
-	// Entrypoint, if not empty, is the command line that the container is for; its first word is looked up in PATH. It gets the standard
-	// input, and the environment without the variables of execd (see [process.Environment]).
+	// Entrypoint, if not empty, is the command line that the container is for; its first word is
+	// looked up in PATH. It gets the standard input, and the environment without the variables of
+	// execd (see [process.Environment]).
 	Entrypoint []string
-	// Idle is for an entrypoint that does nothing until SIGTERM, SIGINT or SIGHUP: this process does that itself, without starting
-	// Entrypoint, and the status is 0 then. Other signals have no effect.
+	// Idle is for an entrypoint that does nothing until SIGTERM, SIGINT or SIGHUP: this process
+	// does that itself, without starting Entrypoint, and the status is 0 then. Other signals have
+	// no effect.
 	Idle bool
 	// AwaitReady starts the entrypoint only when the program works.
 	AwaitReady bool
 	// StopSignal is what the entrypoint gets in place of SIGTERM; 0 means SIGTERM itself.
 	StopSignal syscall.Signal
-	// StopGrace is how long the entrypoint may take to end after SIGTERM before it is killed; 0 means as long as it likes.
+	// StopGrace is how long the entrypoint may take to end after SIGTERM before it is killed; 0
+	// means as long as it likes.
 	StopGrace time.Duration
 	// Grace is how long the program may take to stop once the entrypoint has ended.
 	Grace time.Duration
@@ -83,16 +93,17 @@ type Options struct {
 
 // Run starts the program, again and again, and returns the status for the container.
 //
-// With an entrypoint it returns when the entrypoint has ended and the program was stopped: the entrypoint's exit code, 128+N when signal N
-// ended it, 127 when it does not exist, 126 when it cannot be executed. Signals go to the entrypoint; one that arrives before the
-// entrypoint runs is kept and then forwarded. Without an entrypoint Run returns when the program ends after SIGTERM, SIGINT or SIGHUP, which
-// are passed on to it.
+// With an entrypoint it returns when the entrypoint has ended and the program was stopped: the
+// entrypoint's exit code, 128+N when signal N ended it, 127 when it does not exist, 126 when it
+// cannot be executed. Signals go to the entrypoint; one that arrives before the entrypoint runs is
+// kept and then forwarded. Without an entrypoint Run returns when the program ends after SIGTERM,
+// SIGINT or SIGHUP, which are passed on to it.
 //
-// A program that ends before it has ever worked, though that is awaited or there is no entrypoint, ends the container with its status: what
-// cannot work is seen at once.
+// A program that ends before it has ever worked, though that is awaited or there is no entrypoint,
+// ends the container with its status: what cannot work is seen at once.
 //
-// Run takes over the signals of this process and waits for all its children: nothing else in the process may call signal.Notify or wait
-// for a child.
+// Run takes over the signals of this process and waits for all its children: nothing else in the
+// process may call signal.Notify or wait for a child.
 func Run(o Options) int {
 	if len(o.Program) == 0 {
 		o.say("usage: " + o.Name + " PROGRAM [ARGUMENT...]")
@@ -102,7 +113,8 @@ func Run(o Options) int {
 	terminal := sandbox && releaseTerminal(os.Stdin)
 	s := &supervisor{Options: o, signals: notify()}
 	defer s.signals.stop()
-	// Process 1 gets the orphans of its namespace anyway; under another first process they come here only by asking.
+	// Process 1 gets the orphans of its namespace anyway; under another first process they come
+	// here only by asking.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		o.say("orphaned processes will not be reaped: " + err.Error())
 	}
@@ -197,8 +209,9 @@ func (s *supervisor) forEntrypoint(sig syscall.Signal) syscall.Signal {
 	return sig
 }
 
-// startEntrypoint starts the entrypoint as the leader of a new session, with the terminal as the controlling one if there is a terminal,
-// so that a shell has job control. [process.StartFailure] turns its error into an exit code.
+// startEntrypoint starts the entrypoint as the leader of a new session, with the terminal as the
+// controlling one if there is a terminal, so that a shell has job control. [process.StartFailure]
+// turns its error into an exit code.
 func (s *supervisor) startEntrypoint(terminal bool) error {
 	if s.Entrypoint[0] == "" {
 		s.say("the entrypoint is empty")
@@ -225,8 +238,9 @@ func (s *supervisor) startEntrypoint(terminal bool) error {
 	return err
 }
 
-// reap collects every child that has ended and reports whether the program was among them. It takes all of them before anything follows
-// from the result, because several deaths may share one SIGCHLD.
+// reap collects every child that has ended and reports whether the program was among them. It takes
+// all of them before anything follows from the result, because several deaths may share one
+// SIGCHLD.
 func (s *supervisor) reap() (programEnded bool) {
 	process.Reap(func(pid int, status syscall.WaitStatus) {
 		switch pid {

@@ -17,8 +17,8 @@ import (
 	"sandbox.internal/wire/sandboxhttp"
 )
 
-// MaxAnswer bounds what is read of an answer, in bytes: an executor shortens the messages of a list that is larger. It is in the sandbox's
-// reach: a larger answer is an error.
+// MaxAnswer bounds what is read of an answer, in bytes: an executor shortens the messages of a list
+// that is larger. It is in the sandbox's reach: a larger answer is an error.
 const MaxAnswer = 128 << 10
 
 // Client talks to one task-executor. Methods may be called concurrently. An answer other than
@@ -29,7 +29,8 @@ type Client struct {
 	BaseURL string
 	// Token is the executor's token; empty when it has none.
 	Token string
-	// Sign, unless nil, makes the token for a challenge of the executor (see Prove) in the place of Token.
+	// Sign, unless nil, makes the token for a challenge of the executor (see Prove) in the place of
+	// Token.
 	Sign func(ctx context.Context, challenge string) (token string, err error)
 	// HTTP does the requests, see NewHTTP; nil means one that makes a connection for each request.
 	// The client's timeout, if it has one, must be longer than what Wait and Delete are asked to
@@ -39,13 +40,15 @@ type Client struct {
 	proof atomic.Pointer[string] // the token for the latest challenge
 }
 
-// NewHTTP returns what does a Client's requests. It keeps that many idle connections to each executor.
+// NewHTTP returns what does a Client's requests. It keeps that many idle connections to each
+// executor.
 func NewHTTP(idleConnections int) *http.Client {
 	return sandboxhttp.NewClient(sandboxhttp.Options{IdleConnections: idleConnections, MaxAnswer: MaxAnswer})
 }
 
-// Put makes sure that the task exists and returns its status. Repeating it is harmless. It returns CodeTaskDiffers when there is another
-// task of that name, CodeTaskDeleting while an earlier one is still ending, CodeTooManyTasks, CodeResetting and CodeInvalidRequest.
+// Put makes sure that the task exists and returns its status. Repeating it is harmless. It returns
+// CodeTaskDiffers when there is another task of that name, CodeTaskDeleting while an earlier one is
+// still ending, CodeTooManyTasks, CodeResetting and CodeInvalidRequest.
 func (c *Client) Put(ctx context.Context, name string, task Task) (Status, error) {
 	var status Status
 	_, err := c.do(ctx, http.MethodPut, taskPath(name), nil, task, &status)
@@ -66,7 +69,8 @@ func (c *Client) List(ctx context.Context) (List, error) {
 	return list, err
 }
 
-// Wait returns the status of all tasks as soon as the list's version is another than since, or when wait, at most MaxWait, has passed.
+// Wait returns the status of all tasks as soon as the list's version is another than since, or when
+// wait, at most MaxWait, has passed.
 func (c *Client) Wait(ctx context.Context, since int64, wait time.Duration) (List, error) {
 	query := waitQuery(wait)
 	query.Set("since", strconv.FormatInt(since, 10))
@@ -75,15 +79,17 @@ func (c *Client) Wait(ctx context.Context, since int64, wait time.Duration) (Lis
 	return list, err
 }
 
-// Delete ends a task and makes the executor forget it. It reports whether that is done: after wait, at most MaxWait, it may still be going
-// on, and goes on by itself. A task that does not exist is gone.
+// Delete ends a task and makes the executor forget it. It reports whether that is done: after wait,
+// at most MaxWait, it may still be going on, and goes on by itself. A task that does not exist is
+// gone.
 func (c *Client) Delete(ctx context.Context, name string, wait time.Duration) (gone bool, err error) {
 	code, err := c.do(ctx, http.MethodDelete, taskPath(name), waitQuery(wait), nil, nil)
 	return err == nil && code == http.StatusNoContent, err
 }
 
-// Reset ends all tasks at once and without grace, makes the executor forget them, and kills every process of the main container, so that
-// the kubelet starts it again. It returns CodeMainIsProcess1 and CodeResetting.
+// Reset ends all tasks at once and without grace, makes the executor forget them, and kills every
+// process of the main container, so that the kubelet starts it again. It returns CodeMainIsProcess1
+// and CodeResetting.
 func (c *Client) Reset(ctx context.Context) (ResetResult, error) {
 	var result ResetResult
 	_, err := c.do(ctx, http.MethodPost, "/reset", nil, nil, &result)

@@ -6,9 +6,10 @@ import (
 	"fmt"
 )
 
-// ChallengeHeader is the header in which an executor that has the controller's public key sends its challenge with every 401: at most
-// maxChallenge bytes of visible ASCII. A proof holds for this challenge alone. The executor makes another one at its start and at each
-// reset, so that what one user of a pod has seen of a proof is worth nothing once the pod serves the next one.
+// ChallengeHeader is the header in which an executor that has the controller's public key sends its
+// challenge with every 401: at most maxChallenge bytes of visible ASCII. A proof holds for this
+// challenge alone. The executor makes another one at its start and at each reset, so that what one
+// user of a pod has seen of a proof is worth nothing once the pod serves the next one.
 const ChallengeHeader = "X-Task-Executor-Challenge"
 
 // maxChallenge bounds a challenge in bytes.
@@ -17,13 +18,14 @@ const maxChallenge = 64
 // proofContext keeps a proof from being taken for a signature over something else.
 const proofContext = "sandbox.internal task-executor v1"
 
-// Prove returns the token, for TokenHeader, that opens the executor of the pod with this UID while it has this challenge. It reveals
-// nothing about the key, and opens no other pod.
+// Prove returns the token, for TokenHeader, that opens the executor of the pod with this UID while
+// it has this challenge. It reveals nothing about the key, and opens no other pod.
 func Prove(key ed25519.PrivateKey, pod, challenge string) string {
 	return base64.RawURLEncoding.EncodeToString(ed25519.Sign(key, proofMessage(pod, challenge)))
 }
 
-// Proven reports whether the token was made by Prove with the private part of the key, for this pod and challenge.
+// Proven reports whether the token was made by Prove with the private part of the key, for this pod
+// and challenge.
 func Proven(key ed25519.PublicKey, pod, challenge, token string) bool {
 	if len(token) != base64.RawURLEncoding.EncodedLen(ed25519.SignatureSize) {
 		return false

@@ -49,8 +49,8 @@ func TestProof(t *testing.T) {
 	}
 }
 
-// TestClientProvesItself: the client answers a challenge once, uses the proof from then on, and answers the next challenge; it does not go on
-// for ever with an executor that refuses everything.
+// TestClientProvesItself: the client answers a challenge once, uses the proof from then on, and
+// answers the next challenge; it does not go on for ever with an executor that refuses everything.
 func TestClientProvesItself(t *testing.T) {
 	public, key, err := ed25519.GenerateKey(nil)
 	if err != nil {

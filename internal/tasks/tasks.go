@@ -1,10 +1,12 @@
-// Package tasks is the contract between the controller and the task-executors in its pods: what a task is, what is said about one, and
-// a client. The executor itself is taskexecutor; docs/kubernetes-resources.md describes the use of tasks.
+// Package tasks is the contract between the controller and the task-executors in its pods: what a
+// task is, what is said about one, and a client. The executor itself is taskexecutor;
+// docs/kubernetes-resources.md describes the use of tasks.
 //
 // # The interface
 //
-// HTTP and JSON on port 5758 of the pod, inside the cluster only. Every request but GET /healthz carries a token in the header
-// X-Task-Executor-Token: the controller's proof for this pod (Prove), or the executor's own token, when it has one.
+// HTTP and JSON on port 5758 of the pod, inside the cluster only. Every request but GET /healthz
+// carries a token in the header X-Task-Executor-Token: the controller's proof for this pod (Prove),
+// or the executor's own token, when it has one.
 //
 //	PUT    /tasks/{name}           a Task     200 a Status: it is there (again); 409: there is another one of that name
 //	GET    /tasks/{name}                      200 a Status; 404
@@ -31,8 +33,8 @@ const (
 	Container = "task-executor"
 	// TokenHeader is the header that carries the executor's token.
 	TokenHeader = "X-Task-Executor-Token"
-	// MainMarker is the variable that the main container of a pod must have, and no other: by it the executor
-	// recognizes the container that tasks run in.
+	// MainMarker is the variable that the main container of a pod must have, and no other: by it
+	// the executor recognizes the container that tasks run in.
 	MainMarker = "SANDBOX_MAIN=1"
 	// MaxWait bounds how long a request may wait: what asks for more gets this much.
 	MaxWait = time.Minute
@@ -42,19 +44,24 @@ const (
 
 // Task says what to run. The strings are UTF-8 without NUL.
 type Task struct {
-	// Command is the program and its first arguments; a program without a slash is looked up in the PATH of the task's environment.
+	// Command is the program and its first arguments; a program without a slash is looked up in the
+	// PATH of the task's environment.
 	Command []string `json:"command"`
 	// Args are further arguments.
 	Args []string `json:"args,omitempty"`
-	// Env is put on top of the environment of the main container; of two entries of one name the last counts.
+	// Env is put on top of the environment of the main container; of two entries of one name the
+	// last counts.
 	Env []EnvVar `json:"env,omitempty"`
-	// WorkingDir is an absolute path in the main container; empty means the working directory of the main container's process.
+	// WorkingDir is an absolute path in the main container; empty means the working directory of
+	// the main container's process.
 	WorkingDir string `json:"workingDir,omitempty"`
 	// TimeoutSeconds is how long the task may run, 0 to 31536000; with 0 for ever.
 	TimeoutSeconds int64 `json:"timeoutSeconds,omitempty"`
-	// Readiness, when set, must succeed once before the task counts as ready; else it is ready as soon as it runs.
+	// Readiness, when set, must succeed once before the task counts as ready; else it is ready as
+	// soon as it runs.
 	Readiness *Readiness `json:"readiness,omitempty"`
-	// GracePeriodSeconds is how long the task's processes have between SIGTERM and SIGKILL, 0 to 3600; nil means DefaultGrace.
+	// GracePeriodSeconds is how long the task's processes have between SIGTERM and SIGKILL, 0 to
+	// 3600; nil means DefaultGrace.
 	GracePeriodSeconds *int64 `json:"gracePeriodSeconds,omitempty"`
 }
 
@@ -75,7 +82,8 @@ type Readiness struct {
 // State is where a task is in its life.
 type State string
 
-// The states. A task never goes back, but from Unknown, and one that was started is never started again.
+// The states. A task never goes back, but from Unknown, and one that was started is never started
+// again.
 const (
 	Pending   State = "Pending"   // recorded, and not started yet
 	Running   State = "Running"   // the process runs
@@ -122,7 +130,8 @@ func (s Status) Ended() bool { return s.State == Succeeded || s.State == Failed 
 
 // List is the state of all tasks, sorted by name.
 type List struct {
-	// Version is another one as soon as anything of Items is. It never comes back, not even after a restart of the executor.
+	// Version is another one as soon as anything of Items is. It never comes back, not even after a
+	// restart of the executor.
 	Version int64    `json:"version"`
 	Items   []Status `json:"items"`
 }
@@ -131,7 +140,8 @@ type List struct {
 type ResetResult struct {
 	// Tasks are the names of the tasks that were ended and forgotten, sorted.
 	Tasks []string `json:"tasks"`
-	// KilledProcesses is how many processes of the main container were killed; 0 when it was not running.
+	// KilledProcesses is how many processes of the main container were killed; 0 when it was not
+	// running.
 	KilledProcesses int `json:"killedProcesses"`
 }
 

@@ -30,8 +30,8 @@ import (
 const (
 	// jsonType is the one media type whose bodies are read and checked.
 	jsonType = "application/json"
-	// retryAfter is a header that clients act on, so that a contract must declare it. Others may be any
-	// server's.
+	// retryAfter is a header that clients act on, so that a contract must declare it. Others may be
+	// any server's.
 	retryAfter = "Retry-After"
 )
 
@@ -219,7 +219,8 @@ func check(ctx context.Context, answer *openapi3filter.ResponseValidationInput, 
 	return undeclared(content.Schema.Value, value, "body")
 }
 
-// unlisted reports whether the code of an error is none of those that the contract names, as code, in the description of its errors' code.
+// unlisted reports whether the code of an error is none of those that the contract names, as code,
+// in the description of its errors' code.
 func unlisted(schema *openapi3.Schema, status int, value any) error {
 	property := schema.Properties["code"]
 	fields, _ := value.(map[string]any)

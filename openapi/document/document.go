@@ -1,4 +1,5 @@
-// Package document reads the contracts with kin-openapi, for tests and for what is generated. Services go by package rules.
+// Package document reads the contracts with kin-openapi, for tests and for what is generated.
+// Services go by package rules.
 package document
 
 import (

@@ -84,7 +84,8 @@ func textInWords(err *openapi3filter.ParseError) string {
 	return place + ": value must be " + article + kind
 }
 
-// inWords puts a broken rule into words. The library's own message carries the whole schema and the client's value.
+// inWords puts a broken rule into words. The library's own message carries the whole schema and the
+// client's value.
 func inWords(err *openapi3.SchemaError) string {
 	// Behind "not all of these schemas" stands the rule that a person can act on.
 	for err.SchemaField == "allOf" {

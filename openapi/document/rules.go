@@ -13,8 +13,9 @@ import (
 	"sandbox.internal/openapi/rules"
 )
 
-// Rules returns what a document says about requests. It fails when that cannot be enforced: a version other than 3.0, an operation without an
-// operationId of its own, or a keyword that package rules does not check.
+// Rules returns what a document says about requests. It fails when that cannot be enforced: a
+// version other than 3.0, an operation without an operationId of its own, or a keyword that package
+// rules does not check.
 func Rules(doc *openapi3.T) (*rules.Contract, error) {
 	if doc.IsOpenAPI31OrLater() {
 		return nil, fmt.Errorf("document is OpenAPI %s, only 3.0 can be enforced", doc.OpenAPI)
@@ -143,7 +144,8 @@ var checked = []string{
 	"title", "description", "default", "example", "deprecated", "writeOnly", "externalDocs",
 }
 
-// schemaOf converts a schema, in place of whose references stands what they refer to. Above are the schemas that hold it.
+// schemaOf converts a schema, in place of whose references stands what they refer to. Above are the
+// schemas that hold it.
 func schemaOf(declared *openapi3.Schema, above []*openapi3.Schema) (*rules.Schema, error) {
 	if slices.Contains(above, declared) {
 		return nil, errors.New("a schema that holds itself is not checked")

@@ -35,8 +35,8 @@ func contracts(t testing.TB) map[string]*openapi3.T {
 	return all
 }
 
-// TestRulesAreTheContracts: what services go by is what the contracts say. gen/ holds the files against what is made now; this holds what is
-// read from them.
+// TestRulesAreTheContracts: what services go by is what the contracts say. gen/ holds the files
+// against what is made now; this holds what is read from them.
 func TestRulesAreTheContracts(t *testing.T) {
 	t.Parallel()
 	docs := contracts(t)
@@ -154,8 +154,9 @@ func said(violation *rules.Violation) string {
 
 var example = regexp.MustCompile(`; an example is ".*"$`)
 
-// differ reports whether the rules decide otherwise than kin-openapi, or in other words than they mean to: they show an example of a pattern,
-// name no type of Go, and refuse a date that no calendar has.
+// differ reports whether the rules decide otherwise than kin-openapi, or in other words than they
+// mean to: they show an example of a pattern, name no type of Go, and refuse a date that no
+// calendar has.
 func differ(got, want string) bool {
 	want = strings.Replace(want, "cannot convert json.Number to float64", "number is too large", 1)
 	return example.ReplaceAllString(got, "") != want && !(want == "" && strings.HasSuffix(got, "must be a valid date-time"))
@@ -238,8 +239,8 @@ func value(r *rand.Rand, schema *rules.Schema, depth int) any {
 	return object
 }
 
-// TestRulesDecideAsKinOpenAPI compares package rules with a library that implements all of OpenAPI: the same requests are refused, in the same
-// words.
+// TestRulesDecideAsKinOpenAPI compares package rules with a library that implements all of OpenAPI:
+// the same requests are refused, in the same words.
 func TestRulesDecideAsKinOpenAPI(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 2))

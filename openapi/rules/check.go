@@ -80,7 +80,8 @@ func (s *Schema) property(name string) *Schema {
 
 // Violation is a rule that a value breaks.
 type Violation struct {
-	// Path leads to the place in the value: names of properties and numbers of items. The client may have chosen them.
+	// Path leads to the place in the value: names of properties and numbers of items. The client
+	// may have chosen them.
 	Path []string
 	// Rule says in words what is demanded there. It holds nothing of the value.
 	Rule string
@@ -98,8 +99,8 @@ func (v *Violation) below(step string) *Violation {
 	return v
 }
 
-// CheckText checks the values that a request has for the parameter, none when it has none. Only an array may have several. It returns nil
-// when no rule is broken.
+// CheckText checks the values that a request has for the parameter, none when it has none. Only an
+// array may have several. It returns nil when no rule is broken.
 func (p *Parameter) CheckText(values []string) *Violation {
 	if len(values) == 0 {
 		if p.Required {
@@ -131,7 +132,8 @@ func (p *Parameter) CheckText(values []string) *Violation {
 	return p.Schema.Check(items)
 }
 
-// parseText returns the value of the schema's type that the text stands for, nil for no text where the type is not a string.
+// parseText returns the value of the schema's type that the text stands for, nil for no text where
+// the type is not a string.
 func parseText(text string, schema *Schema) (value any, violation *Violation) {
 	if schema.Type == TypeString {
 		return text, nil
@@ -170,7 +172,8 @@ func parseText(text string, schema *Schema) (value any, violation *Violation) {
 	return value, nil
 }
 
-// Check checks a value as encoding/json decodes it with UseNumber. It returns nil when no rule is broken, else the first that is.
+// Check checks a value as encoding/json decodes it with UseNumber. It returns nil when no rule is
+// broken, else the first that is.
 func (s *Schema) Check(value any) *Violation {
 	if value == nil && s.Nullable {
 		return nil
@@ -277,7 +280,8 @@ func (s *Schema) checkString(value string) *Violation {
 		}
 		return broken(`string doesn't match the regular expression "%s"`, s.Pattern)
 	case s.Format == FormatDateTime:
-		// Only the second one refuses the 30th of February and an offset of 99 hours, only the first one a comma before the fraction.
+		// Only the second one refuses the 30th of February and an offset of 99 hours, only the
+		// first one a comma before the fraction.
 		if _, err := time.Parse(time.RFC3339, value); err != nil || !compiled(dateTime).MatchString(value) {
 			return broken("must be a valid %s", s.Format)
 		}

@@ -1,8 +1,10 @@
-// Package rules says what the requests to a service must look like, and checks them. It holds what is left of a contract when everything
-// that is for readers and clients is taken away: a service needs no more, and execd starts in every sandbox.
+// Package rules says what the requests to a service must look like, and checks them. It holds what
+// is left of a contract when everything that is for readers and clients is taken away: a service
+// needs no more, and execd starts in every sandbox.
 //
-// The rules are generated from the contracts by openapi/slim, which refuses a contract that says more about requests than is checked here.
-// They are data of the program, so that a start has nothing to read.
+// The rules are generated from the contracts by openapi/slim, which refuses a contract that says
+// more about requests than is checked here. They are data of the program, so that a start has
+// nothing to read.
 package rules
 
 import (
@@ -35,7 +37,8 @@ const (
 	InHeader = "header"
 )
 
-// Parameter is a parameter of an operation. In the query its schema may be an array, whose items are given by repeating it.
+// Parameter is a parameter of an operation. In the query its schema may be an array, whose items
+// are given by repeating it.
 type Parameter struct {
 	Name     string
 	In       string
@@ -50,13 +53,15 @@ type Body struct {
 	Media []Media
 }
 
-// Media is a media type of a body. The schema holds for JSON alone; of another body the handler checks the parts.
+// Media is a media type of a body. The schema holds for JSON alone; of another body the handler
+// checks the parts.
 type Media struct {
 	Type   string
 	Schema *Schema // nil: anything
 }
 
-// UnknownQuery returns a name in the query of a request that is no parameter of the operation, the first in alphabetical order.
+// UnknownQuery returns a name in the query of a request that is no parameter of the operation, the
+// first in alphabetical order.
 func (o *Operation) UnknownQuery(query map[string][]string) (name string, found bool) {
 	for given := range query {
 		known := slices.ContainsFunc(o.Parameters, func(p *Parameter) bool { return p.In == InQuery && p.Name == given })
@@ -102,7 +107,8 @@ func (b *Body) Accepts() string {
 	return strings.Join(names, " or ")
 }
 
-// Lifecycle returns the rules of the lifecycle API. They must not be changed, as those of the other services.
+// Lifecycle returns the rules of the lifecycle API. They must not be changed, as those of the other
+// services.
 func Lifecycle() *Contract { return &lifecycle }
 
 // Execd returns the rules of the API inside a sandbox.

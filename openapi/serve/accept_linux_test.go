@@ -18,7 +18,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestServeWithoutEpollWatches: other processes of the user have used up what the kernel has to watch connections with. Serve goes on.
+// TestServeWithoutEpollWatches: other processes of the user have used up what the kernel has to
+// watch connections with. Serve goes on.
 func TestServeWithoutEpollWatches(t *testing.T) {
 	// In a process of its own, which cannot get them back.
 	const inside = "SERVE_TEST_WITHOUT_EPOLL"
@@ -79,7 +80,8 @@ func connect(t *testing.T, port int) {
 	}
 }
 
-// refuseEpollWatches makes the kernel refuse this process what it refuses when fs.epoll.max_user_watches is reached.
+// refuseEpollWatches makes the kernel refuse this process what it refuses when
+// fs.epoll.max_user_watches is reached.
 func refuseEpollWatches(t *testing.T) {
 	t.Helper()
 	const secondArgument = 24 // its lower half, in struct seccomp_data

@@ -9,8 +9,8 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// maxLoggedMethod bounds what the log has of a method, in bytes: a client may send one as long as the
-// whole header of a request.
+// maxLoggedMethod bounds what the log has of a method, in bytes: a client may send one as long as
+// the whole header of a request.
 const maxLoggedMethod = 64
 
 // logAccess writes one line per request, at its end: for a stream that is when the

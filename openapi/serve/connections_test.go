@@ -166,8 +166,8 @@ func TestUnauthenticatedHeadersAreBounded(t *testing.T) {
 	}
 }
 
-// TestConnectionsAreBounded: one more than there may be takes the place of one without a key. Where all have shown a key it waits until one of
-// them ends, and no longer than the service runs.
+// TestConnectionsAreBounded: one more than there may be takes the place of one without a key. Where
+// all have shown a key it waits until one of them ends, and no longer than the service runs.
 func TestConnectionsAreBounded(t *testing.T) {
 	t.Parallel()
 	address, stop := serveBounded(t, serve.ServeOptions{MaxUnauthenticated: 2, MaxConnections: 2})

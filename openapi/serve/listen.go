@@ -102,7 +102,8 @@ func Serve(ctx context.Context, ln net.Listener, handler http.Handler, options S
 		IdleTimeout:       cmp.Or(options.IdleTimeout, idleTimeout),
 		MaxHeaderBytes:    cmp.Or(options.MaxHeaderBytes, maxHeaderBytes),
 		BaseContext:       func(net.Listener) context.Context { return base },
-		// The handler answers OPTIONS * like any other path that it has not: with a request id and a body.
+		// The handler answers OPTIONS * like any other path that it has not: with a request id and
+		// a body.
 		DisableGeneralOptionsHandler: true,
 		ErrorLog:                     log.New(errorLog{options.Logger}, "", 0),
 	}

@@ -286,8 +286,8 @@ func TestContextUntilDraining(t *testing.T) {
 	}
 }
 
-// TestAbortedAnswerOfHTTP10: an answer without a length, which ends with its connection, does not look
-// whole when it is not.
+// TestAbortedAnswerOfHTTP10: an answer without a length, which ends with its connection, does not
+// look whole when it is not.
 func TestAbortedAnswerOfHTTP10(t *testing.T) {
 	t.Parallel()
 	address := patient(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -171,8 +171,8 @@ func setPace(r *http.Request, pace pace) {
 	}
 }
 
-// WithoutDeadline removes the deadline of a request's body, for handlers that have checked who sends
-// it. Call it before anything else wraps the body.
+// WithoutDeadline removes the deadline of a request's body, for handlers that have checked who
+// sends it. Call it before anything else wraps the body.
 func WithoutDeadline(r *http.Request) { setPace(r, paceNoDeadline) }
 
 // ForwardBody is for handlers that have checked who sends a request and forward it to another
@@ -181,8 +181,8 @@ func WithoutDeadline(r *http.Request) { setPace(r, paceNoDeadline) }
 // closed after the response. Call it before anything else wraps the body.
 func ForwardBody(r *http.Request) { setPace(r, paceForwarded) }
 
-// SetBodyTime sets how long each part of a body that is not JSON may take to arrive. It is for handlers
-// that have checked who sends it.
+// SetBodyTime sets how long each part of a body that is not JSON may take to arrive. It is for
+// handlers that have checked who sends it.
 func SetBodyTime(ctx context.Context, limit time.Duration) {
 	state := stateOf(ctx)
 	if state == nil || state.body == nil {

@@ -1,4 +1,5 @@
-// Command slim writes the part of a contract that a running service needs, what its requests must look like, as Go data of package rules.
+// Command slim writes the part of a contract that a running service needs, what its requests must
+// look like, as Go data of package rules.
 //
 //	slim -o rules/execd.gen.go execd.yaml
 package main
@@ -51,7 +52,8 @@ func run(contract, output string) error {
 	return os.WriteFile(output, formatted, 0o644)
 }
 
-// literal writes a value as a composite literal that the compiler makes data of, without what is zero.
+// literal writes a value as a composite literal that the compiler makes data of, without what is
+// zero.
 func literal(w *bytes.Buffer, v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:

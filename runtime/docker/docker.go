@@ -47,8 +47,8 @@ type Options struct {
 	// come from; a caller that is no guest may name others, too.
 	InternalRegistries []string
 	// Bounded are labels: containers that have them are ended, as if for their memory, when their
-	// netlink sockets hold too much memory of the host, where this process sees those of the engine's
-	// host. Empty: none is.
+	// netlink sockets hold too much memory of the host, where this process sees those of the
+	// engine's host. Empty: none is.
 	Bounded map[string]string
 	Logger  zerolog.Logger
 }
@@ -61,8 +61,8 @@ type Engine struct {
 	pulls   *pull.Group
 
 	registries registries.Rules
-	// pullTurns are those of callers: the engine itself downloads three layers at once, those of the
-	// first pull first.
+	// pullTurns are those of callers: the engine itself downloads three layers at once, those of
+	// the first pull first.
 	pullTurns *fair.Queue
 
 	negotiated  atomic.Bool
@@ -70,7 +70,8 @@ type Engine struct {
 
 	// connected is what the default network permits, once it was asked: nothing needs it again.
 	connected atomic.Pointer[bool]
-	// seccomp is the profile of containers whose spec names none, once it was asked what the engine has: "" for the engine's.
+	// seccomp is the profile of containers whose spec names none, once it was asked what the engine
+	// has: "" for the engine's.
 	seccomp atomic.Pointer[string]
 
 	// volumeTurn holds one token: volumes are filled one at a time, which is rare and quick.
@@ -171,8 +172,9 @@ func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
 	}, nil
 }
 
-// askConnected reports whether containers on the engine's default network reach one another. An engine without that network has none on it.
-// What stands before an engine may refuse the question: then it is not known, and an engine that answers is none that is down.
+// askConnected reports whether containers on the engine's default network reach one another. An
+// engine without that network has none on it. What stands before an engine may refuse the question:
+// then it is not known, and an engine that answers is none that is down.
 func (e *Engine) askConnected(ctx context.Context) (bool, error) {
 	if known := e.connected.Load(); known != nil {
 		return *known, nil
@@ -248,8 +250,9 @@ func (e *Engine) callWithin(ctx context.Context, limit time.Duration, op string,
 	return explain(op, err, m)
 }
 
-// negotiate agrees with the engine on a version of the API, before the first request. The client would
-// do it by itself, but reads its version without a lock in some calls that others may precede.
+// negotiate agrees with the engine on a version of the API, before the first request. The client
+// would do it by itself, but reads its version without a lock in some calls that others may
+// precede.
 func (e *Engine) negotiate(ctx context.Context) error {
 	if e.negotiated.Load() {
 		return nil

@@ -137,7 +137,8 @@ func TestEngineDown(t *testing.T) {
 	}
 }
 
-// TestEngineBehindAProxy: what stands before an engine and lets only some requests through may refuse those for networks.
+// TestEngineBehindAProxy: what stands before an engine and lets only some requests through may
+// refuse those for networks.
 func TestEngineBehindAProxy(t *testing.T) {
 	var networks atomic.Int64
 	var down atomic.Bool

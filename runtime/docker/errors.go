@@ -112,7 +112,8 @@ func describe(op string, kind, err error) error {
 	return fmt.Errorf("%s: %w: %s", op, kind, bounded{err})
 }
 
-// maxMessage bounds the engine's message of an error, in bytes. A registry's answer is a part of it.
+// maxMessage bounds the engine's message of an error, in bytes. A registry's answer is a part of
+// it.
 const maxMessage = 4096
 
 // bounded is an error with the part of its message that clients may see.

@@ -55,9 +55,11 @@ func (e *Engine) EnsureImage(ctx context.Context, ref string, auth *engine.Regis
 		})
 }
 
-// login checks that the caller may ask the registry of the image, and returns the credentials for it as the engine takes them, empty for none.
+// login checks that the caller may ask the registry of the image, and returns the credentials for
+// it as the engine takes them, empty for none.
 //
-// The engine resolves the name of a registry by itself and follows its redirects, which nothing here can keep from internal addresses.
+// The engine resolves the name of a registry by itself and follows its redirects, which nothing
+// here can keep from internal addresses.
 func (e *Engine) login(ctx context.Context, op string, name reference.Named, auth engine.RegistryAuth) (string, error) {
 	if engine.CallerOf(ctx).Guest {
 		if err := e.registries.Check(ctx, reference.Domain(name)); err != nil {

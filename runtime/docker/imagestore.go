@@ -139,8 +139,8 @@ var hostFailures = []string{
 	"too many open files", "cannot allocate memory",
 }
 
-// explainLoad is explain for a load. To archives that it cannot load the engine answers with an error
-// of its own (500), so everything is the archive's fault that is not known to be another's.
+// explainLoad is explain for a load. To archives that it cannot load the engine answers with an
+// error of its own (500), so everything is the archive's fault that is not known to be another's.
 func explainLoad(op string, err error) error {
 	says := func(words string) bool { return strings.Contains(err.Error(), words) }
 	switch {
@@ -174,8 +174,8 @@ func loadedRefs(answer io.Reader) (map[string]bool, error) {
 	}
 }
 
-// RemoveImage implements [engine.ImageStore]. Of an image that a container is made of, the last name
-// cannot be removed.
+// RemoveImage implements [engine.ImageStore]. Of an image that a container is made of, the last
+// name cannot be removed.
 func (e *Engine) RemoveImage(ctx context.Context, ref string) error {
 	op := "remove image " + ref
 	isID := registries.IsID(ref)
@@ -196,8 +196,8 @@ func (e *Engine) RemoveImage(ctx context.Context, ref string) error {
 	})
 }
 
-// untag removes an image by all of its names, where the engine refuses an id that has several, or none
-// when a container is made of it.
+// untag removes an image by all of its names, where the engine refuses an id that has several, or
+// none when a container is made of it.
 func (e *Engine) untag(ctx context.Context, id string, refused error) error {
 	found, err := e.api.ImageInspect(ctx, id)
 	if err != nil {

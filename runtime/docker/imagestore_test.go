@@ -20,7 +20,8 @@ import (
 	"sandbox.internal/runtime/engine"
 )
 
-// TestLoadFailures has the words of real engines: what their hosts fail with, and their end, are not the archive's fault.
+// TestLoadFailures has the words of real engines: what their hosts fail with, and their end, are
+// not the archive's fault.
 func TestLoadFailures(t *testing.T) {
 	for _, test := range []struct {
 		status int
@@ -94,7 +95,8 @@ func TestLoadReadError(t *testing.T) {
 	}
 }
 
-// TestRemoveUsedImage: an image that a container is made of keeps all of its names when it is removed by its id.
+// TestRemoveUsedImage: an image that a container is made of keeps all of its names when it is
+// removed by its id.
 func TestRemoveUsedImage(t *testing.T) {
 	e := open(t)
 	defer func() { _ = e.Close() }()

@@ -21,9 +21,9 @@ func (e *Engine) boundNetlink(ctx context.Context, labels map[string]string) {
 	netlinkmem.Watch(ctx, func() { e.endHolders(ctx, labels, pids) })
 }
 
-// endHolders kills every container whose netlink sockets hold too much. Of those that share a network
-// it is the one that has joined, and none while that is being started or is paused. While the engine
-// does not answer, nothing is done.
+// endHolders kills every container whose netlink sockets hold too much. Of those that share a
+// network it is the one that has joined, and none while that is being started or is paused. While
+// the engine does not answer, nothing is done.
 func (e *Engine) endHolders(ctx context.Context, labels map[string]string, pids map[string]int) {
 	var listed []container.Summary
 	filter := labelFilter(labels)
@@ -83,9 +83,9 @@ func (e *Engine) endHolder(ctx context.Context, id string, held netlinkmem.Held)
 	}
 }
 
-// firstProcess returns the process id of the first process of a container, 0 when it is not known. The
-// engine is asked once for each that runs, so that a process which sees none of them does not ask for
-// all of them again and again.
+// firstProcess returns the process id of the first process of a container, 0 when it is not known.
+// The engine is asked once for each that runs, so that a process which sees none of them does not
+// ask for all of them again and again.
 func (e *Engine) firstProcess(ctx context.Context, id string, pids map[string]int) int {
 	if pid, asked := pids[id]; asked && (pid == 0 || isOf(pid, id)) {
 		return pid

@@ -9,7 +9,8 @@ import (
 	"sandbox.internal/runtime/internal/profile"
 )
 
-// defaultSeccomp returns the seccomp profile of a container whose spec names none, "" for the engine's own.
+// defaultSeccomp returns the seccomp profile of a container whose spec names none, "" for the
+// engine's own.
 func (e *Engine) defaultSeccomp(ctx context.Context) (string, error) {
 	if known := e.seccomp.Load(); known != nil {
 		return *known, nil
@@ -25,8 +26,9 @@ func (e *Engine) defaultSeccomp(ctx context.Context) (string, error) {
 	return e.chooseSeccomp(info.SecurityOptions)
 }
 
-// chooseSeccomp decides on the profile by the engine's security options, and keeps that. Engines' built-in profiles permit families of sockets that
-// have led into the kernel, each release others; a profile that the administrator has given to the engine is left alone, and one without seccomp
+// chooseSeccomp decides on the profile by the engine's security options, and keeps that. Engines'
+// built-in profiles permit families of sockets that have led into the kernel, each release others;
+// a profile that the administrator has given to the engine is left alone, and one without seccomp
 // refuses every other.
 func (e *Engine) chooseSeccomp(options []string) (string, error) {
 	chosen := ""
@@ -41,8 +43,8 @@ func (e *Engine) chooseSeccomp(options []string) (string, error) {
 	return chosen, nil
 }
 
-// replaceable reports whether an engine has seccomp and no profile of the administrator's: "name=seccomp,profile=default" (20.10), "=builtin" or,
-// when it is switched off, "=unconfined".
+// replaceable reports whether an engine has seccomp and no profile of the administrator's:
+// "name=seccomp,profile=default" (20.10), "=builtin" or, when it is switched off, "=unconfined".
 func replaceable(options []string) bool {
 	for _, option := range options {
 		name, attributes, _ := strings.Cut(option, ",")

@@ -36,7 +36,8 @@ func containerConfig(spec engine.ContainerSpec) *container.Config {
 	}
 }
 
-// hostConfig is how the host runs the container, all but the mounts. seccomp is the profile of a container whose spec names none.
+// hostConfig is how the host runs the container, all but the mounts. seccomp is the profile of a
+// container whose spec names none.
 func hostConfig(spec engine.ContainerSpec, seccomp string) *container.HostConfig {
 	noInit := false // execd is the first process; an engine can be configured to add its own
 	host := &container.HostConfig{
@@ -81,8 +82,8 @@ func hostConfig(spec engine.ContainerSpec, seccomp string) *container.HostConfig
 	return host
 }
 
-// maxFiles is how many open files a process has. Engines give a million, and not all that a socket among them holds is counted as memory of the
-// container.
+// maxFiles is how many open files a process has. Engines give a million, and not all that a socket
+// among them holds is counted as memory of the container.
 const maxFiles = 1 << 14
 
 // defaultNetwork is the engine's network that containers join which name none.
@@ -98,7 +99,8 @@ func networkMode(spec engine.ContainerSpec) container.NetworkMode {
 	return container.NetworkMode(spec.Network)
 }
 
-// securityOptions are the profiles of a container. Where the spec names no seccomp profile it gets the given one, or for "" the engine's.
+// securityOptions are the profiles of a container. Where the spec names no seccomp profile it gets
+// the given one, or for "" the engine's.
 func securityOptions(security engine.Security, seccomp string) []string {
 	var options []string
 	if security.NoNewPrivileges {

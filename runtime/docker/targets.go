@@ -37,7 +37,8 @@ type foundLink struct {
 
 var (
 	errNoPath = errors.New("no such path")
-	// To look, the engine mounts what the container mounts: what it cannot mount it answers with 500.
+	// To look, the engine mounts what the container mounts: what it cannot mount it answers with
+	// 500.
 	forPath = meaning{notFound: errNoPath, invalid: engine.ErrInvalid, other: engine.ErrInvalid}
 )
 

@@ -5,7 +5,8 @@ import "context"
 // Caller is on whose behalf an image is asked for. The zero value is the service itself.
 type Caller struct {
 	Name string // of the API key; its pulls take turns with those of others
-	// Guest is no administrator: registries with internal addresses are asked only if they are listed.
+	// Guest is no administrator: registries with internal addresses are asked only if they are
+	// listed.
 	Guest bool
 }
 

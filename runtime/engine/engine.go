@@ -1,4 +1,5 @@
-// Package engine is the contract between the lifecycle service and whatever really runs a sandbox: a container engine, an OCI runtime.
+// Package engine is the contract between the lifecycle service and whatever really runs a sandbox:
+// a container engine, an OCI runtime.
 //
 // It is about containers, images and volumes. Sandboxes, states and expiry are the caller's.
 package engine
@@ -11,8 +12,8 @@ import (
 
 // Engine runs containers. Every method may be called from several goroutines at once.
 //
-// Errors wrap one of the sentinels of this package when the cause is known, so that callers decide with errors.Is.
-// Any method may return [ErrUnavailable].
+// Errors wrap one of the sentinels of this package when the cause is known, so that callers decide
+// with errors.Is. Any method may return [ErrUnavailable].
 type Engine interface {
 	Images
 	Volumes
@@ -27,28 +28,32 @@ type Engine interface {
 
 // Images gets images, and folders of images.
 type Images interface {
-	// EnsureImage returns the id of the image named ref and pulls it first when the engine does not have it.
-	// Calls of one [Caller] for the same missing image share one pull. progress, if not nil, is called with short sentences on how the pull goes.
-	// It returns [ErrImage] with the registry's own message when the image cannot be had.
+	// EnsureImage returns the id of the image named ref and pulls it first when the engine does not
+	// have it. Calls of one [Caller] for the same missing image share one pull. progress, if not
+	// nil, is called with short sentences on how the pull goes. It returns [ErrImage] with the
+	// registry's own message when the image cannot be had.
 	EnsureImage(ctx context.Context, ref string, auth *RegistryAuth, progress func(string)) (imageID string, err error)
 
-	// FindImage returns the image named ref, or with that id, that the engine has; its Names are full, and may have digests among them. InUse is
-	// not looked up. It returns [ErrImage] when the engine does not have it. No registry is asked.
+	// FindImage returns the image named ref, or with that id, that the engine has; its Names are
+	// full, and may have digests among them. InUse is not looked up. It returns [ErrImage] when the
+	// engine does not have it. No registry is asked.
 	FindImage(ctx context.Context, ref string) (Image, error)
 
-	// ProveAccess asks the registry of ref for the image's manifest, with these credentials, and downloads nothing else. It returns [ErrImage]
-	// with the registry's own message when the registry refuses.
+	// ProveAccess asks the registry of ref for the image's manifest, with these credentials, and
+	// downloads nothing else. It returns [ErrImage] with the registry's own message when the
+	// registry refuses.
 	ProveAccess(ctx context.Context, ref string, auth *RegistryAuth) error
 
-	// EnsureFolder makes what the image holds at path available under the name, to be mounted as [Mount].Folder, and returns when it is
-	// complete. A folder that is complete already is left alone.
+	// EnsureFolder makes what the image holds at path available under the name, to be mounted as
+	// [Mount].Folder, and returns when it is complete. A folder that is complete already is left
+	// alone.
 	EnsureFolder(ctx context.Context, name, imageID, path string, labels map[string]string) error
 }
 
 // Volumes keeps named volumes, which outlive containers.
 type Volumes interface {
-	// MakeVolume makes the named volume, with these labels, unless there is one, and returns the labels that it has. Of several calls at
-	// once one makes it.
+	// MakeVolume makes the named volume, with these labels, unless there is one, and returns the
+	// labels that it has. Of several calls at once one makes it.
 	MakeVolume(ctx context.Context, name string, labels map[string]string) (map[string]string, error)
 
 	// VolumeLabels returns the labels of the named volume. It returns [ErrNotFound].
@@ -57,13 +62,14 @@ type Volumes interface {
 
 // Containers runs containers, named by id or by name.
 type Containers interface {
-	// Create makes a container from the spec and does not start it.
-	// It returns [ErrExists] when the name is taken, [ErrImage] when the image is gone and [ErrInvalid] when the engine refuses the spec.
+	// Create makes a container from the spec and does not start it. It returns [ErrExists] when the
+	// name is taken, [ErrImage] when the image is gone and [ErrInvalid] when the engine refuses the
+	// spec.
 	Create(ctx context.Context, spec ContainerSpec) (id string, err error)
 
-	// Start starts a created container; starting a running container succeeds. A
-	// container that is [StatusStopped], or has ended and keeps its files ([ContainerSpec].KeepFiles),
-	// is started again on what it has written; when that fails, its files are as they were. It returns
+	// Start starts a created container; starting a running container succeeds. A container that is
+	// [StatusStopped], or has ended and keeps its files ([ContainerSpec].KeepFiles), is started
+	// again on what it has written; when that fails, its files are as they were. It returns
 	// [ErrNotFound], [ErrInvalid] when the engine cannot run the spec (a limit or a device it does
 	// not have) and [ErrNetwork] when the network could not be set up.
 	Start(ctx context.Context, id string) error
@@ -87,24 +93,28 @@ type Containers interface {
 	// Inspect returns the container. It returns [ErrNotFound].
 	Inspect(ctx context.Context, id string) (Container, error)
 
-	// List returns every container, running or not, that carries all the labels, with its ID, Name, Labels, Status and Ports;
-	// the rest takes an Inspect.
+	// List returns every container, running or not, that carries all the labels, with its ID, Name,
+	// Labels, Status and Ports; the rest takes an Inspect.
 	List(ctx context.Context, labels map[string]string) ([]Container, error)
 
-	// Logs returns the last lines that the container wrote to its standard output and error, combined, at most tail lines and [MaxLogsBytes].
+	// Logs returns the last lines that the container wrote to its standard output and error,
+	// combined, at most tail lines and [MaxLogsBytes].
 	Logs(ctx context.Context, id string, tail int) (string, error)
 
-	// OpenLog returns what the container wrote to its standard output and error, combined, byte for byte. Reading it may take as long as
-	// it takes, and ctx bounds it; the caller closes it. With Follow it ends when the container does. It returns [ErrNotFound].
+	// OpenLog returns what the container wrote to its standard output and error, combined, byte for
+	// byte. Reading it may take as long as it takes, and ctx bounds it; the caller closes it. With
+	// Follow it ends when the container does. It returns [ErrNotFound].
 	OpenLog(ctx context.Context, id string, options LogOptions) (io.ReadCloser, error)
 
-	// Watch calls handle, one call at a time, for what happens to containers that carry all the labels, until ctx ends or the engine
-	// closes the connection. It calls ready once the subscription stands: what happens after that is not missed, and may be reported
-	// twice. handle must be quick.
+	// Watch calls handle, one call at a time, for what happens to containers that carry all the
+	// labels, until ctx ends or the engine closes the connection. It calls ready once the
+	// subscription stands: what happens after that is not missed, and may be reported twice. handle
+	// must be quick.
 	Watch(ctx context.Context, labels map[string]string, ready func(), handle func(Event)) error
 }
 
-// LogOptions selects a part of a container's log. The engine keeps a part of it, see [ContainerSpec].LogBytes.
+// LogOptions selects a part of a container's log. The engine keeps a part of it, see
+// [ContainerSpec].LogBytes.
 type LogOptions struct {
 	Tail   int       // how many of the last lines to begin with; negative means all
 	Since  time.Time // leaves out what was written before; zero leaves out nothing
@@ -120,17 +130,21 @@ type Info struct {
 	MemoryBytes   int64  // memory of the engine's host
 	AppArmor      bool   // profiles of AppArmor can be had
 	Seccomp       bool   // profiles of seccomp can be had
-	// OwnKernel is whether containers have a kernel of their own, such as gVisor's: it ends when it is refused a thread, shows its processes nothing of
-	// what limits it, and is not in the host's network.
+	// OwnKernel is whether containers have a kernel of their own, such as gVisor's: it ends when it
+	// is refused a thread, shows its processes nothing of what limits it, and is not in the host's
+	// network.
 	OwnKernel bool
-	// Connected is whether containers with [NetworkOwn] can connect to one another's ports, published or not.
+	// Connected is whether containers with [NetworkOwn] can connect to one another's ports,
+	// published or not.
 	Connected bool
-	// OwnPaths are the paths of the engine's host that give control of the engine to a process that can write to them: its sockets, and the folders that it and
-	// what it is made of keep their data in. Absolute and clean; not all of them need exist.
+	// OwnPaths are the paths of the engine's host that give control of the engine to a process that
+	// can write to them: its sockets, and the folders that it and what it is made of keep their
+	// data in. Absolute and clean; not all of them need exist.
 	OwnPaths []string
 }
 
-// RegistryAuth is a user's name and password at an image registry. It is never logged and never stored.
+// RegistryAuth is a user's name and password at an image registry. It is never logged and never
+// stored.
 type RegistryAuth struct {
 	Username string
 	Password string
@@ -141,16 +155,17 @@ type ContainerSpec struct {
 	Name    string
 	ImageID string
 	Labels  map[string]string
-	// Runtime names what the container is run with, in the engine's own words: an OCI runtime of its configuration, such as runsc, or the path of
-	// one where the engine takes paths. Empty means the engine's default. Create, or Start at the latest, returns [ErrInvalid] for one that it
-	// does not have.
+	// Runtime names what the container is run with, in the engine's own words: an OCI runtime of
+	// its configuration, such as runsc, or the path of one where the engine takes paths. Empty
+	// means the engine's default. Create, or Start at the latest, returns [ErrInvalid] for one that
+	// it does not have.
 	Runtime string
 	// Entrypoint replaces the image's entrypoint and command.
 	Entrypoint []string
 	// Env is added to the image's environment.
 	Env map[string]string
-	// StopSignalVariable, if not empty, is a variable of the environment that gets the image's STOPSIGNAL as it is written, if it has one: Stop
-	// sends SIGTERM all the same.
+	// StopSignalVariable, if not empty, is a variable of the environment that gets the image's
+	// STOPSIGNAL as it is written, if it has one: Stop sends SIGTERM all the same.
 	StopSignalVariable string
 	Mounts             []Mount
 	// Network is how the container is connected. Join names a container instead, whose network
@@ -158,23 +173,26 @@ type ContainerSpec struct {
 	// container must run when this one is started.
 	Network Network
 	Join    string
-	// Publish lists the TCP ports of the container that the engine publishes on a free port of the host. Only with [NetworkOwn].
+	// Publish lists the TCP ports of the container that the engine publishes on a free port of the
+	// host. Only with [NetworkOwn].
 	Publish []int
 	// PublishIP is the host's address that ports are published on; empty means all.
 	PublishIP string
 	Resources Resources
 	Security  Security
-	// HostUsers makes the container's root that of the engine's host, as root, also where the engine gives containers user namespaces: for
-	// programs of ours that change a network namespace.
+	// HostUsers makes the container's root that of the engine's host, as root, also where the
+	// engine gives containers user namespaces: for programs of ours that change a network
+	// namespace.
 	HostUsers bool
 	// Sysctls are kernel parameters of the container's namespaces.
 	Sysctls map[string]string
-	// LogBytes is how much the engine keeps at least of what the container's processes print; it never keeps more than twice as much, and
-	// drops the oldest first. 0 means [DefaultLogBytes].
+	// LogBytes is how much the engine keeps at least of what the container's processes print; it
+	// never keeps more than twice as much, and drops the oldest first. 0 means [DefaultLogBytes].
 	LogBytes int64
-	// KeepFiles asks that what the container writes to its root file system outlives a reboot of the
-	// engine's host, which then leaves the container [StatusStopped]. An engine that cannot do so, or is
-	// configured not to, ignores it. A host path that is mounted again must lead through no symbolic link.
+	// KeepFiles asks that what the container writes to its root file system outlives a reboot of
+	// the engine's host, which then leaves the container [StatusStopped]. An engine that cannot do
+	// so, or is configured not to, ignores it. A host path that is mounted again must lead through
+	// no symbolic link.
 	KeepFiles bool
 }
 
@@ -185,7 +203,8 @@ type Network string
 const (
 	// NetworkOwn gives the container a network namespace of its own, connected to the outside.
 	NetworkOwn Network = ""
-	// NetworkHost shares the network of the engine's host: its addresses, its ports, its loopback interface.
+	// NetworkHost shares the network of the engine's host: its addresses, its ports, its loopback
+	// interface.
 	NetworkHost Network = "host"
 	// NetworkNone gives the container a loopback interface of its own and nothing else.
 	NetworkNone Network = "none"
@@ -214,11 +233,13 @@ type Security struct {
 	AddCapabilities  []string // on top of what is left
 	NoNewPrivileges  bool
 	AppArmorProfile  string // empty means the engine's default
-	// SeccompProfile is empty for the engine's default, "unconfined", or the profile itself as JSON.
+	// SeccompProfile is empty for the engine's default, "unconfined", or the profile itself as
+	// JSON.
 	SeccompProfile string
 }
 
-// Mount puts a folder or a volume into a container. Exactly one of HostPath, Volume and Folder is set.
+// Mount puts a folder or a volume into a container. Exactly one of HostPath, Volume and Folder is
+// set.
 type Mount struct {
 	Folder   string // name given to [Images].EnsureFolder; always read-only
 	HostPath string // absolute path on the engine's host; must exist
@@ -237,7 +258,8 @@ const (
 	StatusRunning Status = "running"
 	StatusFrozen  Status = "frozen"
 	StatusExited  Status = "exited" // ended, or dead
-	// StatusStopped is a container whose processes have ended with the engine's host, and whose files are kept: Start starts it again.
+	// StatusStopped is a container whose processes have ended with the engine's host, and whose
+	// files are kept: Start starts it again.
 	StatusStopped Status = "stopped"
 	// StatusRemoving is a container that is being removed: how it ended says nothing.
 	StatusRemoving Status = "removing"
@@ -252,8 +274,8 @@ type Container struct {
 	// ExitCode and OOMKilled are meaningful when Status is StatusExited.
 	ExitCode  int
 	OOMKilled bool
-	// FilesLost says why the files of a container with [ContainerSpec].KeepFiles could not be kept when the engine's host was started again. It
-	// is StatusExited then.
+	// FilesLost says why the files of a container with [ContainerSpec].KeepFiles could not be kept
+	// when the engine's host was started again. It is StatusExited then.
 	FilesLost string
 	// Ports maps a published TCP port of the container to the host's port.
 	Ports map[int]int

@@ -23,7 +23,8 @@ var (
 	ErrNetwork = errors.New("network setup failed")
 )
 
-// TargetError is why something cannot be mounted at a path of a container: its image leads the path elsewhere. It wraps [ErrInvalid].
+// TargetError is why something cannot be mounted at a path of a container: its image leads the path
+// elsewhere. It wraps [ErrInvalid].
 type TargetError struct {
 	Target string // as the spec names it
 	Rule   string // violated rule, a part of a sentence

@@ -106,8 +106,8 @@ func (c *cell) takeReply(content json.RawMessage) {
 	c.takePayload(reply.Payload)
 }
 
-// takePayload keeps what a client with a pager would show in it, such as the help that ? asks IPython for. A payload of another form is
-// for clients that edit cells.
+// takePayload keeps what a client with a pager would show in it, such as the help that ? asks
+// IPython for. A payload of another form is for clients that edit cells.
 func (c *cell) takePayload(payload json.RawMessage) {
 	var entries []json.RawMessage
 	_ = json.Unmarshal(payload, &entries)

@@ -139,7 +139,8 @@ func TestDirectKernelsShareNoHistory(t *testing.T) {
 	}
 }
 
-// TestDirectCellsThatKernelsStumbleOver: what is no character, a closed output, and a question to the pager.
+// TestDirectCellsThatKernelsStumbleOver: what is no character, a closed output, and a question to
+// the pager.
 func TestDirectCellsThatKernelsStumbleOver(t *testing.T) {
 	k := startPython(t, newDirect(t, jupyter.DirectOptions{}))
 	if got, want := run(t, k, `print("before\ncut: \ud83d\nafter")`), "before\ncut: \ufffd\nafter\n"; got != want {

@@ -175,8 +175,8 @@ func TestDirectInterruptReachesACellThatHasJustBegun(t *testing.T) {
 	}
 }
 
-// TestDirectInterruptAtTheEndOfACell: a signal that comes when IPython has run the cell and is on its
-// way back to ipykernel ends the cell with a reply.
+// TestDirectInterruptAtTheEndOfACell: a signal that comes when IPython has run the cell and is on
+// its way back to ipykernel ends the cell with a reply.
 func TestDirectInterruptAtTheEndOfACell(t *testing.T) {
 	k := startPython(t, newDirect(t, jupyter.DirectOptions{}))
 	for _, event := range []string{"call", "return"} { // of IPython's function that triggers hooks

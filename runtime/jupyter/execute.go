@@ -11,8 +11,8 @@ import (
 
 const (
 	// silenceWait is how long nothing may arrive from the kernel, after the reply to a cell, before
-	// the end of the cell's output is taken for lost. A kernel may prepare a long message meanwhile,
-	// on a busy machine for longer than ten seconds.
+	// the end of the cell's output is taken for lost. A kernel may prepare a long message
+	// meanwhile, on a busy machine for longer than ten seconds.
 	silenceWait = time.Minute
 	// beginTime is how long an interrupt waits for the cell that was sent last to begin.
 	beginTime = time.Second

@@ -10,7 +10,8 @@ import (
 	"sandbox.internal/runtime/kernel"
 )
 
-// TestALongMessageIsNotSilence: what takes long to arrive, or to be decoded, is waited for; what does not come is lost.
+// TestALongMessageIsNotSilence: what takes long to arrive, or to be decoded, is waited for; what
+// does not come is lost.
 func TestALongMessageIsNotSilence(t *testing.T) {
 	arrive := func(l *line) {
 		bytes := l.arrivals.count(strings.NewReader(strings.Repeat("x", 180)))
@@ -61,7 +62,8 @@ func TestALongMessageIsNotSilence(t *testing.T) {
 	}
 }
 
-// TestStragglers: what Deno prints after a cell's end is waited for, for a while, and a loss in it is one of the cell.
+// TestStragglers: what Deno prints after a cell's end is waited for, for a while, and a loss in it
+// is one of the cell.
 func TestStragglers(t *testing.T) {
 	for name, test := range map[string]struct {
 		end   func(*line, message) // after the cell's end

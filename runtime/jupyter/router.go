@@ -76,9 +76,9 @@ func (r *router) route(m message) {
 	}
 }
 
-// reportLost reports to the cell that runs that a message of the kernel was passed over. Which cell it
-// was about is not known; a kernel works on one at a time. When none runs, it is one whose end is here
-// already, and whose reader waits for the rest.
+// reportLost reports to the cell that runs that a message of the kernel was passed over. Which cell
+// it was about is not known; a kernel works on one at a time. When none runs, it is one whose end
+// is here already, and whose reader waits for the rest.
 func (r *router) reportLost(why *oversizeError) {
 	q := r.current()
 	if q == nil {

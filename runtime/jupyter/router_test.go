@@ -52,7 +52,8 @@ func TestRouterTakesIdleTwice(t *testing.T) {
 	}
 }
 
-// TestRouterEndsACellBeforeItsReaderKnows: when the reader has the end, an interrupt finds the cell no more.
+// TestRouterEndsACellBeforeItsReaderKnows: when the reader has the end, an interrupt finds the cell
+// no more.
 func TestRouterEndsACellBeforeItsReaderKnows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r router

@@ -121,7 +121,8 @@ func readSpec(dir string) (kernelspec, error) {
 	return spec, nil
 }
 
-// readSmall reads a regular file of at most maxSpec bytes. The sandbox may have put there what blocks when it is opened, or never ends.
+// readSmall reads a regular file of at most maxSpec bytes. The sandbox may have put there what
+// blocks when it is opened, or never ends.
 func readSmall(path string) ([]byte, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {

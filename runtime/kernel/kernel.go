@@ -1,7 +1,8 @@
-// Package kernel is the contract between execd's code engine and whatever runs Jupyter kernels: a Jupyter Server, or execd itself.
+// Package kernel is the contract between execd's code engine and whatever runs Jupyter kernels: a
+// Jupyter Server, or execd itself.
 //
-// A kernel executes one cell after the other and keeps its variables. The contract has no contexts, queues or streams; those are
-// the caller's.
+// A kernel executes one cell after the other and keeps its variables. The contract has no contexts,
+// queues or streams; those are the caller's.
 package kernel
 
 import (
@@ -12,7 +13,8 @@ import (
 
 // Sentinels that errors of this package's implementations wrap.
 var (
-	// ErrUnavailable: the kernels' host (the Jupyter Server) does not answer; the same call may work later.
+	// ErrUnavailable: the kernels' host (the Jupyter Server) does not answer; the same call may
+	// work later.
 	ErrUnavailable = errors.New("kernel host unavailable")
 	// ErrNoSpec: no kernelspec of that name is installed.
 	ErrNoSpec = errors.New("no such kernelspec")
@@ -27,8 +29,8 @@ type Host interface {
 	// Specs returns the installed kernelspecs, sorted by name. It returns ErrUnavailable.
 	Specs(ctx context.Context) ([]Spec, error)
 
-	// Start starts a kernel of the named spec and returns when it answers. It returns ErrNoSpec, ErrStart and ErrUnavailable.
-	// ctx bounds the start only.
+	// Start starts a kernel of the named spec and returns when it answers. It returns ErrNoSpec,
+	// ErrStart and ErrUnavailable. ctx bounds the start only.
 	Start(ctx context.Context, spec string, options StartOptions) (Kernel, error)
 
 	// Close ends every kernel that was started here and releases what the host holds.
@@ -48,7 +50,8 @@ type StartOptions struct {
 	Dir string
 }
 
-// Kernel is one running kernel. Execute is called by one goroutine at a time, everything else by any.
+// Kernel is one running kernel. Execute is called by one goroutine at a time, everything else by
+// any.
 type Kernel interface {
 	// Execute runs one cell. It calls handle, one call at a time and in the kernel's order, for
 	// everything that the cell says, and returns when the kernel has replied and has said on its
@@ -57,8 +60,9 @@ type Kernel interface {
 	// ctx ends, Execute returns its error at once; the kernel goes on unless it is interrupted.
 	Execute(ctx context.Context, code string, handle func(Output)) (Reply, error)
 
-	// Interrupt makes the running cell stop, as far as the kernel can, and reports whether there was one: without, it does nothing. A cell
-	// runs from some time after the call of Execute on. It returns ErrEnded.
+	// Interrupt makes the running cell stop, as far as the kernel can, and reports whether there
+	// was one: without, it does nothing. A cell runs from some time after the call of Execute on.
+	// It returns ErrEnded.
 	Interrupt(ctx context.Context) (running bool, err error)
 
 	// Done returns a channel that is closed when the kernel has ended, whatever the reason.
@@ -88,8 +92,8 @@ type Output struct {
 	Type OutputType
 	// Text is what a stream brought, or says what was lost.
 	Text string
-	// Data maps MIME types to content, for results and displays: a JSON string for text and for base64-encoded binary content,
-	// any JSON value for JSON types.
+	// Data maps MIME types to content, for results and displays: a JSON string for text and for
+	// base64-encoded binary content, any JSON value for JSON types.
 	Data map[string]json.RawMessage
 	// Count is the cell's number; for results and OutputCount.
 	Count int

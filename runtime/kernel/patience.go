@@ -5,8 +5,9 @@ import "time"
 // patienceTick is the step in which a Patience counts.
 const patienceTick = 100 * time.Millisecond
 
-// Patience is how long a kernel may take for something, in time in which it can run. Time in which its processes are stopped does not count,
-// nor does time in which this process is stopped together with them: a ticker makes up for no tick that it has missed.
+// Patience is how long a kernel may take for something, in time in which it can run. Time in which
+// its processes are stopped does not count, nor does time in which this process is stopped together
+// with them: a ticker makes up for no tick that it has missed.
 type Patience struct {
 	// C has a value whenever Exhausted is to be called.
 	C      <-chan time.Time

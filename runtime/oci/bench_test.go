@@ -11,8 +11,9 @@ import (
 	"sandbox.internal/runtime/oci"
 )
 
-// BenchmarkLife creates, starts and removes containers with a network, a port and limits, one after the other, and reports the medians of
-// the calls in milliseconds: without a bound of what they write, and with one of 10 GiB.
+// BenchmarkLife creates, starts and removes containers with a network, a port and limits, one after
+// the other, and reports the medians of the calls in milliseconds: without a bound of what they
+// write, and with one of 10 GiB.
 func BenchmarkLife(b *testing.B) {
 	for _, handler := range runtimes(b) {
 		for name, bound := range map[string]int64{"": 0, "-bounded": 10 << 30} {
@@ -54,7 +55,8 @@ func benchmarkLife(b *testing.B, handler string, bound int64) {
 	}
 }
 
-// BenchmarkUserNamespaces starts containers with and without a user namespace, in turns, and reports the medians in milliseconds.
+// BenchmarkUserNamespaces starts containers with and without a user namespace, in turns, and
+// reports the medians in milliseconds.
 func BenchmarkUserNamespaces(b *testing.B) {
 	for _, handler := range []string{"crun", "runc"} {
 		b.Run(handler, func(b *testing.B) {
@@ -93,7 +95,8 @@ func BenchmarkUserNamespaces(b *testing.B) {
 	}
 }
 
-// BenchmarkHundred creates and starts a hundred containers at once, and reports how many that are a second.
+// BenchmarkHundred creates and starts a hundred containers at once, and reports how many that are a
+// second.
 func BenchmarkHundred(b *testing.B) {
 	for _, handler := range runtimes(b) {
 		b.Run(handler, func(b *testing.B) {

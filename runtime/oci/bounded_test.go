@@ -16,7 +16,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestBounded: a container writes as much as it may and gets ENOSPC then, and its file system goes with it, whoever runs meanwhile.
+// TestBounded: a container writes as much as it may and gets ENOSPC then, and its file system goes
+// with it, whoever runs meanwhile.
 func TestBounded(t *testing.T) {
 	for _, handler := range runtimes(t) {
 		for _, users := range []oci.UserNamespaces{oci.UserNamespacesOn, oci.UserNamespacesOff} {
@@ -101,7 +102,8 @@ func TestBoundRefuses(t *testing.T) {
 	}
 }
 
-// TestFullDiskIsFreed: a container that has filled the disk, to the last block and without a bound, can be removed, which makes room.
+// TestFullDiskIsFreed: a container that has filled the disk, to the last block and without a bound,
+// can be removed, which makes room.
 func TestFullDiskIsFreed(t *testing.T) {
 	s := newSite(t, "crun")
 	disk := smallDisk(t, s)
@@ -119,8 +121,8 @@ func TestFullDiskIsFreed(t *testing.T) {
 	})
 }
 
-// TestFullDiskAtOpen: an Engine that bounds what a container writes opens on a full disk, reports that from each start, and starts containers as
-// soon as there is room.
+// TestFullDiskAtOpen: an Engine that bounds what a container writes opens on a full disk, reports
+// that from each start, and starts containers as soon as there is room.
 func TestFullDiskAtOpen(t *testing.T) {
 	s := newSite(t, "crun")
 	s.DiskBytes = 16 << 20

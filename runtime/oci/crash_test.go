@@ -25,7 +25,8 @@ import (
 )
 
 const (
-	// serviceVariable makes this program a service that makes and removes containers until it is killed; its value is a job as JSON.
+	// serviceVariable makes this program a service that makes and removes containers until it is
+	// killed; its value is a job as JSON.
 	serviceVariable = "OCI_TEST_SERVICE"
 	// codeLabel is the exit code that a container has to end with.
 	codeLabel = "oci-test/code"
@@ -33,8 +34,8 @@ const (
 	workers   = 4
 )
 
-// TestKill kills the keeper, the service, and both, at random moments while containers are made and removed. No exit code is lost, and
-// nothing is left.
+// TestKill kills the keeper, the service, and both, at random moments while containers are made and
+// removed. No exit code is lost, and nothing is left.
 func TestKill(t *testing.T) {
 	for name, victims := range map[string]victims{
 		"keeper": {keeper: true}, "service": {service: true}, "both": {keeper: true, service: true},

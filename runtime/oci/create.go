@@ -58,8 +58,8 @@ func (e *Engine) Create(ctx context.Context, spec engine.ContainerSpec) (id stri
 	return c.ID, nil
 }
 
-// checkSpec refuses what breaks the contract, and what this package's own records, folders and network do not permit. The rest is for package
-// bundle.
+// checkSpec refuses what breaks the contract, and what this package's own records, folders and
+// network do not permit. The rest is for package bundle.
 func checkSpec(spec engine.ContainerSpec) error {
 	if err := spec.Check(); err != nil {
 		return err
@@ -83,7 +83,8 @@ func checkSpec(spec engine.ContainerSpec) error {
 	return err
 }
 
-// publishAddress returns the host's address that ports are published on; the zero value means all, as 0.0.0.0 does.
+// publishAddress returns the host's address that ports are published on; the zero value means all,
+// as 0.0.0.0 does.
 func publishAddress(spec engine.ContainerSpec) (netip.Addr, error) {
 	if spec.PublishIP == "" {
 		return netip.Addr{}, nil
@@ -95,8 +96,9 @@ func publishAddress(spec engine.ContainerSpec) (netip.Addr, error) {
 	return address.Unmap(), nil
 }
 
-// checkMounts looks whether the sources of mounts are there and the image has a place for each, makes volumes that are not there, and fills those
-// that are empty. They are opened again at the start.
+// checkMounts looks whether the sources of mounts are there and the image has a place for each,
+// makes volumes that are not there, and fills those that are empty. They are opened again at the
+// start.
 func (e *Engine) checkMounts(ctx context.Context, c *containers.Container, image images.Image) error {
 	mounts := c.Record().Spec.Mounts
 	if err := bundle.CheckTargets(image.Layers, mounts); err != nil {

@@ -49,7 +49,8 @@ func TestCreateRefuses(t *testing.T) {
 	}
 }
 
-// TestFoldersOfEarlierImages: a new release's folder takes the place of those of earlier ones, when their containers are gone.
+// TestFoldersOfEarlierImages: a new release's folder takes the place of those of earlier ones, when
+// their containers are gone.
 func TestFoldersOfEarlierImages(t *testing.T) {
 	s := newSite(t, "crun")
 	e := s.mustOpen(t)

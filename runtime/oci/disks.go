@@ -20,14 +20,16 @@ import (
 
 // disks makes the folders for what containers write.
 //
-// What a container writes is bounded by giving it a file system of its own, in a file. It has everything of the host that the container can
-// write to and that is not a mount of its user's: the upper layer of its root, and the files below /etc that an engine provides. The service
-// keeps that from being unmounted until the container has ended: otherwise the end of its last process would wait until all its writes are on
-// the host's disk, to be deleted then.
+// What a container writes is bounded by giving it a file system of its own, in a file. It has
+// everything of the host that the container can write to and that is not a mount of its user's: the
+// upper layer of its root, and the files below /etc that an engine provides. The service keeps that
+// from being unmounted until the container has ended: otherwise the end of its last process would
+// wait until all its writes are on the host's disk, to be deleted then.
 type disks struct {
 	folder string // for tests of the host
 	bytes  int64  // the bound; 0 for none
-	// journaled is whether file systems are made such that they can be used after a crash of the host.
+	// journaled is whether file systems are made such that they can be used after a crash of the
+	// host.
 	journaled bool
 	trash     *trash.Trash
 	log       zerolog.Logger
@@ -36,7 +38,8 @@ type disks struct {
 	format *disk.Format // nil until it was tested
 }
 
-// checkHost makes sure that this host can mount the file systems, unless there is no room to test it.
+// checkHost makes sure that this host can mount the file systems, unless there is no room to test
+// it.
 func (d *disks) checkHost(ctx context.Context) error {
 	if d.bytes == 0 {
 		return nil
@@ -52,7 +55,8 @@ func (d *disks) checkHost(ctx context.Context) error {
 	return nil
 }
 
-// tested returns the format of the file systems. It makes and tests the format if that was not done yet.
+// tested returns the format of the file systems. It makes and tests the format if that was not done
+// yet.
 func (d *disks) tested(ctx context.Context) (_ *disk.Format, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -83,9 +87,11 @@ func (d *disks) tested(ctx context.Context) (_ *disk.Format, err error) {
 	return format, nil
 }
 
-// make makes the folders for what the container writes, empty, and root, where its root file system is mounted.
+// make makes the folders for what the container writes, empty, and root, where its root file system
+// is mounted.
 func (d *disks) make(ctx context.Context, c *containers.Container, root string) error {
-	// There is something only after a start that failed, which may have run the container's program; an overlay's folders cannot be used twice.
+	// There is something only after a start that failed, which may have run the container's
+	// program; an overlay's folders cannot be used twice.
 	if err := d.trash.Throw(c.Folder.Disk()); err != nil {
 		return err
 	}
@@ -125,8 +131,9 @@ func (d *disks) makeBounded(ctx context.Context, c *containers.Container) error 
 	return nil
 }
 
-// reopen takes up what an earlier start of the container has written, and makes root. Whether that is bounded was decided then. Nothing below the
-// folder for its writes is followed: the container has written it.
+// reopen takes up what an earlier start of the container has written, and makes root. Whether that
+// is bounded was decided then. Nothing below the folder for its writes is followed: the container
+// has written it.
 func (d *disks) reopen(c *containers.Container, root string) error {
 	if err := os.Mkdir(root, 0o755); err != nil && !errors.Is(err, os.ErrExist) { //nolint:gosec // it becomes the container's root
 		return err
@@ -145,7 +152,8 @@ func (d *disks) reopen(c *containers.Container, root string) error {
 	return nil
 }
 
-// openBounded opens the file system of a container. If that is still in use, such as by the write-back of an earlier end, it is the same one.
+// openBounded opens the file system of a container. If that is still in use, such as by the
+// write-back of an earlier end, it is the same one.
 func openBounded(c *containers.Container) (*disk.Disk, error) {
 	attached, err := disk.FindAttached()
 	if err != nil {
@@ -158,7 +166,8 @@ func openBounded(c *containers.Container) (*disk.Disk, error) {
 	return opened, err
 }
 
-// checkUnbounded makes sure that the folders for the writes of a container are there. The error wraps [disk.ErrBroken] when they are not.
+// checkUnbounded makes sure that the folders for the writes of a container are there. The error
+// wraps [disk.ErrBroken] when they are not.
 func (d *disks) checkUnbounded(c *containers.Container) error {
 	for _, folder := range []string{c.Folder.Upper(), c.Folder.Work(), c.Folder.Etc()} {
 		info, err := os.Lstat(folder)
@@ -172,7 +181,8 @@ func (d *disks) checkUnbounded(c *containers.Container) error {
 	return nil
 }
 
-// check makes sure, after a reboot, that what a container has written can be used. Only an error that wraps [disk.ErrBroken] is final.
+// check makes sure, after a reboot, that what a container has written can be used. Only an error
+// that wraps [disk.ErrBroken] is final.
 func (d *disks) check(c *containers.Container) error {
 	if _, err := os.Lstat(c.Folder.Filesystem()); errors.Is(err, os.ErrNotExist) {
 		return d.checkUnbounded(c)
@@ -197,8 +207,8 @@ func (d *disks) adopt(c *containers.Container, attached disk.Attached) {
 	c.SetDisk(found)
 }
 
-// drop ends the file system of a container that has ended, or is about to. It succeeds when there is none. What is kept is written back first, unless
-// the container is being removed.
+// drop ends the file system of a container that has ended, or is about to. It succeeds when there
+// is none. What is kept is written back first, unless the container is being removed.
 func (d *disks) drop(c *containers.Container) {
 	dropped := c.TakeDisk()
 	if dropped == nil {
@@ -224,7 +234,8 @@ func (d *disks) close(all []*containers.Container) error {
 	return errors.Join(errs...)
 }
 
-// diskPath returns the path of a folder of what the container writes, upper or etc, for this process.
+// diskPath returns the path of a folder of what the container writes, upper or etc, for this
+// process.
 func diskPath(c *containers.Container, folder string) string {
 	if bounded := c.Disk(); bounded != nil {
 		return bounded.Path(folder)

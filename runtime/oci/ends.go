@@ -19,7 +19,8 @@ type ends struct {
 	containers *containers.Registry
 	cgroups    *cgroup.Tree
 	disks      *disks
-	// network is nil until it is open. Before that ends are recorded only, and the recovery frees their networks.
+	// network is nil until it is open. Before that ends are recorded only, and the recovery frees
+	// their networks.
 	network atomic.Pointer[network.Network]
 }
 
@@ -41,8 +42,9 @@ func (e *ends) record(c *containers.Container, end keeper.End) {
 	}
 }
 
-// diedOfMemory reports whether the kernel killed the container's first process for its memory: it was killed, and the control group has
-// counted such a kill. The count is final before the signal is sent.
+// diedOfMemory reports whether the kernel killed the container's first process for its memory: it
+// was killed, and the control group has counted such a kill. The count is final before the signal
+// is sent.
 func (e *ends) diedOfMemory(c *containers.Container, end keeper.End) bool {
 	if containers.ExitCode(end) != containers.KilledExitCode {
 		return false
@@ -54,7 +56,8 @@ func (e *ends) diedOfMemory(c *containers.Container, end keeper.End) bool {
 	return kills > 0
 }
 
-// detach closes the published ports of a container that has ended. The kernel removes its network by itself.
+// detach closes the published ports of a container that has ended. The kernel removes its network
+// by itself.
 func (e *ends) detach(n *network.Network, c *containers.Container) {
 	if err := n.Detach(c.ID); err != nil {
 		e.log.Warn().Err(err).Str("container_id", c.ID).Msg("cannot release the network of container; retried at its removal")

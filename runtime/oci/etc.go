@@ -14,15 +14,16 @@ import (
 	"sandbox.internal/runtime/oci/internal/layout"
 )
 
-// The files below /etc that an engine and not the image provides. The container can write to them, so they lie on its disk: what bounds that
-// bounds them.
+// The files below /etc that an engine and not the image provides. The container can write to them,
+// so they lie on its disk: what bounds that bounds them.
 const (
 	hostsFile    = "hosts"
 	hostnameFile = "hostname"
 	resolvFile   = "resolv.conf"
 )
 
-// localHosts are for a network without IPv6, where a name that has the address ::1 as well costs whoever connects to it an attempt.
+// localHosts are for a network without IPv6, where a name that has the address ::1 as well costs
+// whoever connects to it an attempt.
 const localHosts = "127.0.0.1	localhost\n"
 
 // localHosts6 are what a network with IPv6 has besides.

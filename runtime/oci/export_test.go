@@ -42,8 +42,9 @@ func (e *Engine) Volumes(_ context.Context, labels map[string]string) ([]string,
 	return names, nil
 }
 
-// RemoveVolume removes the volume, and the folder, of the name with what they hold. It succeeds when neither is there. It returns
-// [engine.ErrInvalid] while a container that has not been removed mounts it.
+// RemoveVolume removes the volume, and the folder, of the name with what they hold. It succeeds
+// when neither is there. It returns [engine.ErrInvalid] while a container that has not been removed
+// mounts it.
 func (e *Engine) RemoveVolume(_ context.Context, name string) error {
 	op := "remove volume " + name
 	if err := layout.CheckName("volume", name); err != nil {

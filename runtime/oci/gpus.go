@@ -14,8 +14,8 @@ import (
 	"sandbox.internal/runtime/oci/internal/containers"
 )
 
-// gpus gives containers GPUs of this machine: each one to one container, from before it starts until its
-// first process has ended.
+// gpus gives containers GPUs of this machine: each one to one container, from before it starts
+// until its first process has ended.
 type gpus struct {
 	kind       string
 	devices    *cdi.Devices // nil without a kind
@@ -38,8 +38,8 @@ func openGPUs(kind string, folders []string, all *containers.Registry) (*gpus, e
 	return g, err
 }
 
-// take chooses GPUs that no container has, [engine.AllGPUs] for every one of the machine, and calls record with their names. The error wraps
-// [engine.ErrInvalid] when there are not so many.
+// take chooses GPUs that no container has, [engine.AllGPUs] for every one of the machine, and calls
+// record with their names. The error wraps [engine.ErrInvalid] when there are not so many.
 func (g *gpus) take(count int, record func(names []string) error) error {
 	if count == 0 {
 		return record(nil)
@@ -66,8 +66,8 @@ func (g *gpus) take(count int, record func(names []string) error) error {
 	return record(free[:wanted])
 }
 
-// listedFor is how long a list of the machine's GPUs is given again: reading the specifications of a large machine takes milliseconds,
-// and clients ask before each create.
+// listedFor is how long a list of the machine's GPUs is given again: reading the specifications of
+// a large machine takes milliseconds, and clients ask before each create.
 const listedFor = 5 * time.Second
 
 // list returns the kind and the names of the machine's GPUs, at most listedFor old.

@@ -15,8 +15,8 @@ import (
 	"sandbox.internal/runtime/oci"
 )
 
-// gpuSpecification describes two harmless devices: each is the null device, and what makes network interfaces, which no other container may open.
-// Each has a second name, and there is one for both.
+// gpuSpecification describes two harmless devices: each is the null device, and what makes network
+// interfaces, which no other container may open. Each has a second name, and there is one for both.
 const gpuSpecification = `cdiVersion: "0.6.0"
 kind: example.org/gpu
 containerEdits:
@@ -68,7 +68,8 @@ func gpuSite(t *testing.T, users oci.UserNamespaces) site {
 	return s
 }
 
-// TestGPUs: a container has as many GPUs as it asks for, with what the specification adds, and no other container can open them.
+// TestGPUs: a container has as many GPUs as it asks for, with what the specification adds, and no
+// other container can open them.
 func TestGPUs(t *testing.T) {
 	for _, users := range []oci.UserNamespaces{oci.UserNamespacesAuto, oci.UserNamespacesOff} {
 		t.Run("user namespaces "+string(users), func(t *testing.T) {
@@ -99,7 +100,8 @@ func TestGPUs(t *testing.T) {
 	}
 }
 
-// TestGPUsBelongToOneContainer: also after a restart of the service, and until the container has ended.
+// TestGPUsBelongToOneContainer: also after a restart of the service, and until the container has
+// ended.
 func TestGPUsBelongToOneContainer(t *testing.T) {
 	s := gpuSite(t, oci.UserNamespacesAuto)
 	e := s.mustOpen(t)
@@ -173,7 +175,8 @@ func TestListOfGPUs(t *testing.T) {
 	closeEngine(t, e)
 }
 
-// TestNoGPUs: where the machine has no specification, and where GPUs are switched off, the error says so.
+// TestNoGPUs: where the machine has no specification, and where GPUs are switched off, the error
+// says so.
 func TestNoGPUs(t *testing.T) {
 	for kind, want := range map[string]string{"": "local.gpu_kind", "example.org/other": "no CDI specification of example.org/other"} {
 		s := gpuSite(t, oci.UserNamespacesAuto)

@@ -19,8 +19,9 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestHeldOutput: a container that holds the kernel's lock of its output, so that whatever touches the pipe cannot even be killed, costs no
-// other its log or its end, and neither keeper nor service is kept from ending and beginning.
+// TestHeldOutput: a container that holds the kernel's lock of its output, so that whatever touches
+// the pipe cannot even be killed, costs no other its log or its end, and neither keeper nor service
+// is kept from ending and beginning.
 func TestHeldOutput(t *testing.T) {
 	s := newSite(t, "crun")
 	h := &held{T: t, site: s, engine: s.mustOpen(t)}
@@ -126,7 +127,8 @@ func (h *held) untilStuck() {
 	wait.Until(h, "a thread of the keeper waits", func() bool { return h.waits(keeperOf(h.T, h.site)) })
 }
 
-// waits reports whether a thread of a process waits for what no signal ends, and not just for the disk: for half a second.
+// waits reports whether a thread of a process waits for what no signal ends, and not just for the
+// disk: for half a second.
 func (h *held) waits(pid int) bool {
 	h.Helper()
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))

@@ -16,8 +16,9 @@ type hold struct {
 	bytes int64      // that are counted as its memory, for each, at least
 }
 
-// holds are the kinds of objects that a process can keep in the kernel. Each is refused, or bounded by number, or counted as memory of the container
-// that made it, but for those that docs/security.md names.
+// holds are the kinds of objects that a process can keep in the kernel. Each is refused, or bounded
+// by number, or counted as memory of the container that made it, but for those that
+// docs/security.md names.
 var holds = map[string]hold{
 	// Refused.
 	"netlink": {tried: 1, err: unix.EPROTONOSUPPORT}, "packet": {tried: 1, err: unix.EAFNOSUPPORT}, "ping": {tried: 1, err: unix.EACCES},
@@ -42,8 +43,8 @@ var holds = map[string]hold{
 	"locks": {tried: 10_000, most: 10_000},
 }
 
-// batch is how far the kernel's count may be from what the container has: each processor counts for itself, up to 64 pages, and gives back what it has
-// counted for earlier objects.
+// batch is how far the kernel's count may be from what the container has: each processor counts for
+// itself, up to 64 pages, and gives back what it has counted for earlier objects.
 const batch = 512 << 10
 
 // TestHolds takes many objects of each kind in a container.

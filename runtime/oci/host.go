@@ -17,8 +17,8 @@ import (
 	"sandbox.internal/runtime/oci/overlay"
 )
 
-// checkHost finds out whether this process and this host can run containers at all, and finds the OCI runtimes. The error names everything that
-// is missing.
+// checkHost finds out whether this process and this host can run containers at all, and finds the
+// OCI runtimes. The error names everything that is missing.
 func (e *Engine) checkHost() error {
 	if os.Geteuid() != 0 {
 		return errors.New("the local engine needs root: mounts, network interfaces and control groups are made by it")
@@ -43,7 +43,8 @@ func (e *Engine) checkHost() error {
 	return errors.Join(errs...)
 }
 
-// checkOverlay makes an overlay file system like a container's in the folder, and mounts it nowhere.
+// checkOverlay makes an overlay file system like a container's in the folder, and mounts it
+// nowhere.
 func checkOverlay(data string) error {
 	test, err := os.MkdirTemp(data, testPattern)
 	if err != nil {
@@ -93,7 +94,8 @@ func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
 	}, nil
 }
 
-// ownPaths also has the paths without symbolic links, because what is compared with them may have none either.
+// ownPaths also has the paths without symbolic links, because what is compared with them may have
+// none either.
 func (e *Engine) ownPaths() []string {
 	own := []string{e.layout.Data, e.layout.Run, e.options.Keeper, e.runtimes.standard.Path}
 	paths := append(engine.HostPaths(), own...)
@@ -113,8 +115,8 @@ func hostMemory() (int64, error) {
 	return int64(info.Totalram) * int64(info.Unit), nil //nolint:gosec // a host's memory fits
 }
 
-// checkSameMount makes sure that the keeper has the same data folder. Its mount namespace was made when it was started: a disk that the host has
-// mounted there since is not seen in it.
+// checkSameMount makes sure that the keeper has the same data folder. Its mount namespace was made
+// when it was started: a disk that the host has mounted there since is not seen in it.
 func checkSameMount(l layout.Layout) error {
 	pid, err := keeper.ListenerPID(l.Run)
 	if err != nil {

@@ -9,7 +9,8 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// hostBound is a kernel parameter that bounds something for all containers together, or for all whose users are the host's.
+// hostBound is a kernel parameter that bounds something for all containers together, or for all
+// whose users are the host's.
 type hostBound struct {
 	name  string // below /proc/sys
 	least int64
@@ -18,7 +19,8 @@ type hostBound struct {
 	lost   string // what one container can use up where it is lower
 }
 
-// hostBounds are set so high that memory, which the kernel counts for the container, is used up before; terminals are bounded for each container.
+// hostBounds are set so high that memory, which the kernel counts for the container, is used up
+// before; terminals are bounded for each container.
 var hostBounds = []hostBound{
 	{"fs/epoll/max_user_watches", 1 << 40, true, "what root may watch with epoll, without which the service accepts no connection"},
 	{"fs/inotify/max_user_instances", 1 << 16, true, "root's instances of inotify"},
@@ -27,8 +29,9 @@ var hostBounds = []hostBound{
 	{"kernel/pty/max", 1 << 16, false, "the pseudo terminals of this host, together with others"},
 }
 
-// raiseHostBounds raises those that are lower; those of containers without a user namespace only where there can be such containers. A bound that
-// cannot be raised is reported: then containers run all the same.
+// raiseHostBounds raises those that are lower; those of containers without a user namespace only
+// where there can be such containers. A bound that cannot be raised is reported: then containers
+// run all the same.
 func raiseHostBounds(mode UserNamespaces, log zerolog.Logger) {
 	for _, bound := range hostBounds {
 		if bound.shared && mode == UserNamespacesOn {

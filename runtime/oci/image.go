@@ -116,8 +116,9 @@ type loadedArchive struct {
 	Images   []string // ids
 }
 
-// LoadArchive adds the images of a file, as LoadImages does, unless they came from the same file, which has not changed since, and are still
-// here. It must not be called from several goroutines at once.
+// LoadArchive adds the images of a file, as LoadImages does, unless they came from the same file,
+// which has not changed since, and are still here. It must not be called from several goroutines at
+// once.
 func (e *Engine) LoadArchive(ctx context.Context, path string) error {
 	file, err := os.Open(path)
 	if err != nil {

@@ -22,7 +22,8 @@ func (e *Engine) List(_ context.Context, labels map[string]string) ([]engine.Con
 	return e.containers.List(labels)
 }
 
-// Watch implements [engine.Engine]. A caller that is far behind is cut off with [engine.ErrUnavailable].
+// Watch implements [engine.Engine]. A caller that is far behind is cut off with
+// [engine.ErrUnavailable].
 func (e *Engine) Watch(ctx context.Context, labels map[string]string, ready func(), handle func(engine.Event)) error {
 	return e.containers.Watch(ctx, labels, ready, handle)
 }
@@ -41,7 +42,8 @@ func (e *Engine) Logs(_ context.Context, id string, tail int) (string, error) {
 	return text, nil
 }
 
-// OpenLog implements [engine.Engine]. Since is exact to a tenth of a second: what was written up to that much earlier may be there, too.
+// OpenLog implements [engine.Engine]. Since is exact to a tenth of a second: what was written up to
+// that much earlier may be there, too.
 func (e *Engine) OpenLog(ctx context.Context, id string, options engine.LogOptions) (io.ReadCloser, error) {
 	op := "read the log of container " + id
 	c, err := e.containers.Find(op, id)

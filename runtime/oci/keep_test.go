@@ -14,7 +14,8 @@ import (
 
 const diskBytes = 32 << 20
 
-// eachKeeping runs a test on engines whose containers keep their files: once with a bound for these, and once without.
+// eachKeeping runs a test on engines whose containers keep their files: once with a bound for
+// these, and once without.
 func eachKeeping(t *testing.T, test func(t *testing.T, s site)) {
 	for name, bytes := range map[string]int64{"unbounded": 0, "bounded": diskBytes} {
 		t.Run(name, func(t *testing.T) {
@@ -26,7 +27,8 @@ func eachKeeping(t *testing.T, test func(t *testing.T, s site)) {
 	}
 }
 
-// kept is a container that keeps its files, and prints one of them at each start: it was written by the start before.
+// kept is a container that keeps its files, and prints one of them at each start: it was written by
+// the start before.
 func kept(imageID string) engine.ContainerSpec {
 	spec := probe(imageID, "again", "/written")
 	spec.Network, spec.Publish, spec.PublishIP, spec.KeepFiles = engine.NetworkOwn, []int{8080}, "127.0.0.1", true
@@ -44,8 +46,9 @@ func awaitLog(t *testing.T, e *oci.Engine, id, want string) {
 	})
 }
 
-// TestKeptAcrossReboot: a container that was to keep its files has them after the loss of everything but the disk, starts again only at a Start,
-// and at each of them. After its removal no file of the container is left.
+// TestKeptAcrossReboot: a container that was to keep its files has them after the loss of
+// everything but the disk, starts again only at a Start, and at each of them. After its removal no
+// file of the container is left.
 func TestKeptAcrossReboot(t *testing.T) {
 	eachKeeping(t, func(t *testing.T, s site) {
 		e := s.mustOpen(t)
@@ -93,7 +96,8 @@ func TestKeptAcrossReboot(t *testing.T) {
 	})
 }
 
-// TestKeptWhateverTheSettingIs: what a container was started with counts, when the setting has changed.
+// TestKeptWhateverTheSettingIs: what a container was started with counts, when the setting has
+// changed.
 func TestKeptWhateverTheSettingIs(t *testing.T) {
 	s := newSite(t, "crun")
 	e := s.mustOpen(t)
@@ -128,8 +132,8 @@ func TestKeptWhateverTheSettingIs(t *testing.T) {
 	s.checkNothingLeft(t)
 }
 
-// TestStartAfterEnd: a container that keeps its files can also be started again when its program has ended, and a start that fails takes none of
-// them.
+// TestStartAfterEnd: a container that keeps its files can also be started again when its program
+// has ended, and a start that fails takes none of them.
 func TestStartAfterEnd(t *testing.T) {
 	eachKeeping(t, func(t *testing.T, s site) {
 		e := s.mustOpen(t)
@@ -168,7 +172,8 @@ func TestStartAfterEnd(t *testing.T) {
 	})
 }
 
-// TestWrittenLinks: what a container has put in the place of folders on its way decides nothing outside of it.
+// TestWrittenLinks: what a container has put in the place of folders on its way decides nothing
+// outside of it.
 func TestWrittenLinks(t *testing.T) {
 	eachKeeping(t, func(t *testing.T, s site) {
 		e := s.mustOpen(t)
@@ -215,7 +220,8 @@ func (s site) inDisk(t *testing.T, id string, do func(upper string)) {
 	wait.Until(t, "the file system of the container is unmounted", func() bool { return len(s.loopDevices(t)) == 0 })
 }
 
-// TestFilesLost: files that cannot be used after a reboot end their container, which says so, and keep the Engine from nothing else.
+// TestFilesLost: files that cannot be used after a reboot end their container, which says so, and
+// keep the Engine from nothing else.
 func TestFilesLost(t *testing.T) {
 	eachKeeping(t, func(t *testing.T, s site) {
 		e := s.mustOpen(t)
@@ -249,7 +255,8 @@ func TestFilesLost(t *testing.T) {
 	})
 }
 
-// TestSyncedIsOnTheDisk: what a container syncs is written to the host's disk, which a mount without it (volatile) would leave out.
+// TestSyncedIsOnTheDisk: what a container syncs is written to the host's disk, which a mount
+// without it (volatile) would leave out.
 func TestSyncedIsOnTheDisk(t *testing.T) {
 	s := newSite(t, "crun")
 	s.KeepFiles = true

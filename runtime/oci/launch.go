@@ -29,13 +29,15 @@ import (
 )
 
 const (
-	// exitFDVariable is an environment variable of every container, with the number of an open file. A first process that writes its exit
-	// status to it, as a decimal number, loses it in no case: also not when service and keeper are killed at once.
+	// exitFDVariable is an environment variable of every container, with the number of an open
+	// file. A first process that writes its exit status to it, as a decimal number, loses it in no
+	// case: also not when service and keeper are killed at once.
 	exitFDVariable = "EXECD_EXIT_FD"
 	exitFD         = "3"
 )
 
-// launcher starts containers, and removes what a start has made at the kernel, the keeper and the runtime.
+// launcher starts containers, and removes what a start has made at the kernel, the keeper and the
+// runtime.
 type launcher struct {
 	log        zerolog.Logger
 	layout     layout.Layout
@@ -80,7 +82,8 @@ type start struct {
 	paths     paths                 // of what it is made of, for the runtime
 }
 
-// run starts the container and, when a step fails, removes what the steps before have made. The caller holds the container's lock.
+// run starts the container and, when a step fails, removes what the steps before have made. The
+// caller holds the container's lock.
 func (s *start) run(ctx context.Context) (err error) {
 	c := s.container
 	defer func() {

@@ -19,7 +19,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// checkNothingLeft looks at the kernel and the disk once no container is there and the Engine is closed.
+// checkNothingLeft looks at the kernel and the disk once no container is there and the Engine is
+// closed.
 func (s site) checkNothingLeft(t *testing.T) {
 	t.Helper()
 	e := s.mustOpen(t)

@@ -18,7 +18,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestJoin: a container is in the network of another one, under its own name, and only while that one runs.
+// TestJoin: a container is in the network of another one, under its own name, and only while that
+// one runs.
 func TestJoin(t *testing.T) {
 	s := newSite(t, "crun")
 	e := s.mustOpen(t)

@@ -54,14 +54,16 @@ func TestLogSince(t *testing.T) {
 		t.Error(err)
 	}
 	first, _, _ := strings.Cut(string(text), "\n")
-	// A line comes every 10 ms, and stamps are 100 ms apart. The container was at reached or a little later.
+	// A line comes every 10 ms, and stamps are 100 ms apart. The container was at reached or a
+	// little later.
 	if number, err := strconv.Atoi(first); err != nil || number < reached-25 || number > reached+25 {
 		t.Errorf("the log since the container printed %d begins with %q", reached, first)
 	}
 	removeAll(t, e)
 }
 
-// TestLogWithoutNotifications: a container has used up what the kernel has to report changes with. The Engine opens, and a log can be followed.
+// TestLogWithoutNotifications: a container has used up what the kernel has to report changes with.
+// The Engine opens, and a log can be followed.
 func TestLogWithoutNotifications(t *testing.T) {
 	// In a process of its own: what is used up on the host is missing to others.
 	const inside = "OCI_TEST_WITHOUT_INOTIFY"
@@ -111,7 +113,8 @@ func refuseInotify(t *testing.T) {
 	}
 }
 
-// TestLogFollowsRotation: who follows a log gets every line, also when the log's files change many times meanwhile.
+// TestLogFollowsRotation: who follows a log gets every line, also when the log's files change many
+// times meanwhile.
 func TestLogFollowsRotation(t *testing.T) {
 	s := newSite(t, "crun")
 	e := s.mustOpen(t)
@@ -136,7 +139,8 @@ func TestLogFollowsRotation(t *testing.T) {
 	}
 }
 
-// TestLogReportsGap: who follows a log that changes its files meanwhile gets every line up to an error, and the error when lines are missing.
+// TestLogReportsGap: who follows a log that changes its files meanwhile gets every line up to an
+// error, and the error when lines are missing.
 func TestLogReportsGap(t *testing.T) {
 	s := newSite(t, "crun")
 	e := s.mustOpen(t)
@@ -185,7 +189,8 @@ func fileNumber(path string) uint64 {
 	return info.Ino
 }
 
-// TestLogSinceAfterKill: a keeper that was killed while it changed the log's files leaves none with the times of another.
+// TestLogSinceAfterKill: a keeper that was killed while it changed the log's files leaves none with
+// the times of another.
 func TestLogSinceAfterKill(t *testing.T) {
 	s := newSite(t, "crun")
 	e := s.mustOpen(t)

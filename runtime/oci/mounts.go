@@ -23,8 +23,9 @@ type paths struct {
 	keeper int      // the process in whose mount namespace they are; 0 when all are the host's paths
 }
 
-// attachSources sets paths. A container with a user namespace gets everything through mounts that show the files as those of its users. Where
-// a file system cannot do that, the container gets no user namespace, unless it must have one.
+// attachSources sets paths. A container with a user namespace gets everything through mounts that
+// show the files as those of its users. Where a file system cannot do that, the container gets no
+// user namespace, unless it must have one.
 func (s *start) attachSources() error {
 	err := s.attachSourcesOnce()
 	var fixed *sourcemounts.FixedOwnersError

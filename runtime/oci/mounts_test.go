@@ -11,7 +11,8 @@ import (
 	"sandbox.internal/runtime/engine"
 )
 
-// TestMountsMadeLater: what is mounted on the host after the keeper was started is what a container gets, as a folder and as a file.
+// TestMountsMadeLater: what is mounted on the host after the keeper was started is what a container
+// gets, as a folder and as a file.
 func TestMountsMadeLater(t *testing.T) {
 	s := newSite(t, "crun")
 	e := s.mustOpen(t)
@@ -39,7 +40,8 @@ func TestMountsMadeLater(t *testing.T) {
 	s.checkNoMounts(t)
 }
 
-// TestSubPathStaysInside: a container cannot make another one's mount of a part of a volume show anything else.
+// TestSubPathStaysInside: a container cannot make another one's mount of a part of a volume show
+// anything else.
 func TestSubPathStaysInside(t *testing.T) {
 	s := newSite(t, "crun")
 	e := s.mustOpen(t)
@@ -98,8 +100,8 @@ func TestSubPathStaysInside(t *testing.T) {
 	s.checkNoMounts(t)
 }
 
-// TestHostPathLeavesTheHostsMounts: a container with a host path takes nothing away that is mounted below it on the host, where mounts are
-// shared, as they are on most hosts.
+// TestHostPathLeavesTheHostsMounts: a container with a host path takes nothing away that is mounted
+// below it on the host, where mounts are shared, as they are on most hosts.
 func TestHostPathLeavesTheHostsMounts(t *testing.T) {
 	s := newSite(t, "crun")
 	e := s.mustOpen(t)

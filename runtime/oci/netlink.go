@@ -9,7 +9,8 @@ import (
 // boundNetlink ends containers whose netlink sockets hold too much, until the Engine is closed.
 func (e *Engine) boundNetlink() { netlinkmem.Watch(e.background.Closing(), e.endHolders) }
 
-// endHolders kills every container whose netlink sockets hold too much. Of those that share a network it is the one that has joined.
+// endHolders kills every container whose netlink sockets hold too much. Of those that share a
+// network it is the one that has joined.
 func (e *Engine) endHolders() {
 	for _, c := range networkUsers(e.containers.All()) {
 		held, err := netlinkmem.Of(c.Record().Run.Process.PID)
@@ -25,8 +26,9 @@ func (e *Engine) endHolders() {
 	}
 }
 
-// networkUsers returns a container that runs for each network that is not the host's. One whose network another container has joined is none as
-// long as that has not ended: what is being started, or frozen, may have made the sockets.
+// networkUsers returns a container that runs for each network that is not the host's. One whose
+// network another container has joined is none as long as that has not ended: what is being
+// started, or frozen, may have made the sockets.
 func networkUsers(all []*containers.Container) []*containers.Container {
 	specs := map[*containers.Container]engine.ContainerSpec{}
 	joined := map[string]bool{} // by id and name

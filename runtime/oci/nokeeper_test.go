@@ -12,8 +12,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestWithoutKeeper: when the keeper was killed and its program is gone, a container can be removed, and the engine says that it is not
-// available.
+// TestWithoutKeeper: when the keeper was killed and its program is gone, a container can be
+// removed, and the engine says that it is not available.
 func TestWithoutKeeper(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "crun")

@@ -1,11 +1,13 @@
-// Package oci is an [engine.Engine] on an OCI runtime's command line: crun, runc or runsc, without a daemon of another project.
+// Package oci is an [engine.Engine] on an OCI runtime's command line: crun, runc or runsc, without
+// a daemon of another project.
 //
-// Images, network, control groups and the runtime's configuration are each a package below this one. This package joins them: it keeps
-// the record of every container, decides in which order what is made at the kernel, and takes everything back. A single process per data
-// folder, the keeper, starts the runtimes and outlives the service; see docs/architecture.md.
+// Images, network, control groups and the runtime's configuration are each a package below this
+// one. This package joins them: it keeps the record of every container, decides in which order what
+// is made at the kernel, and takes everything back. A single process per data folder, the keeper,
+// starts the runtimes and outlives the service; see docs/architecture.md.
 //
-// Everything that is made at the kernel has a record on the disk before it exists, so a service that was killed at any point finds at
-// its next start what it has left: see [Open].
+// Everything that is made at the kernel has a record on the disk before it exists, so a service
+// that was killed at any point finds at its next start what it has left: see [Open].
 package oci
 
 import (
@@ -46,20 +48,24 @@ const (
 
 // Options say where an Engine keeps what it makes, and what it runs containers with.
 type Options struct {
-	// Folder holds images, volumes and containers: an absolute path, made when it is missing, mode 0700. It is used by one Engine at a time.
+	// Folder holds images, volumes and containers: an absolute path, made when it is missing, mode
+	// 0700. It is used by one Engine at a time.
 	Folder string
-	// RunFolder holds what is of no use after a reboot: the keeper's socket and the states of the runtimes. Absolute and, with the names
-	// in it, short enough for a socket, so at most 90 bytes. Empty means /run/sandbox-local/ and 8 digits of Folder's digest.
+	// RunFolder holds what is of no use after a reboot: the keeper's socket and the states of the
+	// runtimes. Absolute and, with the names in it, short enough for a socket, so at most 90 bytes.
+	// Empty means /run/sandbox-local/ and 8 digits of Folder's digest.
 	RunFolder string
 	// Keeper is the path of the program sandbox-keeper.
 	Keeper string
-	// Runtime is the OCI runtime of containers that name none: crun, runc, runsc or an absolute path. Empty means the first of crun, runc
-	// and runsc that is installed.
+	// Runtime is the OCI runtime of containers that name none: crun, runc, runsc or an absolute
+	// path. Empty means the first of crun, runc and runsc that is installed.
 	Runtime string
-	// Runtimes are more of them that must be there when the Engine opens. A container can name any other, too.
+	// Runtimes are more of them that must be there when the Engine opens. A container can name any
+	// other, too.
 	Runtimes []string
-	// Bridge is the name of the network interface that containers are connected to, at most 15 bytes; empty means sandbox0. Subnet is
-	// the range of their addresses, IPv4; the zero value means a private range that no route of the host overlaps.
+	// Bridge is the name of the network interface that containers are connected to, at most 15
+	// bytes; empty means sandbox0. Subnet is the range of their addresses, IPv4; the zero value
+	// means a private range that no route of the host overlaps.
 	Bridge string
 	Subnet netip.Prefix
 	// Ready is how many networks are made ahead. 0 means 4, negative means none.
@@ -67,14 +73,16 @@ type Options struct {
 	// Quarantine is how long an address is not given again; 0 means 10 s.
 	Quarantine time.Duration
 	Images     ImageOptions
-	// DiskBytes bounds what a container writes to its root file system, from [disk.MinBytes] to [disk.MaxBytes]; 0 means no bound but the
-	// room that there is.
+	// DiskBytes bounds what a container writes to its root file system, from [disk.MinBytes] to
+	// [disk.MaxBytes]; 0 means no bound but the room that there is.
 	DiskBytes int64
-	// KeepFiles has the containers with [engine.ContainerSpec].KeepFiles outlive a reboot: their writes reach the disk when they sync them, which
-	// costs a start a few syncs, and an end the write-back of the rest. A container keeps what it was started with.
+	// KeepFiles has the containers with [engine.ContainerSpec].KeepFiles outlive a reboot: their
+	// writes reach the disk when they sync them, which costs a start a few syncs, and an end the
+	// write-back of the rest. A container keeps what it was started with.
 	KeepFiles bool
-	// GPUKind is the kind of the GPUs that containers can have, "vendor/class" of CDI specifications; empty means none. CDIFolders has the
-	// specifications; empty means those of the standard.
+	// GPUKind is the kind of the GPUs that containers can have, "vendor/class" of CDI
+	// specifications; empty means none. CDIFolders has the specifications; empty means those of the
+	// standard.
 	GPUKind    string
 	CDIFolders []string
 	// UserNamespaces says which containers get a user namespace. Empty means [UserNamespacesAuto].
@@ -119,8 +127,9 @@ var _ engine.Engine = (*Engine)(nil)
 
 // Open makes an Engine on the folder, or takes up what another one left there.
 //
-// It checks first that this process may do what is needed, and names what is missing. Containers that run go on running. Starts and
-// removals that were cut off are undone and finished. The remains of containers that have no record are removed.
+// It checks first that this process may do what is needed, and names what is missing. Containers
+// that run go on running. Starts and removals that were cut off are undone and finished. The
+// remains of containers that have no record are removed.
 func Open(ctx context.Context, options Options) (_ *Engine, err error) {
 	if err := options.complete(); err != nil {
 		return nil, err
@@ -186,8 +195,9 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// openParts opens what the engine is made of, in the order in which recovery needs it: the records, the control groups that running
-// containers are in, the keeper, which reports what ended meanwhile, and the network, which keeps what the running ones have.
+// openParts opens what the engine is made of, in the order in which recovery needs it: the records,
+// the control groups that running containers are in, the keeper, which reports what ended
+// meanwhile, and the network, which keeps what the running ones have.
 func (e *Engine) openParts(ctx context.Context) (err error) {
 	if e.containers, err = containers.Open(e.layout, e.trash, e.background, e.log); err != nil {
 		return err
@@ -292,17 +302,21 @@ func (e *Engine) openNetwork(ctx context.Context, inUse []network.Attachment) (e
 // cgroupName is the name of the control group that the containers of a data folder are in.
 func cgroupName(data string) string { return "sandbox-" + layout.Key(data) }
 
-// Problem says why containers do not reach the network, and what to type; "" when nothing is known to be wrong.
+// Problem says why containers do not reach the network, and what to type; "" when nothing is known
+// to be wrong.
 func (e *Engine) Problem() string { return e.network.Problem() }
 
-// HostUsers says why the users of containers are the host's, when those of the default runtime are; "" when they are not.
+// HostUsers says why the users of containers are the host's, when those of the default runtime are;
+// "" when they are not.
 func (e *Engine) HostUsers() string { return e.users.hostUsers(e.runtimes.standard) }
 
-// GPUs returns the kind of the GPUs that containers can have, "" for none, and the names of those of the machine, free or not. The error,
-// of a CDI specification that cannot be read, comes with the names of the others.
+// GPUs returns the kind of the GPUs that containers can have, "" for none, and the names of those
+// of the machine, free or not. The error, of a CDI specification that cannot be read, comes with
+// the names of the others.
 func (e *Engine) GPUs() (kind string, names []string, err error) { return e.launcher.gpus.list() }
 
-// Close implements [engine.Engine]. Containers and the keeper go on; without a container, the keeper ends and nothing is left at the kernel.
+// Close implements [engine.Engine]. Containers and the keeper go on; without a container, the
+// keeper ends and nothing is left at the kernel.
 func (e *Engine) Close() error {
 	e.background.Close() // nothing begins in the background any more
 	unused := e.opened && e.containers.Empty()

@@ -57,7 +57,8 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// TestOpenWithoutOverlay: a file system that cannot be the upper layer of a container is refused when the Engine opens.
+// TestOpenWithoutOverlay: a file system that cannot be the upper layer of a container is refused
+// when the Engine opens.
 func TestOpenWithoutOverlay(t *testing.T) {
 	s := newSite(t, "crun")
 	folder := filepath.Dir(s.Folder)
@@ -86,7 +87,8 @@ func TestOpenWithoutOverlay(t *testing.T) {
 	}
 }
 
-// TestOpenRaisesHostBounds: what containers share is not used up by one of them. With user namespaces in any case, they share less.
+// TestOpenRaisesHostBounds: what containers share is not used up by one of them. With user
+// namespaces in any case, they share less.
 func TestOpenRaisesHostBounds(t *testing.T) {
 	parameters := []struct {
 		path                 string

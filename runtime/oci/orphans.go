@@ -18,8 +18,9 @@ import (
 // keeperRestart bounds the wait for another keeper after one was killed.
 const keeperRestart = 5 * time.Second
 
-// killOrphans kills what a keeper that was killed has left in its own control group: runtimes, and containers that they had not moved to
-// theirs yet. What belongs to the keeper that runs now are its descendants.
+// killOrphans kills what a keeper that was killed has left in its own control group: runtimes, and
+// containers that they had not moved to theirs yet. What belongs to the keeper that runs now are
+// its descendants.
 func (l *launcher) killOrphans(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, keeperRestart)
 	defer cancel()
@@ -62,7 +63,8 @@ func killUnless(pid, ancestor int) error {
 	if descends || err != nil { // an error is that of a process that is gone
 		return nil
 	}
-	// The keeper may have ended meanwhile, and another one begun: it begins in this group, as a child of this process.
+	// The keeper may have ended meanwhile, and another one begun: it begins in this group, as a
+	// child of this process.
 	if parent, err := keeper.ParentOf(pid); err != nil || parent == os.Getpid() {
 		return nil
 	}

@@ -21,7 +21,8 @@ import (
 const (
 	// commandTimeout bounds a command of a runtime about one container.
 	commandTimeout = 10 * time.Second
-	// killTimeout bounds how long processes that were killed take to be gone: one that waits for a disk takes as long as the disk.
+	// killTimeout bounds how long processes that were killed take to be gone: one that waits for a
+	// disk takes as long as the disk.
 	killTimeout = 20 * time.Second
 )
 
@@ -48,7 +49,8 @@ func (p *processes) signal(c *containers.Container, signal unix.Signal) error {
 
 // kill kills everything in the container.
 func (p *processes) kill(c *containers.Container) error {
-	// The first process takes all others of its PID namespace with it; killing both costs little, and either may be the one that works.
+	// The first process takes all others of its PID namespace with it; killing both costs little,
+	// and either may be the one that works.
 	first, group := p.signal(c, unix.SIGKILL), p.cgroups.Group(c.ID).Kill()
 	if first == nil || group == nil {
 		return nil
@@ -75,8 +77,8 @@ func (p *processes) killAndWait(ctx context.Context, c *containers.Container) er
 	}
 }
 
-// freeze freezes a container that runs: by its control group, or by its runtime where the group's freezer would kill it. The caller holds the
-// container's lock.
+// freeze freezes a container that runs: by its control group, or by its runtime where the group's
+// freezer would kill it. The caller holds the container's lock.
 func (p *processes) freeze(ctx context.Context, c *containers.Container) error {
 	if c.Frozen() {
 		return nil
@@ -98,7 +100,8 @@ func (p *processes) freeze(ctx context.Context, c *containers.Container) error {
 	return err
 }
 
-// thaw takes freeze back. A container that the control group has frozen does not need its runtime for that.
+// thaw takes freeze back. A container that the control group has frozen does not need its runtime
+// for that.
 func (p *processes) thaw(ctx context.Context, c *containers.Container) error {
 	if !c.Frozen() {
 		return nil
@@ -117,7 +120,8 @@ func (p *processes) thaw(ctx context.Context, c *containers.Container) error {
 	return err
 }
 
-// frozen asks the kernel, or the runtime, whether a container is frozen, for a service that has just started.
+// frozen asks the kernel, or the runtime, whether a container is frozen, for a service that has
+// just started.
 func (p *processes) frozen(ctx context.Context, c *containers.Container) (bool, error) {
 	runtime, err := p.runtimes.get(c.Record().Runtime)
 	if err != nil || !runtime.Pauses {

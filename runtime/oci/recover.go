@@ -20,13 +20,15 @@ import (
 	"sandbox.internal/runtime/oci/network"
 )
 
-// keeperGroup is the control group of the keeper itself, next to those of the containers, whose names are hexadecimal.
+// keeperGroup is the control group of the keeper itself, next to those of the containers, whose
+// names are hexadecimal.
 const keeperGroup = "keeper"
 
 // recovery takes over what an earlier service has left.
 type recovery struct{ *launcher }
 
-// adoptRunning finds out which containers run and which have ended, and returns what the running ones have of the network.
+// adoptRunning finds out which containers run and which have ended, and returns what the running
+// ones have of the network.
 func (r recovery) adoptRunning(ctx context.Context) (inUse []network.Attachment, err error) {
 	var running []keeper.Running
 	var rebooted []*containers.Container
@@ -65,8 +67,8 @@ func (r recovery) adoptRunning(ctx context.Context) (inUse []network.Attachment,
 	return inUse, nil
 }
 
-// afterReboot decides about containers that ran until the host was stopped, or lost its power: those whose files are kept can be started again, if
-// the files are of use; the others have ended.
+// afterReboot decides about containers that ran until the host was stopped, or lost its power:
+// those whose files are kept can be started again, if the files are of use; the others have ended.
 func (r recovery) afterReboot(rebooted []*containers.Container) {
 	const parallelChecks = 8 // each may replay a journal
 	var checks errgroup.Group
@@ -90,7 +92,8 @@ func (r recovery) afterReboot(rebooted []*containers.Container) {
 	}
 }
 
-// keepAfterReboot makes the container one that can be started again, and returns false for one that cannot.
+// keepAfterReboot makes the container one that can be started again, and returns false for one that
+// cannot.
 func (r recovery) keepAfterReboot(c *containers.Container) bool {
 	record := c.Record()
 	if !record.KeepsFiles() || record.Removing {
@@ -111,8 +114,9 @@ func (r recovery) keepAfterReboot(c *containers.Container) bool {
 	return true
 }
 
-// run undoes starts and finishes removals that were cut off, and removes what has no record. A container for which that fails, because one of
-// its processes is stuck in the kernel for example, keeps no other from being served: the next start or removal of it tries again.
+// run undoes starts and finishes removals that were cut off, and removes what has no record. A
+// container for which that fails, because one of its processes is stuck in the kernel for example,
+// keeps no other from being served: the next start or removal of it tries again.
 func (r recovery) run(ctx context.Context) error {
 	if err := r.killOrphans(ctx); err != nil {
 		return err
@@ -160,8 +164,8 @@ func (r recovery) recoverContainer(ctx context.Context, c *containers.Container)
 	return nil
 }
 
-// sweep removes control groups, states of runtimes and sources of mounts that belong to no container, and what was being made. What cannot be
-// removed keeps nothing else from it.
+// sweep removes control groups, states of runtimes and sources of mounts that belong to no
+// container, and what was being made. What cannot be removed keeps nothing else from it.
 func (r recovery) sweep(ctx context.Context) error {
 	started := map[string]bool{}
 	for _, c := range r.containers.All() {

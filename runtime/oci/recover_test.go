@@ -95,8 +95,8 @@ func TestOneAtATime(t *testing.T) {
 	}
 }
 
-// TestRecordThatCannotBeRead: its container may run, so the Engine does not open, and nothing of it is removed. One that is cut off is what a
-// loss of power leaves.
+// TestRecordThatCannotBeRead: its container may run, so the Engine does not open, and nothing of it
+// is removed. One that is cut off is what a loss of power leaves.
 func TestRecordThatCannotBeRead(t *testing.T) {
 	s := newSite(t, "crun")
 	e := s.mustOpen(t)
@@ -138,7 +138,8 @@ func TestRecordThatCannotBeRead(t *testing.T) {
 	removeAll(t, e)
 }
 
-// TestReboot: after everything but the disk is gone, containers that ran have been killed, and can be removed.
+// TestReboot: after everything but the disk is gone, containers that ran have been killed, and can
+// be removed.
 func TestReboot(t *testing.T) {
 	s := newSite(t, "crun")
 	e := s.mustOpen(t)
@@ -168,7 +169,8 @@ func TestReboot(t *testing.T) {
 	s.checkNothingLeft(t)
 }
 
-// reboot ends everything of the site that the kernel has of these containers, and makes their records those of another start of the host.
+// reboot ends everything of the site that the kernel has of these containers, and makes their
+// records those of another start of the host.
 func (s site) reboot(t *testing.T, ids ...string) {
 	t.Helper()
 	killKeeper(t, s)
@@ -212,7 +214,8 @@ func (s site) endOfBoot(t *testing.T, id string) {
 	}
 }
 
-// TestLeftoverThatCannotBeRemoved: it is reported, and keeps neither the Engine from opening nor anything else from being removed.
+// TestLeftoverThatCannotBeRemoved: it is reported, and keeps neither the Engine from opening nor
+// anything else from being removed.
 func TestLeftoverThatCannotBeRemoved(t *testing.T) {
 	s := newSite(t, "crun")
 	closeEngine(t, s.mustOpen(t))
@@ -242,7 +245,8 @@ func TestLeftoverThatCannotBeRemoved(t *testing.T) {
 	}
 }
 
-// TestRemovalThatCannotBeFinished: one container that cannot be removed keeps no other from being served, and can be removed later.
+// TestRemovalThatCannotBeFinished: one container that cannot be removed keeps no other from being
+// served, and can be removed later.
 func TestRemovalThatCannotBeFinished(t *testing.T) {
 	s := newSite(t, "crun")
 	e := s.mustOpen(t)

@@ -16,7 +16,8 @@ import (
 // undoTimeout bounds how long a failed start takes to remove what it has made.
 const undoTimeout = 20 * time.Second
 
-// undo removes what a start has made that failed, and records and returns the cause. The caller holds the container's lock.
+// undo removes what a start has made that failed, and records and returns the cause. The caller
+// holds the container's lock.
 func (l *launcher) undo(ctx context.Context, c *containers.Container, cause error) error {
 	reason := cause.Error()
 	ctx = context.WithoutCancel(ctx)
@@ -40,7 +41,8 @@ func (l *launcher) undo(ctx context.Context, c *containers.Container, cause erro
 	return cause
 }
 
-// undoEarlier removes what an earlier start has made, where that could not be undone then. The caller holds the container's lock.
+// undoEarlier removes what an earlier start has made, where that could not be undone then. The
+// caller holds the container's lock.
 func (l *launcher) undoEarlier(ctx context.Context, c *containers.Container) error {
 	had := c.Record().Run
 	if had == nil {
@@ -63,7 +65,8 @@ func (l *launcher) remove(ctx context.Context, c *containers.Container) error {
 	if (record.Run != nil || record.Stopped) && !record.Removing { // else there is nothing but the folder
 		err := c.Update(func(r *containers.Record) { r.Removing = true })
 		if diskFull(err) {
-			// It makes room. If the service is killed before the end, the next one finds a container that has ended.
+			// It makes room. If the service is killed before the end, the next one finds a
+			// container that has ended.
 			l.log.Warn().Err(err).Str("container", c.Name).Msg("disk full: removing container without writing its record")
 		} else if err != nil {
 			return err
@@ -72,7 +75,8 @@ func (l *launcher) remove(ctx context.Context, c *containers.Container) error {
 	if record.Started() && !ended {
 		l.disks.drop(c) // the end of its last process does not wait for write-back
 		err := l.processes.killAndWait(ctx, c)
-		// Without a keeper, and when none can be started, no end is recorded; that does not keep what is dead.
+		// Without a keeper, and when none can be started, no end is recorded; that does not keep
+		// what is dead.
 		if err != nil && (ctx.Err() != nil || l.background.Closing().Err() != nil || record.Run.Process.Alive()) {
 			return err
 		}
@@ -90,10 +94,11 @@ func (l *launcher) remove(ctx context.Context, c *containers.Container) error {
 	return nil
 }
 
-// release removes everything that a start has made, or may have, at the kernel, the keeper and the runtime. It succeeds when nothing is left.
-// The caller holds the container's lock.
+// release removes everything that a start has made, or may have, at the kernel, the keeper and the
+// runtime. It succeeds when nothing is left. The caller holds the container's lock.
 func (l *launcher) release(ctx context.Context, c *containers.Container) error {
-	// First: it waits for a start in progress, whose thread in the keeper would make the keeper a member of the group.
+	// First: it waits for a start in progress, whose thread in the keeper would make the keeper a
+	// member of the group.
 	if err := l.keeper.Forget(c.ID); err != nil {
 		return err
 	}
@@ -131,7 +136,8 @@ func (l *launcher) deleteState(ctx context.Context, name, id string) error {
 	return err
 }
 
-// stateFiles returns what a runtime has of a container: a folder of its id, or files whose names contain it.
+// stateFiles returns what a runtime has of a container: a folder of its id, or files whose names
+// contain it.
 func stateFiles(folder, id string) ([]string, error) {
 	path := filepath.Join(folder, id)
 	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {

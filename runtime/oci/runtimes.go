@@ -21,7 +21,8 @@ type runtimes struct {
 	byName map[string]bundle.Runtime // by the name that they were asked for with
 }
 
-// findRuntimes finds the default runtime, by name or, when that is empty, the first known one, and those that must be there besides.
+// findRuntimes finds the default runtime, by name or, when that is empty, the first known one, and
+// those that must be there besides.
 func findRuntimes(name string, more []string) (*runtimes, error) {
 	r := &runtimes{byName: map[string]bundle.Runtime{}}
 	candidates := knownRuntimes

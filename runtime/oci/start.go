@@ -8,7 +8,8 @@ import (
 	"sandbox.internal/runtime/oci/internal/containers"
 )
 
-// Start implements [engine.Engine]. A container that has ended can be started again only if it keeps its files.
+// Start implements [engine.Engine]. A container that has ended can be started again only if it
+// keeps its files.
 func (e *Engine) Start(ctx context.Context, id string) error {
 	op := "start container " + id
 	c, err := e.containers.Lock(ctx, op, id)
@@ -34,7 +35,8 @@ func (e *Engine) Start(ctx context.Context, id string) error {
 	return nil
 }
 
-// launch starts a container, on what it has written if it was stopped, else from its image alone. The caller holds the container's lock.
+// launch starts a container, on what it has written if it was stopped, else from its image alone.
+// The caller holds the container's lock.
 func (e *Engine) launch(ctx context.Context, c *containers.Container) error {
 	if err := e.launcher.undoEarlier(ctx, c); err != nil {
 		return err

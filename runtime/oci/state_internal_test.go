@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestStateFiles: what runtimes keep of a container is found, a folder of its id or files with it in their names, and nothing of another one.
+// TestStateFiles: what runtimes keep of a container is found, a folder of its id or files with it
+// in their names, and nothing of another one.
 func TestStateFiles(t *testing.T) {
 	folder := t.TempDir()
 	first, second, third := strings.Repeat("a", 32), strings.Repeat("b", 32), strings.Repeat("c", 32)

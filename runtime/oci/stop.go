@@ -73,7 +73,8 @@ func (e *Engine) whileAlive(ctx context.Context, op, id string, do func(context.
 	return nil
 }
 
-// Remove implements [engine.Engine]. It returns when no process, port or record of the container is left; its files are removed behind.
+// Remove implements [engine.Engine]. It returns when no process, port or record of the container is
+// left; its files are removed behind.
 func (e *Engine) Remove(ctx context.Context, id string) error {
 	op := "remove container " + id
 	c, err := e.containers.Lock(ctx, op, id)

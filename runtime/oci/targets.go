@@ -15,11 +15,14 @@ import (
 	"sandbox.internal/runtime/oci/internal/layout"
 )
 
-// What the OCI runtime mounts something on has to be there, and it makes what the image lacks. On an overlay it does so on the disk, together
-// with the folder that it is in: 0.1 to 0.3 ms for each file at the start of a container, and as much at its end. What every container has
-// mounts on is therefore in a layer of its own below those of the image. Whatever the image has at such a path shows instead.
+// What the OCI runtime mounts something on has to be there, and it makes what the image lacks. On
+// an overlay it does so on the disk, together with the folder that it is in: 0.1 to 0.3 ms for each
+// file at the start of a container, and as much at its end. What every container has mounts on is
+// therefore in a layer of its own below those of the image. Whatever the image has at such a path
+// shows instead.
 
-// manyLayers is how many an image has that gets no other one: the kernel takes 500, and Linux before 6.8 what a page of text names, about 200.
+// manyLayers is how many an image has that gets no other one: the kernel takes 500, and Linux
+// before 6.8 what a page of text names, about 200.
 const manyLayers = 128
 
 // layers returns the layers of the container's root file system, lowest first.
@@ -34,7 +37,8 @@ func (s *start) layers() ([]string, error) {
 	return append([]string{mountedOn}, s.image.Layers...), nil
 }
 
-// folderTargets returns where the container has folders of the service's, which are the same in many containers.
+// folderTargets returns where the container has folders of the service's, which are the same in
+// many containers.
 func (s *start) folderTargets() []string {
 	var targets []string
 	for _, m := range s.spec.Mounts {
@@ -54,7 +58,8 @@ type targets struct {
 	made map[string]bool // the layers that are complete
 }
 
-// layer returns the layer with what every container has mounts on, and with these folders. It is made when it is missing, and then kept.
+// layer returns the layer with what every container has mounts on, and with these folders. It is
+// made when it is missing, and then kept.
 func (t *targets) layer(folders []string) (string, error) {
 	sum := sha256.Sum256([]byte(strings.Join(folders, "\x00")))
 	layer := filepath.Join(t.folder, hex.EncodeToString(sum[:8]))
@@ -78,7 +83,8 @@ func (t *targets) layer(folders []string) (string, error) {
 	return layer, nil
 }
 
-// makeFolders makes a layer with these folders, which every user of the container may enter. Those that are there stay.
+// makeFolders makes a layer with these folders, which every user of the container may enter. Those
+// that are there stay.
 func makeFolders(layer string, folders []string) error {
 	made := []string{layer}
 	for _, folder := range folders {
@@ -99,8 +105,10 @@ func makeFolders(layer string, folders []string) error {
 	return nil
 }
 
-// makeClosedWays gives the container's own layer the folders on the way to the service's that its user could not pass otherwise, such as a closed /opt:
-// the container's program is there. An earlier start has made them: what the container has written since leads wherever it likes, and is not followed.
+// makeClosedWays gives the container's own layer the folders on the way to the service's that its
+// user could not pass otherwise, such as a closed /opt: the container's program is there. An
+// earlier start has made them: what the container has written since leads wherever it likes, and is
+// not followed.
 func (s *start) makeClosedWays() error {
 	targets := s.folderTargets()
 	if s.test || s.again || len(targets) == 0 {

@@ -8,7 +8,8 @@ import (
 	"sandbox.internal/runtime/engine"
 )
 
-// TestMountTargets: what the engine mounts in every container costs nothing on its disk, and hides nothing of the image.
+// TestMountTargets: what the engine mounts in every container costs nothing on its disk, and hides
+// nothing of the image.
 func TestMountTargets(t *testing.T) {
 	for _, handler := range runtimes(t) {
 		t.Run(handler, func(t *testing.T) {

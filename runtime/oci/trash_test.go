@@ -26,8 +26,8 @@ func TestRemoveDeepTree(t *testing.T) {
 	s.waitEmptyTrash(t)
 }
 
-// TestStartAgain: a start that failed when the container's program had run already leaves what that has written, and an end. Another start has
-// nothing to do with either.
+// TestStartAgain: a start that failed when the container's program had run already leaves what that
+// has written, and an end. Another start has nothing to do with either.
 func TestStartAgain(t *testing.T) {
 	s := newSite(t, "crun")
 	e := s.mustOpen(t)
@@ -56,7 +56,8 @@ func TestStartAgain(t *testing.T) {
 	removeAll(t, e)
 }
 
-// makeDeepTree makes a tree that is deeper than this process may have files open until the test ends.
+// makeDeepTree makes a tree that is deeper than this process may have files open until the test
+// ends.
 func makeDeepTree(t *testing.T, folder string) {
 	t.Helper()
 	const files, levels = 1000, 3000

@@ -22,18 +22,21 @@ import (
 	"sandbox.internal/runtime/oci/users"
 )
 
-// In a user namespace, root in a container is no user of the host: what leads out of the container, such as an error of the
-// kernel, leads to a process that may do nothing. The container's files are owned by 0 and so on upwards on the disk, whichever ids it has,
-// because it gets them through mounts that translate owners (ID-mapped mounts, see attachSources). So images are unpacked once, volumes can be
-// shared, and what reads a container's disk finds the owners that the container sees.
+// In a user namespace, root in a container is no user of the host: what leads out of the container,
+// such as an error of the kernel, leads to a process that may do nothing. The container's files are
+// owned by 0 and so on upwards on the disk, whichever ids it has, because it gets them through
+// mounts that translate owners (ID-mapped mounts, see attachSources). So images are unpacked once,
+// volumes can be shared, and what reads a container's disk finds the owners that the container
+// sees.
 
-// UserNamespaces says which containers get a user namespace of their own. gVisor's never do: it has its own way to the same end. Nor do those
-// with [engine.ContainerSpec].HostUsers.
+// UserNamespaces says which containers get a user namespace of their own. gVisor's never do: it has
+// its own way to the same end. Nor do those with [engine.ContainerSpec].HostUsers.
 type UserNamespaces string
 
 const (
-	// UserNamespacesAuto gives one to every container that can have it, if this host, its kernel and the OCI runtime have passed a test when the
-	// Engine opened. The log names the runtimes whose containers have none, and why.
+	// UserNamespacesAuto gives one to every container that can have it, if this host, its kernel
+	// and the OCI runtime have passed a test when the Engine opened. The log names the runtimes
+	// whose containers have none, and why.
 	UserNamespacesAuto UserNamespaces = "auto"
 	// UserNamespacesOn refuses to open, and to start a container, without.
 	UserNamespacesOn UserNamespaces = "on"
@@ -41,23 +44,27 @@ const (
 	UserNamespacesOff UserNamespaces = "off"
 )
 
-// userNamespacesField is the field of the log that says what is known about user namespaces: available, missing or untried.
+// userNamespacesField is the field of the log that says what is known about user namespaces:
+// available, missing or untried.
 const userNamespacesField = "user_namespaces"
 
 // hostRootMessage is logged where containers get no user namespace.
 const hostRootMessage = "containers have no user namespaces: their root is that of the host, without the capabilities"
 
-// userNamespaces has the ids for user namespaces of containers, and knows which containers get none.
+// userNamespaces has the ids for user namespaces of containers, and knows which containers get
+// none.
 type userNamespaces struct {
 	mode    UserNamespaces
 	log     zerolog.Logger
 	pool    *users.Pool // nil when no container gets a user namespace
 	missing string      // why it is nil
-	// refused says why the containers of a runtime, by its path, get none. It is not changed once the Engine is open.
+	// refused says why the containers of a runtime, by its path, get none. It is not changed once
+	// the Engine is open.
 	refused map[string]string
 }
 
-// openUserNamespaces takes the ids for the service with the data folder, of which containers have some. The keeper makes the namespaces.
+// openUserNamespaces takes the ids for the service with the data folder, of which containers have
+// some. The keeper makes the namespaces.
 func openUserNamespaces(mode UserNamespaces, data string, makers users.Makers, all []*containers.Container, log zerolog.Logger) (*userNamespaces, error) {
 	u := &userNamespaces{mode: mode, log: log, refused: map[string]string{}}
 	if mode == UserNamespacesOff {
@@ -126,8 +133,8 @@ func (u *userNamespaces) hostUsers(runtime bundle.Runtime) string {
 	return u.refused[runtime.Path]
 }
 
-// checkHost tests each runtime with a container that has a user namespace. The error of a test is a [*refusal] if the host, its kernel or the
-// runtime cannot have one.
+// checkHost tests each runtime with a container that has a user namespace. The error of a test is a
+// [*refusal] if the host, its kernel or the runtime cannot have one.
 func (u *userNamespaces) checkHost(ctx context.Context, found map[string]bundle.Runtime, test func(context.Context, bundle.Runtime) error) error {
 	if u.pool == nil {
 		return nil
@@ -145,7 +152,8 @@ func (u *userNamespaces) checkHost(ctx context.Context, found map[string]bundle.
 		case err == nil:
 			u.log.Info().Str("runtime", path).Str(userNamespacesField, "available").Msg("containers have user namespaces")
 		case ctx.Err() == nil && !errors.As(err, &refused):
-			// Containers do without only where it is known that they must. If these must, they fail to start.
+			// Containers do without only where it is known that they must. If these must, they fail
+			// to start.
 			u.log.Warn().Err(err).Str("runtime", path).Str(userNamespacesField, "untried").
 				Msg("cannot test user namespaces: containers get them untested")
 		case u.mode == UserNamespacesOn, ctx.Err() != nil:
@@ -158,8 +166,8 @@ func (u *userNamespaces) checkHost(ctx context.Context, found map[string]bundle.
 	return nil
 }
 
-// refusal is an error that says that the host cannot have user namespaces. Others, such as a full disk or a keeper that is killed, say nothing
-// about that.
+// refusal is an error that says that the host cannot have user namespaces. Others, such as a full
+// disk or a keeper that is killed, say nothing about that.
 type refusal struct{ error }
 
 func (r *refusal) Unwrap() error { return r.error }
@@ -200,9 +208,10 @@ func (s *start) takeIDs() error {
 	return err
 }
 
-// makeUserNamespace makes the container's, which belongs to its own root. One that the runtime makes belongs to root of the host: what the kernel
-// counts for each user (inotify instances and watches, queued signals, message queues) it counts for the owner as well, and so the containers would
-// share one bound with one another and with the host.
+// makeUserNamespace makes the container's, which belongs to its own root. One that the runtime
+// makes belongs to root of the host: what the kernel counts for each user (inotify instances and
+// watches, queued signals, message queues) it counts for the owner as well, and so the containers
+// would share one bound with one another and with the host.
 func (s *start) makeUserNamespace() error {
 	first := s.ids.First
 	if first == 0 || s.runtime.LimitsFromOutside && !mayExceedLimits() {
@@ -221,7 +230,8 @@ func (s *start) makeUserNamespace() error {
 	return nil
 }
 
-// mayExceedLimits reports whether this process has CAP_SYS_RESOURCE. If not, it runs in a container itself.
+// mayExceedLimits reports whether this process has CAP_SYS_RESOURCE. If not, it runs in a container
+// itself.
 func mayExceedLimits() bool {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData // the capabilities from 0 and from 32 on
@@ -229,7 +239,8 @@ func mayExceedLimits() bool {
 	return err == nil && data[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
 }
 
-// dropUserNamespace makes the rest of the start one without a user namespace, unless the container must have one.
+// dropUserNamespace makes the rest of the start one without a user namespace, unless the container
+// must have one.
 func (s *start) dropUserNamespace(reason error) error {
 	c, first := s.container, s.ids.First
 	if s.test || s.users.mode == UserNamespacesOn {
@@ -249,7 +260,8 @@ func (s *start) dropUserNamespace(reason error) error {
 	return nil
 }
 
-// setNetworkParameters sets those of the container's own network, which its root may not, in another user namespace.
+// setNetworkParameters sets those of the container's own network, which its root may not, in
+// another user namespace.
 func setNetworkParameters(netNS string, all map[string]string) error {
 	var names []string
 	for name := range all {

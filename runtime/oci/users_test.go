@@ -35,7 +35,8 @@ func (n *notes) Write(p []byte) (int, error) {
 	return n.text.Write(p)
 }
 
-// userNamespaces returns what the last line about user namespaces since the last call says, and why; nothing without one.
+// userNamespaces returns what the last line about user namespaces since the last call says, and
+// why; nothing without one.
 func (n *notes) userNamespaces(t *testing.T) (state, cause string) {
 	t.Helper()
 	n.mu.Lock()
@@ -68,8 +69,9 @@ func (s site) openMode(t testing.TB, mode oci.UserNamespaces, log io.Writer) *oc
 	return e
 }
 
-// processOf returns a container's process, which is the first one of its process namespace. A process of the OCI runtime, which has made that one,
-// can be in the container's cgroup, too, until it has ended.
+// processOf returns a container's process, which is the first one of its process namespace. A
+// process of the OCI runtime, which has made that one, can be in the container's cgroup, too, until
+// it has ended.
 func (s site) processOf(t *testing.T, id string) int {
 	t.Helper()
 	for pid := range processes(t) {
@@ -156,7 +158,8 @@ func testIDs(t *testing.T, s site, e *oci.Engine, imageID string) {
 			t.Errorf("the root of container %s is the host's user %d, and %q has the same", id, owner, seen[owner])
 		}
 		seen[owner] = id
-		// What the kernel counts for a user it counts for the owner of the namespace, too. runc may lack what it takes.
+		// What the kernel counts for a user it counts for the owner of the namespace, too. runc may
+		// lack what it takes.
 		if got := namespaceOwner(t, s.processOf(t, id)); got != owner && s.Runtime == "crun" {
 			t.Errorf("the user namespace of container %s belongs to the host's user %d, want %d", id, got, owner)
 		}
@@ -206,8 +209,9 @@ func testSharedVolume(t *testing.T, s site, e *oci.Engine, imageID string) {
 	}
 }
 
-// testHostFiles: a process with all that a container's root is, and that has got out of its mount namespace, reads no file of the host's root;
-// the host's devices, which the container has, are the host's still.
+// testHostFiles: a process with all that a container's root is, and that has got out of its mount
+// namespace, reads no file of the host's root; the host's devices, which the container has, are the
+// host's still.
 func testHostFiles(t *testing.T, s site, e *oci.Engine, imageID string) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	for path := filepath.Dir(secret); path != "/tmp" && path != "/"; path = filepath.Dir(path) {
@@ -260,7 +264,8 @@ func testNetworks(t *testing.T, e *oci.Engine, imageID string) {
 	}
 }
 
-// TestUserNamespacesSurvive: a service that was killed finds which ids its containers have, and gives them to no other.
+// TestUserNamespacesSurvive: a service that was killed finds which ids its containers have, and
+// gives them to no other.
 func TestUserNamespacesSurvive(t *testing.T) {
 	s := newSite(t, "crun")
 	e := s.openMode(t, oci.UserNamespacesOn, io.Discard)
@@ -280,8 +285,8 @@ func TestUserNamespacesSurvive(t *testing.T) {
 	removeAll(t, e)
 }
 
-// TestUserNamespacesFallBack: a host path whose file system cannot be mapped is refused, or costs the container its user namespace, and that
-// is in the log.
+// TestUserNamespacesFallBack: a host path whose file system cannot be mapped is refused, or costs
+// the container its user namespace, and that is in the log.
 func TestUserNamespacesFallBack(t *testing.T) {
 	lower := t.TempDir()
 	folder := t.TempDir()
@@ -349,8 +354,8 @@ func TestUserNamespacesOff(t *testing.T) {
 	removeAll(t, e)
 }
 
-// TestUserNamespacesMissing: where the trial at the start fails, an Engine that must have them does not open, and another one says that they are
-// missing, and why.
+// TestUserNamespacesMissing: where the trial at the start fails, an Engine that must have them does
+// not open, and another one says that they are missing, and why.
 func TestUserNamespacesMissing(t *testing.T) {
 	s := newSite(t, "crun")
 	closed := t.TempDir() // no user but root gets through
@@ -381,7 +386,8 @@ func TestUserNamespacesMissing(t *testing.T) {
 	removeAll(t, e)
 }
 
-// TestTrialThatIsBrokenOff: a keeper that is killed whenever user namespaces are tried says nothing about whether the host has them.
+// TestTrialThatIsBrokenOff: a keeper that is killed whenever user namespaces are tried says nothing
+// about whether the host has them.
 func TestTrialThatIsBrokenOff(t *testing.T) {
 	s := newSite(t, "crun")
 	folder := t.TempDir()

@@ -20,11 +20,12 @@ import (
 // testTimeout bounds a test of user namespaces, which takes a tenth of a second.
 const testTimeout = 20 * time.Second
 
-// testPattern is that of the names of folders that this package tests the host with. What a killed service has left is swept.
+// testPattern is that of the names of folders that this package tests the host with. What a killed
+// service has left is swept.
 const testPattern = ".trial-"
 
-// testUserNamespace runs a container like any other, from an image with one program: the keeper's, which prints how it is used. The error is a
-// [*refusal] if the host cannot have user namespaces.
+// testUserNamespace runs a container like any other, from an image with one program: the keeper's,
+// which prints how it is used. The error is a [*refusal] if the host cannot have user namespaces.
 func (l *launcher) testUserNamespace(ctx context.Context, program string, runtime bundle.Runtime) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, testTimeout)
 	defer cancel()

@@ -13,7 +13,8 @@ import (
 	"sandbox.internal/runtime/engine"
 )
 
-// TestVolumesTakeContent: a volume that is empty gets what the image has where it is mounted, as on Docker, unless another container has it.
+// TestVolumesTakeContent: a volume that is empty gets what the image has where it is mounted, as on
+// Docker, unless another container has it.
 func TestVolumesTakeContent(t *testing.T) {
 	s := newSite(t, "crun")
 	e := s.mustOpen(t)
@@ -71,7 +72,8 @@ func TestVolumesTakeContent(t *testing.T) {
 	removeAll(t, e)
 }
 
-// TestLinksAtTargets: Create refuses a mount where the image's links lead, and fills no volume from there.
+// TestLinksAtTargets: Create refuses a mount where the image's links lead, and fills no volume from
+// there.
 func TestLinksAtTargets(t *testing.T) {
 	s := newSite(t, "crun")
 	e := s.mustOpen(t)

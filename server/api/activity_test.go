@@ -84,7 +84,8 @@ func TestActivityOfAnother(t *testing.T) {
 	}
 }
 
-// TestDaemonGetsTheNameOfTheKey: and nothing that the caller sends in its place; other ports do not.
+// TestDaemonGetsTheNameOfTheKey: and nothing that the caller sends in its place; other ports do
+// not.
 func TestDaemonGetsTheNameOfTheKey(t *testing.T) {
 	t.Parallel()
 	p := servePorts(t, func(w http.ResponseWriter, r *http.Request) {

@@ -1,6 +1,6 @@
-// Package api serves the lifecycle contract (openapi/lifecycle.yaml) over HTTP. A handler checks the
-// key's scope, converts, and calls the backend, which decides; errors are returned, and one table
-// maps them.
+// Package api serves the lifecycle contract (openapi/lifecycle.yaml) over HTTP. A handler checks
+// the key's scope, converts, and calls the backend, which decides; errors are returned, and one
+// table maps them.
 package api
 
 import (
@@ -34,15 +34,16 @@ type Engine struct {
 	// Problem returns why sandboxes do not reach the network, and what to type; "" when nothing is
 	// known to be wrong. Nil when the engine cannot say.
 	Problem func() string
-	// HostUsers returns why users in sandboxes are those of the machine; "" when they are others. Nil when
-	// the engine cannot say.
+	// HostUsers returns why users in sandboxes are those of the machine; "" when they are others.
+	// Nil when the engine cannot say.
 	HostUsers func() string
-	// GPUs returns the kind of the GPUs that sandboxes can have, the names of those of the machine, and
-	// an error with those that could be read. Nil when the engine has none to give.
+	// GPUs returns the kind of the GPUs that sandboxes can have, the names of those of the machine,
+	// and an error with those that could be read. Nil when the engine has none to give.
 	GPUs func() (kind string, names []string, err error)
 }
 
-// Defaults are what clients are to ask for where their users say nothing. The limits are those of the API key.
+// Defaults are what clients are to ask for where their users say nothing. The limits are those of
+// the API key.
 type Defaults struct {
 	Image   string        // empty means none
 	Timeout time.Duration // of whole seconds; 0 means an hour
@@ -53,10 +54,11 @@ type Options struct {
 	Backend lifecycle.Backend
 	// Images manages the images of the backend; nil when it has no such ability.
 	Images lifecycle.ImageStore
-	// Keys are the accepted API keys; nil means none. Without any, every client is an administrator, but for pages of other hosts in a browser.
+	// Keys are the accepted API keys; nil means none. Without any, every client is an
+	// administrator, but for pages of other hosts in a browser.
 	Keys *keys.Ring
-	// Local says that the service listens on a loopback address. Without keys it then refuses requests under names of other hosts, too,
-	// whose owners can have them lead to this machine.
+	// Local says that the service listens on a loopback address. Without keys it then refuses
+	// requests under names of other hosts, too, whose owners can have them lead to this machine.
 	Local bool
 	// Session returns who sends a request that carries a session in the place of a key, with ok, or
 	// why it is not let in; nil means that there are no sessions.

@@ -13,8 +13,8 @@ import (
 	"sandbox.internal/server/reach"
 )
 
-// Identify returns the holder of the API key that a request presents in its body. Without any keys, every client is an administrator but the page
-// of another host, as in [Options].
+// Identify returns the holder of the API key that a request presents in its body. Without any keys,
+// every client is an administrator but the page of another host, as in [Options].
 func Identify(r *http.Request, ring *keys.Ring, local bool, presented string) (lifecycle.Principal, error) {
 	if ring.Open() {
 		return lifecycle.Principal{Role: lifecycle.RoleAdmin}, refusePages(r, local)
@@ -25,10 +25,11 @@ func Identify(r *http.Request, ring *keys.Ring, local bool, presented string) (l
 	return lifecycle.Principal{}, serve.Unauthorized("body/key: is not a valid API key")
 }
 
-// Admits returns a function that reports whether a request has the key of a client, for code in front of the server that must not spend
-// memory on other requests. It admits everything when there are no keys, but for what [Options].Local refuses, and nothing from an
-// address that has used its attempts up: else what happens to a request would distinguish a right guess from a wrong one. It counts no
-// attempt; the server does when it refuses the request.
+// Admits returns a function that reports whether a request has the key of a client, for code in
+// front of the server that must not spend memory on other requests. It admits everything when there
+// are no keys, but for what [Options].Local refuses, and nothing from an address that has used its
+// attempts up: else what happens to a request would distinguish a right guess from a wrong one. It
+// counts no attempt; the server does when it refuses the request.
 func Admits(server *serve.Server, ring *keys.Ring, local bool) func(*http.Request) bool {
 	authenticate := authenticate(ring, local, nil)
 	return func(r *http.Request) bool {
@@ -42,7 +43,8 @@ func Admits(server *serve.Server, ring *keys.Ring, local bool) func(*http.Reques
 	}
 }
 
-// authenticate returns who sends a request. A session decides alone where there is one, which without keys any page could have begun.
+// authenticate returns who sends a request. A session decides alone where there is one, which
+// without keys any page could have begun.
 func authenticate(
 	ring *keys.Ring, local bool, session func(context.Context) (lifecycle.Principal, bool, error),
 ) func(*http.Request) (any, error) {
@@ -85,10 +87,11 @@ func keyEnded() error {
 	return serve.Unauthorized("header %s: is not a valid API key any more", reach.KeyHeader)
 }
 
-// refusePages refuses what a browser sends for the page of another host to a service without keys, where every request is an administrator's.
-// The Origin of such a page has that host, or is null, as for the pages that a sandbox serves; these may send requests to ports, where paths have
-// an ID that others do not have. Or its host has led the browser to this machine, as the owner of a name can do: a local service answers to no name
-// but localhost.
+// refusePages refuses what a browser sends for the page of another host to a service without keys,
+// where every request is an administrator's. The Origin of such a page has that host, or is null,
+// as for the pages that a sandbox serves; these may send requests to ports, where paths have an ID
+// that others do not have. Or its host has led the browser to this machine, as the owner of a name
+// can do: a local service answers to no name but localhost.
 func refusePages(r *http.Request, local bool) error {
 	host := (&url.URL{Host: r.Host}).Hostname()
 	if _, err := netip.ParseAddr(host); local && err != nil && !strings.EqualFold(host, "localhost") {

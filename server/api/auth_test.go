@@ -9,8 +9,8 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// TestNamesThatLeadHere: a page of a browser can have its own name lead to this machine, and the service without keys must not take
-// its requests for those of a user.
+// TestNamesThatLeadHere: a page of a browser can have its own name lead to this machine, and the
+// service without keys must not take its requests for those of a user.
 func TestNamesThatLeadHere(t *testing.T) {
 	alice := key("alice", aliceSecret, lifecycle.RoleUser)
 	open, keyed := serveWith(t, api.Options{Backend: newBackend(), Local: true}),

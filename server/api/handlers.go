@@ -37,7 +37,8 @@ func (h *handlers) GetVersion(
 	}, nil
 }
 
-// createDefaults returns what clients with these bounds are to ask for where their users say nothing.
+// createDefaults returns what clients with these bounds are to ask for where their users say
+// nothing.
 func (h *handlers) createDefaults(bounds lifecycle.Bounds) gen.CreateDefaults {
 	timeout := cmp.Or(h.defaults.Timeout, time.Hour)
 	if bounds.MaxTimeout > 0 {
@@ -52,7 +53,8 @@ func (h *handlers) createDefaults(bounds lifecycle.Bounds) gen.CreateDefaults {
 	}
 }
 
-// describeEngine returns nil on a cluster. The host's firewall is only its administrators' business.
+// describeEngine returns nil on a cluster. The host's firewall is only its administrators'
+// business.
 func (h *handlers) describeEngine(principal lifecycle.Principal) *gen.Engine {
 	if h.engine == nil {
 		return nil

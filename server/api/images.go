@@ -9,7 +9,8 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// archiveTime is how long each part of an archive may take to arrive: docker save writes an image to a temporary file before it prints anything.
+// archiveTime is how long each part of an archive may take to arrive: docker save writes an image
+// to a temporary file before it prints anything.
 const archiveTime = 10 * time.Minute
 
 // imageStore returns what manages images, for an administrator and where there is such.

@@ -107,7 +107,8 @@ func TestImages(t *testing.T) {
 	}
 }
 
-// TestArchiveThatIsCutOff: the answer is about the body, and not about what the engine makes of a part of an archive.
+// TestArchiveThatIsCutOff: the answer is about the body, and not about what the engine makes of a
+// part of an archive.
 func TestArchiveThatIsCutOff(t *testing.T) {
 	s := serveWith(t, api.Options{Backend: newBackend(), Images: cutImages{&images{}}})
 	connection, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))

@@ -13,7 +13,8 @@ import (
 // noStore keeps secrets out of caches.
 const noStore = "no-store"
 
-// KeyField is the field of the access log with the key that a request is about, whose own key is key_name.
+// KeyField is the field of the access log with the key that a request is about, whose own key is
+// key_name.
 const KeyField = "subject_key"
 
 func (h *handlers) ListKeys(ctx context.Context, request gen.ListKeysRequestObject) (gen.ListKeysResponseObject, error) {

@@ -49,7 +49,8 @@ func createKey(t *testing.T, s *service, request gen.CreateKeyRequest) *gen.Issu
 	return response.JSON201
 }
 
-// TestLifeOfAKey: what is made at the service lets in, is shown without its secret, and does not let in once it is gone.
+// TestLifeOfAKey: what is made at the service lets in, is shown without its secret, and does not
+// let in once it is gone.
 func TestLifeOfAKey(t *testing.T) {
 	b := newBackend()
 	s := serveWith(t, api.Options{Backend: b, Keys: keptKeys(t, nil)})
@@ -214,7 +215,8 @@ func TestExpiryOfAKey(t *testing.T) {
 	}
 }
 
-// TestGraceOfARotation: the secret before stays valid for as long as was asked for, the one before that does not.
+// TestGraceOfARotation: the secret before stays valid for as long as was asked for, the one before
+// that does not.
 func TestGraceOfARotation(t *testing.T) {
 	now := &clock{now: birth}
 	s := serveWith(t, api.Options{Backend: newBackend(), Keys: keptKeys(t, now.Now), Clock: now.Now})

@@ -20,7 +20,8 @@ type Limits struct {
 	Refused serve.Rate
 }
 
-// limitsOf returns what the caller of a request may ask for. A key that has been removed since the request was let in may ask for nothing.
+// limitsOf returns what the caller of a request may ask for. A key that has been removed since the
+// request was let in may ask for nothing.
 func (h *handlers) limitsOf(ctx context.Context) (maxSandboxes int, bounds lifecycle.Bounds, err error) {
 	if h.keys.Open() {
 		return 0, h.limits.Bounds, nil

@@ -12,7 +12,8 @@ import (
 )
 
 const (
-	// firstLoad is how long the first sample of a stream takes, loadInterval is the time between two.
+	// firstLoad is how long the first sample of a stream takes, loadInterval is the time between
+	// two.
 	firstLoad    = 250 * time.Millisecond
 	loadInterval = 2 * time.Second
 )

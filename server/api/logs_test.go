@@ -35,7 +35,8 @@ func (f following) Logs(ctx context.Context, _ string, _ lifecycle.LogOptions, o
 	}
 }
 
-// TestFollowedLogWhenTheServiceStops: only the log of a sandbox that has ended is one that has ended.
+// TestFollowedLogWhenTheServiceStops: only the log of a sandbox that has ended is one that has
+// ended.
 func TestFollowedLogWhenTheServiceStops(t *testing.T) {
 	for name, c := range map[string]struct {
 		stops   bool

@@ -1,5 +1,5 @@
-// Package app puts the lifecycle service together: configuration in, a running service out. It touches no flag and no signal, so that
-// a test can embed it.
+// Package app puts the lifecycle service together: configuration in, a running service out. It
+// touches no flag and no signal, so that a test can embed it.
 package app
 
 import (
@@ -51,7 +51,8 @@ type backend interface {
 	lifecycle.Backend
 	// Count returns how many sandboxes there are in each state that any is in.
 	Count() map[lifecycle.State]int
-	// Ready returns an error of KindUnavailable when what the service needs to change anything does not answer.
+	// Ready returns an error of KindUnavailable when what the service needs to change anything does
+	// not answer.
 	Ready(context.Context) error
 	Close()
 }
@@ -64,8 +65,9 @@ func (a *App) prepare(cfg config.Config, measured *metrics.Metrics) (start func(
 	return a.prepareMachine(cfg, measured)
 }
 
-// New puts a service together, takes up the sandboxes that there are, and listens. It returns an error when the engine or the cluster
-// does not answer, the records cannot be read or the address cannot be listened on.
+// New puts a service together, takes up the sandboxes that there are, and listens. It returns an
+// error when the engine or the cluster does not answer, the records cannot be read or the address
+// cannot be listened on.
 func New(ctx context.Context, cfg config.Config, version api.Version, logger zerolog.Logger) (_ *App, err error) {
 	for _, warning := range cfg.Warnings() {
 		logger.Warn().Msg(warning)
@@ -90,7 +92,8 @@ func New(ctx context.Context, cfg config.Config, version api.Version, logger zer
 	if err := a.listenForDebugging(cfg.Server.DebugAddress); err != nil {
 		return nil, err
 	}
-	// Listen before anything is taken up: a second service on the same port must not touch the first one's sandboxes.
+	// Listen before anything is taken up: a second service on the same port must not touch the
+	// first one's sandboxes.
 	if a.listener, err = net.Listen("tcp", net.JoinHostPort(cfg.Server.Host, strconv.Itoa(cfg.Server.Port))); err != nil {
 		return nil, fmt.Errorf("listen (server.host, server.port): %w", err)
 	}
@@ -131,7 +134,8 @@ func (a *App) apiOptions(ctx context.Context, cfg config.Config, version api.Ver
 	}, nil
 }
 
-// addFrontEnds puts beside the API, which was made with the options, what is configured for clients of other protocols and for people.
+// addFrontEnds puts beside the API, which was made with the options, what is configured for clients
+// of other protocols and for people.
 func (a *App) addFrontEnds(cfg config.Server, options api.Options) error {
 	ring := options.Keys
 	if slices.Contains(cfg.Compatibility, config.CompatibilityOpenSandbox) {

@@ -43,7 +43,8 @@ func settings(t *testing.T) config.Config {
 	return cfg
 }
 
-// TestEngineThatCannotBeOpened: what fails before there is an engine is an error, and nothing is closed that was not opened.
+// TestEngineThatCannotBeOpened: what fails before there is an engine is an error, and nothing is
+// closed that was not opened.
 func TestEngineThatCannotBeOpened(t *testing.T) {
 	t.Setenv("DOCKER_CERT_PATH", t.TempDir()) // without certificates
 	_, err := app.New(t.Context(), settings(t), api.Version{}, zerolog.Nop())

@@ -19,7 +19,8 @@ func (a *App) openAudit(path string) (err error) {
 	return err
 }
 
-// Reopen begins a new audit log where the operator has renamed the old one. When that fails the old one stays in use.
+// Reopen begins a new audit log where the operator has renamed the old one. When that fails the old
+// one stays in use.
 func (a *App) Reopen() {
 	if a.audit == nil {
 		a.logger.Info().Msg("no audit log to reopen: server.audit_log is not set")
@@ -30,7 +31,8 @@ func (a *App) Reopen() {
 	}
 }
 
-// auditLog returns what writes requests into the audit log, nil when there is none. Failed is called for each line that is lost.
+// auditLog returns what writes requests into the audit log, nil when there is none. Failed is
+// called for each line that is lost.
 func (a *App) auditLog(failed func()) serve.AuditLog {
 	if a.audit == nil {
 		return nil

@@ -16,12 +16,14 @@ import (
 	"sandbox.internal/server/config"
 )
 
-// claim makes this process the only service of its instance on the engine, until what it returns is closed or the process ends,
-// however it ends. Two services of one instance would take each other's containers for their own.
+// claim makes this process the only service of its instance on the engine, until what it returns is
+// closed or the process ends, however it ends. Two services of one instance would take each other's
+// containers for their own.
 //
-// The claim is a lock on a file that every user of this machine can reach and no sandbox can: the kernel's abstract name space for
-// sockets, which leaves nothing behind, is open to a sandbox in host mode. The file stays. Services in containers of their own, or on
-// two machines, do not see each other's.
+// The claim is a lock on a file that every user of this machine can reach and no sandbox can: the
+// kernel's abstract name space for sockets, which leaves nothing behind, is open to a sandbox in
+// host mode. The file stays. Services in containers of their own, or on two machines, do not see
+// each other's.
 func claim(cfg config.Config) (io.Closer, error) {
 	address := engineAddress(cfg.Environment.DockerHost)
 	if cfg.Runtime.Type == config.RuntimeLocal {
@@ -46,8 +48,8 @@ func claim(cfg config.Config) (io.Closer, error) {
 	return nil, errors.Join(err, file.Close())
 }
 
-// openLock opens a file to lock it, and makes it first where it does not exist. A lock needs no right to write, so the file can be any
-// user's.
+// openLock opens a file to lock it, and makes it first where it does not exist. A lock needs no
+// right to write, so the file can be any user's.
 func openLock(path string) (*os.File, error) {
 	for {
 		file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
@@ -61,8 +63,9 @@ func openLock(path string) (*os.File, error) {
 	}
 }
 
-// lockFolder is the machine's folder for locks where every user may make one, else its folder for temporary files. The service's image
-// has neither: there the service sees only itself, and takes its own folder.
+// lockFolder is the machine's folder for locks where every user may make one, else its folder for
+// temporary files. The service's image has neither: there the service sees only itself, and takes
+// its own folder.
 func lockFolder(own string) string {
 	const forAll = fs.ModeSticky | 0o002
 	for _, folder := range []string{"/run/lock", "/tmp"} {
@@ -73,7 +76,8 @@ func lockFolder(own string) string {
 	return own
 }
 
-// engineAddress returns one name for an engine that has several: the way to a socket can lead through links.
+// engineAddress returns one name for an engine that has several: the way to a socket can lead
+// through links.
 func engineAddress(host string) string {
 	path := engineSocket(host)
 	if path == "" {

@@ -15,7 +15,8 @@ func instance(name, engine string) config.Config {
 	return cfg
 }
 
-// TestClaim: one service of an instance for each engine, by whatever name the engine goes, until the claim is closed.
+// TestClaim: one service of an instance for each engine, by whatever name the engine goes, until
+// the claim is closed.
 func TestClaim(t *testing.T) {
 	folder := t.TempDir()
 	socket, link := filepath.Join(folder, "engine.sock"), filepath.Join(folder, "link.sock")
@@ -51,7 +52,8 @@ func TestClaim(t *testing.T) {
 	again.Close()
 }
 
-// TestClaimIsNoSocket: the kernel's abstract name space is open to a sandbox that shares the host's network.
+// TestClaimIsNoSocket: the kernel's abstract name space is open to a sandbox that shares the host's
+// network.
 func TestClaimIsNoSocket(t *testing.T) {
 	before, err := os.ReadFile("/proc/net/unix")
 	if err != nil {

@@ -20,7 +20,8 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// guarded is a service for clients of OpenSandbox that has one key, "right", and permits a few attempts.
+// guarded is a service for clients of OpenSandbox that has one key, "right", and permits a few
+// attempts.
 func guarded(t *testing.T, attempts int) http.Handler {
 	t.Helper()
 	ring := keys.Fixed(keys.Key{Name: "alice", Digest: sha256.Sum256([]byte("right")), Role: lifecycle.RoleUser})
@@ -42,8 +43,8 @@ func askWithKey(t *testing.T, service http.Handler, path, key string, body io.Re
 	return answer
 }
 
-// TestGuessesThroughCompatibility: wrong keys count on every path, and once the attempts are used up no answer differs between a right key and a
-// wrong one, not even whether the body is read.
+// TestGuessesThroughCompatibility: wrong keys count on every path, and once the attempts are used
+// up no answer differs between a right key and a wrong one, not even whether the body is read.
 func TestGuessesThroughCompatibility(t *testing.T) {
 	for _, path := range []string{"/v1/metrics/events", "/v1/sandboxes"} {
 		t.Run(path, func(t *testing.T) {
@@ -83,7 +84,8 @@ func (largeBackend) List(_ context.Context, _ lifecycle.Filter, page lifecycle.P
 	return lifecycle.Listing{Items: slices.Repeat([]lifecycle.Sandbox{box}, page.Size), Total: page.Size}, nil
 }
 
-// TestLargePageThroughCompatibility: a page that is too large to be translated is refused, and not cut off.
+// TestLargePageThroughCompatibility: a page that is too large to be translated is refused, and not
+// cut off.
 func TestLargePageThroughCompatibility(t *testing.T) {
 	ring := keys.Fixed(keys.Key{Name: "alice", Digest: sha256.Sum256([]byte("right")), Role: lifecycle.RoleUser})
 	next, err := api.New(api.Options{Backend: largeBackend{}, Keys: ring, Logger: zerolog.Nop()})

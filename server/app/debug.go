@@ -49,7 +49,8 @@ func (a *App) serveDebugging() (stop func()) {
 	}
 }
 
-// localOnly refuses requests that were made for another host: a page in a browser on this machine can have its own name lead here.
+// localOnly refuses requests that were made for another host: a page in a browser on this machine
+// can have its own name lead here.
 func localOnly(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, _, err := net.SplitHostPort(r.Host)

@@ -12,7 +12,8 @@ import (
 	"testing"
 )
 
-// TestPagesNameEveryReasonAndMetric compares the tables of two pages with the code. TestErrorCodes of test/e2e/coverage has the codes of errors.
+// TestPagesNameEveryReasonAndMetric compares the tables of two pages with the code. TestErrorCodes
+// of test/e2e/coverage has the codes of errors.
 func TestPagesNameEveryReasonAndMetric(t *testing.T) {
 	for page, names := range map[string][]string{"runbook.md": reasons(t), "monitoring.md": metricNames(t)} {
 		content, err := os.ReadFile(filepath.Join("../../docs", page))

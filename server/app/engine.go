@@ -18,10 +18,12 @@ import (
 	"sandbox.internal/server/config"
 )
 
-// keeperName is the program that the local engine starts containers with. It is installed beside this one.
+// keeperName is the program that the local engine starts containers with. It is installed beside
+// this one.
 const keeperName = "sandbox-keeper"
 
-// openEngine returns what runs containers on this machine. The local engine takes up its containers with it; Docker is not asked yet.
+// openEngine returns what runs containers on this machine. The local engine takes up its containers
+// with it; Docker is not asked yet.
 func openEngine(ctx context.Context, cfg config.Config, logger zerolog.Logger) (engine.Engine, error) {
 	switch cfg.Runtime.Type {
 	case config.RuntimeDocker:
@@ -55,8 +57,8 @@ func openLocal(ctx context.Context, cfg config.Config, logger zerolog.Logger) (e
 	return opened, nil
 }
 
-// loadArchives loads the images that came with this program, and then those of local.archives: where both have an image, it is that of the
-// administrator.
+// loadArchives loads the images that came with this program, and then those of local.archives:
+// where both have an image, it is that of the administrator.
 func loadArchives(ctx context.Context, load func(context.Context, string) error, archives []string) error {
 	installed, err := config.InstalledImages()
 	if err != nil {

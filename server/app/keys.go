@@ -18,7 +18,8 @@ import (
 	"sandbox.internal/server/reach"
 )
 
-// openKeys returns the keys that are let in: those of the configuration, and on one machine those of the store.
+// openKeys returns the keys that are let in: those of the configuration, and on one machine those
+// of the store.
 func (a *App) openKeys(ctx context.Context, cfg config.Server) (*keys.Ring, error) {
 	configured, err := apiKeys(cfg)
 	if err != nil {
@@ -83,12 +84,15 @@ func ownLimits(entry config.Key) lifecycle.KeyLimits {
 	}
 }
 
-// signingKeyName is the file in the folder of the records that holds the key which signs endpoints, unless the configuration names one.
+// signingKeyName is the file in the folder of the records that holds the key which signs endpoints,
+// unless the configuration names one.
 const signingKeyName = "signing.key"
 
-// signingKeys returns the keys that sign endpoints. The folder of the records is this process's own by now.
+// signingKeys returns the keys that sign endpoints. The folder of the records is this process's own
+// by now.
 //
-// On a cluster a key of the process's own would be known to no other replica, so without one in the configuration nothing is signed.
+// On a cluster a key of the process's own would be known to no other replica, so without one in the
+// configuration nothing is signed.
 func signingKeys(cfg config.Config) (keys reach.Keys, err error) {
 	switch {
 	case cfg.Server.SigningKey != "":
@@ -116,7 +120,8 @@ func ingress(cfg config.Ingress) api.Ingress {
 	return api.Ingress{Mode: string(cfg.Gateway.Route.Mode), Address: address}
 }
 
-// rate is a limit as the API takes it. Where the file names no burst, a second's requests may come at once.
+// rate is a limit as the API takes it. Where the file names no burst, a second's requests may come
+// at once.
 func rate(limit config.RateLimit) serve.Rate {
 	return keys.RateOf(lifecycle.KeyRate{PerSecond: limit.RequestsPerSecond, Burst: limit.Burst})
 }
@@ -132,8 +137,8 @@ func limits(server config.Server) api.Limits {
 	}
 }
 
-// sharedSessions is how replicas of the service share the console's sessions, nil where there is one service alone, or replicas have no key
-// in common.
+// sharedSessions is how replicas of the service share the console's sessions, nil where there is
+// one service alone, or replicas have no key in common.
 func sharedSessions(backend any, options api.Options) *console.Shared {
 	marks, shared := backend.(console.Marks)
 	key := options.Signing.Derive("sessions of the console")

@@ -11,7 +11,8 @@ import (
 	"sandbox.internal/server/metrics"
 )
 
-// prepareCluster opens nothing: the cluster has the records, and replicas of the service share them.
+// prepareCluster opens nothing: the cluster has the records, and replicas of the service share
+// them.
 func (a *App) prepareCluster(cfg config.Config, measured *metrics.Metrics) (start func(context.Context) (backend, error)) {
 	options := clusterOptions(cfg)
 	options.Observer, options.Logger = measured, a.logger

@@ -24,7 +24,8 @@ import (
 	"sandbox.internal/server/store"
 )
 
-// machine is what sandboxes on one machine need: the records, the claim on the instance, the engine.
+// machine is what sandboxes on one machine need: the records, the claim on the instance, the
+// engine.
 type machine struct {
 	store   *store.Store
 	claimed io.Closer
@@ -32,7 +33,8 @@ type machine struct {
 	info    engine.Info
 }
 
-// networkChecker is an engine that says why sandboxes do not reach the network, "" when nothing is known to be wrong.
+// networkChecker is an engine that says why sandboxes do not reach the network, "" when nothing is
+// known to be wrong.
 type networkChecker interface{ Problem() string }
 
 // prepareMachine opens them.
@@ -190,7 +192,8 @@ func runtimeClasses(r config.Runtime) lifecycle.RuntimeClasses {
 	return classes
 }
 
-// seccompProfile returns the profile's content, which is what the engine takes; the engine's host need not have the file.
+// seccompProfile returns the profile's content, which is what the engine takes; the engine's host
+// need not have the file.
 func seccompProfile(cfg config.Config) (string, error) {
 	setting := cfg.Sandbox.SeccompProfile
 	if setting == "" || setting == config.SeccompUnconfined {
@@ -203,9 +206,9 @@ func seccompProfile(cfg config.Config) (string, error) {
 	return string(content), nil
 }
 
-// addresses returns the address of the engine's host that sandboxes are published on, empty for all, and where the service
-// reaches them. A service that listens on one address only does not publish its sandboxes on any other, but for one that was given
-// a name to listen on.
+// addresses returns the address of the engine's host that sandboxes are published on, empty for
+// all, and where the service reaches them. A service that listens on one address only does not
+// publish its sandboxes on any other, but for one that was given a name to listen on.
 func addresses(cfg config.Config) (publish, reach string) {
 	if host := remote(cfg); host != "" {
 		return "", host

@@ -15,8 +15,8 @@ import (
 	"sandbox.internal/server/keys"
 )
 
-// TestPagesOfOtherHosts: the console of a service without keys begins no session for a page whose host leads to this machine, and takes no request
-// of such a page with a session.
+// TestPagesOfOtherHosts: the console of a service without keys begins no session for a page whose
+// host leads to this machine, and takes no request of such a page with a session.
 func TestPagesOfOtherHosts(t *testing.T) {
 	options := api.Options{Keys: keys.Fixed(), Local: true, Session: console.Caller, Logger: zerolog.Nop()}
 	server, err := api.New(options)

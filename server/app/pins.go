@@ -10,7 +10,8 @@ import (
 	"sandbox.internal/server/config"
 )
 
-// pinFolder is where host paths are pinned (box.Options), "" where the engine would not see what this process mounts.
+// pinFolder is where host paths are pinned (box.Options), "" where the engine would not see what
+// this process mounts.
 func pinFolder(cfg config.Config) string {
 	socket := engineSocket(cfg.Environment.DockerHost)
 	if cfg.Runtime.Type == config.RuntimeLocal { // the local engine opens what it mounts by itself, once

@@ -16,8 +16,8 @@ const (
 	readyFor = time.Second
 )
 
-// readyz answers whether the service can do what it is asked to: 200, or 503 with what does not answer. /health only says that the
-// process serves.
+// readyz answers whether the service can do what it is asked to: 200, or 503 with what does not
+// answer. /health only says that the process serves.
 func readyz(ready func(context.Context) error) echo.HandlerFunc {
 	var mu sync.Mutex
 	var last error

@@ -10,7 +10,8 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// TestReadyz: what does not answer is the answer's error, and those who ask at the same time cost one question.
+// TestReadyz: what does not answer is the answer's error, and those who ask at the same time cost
+// one question.
 func TestReadyz(t *testing.T) {
 	for name, want := range map[string]error{"ready": nil, "not ready": errors.New("no engine")} {
 		t.Run(name, func(t *testing.T) {

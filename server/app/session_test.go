@@ -19,7 +19,8 @@ import (
 	"sandbox.internal/server/store"
 )
 
-// TestSessionsEndWithTheirKey: a session of the console is worth no more than the secret that began it.
+// TestSessionsEndWithTheirKey: a session of the console is worth no more than the secret that began
+// it.
 func TestSessionsEndWithTheirKey(t *testing.T) {
 	records, err := store.Open(t.TempDir(), zerolog.Nop())
 	if err != nil {
@@ -70,7 +71,8 @@ func TestSessionsEndWithTheirKey(t *testing.T) {
 			t.Fatalf("%d %s", signedIn.Code, signedIn.Body)
 		}
 		look := func() int {
-			// An error of the parameters, which are looked at last, says that the request is let in.
+			// An error of the parameters, which are looked at last, says that the request is let
+			// in.
 			return ask(http.MethodGet, "/console/api/v1/sandboxes?pageSize=0", "", signedIn.Header().Get("Set-Cookie"), session.Token).Code
 		}
 		if got := look(); got != http.StatusBadRequest {

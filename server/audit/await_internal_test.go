@@ -10,8 +10,8 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// TestAwaitWhenAWriteFails: who waits for a line to become durable learns that the log has failed since,
-// because no sync follows.
+// TestAwaitWhenAWriteFails: who waits for a line to become durable learns that the log has failed
+// since, because no sync follows.
 func TestAwaitWhenAWriteFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, err := Open(filepath.Join(t.TempDir(), "audit.log"), zerolog.Nop(), time.Now)

@@ -1,8 +1,9 @@
-// Package box makes what sandboxes consist of on one machine: a container of an engine, with an egress sidecar beside it where one is
-// configured. It implements the Boxes of server/host, which decides when; this package does what is decided.
+// Package box makes what sandboxes consist of on one machine: a container of an engine, with an
+// egress sidecar beside it where one is configured. It implements the Boxes of server/host, which
+// decides when; this package does what is decided.
 //
-// Every operation can be repeated: after a service was killed in the middle of one, the next service calls it again with the same record,
-// and it goes on from what the engine has.
+// Every operation can be repeated: after a service was killed in the middle of one, the next
+// service calls it again with the same record, and it goes on from what the engine has.
 package box
 
 import (
@@ -22,8 +23,9 @@ import (
 
 // Sidecars asks egress sidecars. Errors that a client may see are of type *lifecycle.Error.
 type Sidecars interface {
-	// Environment returns the variables that start a sidecar with the policy; whole is false when the policy does not fit and must be set
-	// afterwards with Change. Until then the sidecar lets nothing pass.
+	// Environment returns the variables that start a sidecar with the policy; whole is false when
+	// the policy does not fit and must be set afterwards with Change. Until then the sidecar lets
+	// nothing pass.
 	Environment(at lifecycle.Sidecar, policy *lifecycle.NetworkPolicy) (env map[string]string, whole bool, err error)
 	// Health returns how often the egress daemon was started again. An error means that the
 	// firewall is not known to be installed.
@@ -37,59 +39,72 @@ type Options struct {
 	Logger zerolog.Logger
 	Clock  func() time.Time
 
-	// Instance marks this service's containers, so that two services on one engine leave each other's alone.
+	// Instance marks this service's containers, so that two services on one engine leave each
+	// other's alone.
 	Instance string
-	// ImageGrants keeps which keys may have images that were pulled with credentials; nil keeps it in memory alone.
+	// ImageGrants keeps which keys may have images that were pulled with credentials; nil keeps it
+	// in memory alone.
 	ImageGrants ImageGrants
-	// ExecdImage is the image whose folder lifecycle.DaemonPath holds the daemon that every sandbox gets.
+	// ExecdImage is the image whose folder lifecycle.DaemonPath holds the daemon that every sandbox
+	// gets.
 	ExecdImage string
-	// Security is what the processes of a sandbox may do. PIDsLimit bounds their number; 0 means no limit.
+	// Security is what the processes of a sandbox may do. PIDsLimit bounds their number; 0 means no
+	// limit.
 	Security  engine.Security
 	PIDsLimit int64
 	// RuntimeClasses are those that a spec may name; their handlers are the engine's runtimes.
 	RuntimeClasses lifecycle.RuntimeClasses
-	// Key returns the name of a setting of the section [sandbox], such as pids_limit, for messages, as the operator wrote it; nil stands for
-	// sandbox.NAME.
+	// Key returns the name of a setting of the section [sandbox], such as pids_limit, for messages,
+	// as the operator wrote it; nil stands for sandbox.NAME.
 	Key func(name string) string
 	// AllowUnenforcedLimits lets Open succeed although a limit was seen to have no effect.
 	AllowUnenforcedLimits bool
-	// EgressImage is the image of the egress sidecar that every sandbox gets that has a network of its own; empty means none.
-	// EgressUpstream are the name servers that it asks.
+	// EgressImage is the image of the egress sidecar that every sandbox gets that has a network of
+	// its own; empty means none. EgressUpstream are the name servers that it asks.
 	EgressImage    string
 	EgressUpstream string
 	Sidecars       Sidecars
 	// SpareNetworks is how many networks of sandboxes are made ahead; see spares.go.
 	SpareNetworks int
-	// HostNetwork makes sandboxes share the network of the engine's host, which must be this machine.
+	// HostNetwork makes sandboxes share the network of the engine's host, which must be this
+	// machine.
 	HostNetwork bool
-	// PublishIP is the host's address that sandboxes' daemons are published on; empty means all of them.
+	// PublishIP is the host's address that sandboxes' daemons are published on; empty means all of
+	// them.
 	PublishIP string
 	// EngineHost is where the service itself reaches published ports: a name or address.
 	EngineHost string
 	// NoHostVolumes refuses every volume from the host.
 	NoHostVolumes bool
-	// AllowedHostPaths are the folders of the host that volumes may come from; empty means any, for administrators.
+	// AllowedHostPaths are the folders of the host that volumes may come from; empty means any, for
+	// administrators.
 	AllowedHostPaths []string
-	// OwnPaths are the files and folders of the service itself, absolute and clean, which no volume may show.
+	// OwnPaths are the files and folders of the service itself, absolute and clean, which no volume
+	// may show.
 	OwnPaths []string
-	// PinFolder is a folder of the service's own in which host paths are pinned while a container with them is started, so that no other
-	// process can exchange them after they were checked. Empty means that the engine does not see what this process mounts.
+	// PinFolder is a folder of the service's own in which host paths are pinned while a container
+	// with them is started, so that no other process can exchange them after they were checked.
+	// Empty means that the engine does not see what this process mounts.
 	PinFolder string
 }
 
 const (
 	// readyTimeout is how long a started container has until its execd answers.
 	readyTimeout = 30 * time.Second
-	// stopGrace is how long an entrypoint has to end after SIGTERM; then the sandbox's first process kills it.
+	// stopGrace is how long an entrypoint has to end after SIGTERM; then the sandbox's first
+	// process kills it.
 	stopGrace = 2 * time.Second
-	// daemonStop is how long that process then lets execd take, beyond the time that streams stay open, and one second more: the engine, which
-	// kills everything at once, is to be the last resort.
+	// daemonStop is how long that process then lets execd take, beyond the time that streams stay
+	// open, and one second more: the engine, which kills everything at once, is to be the last
+	// resort.
 	daemonStop = 6 * time.Second
-	// concurrentStarts bounds how many containers are created and started at once: an engine that is asked for more answers later, not
-	// faster. API keys take turns, and a quarter is for those that have none under way.
+	// concurrentStarts bounds how many containers are created and started at once: an engine that
+	// is asked for more answers later, not faster. API keys take turns, and a quarter is for those
+	// that have none under way.
 	concurrentStarts = 16
 	reservedStarts   = concurrentStarts / 4
-	// concurrentInspections bounds the inspections that are under way at once: when the engine comes back, every sandbox is inspected.
+	// concurrentInspections bounds the inspections that are under way at once: when the engine
+	// comes back, every sandbox is inspected.
 	concurrentInspections = 16
 )
 
@@ -111,13 +126,14 @@ type Containers struct {
 	volume   string // that volume, once it is known to be filled
 	imageID  string // of the image that it was filled from
 
-	// ctx ends with Close. The creation and the start of a container are broken off by nothing else.
+	// ctx ends with Close. The creation and the start of a container are broken off by nothing
+	// else.
 	ctx    context.Context
 	cancel context.CancelFunc
 }
 
-// Open proves that the engine answers and enforces limits, and makes execd and the egress sidecar's image available. ctx bounds the
-// opening only.
+// Open proves that the engine answers and enforces limits, and makes execd and the egress sidecar's
+// image available. ctx bounds the opening only.
 func Open(ctx context.Context, options Options) (*Containers, error) {
 	c := &Containers{
 		options: options, pinger: newPinger(),
@@ -176,7 +192,8 @@ func (c *Containers) prepare(ctx context.Context) error {
 // Info returns what the engine said about itself when it was opened.
 func (c *Containers) Info() engine.Info { return c.info }
 
-// Close removes the networks that no sandbox has taken, and breaks off what is under way. Containers of sandboxes go on running.
+// Close removes the networks that no sandbox has taken, and breaks off what is under way.
+// Containers of sandboxes go on running.
 func (c *Containers) Close() {
 	c.spares.close()
 	c.cancel()
@@ -189,7 +206,8 @@ func (c *Containers) Ready(ctx context.Context) error {
 	return err
 }
 
-// Admit refuses what no box can hold, and what the caller may not have. It returns an error of type *lifecycle.Error.
+// Admit refuses what no box can hold, and what the caller may not have. It returns an error of type
+// *lifecycle.Error.
 func (c *Containers) Admit(ctx context.Context, spec lifecycle.Spec, options lifecycle.CreateOptions) error {
 	if spec.NetworkPolicy != nil && (c.options.HostNetwork || c.options.EgressImage == "") {
 		return lifecycle.Invalidf("networkPolicy: a network policy requires bridge mode and egress image configuration (sandbox.network_mode and egress.image)")
@@ -207,8 +225,8 @@ func (c *Containers) Admit(ctx context.Context, spec lifecycle.Spec, options lif
 	return c.checkVolumes(ctx, spec.Volumes, options.Owner, options.Role)
 }
 
-// Assign gives a new record the identity of its box, and what the box is made with. Where a network has been made ahead it gives the
-// sandbox the id that the network was made with, too.
+// Assign gives a new record the identity of its box, and what the box is made with. Where a network
+// has been made ahead it gives the sandbox the id that the network was made with, too.
 func (c *Containers) Assign(record *lifecycle.Record) {
 	class, _ := c.options.RuntimeClasses.Find(record.Spec.RuntimeClass) // Admit has found it
 	record.Box = record.Sandbox.ID                                      // operators find the container by the id of its sandbox
@@ -216,7 +234,8 @@ func (c *Containers) Assign(record *lifecycle.Record) {
 	record.Runtime = class.Handler
 	record.StopTime = stopGrace + daemonStop + record.Spec.DaemonGrace()
 	withSidecar := !c.options.HostNetwork && c.options.EgressImage != "" && class.EgressSidecar
-	// A spare is a sidecar where there are sidecars at all. A runtime with a network stack of its own is not tried on another's network.
+	// A spare is a sidecar where there are sidecars at all. A runtime with a network stack of its
+	// own is not tried on another's network.
 	if usable := withSidecar || c.options.EgressImage == "" && class.Handler == ""; usable && c.spares.take(record) {
 		return
 	}
@@ -225,8 +244,8 @@ func (c *Containers) Assign(record *lifecycle.Record) {
 	}
 }
 
-// spareRecord returns the record of a sandbox that does not exist yet, for the network that is made ahead of it. Its policy lets nothing
-// pass.
+// spareRecord returns the record of a sandbox that does not exist yet, for the network that is made
+// ahead of it. Its policy lets nothing pass.
 func (c *Containers) spareRecord() lifecycle.Record {
 	id := uuid.NewString()
 	record := lifecycle.Record{Sandbox: lifecycle.Sandbox{ID: id}, Box: id, SpareNetwork: true}
@@ -241,7 +260,8 @@ func (c *Containers) newSidecar() *lifecycle.Sidecar {
 	return &lifecycle.Sidecar{Image: c.options.EgressImage, Upstream: c.options.EgressUpstream, Token: lifecycle.NewToken()}
 }
 
-// Host returns the name or address at which the service reaches the ports of the record's [lifecycle.Place].
+// Host returns the name or address at which the service reaches the ports of the record's
+// [lifecycle.Place].
 func (c *Containers) Host(record *lifecycle.Record) string {
 	if record.HostNetwork {
 		return loopback
@@ -249,10 +269,12 @@ func (c *Containers) Host(record *lifecycle.Record) string {
 	return c.options.EngineHost
 }
 
-// SpareNetworkCounts returns how many networks that were made ahead are free, how many sandboxes have taken one, and how many found none.
+// SpareNetworkCounts returns how many networks that were made ahead are free, how many sandboxes
+// have taken one, and how many found none.
 func (c *Containers) SpareNetworkCounts() (free, taken, missed int) { return c.spares.count() }
 
-// daemonVolume returns the name of the volume that holds execd, and fills it first when that has not been done.
+// daemonVolume returns the name of the volume that holds execd, and fills it first when that has
+// not been done.
 func (c *Containers) daemonVolume(ctx context.Context) (string, error) {
 	select { // the image may have to be pulled
 	case c.filling <- struct{}{}:
@@ -271,7 +293,8 @@ func (c *Containers) daemonVolume(ctx context.Context) (string, error) {
 		return "", err
 	}
 	name := lifecycle.DaemonVolumePrefix + shortDigest(imageID)
-	// Another service on the same engine may be filling the same volume at this moment; its containers are not ours to remove.
+	// Another service on the same engine may be filling the same volume at this moment; its
+	// containers are not ours to remove.
 	labels := map[string]string{lifecycle.LabelPrefix + "execd-image": imageID, lifecycle.LabelPrefix + "filled-by": c.options.Instance}
 	if err := c.options.Engine.EnsureFolder(ctx, name, imageID, lifecycle.DaemonPath, labels); err != nil {
 		return "", err
@@ -289,7 +312,8 @@ func (c *Containers) daemonImage() string {
 	return c.imageID
 }
 
-// checkVolumeAgain makes the next launch fill execd's volume again: another process may have removed it.
+// checkVolumeAgain makes the next launch fill execd's volume again: another process may have
+// removed it.
 func (c *Containers) checkVolumeAgain() {
 	c.volumeMu.Lock()
 	defer c.volumeMu.Unlock()

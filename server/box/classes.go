@@ -9,8 +9,8 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// checkClasses returns an error when the engine does not have the handler of a class. Whether the handler works shows when a sandbox of the
-// class starts.
+// checkClasses returns an error when the engine does not have the handler of a class. Whether the
+// handler works shows when a sandbox of the class starts.
 func (c *Containers) checkClasses(ctx context.Context) error {
 	for _, class := range c.options.RuntimeClasses {
 		if err := c.checkClass(ctx, class); err != nil {

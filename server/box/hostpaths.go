@@ -13,7 +13,8 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// brokenRule is the rule of [lifecycle.HostPaths] that a path breaks once symbolic links are followed.
+// brokenRule is the rule of [lifecycle.HostPaths] that a path breaks once symbolic links are
+// followed.
 type brokenRule string
 
 func (r brokenRule) Error() string { return string(r) }
@@ -21,7 +22,8 @@ func (r brokenRule) Error() string { return string(r) }
 // errLeadsOut is a path that leaves the folder that it belongs below.
 var errLeadsOut = errors.New("leads out")
 
-// hostPathRules are the configured ones, with what the service and the engine keep for themselves under every name that it has.
+// hostPathRules are the configured ones, with what the service and the engine keep for themselves
+// under every name that it has.
 func hostPathRules(options Options, info engine.Info) lifecycle.HostPaths {
 	rules := lifecycle.HostPaths{None: options.NoHostVolumes, Allowed: options.AllowedHostPaths}
 	for _, path := range slices.Concat(info.OwnPaths, options.OwnPaths) {
@@ -45,9 +47,10 @@ func realName(path string) string {
 	}
 }
 
-// mount returns where a volume comes from, and refuses what breaks a rule. Whether a path may be looked at is decided before the disk
-// is asked about it, so that a refusal does not show what there is. What is mounted is the path with its symbolic links followed.
-// It returns an Error of KindInvalid that names the volume.
+// mount returns where a volume comes from, and refuses what breaks a rule. Whether a path may be
+// looked at is decided before the disk is asked about it, so that a refusal does not show what
+// there is. What is mounted is the path with its symbolic links followed. It returns an Error of
+// KindInvalid that names the volume.
 func (c *Containers) mount(i int, v lifecycle.Volume) (engine.Mount, error) {
 	mount := engine.Mount{Target: v.MountPath, ReadOnly: v.ReadOnly, Volume: v.ClaimName}
 	if v.ClaimName != "" {
@@ -106,8 +109,8 @@ func (c *Containers) passes(path string) error {
 	return nil
 }
 
-// followLinks returns the path with every symbolic link on it followed. It asks passes about each step before it looks at the disk, and
-// returns its error.
+// followLinks returns the path with every symbolic link on it followed. It asks passes about each
+// step before it looks at the disk, and returns its error.
 func followLinks(path string, passes func(string) error) (string, error) {
 	const mostLinks = 40 // as the kernel has it
 	resolved, rest := "/", strings.Split(strings.Trim(path, "/"), "/")

@@ -14,9 +14,11 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// An engine gives an image that it has to whoever names it. So the service keeps which images came with the credentials of an API key, and gives one of
-// these to keys alone that have shown its registry credentials of their own, or that need none there. Images that came without credentials, that an
-// administrator pulled or loaded, and that other programs put into the engine, are every key's.
+// An engine gives an image that it has to whoever names it. So the service keeps which images came
+// with the credentials of an API key, and gives one of these to keys alone that have shown its
+// registry credentials of their own, or that need none there. Images that came without credentials,
+// that an administrator pulled or loaded, and that other programs put into the engine, are every
+// key's.
 
 // ImageGrants keeps which keys may have which images. Changes are durable when the call returns.
 type ImageGrants interface {
@@ -34,7 +36,8 @@ type imageAccess struct {
 	log    zerolog.Logger
 
 	mu sync.Mutex // guards what follows
-	// known has the keys of each image that is not every key's, and by the empty id those whose pulls with credentials have not ended.
+	// known has the keys of each image that is not every key's, and by the empty id those whose
+	// pulls with credentials have not ended.
 	known   map[storedImage]map[string]bool
 	pulling map[lifecycle.ImageGrant]int  // pulls with credentials that are under way
 	stays   map[lifecycle.ImageGrant]bool // of those that a crash ended, so that the image they brought is unknown
@@ -73,8 +76,8 @@ type imageRequest struct {
 	admin bool   // its role is admin
 }
 
-// ensure returns the id of the image, and pulls it when the engine does not have it. It returns [engine.ErrImage] for one that cannot be had, or not by
-// this key.
+// ensure returns the id of the image, and pulls it when the engine does not have it. It returns
+// [engine.ErrImage] for one that cannot be had, or not by this key.
 func (a *imageAccess) ensure(ctx context.Context, r imageRequest, progress func(string)) (id string, err error) {
 	ctx = engine.WithCaller(ctx, engine.Caller{Name: r.key, Guest: !r.admin})
 	var name registries.Name
@@ -106,7 +109,8 @@ func (a *imageAccess) ensure(ctx context.Context, r imageRequest, progress func(
 	return id, nil
 }
 
-// pullWithCredentials pulls an image that becomes that of its key. What it brings is noted before: a crash must not make it every key's.
+// pullWithCredentials pulls an image that becomes that of its key. What it brings is noted before:
+// a crash must not make it every key's.
 func (a *imageAccess) pullWithCredentials(ctx context.Context, r imageRequest, name registries.Name, progress func(string)) (id string, err error) {
 	begun := lifecycle.ImageGrant{Repository: name.Repository, Key: r.key}
 	if err := a.begin(ctx, begun); err != nil {
@@ -122,7 +126,8 @@ func (a *imageAccess) pullWithCredentials(ctx context.Context, r imageRequest, n
 	return id, a.add(context.WithoutCancel(ctx), lifecycle.ImageGrant{Repository: name.Repository, Image: id, Key: r.key})
 }
 
-// prove has the registry say whether the key may have an image that the engine has, and remembers that it may.
+// prove has the registry say whether the key may have an image that the engine has, and remembers
+// that it may.
 func (a *imageAccess) prove(ctx context.Context, r imageRequest, name registries.Name, id string) error {
 	const words = "was pulled with credentials of another API key"
 	switch {
@@ -141,8 +146,9 @@ func (a *imageAccess) prove(ctx context.Context, r imageRequest, name registries
 	return a.add(context.WithoutCancel(ctx), grant)
 }
 
-// own returns the id of an image of the service itself. Only a name with the host of a registry, or with a digest, is pulled: what Docker Hub has by
-// another name would run beside or in every sandbox.
+// own returns the id of an image of the service itself. Only a name with the host of a registry, or
+// with a digest, is pulled: what Docker Hub has by another name would run beside or in every
+// sandbox.
 func (a *imageAccess) own(ctx context.Context, ref string) (id string, err error) {
 	if name, err := registries.Parse(ref); registries.IsID(ref) || err == nil && (name.Explicit || name.Digested) {
 		return a.engine.EnsureImage(ctx, ref, nil, nil)
@@ -159,7 +165,8 @@ func (a *imageAccess) there(ctx context.Context, ref string) (id string, err err
 	return found.ID, err
 }
 
-// pullForAll is a pull by an administrator: whatever credentials it takes, every key may have the image.
+// pullForAll is a pull by an administrator: whatever credentials it takes, every key may have the
+// image.
 func (a *imageAccess) pullForAll(ctx context.Context, ref string, auth *engine.RegistryAuth) (id string, err error) {
 	if registries.IsID(ref) {
 		return a.engine.EnsureImage(ctx, ref, auth, nil)
@@ -196,7 +203,8 @@ func notLoaded(ref string) error {
 		"uses, or that begins with sandbox/: load it (`sandbox image load`, local.archives, `docker load`) or build it (`make images`)", ref, engine.ErrImage)
 }
 
-// permits reports whether the key may have an image that the engine has. repository is the one that it was named by, "" for its id.
+// permits reports whether the key may have an image that the engine has. repository is the one that
+// it was named by, "" for its id.
 func (a *imageAccess) permits(image engine.Image, repository, key string) bool {
 	names := []string{repository}
 	if repository == "" {
@@ -223,7 +231,8 @@ func (a *imageAccess) permits(image engine.Image, repository, key string) bool {
 	})
 }
 
-// contested reports whether the image came, or may have come, with credentials by another pull than the one that is given.
+// contested reports whether the image came, or may have come, with credentials by another pull than
+// the one that is given.
 func (a *imageAccess) contested(image storedImage, begun lifecycle.ImageGrant) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

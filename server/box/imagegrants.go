@@ -83,7 +83,8 @@ func (a *imageAccess) change(ctx context.Context, add, remove []lifecycle.ImageG
 	return nil
 }
 
-// tidy forgets grants of images that the engine no longer has. It bounds them: an engine has so many images.
+// tidy forgets grants of images that the engine no longer has. It bounds them: an engine has so
+// many images.
 func (a *imageAccess) tidy(ctx context.Context, store engine.ImageStore) error {
 	var before []lifecycle.ImageGrant // those that come while the engine is asked may be of images that it does not list yet
 	a.mu.Lock()

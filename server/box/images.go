@@ -19,7 +19,8 @@ type Images struct {
 
 var _ lifecycle.ImageStore = (*Images)(nil)
 
-// Images returns what manages the images of the engine, where store is the engine's own. Pulls go through the engine, which may be measured.
+// Images returns what manages the images of the engine, where store is the engine's own. Pulls go
+// through the engine, which may be measured.
 func (c *Containers) Images(ctx context.Context, store engine.ImageStore) *Images {
 	images := &Images{access: c.images, store: store}
 	images.tidy(ctx)

@@ -15,8 +15,9 @@ import (
 // messageLogLines is how many of the last lines of a log a message carries.
 const messageLogLines = 20
 
-// Inspect returns the condition of a box. It returns [lifecycle.ErrNoBox], [lifecycle.ErrBoxUnavailable], and a *[lifecycle.BoxFailure]
-// for a box that is of no use any more although its container lives.
+// Inspect returns the condition of a box. It returns [lifecycle.ErrNoBox],
+// [lifecycle.ErrBoxUnavailable], and a *[lifecycle.BoxFailure] for a box that is of no use any more
+// although its container lives.
 func (c *Containers) Inspect(ctx context.Context, record lifecycle.Record) (lifecycle.BoxCondition, error) {
 	select {
 	case c.inspections <- struct{}{}:
@@ -107,7 +108,8 @@ func (c *Containers) act(ctx context.Context, record lifecycle.Record, do func(c
 		return translated(err)
 	}
 	if container, again := c.options.Engine.Inspect(ctx, name); again == nil && alive(container) {
-		// The engine contradicts itself. Taken at its word it would be asked again at once, and for ever.
+		// The engine contradicts itself. Taken at its word it would be asked again at once, and for
+		// ever.
 		return fmt.Errorf("the container is running, but the engine answered: %v", err)
 	}
 	return translated(err)
@@ -136,7 +138,8 @@ func (c *Containers) Remove(ctx context.Context, record lifecycle.Record) error 
 	return network
 }
 
-// removeNetwork removes the container that owns the record's network, where that is not the sandbox's own.
+// removeNetwork removes the container that owns the record's network, where that is not the
+// sandbox's own.
 func (c *Containers) removeNetwork(ctx context.Context, record lifecycle.Record) error {
 	name, title := networkOwner(record)
 	if name == "" {
@@ -148,8 +151,9 @@ func (c *Containers) removeNetwork(ctx context.Context, record lifecycle.Record)
 	return nil
 }
 
-// OpenLog returns what the entrypoint printed, standard output and error combined. Reading ends with ctx; the caller closes it. It
-// returns [lifecycle.ErrNoBox] and [lifecycle.ErrBoxUnavailable].
+// OpenLog returns what the entrypoint printed, standard output and error combined. Reading ends
+// with ctx; the caller closes it. It returns [lifecycle.ErrNoBox] and
+// [lifecycle.ErrBoxUnavailable].
 func (c *Containers) OpenLog(ctx context.Context, record lifecycle.Record, options lifecycle.LogOptions) (io.ReadCloser, error) {
 	selected := engine.LogOptions{Tail: -1, Since: options.Since, Follow: options.Follow}
 	if options.Tail != nil {

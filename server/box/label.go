@@ -11,8 +11,9 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// longestPlain is how many bytes of JSON a record may have in its label as they are, for operators to read. Longer ones are compressed:
-// the engine repeats labels in each list of its containers, and writes some characters of them in six bytes.
+// longestPlain is how many bytes of JSON a record may have in its label as they are, for operators
+// to read. Longer ones are compressed: the engine repeats labels in each list of its containers,
+// and writes some characters of them in six bytes.
 const longestPlain = 4096
 
 // encodeRecord returns the value of labelRecord: JSON, or its gzip in base64.

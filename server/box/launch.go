@@ -16,7 +16,8 @@ import (
 // usable: its execd has proved at the returned place that it holds the record's token, and with a
 // sidecar the firewall is installed. Parts that an unfinished earlier launch left are removed.
 //
-// It returns [lifecycle.ErrBoxUnavailable] while the engine does not answer, a *[lifecycle.BoxFailure] for what is final, and ctx's error.
+// It returns [lifecycle.ErrBoxUnavailable] while the engine does not answer, a
+// *[lifecycle.BoxFailure] for what is final, and ctx's error.
 func (c *Containers) Launch(ctx context.Context, record lifecycle.Record, launch lifecycle.Launch) (lifecycle.Place, error) {
 	l := &launching{Launch: launch, containers: c, record: record, name: containerName(record.Box)}
 	place, err := l.run(ctx)
@@ -57,7 +58,8 @@ func (l *launching) run(ctx context.Context) (lifecycle.Place, error) {
 	return place, err
 }
 
-// takeUp reports whether an earlier launch left a container that can be used. One that was never started is removed.
+// takeUp reports whether an earlier launch left a container that can be used. One that was never
+// started is removed.
 func (l *launching) takeUp(ctx context.Context) (bool, error) {
 	if l.Fresh {
 		return false, nil
@@ -136,8 +138,9 @@ func (l *launching) make(ctx context.Context) error {
 	return c.checkMounted(l.record.Spec.Volumes, spec.Mounts)
 }
 
-// create creates a container unless it exists. This and start are seen through even when the sandbox is deleted meanwhile: only then is it
-// known what there is to remove. When the service stops they are broken off, and the next launch finds what they have done.
+// create creates a container unless it exists. This and start are seen through even when the
+// sandbox is deleted meanwhile: only then is it known what there is to remove. When the service
+// stops they are broken off, and the next launch finds what they have done.
 func (c *Containers) create(spec engine.ContainerSpec) error {
 	if _, err := c.options.Engine.Create(c.ctx, spec); err != nil && !errors.Is(err, engine.ErrExists) {
 		return err
@@ -167,7 +170,8 @@ func (l *launching) image(ctx context.Context) (string, error) {
 	return imageID, err
 }
 
-// maxImageEntrypoint is how many bytes the entrypoint and the command of an image may have, which are written with each change of the record.
+// maxImageEntrypoint is how many bytes the entrypoint and the command of an image may have, which
+// are written with each change of the record.
 const maxImageEntrypoint = 64 << 10
 
 // findEntrypoint looks up what the image with the name or id runs.
@@ -236,8 +240,8 @@ func (l *launching) awaitDaemon(ctx context.Context) (lifecycle.Place, error) {
 		"execd did not answer within %v: %v%s", readyTimeout, lastErr, lifecycle.LogAfterMessage(c.lastLines(ctx, l.name)))
 }
 
-// attempts yields at once, and then again and again, at first every millisecond and later every 100 ms, until readyTimeout is over or ctx
-// ends.
+// attempts yields at once, and then again and again, at first every millisecond and later every 100
+// ms, until readyTimeout is over or ctx ends.
 func (c *Containers) attempts(ctx context.Context) func(yield func() bool) {
 	return func(yield func() bool) {
 		deadline := c.options.Clock().Add(readyTimeout)
@@ -249,7 +253,8 @@ func (c *Containers) attempts(ctx context.Context) func(yield func() bool) {
 	}
 }
 
-// answers asks execd at the place until it answers, for a short while. began is when it was asked first.
+// answers asks execd at the place until it answers, for a short while. began is when it was asked
+// first.
 func (l *launching) answers(ctx context.Context, place lifecycle.Place, began time.Time) error {
 	if place.Port == 0 {
 		return errors.New("the engine has not published its port")

@@ -17,11 +17,12 @@ import (
 )
 
 const (
-	// labelProof marks the container that tries the limits or a runtime class. It carries the instance's label as well, so that the sweep removes one
-	// that a killed service left behind.
+	// labelProof marks the container that tries the limits or a runtime class. It carries the
+	// instance's label as well, so that the sweep removes one that a killed service left behind.
 	labelProof = lifecycle.LabelPrefix + "proof"
 
-	// The limits of the container, and what is tried against them. They are small, so that this takes a fraction of a second.
+	// The limits of the container, and what is tried against them. They are small, so that this
+	// takes a fraction of a second.
 	probeCPUs       = 0.5
 	probeMemory     = 64 << 20
 	probeAllocation = 2 * probeMemory
@@ -35,7 +36,8 @@ const (
 // seccompFilter is the kernel's number of the mode in which a profile filters system calls.
 const seccompFilter = 2
 
-// probeResult is what "execd probe" writes, one or more fields a line. A field that it did not get to is nil.
+// probeResult is what "execd probe" writes, one or more fields a line. A field that it did not get
+// to is nil.
 type probeResult struct {
 	CPUCores         *float64 `json:"cpu_cores"`
 	ProcessesRefused *bool    `json:"processes_refused"`
@@ -43,12 +45,14 @@ type probeResult struct {
 	NoNewPrivileges  *bool    `json:"no_new_privileges"`
 	Seccomp          *int     `json:"seccomp"`
 	AppArmor         *string  `json:"apparmor"`
-	// OpenSockets are families of sockets that lead into the kernel and that no profile refuses; nil from an execd that does not try them.
+	// OpenSockets are families of sockets that lead into the kernel and that no profile refuses;
+	// nil from an execd that does not try them.
 	OpenSockets []string `json:"open_sockets"`
 }
 
-// checkLimits runs a container with limits and the configured profiles, in which a process tries to exceed them. It returns an error
-// when a profile is not honoured, and when a limit has no effect unless that is allowed.
+// checkLimits runs a container with limits and the configured profiles, in which a process tries to
+// exceed them. It returns an error when a profile is not honoured, and when a limit has no effect
+// unless that is allowed.
 func (c *Containers) checkLimits(ctx context.Context) error {
 	if err := c.profilesKnown(); err != nil {
 		return err
@@ -59,7 +63,8 @@ func (c *Containers) checkLimits(ctx context.Context) error {
 	began := time.Now()
 	seen, err := c.probeLimits(ctx)
 	if errors.Is(err, engine.ErrInvalid) && c.options.AllowUnenforcedLimits {
-		// Nothing is silent: a sandbox with the limit or the profile that the engine refuses fails with its words.
+		// Nothing is silent: a sandbox with the limit or the profile that the engine refuses fails
+		// with its words.
 		c.options.Logger.Warn().Err(err).Msg("the container engine refuses the container that tries limits; " + c.key("allow_unenforced_limits") + " lets the service start")
 		return nil
 	}
@@ -90,8 +95,9 @@ func (c *Containers) checkLimits(ctx context.Context) error {
 	return c.withoutEffect(without)
 }
 
-// checkMemoryLimit is checkLimits for containers with a kernel of their own. That shows its processes nothing of what limits it, and ends when it is
-// refused a thread: the limit of memory alone can be tried.
+// checkMemoryLimit is checkLimits for containers with a kernel of their own. That shows its
+// processes nothing of what limits it, and ends when it is refused a thread: the limit of memory
+// alone can be tried.
 func (c *Containers) checkMemoryLimit(ctx context.Context) error {
 	if profile := c.options.Security.SeccompProfile; profile != "" && profile != unconfined {
 		return errors.New(c.key("seccomp_profile") + ": the containers of this engine have a kernel of their own, which filters no system calls by a profile: leave it empty")
@@ -163,7 +169,8 @@ func (c *Containers) profilesHonoured(seen probeResult) error {
 	return nil
 }
 
-// warnOfSockets reports families of sockets that the kernel opens for sandboxes although none needs them.
+// warnOfSockets reports families of sockets that the kernel opens for sandboxes although none needs
+// them.
 func (c *Containers) warnOfSockets(open []string) {
 	if len(open) == 0 {
 		return
@@ -185,7 +192,8 @@ func (c *Containers) probeLimits(ctx context.Context) (probeResult, error) {
 	return parseProbe(ended, log)
 }
 
-// runProbe runs "execd probe" in a container to its end, and removes that. The image is here: execd was made available from it.
+// runProbe runs "execd probe" in a container to its end, and removes that. The image is here: execd
+// was made available from it.
 func (c *Containers) runProbe(ctx context.Context, resources engine.Resources, words ...string) (ended engine.Container, log string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

@@ -15,7 +15,8 @@ func Labels(instance string) map[string]string { return map[string]string{labelI
 
 func (c *Containers) ours() map[string]string { return Labels(c.options.Instance) }
 
-// List returns every box of this service that the engine has, and what is left of others, but for networks that were made ahead.
+// List returns every box of this service that the engine has, and what is left of others, but for
+// networks that were made ahead.
 func (c *Containers) List(ctx context.Context) ([]lifecycle.BoxListing, error) {
 	spares := c.spares.boxes()
 	containers, err := c.options.Engine.List(ctx, c.ours())
@@ -47,18 +48,20 @@ func (c *Containers) List(ctx context.Context) ([]lifecycle.BoxListing, error) {
 	return boxes, nil
 }
 
-// boxOf returns the identity of the box that a container belongs to. Containers of a service before identities have their sandbox's id.
+// boxOf returns the identity of the box that a container belongs to. Containers of a service before
+// identities have their sandbox's id.
 func boxOf(container engine.Container) string {
 	return cmp.Or(container.Labels[labelBox], container.Labels[labelID])
 }
 
-// isPart reports whether a container of that name can belong to the box. The labels do not say so: an image passes them on, so that what
-// another program makes of a sandbox's image has them, too.
+// isPart reports whether a container of that name can belong to the box. The labels do not say so:
+// an image passes them on, so that what another program makes of a sandbox's image has them, too.
 func isPart(name, box string) bool {
 	return box == "" || name == containerName(box) || name == sidecarName(box) || name == holderName(box)
 }
 
-// recordOf rebuilds the record of a container that is alive, or can be started again; nil when that is not possible.
+// recordOf rebuilds the record of a container that is alive, or can be started again; nil when that
+// is not possible.
 func recordOf(container engine.Container) *lifecycle.Record {
 	record, err := decodeRecord(container.Labels[labelRecord])
 	if err != nil || record.Sandbox.ID != container.Labels[labelID] {
@@ -94,8 +97,8 @@ func (c *Containers) Discard(ctx context.Context, box lifecycle.BoxListing) erro
 	return translated(errors.Join(errs...))
 }
 
-// Watch calls handle, one call at a time, for what happens to boxes, by their identity, until ctx ends or the engine closes the
-// connection. It calls ready once nothing will be missed.
+// Watch calls handle, one call at a time, for what happens to boxes, by their identity, until ctx
+// ends or the engine closes the connection. It calls ready once nothing will be missed.
 func (c *Containers) Watch(ctx context.Context, ready func(), handle func(id string, event lifecycle.BoxEvent)) error {
 	events := map[engine.EventType]lifecycle.BoxEvent{
 		engine.EventStarted: lifecycle.BoxEventStarted,

@@ -12,8 +12,8 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// A path can show what another one has without any symbolic link: a bind mount gives a folder a second name. So a path is also compared
-// by where it lies in its file system.
+// A path can show what another one has without any symbolic link: a bind mount gives a folder a
+// second name. So a path is also compared by where it lies in its file system.
 
 // mountPoint is one line of /proc/self/mountinfo (proc(5)).
 type mountPoint struct {
@@ -29,8 +29,9 @@ var kernelFileSystems = []string{
 	"nsfs", "proc", "pstore", "rpc_pipefs", "securityfs", "selinuxfs", "sysfs", "tracefs",
 }
 
-// brokenByMounts returns [lifecycle.RuleNever] or [lifecycle.RuleSystem] for a path, with its links followed, that shows by a mount what cannot be
-// mounted: the path itself or something mounted below it is a file system of the kernel, or overlaps a protected path in the same file system.
+// brokenByMounts returns [lifecycle.RuleNever] or [lifecycle.RuleSystem] for a path, with its links
+// followed, that shows by a mount what cannot be mounted: the path itself or something mounted
+// below it is a file system of the kernel, or overlaps a protected path in the same file system.
 func (c *Containers) brokenByMounts(path string) (rule string, err error) {
 	mounts, err := mountPoints()
 	if err != nil {
@@ -71,7 +72,8 @@ func (m mountPoint) narrowed(path string) mountPoint {
 	return m
 }
 
-// coveringMount returns the mount that a path lies on: of several at one place the last hides the others.
+// coveringMount returns the mount that a path lies on: of several at one place the last hides the
+// others.
 func coveringMount(mounts []mountPoint, path string) mountPoint {
 	var covering mountPoint
 	for _, m := range mounts {

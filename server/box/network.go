@@ -10,10 +10,11 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// The network of a sandbox belongs to its container, or to another one that its container joins: the egress sidecar, or a holder where
-// the network was made ahead and sandboxes have no sidecar.
+// The network of a sandbox belongs to its container, or to another one that its container joins:
+// the egress sidecar, or a holder where the network was made ahead and sandboxes have no sidecar.
 
-// labelNetwork is on the container that owns the network of a sandbox's, beside the labels of its sandbox: "egress" or "holder".
+// labelNetwork is on the container that owns the network of a sandbox's, beside the labels of its
+// sandbox: "egress" or "holder".
 const labelNetwork = lifecycle.LabelPrefix + "sidecar"
 
 // Limits of a holder, which only waits: it takes 4 MiB, and 5 threads on any number of processors.
@@ -24,8 +25,8 @@ const (
 
 func holderName(box string) string { return containerName(box) + "-network" }
 
-// networkOwner returns the name of the container that owns the network of a record's sandbox, and what messages call it; empty when that
-// is the sandbox's own, or the host.
+// networkOwner returns the name of the container that owns the network of a record's sandbox, and
+// what messages call it; empty when that is the sandbox's own, or the host.
 func networkOwner(record lifecycle.Record) (name, title string) {
 	switch {
 	case record.Sidecar != nil:
@@ -42,7 +43,8 @@ func (c *Containers) networkLabels(record lifecycle.Record, what string) map[str
 	}
 }
 
-// makeNetwork makes the network of the sandbox, where another container owns it, or takes the one that was made ahead.
+// makeNetwork makes the network of the sandbox, where another container owns it, or takes the one
+// that was made ahead.
 func (l *launching) makeNetwork(ctx context.Context) error {
 	c := l.containers
 	name, title := networkOwner(l.record)
@@ -67,7 +69,8 @@ func (l *launching) makeNetwork(ctx context.Context) error {
 	return nil
 }
 
-// startNetwork starts the container that owns the record's network, and returns when the sandbox's container may join.
+// startNetwork starts the container that owns the record's network, and returns when the sandbox's
+// container may join.
 func (c *Containers) startNetwork(ctx context.Context, record lifecycle.Record) error {
 	if record.Sidecar != nil {
 		return c.startSidecar(ctx, record)
@@ -75,7 +78,8 @@ func (c *Containers) startNetwork(ctx context.Context, record lifecycle.Record) 
 	return c.createAndStart(c.holderSpec(record))
 }
 
-// holderSpec is a container that waits: it has no socket, no capability, and nothing of the sandbox but its network.
+// holderSpec is a container that waits: it has no socket, no capability, and nothing of the sandbox
+// but its network.
 func (c *Containers) holderSpec(record lifecycle.Record) engine.ContainerSpec {
 	return engine.ContainerSpec{
 		Name:       holderName(record.Box),
@@ -90,7 +94,8 @@ func (c *Containers) holderSpec(record lifecycle.Record) engine.ContainerSpec {
 	}
 }
 
-// useSpare puts the record's policy into force in the network that was made ahead, which lets nothing pass until then.
+// useSpare puts the record's policy into force in the network that was made ahead, which lets
+// nothing pass until then.
 func (c *Containers) useSpare(ctx context.Context, record lifecycle.Record) error {
 	container, err := c.ensureNetworkRuns(ctx, record)
 	if err != nil || record.Sidecar == nil {
@@ -105,8 +110,9 @@ func (c *Containers) useSpare(ctx context.Context, record lifecycle.Record) erro
 	return err
 }
 
-// ensureNetworkRuns returns the container that owns the record's network, and thaws it when another process froze it. One that has ended
-// is a *[lifecycle.BoxFailure] that says how: the network has ended with it, so the sandbox is cut off for good.
+// ensureNetworkRuns returns the container that owns the record's network, and thaws it when another
+// process froze it. One that has ended is a *[lifecycle.BoxFailure] that says how: the network has
+// ended with it, so the sandbox is cut off for good.
 func (c *Containers) ensureNetworkRuns(ctx context.Context, record lifecycle.Record) (engine.Container, error) {
 	name, title := networkOwner(record)
 	container, err := c.options.Engine.Inspect(ctx, name)

@@ -12,9 +12,11 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// The engine is given a path, and follows it later, when a sandbox that can write to a folder on the way may have put a link there. So
-// what was checked is pinned: it is opened, the kernel reports where what was opened really lies, and that is mounted at a place of the
-// service's own, which the engine is given instead. No sandbox can write there. The place is needed only while the container is started.
+// The engine is given a path, and follows it later, when a sandbox that can write to a folder on
+// the way may have put a link there. So what was checked is pinned: it is opened, the kernel
+// reports where what was opened really lies, and that is mounted at a place of the service's own,
+// which the engine is given instead. No sandbox can write there. The place is needed only while the
+// container is started.
 
 const (
 	openPath         = 0x200000 // O_PATH of open(2): the descriptor stands for the file, and nothing of it is read
@@ -22,8 +24,9 @@ const (
 	pinnedFolderMode = 0o700
 )
 
-// preparePins makes the folder for pins usable, removes what a killed service left there, and tries whether this process may mount. It
-// returns the folder without symbolic links, or an error where this process may not mount.
+// preparePins makes the folder for pins usable, removes what a killed service left there, and tries
+// whether this process may mount. It returns the folder without symbolic links, or an error where
+// this process may not mount.
 func preparePins(folder string) (real string, err error) {
 	if err := os.MkdirAll(folder, pinnedFolderMode); err != nil {
 		return "", err
@@ -42,7 +45,8 @@ func preparePins(folder string) (real string, err error) {
 	return real, errors.Join(err, unpin(trial), os.Remove(source))
 }
 
-// sweepPins removes every pin. It never removes anything through one: a pin that cannot be unmounted stays.
+// sweepPins removes every pin. It never removes anything through one: a pin that cannot be
+// unmounted stays.
 func sweepPins(folder string) error {
 	entries, err := os.ReadDir(folder)
 	if err != nil {
@@ -55,8 +59,8 @@ func sweepPins(folder string) error {
 	return errors.Join(errs...)
 }
 
-// pinAll replaces the host's paths in a container's mounts by pins of them. release removes the pins. The mounts stay as they are where
-// nothing can be pinned.
+// pinAll replaces the host's paths in a container's mounts by pins of them. release removes the
+// pins. The mounts stay as they are where nothing can be pinned.
 func (c *Containers) pinAll(record lifecycle.Record, mounts []engine.Mount) (release func(), err error) {
 	var pins []string
 	release = func() {
@@ -94,7 +98,8 @@ func (c *Containers) pinAll(record lifecycle.Record, mounts []engine.Mount) (rel
 // errExchanged is a path that is no longer what it was when it was checked.
 var errExchanged = errors.New("was exchanged while the sandbox was being started")
 
-// pin mounts a path without symbolic links, with everything that is mounted below it, at place, which must not exist.
+// pin mounts a path without symbolic links, with everything that is mounted below it, at place,
+// which must not exist.
 func pin(path, place string) error {
 	descriptor, err := syscall.Open(path, openPath|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0)
 	if err != nil {
@@ -128,7 +133,8 @@ func pin(path, place string) error {
 
 // unpin undoes pin; unpinning a path that is not pinned, or missing, succeeds.
 func unpin(place string) error {
-	// First on its own: else what is mounted below the pin would be unmounted at its original place, too.
+	// First on its own: else what is mounted below the pin would be unmounted at its original
+	// place, too.
 	err := syscall.Mount("", place, "", syscall.MS_PRIVATE|syscall.MS_REC, "")
 	if err == nil {
 		err = syscall.Unmount(place, syscall.MNT_DETACH|unmountNoFollow)

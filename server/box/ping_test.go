@@ -7,7 +7,8 @@ import (
 	"sandbox.internal/server/box"
 )
 
-// TestQuestionsThinOut counts the questions that an execd gets that takes long to start, by adding up the pauses between them.
+// TestQuestionsThinOut counts the questions that an execd gets that takes long to start, by adding
+// up the pauses between them.
 func TestQuestionsThinOut(t *testing.T) {
 	for _, tt := range []struct {
 		after  time.Duration // execd answers

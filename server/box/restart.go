@@ -10,12 +10,14 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// Restart starts the box of a record again whose processes are gone and whose files are kept, or continues an interrupted restart, and returns
-// once the sandbox is usable, with the same proof as [Containers.Launch]. The container is the one that Launch has made: its image, environment,
+// Restart starts the box of a record again whose processes are gone and whose files are kept, or
+// continues an interrupted restart, and returns once the sandbox is usable, with the same proof as
+// [Containers.Launch]. The container is the one that Launch has made: its image, environment,
 // limits and token are as they were; its address and its published port are others.
 //
-// It returns [lifecycle.ErrBoxUnavailable] while the engine does not answer, [lifecycle.ErrNoBox], ctx's error, or a *[lifecycle.BoxFailure]; then
-// nothing of the box runs, its files are there, and a later call may succeed.
+// It returns [lifecycle.ErrBoxUnavailable] while the engine does not answer, [lifecycle.ErrNoBox],
+// ctx's error, or a *[lifecycle.BoxFailure]; then nothing of the box runs, its files are there, and
+// a later call may succeed.
 func (c *Containers) Restart(ctx context.Context, record lifecycle.Record, launch lifecycle.Launch) (lifecycle.Place, error) {
 	record.Stopped = false // what ends from here on has ended
 	l := &launching{Launch: launch, containers: c, record: record, name: containerName(record.Box)}
@@ -68,7 +70,8 @@ func (l *launching) startAgain(ctx context.Context) error {
 	if err := c.ownVolumes(ctx, l.record); err != nil {
 		return err
 	}
-	// The rules may have changed, and the disk. The engine mounts what it was given, and follows no symbolic link to it any more.
+	// The rules may have changed, and the disk. The engine mounts what it was given, and follows no
+	// symbolic link to it any more.
 	for i, v := range l.record.Spec.Volumes {
 		if _, err := c.mount(i, v); err != nil {
 			return err
@@ -78,7 +81,8 @@ func (l *launching) startAgain(ctx context.Context) error {
 	return c.start(l.name)
 }
 
-// stopAgain ends what a restart that has failed has started. What it leaves, the next restart or the removal finds.
+// stopAgain ends what a restart that has failed has started. What it leaves, the next restart or
+// the removal finds.
 func (c *Containers) stopAgain(ctx context.Context, record lifecycle.Record) {
 	err := c.options.Engine.Stop(ctx, containerName(record.Box), cmp.Or(record.StopTime, stopGrace))
 	if err = errors.Join(err, c.removeNetwork(ctx, record)); err != nil && ctx.Err() == nil {

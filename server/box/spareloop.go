@@ -29,7 +29,8 @@ func (s *spares) run() {
 	}
 }
 
-// due returns what is to be done now; nil when that is nothing, and for how long, unless something changes.
+// due returns what is to be done now; nil when that is nothing, and for how long, unless something
+// changes.
 func (s *spares) due() (do func(), wait time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

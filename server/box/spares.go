@@ -10,25 +10,31 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// A network namespace with published ports is half of what the start of a container takes a Docker Engine. So a few are made ahead, while
-// the engine has nothing else to do. A spare is the container that owns such a network, made for a sandbox whose id is chosen with it. The
-// next sandbox takes that id, and its own container joins. A spare is taken once, and ends with its sandbox.
+// A network namespace with published ports is half of what the start of a container takes a Docker
+// Engine. So a few are made ahead, while the engine has nothing else to do. A spare is the
+// container that owns such a network, made for a sandbox whose id is chosen with it. The next
+// sandbox takes that id, and its own container joins. A spare is taken once, and ends with its
+// sandbox.
 //
-// Spares are kept in memory alone. After a restart the container of a spare that no record names is a box without a sandbox, which the
-// host removes.
+// Spares are kept in memory alone. After a restart the container of a spare that no record names is
+// a box without a sandbox, which the host removes.
 
 const (
-	// spareRest is for how long the engine must have had nothing to do before a spare is made: the first command of a sandbox that has just
-	// started, and the next create, need the processors themselves.
+	// spareRest is for how long the engine must have had nothing to do before a spare is made: the
+	// first command of a sandbox that has just started, and the next create, need the processors
+	// themselves.
 	spareRest = 500 * time.Millisecond
-	// spareAge is when a spare is replaced: its image and its name servers are those of when it was made.
+	// spareAge is when a spare is replaced: its image and its name servers are those of when it was
+	// made.
 	spareAge = 15 * time.Minute
-	// sparePause is the pause after a spare could not be made or has ended by itself. It doubles each time, up to longestSparePause.
+	// sparePause is the pause after a spare could not be made or has ended by itself. It doubles
+	// each time, up to longestSparePause.
 	sparePause, longestSparePause = time.Second, time.Minute
-	// takenPatience is how long the record of a sandbox may take to become durable: the sweep leaves its network alone meanwhile.
+	// takenPatience is how long the record of a sandbox may take to become durable: the sweep
+	// leaves its network alone meanwhile.
 	takenPatience = time.Minute
-	// closePatience is how long the spares may take to be removed when the service stops; the next start removes the rest. A busy engine takes
-	// seconds for each step.
+	// closePatience is how long the spares may take to be removed when the service stops; the next
+	// start removes the rest. A busy engine takes seconds for each step.
 	closePatience = 30 * time.Second
 )
 
@@ -108,7 +114,8 @@ func (s *spares) begin() (end func()) {
 	}
 }
 
-// take gives the record the oldest free network, and with it the id of the sandbox. It returns false when there is none.
+// take gives the record the oldest free network, and with it the id of the sandbox. It returns
+// false when there is none.
 func (s *spares) take(record *lifecycle.Record) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,7 +138,8 @@ func (s *spares) take(record *lifecycle.Record) bool {
 	return true
 }
 
-// claim reports whether the network of the box was taken and not used yet. From here on it is the box's alone.
+// claim reports whether the network of the box was taken and not used yet. From here on it is the
+// box's alone.
 func (s *spares) claim(box string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,7 +151,8 @@ func (s *spares) claim(box string) bool {
 	return true
 }
 
-// boxes returns the identities of the boxes of all spares: of those that were taken while their records may be on their way to the disk.
+// boxes returns the identities of the boxes of all spares: of those that were taken while their
+// records may be on their way to the disk.
 func (s *spares) boxes() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

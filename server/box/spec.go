@@ -27,12 +27,13 @@ const (
 const (
 	// loopback is the one address that execd listens on when a sandbox shares the host's network.
 	loopback = "127.0.0.1"
-	// Ports for execd are chosen below those that Linux gives to outgoing connections by default: such a connection could
-	// otherwise take the port while execd is being restarted.
+	// Ports for execd are chosen below those that Linux gives to outgoing connections by default:
+	// such a connection could otherwise take the port while execd is being restarted.
 	lowestPort, highestPort = 20000, 32767
 )
 
-// stopSignalVariable says which signal the image wants its entrypoint to be stopped with: execd-init, which gets SIGTERM, sends it on.
+// stopSignalVariable says which signal the image wants its entrypoint to be stopped with:
+// execd-init, which gets SIGTERM, sends it on.
 const stopSignalVariable = "EXECD_STOP_SIGNAL"
 
 func containerName(box string) string { return "sandbox-" + box }
@@ -146,8 +147,9 @@ func freePort() (int, error) {
 	return 0, fmt.Errorf("no free port on %s: %w", loopback, err)
 }
 
-// portOf returns the port at which the container's execd is reached, 0 while it has none. Whether the sandbox shares the host's network
-// is from its record: the configuration may have changed since, and the label may be one of its image's.
+// portOf returns the port at which the container's execd is reached, 0 while it has none. Whether
+// the sandbox shares the host's network is from its record: the configuration may have changed
+// since, and the label may be one of its image's.
 func portOf(container engine.Container, hostNetwork bool) int {
 	if !hostNetwork {
 		return container.Ports[lifecycle.DaemonPort]

@@ -11,7 +11,8 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// TestDaemonWithALogOfItsOwn: the daemon writes all of its log to a file, and only warnings to the log of the sandbox.
+// TestDaemonWithALogOfItsOwn: the daemon writes all of its log to a file, and only warnings to the
+// log of the sandbox.
 func TestDaemonWithALogOfItsOwn(t *testing.T) {
 	for file, want := range map[string][]string{
 		"":               {"/opt/sandbox/execd-init", "--log-level=4", "--", "sleep", "60"},
@@ -43,7 +44,8 @@ func (e *stopped) Stop(_ context.Context, _ string, grace time.Duration) error {
 	return nil
 }
 
-// TestTimeToStop: the engine waits for what the first process of a sandbox waits for, and the entrypoint has no more time than it had.
+// TestTimeToStop: the engine waits for what the first process of a sandbox waits for, and the
+// entrypoint has no more time than it had.
 func TestTimeToStop(t *testing.T) {
 	for grace, want := range map[string]time.Duration{
 		"": 11 * time.Second, "0s": 8 * time.Second, "500ms": 8500 * time.Millisecond, "30s": 38 * time.Second, "1h": 38 * time.Second,
@@ -60,7 +62,8 @@ func TestTimeToStop(t *testing.T) {
 			t.Errorf("the first process has the variables %v (%v)", spec.Env, err)
 		}
 	}
-	// The first process of a sandbox that an earlier service has made leaves the end of its entrypoint to the engine.
+	// The first process of a sandbox that an earlier service has made leaves the end of its
+	// entrypoint to the engine.
 	e := &stopped{}
 	boxes := box.Unopened(box.Options{Engine: e})
 	if err := boxes.Stop(t.Context(), lifecycle.Record{Box: "id"}); err != nil || e.grace != 2*time.Second {

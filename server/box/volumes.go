@@ -12,17 +12,20 @@ import (
 )
 
 const (
-	// labelOwner is on named volumes that the service made: the name of the API key that used the volume first. With labelInstance it
-	// says whose it is.
+	// labelOwner is on named volumes that the service made: the name of the API key that used the
+	// volume first. With labelInstance it says whose it is.
 	labelOwner = lifecycle.LabelPrefix + "owner"
-	// labelShared with the value "true" is on named volumes that every key may mount. The operator sets it at the engine.
+	// labelShared with the value "true" is on named volumes that every key may mount. The operator
+	// sets it at the engine.
 	labelShared = lifecycle.LabelPrefix + "shared"
-	// labelsTimeout is how long a create waits for the engine's answers whose its named volumes are.
+	// labelsTimeout is how long a create waits for the engine's answers whose its named volumes
+	// are.
 	labelsTimeout = 5 * time.Second
 )
 
-// checkVolumes refuses volumes that the caller may not have: what the rules forbid as it is written, then what the disk shows, then what
-// belongs to another key. While the engine does not answer, the last is left to the launch.
+// checkVolumes refuses volumes that the caller may not have: what the rules forbid as it is
+// written, then what the disk shows, then what belongs to another key. While the engine does not
+// answer, the last is left to the launch.
 func (c *Containers) checkVolumes(ctx context.Context, volumes []lifecycle.Volume, owner string, role lifecycle.Role) error {
 	if err := c.hostPaths.CheckVolumes(volumes, role); err != nil {
 		return err
@@ -48,8 +51,9 @@ func (c *Containers) checkVolumes(ctx context.Context, volumes []lifecycle.Volum
 	return nil
 }
 
-// ownVolumes makes the named volumes of a sandbox that do not exist yet its owner's, and refuses those that belong to another key. It is
-// asked again here because only the engine can say which of several sandboxes was first.
+// ownVolumes makes the named volumes of a sandbox that do not exist yet its owner's, and refuses
+// those that belong to another key. It is asked again here because only the engine can say which of
+// several sandboxes was first.
 func (c *Containers) ownVolumes(ctx context.Context, record lifecycle.Record) error {
 	for i, v := range record.Spec.Volumes {
 		if v.ClaimName == "" {
@@ -75,8 +79,9 @@ func (c *Containers) volumeOf(ctx context.Context, v lifecycle.Volume, owner str
 	return c.options.Engine.MakeVolume(ctx, v.ClaimName, map[string]string{labelInstance: c.options.Instance, labelOwner: owner})
 }
 
-// mayMount reports whether a key that is no administrator's may mount a volume with these labels. A volume without them is not the
-// service's: another program of the engine's host keeps its data there.
+// mayMount reports whether a key that is no administrator's may mount a volume with these labels. A
+// volume without them is not the service's: another program of the engine's host keeps its data
+// there.
 func (c *Containers) mayMount(labels map[string]string, owner string) bool {
 	first, owned := labels[labelOwner]
 	return labels[labelShared] == "true" || owned && first == owner && labels[labelInstance] == c.options.Instance
@@ -86,8 +91,9 @@ func ownedByAnother(i int, v lifecycle.Volume) *lifecycle.Error {
 	return lifecycle.Forbiddenf("volumes[%d].pvc.claimName: volume %q belongs to another API key, or was not made by this service", i, v.ClaimName)
 }
 
-// checkMounted resolves the host's paths once more, after the engine has mounted them, where they could not be pinned: another process may
-// have put a link in the place of a folder between the check and the mount. A link that was there for that moment only is not found.
+// checkMounted resolves the host's paths once more, after the engine has mounted them, where they
+// could not be pinned: another process may have put a link in the place of a folder between the
+// check and the mount. A link that was there for that moment only is not found.
 func (c *Containers) checkMounted(volumes []lifecycle.Volume, mounted []engine.Mount) error {
 	if c.pins {
 		return nil
@@ -108,7 +114,8 @@ func exchanged(i int, v lifecycle.Volume) error {
 	return lifecycle.BoxFailuref(lifecycle.ReasonContainerError, "volumes[%d].host.path: %q %v", i, v.HostPath, errExchanged)
 }
 
-// wrongTarget names the field of a volume that the image has no place for. Any other error stays as it is.
+// wrongTarget names the field of a volume that the image has no place for. Any other error stays as
+// it is.
 func wrongTarget(volumes []lifecycle.Volume, err error) error {
 	var target *engine.TargetError
 	if !errors.As(err, &target) {

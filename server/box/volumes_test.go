@@ -20,7 +20,8 @@ func (silent) VolumeLabels(ctx context.Context, _ string) (map[string]string, er
 	return nil, ctx.Err()
 }
 
-// TestVolumesOfASilentEngine: a create waits for an engine that does not answer once, and not for each of its volumes.
+// TestVolumesOfASilentEngine: a create waits for an engine that does not answer once, and not for
+// each of its volumes.
 func TestVolumesOfASilentEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		boxes := box.Unopened(box.Options{Engine: silent{}})

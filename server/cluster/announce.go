@@ -17,20 +17,23 @@ import (
 	"sandbox.internal/server/cluster/view"
 )
 
-// The Secret secretVersions has no contents. Its annotations say which version each replica has written last: VERSION SECONDS, the latter since
-// 1970. A replica writes that before it answers a change, and reads all of them before it answers a list, which it answers once its watch has
-// brought the newest. A consistent list would say the same, but takes the API server up to 100 ms, and a change seldom comes alone.
+// The Secret secretVersions has no contents. Its annotations say which version each replica has
+// written last: VERSION SECONDS, the latter since 1970. A replica writes that before it answers a
+// change, and reads all of them before it answers a list, which it answers once its watch has
+// brought the newest. A consistent list would say the same, but takes the API server up to 100 ms,
+// and a change seldom comes alone.
 const (
 	secretVersions    = "sandbox-versions"
 	annotationVersion = "version.sandbox.internal/" // followed by the replica
-	// announcedFor is how long the version of a replica is kept that changes nothing any more: every watch has brought it by then.
+	// announcedFor is how long the version of a replica is kept that changes nothing any more:
+	// every watch has brought it by then.
 	announcedFor = time.Hour
 	// freshTimeout is how long a read waits for the API server, and then for the watch.
 	freshTimeout = 2 * time.Second
 )
 
-// announcer announces the versions that a replica writes, one after the other: while one announcement is under way, those that come wait for
-// the next one together.
+// announcer announces the versions that a replica writes, one after the other: while one
+// announcement is under way, those that come wait for the next one together.
 type announcer struct {
 	replica string
 
@@ -97,8 +100,9 @@ func (c *Cluster) writeVersion(ctx context.Context, version uint64) error {
 	return err
 }
 
-// catchUp waits until this replica's view has every change that a replica has answered before. While the API server does not answer, or the
-// watch is behind by more than freshTimeout, the view stays what this replica knows.
+// catchUp waits until this replica's view has every change that a replica has answered before.
+// While the API server does not answer, or the watch is behind by more than freshTimeout, the view
+// stays what this replica knows.
 func (c *Cluster) catchUp(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, freshTimeout)
 	defer cancel()

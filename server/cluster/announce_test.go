@@ -28,8 +28,8 @@ func (s *space) versionsOf(t *testing.T) (secret corev1.Secret, all map[string]s
 	return secret, all
 }
 
-// TestAnnouncementsStayFew: a replica has one annotation, however much it changes at once, and what replicas that are gone have announced is
-// removed after an hour.
+// TestAnnouncementsStayFew: a replica has one annotation, however much it changes at once, and what
+// replicas that are gone have announced is removed after an hour.
 func TestAnnouncementsStayFew(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)

@@ -11,16 +11,18 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// On PersistentVolumeClaims, as on the named volumes of one machine. The cluster's administrator, who makes the claims, sets them.
+// On PersistentVolumeClaims, as on the named volumes of one machine. The cluster's administrator,
+// who makes the claims, sets them.
 const (
-	// labelOwner has the name of the API key that may mount the claim. An annotation counts as well: not every name is a label's value.
+	// labelOwner has the name of the API key that may mount the claim. An annotation counts as
+	// well: not every name is a label's value.
 	labelOwner = lifecycle.LabelPrefix + "owner"
 	// labelShared with the value "true" lets every key mount the claim.
 	labelShared = lifecycle.LabelPrefix + "shared"
 )
 
-// checkClaims refuses claims that the caller may not mount. A missing claim is refused like another key's: its pod would wait for it, and mount
-// it as soon as it is made, whoever's it is then.
+// checkClaims refuses claims that the caller may not mount. A missing claim is refused like another
+// key's: its pod would wait for it, and mount it as soon as it is made, whoever's it is then.
 func (c *Cluster) checkClaims(ctx context.Context, volumes []lifecycle.Volume, options lifecycle.CreateOptions) error {
 	for i, v := range volumes {
 		if v.ClaimName == "" {

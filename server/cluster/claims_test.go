@@ -24,8 +24,9 @@ func (s *space) claim(t *testing.T, name string, change func(*corev1.PersistentV
 	must(t, s.api.Create(t.Context(), claim))
 }
 
-// TestClaimsHaveOwners: a key that is no administrator's mounts the claims that name it and those that are shared, and sees no difference between
-// the others and those that do not exist. The service needs no more than the chart's Role for that.
+// TestClaimsHaveOwners: a key that is no administrator's mounts the claims that name it and those
+// that are shared, and sees no difference between the others and those that do not exist. The
+// service needs no more than the chart's Role for that.
 func TestClaimsHaveOwners(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
@@ -68,7 +69,8 @@ func TestClaimsHaveOwners(t *testing.T) {
 	}
 }
 
-// TestClaimsOfPools: a key that is no administrator's gets no pod of a Pool that mounts a claim which the key may not mount.
+// TestClaimsOfPools: a key that is no administrator's gets no pod of a Pool that mounts a claim
+// which the key may not mount.
 func TestClaimsOfPools(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)

@@ -1,4 +1,5 @@
-// Package cluster keeps sandboxes on a Kubernetes cluster: each is a BatchSandbox of one replica, whose pod the sandbox-controller makes.
+// Package cluster keeps sandboxes on a Kubernetes cluster: each is a BatchSandbox of one replica,
+// whose pod the sandbox-controller makes.
 //
 // The resources are the only record. Any number of replicas of the service may work on the same
 // ones, and any of them may die at any time. The responses of a replica come from its read model
@@ -28,7 +29,8 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// actTimeout is how long Pause and Resume wait for the controller, locateTimeout how long Locate waits for a Pending sandbox.
+// actTimeout is how long Pause and Resume wait for the controller, locateTimeout how long Locate
+// waits for a Pending sandbox.
 const (
 	actTimeout    = time.Second
 	locateTimeout = 30 * time.Second
@@ -40,7 +42,8 @@ const shortenInterval = time.Second
 // SidecarClient asks the egress sidecar of one sandbox: what the service uses of
 // openapi/egress.yaml. Errors that a client may read are of type *lifecycle.Error.
 type SidecarClient interface {
-	// Environment returns the variables that start a sidecar with the policy; whole is false when they cannot hold it.
+	// Environment returns the variables that start a sidecar with the policy; whole is false when
+	// they cannot hold it.
 	Environment(at lifecycle.Sidecar, policy *lifecycle.NetworkPolicy) (env map[string]string, whole bool, err error)
 	Policy(ctx context.Context, at lifecycle.Sidecar) (lifecycle.NetworkPolicy, error)
 	Change(ctx context.Context, at lifecycle.Sidecar, change lifecycle.PolicyChange) (lifecycle.NetworkPolicy, error)
@@ -58,35 +61,39 @@ type Observer interface {
 
 // Options configures a Cluster.
 type Options struct {
-	// Kubeconfig is the path of the file that says how the API server is reached; empty means from inside the cluster, as a pod's service
-	// account.
+	// Kubeconfig is the path of the file that says how the API server is reached; empty means from
+	// inside the cluster, as a pod's service account.
 	Kubeconfig string
-	// Namespace is where sandboxes live; empty means that of the kubeconfig's context, or that of the service's own pod.
+	// Namespace is where sandboxes live; empty means that of the kubeconfig's context, or that of
+	// the service's own pod.
 	Namespace  string
 	ExecdImage string
-	// MaxSandboxes is how many sandboxes that have not ended there may be; 0 is no limit. Replicas that create at the same moment may go beyond it.
+	// MaxSandboxes is how many sandboxes that have not ended there may be; 0 is no limit. Replicas
+	// that create at the same moment may go beyond it.
 	MaxSandboxes int
-	// EgressImage is the image of the sidecars; empty means that there are none. EgressUpstream are the name servers that they ask, with
-	// commas between; empty means the pod's own.
+	// EgressImage is the image of the sidecars; empty means that there are none. EgressUpstream are
+	// the name servers that they ask, with commas between; empty means the pod's own.
 	EgressImage, EgressUpstream string
 	// NewSidecarClient returns a client of the sidecar at an address.
 	NewSidecarClient func(host string) SidecarClient
 	Security         Security
 	Placement        Placement
-	// RuntimeClasses are those that a spec may name; their handlers are names of the cluster's RuntimeClasses.
+	// RuntimeClasses are those that a spec may name; their handlers are names of the cluster's
+	// RuntimeClasses.
 	RuntimeClasses lifecycle.RuntimeClasses
-	// NoHostVolumes refuses every volume from a node. AllowedHostPaths are the folders of nodes that volumes may come from; empty means any,
-	// for administrators.
+	// NoHostVolumes refuses every volume from a node. AllowedHostPaths are the folders of nodes
+	// that volumes may come from; empty means any, for administrators.
 	NoHostVolumes    bool
 	AllowedHostPaths []string
 	// TerminatedRetention is how long the record of an ended sandbox stays readable.
 	TerminatedRetention time.Duration
-	// EndedBudget is what their records may take together, in bytes; over it the oldest of the owner that has the most are forgotten before
-	// their time. 0 means 256 MiB.
+	// EndedBudget is what their records may take together, in bytes; over it the oldest of the
+	// owner that has the most are forgotten before their time. 0 means 256 MiB.
 	EndedBudget int
 	// PendingFailureTTL is the same for a sandbox that failed while it was Pending.
 	PendingFailureTTL time.Duration
-	// ProvisionTimeout is how long a sandbox may be Pending: then it has failed, for instance because no node has room for it.
+	// ProvisionTimeout is how long a sandbox may be Pending: then it has failed, for instance
+	// because no node has room for it.
 	ProvisionTimeout time.Duration
 	Observer         Observer // nil observes nothing
 	Clock            func() time.Time
@@ -121,8 +128,9 @@ type Cluster struct {
 
 var _ lifecycle.Backend = (*Cluster)(nil)
 
-// Start connects to the cluster, reads the sandboxes that there are, and follows them until Close. It returns an error when the API
-// server does not answer, does not have the resources, or does not let the service read them.
+// Start connects to the cluster, reads the sandboxes that there are, and follows them until Close.
+// It returns an error when the API server does not answer, does not have the resources, or does not
+// let the service read them.
 func Start(ctx context.Context, options Options) (*Cluster, error) {
 	c, err := connect(options)
 	if err != nil {
@@ -194,14 +202,15 @@ func (c *Cluster) changed(e *view.Entry, events []lifecycle.Event, deleted bool)
 	}
 }
 
-// What records of ended sandboxes take of the controller's memory, which holds whole resources, and a half of that of etcd. The controller is
-// given 1 GiB by the chart.
+// What records of ended sandboxes take of the controller's memory, which holds whole resources, and
+// a half of that of etcd. The controller is given 1 GiB by the chart.
 const (
 	endedBudget = 256 << 20
 	endedBytes  = 16 << 10 // of a resource without its texts
 )
 
-// makeRoom has records of ended sandboxes forgotten before their time that there is no room for. Every replica comes to the same ones.
+// makeRoom has records of ended sandboxes forgotten before their time that there is no room for.
+// Every replica comes to the same ones.
 func (c *Cluster) makeRoom(e *view.Entry) {
 	if !e.Batch.Status.Phase.Finished() || e.Batch.DeletionTimestamp != nil {
 		return
@@ -211,8 +220,9 @@ func (c *Cluster) makeRoom(e *view.Entry) {
 	}
 }
 
-// shorten makes the record of an ended sandbox be forgotten when want says, as the resource is created with the longest retention of all ends.
-// Every replica may do it, and one does. It is never made longer, or two replicas with different configurations would never be done.
+// shorten makes the record of an ended sandbox be forgotten when want says, as the resource is
+// created with the longest retention of all ends. Every replica may do it, and one does. It is
+// never made longer, or two replicas with different configurations would never be done.
 func (c *Cluster) shorten(id string, want func(*v1alpha1.BatchSandbox) *int32) {
 	c.tasks.Go(func() {
 		for c.ctx.Err() == nil {

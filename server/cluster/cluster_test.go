@@ -25,7 +25,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestPodsAreRestricted: with a user of their own pods pass the level restricted of Pod Security, and baseline without.
+// TestPodsAreRestricted: with a user of their own pods pass the level restricted of Pod Security,
+// and baseline without.
 func TestPodsAreRestricted(t *testing.T) {
 	t.Parallel()
 	for user, levels := range map[int64]map[string]bool{0: {"baseline": true, "restricted": false}, 1000: {"baseline": true, "restricted": true}} {
@@ -175,8 +176,8 @@ func value(env []corev1.EnvVar, name string) string {
 	return ""
 }
 
-// TestHostPathsOfNodes: whatever the list says, what a node is reached by is not mounted; without a list host paths are for
-// administrators; and with host volumes switched off, for no key.
+// TestHostPathsOfNodes: whatever the list says, what a node is reached by is not mounted; without a
+// list host paths are for administrators; and with host volumes switched off, for no key.
 func TestHostPathsOfNodes(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
@@ -231,7 +232,8 @@ func TestRefusals(t *testing.T) {
 	refuses(t, err, lifecycle.KindNotFound)
 }
 
-// TestRuntimeClassOfAPod: the class names the RuntimeClass, instead of the configured one for all pods, and decides on the sidecar.
+// TestRuntimeClassOfAPod: the class names the RuntimeClass, instead of the configured one for all
+// pods, and decides on the sidecar.
 func TestRuntimeClassOfAPod(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
@@ -385,7 +387,8 @@ func TestIdempotencyKeysAtTwoReplicas(t *testing.T) {
 	}
 }
 
-// TestCreateOutlivesItsRequest: a client that leaves while its sandbox is written leaves no Secret without a sandbox.
+// TestCreateOutlivesItsRequest: a client that leaves while its sandbox is written leaves no Secret
+// without a sandbox.
 func TestCreateOutlivesItsRequest(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
@@ -441,7 +444,8 @@ func TestListing(t *testing.T) {
 	}
 }
 
-// TestEventsAreTheSameEverywhere: what one replica reported goes on at another, without a gap or a repetition.
+// TestEventsAreTheSameEverywhere: what one replica reported goes on at another, without a gap or a
+// repetition.
 func TestEventsAreTheSameEverywhere(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
@@ -586,7 +590,8 @@ func TestRoutesOfAnIngress(t *testing.T) {
 	s := newSpace(t)
 	c := s.replica(t)
 	before := create(t, c, sampleSpec()).ID
-	// One whose record the service would keep for less time than the resource says: with an administrator's rights, too, an ingress only reads.
+	// One whose record the service would keep for less time than the resource says: with an
+	// administrator's rights, too, an ingress only reads.
 	failed := create(t, c, sampleSpec()).ID
 	c.Close()
 	s.play(t, failed, v1alpha1.PhaseFailed, v1alpha1.ReasonImagePullError, "no such image")

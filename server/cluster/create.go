@@ -19,11 +19,13 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// keySpace is the namespace of the ids that are derived from Idempotency-Keys (RFC 9562, version 5).
+// keySpace is the namespace of the ids that are derived from Idempotency-Keys (RFC 9562, version
+// 5).
 var keySpace = uuid.NewSHA1(uuid.NameSpaceDNS, []byte("idempotency-key.sandbox.internal"))
 
-// Create implements lifecycle.Backend. With an Idempotency-Key the id follows from owner and key, so that the API server itself lets only one
-// of several creates through, whichever replicas they reach. The key holds for as long as the sandbox's record does.
+// Create implements lifecycle.Backend. With an Idempotency-Key the id follows from owner and key,
+// so that the API server itself lets only one of several creates through, whichever replicas they
+// reach. The key holds for as long as the sandbox's record does.
 func (c *Cluster) Create(ctx context.Context, spec lifecycle.Spec, options lifecycle.CreateOptions) (lifecycle.Sandbox, error) {
 	took := options.Took
 	if took == nil {
@@ -93,8 +95,8 @@ func (c *Cluster) Create(ctx context.Context, spec lifecycle.Spec, options lifec
 	return e.Sandbox, nil
 }
 
-// takePlace makes room for a new sandbox among those of the view, which has what other replicas have answered. done must be called once
-// the view has the sandbox, or there will be none.
+// takePlace makes room for a new sandbox among those of the view, which has what other replicas
+// have answered. done must be called once the view has the sandbox, or there will be none.
 func (c *Cluster) takePlace(ctx context.Context, id string, spec lifecycle.Spec, options lifecycle.CreateOptions) (done func(), err error) {
 	limits, _ := spec.Resources.Parse() // Validate has
 	request := lifecycle.Request{
@@ -115,12 +117,14 @@ func (c *Cluster) takePlace(ctx context.Context, id string, spec lifecycle.Spec,
 	})
 }
 
-// insert writes the resource, and its Secret before it, so that it exists before a pod needs it. A client that leaves meanwhile does not stop it:
-// a Secret alone would remain until the sweep finds it.
+// insert writes the resource, and its Secret before it, so that it exists before a pod needs it. A
+// client that leaves meanwhile does not stop it: a Secret alone would remain until the sweep finds
+// it.
 func (c *Cluster) insert(ctx context.Context, b *v1alpha1.BatchSandbox, secret *secret) (*view.Entry, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), view.CallTimeout)
 	defer cancel()
-	// The client of the API server repeats a request by itself after an answer with Retry-After. No other Secret has the name.
+	// The client of the API server repeats a request by itself after an answer with Retry-After. No
+	// other Secret has the name.
 	if err := c.write(ctx, b.Name, secret); err != nil && !apierrors.IsAlreadyExists(err) {
 		return nil, refused(err)
 	}
@@ -157,8 +161,8 @@ func (c *Cluster) insert(ctx context.Context, b *v1alpha1.BatchSandbox, secret *
 	return e, nil // as it was created, whatever has become of it meanwhile
 }
 
-// adopt reads the resource of the name into b when it is the one that b was, made by a request that was repeated. Otherwise it returns the
-// conflict that it is given.
+// adopt reads the resource of the name into b when it is the one that b was, made by a request that
+// was repeated. Otherwise it returns the conflict that it is given.
 func (c *Cluster) adopt(ctx context.Context, b *v1alpha1.BatchSandbox, secret string, conflict error) error {
 	var found v1alpha1.BatchSandbox
 	err := c.api.Get(ctx, client.ObjectKeyFromObject(b), &found)
@@ -196,7 +200,8 @@ func isNotFound(err error) bool {
 	return errors.As(err, &known) && known.Kind == lifecycle.KindNotFound
 }
 
-// createdBefore returns the sandbox that an earlier request with the same key created, or an error of KindNotFound.
+// createdBefore returns the sandbox that an earlier request with the same key created, or an error
+// of KindNotFound.
 func (c *Cluster) createdBefore(ctx context.Context, id string, spec lifecycle.Spec, options lifecycle.CreateOptions) (lifecycle.Sandbox, error) {
 	e, err := c.view.Fetch(ctx, id)
 	switch {
@@ -208,8 +213,9 @@ func (c *Cluster) createdBefore(ctx context.Context, id string, spec lifecycle.S
 	return e.Sandbox, nil
 }
 
-// boundedLimits returns what a sandbox gets: what the request asks for, and for the rest what the bounds say, or else the limits of the pods of the
-// pool, which are there already. It returns an error of KindInvalid when that is more than the API key may have.
+// boundedLimits returns what a sandbox gets: what the request asks for, and for the rest what the
+// bounds say, or else the limits of the pods of the pool, which are there already. It returns an
+// error of KindInvalid when that is more than the API key may have.
 func boundedLimits(spec lifecycle.Spec, pool *v1alpha1.Pool, bounds lifecycle.Bounds) (lifecycle.ResourceLimits, error) {
 	if pool == nil {
 		err := bounds.Apply(&spec)
@@ -219,8 +225,8 @@ func boundedLimits(spec lifecycle.Spec, pool *v1alpha1.Pool, bounds lifecycle.Bo
 	return spec.Resources, bounds.Check(spec)
 }
 
-// newBatch is the resource of a new sandbox, and its Secret. pool is nil unless it is to be one of a pool. It returns an error of KindInvalid for
-// what this cluster does not offer.
+// newBatch is the resource of a new sandbox, and its Secret. pool is nil unless it is to be one of
+// a pool. It returns an error of KindInvalid for what this cluster does not offer.
 func (c *Cluster) newBatch(ctx context.Context, id string, spec lifecycle.Spec, pool *v1alpha1.Pool, digest string,
 	options lifecycle.CreateOptions) (*v1alpha1.BatchSandbox, *secret, error) {
 	class, err := c.RuntimeClasses.Find(spec.RuntimeClass)
@@ -229,13 +235,15 @@ func (c *Cluster) newBatch(ctx context.Context, id string, spec lifecycle.Spec, 
 	}
 	secret := newSecret(id)
 	now := c.Clock().UTC()
-	// The longest: until a replica has read how the sandbox ended, the controller must not remove its record.
+	// The longest: until a replica has read how the sandbox ended, the controller must not remove
+	// its record.
 	retention := int32(max(c.TerminatedRetention, c.PendingFailureTTL) / time.Second)
 	b := &v1alpha1.BatchSandbox{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: id, Namespace: c.Namespace,
 			Labels: map[string]string{view.LabelManagedBy: view.ManagedBy},
-			// From the beginning: no deletion can be under way that has not seen it, and the controller saves a write.
+			// From the beginning: no deletion can be under way that has not seen it, and the
+			// controller saves a write.
 			Finalizers:  []string{v1alpha1.Finalizer},
 			Annotations: map[string]string{view.AnnotationTouched: now.Format(time.RFC3339Nano), view.AnnotationSecret: secret.name},
 		},
@@ -299,7 +307,8 @@ func poolName(extensions []byte) (string, error) {
 	return name, nil
 }
 
-// fromPool makes the sandbox the claim of a pod of a pool. What the pod is follows from the pool, so what the client asks for has to be that.
+// fromPool makes the sandbox the claim of a pod of a pool. What the pod is follows from the pool,
+// so what the client asks for has to be that.
 func (c *Cluster) fromPool(ctx context.Context, b *v1alpha1.BatchSandbox, pool *v1alpha1.Pool, spec lifecycle.Spec, options lifecycle.CreateOptions, class lifecycle.RuntimeClass,
 	token string, secret *secret) error {
 	limits, err := fits(pool, spec, class, c.resizes)
@@ -310,7 +319,8 @@ func (c *Cluster) fromPool(ctx context.Context, b *v1alpha1.BatchSandbox, pool *
 		return err
 	}
 	b.Spec.PoolRef = pool.Name
-	// The Pool may change before the sandbox has its pod, and while it does there are pods of two templates.
+	// The Pool may change before the sandbox has its pod, and while it does there are pods of two
+	// templates.
 	b.Annotations[v1alpha1.AnnotationRequires] = v1alpha1.Provides(pool.Spec.Template)
 	b.Spec.Claim = &v1alpha1.Claim{
 		Container:  v1alpha1.WaitingContainer(&pool.Spec.Template.Spec).Name,

@@ -11,8 +11,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestEndedSandboxesAreBounded: a key that creates and deletes has its own oldest records forgotten before their time, and no other key's; also by
-// a replica that is started with less room.
+// TestEndedSandboxesAreBounded: a key that creates and deletes has its own oldest records forgotten
+// before their time, and no other key's; also by a replica that is started with less room.
 func TestEndedSandboxesAreBounded(t *testing.T) {
 	t.Parallel()
 	const (

@@ -28,7 +28,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// apiServer is the API server of all tests: each has a namespace of its own, and plays the controller there.
+// apiServer is the API server of all tests: each has a namespace of its own, and plays the
+// controller there.
 var apiServer *testcluster.Cluster
 
 func TestMain(m *testing.M) {

@@ -14,8 +14,8 @@ import (
 	"sandbox.internal/server/cluster/view"
 )
 
-// A mark is a Secret without contents in the namespace of the sandboxes, where every replica may make Secrets. Its annotation says until when
-// it is needed.
+// A mark is a Secret without contents in the namespace of the sandboxes, where every replica may
+// make Secrets. Its annotation says until when it is needed.
 const (
 	labelMark       = "sandbox.internal/mark"
 	annotationUntil = "sandbox.internal/until"
@@ -31,8 +31,8 @@ func markName(name string) string {
 	return "mark-" + hex.EncodeToString(digest[:16])
 }
 
-// Mark makes a mark that all replicas see, and reports whether there was none of the name. It returns KindUnavailable when the API server does
-// not answer.
+// Mark makes a mark that all replicas see, and reports whether there was none of the name. It
+// returns KindUnavailable when the API server does not answer.
 func (c *Cluster) Mark(ctx context.Context, name string, until time.Time) (first bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, view.CallTimeout)
 	defer cancel()
@@ -50,7 +50,8 @@ func (c *Cluster) Mark(ctx context.Context, name string, until time.Time) (first
 	return err == nil, view.Explain(err)
 }
 
-// Marked reports whether there is a mark of the name. It returns KindUnavailable when the API server does not answer.
+// Marked reports whether there is a mark of the name. It returns KindUnavailable when the API
+// server does not answer.
 func (c *Cluster) Marked(ctx context.Context, name string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, view.CallTimeout)
 	defer cancel()

@@ -9,29 +9,34 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Placement says on which nodes, and as what, the pods of sandboxes with an image of their own run. Those of Pools have what the Pool's
-// template says.
+// Placement says on which nodes, and as what, the pods of sandboxes with an image of their own run.
+// Those of Pools have what the Pool's template says.
 type Placement struct {
-	// RuntimeClass and PriorityClass are names of such objects of the cluster; empty means its defaults.
+	// RuntimeClass and PriorityClass are names of such objects of the cluster; empty means its
+	// defaults.
 	RuntimeClass, PriorityClass string
 	// NodeSelector has labels that a node must have.
 	NodeSelector map[string]string
 	// Tolerations let the pods onto nodes with taints.
 	Tolerations []Toleration
-	// EphemeralStorage is how much a sandbox may write, as Kubernetes writes quantities, requested and limited alike; empty means no limit.
+	// EphemeralStorage is how much a sandbox may write, as Kubernetes writes quantities, requested
+	// and limited alike; empty means no limit.
 	EphemeralStorage string
-	// ServiceAccount is the name of the pods' account, whose token they do not get; empty means the namespace's default.
+	// ServiceAccount is the name of the pods' account, whose token they do not get; empty means the
+	// namespace's default.
 	ServiceAccount string
 	// Labels and Annotations are added to the pods.
 	Labels, Annotations map[string]string
 	// UserNamespaces runs each pod in a user namespace of its own.
 	UserNamespaces bool
-	// RunAsUser is the user of the sandboxes' programs, without capabilities and without a way to more rights, as the level restricted of the Pod
-	// Security Standards demands; 0 means the image's.
+	// RunAsUser is the user of the sandboxes' programs, without capabilities and without a way to
+	// more rights, as the level restricted of the Pod Security Standards demands; 0 means the
+	// image's.
 	RunAsUser int64
 	// Affinity is that of the pods, as JSON; empty means none.
 	Affinity string
-	// CPURequestPercent and MemoryRequestPercent are how much of a sandbox's limits its pod requests; 0 means 100.
+	// CPURequestPercent and MemoryRequestPercent are how much of a sandbox's limits its pod
+	// requests; 0 means 100.
 	CPURequestPercent, MemoryRequestPercent int
 }
 
@@ -116,8 +121,8 @@ func (p Placement) apply(pod *corev1.PodSpec) {
 	}
 }
 
-// restrict makes a pod one of the level restricted of the Pod Security Standards, but for a sidecar, which is added later. The user gets the
-// volumes that can be given to a group.
+// restrict makes a pod one of the level restricted of the Pod Security Standards, but for a
+// sidecar, which is added later. The user gets the volumes that can be given to a group.
 func (p Placement) restrict(pod *corev1.PodSpec) {
 	pod.SecurityContext.FSGroup, pod.SecurityContext.FSGroupChangePolicy = &p.RunAsUser, new(corev1.FSGroupChangeOnRootMismatch)
 	for _, containers := range [][]corev1.Container{pod.InitContainers, pod.Containers} {

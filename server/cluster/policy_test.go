@@ -11,7 +11,8 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// overtaken is the sidecar of a sandbox whose policy changes once more before the answer to the first change comes.
+// overtaken is the sidecar of a sandbox whose policy changes once more before the answer to the
+// first change comes.
 type overtaken struct{ cluster.SidecarClient }
 
 func policyFor(host string) lifecycle.NetworkPolicy {
@@ -30,7 +31,8 @@ func (overtaken) Policy(context.Context, lifecycle.Sidecar) (lifecycle.NetworkPo
 	return policyFor("second.example"), nil
 }
 
-// TestPolicyOnRecordIsInForce: of two changes at once, the one that the sidecar has taken last is on record, whichever is written last.
+// TestPolicyOnRecordIsInForce: of two changes at once, the one that the sidecar has taken last is
+// on record, whichever is written last.
 func TestPolicyOnRecordIsInForce(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)

@@ -140,7 +140,8 @@ func TestPoolRefusals(t *testing.T) {
 	must(t, err)
 }
 
-// TestPoolBounds: a sandbox has the limits of its Pool where the request says nothing, and not the defaults of the API key; they count for the key.
+// TestPoolBounds: a sandbox has the limits of its Pool where the request says nothing, and not the
+// defaults of the API key; they count for the key.
 func TestPoolBounds(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
@@ -166,14 +167,16 @@ func TestPoolBounds(t *testing.T) {
 	refuses(t, err, lifecycle.KindConflict, "resourceLimits.memory:", "server.limits.total_memory")
 }
 
-// withSidecar adds an egress sidecar, and takes from the container that waits what could pass by it.
+// withSidecar adds an egress sidecar, and takes from the container that waits what could pass by
+// it.
 func withSidecar(template *corev1.PodTemplateSpec) {
 	always := corev1.ContainerRestartPolicyAlways
 	template.Spec.InitContainers = []corev1.Container{{Name: "egress", Image: "egress", RestartPolicy: &always}}
 	template.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"NET_RAW"}}}
 }
 
-// TestPoolPolicy: a policy becomes a part of the claim where the pods have a sidecar, whose token is another one in each pod.
+// TestPoolPolicy: a policy becomes a part of the claim where the pods have a sidecar, whose token
+// is another one in each pod.
 func TestPoolPolicy(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
@@ -208,7 +211,8 @@ func TestPoolPolicy(t *testing.T) {
 	refuses(t, err, lifecycle.KindInvalid, "extensions.poolRef:", "NET_RAW", "sidecar")
 }
 
-// TestPoolLimits: limits that differ from those of a Pool become a part of the claim, where the cluster can give them to a pod that exists.
+// TestPoolLimits: limits that differ from those of a Pool become a part of the claim, where the
+// cluster can give them to a pod that exists.
 func TestPoolLimits(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)

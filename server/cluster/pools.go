@@ -15,8 +15,8 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// fits returns an error of KindInvalid, which names the field and the rule, unless a pod of a pool can become what the client asks for. It also
-// returns the limits that it must be given first.
+// fits returns an error of KindInvalid, which names the field and the rule, unless a pod of a pool
+// can become what the client asks for. It also returns the limits that it must be given first.
 func fits(pool *v1alpha1.Pool, spec lifecycle.Spec, class lifecycle.RuntimeClass, resizes func() (bool, error)) (corev1.ResourceList, error) {
 	template := pool.Spec.Template
 	if template == nil {
@@ -50,7 +50,8 @@ func fits(pool *v1alpha1.Pool, spec lifecycle.Spec, class lifecycle.RuntimeClass
 // limitKeys are the keys of resourceLimits by the cluster's names of resources.
 var limitKeys = map[corev1.ResourceName]string{corev1.ResourceCPU: "cpu", corev1.ResourceMemory: "memory", resourceGPU: "gpu"}
 
-// poolLimits returns the limits that are asked for, and for the rest those of the container that waits, as far as a request could ask for them.
+// poolLimits returns the limits that are asked for, and for the rest those of the container that
+// waits, as far as a request could ask for them.
 func poolLimits(pool *v1alpha1.Pool, asked lifecycle.ResourceLimits) lifecycle.ResourceLimits {
 	limits := lifecycle.ResourceLimits{}
 	if template := pool.Spec.Template; template != nil && v1alpha1.CheckClaimPod(template) == nil {
@@ -85,7 +86,8 @@ func limitText(key string, limit resource.Quantity) string {
 	return ""
 }
 
-// fitsLimits is fits for the limits: those of cpu and memory can be changed where the cluster resizes pods.
+// fitsLimits is fits for the limits: those of cpu and memory can be changed where the cluster
+// resizes pods.
 func fitsLimits(pool string, waiting *corev1.Container, asked lifecycle.ResourceLimits, resizes func() (bool, error)) (corev1.ResourceList, error) {
 	wanted, err := requirements(asked, nil)
 	if err != nil {
@@ -124,7 +126,8 @@ func fitsLimits(pool string, waiting *corev1.Container, asked lifecycle.Resource
 	return others, nil
 }
 
-// resizes reports whether the cluster resizes pods in place: Kubernetes 1.33 and newer, unless that is switched off.
+// resizes reports whether the cluster resizes pods in place: Kubernetes 1.33 and newer, unless that
+// is switched off.
 func (c *Cluster) resizes() (bool, error) {
 	if c.canResize.Load() {
 		return true, nil

@@ -15,7 +15,8 @@ import (
 	"sandbox.internal/server/cluster"
 )
 
-// behind makes a replica reach the API server through a proxy, which passes on what handle leaves to it.
+// behind makes a replica reach the API server through a proxy, which passes on what handle leaves
+// to it.
 func behind(t *testing.T, handle func(w http.ResponseWriter, r *http.Request, pass http.Handler)) func(*cluster.Options) {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", apiServer.Kubeconfig)

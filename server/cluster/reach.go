@@ -18,7 +18,8 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// Locate implements lifecycle.Backend: the pod's own address, which is reached inside the cluster's network.
+// Locate implements lifecycle.Backend: the pod's own address, which is reached inside the cluster's
+// network.
 func (c *Cluster) Locate(ctx context.Context, id string, port int) (lifecycle.Location, error) {
 	e, err := c.reachable(ctx, id, port)
 	if err != nil {
@@ -70,7 +71,8 @@ func (c *Cluster) NetworkPolicy(ctx context.Context, id string) (lifecycle.Netwo
 	return client.Policy(ctx, sidecar)
 }
 
-// ChangeNetworkPolicy implements lifecycle.Backend. The sidecar comes first: the annotation follows what is in force.
+// ChangeNetworkPolicy implements lifecycle.Backend. The sidecar comes first: the annotation follows
+// what is in force.
 func (c *Cluster) ChangeNetworkPolicy(ctx context.Context, id string, change lifecycle.PolicyChange) (lifecycle.NetworkPolicy, error) {
 	client, sidecar, err := c.runningSidecar(ctx, id)
 	if err != nil {
@@ -182,8 +184,8 @@ func (c *Cluster) openLog(ctx context.Context, e *view.Entry, options lifecycle.
 	return nil, view.Explain(err)
 }
 
-// podOf returns the names of a sandbox's pod and of its container there; none while it has no pod. A pod of a Pool is the sandbox's for good, and
-// prints nothing before.
+// podOf returns the names of a sandbox's pod and of its container there; none while it has no pod.
+// A pod of a Pool is the sandbox's for good, and prints nothing before.
 func podOf(e *view.Entry) (pod, container string) {
 	if e.Batch.Spec.PoolRef == "" {
 		return e.Batch.Name + "-0", containerSandbox

@@ -19,8 +19,9 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestCreateIsRepeated: an answer with Retry-After makes the client of the API server repeat a request, which may have been carried out. The
-// sandbox that is found then is the one that was asked for, and keeps its Secret.
+// TestCreateIsRepeated: an answer with Retry-After makes the client of the API server repeat a
+// request, which may have been carried out. The sandbox that is found then is the one that was
+// asked for, and keeps its Secret.
 func TestCreateIsRepeated(t *testing.T) {
 	t.Parallel()
 	for name, key := range map[string]string{"without a key": "", "with a key": "key"} {
@@ -53,7 +54,8 @@ func TestCreateIsRepeated(t *testing.T) {
 	}
 }
 
-// TestQuota: a sandbox beyond it is refused, and a repeated create returns the sandbox that it made.
+// TestQuota: a sandbox beyond it is refused, and a repeated create returns the sandbox that it
+// made.
 func TestQuota(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
@@ -80,7 +82,8 @@ func TestQuota(t *testing.T) {
 	})
 }
 
-// TestRepeatedAfterAChange: a create with the Idempotency-Key of an earlier one returns that one's sandbox, also where it would be refused today.
+// TestRepeatedAfterAChange: a create with the Idempotency-Key of an earlier one returns that one's
+// sandbox, also where it would be refused today.
 func TestRepeatedAfterAChange(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)

@@ -19,8 +19,9 @@ import (
 // maxConflicts is how often a change is tried again because the resource has changed meanwhile.
 const maxConflicts = 20
 
-// change changes a sandbox's resource, on the newest version that is known or else on what the API server has: edit is called again when
-// the resource has changed meanwhile. It returns errors of edit as they are, and without a write when edit reports that there is nothing to do.
+// change changes a sandbox's resource, on the newest version that is known or else on what the API
+// server has: edit is called again when the resource has changed meanwhile. It returns errors of
+// edit as they are, and without a write when edit reports that there is nothing to do.
 func (c *Cluster) change(ctx context.Context, id string, edit func(e *view.Entry, b *v1alpha1.BatchSandbox) (write bool, err error)) (*view.Entry, error) {
 	e, err := c.view.Find(ctx, id)
 	for attempt := 0; ; attempt++ {
@@ -33,7 +34,8 @@ func (c *Cluster) change(ctx context.Context, id string, edit func(e *view.Entry
 		}
 		write, refused := edit(e, b)
 		if attempt == 0 && (refused != nil || !write) {
-			// What is known here may be old: only by what the API server has is a client refused, or is there nothing to do.
+			// What is known here may be old: only by what the API server has is a client refused,
+			// or is there nothing to do.
 			e, err = c.view.Fetch(ctx, id)
 			continue
 		}
@@ -58,11 +60,12 @@ func (c *Cluster) change(ctx context.Context, id string, edit func(e *view.Entry
 	}
 }
 
-// The limits of what a client puts into a resource. With both at their limits, etcd, which takes 1.5 MiB, has room for the status: the end of a
-// sandbox must not fail because there is none.
+// The limits of what a client puts into a resource. With both at their limits, etcd, which takes
+// 1.5 MiB, has room for the status: the end of a sandbox must not fail because there is none.
 const (
-	// maxAnnotations is what the API server allows all annotations of an object, and a margin for the controller's own and for those that are
-	// written without a check, such as the one that stops the sandbox. They are JSON, which as a string of JSON has twice as many bytes at most.
+	// maxAnnotations is what the API server allows all annotations of an object, and a margin for
+	// the controller's own and for those that are written without a check, such as the one that
+	// stops the sandbox. They are JSON, which as a string of JSON has twice as many bytes at most.
 	maxAnnotations = 256<<10 - 16<<10
 	maxSpec        = 512 << 10 // as JSON
 )
@@ -80,7 +83,8 @@ func checkAnnotations(b *v1alpha1.BatchSandbox) error {
 	return nil
 }
 
-// checkSpec refuses values of a client that are too large for the spec, and records how large it is.
+// checkSpec refuses values of a client that are too large for the spec, and records how large it
+// is.
 func checkSpec(b *v1alpha1.BatchSandbox, variables int) error {
 	encoded, err := json.Marshal(b.Spec)
 	if err != nil {
@@ -95,7 +99,8 @@ func checkSpec(b *v1alpha1.BatchSandbox, variables int) error {
 	return nil
 }
 
-// patch sends the difference, which the API server refuses when the resource has another version by now.
+// patch sends the difference, which the API server refuses when the resource has another version by
+// now.
 func (c *Cluster) patch(ctx context.Context, b, before *v1alpha1.BatchSandbox) error {
 	ctx, cancel := context.WithTimeout(ctx, view.CallTimeout)
 	defer cancel()
@@ -120,8 +125,9 @@ func (c *Cluster) Read(ctx context.Context, id string) (lifecycle.Sandbox, error
 	return e.Sandbox, nil
 }
 
-// latest returns a sandbox as the API server has it, with every change that a replica has answered. While the API server does not answer, it
-// is what this replica knows: better an answer that may be old by seconds than none.
+// latest returns a sandbox as the API server has it, with every change that a replica has answered.
+// While the API server does not answer, it is what this replica knows: better an answer that may be
+// old by seconds than none.
 func (c *Cluster) latest(ctx context.Context, id string) (*view.Entry, error) {
 	known, err := c.view.Find(ctx, id) // it has asked the API server itself for one that the view does not have
 	if err != nil {

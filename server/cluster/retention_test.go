@@ -11,8 +11,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestRetentionOfEachEnd: at no time does a resource say that its record stays for less than its end asks for, and soon it says just that; a
-// write that failed is repeated.
+// TestRetentionOfEachEnd: at no time does a resource say that its record stays for less than its
+// end asks for, and soon it says just that; a write that failed is repeated.
 func TestRetentionOfEachEnd(t *testing.T) {
 	t.Parallel()
 	const brief, long = 0, int32(3600)

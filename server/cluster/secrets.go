@@ -25,22 +25,25 @@ import (
 const entryVariable = "env-"
 
 const (
-	// sweepInterval is how often Secrets are looked for that a replica left which was killed in the middle of a create.
+	// sweepInterval is how often Secrets are looked for that a replica left which was killed in the
+	// middle of a create.
 	sweepInterval = 10 * time.Minute
-	// creating is how long a create may take; only Secrets that were without an owner for longer are looked at.
+	// creating is how long a create may take; only Secrets that were without an owner for longer
+	// are looked at.
 	creating = 2 * view.CallTimeout
 )
 
-// secret is what of a sandbox only those may read who may read Secrets: tokens, the client's variables, the registry's credentials. It is
-// filled while the resource is made that names its entries, and written before that.
+// secret is what of a sandbox only those may read who may read Secrets: tokens, the client's
+// variables, the registry's credentials. It is filled while the resource is made that names its
+// entries, and written before that.
 type secret struct {
 	name    string
 	kind    corev1.SecretType
 	entries map[string][]byte
 }
 
-// newSecret returns an empty one. Of several requests with the same Idempotency-Key each has a Secret of its own, and that of the one that made
-// the sandbox stays.
+// newSecret returns an empty one. Of several requests with the same Idempotency-Key each has a
+// Secret of its own, and that of the one that made the sandbox stays.
 func newSecret(id string) *secret {
 	suffix := lifecycle.NewToken()[:8]
 	return &secret{name: "sandbox-" + id + "-" + suffix, kind: corev1.SecretTypeOpaque, entries: make(map[string][]byte)}
@@ -112,7 +115,8 @@ func (c *Cluster) own(ctx context.Context, b *v1alpha1.BatchSandbox, name string
 	return c.api.Patch(ctx, object, client.RawPatch("application/merge-patch+json", patch))
 }
 
-// drop removes the Secret of a sandbox that does not come into being. The sweep removes what this cannot.
+// drop removes the Secret of a sandbox that does not come into being. The sweep removes what this
+// cannot.
 func (c *Cluster) drop(id, name string, only ...client.DeleteOption) {
 	ctx, cancel := context.WithTimeout(c.ctx, view.CallTimeout)
 	defer cancel()
@@ -122,7 +126,8 @@ func (c *Cluster) drop(id, name string, only ...client.DeleteOption) {
 	}
 }
 
-// sweep deals with Secrets that a replica left which was killed in the middle of a create, for as long as the cluster is followed.
+// sweep deals with Secrets that a replica left which was killed in the middle of a create, for as
+// long as the cluster is followed.
 func (c *Cluster) sweep() {
 	seen := make(map[types.UID]time.Time)
 	var marks time.Time
@@ -144,8 +149,9 @@ func (c *Cluster) sweep() {
 	}
 }
 
-// sweepOnce also reports whether there are Secrets without an owner that are too young to be judged. seen has when each was first seen: the time
-// of its creation is by the API server's clock, which may differ from this one's by any time.
+// sweepOnce also reports whether there are Secrets without an owner that are too young to be
+// judged. seen has when each was first seen: the time of its creation is by the API server's clock,
+// which may differ from this one's by any time.
 func (c *Cluster) sweepOnce(ctx context.Context, seen map[types.UID]time.Time) (young bool, err error) {
 	// Metadata alone: what is in the Secrets is not needed here.
 	var list metav1.PartialObjectMetadataList

@@ -9,7 +9,8 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// TestSizeOfASandbox: what a client gives leaves room in etcd for the record of the sandbox's end, and it can be deleted whatever it holds.
+// TestSizeOfASandbox: what a client gives leaves room in etcd for the record of the sandbox's end,
+// and it can be deleted whatever it holds.
 func TestSizeOfASandbox(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)

@@ -13,7 +13,8 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// TestChangeOnAStaleView: what a replica knows may show a change as already made that another replica has undone since.
+// TestChangeOnAStaleView: what a replica knows may show a change as already made that another
+// replica has undone since.
 func TestChangeOnAStaleView(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
@@ -52,8 +53,8 @@ func TestChangeOnAStaleView(t *testing.T) {
 	}
 }
 
-// TestReadsShowWhatOtherReplicasAnswered: a replica whose watch brings nothing reads and waits for what another one has changed, and shows what it
-// knows while the API server is away.
+// TestReadsShowWhatOtherReplicasAnswered: a replica whose watch brings nothing reads and waits for
+// what another one has changed, and shows what it knows while the API server is away.
 func TestReadsShowWhatOtherReplicasAnswered(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
@@ -88,7 +89,8 @@ func TestReadsShowWhatOtherReplicasAnswered(t *testing.T) {
 	}
 }
 
-// TestListsHaveWhatOtherReplicasAnswered: a list has what another replica has answered, however late the watch brings it.
+// TestListsHaveWhatOtherReplicasAnswered: a list has what another replica has answered, however
+// late the watch brings it.
 func TestListsHaveWhatOtherReplicasAnswered(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
@@ -126,7 +128,8 @@ func TestListsHaveWhatOtherReplicasAnswered(t *testing.T) {
 	}
 }
 
-// TestQuotaCountsWhatOtherReplicasMade: one sandbox is the most, whichever replica is asked for the next one.
+// TestQuotaCountsWhatOtherReplicasMade: one sandbox is the most, whichever replica is asked for the
+// next one.
 func TestQuotaCountsWhatOtherReplicasMade(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)

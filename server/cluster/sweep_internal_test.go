@@ -42,8 +42,9 @@ func (a *abandoned) Delete(_ context.Context, _ client.Object, options ...client
 	return nil
 }
 
-// TestSweepWithoutCommonClock: a Secret may belong to a create that goes on, for as long as a create may take since it was seen, whatever the
-// API server's clock says. Only the Secret that was seen is removed.
+// TestSweepWithoutCommonClock: a Secret may belong to a create that goes on, for as long as a
+// create may take since it was seen, whatever the API server's clock says. Only the Secret that was
+// seen is removed.
 func TestSweepWithoutCommonClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, skew := range map[string]time.Duration{"ahead": time.Hour, "behind": -time.Hour} {

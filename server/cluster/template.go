@@ -19,7 +19,8 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// The containers and volumes of a sandbox's pod. Volumes of a client have other names, with a prefix.
+// The containers and volumes of a sandbox's pod. Volumes of a client have other names, with a
+// prefix.
 const (
 	containerSandbox = "sandbox"
 	containerInstall = "install-execd"
@@ -49,7 +50,8 @@ func daemonCommand(spec *lifecycle.Spec) []string {
 	return slices.Concat([]string{lifecycle.DaemonPath + "/execd-init"}, spec.DaemonFlags(), []string{"--"})
 }
 
-// template is the pod of a sandbox with an image of its own. What is not for every reader of the resource goes into the secret.
+// template is the pod of a sandbox with an image of its own. What is not for every reader of the
+// resource goes into the secret.
 func (c *Cluster) template(spec lifecycle.Spec, class lifecycle.RuntimeClass, token string, secret *secret) (*corev1.PodTemplateSpec, error) {
 	resources, err := requirements(spec.Resources, spec.Requests)
 	if err != nil {
@@ -182,7 +184,8 @@ func (c *Cluster) addSidecar(pod *corev1.PodSpec, policy *lifecycle.NetworkPolic
 		// $(NAME) would be replaced by the kubelet.
 		env = append(env, corev1.EnvVar{Name: name, Value: literal(variables[name])})
 	}
-	// The policy that holds outlives the container: one that is started again must not fall back to what the sandbox was created with.
+	// The policy that holds outlives the container: one that is started again must not fall back to
+	// what the sandbox was created with.
 	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: volumeEgress, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
 	always := corev1.ContainerRestartPolicyAlways
 	sidecar := corev1.Container{
@@ -230,9 +233,10 @@ func fixed(cpu, memory string) corev1.ResourceRequirements {
 	}
 }
 
-// installing are the resources of the container that installs execd, which runs before the sandbox's: what that has costs nothing more. With limits
-// of processor and memory for both the pod is Guaranteed, and only then its oom_score_adj leaves room: for the kernel to end a command, and not
-// execd, when the sandbox's memory is used up.
+// installing are the resources of the container that installs execd, which runs before the
+// sandbox's: what that has costs nothing more. With limits of processor and memory for both the pod
+// is Guaranteed, and only then its oom_score_adj leaves room: for the kernel to end a command, and
+// not execd, when the sandbox's memory is used up.
 func installing(sandbox corev1.ResourceRequirements) corev1.ResourceRequirements {
 	requests, limits := corev1.ResourceList{}, corev1.ResourceList{}
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
@@ -245,7 +249,8 @@ func installing(sandbox corev1.ResourceRequirements) corev1.ResourceRequirements
 	return corev1.ResourceRequirements{Requests: requests, Limits: limits}
 }
 
-// requirements asks for what the sandbox may use at most, and has as much reserved but for what requests says otherwise.
+// requirements asks for what the sandbox may use at most, and has as much reserved but for what
+// requests says otherwise.
 func requirements(limits, requests lifecycle.ResourceLimits) (corev1.ResourceRequirements, error) {
 	most, err := quantities(limits)
 	if err != nil {
@@ -289,7 +294,8 @@ func quantities(limits lifecycle.ResourceLimits) (corev1.ResourceList, error) {
 	return list, nil
 }
 
-// ownPaths of a node are what whoever can write to them has the node by, and what holds the data of its pods.
+// ownPaths of a node are what whoever can write to them has the node by, and what holds the data of
+// its pods.
 var ownPaths = []string{
 	"/etc/kubernetes", "/run/containerd", "/run/crio", "/run/cri-dockerd.sock", "/run/docker", "/run/docker.sock", "/run/k3s", "/run/podman",
 	"/var/lib/containerd", "/var/lib/containers", "/var/lib/docker", "/var/lib/etcd", "/var/lib/kubelet", "/var/lib/rancher",
@@ -301,9 +307,10 @@ func (c *Cluster) hostPaths() lifecycle.HostPaths {
 	return lifecycle.HostPaths{None: c.NoHostVolumes, Allowed: c.AllowedHostPaths, Never: ownPaths}
 }
 
-// volumes are those that a client asks for, whose host paths break no rule as they are written. They lie on a node that is not chosen yet,
-// where a sandbox that can write to one may have put a symbolic link. So only a folder that no sandbox can exchange is mounted as a host path;
-// what lies below it is a sub path, whose links the kubelet follows within that folder alone.
+// volumes are those that a client asks for, whose host paths break no rule as they are written.
+// They lie on a node that is not chosen yet, where a sandbox that can write to one may have put a
+// symbolic link. So only a folder that no sandbox can exchange is mounted as a host path; what lies
+// below it is a sub path, whose links the kubelet follows within that folder alone.
 func (c *Cluster) volumes(wanted []lifecycle.Volume) (volumes []corev1.Volume, mounts []corev1.VolumeMount, err error) {
 	for i, v := range wanted {
 		name := volumeName(v, i)
@@ -324,7 +331,8 @@ func (c *Cluster) volumes(wanted []lifecycle.Volume) (volumes []corev1.Volume, m
 	return volumes, mounts, nil
 }
 
-// volumeName is the pod's name of a client's volume: with the prefix it may be longer than a label, then its number stands for it.
+// volumeName is the pod's name of a client's volume: with the prefix it may be longer than a label,
+// then its number stands for it.
 func volumeName(v lifecycle.Volume, i int) string {
 	const longest = 63
 	if name := volumeClientPrefix + v.Name; len(name) <= longest {

@@ -9,7 +9,8 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// TestDaemonWithALogOfItsOwn: the daemon writes all of its log to a file, and only warnings to the log of the sandbox.
+// TestDaemonWithALogOfItsOwn: the daemon writes all of its log to a file, and only warnings to the
+// log of the sandbox.
 func TestDaemonWithALogOfItsOwn(t *testing.T) {
 	for file, want := range map[string][]string{
 		"":               {"/opt/sandbox/execd-init", "--log-level=4", "--"},
@@ -43,7 +44,8 @@ func TestAppArmorProfiles(t *testing.T) {
 	}
 }
 
-// TestRequests: a pod reserves what the client asks for, and as much as its limits of what it does not name.
+// TestRequests: a pod reserves what the client asks for, and as much as its limits of what it does
+// not name.
 func TestRequests(t *testing.T) {
 	spec := lifecycle.Spec{
 		Image: "busybox", Entrypoint: []string{"sleep", "60"},

@@ -125,11 +125,12 @@ func Group(name, short string, commands ...*cobra.Command) *cobra.Command {
 
 func isGroup(command *cobra.Command) bool { return command.Annotations[group] != "" }
 
-// versionWords is an annotation of the command that Version returns: what it prints after the program's name.
+// versionWords is an annotation of the command that Version returns: what it prints after the
+// program's name.
 const versionWords = "version-words"
 
-// Version returns the command version, which prints the program's name and the words. Of a program that has it, the flag --version prints
-// the same.
+// Version returns the command version, which prints the program's name and the words. Of a program
+// that has it, the flag --version prints the same.
 func Version(words ...string) *cobra.Command {
 	return &cobra.Command{
 		Use:         "version",

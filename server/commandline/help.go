@@ -77,8 +77,8 @@ func writeCommands(out io.Writer, prefix string, commands []*cobra.Command) {
 	}
 }
 
-// sections returns the flags by their titles, in the order of the flags. Those without a title, such as
-// --help, which cobra adds last, have a common one.
+// sections returns the flags by their titles, in the order of the flags. Those without a title,
+// such as --help, which cobra adds last, have a common one.
 func sections(flags *pflag.FlagSet) []*pflag.FlagSet {
 	var found []*pflag.FlagSet
 	flags.VisitAll(func(f *pflag.Flag) {

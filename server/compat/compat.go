@@ -1,8 +1,9 @@
-// Package compat lets the clients of OpenSandbox use this service: it translates their requests and its answers at the edge, so
-// that nothing behind it depends on them. docs/compatibility.md has the table of what is translated.
+// Package compat lets the clients of OpenSandbox use this service: it translates their requests and
+// its answers at the edge, so that nothing behind it depends on them. docs/compatibility.md has the
+// table of what is translated.
 //
-// A request is one of theirs when it carries their header for keys, the header that endpoints made here ask for, or the User-Agent of
-// their SDKs. Every other request passes unchanged.
+// A request is one of theirs when it carries their header for keys, the header that endpoints made
+// here ask for, or the User-Agent of their SDKs. Every other request passes unchanged.
 package compat
 
 import (
@@ -20,8 +21,9 @@ const (
 	keyHeader = "OPEN-SANDBOX-API-KEY"
 	// agentPrefix begins the User-Agent of their SDKs.
 	agentPrefix = "OpenSandbox-"
-	// dialectHeader, with the value dialect, marks these clients for the sandbox's execd (package execd/compat) and this package. It is one of
-	// the headers of an endpoint, which clients send with every request.
+	// dialectHeader, with the value dialect, marks these clients for the sandbox's execd (package
+	// execd/compat) and this package. It is one of the headers of an endpoint, which clients send
+	// with every request.
 	dialectHeader = "X-Sandbox-Dialect"
 	dialect       = "opensandbox"
 )
@@ -43,7 +45,8 @@ type Options struct {
 	// that the service reads. No other request is translated: translation takes memory.
 	Admits  func(*http.Request) bool
 	Backend Backend
-	// Cluster says that the sandboxes are on Kubernetes: there are Pools, and nodes of more than one kind.
+	// Cluster says that the sandboxes are on Kubernetes: there are Pools, and nodes of more than
+	// one kind.
 	Cluster bool
 	Logger  zerolog.Logger
 	// Clock returns the present time; nil means time.Now.
@@ -85,7 +88,8 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request) {
 	r = withVersion(withServiceKey(r))
 	x := &exchange{edge: e, w: w, r: r, key: key}
 	if r.URL.Path == metricsPath && r.Method == http.MethodPost {
-		// The service does not know the path: it would answer a wrong key 404, and not count it. It decides about what is asked in place of it.
+		// The service does not know the path: it would answer a wrong key 404, and not count it. It
+		// decides about what is asked in place of it.
 		x.reportMetrics()
 		return
 	}
@@ -97,13 +101,15 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request) {
 	handle()
 }
 
-// theirs reports whether a client of OpenSandbox sends the request. No other client uses the paths without a version.
+// theirs reports whether a client of OpenSandbox sends the request. No other client uses the paths
+// without a version.
 func theirs(r *http.Request) bool {
 	return r.Header.Get(keyHeader) != "" || r.Header.Get(dialectHeader) == dialect || strings.HasPrefix(r.UserAgent(), agentPrefix) ||
 		r.URL.Path == barePath || strings.HasPrefix(r.URL.Path, barePath+"/")
 }
 
-// withServiceKey returns the request with the key where the service looks for it. Their header must not get through to a sandbox.
+// withServiceKey returns the request with the key where the service looks for it. Their header must
+// not get through to a sandbox.
 func withServiceKey(r *http.Request) *http.Request {
 	ours := *r
 	ours.Header = r.Header.Clone()
@@ -128,8 +134,8 @@ func withVersion(r *http.Request) *http.Request {
 	return &ours
 }
 
-// isOperation reports whether the path is one of the service's operations on sandboxes, and not a port of a sandbox, whose answers are
-// another program's.
+// isOperation reports whether the path is one of the service's operations on sandboxes, and not a
+// port of a sandbox, whose answers are another program's.
 func isOperation(path string) bool {
 	rest, ok := strings.CutPrefix(path, sandboxesPath)
 	if !ok || rest != "" && rest[0] != '/' {

@@ -91,7 +91,8 @@ func TestWrongKey(t *testing.T) {
 	}
 }
 
-// TestLargePage: a page of sandboxes that takes too much memory is refused by the name of the parameter that makes it smaller.
+// TestLargePage: a page of sandboxes that takes too much memory is refused by the name of the
+// parameter that makes it smaller.
 func TestLargePage(t *testing.T) {
 	s := &service{t: t, answers: map[string]string{
 		"GET /v1/sandboxes": `200 {"items":[{"metadata":{"a":"` + strings.Repeat("x", 17<<20) + `"}}]}`}}
@@ -102,7 +103,8 @@ func TestLargePage(t *testing.T) {
 	}
 }
 
-// TestEndpointBehindTLS: a reverse proxy reports that the client came with TLS, and the key must not go without.
+// TestEndpointBehindTLS: a reverse proxy reports that the client came with TLS, and the key must
+// not go without.
 func TestEndpointBehindTLS(t *testing.T) {
 	path := "/v1/sandboxes/" + id
 	for proto, want := range map[string]string{"": "http", "http": "http", "https": "https", "HTTPS": "https"} {

@@ -15,8 +15,8 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// createWait is how many seconds a create waits until the sandbox runs. SDKs of OpenSandbox give up after 30 s; a sandbox that takes longer is
-// answered while it is Pending.
+// createWait is how many seconds a create waits until the sandbox runs. SDKs of OpenSandbox give up
+// after 30 s; a sandbox that takes longer is answered while it is Pending.
 const createWait = 25
 
 // create answers when the sandbox runs, as OpenSandbox does, or cannot.
@@ -76,8 +76,9 @@ func (e *Edge) startCode(reason lifecycle.Reason) string {
 	return "DOCKER::SANDBOX_START_FAILED"
 }
 
-// toSpec makes the body of a create one of this service. It returns the code and the text of a refusal for what OpenSandbox refuses, and for
-// what would have no effect here. Another field that asks for what the service cannot do stays, so that it is refused by its name.
+// toSpec makes the body of a create one of this service. It returns the code and the text of a
+// refusal for what OpenSandbox refuses, and for what would have no effect here. Another field that
+// asks for what the service cannot do stays, so that it is refused by its name.
 func (e *Edge) toSpec(fields object) (code, refusal string) {
 	dropNulls(fields)
 	for _, name := range []string{"env", "metadata", "resourceLimits", "platform", "credentialProxy"} {
@@ -136,17 +137,20 @@ func checkMetadata(fields object) (code, refusal string) {
 }
 
 const (
-	// egressPrefix begins the variables that OpenSandbox gives to the egress sidecar, and never to the sandbox.
+	// egressPrefix begins the variables that OpenSandbox gives to the egress sidecar, and never to
+	// the sandbox.
 	egressPrefix = "OPENSANDBOX_EGRESS_"
 	// hooksVariable is OpenSandbox's own way of passing hooks to execd.
 	hooksVariable = "OPENSANDBOX_LIFECYCLE"
 )
 
-// quietSettings are the variables of OpenSandbox's egress sidecar that may be left out without anything being allowed, refused or reported
-// otherwise: the sidecar of this service has its own settings.
+// quietSettings are the variables of OpenSandbox's egress sidecar that may be left out without
+// anything being allowed, refused or reported otherwise: the sidecar of this service has its own
+// settings.
 var quietSettings = []string{"OPENSANDBOX_EGRESS_LOG_LEVEL", "OPENSANDBOX_EGRESS_DNS_UPSTREAM_TIMEOUT", "OPENSANDBOX_EGRESS_METRICS_EXTRA_ATTRS"}
 
-// toEnv takes away what is not the sandbox's: the settings of OpenSandbox's execd and of its egress sidecar.
+// toEnv takes away what is not the sandbox's: the settings of OpenSandbox's execd and of its egress
+// sidecar.
 func toEnv(fields object) (code, refusal string) {
 	within(fields, "env", func(env object) {
 		for _, name := range slices.Sorted(maps.Keys(env)) {
@@ -164,7 +168,8 @@ func toEnv(fields object) (code, refusal string) {
 	return code, refusal
 }
 
-// checkExtensions refuses what OpenSandbox does for an extension and this service does not: extensions are opaque to it otherwise.
+// checkExtensions refuses what OpenSandbox does for an extension and this service does not:
+// extensions are opaque to it otherwise.
 func (e *Edge) checkExtensions(fields object) (code, refusal string) {
 	var extensions object // which pass through byte for byte
 	if fields["extensions"] == nil || json.Unmarshal(fields["extensions"], &extensions) != nil {
@@ -210,7 +215,8 @@ func (e *Edge) toPlatform(fields object) (code, refusal string) {
 	return "", ""
 }
 
-// toRequests takes away what to reserve of the machine's resources: one machine reserves nothing, so that only the limits count.
+// toRequests takes away what to reserve of the machine's resources: one machine reserves nothing,
+// so that only the limits count.
 func (e *Edge) toRequests(fields object) (code, refusal string) {
 	if fields["resourceRequests"] == nil {
 		return "", ""

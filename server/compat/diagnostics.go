@@ -24,7 +24,8 @@ const (
 	defaultEvents, maxEvents     = 50, 500
 	summaryLogLines              = 50
 	summaryEvents                = 20
-	// maxDiagnostics is how many bytes one log or list of events has at most in an answer: the newest.
+	// maxDiagnostics is how many bytes one log or list of events has at most in an answer: the
+	// newest.
 	maxDiagnostics = 1 << 20
 	plainText      = "text/plain; charset=utf-8"
 )
@@ -59,8 +60,8 @@ type descriptor struct {
 	Warnings      []string `json:"warnings,omitempty"`
 }
 
-// describe answers with a descriptor of the log or the events. There is one scope of each kind, and all for all of them. Without a scope the
-// answer is the text, which OpenSandbox has deprecated.
+// describe answers with a descriptor of the log or the events. There is one scope of each kind, and
+// all for all of them. Without a scope the answer is the text, which OpenSandbox has deprecated.
 func (d diagnosis) describe(kind, only string) {
 	query := d.r.URL.Query()
 	read := map[string]func(url.Values) (string, bool, *answer){"logs": d.log, "events": d.events}[kind]
@@ -162,7 +163,8 @@ func (d diagnosis) log(query url.Values) (text string, truncated bool, refused *
 	return text, truncated, nil
 }
 
-// ago returns what OpenSandbox takes a duration such as 10m, 1h or 1d for: ten minutes when it is malformed.
+// ago returns what OpenSandbox takes a duration such as 10m, 1h or 1d for: ten minutes when it is
+// malformed.
 func ago(text string) time.Duration {
 	match := agoFormat.FindStringSubmatch(strings.ToLower(text))
 	if match == nil {
@@ -199,7 +201,8 @@ func lastLines(content []byte, lines int) (text string, truncated bool) {
 	return strings.ToValidUTF8(string(content[begin:]), "\uFFFD"), truncated
 }
 
-// sandbox returns the sandbox if these clients can see it, or the service's refusal. Of one that failed they see the diagnostics alone.
+// sandbox returns the sandbox if these clients can see it, or the service's refusal. Of one that
+// failed they see the diagnostics alone.
 func (d diagnosis) sandbox() (object, *answer) {
 	found := d.ask(http.MethodGet, sandboxesPath+"/"+d.id, nil, nil)
 	var sandbox object

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// endpoint gives the service's own path where the client asks for it, and always for the egress sidecar: what is behind that path are
-// the service's operations for the network policy.
+// endpoint gives the service's own path where the client asks for it, and always for the egress
+// sidecar: what is behind that path are the service's operations for the network policy.
 func (x *exchange) endpoint(id, port string) {
 	query, err := url.ParseQuery(x.r.URL.RawQuery)
 	if err != nil {
@@ -38,7 +38,8 @@ func (x *exchange) endpoint(id, port string) {
 	if own {
 		address := x.r.Host + sandboxesPath + "/" + id + "/proxy/" + port
 		scheme := "http"
-		// The service itself never has TLS: a reverse proxy before it reports the scheme of the client.
+		// The service itself never has TLS: a reverse proxy before it reports the scheme of the
+		// client.
 		if strings.EqualFold(x.r.Header.Get("X-Forwarded-Proto"), "https") {
 			scheme = "https"
 		}
@@ -104,7 +105,8 @@ func (x *exchange) policy(path string) {
 	changed.sendJSON(x.w, map[string]any{"status": "ok", "mode": mode, "enforcementMode": enforcement, "policy": policy})
 }
 
-// enforcement is what OpenSandbox calls the way in which policies are enforced here: by addresses, which the answers to names open.
+// enforcement is what OpenSandbox calls the way in which policies are enforced here: by addresses,
+// which the answers to names open.
 const enforcement = "dns+nft"
 
 // rule is a rule of a network policy with the fields that OpenSandbox has.

@@ -16,7 +16,8 @@ const (
 	maxBody = 1 << 20
 	// maxAnswer is how many bytes of an answer of the service are kept for translation.
 	maxAnswer = 16 << 20
-	// requestIDHeader is the same in every request to the service that one request of a client becomes.
+	// requestIDHeader is the same in every request to the service that one request of a client
+	// becomes.
 	requestIDHeader = "X-Request-Id"
 )
 
@@ -29,7 +30,8 @@ type exchange struct {
 	id   string        // of the request, once the service has answered
 }
 
-// pass lets the service answer the request as it is. Only its errors are translated, and nothing of what a program in a sandbox answers.
+// pass lets the service answer the request as it is. Only its errors are translated, and nothing of
+// what a program in a sandbox answers.
 func (x *exchange) pass() {
 	if rest, ok := strings.CutPrefix(x.r.URL.Path, versioned+"/"); !ok || strings.HasPrefix(rest, "sandboxes/") && !isOperation(x.r.URL.Path) {
 		x.edge.Next.ServeHTTP(x.w, x.r)
@@ -43,8 +45,8 @@ func (x *exchange) pass() {
 	out.finish()
 }
 
-// take reads a JSON body. It reports false when there is none that can be translated; the request still has it then, and the service
-// says what is wrong.
+// take reads a JSON body. It reports false when there is none that can be translated; the request
+// still has it then, and the service says what is wrong.
 func (x *exchange) take() (body []byte, ok bool) {
 	if media, _, err := mime.ParseMediaType(x.r.Header.Get("Content-Type")); err == nil && media != "application/json" &&
 		media != "application/merge-patch+json" {
@@ -76,7 +78,8 @@ func (x *exchange) takeObject() (object, bool) {
 	return fields, true
 }
 
-// ask sends the service a request in the client's name, with a JSON body unless that is nil, and keeps the answer.
+// ask sends the service a request in the client's name, with a JSON body unless that is nil, and
+// keeps the answer.
 func (x *exchange) ask(method, path string, query url.Values, body []byte) *answer {
 	r := *x.r
 	r.Method, r.Body, r.ContentLength = method, http.NoBody, int64(len(body))
@@ -99,7 +102,8 @@ func (x *exchange) ask(method, path string, query url.Values, body []byte) *answ
 	return kept
 }
 
-// askAndWait is ask for a change of a sandbox's state, which the service waits for, some seconds at most.
+// askAndWait is ask for a change of a sandbox's state, which the service waits for, some seconds at
+// most.
 func (x *exchange) askAndWait(seconds int, method, path string, body []byte) *answer {
 	const prefer = "Prefer"
 	x.r.Header.Set(prefer, "wait="+strconv.Itoa(seconds))
@@ -127,8 +131,8 @@ func (a *answer) WriteHeader(status int) {
 	}
 }
 
-// Write implements http.ResponseWriter. It drops an answer that is too large, and reports no error: the service would take one for a client
-// that has gone, and cut the connection.
+// Write implements http.ResponseWriter. It drops an answer that is too large, and reports no error:
+// the service would take one for a client that has gone, and cut the connection.
 func (a *answer) Write(p []byte) (int, error) {
 	a.WriteHeader(http.StatusOK)
 	if a.tooLarge || a.body.Len()+len(p) > maxAnswer {
@@ -147,7 +151,8 @@ func (a *answer) Unwrap() http.ResponseWriter { return a.client }
 // ok reports success.
 func (a *answer) ok() bool { return a.status >= 200 && a.status < 300 }
 
-// send answers the client. It cuts the connection when the answer was too large, since a part would be taken for the whole.
+// send answers the client. It cuts the connection when the answer was too large, since a part would
+// be taken for the whole.
 func (a *answer) send(w http.ResponseWriter) {
 	if a.tooLarge {
 		panic(http.ErrAbortHandler)
@@ -189,7 +194,8 @@ func (a *answer) refuse(w http.ResponseWriter, message string) {
 	a.fail(w, http.StatusBadRequest, codeInvalidParameter, message)
 }
 
-// refuse answers the client that its request is wrong. The service is not asked but for the request's id.
+// refuse answers the client that its request is wrong. The service is not asked but for the
+// request's id.
 func (x *exchange) refuse(code, message string) {
 	x.ask(http.MethodGet, "/v1/version", nil, nil).fail(x.w, http.StatusBadRequest, code, message)
 }
@@ -208,7 +214,8 @@ func encode(value any) []byte {
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n"))
 }
 
-// within changes an object that is the value of a field. A value that is none stays as it is, for the service to refuse.
+// within changes an object that is the value of a field. A value that is none stays as it is, for
+// the service to refuse.
 func within(fields object, name string, change func(object)) {
 	var inner object
 	if raw, ok := fields[name]; !ok || json.Unmarshal(raw, &inner) != nil || inner == nil {

@@ -9,13 +9,16 @@ import (
 )
 
 const (
-	// keepInterval is how often the sandboxes are looked through; another replica may have given a promise.
+	// keepInterval is how often the sandboxes are looked through; another replica may have given a
+	// promise.
 	keepInterval = time.Minute
-	// keepAhead is the least that a sandbox without expiry has to live: so long may the service be stopped.
+	// keepAhead is the least that a sandbox without expiry has to live: so long may the service be
+	// stopped.
 	keepAhead = 23 * time.Hour
 )
 
-// Backend is what an [Edge] keeps promises with, and reads events from: a part of [lifecycle.Backend].
+// Backend is what an [Edge] keeps promises with, and reads events from: a part of
+// [lifecycle.Backend].
 type Backend interface {
 	Get(ctx context.Context, id string) (lifecycle.Sandbox, error)
 	List(ctx context.Context, filter lifecycle.Filter, page lifecycle.Page) (lifecycle.Listing, error)
@@ -32,9 +35,10 @@ func (e *Edge) expiryChanged() {
 	}
 }
 
-// Keep renews the sandboxes that never expire and deletes those whose requested time has come, until ctx ends. Every sandbox of the service
-// has an expiry of its own, which is the most that the lifecycle document allows; what the client asked for is in its metadata, so that
-// it outlives the service.
+// Keep renews the sandboxes that never expire and deletes those whose requested time has come,
+// until ctx ends. Every sandbox of the service has an expiry of its own, which is the most that the
+// lifecycle document allows; what the client asked for is in its metadata, so that it outlives the
+// service.
 func (e *Edge) Keep(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -78,7 +82,8 @@ func (e *Edge) keep(ctx context.Context, sandbox lifecycle.Sandbox) time.Duratio
 	now := e.Clock()
 	if requested == never {
 		if sandbox.ExpiresAt.Sub(now) < keepAhead {
-			// A minute less than the most: the backend's clock is read later, and on a cluster it is another one.
+			// A minute less than the most: the backend's clock is read later, and on a cluster it
+			// is another one.
 			_, err := e.Backend.Renew(ctx, sandbox.ID, now.Add(lifecycle.MaxTimeout-time.Minute))
 			e.log(ctx, err, sandbox.ID)
 		}

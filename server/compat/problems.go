@@ -11,7 +11,8 @@ import (
 	"sandbox.internal/server/reach"
 )
 
-// maxProblem is how many bytes the body of an error may have to be translated. The service's have fewer.
+// maxProblem is how many bytes the body of an error may have to be translated. The service's have
+// fewer.
 const maxProblem = 64 << 10
 
 // problem is the body of an error, and its status.
@@ -35,7 +36,8 @@ func parseProblem(status int, contentType string, body []byte) (p problem, ok bo
 	return p, true
 }
 
-// toTheirs returns the problem as OpenSandbox writes it: with its codes, and with the header of its keys.
+// toTheirs returns the problem as OpenSandbox writes it: with its codes, and with the header of its
+// keys.
 func (x *exchange) toTheirs(p problem) problem {
 	p.Detail = ""
 	p.Message = strings.ReplaceAll(p.Message, reach.KeyHeader, keyHeader)
@@ -80,7 +82,8 @@ func (e *Edge) stateCode(onDocker string) string {
 	return "DOCKER::" + onDocker
 }
 
-// bothKeyHeaders returns the refusal of a request without a key with the headers of both kinds of clients.
+// bothKeyHeaders returns the refusal of a request without a key with the headers of both kinds of
+// clients.
 func bothKeyHeaders(p problem) problem {
 	if p.Status == http.StatusUnauthorized {
 		p.Message = strings.Replace(p.Message, reach.KeyHeader+":", reach.KeyHeader+" or "+keyHeader+":", 1)

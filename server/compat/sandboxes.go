@@ -15,10 +15,12 @@ import (
 )
 
 const (
-	// reservedPrefix is their prefix for metadata of the system. Here such metadata is what a sandbox's client asked for and the service has no
-	// field for; clients of OpenSandbox do not see it.
+	// reservedPrefix is their prefix for metadata of the system. Here such metadata is what a
+	// sandbox's client asked for and the service has no field for; clients of OpenSandbox do not
+	// see it.
 	reservedPrefix = "opensandbox.io/"
-	// expiryKey is the metadata of a sandbox whose client asked for another expiry than the service's own: never, or an earlier time.
+	// expiryKey is the metadata of a sandbox whose client asked for another expiry than the
+	// service's own: never, or an earlier time.
 	expiryKey = reservedPrefix + "expires-at"
 	never     = "never"
 	// platformKey has the platform that the client asked for, as OS/ARCHITECTURE.
@@ -40,7 +42,8 @@ type stateOf struct {
 	} `json:"status"`
 }
 
-// gone reports whether OpenSandbox would not have the sandbox any more: there, one that has ended is removed.
+// gone reports whether OpenSandbox would not have the sandbox any more: there, one that has ended
+// is removed.
 func (s stateOf) gone() bool {
 	return s.Status.State == lifecycle.StateStopping || s.Status.State.Final()
 }
@@ -67,7 +70,8 @@ func (x *exchange) sendGone(a *answer) {
 	a.fail(x.w, http.StatusNotFound, x.edge.code("SANDBOX_NOT_FOUND"), lifecycle.NotFound(id).Message)
 }
 
-// sendUnlessGone answers with the answer to a request for a sandbox. A conflict is what the service answers for one that has ended, too.
+// sendUnlessGone answers with the answer to a request for a sandbox. A conflict is what the service
+// answers for one that has ended, too.
 func (x *exchange) sendUnlessGone(a *answer) {
 	if a.status == http.StatusConflict && x.isGone() {
 		x.sendGone(a)
@@ -94,7 +98,8 @@ func (x *exchange) act() {
 	x.sendUnlessGone(x.ask(x.r.Method, x.r.URL.Path, x.r.URL.Query(), body))
 }
 
-// removeWait is how many seconds a removal may take until it is answered. The sandbox is gone for the client then, removed or not.
+// removeWait is how many seconds a removal may take until it is answered. The sandbox is gone for
+// the client then, removed or not.
 const removeWait = 10
 
 // remove deletes the sandbox. One that is about to end is gone already.
@@ -116,7 +121,8 @@ var theirFields = []string{
 	"id", "image", "snapshotId", "platform", "status", "metadata", "extensions", "allocation", "entrypoint", "expiresAt", "createdAt",
 }
 
-// fromSandbox returns a sandbox with their fields, and the expiry that its client asked for. What is empty is absent there.
+// fromSandbox returns a sandbox with their fields, and the expiry that its client asked for. What
+// is empty is absent there.
 func fromSandbox(sandbox object) object {
 	within(sandbox, "metadata", func(metadata object) {
 		var requested, platform string
@@ -217,7 +223,8 @@ func sandboxOf(path string) string {
 	return path
 }
 
-// renew also moves the expiry backwards, which the service does not: the earlier time is a promise that [Edge.Keep] keeps.
+// renew also moves the expiry backwards, which the service does not: the earlier time is a promise
+// that [Edge.Keep] keeps.
 func (x *exchange) renew() {
 	fields, ok := x.takeObject()
 	if !ok {

@@ -92,7 +92,8 @@ func TestCreateWaits(t *testing.T) {
 	}
 }
 
-// TestCreateBody: what a client asks for becomes what the service has, and what would have no effect is refused by its name.
+// TestCreateBody: what a client asks for becomes what the service has, and what would have no
+// effect is refused by its name.
 func TestCreateBody(t *testing.T) {
 	platform := `{"os":"Linux","arch":"` + map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH] + `"}`
 	for name, c := range map[string]struct {
@@ -132,7 +133,8 @@ func TestCreateBody(t *testing.T) {
 	}
 }
 
-// TestProblems: an error has their fields, codes and header, and the answer of a program in a sandbox stays as it is.
+// TestProblems: an error has their fields, codes and header, and the answer of a program in a
+// sandbox stays as it is.
 func TestProblems(t *testing.T) {
 	const refusal = `401 {"code":"UNAUTHORIZED","message":"header SERVICE-API-KEY: is required","detail":"d"}`
 	for name, c := range map[string]struct {

@@ -15,9 +15,9 @@ type Docker struct {
 	// APITimeout is how long a call of the engine's API may take, pulls excepted, 1 to 315360000; a
 	// longer one counts as an engine that does not answer.
 	APITimeout Seconds `toml:"api_timeout"`
-	// SpareNetworks is how many networks are made ahead in bridge mode, 0 to 64, so that sandboxes start in
-	// about half the time: each an egress sidecar or, without egress.image, a container that does nothing
-	// and stays beside its sandbox. A sandbox that finds none starts as with 0.
+	// SpareNetworks is how many networks are made ahead in bridge mode, 0 to 64, so that sandboxes
+	// start in about half the time: each an egress sidecar or, without egress.image, a container
+	// that does nothing and stays beside its sandbox. A sandbox that finds none starts as with 0.
 	SpareNetworks int `toml:"spare_networks"`
 }
 
@@ -50,9 +50,9 @@ const (
 	sandboxSection = "sandbox"
 )
 
-// fromDocker moves the settings of [Sandbox] that a file has in the section [docker], as the document
-// does, into the section [sandbox] of the tree, and returns their names in order. A setting that is in
-// both is a problem.
+// fromDocker moves the settings of [Sandbox] that a file has in the section [docker], as the
+// document does, into the section [sandbox] of the tree, and returns their names in order. A
+// setting that is in both is a problem.
 func fromDocker(p *problems, tree map[string]any) []string {
 	docker, _ := tree[dockerSection].(map[string]any)
 	sandbox, ok := tree[sandboxSection].(map[string]any)

@@ -7,7 +7,8 @@ import (
 	"sandbox.internal/server/config"
 )
 
-// TestFit: on a small machine a sandbox that asks for nothing must not get what is refused for being more than there is.
+// TestFit: on a small machine a sandbox that asks for nothing must not get what is refused for
+// being more than there is.
 func TestFit(t *testing.T) {
 	const key = "0123456789abcdef0123456789abcdef"
 	docker, local := config.Init(key), config.InitLocal(key, nil)

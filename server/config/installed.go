@@ -9,12 +9,12 @@ import (
 	"strings"
 )
 
-// installedImages is the folder of the images that are installed with the programs, relative to the folder of the programs: with
-// PREFIX/bin/sandbox-server it is PREFIX/share/sandbox/images.
+// installedImages is the folder of the images that are installed with the programs, relative to the
+// folder of the programs: with PREFIX/bin/sandbox-server it is PREFIX/share/sandbox/images.
 const installedImages = "../share/sandbox/images"
 
-// InstalledImages returns the absolute paths of the archives of images that are installed with the program that runs, by name. Without such a
-// folder there are none.
+// InstalledImages returns the absolute paths of the archives of images that are installed with the
+// program that runs, by name. Without such a folder there are none.
 func InstalledImages() ([]string, error) {
 	program, err := os.Executable()
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"sandbox.internal/server/config"
 )
 
-// TestInstalledImages: the archives of an installation are the regular files NAME.tar of its folder, by name; without the folder there are none,
-// and a folder that cannot be read is an error.
+// TestInstalledImages: the archives of an installation are the regular files NAME.tar of its
+// folder, by name; without the folder there are none, and a folder that cannot be read is an error.
 func TestInstalledImages(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "images")
 	if found, err := config.ArchivesIn(folder); err != nil || len(found) != 0 {

@@ -31,8 +31,8 @@ type Key struct {
 	SHA256 string `toml:"sha256"`
 	// Role is what the key may do: admin (everything), user (its own sandboxes) or viewer (read).
 	Role Role `toml:"role"`
-	// MaxSandboxes is how many sandboxes that have not ended the key may have, 0 to 1000000; 0 is no
-	// limit. A create beyond it is 409.
+	// MaxSandboxes is how many sandboxes that have not ended the key may have, 0 to 1000000; 0 is
+	// no limit. A create beyond it is 409.
 	MaxSandboxes int `toml:"max_sandboxes"`
 	// RateLimit replaces [server.rate_limit] for this key; nil leaves it.
 	RateLimit *RateLimit `toml:"rate_limit"`

@@ -47,11 +47,11 @@ type Kubernetes struct {
 	RunAsUser int64 `toml:"run_as_user"`
 	// Affinity is the affinity of the pods as JSON, as in a pod.
 	Affinity string `toml:"affinity"`
-	// CPURequestPercent is how much of the processor that a sandbox may use at most its pod requests,
-	// 1 to 100.
+	// CPURequestPercent is how much of the processor that a sandbox may use at most its pod
+	// requests, 1 to 100.
 	CPURequestPercent int `toml:"cpu_request_percent"`
-	// MemoryRequestPercent is how much of the memory that a sandbox may use at most its pod requests,
-	// 1 to 100. Below 100 a node whose memory is used up ends sandboxes.
+	// MemoryRequestPercent is how much of the memory that a sandbox may use at most its pod
+	// requests, 1 to 100. Below 100 a node whose memory is used up ends sandboxes.
 	MemoryRequestPercent int `toml:"memory_request_percent"`
 	// Tolerations permit sandboxes on nodes with taints.
 	Tolerations []Toleration `toml:"tolerations"`
@@ -133,7 +133,8 @@ func (k Kubernetes) check(p *problems, runtime RuntimeType) {
 	}
 }
 
-// reservedLabel reports whether a name is one that the controller and the service know pods and resources by.
+// reservedLabel reports whether a name is one that the controller and the service know pods and
+// resources by.
 func reservedLabel(name string) bool {
 	return strings.HasPrefix(name, "sandbox.internal/") || name == "app.kubernetes.io/managed-by"
 }

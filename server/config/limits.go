@@ -9,11 +9,11 @@ import (
 // key may ask for. A request for more is 400, or 409 for the sums. The administrators' keys have
 // the same limits.
 type Limits struct {
-	// DefaultCPU is what a sandbox gets whose request has no resourceLimits.cpu, such as 500m. Unset:
-	// max_cpu.
+	// DefaultCPU is what a sandbox gets whose request has no resourceLimits.cpu, such as 500m.
+	// Unset: max_cpu.
 	DefaultCPU string `toml:"default_cpu"`
-	// DefaultMemory is what a sandbox gets whose request has no resourceLimits.memory, such as 512Mi.
-	// Unset: max_memory.
+	// DefaultMemory is what a sandbox gets whose request has no resourceLimits.memory, such as
+	// 512Mi. Unset: max_memory.
 	DefaultMemory string `toml:"default_memory"`
 	// MaxCPU is the most that one sandbox may have. Unset: no limit.
 	MaxCPU string `toml:"max_cpu"`

@@ -503,7 +503,8 @@ func TestSeccompProfile(t *testing.T) {
 	}
 }
 
-// TestDockerHostOfOthers: the variable is for every program of the machine, so without Docker it is nothing to the service.
+// TestDockerHostOfOthers: the variable is for every program of the machine, so without Docker it is
+// nothing to the service.
 func TestDockerHostOfOthers(t *testing.T) {
 	env := environment(map[string]string{"HOME": "/h", "DOCKER_HOST": "ssh://build@host"})
 	for name, runtime := range map[string]string{"local": `type = "local"`, "kubernetes": `type = "kubernetes"`} {
@@ -567,7 +568,8 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// TestKeysOfTheDocument: what the document has in [docker] is the same setting as in [sandbox], and keeps its name in messages.
+// TestKeysOfTheDocument: what the document has in [docker] is the same setting as in [sandbox], and
+// keeps its name in messages.
 func TestKeysOfTheDocument(t *testing.T) {
 	const settings = "pids_limit = 7\ndrop_capabilities = [\"ALL\"]\nnetwork_mode = \"host\"\n"
 	ours, theirs := load(t, minimal+"[sandbox]\n"+settings, home), load(t, minimal+"[docker]\n"+settings, home)

@@ -9,45 +9,54 @@ import (
 	"regexp"
 )
 
-// Local is the section [local]: the engine that the service brings along, which needs an OCI runtime and no daemon.
+// Local is the section [local]: the engine that the service brings along, which needs an OCI
+// runtime and no daemon.
 type Local struct {
-	// DataDir is the folder of images, volumes and the file systems of sandboxes, absolute; only one service may use it.
-	// Unset: the folder local in server.data_dir.
+	// DataDir is the folder of images, volumes and the file systems of sandboxes, absolute; only
+	// one service may use it. Unset: the folder local in server.data_dir.
 	DataDir string `toml:"data_dir"`
-	// OCIRuntime is the program that starts sandboxes: crun, runc or runsc, or an absolute path that ends with one of these.
-	// Unset: the first of them that is installed.
+	// OCIRuntime is the program that starts sandboxes: crun, runc or runsc, or an absolute path
+	// that ends with one of these. Unset: the first of them that is installed.
 	OCIRuntime string `toml:"oci_runtime"`
-	// Keeper is the program sandbox-keeper, which starts sandboxes and outlives the service: an absolute path. Unset: the one
-	// beside the service's own program.
+	// Keeper is the program sandbox-keeper, which starts sandboxes and outlives the service: an
+	// absolute path. Unset: the one beside the service's own program.
 	Keeper string `toml:"keeper"`
-	// Bridge is the name of the network interface that sandboxes are connected to, which the service makes: at most 11
-	// letters, digits and "-". Two services on one machine need two.
+	// Bridge is the name of the network interface that sandboxes are connected to, which the
+	// service makes: at most 11 letters, digits and "-". Two services on one machine need two.
 	Bridge string `toml:"bridge"`
-	// Subnet is the range of sandboxes' addresses, IPv4, /8 to /24, to which no other route leads. Unset: a private one.
+	// Subnet is the range of sandboxes' addresses, IPv4, /8 to /24, to which no other route leads.
+	// Unset: a private one.
 	Subnet string `toml:"subnet"`
-	// UserNamespaces is whether root in a sandbox is an ordinary user of the machine: auto, for every sandbox that can have a user
-	// namespace, if a trial at the start shows that this machine can; on, or the service does not start, and refuses sandboxes that
-	// cannot have one; off. gVisor's sandboxes have none.
+	// UserNamespaces is whether root in a sandbox is an ordinary user of the machine: auto, for
+	// every sandbox that can have a user namespace, if a trial at the start shows that this machine
+	// can; on, or the service does not start, and refuses sandboxes that cannot have one; off.
+	// gVisor's sandboxes have none.
 	UserNamespaces UserNamespaces `toml:"user_namespaces"`
-	// DiskMiB bounds what one sandbox writes to its root file system, in MiB, from 16 to 1048576; 0 is no limit. It takes
-	// mkfs.ext4, which is in the package e2fsprogs, and a loop device for each sandbox.
+	// DiskMiB bounds what one sandbox writes to its root file system, in MiB, from 16 to 1048576; 0
+	// is no limit. It takes mkfs.ext4, which is in the package e2fsprogs, and a loop device for
+	// each sandbox.
 	DiskMiB int64 `toml:"disk_mib"`
-	// KeepAcrossReboot is whether a sandbox outlives a reboot of the machine, or a loss of power: it is Paused then, with the files that it
-	// has synced, and resume starts its entrypoint again. It counts for sandboxes that are started while it is true. The end of a sandbox
-	// then waits until its writes are on the disk, and with local.disk_mib a part of that is a journal: 4 MiB, from 1 GiB on 16 MiB.
+	// KeepAcrossReboot is whether a sandbox outlives a reboot of the machine, or a loss of power:
+	// it is Paused then, with the files that it has synced, and resume starts its entrypoint again.
+	// It counts for sandboxes that are started while it is true. The end of a sandbox then waits
+	// until its writes are on the disk, and with local.disk_mib a part of that is a journal: 4 MiB,
+	// from 1 GiB on 16 MiB.
 	KeepAcrossReboot bool `toml:"keep_across_reboot"`
-	// GPUKind is the kind of devices that resourceLimits.gpu counts, as CDI specifications in /etc/cdi and /var/run/cdi name it. A GPU
-	// belongs to one sandbox at a time. Hooks of the specifications run as root of the machine. Empty: sandboxes get no GPUs.
+	// GPUKind is the kind of devices that resourceLimits.gpu counts, as CDI specifications in
+	// /etc/cdi and /var/run/cdi name it. A GPU belongs to one sandbox at a time. Hooks of the
+	// specifications run as root of the machine. Empty: sandboxes get no GPUs.
 	GPUKind string `toml:"gpu_kind"`
-	// Archives are files with images, as `docker save` or an OCI layout in a tar file, which are loaded at the start: absolute
-	// paths. A file that has not changed since is not loaded again. Those in share/sandbox/images of the prefix that the service is
-	// installed below are loaded without being named, before these.
+	// Archives are files with images, as `docker save` or an OCI layout in a tar file, which are
+	// loaded at the start: absolute paths. A file that has not changed since is not loaded again.
+	// Those in share/sandbox/images of the prefix that the service is installed below are loaded
+	// without being named, before these.
 	Archives []string `toml:"archives"`
-	// ImagesMiB bounds what the layers of images take on the disk, in MiB; 0 is no limit. Images that nothing uses are removed
-	// when a pull needs the place.
+	// ImagesMiB bounds what the layers of images take on the disk, in MiB; 0 is no limit. Images
+	// that nothing uses are removed when a pull needs the place.
 	ImagesMiB int64 `toml:"images_mib"`
-	// InsecureRegistries are the registries that are asked over HTTP: host names with an optional port. Those on the loopback
-	// interface always are. Keys of every role may name these registries, as those in runtime.internal_registries.
+	// InsecureRegistries are the registries that are asked over HTTP: host names with an optional
+	// port. Those on the loopback interface always are. Keys of every role may name these
+	// registries, as those in runtime.internal_registries.
 	InsecureRegistries []string `toml:"insecure_registries"`
 	// Mirrors are the registries that are asked before another one.
 	Mirrors []Mirror `toml:"mirrors"`
@@ -91,7 +100,8 @@ func (l Local) Folder(server Server) string {
 	return filepath.Join(server.DataDir, "local")
 }
 
-// interfaceName leaves room for what is appended to it for the other end of a connection: names of interfaces have 15 bytes.
+// interfaceName leaves room for what is appended to it for the other end of a connection: names of
+// interfaces have 15 bytes.
 var interfaceName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,10}$`)
 
 // deviceKind is the form of kinds in CDI specifications.

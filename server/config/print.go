@@ -59,19 +59,22 @@ func WithImage(example []byte, image string) []byte {
 type Machine struct {
 	CPUs        int
 	MemoryBytes int64
-	// BoundsDisk is whether the local engine can bound what a sandbox writes: there are mkfs.ext4 and loop devices.
+	// BoundsDisk is whether the local engine can bound what a sandbox writes: there are mkfs.ext4
+	// and loop devices.
 	BoundsDisk bool
 }
 
-// What sandboxes get in an example's configuration when their requests ask for nothing, unless the machine has less.
+// What sandboxes get in an example's configuration when their requests ask for nothing, unless the
+// machine has less.
 const (
 	initCPUs      = 2
 	initMemoryMiB = 2048
 	initDiskMiB   = 10240
 )
 
-// Fit returns an example for the machine: a sandbox that asks for nothing gets at most its processors and half of its memory, and on the
-// local engine may write 10 GiB where that can be bounded.
+// Fit returns an example for the machine: a sandbox that asks for nothing gets at most its
+// processors and half of its memory, and on the local engine may write 10 GiB where that can be
+// bounded.
 func Fit(example []byte, m Machine) []byte {
 	text := string(example)
 	if m.CPUs > 0 && m.CPUs < initCPUs {

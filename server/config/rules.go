@@ -72,8 +72,8 @@ func isHost(s string) bool {
 	return len(s) <= 253 && hostName.MatchString(s) && !digitsAndDots.MatchString(s)
 }
 
-// isHostPort reports whether s is an IP address or a host name, with or without a port. Brackets around an IPv6 address
-// without a port are optional.
+// isHostPort reports whether s is an IP address or a host name, with or without a port. Brackets
+// around an IPv6 address without a port are optional.
 func isHostPort(s string) bool {
 	name, port, err := net.SplitHostPort(s)
 	if err != nil {

@@ -7,7 +7,8 @@ type RuntimeType string
 
 // The backends.
 const (
-	// RuntimeLocal runs every sandbox as a container of the service's own engine, by an OCI runtime.
+	// RuntimeLocal runs every sandbox as a container of the service's own engine, by an OCI
+	// runtime.
 	RuntimeLocal RuntimeType = "local"
 	// RuntimeDocker runs every sandbox as a container of one Docker Engine.
 	RuntimeDocker RuntimeType = "docker"
@@ -24,11 +25,11 @@ type Runtime struct {
 	// registry or a digest; else the image must have been loaded or built there. On a cluster the
 	// nodes pull it.
 	ExecdImage string `toml:"execd_image"`
-	// InternalRegistries are the registries with loopback, private or link-local addresses that keys
-	// of every role may name in images, and that other internal registries may lead to: host names
-	// with an optional port, as in the names of images. Those of local.insecure_registries may be
-	// named, too. Keys with the role admin may name any. The nodes of a cluster have rules of their
-	// own.
+	// InternalRegistries are the registries with loopback, private or link-local addresses that
+	// keys of every role may name in images, and that other internal registries may lead to: host
+	// names with an optional port, as in the names of images. Those of local.insecure_registries
+	// may be named, too. Keys with the role admin may name any. The nodes of a cluster have rules
+	// of their own.
 	InternalRegistries []string `toml:"internal_registries"`
 	// Classes are what a create request may choose to run its sandbox with.
 	Classes []RuntimeClass `toml:"classes"`

@@ -34,16 +34,16 @@ type Sandbox struct {
 	// NoNewPrivileges is whether setuid programs give no privileges.
 	NoNewPrivileges bool `toml:"no_new_privileges"`
 	// AppArmorProfile is the name of a profile that is loaded on the engine's machine; one that is
-	// not, or an engine without AppArmor, is refused at the start. Unset: the engine's default profile,
-	// where it has one; "unconfined": none.
+	// not, or an engine without AppArmor, is refused at the start. Unset: the engine's default
+	// profile, where it has one; "unconfined": none.
 	AppArmorProfile string `toml:"apparmor_profile"`
 	// PidsLimit is the highest number of processes of a sandbox, 0 or more; 0 is no limit.
 	//
 	// (The document says null, which TOML does not have.)
 	PidsLimit int64 `toml:"pids_limit"`
 	// SeccompProfile is unconfined, or the path of a JSON profile on the service's machine, which
-	// is read once at the start. Unset: Docker's default profile, but of sockets only those of unix,
-	// TCP, UDP and what lists interfaces; on Kubernetes the container runtime's.
+	// is read once at the start. Unset: Docker's default profile, but of sockets only those of
+	// unix, TCP, UDP and what lists interfaces; on Kubernetes the container runtime's.
 	SeccompProfile string `toml:"seccomp_profile"`
 	// HostIP is the host in endpoints in bridge mode, for a service that itself runs in a
 	// container: an IP address or a host name, without a port. Unset: the host that the client

@@ -60,20 +60,20 @@ type Server struct {
 	// an engine need different names.
 	Instance string `toml:"instance"`
 	// TerminatedRetention is how long the record of an ended sandbox can be read, 0 to 315360000;
-	// then it is 404. Ended sandboxes have 256 MiB of memory together: the oldest of the key that has
-	// the most are forgotten before.
+	// then it is 404. Ended sandboxes have 256 MiB of memory together: the oldest of the key that
+	// has the most are forgotten before.
 	TerminatedRetention Seconds `toml:"terminated_retention"`
 	// MaxConnections is the highest number of connections of clients, 1 to 1000000; more wait until
 	// one ends, or take the places of those that have not shown a key.
 	MaxConnections int `toml:"max_connections"`
-	// DefaultImage is the image that clients use for a sandbox whose user names none: a reference of
-	// at most 1024 bytes. Unset: they refuse such a create.
+	// DefaultImage is the image that clients use for a sandbox whose user names none: a reference
+	// of at most 1024 bytes. Unset: they refuse such a create.
 	DefaultImage string `toml:"default_image"`
-	// DefaultTimeout is how long a sandbox lives where its user does not say, 60 to 86400; clients ask
-	// for at most what their key's max_timeout allows.
+	// DefaultTimeout is how long a sandbox lives where its user does not say, 60 to 86400; clients
+	// ask for at most what their key's max_timeout allows.
 	DefaultTimeout Seconds `toml:"default_timeout"`
-	// MaxSandboxes is how many sandboxes that have not ended there may be, of all keys together, 0 to
-	// 1000000; 0 is no limit. A create beyond it is 409.
+	// MaxSandboxes is how many sandboxes that have not ended there may be, of all keys together, 0
+	// to 1000000; 0 is no limit. A create beyond it is 409.
 	MaxSandboxes int `toml:"max_sandboxes"`
 	// RateLimit bounds how often the service may be called.
 	RateLimit RateLimits `toml:"rate_limit"`

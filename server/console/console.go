@@ -59,9 +59,11 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'%s; " +
 
 // Options configures a [Console]. Identify is required.
 type Options struct {
-	// Identify returns the holder of the API key that a request to sign in has, or the error to answer with.
+	// Identify returns the holder of the API key that a request to sign in has, or the error to
+	// answer with.
 	Identify func(r *http.Request, key string) (lifecycle.Principal, error)
-	// Alive returns what ends when the API key of a holder ceases to be valid, and a session with it; nil means that it does not. Optional.
+	// Alive returns what ends when the API key of a holder ceases to be valid, and a session with
+	// it; nil means that it does not. Optional.
 	Alive func(holder lifecycle.Principal) context.Context
 	// Open says that the service has no keys and admits every request.
 	Open bool

@@ -32,8 +32,8 @@ type Shared struct {
 	// Key signs cookies and tickets. It is the same at all replicas.
 	Key   []byte
 	Marks Marks
-	// Fingerprint returns what is the same as long as a holder's API key and role are, and false for
-	// a holder whose key is none of the service any more: then a session ends.
+	// Fingerprint returns what is the same as long as a holder's API key and role are, and false
+	// for a holder whose key is none of the service any more: then a session ends.
 	Fingerprint func(principal lifecycle.Principal) (string, bool)
 }
 
@@ -76,8 +76,8 @@ func (s *Shared) cookie(of *session) (string, error) {
 	return body + "." + base64.RawURLEncoding.EncodeToString(s.sign("session", body)), nil
 }
 
-// read returns the session that a cookie of any replica says, nil for every other cookie and one whose
-// time is over.
+// read returns the session that a cookie of any replica says, nil for every other cookie and one
+// whose time is over.
 func (s *Shared) read(cookie string) *session {
 	body, signature, ok := strings.Cut(cookie, ".")
 	if !ok || len(cookie) > maxCookie {
@@ -108,8 +108,8 @@ func (s *Shared) read(cookie string) *session {
 	return found
 }
 
-// over ends a session here that has ended at another replica. It returns an error when that cannot be
-// found out.
+// over ends a session here that has ended at another replica. It returns an error when that cannot
+// be found out.
 func (s *Shared) over(ctx context.Context, of *session) (bool, error) {
 	ended, err := s.Marks.Marked(ctx, "session "+of.id)
 	if ended {

@@ -21,7 +21,8 @@ type contract struct {
 	text   []byte
 }
 
-// contracts in the order in which the pages name them; the first one is what /docs, /redoc and /openapi.yaml show.
+// contracts in the order in which the pages name them; the first one is what /docs, /redoc and
+// /openapi.yaml show.
 func contracts() []contract {
 	return []contract{
 		{Name: "lifecycle", Title: "Lifecycle API", Source: "/openapi/lifecycle.yaml", Try: "/docs/lifecycle.yaml", text: openapi.Lifecycle()},
@@ -37,8 +38,9 @@ func (p *Pages) addContracts() {
 	p.Add("/openapi.yaml", contracts()[0].text)
 }
 
-// throughService is how a page of the lifecycle service reaches the API inside a sandbox: through the service, because a browser may not
-// send to the sandbox's own address from here, and often cannot reach it. The service wants its own key, and adds the daemon's token.
+// throughService is how a page of the lifecycle service reaches the API inside a sandbox: through
+// the service, because a browser may not send to the sandbox's own address from here, and often
+// cannot reach it. The service wants its own key, and adds the daemon's token.
 const throughService = `
 servers:
   - url: /v1/sandboxes/{sandboxId}/proxy/44772
@@ -60,8 +62,9 @@ components:
         configured, the header is ignored.
 `
 
-// forTrying returns the contract as Swagger UI gets it. It says how to reach the API from here, and its parameters have no examples:
-// Swagger UI would send them as if the user had typed them. The rest keeps its order and its words.
+// forTrying returns the contract as Swagger UI gets it. It says how to reach the API from here, and
+// its parameters have no examples: Swagger UI would send them as if the user had typed them. The
+// rest keeps its order and its words.
 func (c contract) forTrying() ([]byte, error) {
 	var file, changes yaml.Node
 	if err := yaml.Unmarshal(c.text, &file); err != nil {
@@ -88,7 +91,8 @@ func (c contract) forTrying() ([]byte, error) {
 	return out.Bytes(), encoder.Close()
 }
 
-// clearParameters removes the examples of all parameters below a node. Where a parameter shares its schema, it gets one of its own.
+// clearParameters removes the examples of all parameters below a node. Where a parameter shares its
+// schema, it gets one of its own.
 func clearParameters(document, node *yaml.Node) {
 	if schema := member(node, "schema"); schema != nil && member(node, "in") != nil {
 		if shared := member(schema, "$ref"); shared != nil {
@@ -110,7 +114,8 @@ func clearParameters(document, node *yaml.Node) {
 	}
 }
 
-// overlay puts what changes holds in the place of what the document has there; components are merged.
+// overlay puts what changes holds in the place of what the document has there; components are
+// merged.
 func overlay(document, changes *yaml.Node) error {
 	for i := 0; i < len(changes.Content); i += 2 {
 		name, change := changes.Content[i].Value, changes.Content[i+1]

@@ -1,5 +1,7 @@
-// Package docsui serves the contracts for people: /docs is Swagger UI, /redoc is ReDoc, and the YAML is beside them. /llms.txt describes
-// the project to language models. Everything comes from the binary, so the pages work without the internet, and a browser asks no other host. None of it needs a key.
+// Package docsui serves the contracts for people: /docs is Swagger UI, /redoc is ReDoc, and the
+// YAML is beside them. /llms.txt describes the project to language models. Everything comes from
+// the binary, so the pages work without the internet, and a browser asks no other host. None of it
+// needs a key.
 package docsui
 
 import (
@@ -11,7 +13,8 @@ import (
 	"sandbox.internal/server/static"
 )
 
-// assets are the browser's parts of Swagger UI and ReDoc with their licences. scripts/docsui.sh makes them.
+// assets are the browser's parts of Swagger UI and ReDoc with their licences. scripts/docsui.sh
+// makes them.
 //
 //go:embed assets
 var assets embed.FS
@@ -26,15 +29,18 @@ var own embed.FS
 //go:embed llms.txt
 var llms []byte
 
-// policy lets a page load from, send to and be framed by its own service only. ReDoc writes its style into the page, both draw
-// pictures from data, and ReDoc searches in a worker that it makes itself.
+// policy lets a page load from, send to and be framed by its own service only. ReDoc writes its
+// style into the page, both draw pictures from data, and ReDoc searches in a worker that it makes
+// itself.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; " +
 	"worker-src blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// Pages are the pages and everything that they load, ready to be served. They may be used by several goroutines at once.
+// Pages are the pages and everything that they load, ready to be served. They may be used by
+// several goroutines at once.
 type Pages struct{ *static.Files }
 
-// New prepares the pages. It fails when something embedded is broken, which is an error of the build.
+// New prepares the pages. It fails when something embedded is broken, which is an error of the
+// build.
 func New() (*Pages, error) {
 	p := &Pages{static.New(policy)}
 	if err := p.addAssets(); err != nil {

@@ -177,7 +177,8 @@ func TestContractsAreServedAsWritten(t *testing.T) {
 	}
 }
 
-// loadForTrying loads what Swagger UI gets and checks its parameters. These are put back as they were written, for a comparison.
+// loadForTrying loads what Swagger UI gets and checks its parameters. These are put back as they
+// were written, for a comparison.
 func loadForTrying(t *testing.T, path string, written *openapi3.T) *openapi3.T {
 	t.Helper()
 	tried, err := openapi3.NewLoader().LoadFromData(ask(t, pages(t), http.MethodGet, path).Body.Bytes())

@@ -67,7 +67,8 @@ func (p *Pages) addPages() error {
 	return nil
 }
 
-// asset returns the URL of an asset. It changes with the content, so that browsers may keep what they have.
+// asset returns the URL of an asset. It changes with the content, so that browsers may keep what
+// they have.
 func (p *Pages) asset(name string) string {
 	return p.URL("/docs/assets/" + name)
 }

@@ -18,12 +18,14 @@ import (
 )
 
 const (
-	// patience is how long a sidecar has to answer, and healthPatience how long to say that it is there.
+	// patience is how long a sidecar has to answer, and healthPatience how long to say that it is
+	// there.
 	patience       = 10 * time.Second
 	healthPatience = 2 * time.Second
 	// longestPolicy bounds what is read of one answer, in bytes.
 	longestPolicy = 8 << 20
-	// longestVariable is what one variable of a process may hold on every Linux (128 KiB with its name), and some way below.
+	// longestVariable is what one variable of a process may hold on every Linux (128 KiB with its
+	// name), and some way below.
 	longestVariable = 100 << 10
 )
 
@@ -36,7 +38,8 @@ type Client struct {
 
 // New returns a client of the sidecars whose ports are published on that host.
 func New(host string) *Client {
-	// A fresh connection for every question: a port may just have been taken over from another sandbox's sidecar.
+	// A fresh connection for every question: a port may just have been taken over from another
+	// sandbox's sidecar.
 	return &Client{
 		host:    host,
 		http:    sandboxhttp.NewClient(sandboxhttp.Options{HeaderTimeout: patience, MaxAnswer: longestPolicy}),
@@ -44,8 +47,9 @@ func New(host string) *Client {
 	}
 }
 
-// Environment returns the variables that start a sidecar with that policy. A policy that no variable can hold is left out: the sidecar
-// then lets nothing pass until Change, and whole is false.
+// Environment returns the variables that start a sidecar with that policy. A policy that no
+// variable can hold is left out: the sidecar then lets nothing pass until Change, and whole is
+// false.
 func (c *Client) Environment(at lifecycle.Sidecar, policy *lifecycle.NetworkPolicy) (env map[string]string, whole bool, err error) {
 	first := lifecycle.NetworkPolicy{}
 	if policy != nil {
@@ -91,7 +95,8 @@ func (c *Client) Propose(ctx context.Context, at lifecycle.Sidecar) (lifecycle.N
 	})
 }
 
-// Change changes the policy and returns what it is then. It returns an Error of KindInvalid for a change that breaks a rule.
+// Change changes the policy and returns what it is then. It returns an Error of KindInvalid for a
+// change that breaks a rule.
 func (c *Client) Change(ctx context.Context, at lifecycle.Sidecar, change lifecycle.PolicyChange) (lifecycle.NetworkPolicy, error) {
 	return c.policy(ctx, at, func(ctx context.Context, client *gen.Client) (*http.Response, error) {
 		switch {
@@ -172,8 +177,9 @@ func answered(response *http.Response, err error) func(into any) error {
 	}
 }
 
-// refusal returns the error for an answer that is none of 200, and closes it. A sidecar is not the sandbox's own, and says which rule a
-// policy breaks; of any other answer nothing is repeated but its number.
+// refusal returns the error for an answer that is none of 200, and closes it. A sidecar is not the
+// sandbox's own, and says which rule a policy breaks; of any other answer nothing is repeated but
+// its number.
 func refusal(response *http.Response) error {
 	defer func() { _ = response.Body.Close() }()
 	var body gen.Error

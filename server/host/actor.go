@@ -14,8 +14,8 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// actor owns one sandbox: its goroutine alone changes the record, and starts the jobs that bring the
-// box into the record's state, one at a time. All fields but the shared ones belong to that
+// actor owns one sandbox: its goroutine alone changes the record, and starts the jobs that bring
+// the box into the record's state, one at a time. All fields but the shared ones belong to that
 // goroutine.
 type actor struct {
 	host      *Host
@@ -27,9 +27,9 @@ type actor struct {
 	auth          *lifecycle.ImageAuth // while Pending; never stored
 	cancelRunning context.CancelFunc   // cancels the running job; nil when there is none
 	needsInspect  bool                 // another process may have acted on the box
-	// launched: a launch has begun a box, perhaps in an earlier process. Until then there is nothing
-	// to look for and to remove, which saves three calls of the engine for each sandbox that ends
-	// while its image is pulled.
+	// launched: a launch has begun a box, perhaps in an earlier process. Until then there is
+	// nothing to look for and to remove, which saves three calls of the engine for each sandbox
+	// that ends while its image is pulled.
 	launched bool
 
 	unsaved      []lifecycle.Event // of changes that are visible and not durable yet
@@ -208,8 +208,9 @@ func durabilityOf(trigger lifecycle.Trigger) durability {
 	case lifecycle.TriggerPause, lifecycle.TriggerPaused, lifecycle.TriggerResume,
 		lifecycle.TriggerResumed:
 		// Nothing is lost if a loss of power takes it back. One of the engine's machine ends or
-		// stops the box, and Running, Pausing, Paused and Resuming all lead to the same then. One of
-		// the service's alone does not, and a start takes from the engine whether the box is frozen.
+		// stops the box, and Running, Pausing, Paused and Resuming all lead to the same then. One
+		// of the service's alone does not, and a start takes from the engine whether the box is
+		// frozen.
 		return unsynced
 	}
 	return synced

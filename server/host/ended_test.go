@@ -8,8 +8,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestEndedSandboxesAreBounded: a key that creates and deletes has its own oldest records forgotten before their time, and no other key's; also by
-// a host that is started again with less room.
+// TestEndedSandboxesAreBounded: a key that creates and deletes has its own oldest records forgotten
+// before their time, and no other key's; also by a host that is started again with less room.
 func TestEndedSandboxesAreBounded(t *testing.T) {
 	const (
 		each = 25 << 10 // of one with this metadata, about

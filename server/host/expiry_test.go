@@ -104,8 +104,8 @@ func TestRenewMovesTheTimer(t *testing.T) {
 	if err != nil || !got.Equal(second) {
 		t.Fatalf("renew: %v, %v", got, err)
 	}
-	// The other one ends after the first expiry has passed: a timer that was still set to that would
-	// have fired by now.
+	// The other one ends after the first expiry has passed: a timer that was still set to that
+	// would have fired by now.
 	m.await("other", lifecycle.StateTerminated)
 	if state := m.get("renewed").Status.State; state != lifecycle.StateRunning {
 		t.Fatalf("after its first expiry the renewed sandbox is %s", state)

@@ -9,8 +9,8 @@ import (
 // Sweep does at once what the host does every minute.
 func (h *Host) Sweep() { h.sweep() }
 
-// CheckSidecars does at once what the host does every few seconds. It takes and returns those that did
-// not answer.
+// CheckSidecars does at once what the host does every few seconds. It takes and returns those that
+// did not answer.
 func (h *Host) CheckSidecars(missed map[*actor]bool) map[*actor]bool { return h.checkSidecars(missed) }
 
 // RecordOf returns the published record of a sandbox.

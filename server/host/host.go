@@ -38,8 +38,8 @@ type Options struct {
 	// sandbox can be read.
 	TerminatedRetention    time.Duration
 	FailedPendingRetention time.Duration
-	// EndedBudget bounds the memory of ended sandboxes, in bytes; over it the oldest records of the owner that has the most are forgotten before
-	// their time. 0 means 256 MiB.
+	// EndedBudget bounds the memory of ended sandboxes, in bytes; over it the oldest records of the
+	// owner that has the most are forgotten before their time. 0 means 256 MiB.
 	EndedBudget int
 }
 
@@ -82,7 +82,8 @@ type Host struct {
 var _ lifecycle.Backend = (*Host)(nil)
 
 // Start continues every sandbox of the store and of the engine in its present state, and returns a
-// host that serves. ctx bounds the start only. The host closes its Boxes, also when the start fails.
+// host that serves. ctx bounds the start only. The host closes its Boxes, also when the start
+// fails.
 func Start(ctx context.Context, options Options) (*Host, error) {
 	h := &Host{options: options, registry: newRegistry(), ended: lifecycle.NewEnded[*actor](cmp.Or(options.EndedBudget, endedBudget)), quota: lifecycle.Quota{Total: options.MaxSandboxes}}
 	if h.options.Observer == nil {

@@ -50,7 +50,8 @@ func TestLogsOutliveTheContainer(t *testing.T) {
 	m.wantLog(id, lifecycle.LogOptions{}, kept)
 }
 
-// TestFollowedLogsEndOnce: at the end comes what Docker leaves out, and neither what was sent before nor what the client left out.
+// TestFollowedLogsEndOnce: at the end comes what Docker leaves out, and neither what was sent
+// before nor what the client left out.
 func TestFollowedLogsEndOnce(t *testing.T) {
 	m := newMachine(t).start()
 	id := m.running()

@@ -119,8 +119,8 @@ func (a *actor) cancelJob() {
 	}
 }
 
-// dueAt returns when the sandbox expires, or its record is forgotten; zero when only the running job
-// changes something.
+// dueAt returns when the sandbox expires, or its record is forgotten; zero when only the running
+// job changes something.
 func dueAt(record *lifecycle.Record) time.Time {
 	switch state := record.Sandbox.Status.State; {
 	case state.Final() && record.Removed:

@@ -74,8 +74,8 @@ func (a *actor) showProgress(reason lifecycle.Reason, message string) {
 	})
 }
 
-// waiting is showProgress for steps that may take minutes. The first message becomes an event, and then
-// the latest one every few seconds.
+// waiting is showProgress for steps that may take minutes. The first message becomes an event, and
+// then the latest one every few seconds.
 func (a *actor) waiting(reason lifecycle.Reason, message string) {
 	a.post(func() {
 		if a.state() != lifecycle.StatePending {

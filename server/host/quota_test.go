@@ -54,7 +54,8 @@ func TestQuotaOfAKey(t *testing.T) {
 	}
 }
 
-// TestQuotaOfAll: the limit of all keys holds for each of them, and a create that fails takes no room.
+// TestQuotaOfAll: the limit of all keys holds for each of them, and a create that fails takes no
+// room.
 func TestQuotaOfAll(t *testing.T) {
 	m := newMachine(t)
 	m.options.MaxSandboxes = 2

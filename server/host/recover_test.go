@@ -88,8 +88,8 @@ func TestRecovery(t *testing.T) {
 	}
 }
 
-// TestWhatALossOfPowerTakesBack: states that recovery reads from the engine, as TestRecovery shows, and
-// stages. Every other change is synced.
+// TestWhatALossOfPowerTakesBack: states that recovery reads from the engine, as TestRecovery shows,
+// and stages. Every other change is synced.
 func TestWhatALossOfPowerTakesBack(t *testing.T) {
 	m := newMachine(t).start()
 	id := m.paused()

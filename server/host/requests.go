@@ -46,8 +46,8 @@ func (h *Host) Create(
 	return h.create(ctx, spec, options, key, began)
 }
 
-// create makes the sandbox of a valid spec. key is the request's, nil without one; began is when the
-// request came.
+// create makes the sandbox of a valid spec. key is the request's, nil without one; began is when
+// the request came.
 func (h *Host) create(
 	ctx context.Context, spec lifecycle.Spec, options lifecycle.CreateOptions,
 	key *lifecycle.IdempotencyKey, began time.Time,

@@ -12,8 +12,8 @@ import (
 
 // stopped returns the outcome for a box whose processes are gone and whose files are kept, as after
 // a reboot of the engine's host: the sandbox is Paused, and nothing is started by itself. Where the
-// record that the box was inspected with says so already, there is no outcome: a resume may have come
-// since.
+// record that the box was inspected with says so already, there is no outcome: a resume may have
+// come since.
 func (a *actor) stopped(record lifecycle.Record) func() {
 	if record.Stopped && record.Sandbox.Status.State == lifecycle.StatePaused {
 		return nil

@@ -14,8 +14,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// reboot ends the service and all processes of the engine, and starts the service again. The containers of sandboxes keep their files; those
-// of their networks have ended.
+// reboot ends the service and all processes of the engine, and starts the service again. The
+// containers of sandboxes keep their files; those of their networks have ended.
 func (m *machine) reboot() {
 	m.t.Helper()
 	m.host.Close()
@@ -30,8 +30,9 @@ func (m *machine) reboot() {
 	m.start()
 }
 
-// TestReboot: after a reboot that its files outlive, a sandbox is Paused, whether it ran or was frozen. It counts and expires as before, starts
-// only when it is resumed, with its token and policy, and is removed as any other.
+// TestReboot: after a reboot that its files outlive, a sandbox is Paused, whether it ran or was
+// frozen. It counts and expires as before, starts only when it is resumed, with its token and
+// policy, and is removed as any other.
 func TestReboot(t *testing.T) {
 	m, g := withSidecars(t)
 	policy := &lifecycle.NetworkPolicy{DefaultAction: "deny", Egress: []lifecycle.EgressRule{{Action: "allow", Target: "example.com"}}}
@@ -96,7 +97,8 @@ func TestReboot(t *testing.T) {
 	m.awaitEmpty()
 }
 
-// TestKeptSandboxExpires: the time of a sandbox goes on while the host is down, and while it waits to be resumed.
+// TestKeptSandboxExpires: the time of a sandbox goes on while the host is down, and while it waits
+// to be resumed.
 func TestKeptSandboxExpires(t *testing.T) {
 	m := newMachine(t).start()
 	during, later := m.running(), m.running()
@@ -113,7 +115,8 @@ func TestKeptSandboxExpires(t *testing.T) {
 	m.awaitEmpty()
 }
 
-// TestResumeThatFails: whatever keeps a sandbox from being started again, it stays Paused with its files, says why, and can be resumed later.
+// TestResumeThatFails: whatever keeps a sandbox from being started again, it stays Paused with its
+// files, says why, and can be resumed later.
 func TestResumeThatFails(t *testing.T) {
 	for name, test := range map[string]struct {
 		fault func(m *machine)
@@ -189,7 +192,8 @@ func TestResumeThatFails(t *testing.T) {
 	}
 }
 
-// TestResumeGoesOn: a resume that a service has accepted is finished by the next one, and a sandbox can be deleted meanwhile.
+// TestResumeGoesOn: a resume that a service has accepted is finished by the next one, and a sandbox
+// can be deleted meanwhile.
 func TestResumeGoesOn(t *testing.T) {
 	m := newMachine(t).start()
 	resumed, deleted := m.running(), m.running()
@@ -252,7 +256,8 @@ func TestFilesLost(t *testing.T) {
 	m.awaitEmpty()
 }
 
-// TestLostDatabaseAfterReboot: a container that keeps its files carries the record of its sandbox, too.
+// TestLostDatabaseAfterReboot: a container that keeps its files carries the record of its sandbox,
+// too.
 func TestLostDatabaseAfterReboot(t *testing.T) {
 	m := newMachine(t)
 	r := m.record("kept", lifecycle.StateRunning)

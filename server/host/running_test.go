@@ -227,8 +227,8 @@ func TestWhatOthersDoToContainers(t *testing.T) {
 	m.awaitReason(paused, lifecycle.StateFailed, lifecycle.ReasonRemovedExternally)
 }
 
-// Another program freezes and thaws the container so quickly that the look which the first one asked for
-// is overtaken by the second.
+// Another program freezes and thaws the container so quickly that the look which the first one
+// asked for is overtaken by the second.
 func TestNewsDuringALook(t *testing.T) {
 	m := newMachine(t).start()
 	set := func(status engine.Status) func(*engine.Container) {

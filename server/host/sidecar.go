@@ -137,7 +137,8 @@ func (a *actor) sidecarAnswered(restarts int) {
 	a.showSidecar(sidecar, lifecycle.ReasonContainerRunning, message)
 }
 
-// showSidecar shows the condition of the egress daemon in the sandbox's status, and records it as an event.
+// showSidecar shows the condition of the egress daemon in the sandbox's status, and records it as
+// an event.
 func (a *actor) showSidecar(sidecar lifecycle.Sidecar, reason lifecycle.Reason, message string) {
 	record := a.record
 	record.Sidecar = &sidecar

@@ -7,11 +7,11 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// Sidecars is a client of egress sidecars (openapi/egress.yaml). Errors that a client may see are of
-// type *lifecycle.Error.
+// Sidecars is a client of egress sidecars (openapi/egress.yaml). Errors that a client may see are
+// of type *lifecycle.Error.
 type Sidecars interface {
-	// Health returns how often the egress daemon was restarted. An error means that the policy may not be
-	// enforced.
+	// Health returns how often the egress daemon was restarted. An error means that the policy may
+	// not be enforced.
 	Health(ctx context.Context, at lifecycle.Sidecar) (restarts int, err error)
 	Policy(ctx context.Context, at lifecycle.Sidecar) (lifecycle.NetworkPolicy, error)
 	Change(ctx context.Context, at lifecycle.Sidecar,

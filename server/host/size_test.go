@@ -14,8 +14,8 @@ import (
 	"sandbox.internal/server/store"
 )
 
-// TestLargestRecord: what is kept of a create follows what was sent, in the store and at the engine,
-// and the record can be rebuilt from the container.
+// TestLargestRecord: what is kept of a create follows what was sent, in the store and at the
+// engine, and the record can be rebuilt from the container.
 func TestLargestRecord(t *testing.T) {
 	const atMost = 3 << 19 // of about a MiB that was sent
 	s := spec()

@@ -141,7 +141,8 @@ func TestMoreSandboxesThanSpares(t *testing.T) {
 	})
 }
 
-// TestSpareThatIsOfNoUse: it ended, or was removed without a word, before or after a sandbox took it.
+// TestSpareThatIsOfNoUse: it ended, or was removed without a word, before or after a sandbox took
+// it.
 func TestSpareThatIsOfNoUse(t *testing.T) {
 	t.Parallel()
 	onSpares(t, 1, func(t *testing.T, m *machine, kind spareKind) {
@@ -224,7 +225,8 @@ func TestSpareOfARecordThatIsNotDurable(t *testing.T) {
 	})
 }
 
-// TestSparesOfAKilledService: a network that no record names is removed, one that a record names is replaced before its sandbox starts.
+// TestSparesOfAKilledService: a network that no record names is removed, one that a record names is
+// replaced before its sandbox starts.
 func TestSparesOfAKilledService(t *testing.T) {
 	t.Parallel()
 	onSpares(t, 1, func(t *testing.T, m *machine, kind spareKind) {
@@ -249,7 +251,8 @@ func TestSparesOfAKilledService(t *testing.T) {
 	})
 }
 
-// TestSparesWhileTheEngineFails: what cannot be made now is made later, and sandboxes do not wait for it.
+// TestSparesWhileTheEngineFails: what cannot be made now is made later, and sandboxes do not wait
+// for it.
 func TestSparesWhileTheEngineFails(t *testing.T) {
 	t.Parallel()
 	onSpares(t, 1, func(t *testing.T, m *machine, kind spareKind) {
@@ -292,7 +295,8 @@ func TestSparesGrowOld(t *testing.T) {
 	})
 }
 
-// TestSparesAndRuntimeClasses: a runtime other than the engine's default gets a network that was made ahead only with a sidecar.
+// TestSparesAndRuntimeClasses: a runtime other than the engine's default gets a network that was
+// made ahead only with a sidecar.
 func TestSparesAndRuntimeClasses(t *testing.T) {
 	t.Parallel()
 	onSpares(t, 1, func(t *testing.T, m *machine, kind spareKind) {

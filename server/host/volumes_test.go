@@ -336,8 +336,8 @@ func TestFirstOfTwoOwners(t *testing.T) {
 	}
 }
 
-// TestVolumeMadeMeanwhile: another key's sandbox makes the volume after it was looked for, and before
-// the container is made.
+// TestVolumeMadeMeanwhile: another key's sandbox makes the volume after it was looked for, and
+// before the container is made.
 func TestVolumeMadeMeanwhile(t *testing.T) {
 	m := newMachine(t).start()
 	m.engine.failAfter(callMakeVolume, func(context.Context, string) error {

@@ -28,8 +28,8 @@ func (h *handler) admit(
 }
 
 // fromOwnPage reports whether a request with a cookie may be the user's intent: sent by a page of
-// the same host, or a navigation of the window. Pages of other sandboxes belong to the same site, so
-// the browser adds the cookie to their requests too, and to those of frames in them.
+// the same host, or a navigation of the window. Pages of other sandboxes belong to the same site,
+// so the browser adds the cookie to their requests too, and to those of frames in them.
 func fromOwnPage(r *http.Request) bool {
 	navigation := r.Header.Get("Sec-Fetch-Mode") == "navigate" &&
 		r.Header.Get("Sec-Fetch-Dest") == "document" &&

@@ -59,7 +59,8 @@ func TestSignatureLetsIn(t *testing.T) {
 			open("/", "Cookie", query, "Origin", "http://evil-8000."+domain).wantProblem(t, 401, "UNAUTHORIZED")
 			open("/", "Cookie", "sandbox-signature=x").wantProblem(t, 401, "UNAUTHORIZED", "cookie")
 		}
-		// It is for one port of one sandbox, and for a while: not for another one that has the id later.
+		// It is for one port of one sandbox, and for a while: not for another one that has the id
+		// later.
 		for _, wrong := range []string{
 			in.signing.Sign(box, token, 8001, until), in.signing.Sign("other", token, 8000, until), signature + "x", "x",
 			in.signing.Sign(box, "of an earlier sandbox", 8000, until),

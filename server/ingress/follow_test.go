@@ -340,8 +340,8 @@ func TestTableIsBounded(t *testing.T) {
 	})
 }
 
-// TestEndpointIsAskedAgain: a sandbox whose daemon is found at another address, because the engine was
-// restarted, is found there.
+// TestEndpointIsAskedAgain: a sandbox whose daemon is found at another address, because the engine
+// was restarted, is found there.
 func TestEndpointIsAskedAgain(t *testing.T) {
 	c := newControl(t, http.HandlerFunc(showRequest))
 	right := c.daemon
@@ -353,8 +353,9 @@ func TestEndpointIsAskedAgain(t *testing.T) {
 	wait.Until(t, "the daemon at its new address", func() bool { return in.status(t, "box") == 200 })
 }
 
-// TestEndpointAfterAReboot: a sandbox that was not running meanwhile may be at another port, and another sandbox at its old one. Its endpoint is
-// asked for again, whether the ingress has seen the events or a list only.
+// TestEndpointAfterAReboot: a sandbox that was not running meanwhile may be at another port, and
+// another sandbox at its old one. Its endpoint is asked for again, whether the ingress has seen the
+// events or a list only.
 func TestEndpointAfterAReboot(t *testing.T) {
 	c := newControl(t, http.HandlerFunc(showRequest))
 	c.set("box", "Running", true)

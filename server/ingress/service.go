@@ -117,7 +117,8 @@ func (s *service) pages(ctx context.Context) (all []observation, stable bool, er
 	}
 }
 
-// errNotKnown: the service has no such sandbox. errNoEndpoint: it does not say where the sandbox is.
+// errNotKnown: the service has no such sandbox. errNoEndpoint: it does not say where the sandbox
+// is.
 var (
 	errNotKnown   = errors.New("the service has no such sandbox")
 	errNoEndpoint = errors.New("the service does not say where the sandbox is")

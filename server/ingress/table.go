@@ -72,8 +72,8 @@ type observation struct {
 	endpoint *Endpoint // nil if it has to be looked up
 }
 
-// replace replaces the table by these sandboxes. One whose state has stayed keeps its endpoint. From
-// and until are when the reading of the list began and ended.
+// replace replaces the table by these sandboxes. One whose state has stayed keeps its endpoint.
+// From and until are when the reading of the list began and ended.
 func (t *table) replace(all []observation, from, until time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -91,8 +91,8 @@ func (t *table) replace(all []observation, from, until time.Time) {
 	}
 }
 
-// update adds or changes a sandbox. The order of calls counts, because a clock may be set back; only
-// a change from before the list was read is ignored.
+// update adds or changes a sandbox. The order of calls counts, because a clock may be set back;
+// only a change from before the list was read is ignored.
 func (t *table) update(one observation) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

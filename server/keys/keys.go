@@ -1,5 +1,6 @@
-// Package keys holds the API keys that let requests in: those of the configuration, which stay as they are for as long as the service runs,
-// and those that administrators make at the service, which its store keeps. Only digests of secrets are held.
+// Package keys holds the API keys that let requests in: those of the configuration, which stay as
+// they are for as long as the service runs, and those that administrators make at the service,
+// which its store keeps. Only digests of secrets are held.
 package keys
 
 import (
@@ -38,8 +39,8 @@ type Key struct {
 type Store interface {
 	// APIKeys returns all keys.
 	APIKeys(ctx context.Context) ([]lifecycle.APIKey, error)
-	// InsertAPIKey adds a key. It returns lifecycle.ErrNameHeld when there is one of the name, and lifecycle.ErrNameUsed when there was one,
-	// unless usedToo.
+	// InsertAPIKey adds a key. It returns lifecycle.ErrNameHeld when there is one of the name, and
+	// lifecycle.ErrNameUsed when there was one, unless usedToo.
 	InsertAPIKey(ctx context.Context, key lifecycle.APIKey, usedToo bool) error
 	// SaveAPIKey replaces a key.
 	SaveAPIKey(ctx context.Context, key lifecycle.APIKey) error
@@ -87,7 +88,8 @@ type Ring struct {
 	stopped chan struct{}
 }
 
-// index is where a secret is in the map: which depends on a salt of the process, so that how long it takes to look says nothing about digests.
+// index is where a secret is in the map: which depends on a salt of the process, so that how long
+// it takes to look says nothing about digests.
 type index [sha256.Size]byte
 
 // kept is a key of the store.
@@ -112,7 +114,8 @@ type secret struct {
 // Found is the key of a valid secret.
 type Found struct {
 	Key
-	// Alive ends when the secret ceases to be valid; nil means that it does not while the service runs.
+	// Alive ends when the secret ceases to be valid; nil means that it does not while the service
+	// runs.
 	Alive context.Context
 }
 
@@ -139,7 +142,8 @@ func newRing(options Options) *Ring {
 	return r
 }
 
-// New returns the keys of a configuration and those of a store, which it keeps from then on: [Ring.Close] ends that.
+// New returns the keys of a configuration and those of a store, which it keeps from then on:
+// [Ring.Close] ends that.
 func New(ctx context.Context, options Options) (*Ring, error) {
 	r := newRing(options)
 	if options.Store == nil {
@@ -165,7 +169,8 @@ func New(ctx context.Context, options Options) (*Ring, error) {
 		}
 		r.add(record)
 	}
-	// Without a key in the configuration, keys of the store keep the service closed: it must not open because a line is missing.
+	// Without a key in the configuration, keys of the store keep the service closed: it must not
+	// open because a line is missing.
 	r.open = len(options.Configured) == 0 && len(records) == 0
 	var background context.Context
 	background, r.stop = context.WithCancel(context.WithoutCancel(ctx))
@@ -229,8 +234,9 @@ func (r *Ring) Holds(text string) bool {
 	return r.findKept(digest) != nil
 }
 
-// findConfigured returns the position of a configured key, -1 for none. Every key is compared, so that the duration reveals nothing about any
-// of them: people may have chosen them, and they may be short.
+// findConfigured returns the position of a configured key, -1 for none. Every key is compared, so
+// that the duration reveals nothing about any of them: people may have chosen them, and they may be
+// short.
 func (r *Ring) findConfigured(digest [sha256.Size]byte) int {
 	found := -1
 	for i := range r.options.Configured {
@@ -276,7 +282,8 @@ func (r *Ring) Named(name string) (Found, bool) {
 	return Found{Key: k.key, Alive: k.current.alive}, true
 }
 
-// Alive returns what ends when the present secret of a key ceases to be valid; nil means that it does not while the service runs.
+// Alive returns what ends when the present secret of a key ceases to be valid; nil means that it
+// does not while the service runs.
 func (r *Ring) Alive(name string) context.Context {
 	found, ok := r.Named(name)
 	if !ok && !r.open {
@@ -315,7 +322,8 @@ func (r *Ring) keyOf(record lifecycle.APIKey) Key {
 	return key
 }
 
-// RateOf returns a rate as package serve takes it: without a burst, a second's requests may come at once.
+// RateOf returns a rate as package serve takes it: without a burst, a second's requests may come at
+// once.
 func RateOf(rate lifecycle.KeyRate) serve.Rate {
 	burst := rate.Burst
 	if burst == 0 {

@@ -127,7 +127,8 @@ func TestNamesAreNotReused(t *testing.T) {
 	}
 }
 
-// TestTheConfigurationComesFirst: a key that it gets later with the name of one that was made is the one that counts.
+// TestTheConfigurationComesFirst: a key that it gets later with the name of one that was made is
+// the one that counts.
 func TestTheConfigurationComesFirst(t *testing.T) {
 	dir := t.TempDir()
 	ring, stop := openRing(t, dir, admin)
@@ -148,7 +149,8 @@ func TestTheConfigurationComesFirst(t *testing.T) {
 	}
 }
 
-// TestNobodyIsLockedOut: neither does the service open when the configuration loses its keys, nor does its last administrator go.
+// TestNobodyIsLockedOut: neither does the service open when the configuration loses its keys, nor
+// does its last administrator go.
 func TestNobodyIsLockedOut(t *testing.T) {
 	dir := t.TempDir()
 	ring, stop := openRing(t, dir)

@@ -21,7 +21,8 @@ import (
 // makerDir is the variable that turns the test binary into the process that TestKill kills.
 const makerDir = "KEYS_TEST_MAKER_DIR"
 
-// makeUntilKilled makes keys and replaces their secrets, and deletes every other one. It says so only after the ring has.
+// makeUntilKilled makes keys and replaces their secrets, and deletes every other one. It says so
+// only after the ring has.
 func makeUntilKilled(dir, kill string) error {
 	records, err := store.Open(dir, zerolog.New(os.Stderr))
 	if err != nil {

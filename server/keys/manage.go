@@ -11,7 +11,8 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// secretPrefix begins every secret that the service makes, so that programs which look for leaked secrets recognise it.
+// secretPrefix begins every secret that the service makes, so that programs which look for leaked
+// secrets recognise it.
 const secretPrefix = "sbk_"
 
 // Spec is a key to make.
@@ -74,8 +75,8 @@ func (r *Ring) shown(k *kept) lifecycle.APIKey {
 	return shown
 }
 
-// Create makes a key and returns it with its secret. It returns KindInvalid for what breaks a rule, KindConflict for a name that is or was
-// taken, and KindUnsupported without a store.
+// Create makes a key and returns it with its secret. It returns KindInvalid for what breaks a rule,
+// KindConflict for a name that is or was taken, and KindUnsupported without a store.
 func (r *Ring) Create(ctx context.Context, spec Spec) (key lifecycle.APIKey, value string, err error) {
 	now := r.clock().UTC()
 	if err := r.admits(spec, now); err != nil {
@@ -174,8 +175,9 @@ func (r *Ring) change(name, action string) (*kept, error) {
 	return nil, lifecycle.NoKey(name)
 }
 
-// Rotate gives a key a new secret and returns it. The one before stays valid for grace. An expiry that is not zero is the new one. It returns
-// KindNoKey, KindInvalid for an expiry that is not in the future, and KindConflict for a key of the configuration and one that has expired.
+// Rotate gives a key a new secret and returns it. The one before stays valid for grace. An expiry
+// that is not zero is the new one. It returns KindNoKey, KindInvalid for an expiry that is not in
+// the future, and KindConflict for a key of the configuration and one that has expired.
 func (r *Ring) Rotate(ctx context.Context, name string, grace time.Duration, expiresAt time.Time) (key lifecycle.APIKey, value string, err error) {
 	now := r.clock().UTC()
 	if err := lifecycle.CheckKeyExpiry(now, expiresAt); err != nil {
@@ -224,7 +226,8 @@ func (r *Ring) replace(k *kept, record lifecycle.APIKey) {
 	k.current = r.addSecret(k, record.Digest, record.ExpiresAt)
 }
 
-// Delete removes a key. It returns KindNoKey, and KindConflict for a key of the configuration and for the last administrator's.
+// Delete removes a key. It returns KindNoKey, and KindConflict for a key of the configuration and
+// for the last administrator's.
 func (r *Ring) Delete(ctx context.Context, name string) error {
 	r.changing.Lock()
 	defer r.changing.Unlock()

@@ -7,7 +7,8 @@ import (
 )
 
 const (
-	// useInterval is how far apart the uses of a key are that are noted, and how often they are written.
+	// useInterval is how far apart the uses of a key are that are noted, and how often they are
+	// written.
 	useInterval = time.Minute
 	// flushTime bounds one write.
 	flushTime = 10 * time.Second

@@ -24,7 +24,8 @@ func (p Principal) CanCreate() error {
 	return forbidden("API key %q has the role %s, which may not create sandboxes", p)
 }
 
-// CanRead returns an Error of KindForbidden unless the principal may look at a sandbox of that owner.
+// CanRead returns an Error of KindForbidden unless the principal may look at a sandbox of that
+// owner.
 func (p Principal) CanRead(owner string) error {
 	if p.Role == RoleAdmin || p.Role == RoleViewer || (p.Role == RoleUser && p.Name == owner) {
 		return nil
@@ -32,7 +33,8 @@ func (p Principal) CanRead(owner string) error {
 	return forbidden("API key %q with the role %s may not access a sandbox that another key created", p)
 }
 
-// CanUse returns an Error of KindForbidden unless the principal may change a sandbox of that owner or run something in it.
+// CanUse returns an Error of KindForbidden unless the principal may change a sandbox of that owner
+// or run something in it.
 func (p Principal) CanUse(owner string) error {
 	if p.Role == RoleViewer {
 		return forbidden("API key %q has the role %s, which may only read", p)
@@ -40,7 +42,8 @@ func (p Principal) CanUse(owner string) error {
 	return p.CanRead(owner)
 }
 
-// CanReadAll returns an Error of KindForbidden unless the principal may look at what concerns all sandboxes, whoever created them.
+// CanReadAll returns an Error of KindForbidden unless the principal may look at what concerns all
+// sandboxes, whoever created them.
 func (p Principal) CanReadAll() error {
 	if p.Role == RoleAdmin || p.Role == RoleViewer {
 		return nil
@@ -48,7 +51,8 @@ func (p Principal) CanReadAll() error {
 	return forbidden("API key %q has the role %s, and this takes the role admin or viewer", p)
 }
 
-// CanAdminister returns an Error of KindForbidden unless the principal may change what all sandboxes share, such as images.
+// CanAdminister returns an Error of KindForbidden unless the principal may change what all
+// sandboxes share, such as images.
 func (p Principal) CanAdminister() error {
 	if p.Role == RoleAdmin {
 		return nil

@@ -42,7 +42,8 @@ var (
 	ErrNameUsed = errors.New("a key had this name before")
 )
 
-// APIKey is an API key as the service keeps and shows it, without its secret. Times that do not apply are zero.
+// APIKey is an API key as the service keeps and shows it, without its secret. Times that do not
+// apply are zero.
 type APIKey struct {
 	Name       string
 	Role       Role
@@ -54,7 +55,8 @@ type APIKey struct {
 	Rate       *KeyRate  // nil: that of all keys
 	// Digest is the SHA-256 of the secret.
 	Digest []byte
-	// PreviousDigest is that of the secret before the last rotation, which is valid until PreviousUntil.
+	// PreviousDigest is that of the secret before the last rotation, which is valid until
+	// PreviousUntil.
 	PreviousDigest []byte
 	PreviousUntil  time.Time
 }
@@ -70,7 +72,8 @@ type KeyRate struct {
 	Burst     int // 0 is as many as PerSecond
 }
 
-// KeyLimits are what one key may ask for, where that is not what all keys may. Zero values leave it at that.
+// KeyLimits are what one key may ask for, where that is not what all keys may. Zero values leave it
+// at that.
 type KeyLimits struct {
 	MaxSandboxes              int // counts sandboxes that have not ended; 0 is no limit
 	DefaultCPU, DefaultMemory string
@@ -111,10 +114,12 @@ func (limits ResourceLimits) with(cpu, memory string) ResourceLimits {
 	return merged
 }
 
-// reservedKeyNames are those of the configuration's first key and of requests to ports that no key lets in.
+// reservedKeyNames are those of the configuration's first key and of requests to ports that no key
+// lets in.
 var reservedKeyNames = []string{"server.api_key", "signed endpoint", "token of the sandbox"}
 
-// CheckKeyName returns an Error of KindInvalid for what the service does not call a key that it makes.
+// CheckKeyName returns an Error of KindInvalid for what the service does not call a key that it
+// makes.
 func CheckKeyName(name string) error {
 	switch {
 	case strings.TrimSpace(name) == "":
@@ -131,7 +136,8 @@ func CheckKeyName(name string) error {
 	return nil
 }
 
-// CheckKeyExpiry returns an Error of KindInvalid for a key that would have expired already. The zero time is no expiry.
+// CheckKeyExpiry returns an Error of KindInvalid for a key that would have expired already. The
+// zero time is no expiry.
 func CheckKeyExpiry(now, expiresAt time.Time) error {
 	switch {
 	case expiresAt.IsZero():

@@ -7,15 +7,18 @@ import (
 	"time"
 )
 
-// Bounds are what an API key may ask for, and what it gets where it asks for nothing. The zero value sets no bound.
+// Bounds are what an API key may ask for, and what it gets where it asks for nothing. The zero
+// value sets no bound.
 type Bounds struct {
 	// Section is where they are configured, which errors name, such as server.limits.
 	Section string
-	// InRequest says that they came in a request, whose fields have other names: maxCpu in place of max_cpu.
+	// InRequest says that they came in a request, whose fields have other names: maxCpu in place of
+	// max_cpu.
 	InRequest bool
 	// Sandboxes is what the limit of their number is called; empty means server.keys.max_sandboxes.
 	Sandboxes string
-	// Default and Max are of one sandbox, Total of all sandboxes of the key together that have not ended. An absent key sets none.
+	// Default and Max are of one sandbox, Total of all sandboxes of the key together that have not
+	// ended. An absent key sets none.
 	Default, Max, Total ResourceLimits
 	// MaxTimeout bounds the timeout of a sandbox, and by how much it is renewed; 0 is [MaxTimeout].
 	MaxTimeout time.Duration
@@ -32,7 +35,8 @@ func (b Bounds) name(kind, of string) string {
 // boundedResources are the keys of resource limits that have bounds.
 var boundedResources = []string{"cpu", "memory"}
 
-// Validate returns an error for a quantity that cannot be read, and for a default above its maximum. It names the key of the section.
+// Validate returns an error for a quantity that cannot be read, and for a default above its
+// maximum. It names the key of the section.
 func (b Bounds) Validate() error {
 	for _, key := range boundedResources {
 		for kind, limits := range map[string]ResourceLimits{"default": b.Default, "max": b.Max, "total": b.Total} {
@@ -61,7 +65,8 @@ func (b Bounds) Usual() ResourceLimits {
 	return limits
 }
 
-// Apply gives a valid spec what it does not ask for: the default, or else the maximum. It returns the errors of Check.
+// Apply gives a valid spec what it does not ask for: the default, or else the maximum. It returns
+// the errors of Check.
 func (b Bounds) Apply(spec *Spec) error {
 	given := maps.Clone(spec.Resources)
 	for key, usual := range b.Usual() {
@@ -76,8 +81,9 @@ func (b Bounds) Apply(spec *Spec) error {
 	return b.Check(*spec)
 }
 
-// Check returns an Error of KindInvalid that names the field, the bound and its key in the configuration when a valid spec asks for more than one
-// sandbox may have, or for nothing where sandboxes of the key have a bound together.
+// Check returns an Error of KindInvalid that names the field, the bound and its key in the
+// configuration when a valid spec asks for more than one sandbox may have, or for nothing where
+// sandboxes of the key have a bound together.
 func (b Bounds) Check(spec Spec) error {
 	if b.MaxTimeout > 0 && spec.Timeout > b.MaxTimeout {
 		return Invalidf("timeout: %d seconds is more than %d, which %s allows this API key",
@@ -94,7 +100,8 @@ func (b Bounds) Check(spec Spec) error {
 	return nil
 }
 
-// CheckRenewal returns an Error of KindInvalid for an expiry that is further away than the key may ask for.
+// CheckRenewal returns an Error of KindInvalid for an expiry that is further away than the key may
+// ask for.
 func (b Bounds) CheckRenewal(now, expiresAt time.Time) error {
 	if b.MaxTimeout > 0 && expiresAt.Sub(now) > b.MaxTimeout {
 		return Invalidf("expiresAt: must be at most %d seconds from now, which %s allows this API key", int64(b.MaxTimeout/time.Second), b.name("max", "timeout"))
@@ -102,7 +109,8 @@ func (b Bounds) CheckRenewal(now, expiresAt time.Time) error {
 	return nil
 }
 
-// checkTotal returns an Error of KindConflict when a sandbox does not fit beside those of the key that have not ended.
+// checkTotal returns an Error of KindConflict when a sandbox does not fit beside those of the key
+// that have not ended.
 func (b Bounds) checkTotal(owner string, used, asked Limits) error {
 	for _, key := range boundedResources {
 		if b.Total[key] == "" {

@@ -68,7 +68,8 @@ func equal(a, b lifecycle.ResourceLimits) bool {
 	return true
 }
 
-// TestQuotaOfSums: what the sandboxes of one key have together is bounded, and another key's and ended ones do not count.
+// TestQuotaOfSums: what the sandboxes of one key have together is bounded, and another key's and
+// ended ones do not count.
 func TestQuotaOfSums(t *testing.T) {
 	bounds := lifecycle.Bounds{Section: "server.limits", Total: lifecycle.ResourceLimits{"memory": "1Gi"}}
 	half := lifecycle.Limits{MemoryBytes: 512 << 20}

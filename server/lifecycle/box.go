@@ -5,8 +5,9 @@ import (
 	"fmt"
 )
 
-// What follows is the vocabulary between the rules of sandboxes (server/host) and what a sandbox is made of on one machine, its box:
-// a container at an engine, with or without an egress sidecar (server/box).
+// What follows is the vocabulary between the rules of sandboxes (server/host) and what a sandbox is
+// made of on one machine, its box: a container at an engine, with or without an egress sidecar
+// (server/box).
 
 // Errors of a box that a caller can act on. They are wrapped: the message is the engine's.
 var (
@@ -18,7 +19,8 @@ var (
 	ErrBoxNotAlive = errors.New("the box is not alive")
 )
 
-// BoxFailure is why a box cannot be used, in the terms of a sandbox's status. It is final: the same call would fail again.
+// BoxFailure is why a box cannot be used, in the terms of a sandbox's status. It is final: the same
+// call would fail again.
 type BoxFailure struct {
 	Reason  Reason
 	Message string
@@ -41,7 +43,8 @@ const (
 	BoxRunning BoxStatus = "running"
 	BoxFrozen  BoxStatus = "frozen"
 	BoxEnded   BoxStatus = "ended" // see BoxExit
-	// BoxStopped is a box whose processes are gone and whose files are kept: it can be started again.
+	// BoxStopped is a box whose processes are gone and whose files are kept: it can be started
+	// again.
 	BoxStopped BoxStatus = "stopped"
 )
 
@@ -53,11 +56,13 @@ type BoxCondition struct {
 	Exit *BoxExit
 }
 
-// Place is where the processes in a box are reached, as ports of the host that [Record.Port] and [Sidecar.Port] name; 0 while unknown.
+// Place is where the processes in a box are reached, as ports of the host that [Record.Port] and
+// [Sidecar.Port] name; 0 while unknown.
 type Place struct {
 	Port        int // of execd
 	SidecarPort int // of the egress sidecar's API; 0 without a sidecar
-	// Entrypoint is the image's entrypoint and command, of a sandbox that runs them ([Spec.ImageEntrypoint]); nil when it is not known.
+	// Entrypoint is the image's entrypoint and command, of a sandbox that runs them
+	// ([Spec.ImageEntrypoint]); nil when it is not known.
 	Entrypoint []string
 }
 
@@ -99,15 +104,18 @@ const (
 
 // Launch accompanies the launch of a box.
 type Launch struct {
-	// Fresh is true when no earlier launch can have left anything at the engine, which saves looking for it.
+	// Fresh is true when no earlier launch can have left anything at the engine, which saves
+	// looking for it.
 	Fresh bool
-	// Auth is for the registry of the image; nil when there are no credentials, or they were forgotten in a restart.
+	// Auth is for the registry of the image; nil when there are no credentials, or they were
+	// forgotten in a restart.
 	Auth *ImageAuth
-	// Ready is asked when execd has answered at the place; the launch repeats it until it returns nil.
+	// Ready is asked when execd has answered at the place; the launch repeats it until it returns
+	// nil.
 	Ready func(Place) error
 
-	// Reached is called at the end of each stage, Doing and Waiting for each step within one: Doing for what takes moments, Waiting for
-	// what may take minutes.
+	// Reached is called at the end of each stage, Doing and Waiting for each step within one: Doing
+	// for what takes moments, Waiting for what may take minutes.
 	Reached func(Stage)
 	Doing   func(message string)
 	Waiting func(reason Reason, message string)

@@ -5,7 +5,8 @@ import (
 	"sync"
 )
 
-// Ended bounds what ended sandboxes take, which count towards no [Quota]: K names one. Methods may be called concurrently.
+// Ended bounds what ended sandboxes take, which count towards no [Quota]: K names one. Methods may
+// be called concurrently.
 type Ended[K comparable] struct {
 	budget int
 
@@ -31,9 +32,9 @@ func NewEnded[K comparable](budget int) *Ended[K] {
 	return &Ended[K]{budget: budget, owners: make(map[string]*endedOf), places: make(map[K]*list.Element)}
 }
 
-// Add counts an ended sandbox, once however often it is called, and returns those that have to be forgotten now: the oldest of the owner that has
-// the most, so that no owner can have the sandboxes of another forgotten. They count no more, also when they are added again before they are
-// removed.
+// Add counts an ended sandbox, once however often it is called, and returns those that have to be
+// forgotten now: the oldest of the owner that has the most, so that no owner can have the sandboxes
+// of another forgotten. They count no more, also when they are added again before they are removed.
 func (e *Ended[K]) Add(name K, owner string, cost int) (forget []K) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

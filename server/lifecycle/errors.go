@@ -2,7 +2,8 @@ package lifecycle
 
 import "fmt"
 
-// Kind is the closed set of ways in which a request can fail. The API layer has one table from kinds to status codes.
+// Kind is the closed set of ways in which a request can fail. The API layer has one table from
+// kinds to status codes.
 type Kind string
 
 // The kinds of failure.
@@ -18,11 +19,13 @@ const (
 	KindImagePull   Kind = "image pull"  // the image cannot be had from its registry
 )
 
-// Error is a failure that the client may see. Every other error is internal and appears in the log only.
+// Error is a failure that the client may see. Every other error is internal and appears in the log
+// only.
 type Error struct {
 	Kind    Kind
 	Message string // names the field and the rule
-	// RetryAfter is how many seconds to wait before the same request may work; 0 means that waiting will not help.
+	// RetryAfter is how many seconds to wait before the same request may work; 0 means that waiting
+	// will not help.
 	RetryAfter int
 }
 
@@ -67,7 +70,8 @@ func Stopping() *Error {
 	return &Error{Kind: KindUnavailable, Message: "the service is stopping", RetryAfter: 1}
 }
 
-// Conflict returns the Error of KindConflict for a transition that the table does not have. It names the states that allow the action, if any do.
+// Conflict returns the Error of KindConflict for a transition that the table does not have. It
+// names the states that allow the action, if any do.
 func (s State) Conflict(action string, allowed ...State) *Error {
 	if len(allowed) == 0 {
 		return Conflictf("cannot %s: the sandbox is %s", action, s)

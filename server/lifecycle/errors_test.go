@@ -8,7 +8,8 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// expectInvalid demands an Error of KindInvalid whose message begins with the field and contains the parts.
+// expectInvalid demands an Error of KindInvalid whose message begins with the field and contains
+// the parts.
 func expectInvalid(t *testing.T, err error, field string, parts ...string) {
 	t.Helper()
 	expectError(t, err, lifecycle.KindInvalid, parts...)

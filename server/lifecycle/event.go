@@ -19,10 +19,11 @@ const (
 	EventForgotten EventType = "forgotten"     // the record of the ended sandbox was removed; the sandbox's last event
 )
 
-// Event is something that happened to a sandbox. It is as durable as the change: a store writes both or neither.
+// Event is something that happened to a sandbox. It is as durable as the change: a store writes
+// both or neither.
 type Event struct {
-	// Sequence is the place in the one order of all events of a service, without gaps. The store sets it, and the next two as well
-	// as this one are columns of their own there.
+	// Sequence is the place in the one order of all events of a service, without gaps. The store
+	// sets it, and the next two as well as this one are columns of their own there.
 	Sequence  int64  `json:"-"`
 	SandboxID string `json:"-"`
 	Owner     string `json:"-"` // of the sandbox
@@ -36,13 +37,15 @@ type Event struct {
 	// Reason and Message explain an EventState and an EventProgress.
 	Reason  Reason `json:",omitempty"`
 	Message string `json:",omitempty"`
-	// Stage is what an EventStage reached, Took the time since the stage before, Elapsed the time since the first one.
+	// Stage is what an EventStage reached, Took the time since the stage before, Elapsed the time
+	// since the first one.
 	Stage   Stage         `json:",omitempty"`
 	Took    time.Duration `json:",omitempty"`
 	Elapsed time.Duration `json:",omitempty"`
 	// ExpiresAt is the expiry of an EventRenewed.
 	ExpiresAt time.Time `json:",omitzero"`
-	// Metadata has the keys that an EventMetadata set, with their new values, and Removed those that it removed, sorted.
+	// Metadata has the keys that an EventMetadata set, with their new values, and Removed those
+	// that it removed, sorted.
 	Metadata map[string]string `json:",omitempty"`
 	Removed  []string          `json:",omitempty"`
 	// NetworkPolicy is the policy in force after an EventPolicy.
@@ -82,8 +85,9 @@ func (s *Sandbox) Reached(stage Stage) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// Reach notes that the sandbox has reached a stage and returns its event. It returns false, and notes nothing, when
-// the stage was reached before, and when the sandbox's beginning is not known because its record was rebuilt.
+// Reach notes that the sandbox has reached a stage and returns its event. It returns false, and
+// notes nothing, when the stage was reached before, and when the sandbox's beginning is not known
+// because its record was rebuilt.
 func (s *Sandbox) Reach(stage Stage, at time.Time) (Event, bool) {
 	if _, before := s.Reached(stage); before || len(s.Stages) == 0 && stage != StageAccepted {
 		return Event{}, false
@@ -110,7 +114,8 @@ type EventQuery struct {
 // EventPage is what a query found, and the bounds of what there was at that moment.
 type EventPage struct {
 	Events []Event // in the order of their sequence
-	// Newest is the greatest sequence ever given out. Oldest is the smallest one still kept, Newest+1 when none is.
+	// Newest is the greatest sequence ever given out. Oldest is the smallest one still kept,
+	// Newest+1 when none is.
 	Oldest, Newest int64
 	// More says that the events end at a bound of the query: others may follow them.
 	More bool
@@ -120,16 +125,17 @@ type EventPage struct {
 type EventSelection struct {
 	SandboxID string  // empty means those of every sandbox
 	Owner     *string // nil means those of every owner
-	// After is the sequence of the last event that the client has; 0 asks for everything that is kept. Without it a feed of one sandbox
-	// begins with the sandbox's first event that is kept, and a feed of all sandboxes with what happens next.
+	// After is the sequence of the last event that the client has; 0 asks for everything that is
+	// kept. Without it a feed of one sandbox begins with the sandbox's first event that is kept,
+	// and a feed of all sandboxes with what happens next.
 	After *int64
 }
 
-// EventFeed hands out events in the order of their sequence, each one once, and follows what happens. It reads from the store at its
-// user's pace: no writer waits for it.
+// EventFeed hands out events in the order of their sequence, each one once, and follows what
+// happens. It reads from the store at its user's pace: no writer waits for it.
 type EventFeed interface {
-	// Next returns what follows. The first call returns at once; a later one waits until there is an event or ctx ends. It returns
-	// io.EOF after the last event of a sandbox.
+	// Next returns what follows. The first call returns at once; a later one waits until there is
+	// an event or ctx ends. It returns io.EOF after the last event of a sandbox.
 	Next(ctx context.Context) (EventBatch, error)
 	// Close releases the feed. It may be called once, and not during Next.
 	Close()
@@ -138,9 +144,10 @@ type EventFeed interface {
 // EventBatch is a part of a feed.
 type EventBatch struct {
 	Events []Event
-	// Cursor is the sequence up to which the feed has delivered everything; following it goes on after that.
+	// Cursor is the sequence up to which the feed has delivered everything; following it goes on
+	// after that.
 	Cursor int64
-	// Reset is true when events that the client asked for are forgotten, or never were here: it has to read the sandboxes themselves.
-	// The feed goes on behind Cursor. Such a batch has no events.
+	// Reset is true when events that the client asked for are forgotten, or never were here: it has
+	// to read the sandboxes themselves. The feed goes on behind Cursor. Such a batch has no events.
 	Reset bool
 }

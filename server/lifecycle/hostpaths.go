@@ -5,16 +5,17 @@ import (
 	"strings"
 )
 
-// HostPaths says which paths of the host volumes may come from. All paths in it are absolute and clean. The zero value allows every
-// path but the host's system and the file systems of the kernel.
+// HostPaths says which paths of the host volumes may come from. All paths in it are absolute and
+// clean. The zero value allows every path but the host's system and the file systems of the kernel.
 type HostPaths struct {
 	// None forbids every path.
 	None bool
-	// Allowed are folders that volumes may come from, with everything below; empty allows every path but those of the host's system (lifecycle
-	// document, storage.allowed_host_paths).
+	// Allowed are folders that volumes may come from, with everything below; empty allows every
+	// path but those of the host's system (lifecycle document, storage.allowed_host_paths).
 	Allowed []string
-	// Never are paths that no volume may show, whatever Allowed has: neither they nor what lies below them, nor a folder above them.
-	// The file systems of the kernel belong to them without being listed.
+	// Never are paths that no volume may show, whatever Allowed has: neither they nor what lies
+	// below them, nor a folder above them. The file systems of the kernel belong to them without
+	// being listed.
 	Never []string
 }
 
@@ -24,7 +25,8 @@ const (
 	RuleAllowed = "is not below any of storage.allowed_host_paths"
 	// RuleNone is broken by every path where None is set.
 	RuleNone = "cannot be mounted: storage.host_volumes is false, so that this service mounts no paths of its host"
-	// RuleNever does not name the path that it protects: where the service keeps its data is not for its clients.
+	// RuleNever does not name the path that it protects: where the service keeps its data is not
+	// for its clients.
 	RuleNever = "cannot be mounted: the host's root, the kernel's file systems, the container engine's sockets and data, " +
 		"the service's own data, and folders that hold any of them never can"
 	// RuleSystem is broken without a list by what the host itself is made of.
@@ -32,8 +34,8 @@ const (
 		"it can be mounted only if storage.allowed_host_paths lists it"
 )
 
-// systemPaths are what the host itself is made of, and what its programs keep: who can write there is root on the host, and who can read there has its
-// secrets.
+// systemPaths are what the host itself is made of, and what its programs keep: who can write there
+// is root on the host, and who can read there has its secrets.
 var systemPaths = []string{
 	"/bin", "/boot", "/efi", "/etc", "/gnu", "/lib", "/lib32", "/lib64", "/libx32", "/nix", "/root", "/run", "/sbin", "/snap", "/usr",
 	"/var/backups", "/var/cache", "/var/lib", "/var/log", "/var/run", "/var/spool",
@@ -47,8 +49,8 @@ func (p HostPaths) System() []string {
 	return systemPaths
 }
 
-// Broken returns the rule that the path breaks as it is written, or "" if it breaks none. It looks at no
-// disk: what symbolic links make of the path is for the caller to find out.
+// Broken returns the rule that the path breaks as it is written, or "" if it breaks none. It looks
+// at no disk: what symbolic links make of the path is for the caller to find out.
 func (p HostPaths) Broken(hostPath string) string {
 	if p.None {
 		return RuleNone
@@ -69,8 +71,8 @@ func (p HostPaths) Broken(hostPath string) string {
 	return ""
 }
 
-// BrokenOnTheWay is Broken for a path that is passed through while another one is resolved: a folder above an allowed or a protected path
-// breaks no rule.
+// BrokenOnTheWay is Broken for a path that is passed through while another one is resolved: a
+// folder above an allowed or a protected path breaks no rule.
 func (p HostPaths) BrokenOnTheWay(hostPath string) string {
 	for _, never := range p.never() {
 		if PathWithin(hostPath, never) {
@@ -93,8 +95,9 @@ func (p HostPaths) BrokenOnTheWay(hostPath string) string {
 	return RuleAllowed
 }
 
-// Anchor returns the shortest path at or above hostPath that breaks no rule, and what leads from there to hostPath, "" for nothing.
-// hostPath itself must break none. No sandbox can exchange an anchor: the folder above it cannot be mounted.
+// Anchor returns the shortest path at or above hostPath that breaks no rule, and what leads from
+// there to hostPath, "" for nothing. hostPath itself must break none. No sandbox can exchange an
+// anchor: the folder above it cannot be mounted.
 func (p HostPaths) Anchor(hostPath string) (anchor, rest string) {
 	for at := 1; at < len(hostPath); at++ {
 		if hostPath[at] == '/' && p.Broken(hostPath[:at]) == "" {
@@ -120,8 +123,9 @@ func (p HostPaths) listed(hostPath string) bool {
 	return false
 }
 
-// CheckVolumes returns an Error that names the first volume that a key with the role may not ask for: without a list of allowed paths,
-// volumes from the host are for administrators. The path of each volume from the host, as it is written, breaks no rule.
+// CheckVolumes returns an Error that names the first volume that a key with the role may not ask
+// for: without a list of allowed paths, volumes from the host are for administrators. The path of
+// each volume from the host, as it is written, breaks no rule.
 func (p HostPaths) CheckVolumes(volumes []Volume, role Role) error {
 	for i, v := range volumes {
 		if v.HostPath == "" {

@@ -71,7 +71,8 @@ func TestHostPathsOnTheWay(t *testing.T) {
 	}
 }
 
-// TestAnchors: the folder above an anchor can never be mounted, so no sandbox can put a link in the anchor's place.
+// TestAnchors: the folder above an anchor can never be mounted, so no sandbox can put a link in the
+// anchor's place.
 func TestAnchors(t *testing.T) {
 	never := []string{"/var/run/docker.sock", "/data/own"}
 	for name, test := range map[string]struct {
@@ -97,7 +98,8 @@ func TestAnchors(t *testing.T) {
 	}
 }
 
-// TestHostVolumesOfRoles: without a list host paths are for administrators; with one for every key that may create.
+// TestHostVolumesOfRoles: without a list host paths are for administrators; with one for every key
+// that may create.
 func TestHostVolumesOfRoles(t *testing.T) {
 	volumes := []lifecycle.Volume{{Name: "named", ClaimName: "work"}, {Name: "data", HostPath: "/srv/a"}}
 	for name, test := range map[string]struct {

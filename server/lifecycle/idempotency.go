@@ -8,11 +8,13 @@ import (
 	"time"
 )
 
-// IdempotencyWindow is how long a repeated Idempotency-Key returns the sandbox of the first request.
+// IdempotencyWindow is how long a repeated Idempotency-Key returns the sandbox of the first
+// request.
 const IdempotencyWindow = 24 * time.Hour
 
-// ErrKeyInUse is wrapped by a store's error when an owner's idempotency key is taken and still within the [IdempotencyWindow]:
-// another request with the same key came first, and its sandbox is the answer to both.
+// ErrKeyInUse is wrapped by a store's error when an owner's idempotency key is taken and still
+// within the [IdempotencyWindow]: another request with the same key came first, and its sandbox is
+// the answer to both.
 var ErrKeyInUse = errors.New("idempotency key is in use")
 
 // IdempotencyKey records which sandbox answered the first request with a client's Idempotency-Key.
@@ -24,9 +26,10 @@ type IdempotencyKey struct {
 	CreatedAt time.Time
 }
 
-// Digest identifies what a client asked for: two specs have the same digest only when they ask for the same. It is the SHA-256 of the
-// spec's JSON, in hexadecimal. The password for the image's registry is left out, because the digest is stored, and a reader of the store
-// could try passwords until one fits.
+// Digest identifies what a client asked for: two specs have the same digest only when they ask for
+// the same. It is the SHA-256 of the spec's JSON, in hexadecimal. The password for the image's
+// registry is left out, because the digest is stored, and a reader of the store could try passwords
+// until one fits.
 func (s *Spec) Digest() string {
 	// The spec's JSON leaves the credentials out.
 	canonical := struct {
@@ -37,7 +40,8 @@ func (s *Spec) Digest() string {
 		canonical.Username = &s.Auth.Username
 	}
 	hash := sha256.New()
-	// Strings, numbers and maps of strings always encode, in one way only, and a hash takes every write.
+	// Strings, numbers and maps of strings always encode, in one way only, and a hash takes every
+	// write.
 	_ = json.NewEncoder(hash).Encode(canonical)
 	return hex.EncodeToString(hash.Sum(nil))
 }

@@ -6,7 +6,8 @@ import "time"
 type LogOptions struct {
 	// Tail is how many of the last lines to begin with; nil means all that are kept.
 	Tail *int
-	// Since leaves out what was printed before; zero leaves out nothing. It says nothing to the log that is kept of an ended sandbox.
+	// Since leaves out what was printed before; zero leaves out nothing. It says nothing to the log
+	// that is kept of an ended sandbox.
 	Since time.Time
 	// Follow goes on with what is printed, until the sandbox's container ends.
 	Follow bool

@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// MergeMetadata returns the metadata after a JSON merge patch (RFC 7386): a value sets its key, nil removes it, keys that the patch
-// does not name stay. It returns an Error of KindInvalid when the result breaks a rule that holds for metadata at creation too.
+// MergeMetadata returns the metadata after a JSON merge patch (RFC 7386): a value sets its key, nil
+// removes it, keys that the patch does not name stay. It returns an Error of KindInvalid when the
+// result breaks a rule that holds for metadata at creation too.
 func MergeMetadata(metadata map[string]string, patch map[string]*string) (map[string]string, error) {
 	merged := maps.Clone(metadata)
 	if merged == nil {
@@ -24,8 +25,8 @@ func MergeMetadata(metadata map[string]string, patch map[string]*string) (map[st
 	return merged, validateMetadata(merged)
 }
 
-// DiffMetadata returns what makes of one metadata another: the keys to set, with their values, and those to remove, sorted. Both are nil
-// when there are none.
+// DiffMetadata returns what makes of one metadata another: the keys to set, with their values, and
+// those to remove, sorted. Both are nil when there are none.
 func DiffMetadata(before, after map[string]string) (set map[string]string, removed []string) {
 	for key, value := range after {
 		if old, had := before[key]; !had || old != value {
@@ -44,8 +45,9 @@ func DiffMetadata(before, after map[string]string) (set map[string]string, remov
 	return set, removed
 }
 
-// ParseMetadataFilter reads the value of the metadata query parameter, percent-decoded once as every query parameter is: pairs of
-// key=value joined by &, keys and values percent-encoded once more when they contain those signs. It returns an Error of KindInvalid.
+// ParseMetadataFilter reads the value of the metadata query parameter, percent-decoded once as
+// every query parameter is: pairs of key=value joined by &, keys and values percent-encoded once
+// more when they contain those signs. It returns an Error of KindInvalid.
 func ParseMetadataFilter(text string) (map[string]string, error) {
 	if text == "" {
 		return nil, nil

@@ -60,7 +60,8 @@ func TestParseMetadataFilterInvalid(t *testing.T) {
 	}
 }
 
-// TestMetadataFilterRoundTrip goes the whole way of a client: encode the pairs, put them into a query, let HTTP decode the query.
+// TestMetadataFilterRoundTrip goes the whole way of a client: encode the pairs, put them into a
+// query, let HTTP decode the query.
 func TestMetadataFilterRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := rapid.MapOf(rapid.StringN(1, -1, -1), rapid.String()).Draw(t, "metadata")
@@ -119,7 +120,8 @@ func TestMergeMetadata(t *testing.T) {
 	}
 }
 
-// TestMergeOfManyPairs: patches cannot add up to more pairs than a sandbox is created with, and can take away from what has more.
+// TestMergeOfManyPairs: patches cannot add up to more pairs than a sandbox is created with, and can
+// take away from what has more.
 func TestMergeOfManyPairs(t *testing.T) {
 	more, most := "more", pairs(lifecycle.MaxMetadataPairs)
 	_, err := lifecycle.MergeMetadata(most, map[string]*string{"more": &more})

@@ -6,13 +6,17 @@ import (
 )
 
 const (
-	// DaemonPort is where execd listens in a sandbox that has a network of its own (execd document, default port).
+	// DaemonPort is where execd listens in a sandbox that has a network of its own (execd document,
+	// default port).
 	DaemonPort = 44772
-	// TokenHeader is the header that carries the token of a sandbox's execd (execd document, "Authentication").
+	// TokenHeader is the header that carries the token of a sandbox's execd (execd document,
+	// "Authentication").
 	TokenHeader = "X-EXECD-ACCESS-TOKEN"
-	// KeyNameHeader is the header that carries the name of the API key of a request to a sandbox's execd, escaped as a part of a path.
+	// KeyNameHeader is the header that carries the name of the API key of a request to a sandbox's
+	// execd, escaped as a part of a path.
 	KeyNameHeader = "X-EXECD-KEY-NAME"
-	// SidecarTokenHeader is the header that carries the token of an egress sidecar (openapi/egress.yaml).
+	// SidecarTokenHeader is the header that carries the token of an egress sidecar
+	// (openapi/egress.yaml).
 	SidecarTokenHeader = "X-EGRESS-ACCESS-TOKEN"
 )
 

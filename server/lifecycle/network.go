@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// SidecarPort is the port of the egress sidecar's API, in the network that it shares with its sandbox.
+// SidecarPort is the port of the egress sidecar's API, in the network that it shares with its
+// sandbox.
 const SidecarPort = 18080
 
 // MaxEgressRules is how many rules a policy may have.
@@ -20,7 +21,8 @@ type NetworkPolicy struct {
 	DryRun bool `json:",omitempty"`
 }
 
-// EgressRule allows or denies one target: a domain, a wildcard domain, an IPv4 address or a CIDR range.
+// EgressRule allows or denies one target: a domain, a wildcard domain, an IPv4 address or a CIDR
+// range.
 type EgressRule struct {
 	Action string // allow or deny
 	Target string
@@ -73,7 +75,8 @@ func isTarget(s string) bool {
 	return isDomain(strings.TrimPrefix(s, "*."))
 }
 
-// isDomain accepts names of letters, digits, hyphens and underscores. One whose last label is a number is a mistyped address.
+// isDomain accepts names of letters, digits, hyphens and underscores. One whose last label is a
+// number is a mistyped address.
 func isDomain(name string) bool {
 	const longestName, longestLabel = 253, 63
 	name = strings.TrimSuffix(name, ".")
@@ -87,11 +90,13 @@ func isDomain(name string) bool {
 	return len(name) <= longestName && strings.Trim(last, "0123456789") != ""
 }
 
-// Sidecar is the egress sidecar beside a sandbox: a container of its own that owns the sandbox's network and alone may filter it.
+// Sidecar is the egress sidecar beside a sandbox: a container of its own that owns the sandbox's
+// network and alone may filter it.
 type Sidecar struct {
 	// Image is the reference of its image, as it was configured when the sandbox was accepted.
 	Image string
-	// Upstream are the name servers that it asks, with commas between; empty means those of its host.
+	// Upstream are the name servers that it asks, with commas between; empty means those of its
+	// host.
 	Upstream string `json:",omitempty"`
 	// Token is the secret that its API demands.
 	Token string

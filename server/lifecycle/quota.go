@@ -6,7 +6,8 @@ import (
 	"sync"
 )
 
-// Quota bounds how many sandboxes that have not ended there are. Methods may be called concurrently; the zero value sets no bound.
+// Quota bounds how many sandboxes that have not ended there are. Methods may be called
+// concurrently; the zero value sets no bound.
 type Quota struct {
 	Total int // of all API keys together; 0 is no limit
 
@@ -14,7 +15,8 @@ type Quota struct {
 	creating map[string]*creation // by the id of a sandbox that may be missing in what there is
 }
 
-// creation is a sandbox that is being created, by one request or by several with the same Idempotency-Key.
+// creation is a sandbox that is being created, by one request or by several with the same
+// Idempotency-Key.
 type creation struct {
 	owner    string
 	limits   Limits
@@ -29,8 +31,9 @@ type Request struct {
 	Bounds       Bounds // of the owner
 }
 
-// Take makes room for a new sandbox among those that there are, in any state. Without room it returns an Error of KindConflict; otherwise a function that must be called once there is the sandbox,
-// or there will be none.
+// Take makes room for a new sandbox among those that there are, in any state. Without room it
+// returns an Error of KindConflict; otherwise a function that must be called once there is the
+// sandbox, or there will be none.
 func (q *Quota) Take(r Request, sandboxes iter.Seq[*Sandbox]) (done func(), err error) {
 	if q.Total == 0 && r.MaxSandboxes == 0 && len(r.Bounds.Total) == 0 {
 		return func() {}, nil
@@ -71,8 +74,8 @@ type Living interface {
 	Lives(id string) (owner string, lives bool)
 }
 
-// TakeCounted is Take for a request whose Bounds have no Total, where the caller counts the sandboxes that there are: what it takes
-// does not grow with their number.
+// TakeCounted is Take for a request whose Bounds have no Total, where the caller counts the
+// sandboxes that there are: what it takes does not grow with their number.
 func (q *Quota) TakeCounted(r Request, sandboxes Living) (done func(), err error) {
 	if q.Total == 0 && r.MaxSandboxes == 0 {
 		return func() {}, nil

@@ -8,7 +8,8 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// TestQuotaOfRepeatedRequests: two requests that create one sandbox take room once, until the last of them is done.
+// TestQuotaOfRepeatedRequests: two requests that create one sandbox take room once, until the last
+// of them is done.
 func TestQuotaOfRepeatedRequests(t *testing.T) {
 	q := &lifecycle.Quota{}
 	take := func(id string) (done func(), err error) {

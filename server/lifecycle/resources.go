@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// ResourceLimits is what a sandbox may use at most, as the client wrote it: "500m", "1Gi". A key that is absent sets no limit.
+// ResourceLimits is what a sandbox may use at most, as the client wrote it: "500m", "1Gi". A key
+// that is absent sets no limit.
 type ResourceLimits map[string]string
 
 // Limits are resource limits in numbers; zero means no limit.
@@ -42,7 +43,8 @@ func (r ResourceLimits) validate() error {
 	return err
 }
 
-// Parse returns the limits in numbers, or an Error of KindInvalid that names the key and the format.
+// Parse returns the limits in numbers, or an Error of KindInvalid that names the key and the
+// format.
 func (r ResourceLimits) Parse() (Limits, error) {
 	var limits Limits
 	for _, key := range sortedKeys(r) {
@@ -64,7 +66,8 @@ func (r ResourceLimits) Parse() (Limits, error) {
 	return limits, nil
 }
 
-// checkRequests returns an Error of KindInvalid unless as much can be reserved for a sandbox with the limits.
+// checkRequests returns an Error of KindInvalid unless as much can be reserved for a sandbox with
+// the limits.
 func checkRequests(requests, limits ResourceLimits) error {
 	reserved, err := requests.Parse()
 	if err != nil {

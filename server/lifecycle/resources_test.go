@@ -97,7 +97,8 @@ func TestResourcesInvalid(t *testing.T) {
 	}
 }
 
-// TestResourcesAnyText shows that no text makes the parser panic, and that what it accepts is within its own rules.
+// TestResourcesAnyText shows that no text makes the parser panic, and that what it accepts is
+// within its own rules.
 func TestResourcesAnyText(t *testing.T) {
 	number := rapid.StringMatching(`[+-]?[0-9]{0,25}(\.[0-9]{0,12})?(m|k|M|G|T|Ki|Mi|Gi|Ti|x)?`)
 	rapid.Check(t, func(t *rapid.T) {

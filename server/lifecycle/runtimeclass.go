@@ -2,10 +2,12 @@ package lifecycle
 
 import "strings"
 
-// RuntimeClass is a way to run sandboxes that clients may choose by its name, beside the backend's default.
+// RuntimeClass is a way to run sandboxes that clients may choose by its name, beside the backend's
+// default.
 type RuntimeClass struct {
 	Name string
-	// Handler is the backend's own name for what runs the sandboxes: a runtime of a container engine, a RuntimeClass of a cluster.
+	// Handler is the backend's own name for what runs the sandboxes: a runtime of a container
+	// engine, a RuntimeClass of a cluster.
 	Handler string
 	// EgressSidecar is true when the firewall of an egress sidecar holds for sandboxes of the
 	// class. It does not where they have a network stack of their own, whose packets the kernel's
@@ -16,8 +18,8 @@ type RuntimeClass struct {
 // RuntimeClasses are those of a service. Their names are unique.
 type RuntimeClasses []RuntimeClass
 
-// Find returns the class with the name, and for the empty name the backend's default, which has an empty Handler. It returns an Error of
-// KindInvalid for a name that no class has.
+// Find returns the class with the name, and for the empty name the backend's default, which has an
+// empty Handler. It returns an Error of KindInvalid for a name that no class has.
 func (c RuntimeClasses) Find(name string) (RuntimeClass, error) {
 	if name == "" {
 		return RuntimeClass{EgressSidecar: true}, nil

@@ -1,6 +1,8 @@
-// Package lifecycle is the vocabulary and the rules of sandboxes: what one is, which states it passes through, what may be asked of it.
+// Package lifecycle is the vocabulary and the rules of sandboxes: what one is, which states it
+// passes through, what may be asked of it.
 //
-// It does no I/O, and is independent of HTTP, container engines and databases. Rules are data or pure functions that are given the time.
+// It does no I/O, and is independent of HTTP, container engines and databases. Rules are data or
+// pure functions that are given the time.
 package lifecycle
 
 import (
@@ -27,7 +29,8 @@ type Sandbox struct {
 	RuntimeClass string `json:",omitempty"`
 	// Limits are its resource limits in numbers.
 	Limits Limits `json:",omitzero"`
-	// Stages are the stages of provisioning that the sandbox has reached, in order. Empty when they are not known.
+	// Stages are the stages of provisioning that the sandbox has reached, in order. Empty when they
+	// are not known.
 	Stages []StageTime `json:",omitempty"`
 }
 
@@ -37,9 +40,9 @@ type Status struct {
 	Reason           Reason
 	Message          string // for people
 	LastTransitionAt time.Time
-	// ExitCode is the exit code of the main program, 128 and the number of the signal that ended it,
-	// of a sandbox that is over because that program has ended ([ReasonEntrypointExited]). It is nil
-	// for every other sandbox, and where it is not known.
+	// ExitCode is the exit code of the main program, 128 and the number of the signal that ended
+	// it, of a sandbox that is over because that program has ended ([ReasonEntrypointExited]). It
+	// is nil for every other sandbox, and where it is not known.
 	ExitCode *int `json:",omitempty"`
 }
 
@@ -49,7 +52,8 @@ type Spec struct {
 	Auth      *ImageAuth `json:"-"` // never stored
 	Timeout   time.Duration
 	Resources ResourceLimits
-	// Requests is what a cluster reserves of the resources; a key that is absent is reserved as Resources limits it.
+	// Requests is what a cluster reserves of the resources; a key that is absent is reserved as
+	// Resources limits it.
 	Requests ResourceLimits `json:",omitempty"`
 	// Entrypoint is the main program and its arguments; nil when ImageEntrypoint is true.
 	Entrypoint []string
@@ -60,10 +64,11 @@ type Spec struct {
 	Metadata      map[string]string
 	NetworkPolicy *NetworkPolicy
 	Volumes       []Volume
-	// RuntimeClass is the name of one of the service's [RuntimeClasses]; empty means the backend's default.
+	// RuntimeClass is the name of one of the service's [RuntimeClasses]; empty means the backend's
+	// default.
 	RuntimeClass string `json:",omitempty"`
-	// Extensions is a JSON object for other software, passed through byte for byte; nil when there is none. Not json.RawMessage: as a
-	// part of other JSON its bytes would be rewritten.
+	// Extensions is a JSON object for other software, passed through byte for byte; nil when there
+	// is none. Not json.RawMessage: as a part of other JSON its bytes would be rewritten.
 	Extensions []byte `json:",omitempty"`
 }
 
@@ -76,7 +81,8 @@ type ImageAuth struct {
 // Record is a sandbox with everything the service needs after a crash.
 type Record struct {
 	Sandbox Sandbox
-	// Spec is what was asked for, without what the Sandbox has: image, metadata, entrypoint and extensions. It is empty once Removed.
+	// Spec is what was asked for, without what the Sandbox has: image, metadata, entrypoint and
+	// extensions. It is empty once Removed.
 	Spec Spec
 	// ByAdmin reports that an administrator's key created it.
 	ByAdmin bool `json:",omitempty"`
@@ -86,21 +92,24 @@ type Record struct {
 	Token string
 	// Port is the host's port that execd is published on, 0 before it is known.
 	Port int
-	// HostNetwork is true when the sandbox shares the host's network: Port is then execd's own, on the loopback interface.
+	// HostNetwork is true when the sandbox shares the host's network: Port is then execd's own, on
+	// the loopback interface.
 	HostNetwork bool
-	// Runtime is what the engine runs it with, the [RuntimeClass].Handler when it was accepted; empty means the engine's default.
+	// Runtime is what the engine runs it with, the [RuntimeClass].Handler when it was accepted;
+	// empty means the engine's default.
 	Runtime string `json:",omitempty"`
 	// Sidecar is the egress sidecar beside the sandbox; nil when there is none.
 	Sidecar *Sidecar `json:",omitempty"`
-	// SpareNetwork is true when the network was made before the sandbox: its owner is then at the engine from the beginning, and is a
-	// container of its own, without a sidecar, too.
+	// SpareNetwork is true when the network was made before the sandbox: its owner is then at the
+	// engine from the beginning, and is a container of its own, without a sidecar, too.
 	SpareNetwork bool `json:",omitempty"`
 	// Box is the identity of what the sandbox is made of at the engine.
 	Box string `json:",omitempty"`
-	// StopTime is how long the box may take to end when it is stopped, before it is killed. 0 is for one that was made when none was recorded.
+	// StopTime is how long the box may take to end when it is stopped, before it is killed. 0 is
+	// for one that was made when none was recorded.
 	StopTime time.Duration `json:",omitempty"`
-	// Stopped is true while the processes of the sandbox are gone and its files are kept: it is Paused or Resuming then, and resuming starts its
-	// box again.
+	// Stopped is true while the processes of the sandbox are gone and its files are kept: it is
+	// Paused or Resuming then, and resuming starts its box again.
 	Stopped bool `json:",omitempty"`
 	// Removed is true when nothing of the sandbox is left at the engine.
 	Removed bool

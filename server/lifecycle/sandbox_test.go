@@ -40,7 +40,8 @@ func fullSpec() lifecycle.Spec {
 	}
 }
 
-// TestClone changes everything that a clone could share. It walks the types, so a field added later is covered as well.
+// TestClone changes everything that a clone could share. It walks the types, so a field added later
+// is covered as well.
 func TestClone(t *testing.T) {
 	original := fullRecord()
 	clone := original.Clone()
@@ -58,7 +59,8 @@ func TestClone(t *testing.T) {
 	}
 }
 
-// scramble overwrites whatever is reachable from the value and fails for a field that fullRecord leaves empty.
+// scramble overwrites whatever is reachable from the value and fails for a field that fullRecord
+// leaves empty.
 func scramble(t *testing.T, v reflect.Value, name string) {
 	t.Helper()
 	if v.IsZero() && v.Kind() != reflect.Bool && v.Kind() != reflect.String {

@@ -8,8 +8,9 @@ import (
 // MaxSigned is how far away the end of a signed endpoint may be.
 const MaxSigned = 24 * time.Hour
 
-// SignedUntil returns until when an endpoint is to be signed: text is an RFC 3339 time or a number of seconds from now. It returns
-// KindInvalid for what is neither, for a time that is over or more than [MaxSigned] away, and for one after the sandbox's expiry.
+// SignedUntil returns until when an endpoint is to be signed: text is an RFC 3339 time or a number
+// of seconds from now. It returns KindInvalid for what is neither, for a time that is over or more
+// than [MaxSigned] away, and for one after the sandbox's expiry.
 func SignedUntil(text string, now, expiresAt time.Time) (time.Time, error) {
 	const latest = int64(MaxSigned / time.Second)
 	until, err := time.Parse(time.RFC3339, text)

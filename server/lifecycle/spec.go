@@ -19,11 +19,13 @@ const (
 	MaxMetadataPairs = 256
 	MaxMetadataKey   = 256  // bytes
 	MaxMetadataValue = 4096 // bytes
-	// MaxMetadata is how many bytes all keys and values have together. A request to create cannot hold more; patches could add up.
+	// MaxMetadata is how many bytes all keys and values have together. A request to create cannot
+	// hold more; patches could add up.
 	MaxMetadata = 1 << 20
 )
 
-// Validate returns an Error of KindInvalid that names the first field that breaks a rule, and the rule.
+// Validate returns an Error of KindInvalid that names the first field that breaks a rule, and the
+// rule.
 func (s *Spec) Validate() error {
 	if strings.TrimSpace(s.Image) == "" {
 		return Invalidf("image.uri: must name an image")
@@ -77,18 +79,20 @@ func (s *Spec) validateEntrypoint() error {
 	return nil
 }
 
-// IdleEntrypoint returns an entrypoint that does nothing until the sandbox is to end. It is in every sandbox, whatever its image has.
+// IdleEntrypoint returns an entrypoint that does nothing until the sandbox is to end. It is in
+// every sandbox, whatever its image has.
 func IdleEntrypoint() []string { return []string{DaemonPath + "/execd-init", "idle"} }
 
-// The settings of the sandbox's daemon that a client may give (execd document, "Daemon settings"). Every other name with the prefix is
-// the daemon's own, the token's above all.
+// The settings of the sandbox's daemon that a client may give (execd document, "Daemon settings").
+// Every other name with the prefix is the daemon's own, the token's above all.
 const (
 	daemonPrefix = "EXECD_"
 	envGrace     = "EXECD_API_GRACE_SHUTDOWN"
 	envLogFile   = "EXECD_LOG_FILE"
 )
 
-// ReservedEnv reports whether a name is that of a variable of the sandbox's daemon that a client may not give.
+// ReservedEnv reports whether a name is that of a variable of the sandbox's daemon that a client
+// may not give.
 func ReservedEnv(name string) bool {
 	return strings.HasPrefix(name, daemonPrefix) && name != envGrace && name != envLogFile
 }
@@ -111,14 +115,15 @@ func validateEnv(env map[string]string) error {
 	return nil
 }
 
-// How long streams of a sandbox's daemon stay open at its stop (execd document, --graceful-shutdown-timeout), and what counts of more than that.
+// How long streams of a sandbox's daemon stay open at its stop (execd document,
+// --graceful-shutdown-timeout), and what counts of more than that.
 const (
 	defaultDaemonGrace = 3 * time.Second
 	maxDaemonGrace     = 30 * time.Second
 )
 
-// DaemonGrace returns how long streams of the sandbox's daemon stay open when the sandbox is stopped. A client may ask for more than 30 s; that
-// does not hold the sandbox for longer.
+// DaemonGrace returns how long streams of the sandbox's daemon stay open when the sandbox is
+// stopped. A client may ask for more than 30 s; that does not hold the sandbox for longer.
 func (s *Spec) DaemonGrace() time.Duration {
 	grace, err := time.ParseDuration(s.Env[envGrace])
 	if err != nil { // it is not set: Validate refuses what is no duration
@@ -157,7 +162,8 @@ func validateMetadata(metadata map[string]string) error {
 	return nil
 }
 
-// CheckRenewal returns an Error of KindInvalid unless an expiry may be moved from current to wanted at the time now.
+// CheckRenewal returns an Error of KindInvalid unless an expiry may be moved from current to wanted
+// at the time now.
 func CheckRenewal(now, current, wanted time.Time) error {
 	switch {
 	case !wanted.After(now):
@@ -191,7 +197,8 @@ func CheckPort(port int) error {
 	return nil
 }
 
-// ParseState returns the state with that name in any case, or an Error of KindInvalid that lists the names.
+// ParseState returns the state with that name in any case, or an Error of KindInvalid that lists
+// the names.
 func ParseState(name string) (State, error) {
 	for _, state := range States() {
 		if strings.EqualFold(name, string(state)) {

@@ -121,7 +121,8 @@ func TestSpecInvalid(t *testing.T) {
 	}
 }
 
-// TestSettingsOfTheDaemon: the variables that the execd document lists are a client's to set, but for the token's.
+// TestSettingsOfTheDaemon: the variables that the execd document lists are a client's to set, but
+// for the token's.
 func TestSettingsOfTheDaemon(t *testing.T) {
 	spec := validSpec()
 	spec.Env = map[string]string{

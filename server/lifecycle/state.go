@@ -28,10 +28,12 @@ func (s State) Transient() bool {
 	return s == StatePending || s == StatePausing || s == StateResuming || s == StateStopping
 }
 
-// HasNetwork reports whether what owns the network of a sandbox in the state runs, such as its egress sidecar.
+// HasNetwork reports whether what owns the network of a sandbox in the state runs, such as its
+// egress sidecar.
 func (s State) HasNetwork() bool { return s == StateRunning || s == StatePaused }
 
-// CheckSidecar returns an Error of KindConflict unless the egress sidecar of a sandbox in the state can be asked.
+// CheckSidecar returns an Error of KindConflict unless the egress sidecar of a sandbox in the state
+// can be asked.
 func (s State) CheckSidecar() error {
 	if s.HasNetwork() {
 		return nil
@@ -43,7 +45,8 @@ func (s State) CheckSidecar() error {
 	return conflict
 }
 
-// CheckRenewable returns an Error of KindConflict unless the expiry of a sandbox in the state can be moved.
+// CheckRenewable returns an Error of KindConflict unless the expiry of a sandbox in the state can
+// be moved.
 func (s State) CheckRenewable() error {
 	if s.Final() || s == StateStopping {
 		return s.Conflict("renew", StatePending, StateRunning, StatePausing, StatePaused, StateResuming)
@@ -79,9 +82,10 @@ type Transition struct {
 // Transitions returns the table of the lifecycle document, section "States and transitions", as
 // data. Every other transition is refused.
 //
-// The document's row Paused → Running is two rows here, through Resuming. Rows that the document leaves open: DELETE and
-// expiry also end a sandbox that is still Pending, Pausing or Resuming (or it would leak until the next request), an
-// entrypoint that ends with exit code 0 ends its sandbox, and a sandbox whose files outlive its processes is Paused.
+// The document's row Paused → Running is two rows here, through Resuming. Rows that the document
+// leaves open: DELETE and expiry also end a sandbox that is still Pending, Pausing or Resuming (or
+// it would leak until the next request), an entrypoint that ends with exit code 0 ends its sandbox,
+// and a sandbox whose files outlive its processes is Paused.
 func Transitions() []Transition {
 	table := []Transition{
 		{StatePending, TriggerProvisioned, StateRunning},

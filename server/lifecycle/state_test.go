@@ -31,7 +31,8 @@ func documented() map[row]lifecycle.State {
 	}
 }
 
-// extensions are what Transitions says that it adds. The document's Paused → Running is the first two rows.
+// extensions are what Transitions says that it adds. The document's Paused → Running is the first
+// two rows.
 func extensions() map[row]lifecycle.State {
 	return map[row]lifecycle.State{
 		{"Paused", "resume"}:    "Resuming",

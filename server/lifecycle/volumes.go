@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// Volume is a folder of the host, or a named volume, that a sandbox sees at MountPath. Exactly one of HostPath and ClaimName is set.
+// Volume is a folder of the host, or a named volume, that a sandbox sees at MountPath. Exactly one
+// of HostPath and ClaimName is set.
 type Volume struct {
 	Name      string
 	MountPath string // absolute path in the sandbox
@@ -23,12 +24,15 @@ var (
 )
 
 const (
-	// MaxVolumes is how many volumes a sandbox may have. Each is compared with every other, and the engine is asked about each.
+	// MaxVolumes is how many volumes a sandbox may have. Each is compared with every other, and the
+	// engine is asked about each.
 	MaxVolumes = 64
 
-	// DaemonPath is where a sandbox sees its own daemon, read-only; nothing else can be mounted there.
+	// DaemonPath is where a sandbox sees its own daemon, read-only; nothing else can be mounted
+	// there.
 	DaemonPath = "/opt/sandbox"
-	// DaemonVolumePrefix begins the names of the volumes that hold the daemon. All sandboxes run it from there, so none may claim one.
+	// DaemonVolumePrefix begins the names of the volumes that hold the daemon. All sandboxes run it
+	// from there, so none may claim one.
 	DaemonVolumePrefix = "sandbox-execd-"
 )
 

@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// writeTimeout is how long a client may take nothing of an answer before its connection is closed, as
-// in package proxy.
+// writeTimeout is how long a client may take nothing of an answer before its connection is closed,
+// as in package proxy.
 const writeTimeout = 2 * time.Minute
 
-// boundedWriter writes an answer to the client. No write or flush may take longer than writeTimeout:
-// the server has no time limit of its own.
+// boundedWriter writes an answer to the client. No write or flush may take longer than
+// writeTimeout: the server has no time limit of its own.
 type boundedWriter struct {
 	http.ResponseWriter
 	controller *http.ResponseController

@@ -28,8 +28,8 @@ const (
 	maxBody = 4 << 20
 	// maxHeld bounds what a call holds of one answer of a sandbox, in bytes.
 	maxHeld = 8 << 20
-	// maxImages bounds what all calls together hold of images, in bytes: some sixteen of the largest.
-	// An answer needs a few times as much on its way out.
+	// maxImages bounds what all calls together hold of images, in bytes: some sixteen of the
+	// largest. An answer needs a few times as much on its way out.
 	maxImages = 16 * tools.MaxImages
 	// maxSession bounds the name of a session, in bytes.
 	maxSession    = 128

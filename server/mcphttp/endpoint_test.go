@@ -126,8 +126,8 @@ func (s *stuck) Write(p []byte) (int, error) {
 	return s.ResponseRecorder.Write(p)
 }
 
-// TestImagesHeldAtOnce: clients that do not read hold no more images than there is room for, and the
-// calls of others wait until there is.
+// TestImagesHeldAtOnce: clients that do not read hold no more images than there is room for, and
+// the calls of others wait until there is.
 func TestImagesHeldAtOnce(t *testing.T) {
 	const size, calls, fit = 64 << 10, 5, 2 // a call waits for the room of the largest image
 	synctest.Test(t, func(t *testing.T) {

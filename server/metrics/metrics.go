@@ -160,8 +160,8 @@ func (m *Metrics) SpareNetworks(count func() (free, taken, missed int)) {
 	)
 }
 
-// NetworkProblem adds whether sandboxes are kept from the network, for which problem returns a reason,
-// "" otherwise, at every scrape.
+// NetworkProblem adds whether sandboxes are kept from the network, for which problem returns a
+// reason, "" otherwise, at every scrape.
 func (m *Metrics) NetworkProblem(problem func() string) {
 	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Namespace: namespace, Name: "network_problem",
@@ -204,8 +204,8 @@ func (m *Metrics) histogram(name, help string, buckets []float64,
 	return vec
 }
 
-// sandboxCollector counts sandboxes when it is scraped: a number that is kept beside the records could drift
-// away from them.
+// sandboxCollector counts sandboxes when it is scraped: a number that is kept beside the records
+// could drift away from them.
 type sandboxCollector struct {
 	count func() map[lifecycle.State]int
 	desc  *prometheus.Desc

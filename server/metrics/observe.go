@@ -55,7 +55,8 @@ func (m *Metrics) StateChanged(to lifecycle.State, reason lifecycle.Reason) {
 	m.changes.WithLabelValues(string(to), reasonOf(reason)).Inc()
 }
 
-// reasonOf bounds the values of a label: on a cluster a reason may be any text that stops a sandbox.
+// reasonOf bounds the values of a label: on a cluster a reason may be any text that stops a
+// sandbox.
 func reasonOf(reason lifecycle.Reason) string {
 	if len(reason) > 32 || strings.Trim(string(reason), "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") != "" {
 		return "OTHER"

@@ -18,8 +18,9 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// script is a server that answers the requests of its n-th connection with the texts that it has for it, and then closes it. A text that
-// ends in waits keeps the connection open until the server has gone away.
+// script is a server that answers the requests of its n-th connection with the texts that it has
+// for it, and then closes it. A text that ends in waits keeps the connection open until the server
+// has gone away.
 type script struct {
 	address string
 	opened  atomic.Int32
@@ -117,7 +118,8 @@ func ok(text string) string {
 	return fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(text), text)
 }
 
-// TestAnswersOnAKeptConnection: what an answer may look like, and whether the connection can be used after it.
+// TestAnswersOnAKeptConnection: what an answer may look like, and whether the connection can be
+// used after it.
 func TestAnswersOnAKeptConnection(t *testing.T) {
 	for name, row := range map[string]struct {
 		answer string
@@ -156,7 +158,8 @@ func TestAnswersOnAKeptConnection(t *testing.T) {
 	}
 }
 
-// TestKeptConnectionAsHTTPWantsIt: the answer to HEAD has no body, whatever its header says, and trailers arrive.
+// TestKeptConnectionAsHTTPWantsIt: the answer to HEAD has no body, whatever its header says, and
+// trailers arrive.
 func TestKeptConnectionAsHTTPWantsIt(t *testing.T) {
 	front := keepingTo(t, play(t, []string{
 		"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n",
@@ -174,7 +177,8 @@ func TestKeptConnectionAsHTTPWantsIt(t *testing.T) {
 	}
 }
 
-// TestKeptConnectionBreaks: a request is repeated only when nothing of an answer has come, and only once.
+// TestKeptConnectionBreaks: a request is repeated only when nothing of an answer has come, and only
+// once.
 func TestKeptConnectionBreaks(t *testing.T) {
 	t.Run("before the answer", func(t *testing.T) {
 		front := keepingTo(t, play(t, []string{ok("first"), ""}, []string{ok("repeated")}).address)
@@ -209,7 +213,8 @@ func TestKeptConnectionBreaks(t *testing.T) {
 	})
 }
 
-// TestClientLeaves: the connection to the server ends with the request, in its header and in its body.
+// TestClientLeaves: the connection to the server ends with the request, in its header and in its
+// body.
 func TestClientLeaves(t *testing.T) {
 	for name, begun := range map[string]string{
 		"before the answer": "",
@@ -231,7 +236,8 @@ func TestClientLeaves(t *testing.T) {
 	}
 }
 
-// TestUnaskedSwitchIsClosed: a server that switches to another protocol by itself keeps no connection of the proxy.
+// TestUnaskedSwitchIsClosed: a server that switches to another protocol by itself keeps no
+// connection of the proxy.
 func TestUnaskedSwitchIsClosed(t *testing.T) {
 	const answer = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: mine\r\nConnection: Upgrade\r\n\r\n"
 	for name, request := range map[string]string{

@@ -107,7 +107,8 @@ func TestSharedOrigin(t *testing.T) {
 	if cookies := got.Values("Set-Cookie"); !slices.Equal(cookies, want) {
 		t.Errorf("got  %q\nwant %q", cookies, want)
 	}
-	// Without a path of its own, a cookie of a request for the prefix itself would get the folder above.
+	// Without a path of its own, a cookie of a request for the prefix itself would get the folder
+	// above.
 	if cookies := answering(t, shared, header)(prefix).Values("Set-Cookie"); cookies[0] != "a=1; Path="+prefix {
 		t.Errorf("a cookie of the prefix itself: %q", cookies[0])
 	}
@@ -120,7 +121,8 @@ func TestSharedOrigin(t *testing.T) {
 	}
 }
 
-// TestCommandsToAProxyInFront: no answer makes a proxy in front of this one answer with something else.
+// TestCommandsToAProxyInFront: no answer makes a proxy in front of this one answer with something
+// else.
 func TestCommandsToAProxyInFront(t *testing.T) {
 	commands := []string{
 		"X-Accel-Redirect", "x-accel-expires", "X-Accel-Limit-Rate", "X-Accel-Charset", "X-Sendfile", "X-Sendfile2",

@@ -30,8 +30,8 @@ func (d *deadlines) Write(p []byte) (int, error) {
 
 func (d *deadlines) Flush() { d.bound = d.bound && !d.now.IsZero() }
 
-// TestDeadlineIsForWritesAlone: over HTTP/2 net/http ends a stream at its deadline, whether something is
-// being written or not, so that an answer which is silent for a while would be cut.
+// TestDeadlineIsForWritesAlone: over HTTP/2 net/http ends a stream at its deadline, whether
+// something is being written or not, so that an answer which is silent for a while would be cut.
 func TestDeadlineIsForWritesAlone(t *testing.T) {
 	w := &deadlines{ResponseRecorder: httptest.NewRecorder(), bound: true}
 	address := upstream(t, func(out http.ResponseWriter, _ *http.Request) {

@@ -15,7 +15,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestKeptConnections: what can be repeated shares a connection, and goes on when that has died; an upload has one of its own.
+// TestKeptConnections: what can be repeated shares a connection, and goes on when that has died; an
+// upload has one of its own.
 func TestKeptConnections(t *testing.T) {
 	var opened atomic.Int32
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

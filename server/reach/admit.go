@@ -9,11 +9,13 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// Visit is a request to a port of a sandbox that no API key lets in: a token, or a signature of the port, has to.
+// Visit is a request to a port of a sandbox that no API key lets in: a token, or a signature of the
+// port, has to.
 type Visit struct {
 	ID   string
 	Port int
-	// Token is the sandbox's; without one nothing lets in. Sent is what the request carries, empty where a token does not count.
+	// Token is the sandbox's; without one nothing lets in. Sent is what the request carries, empty
+	// where a token does not count.
 	Token, Sent string
 	// Signatures are those that count: cookies only where each port has a host of its own.
 	Signatures Signatures
@@ -36,8 +38,8 @@ type Pass struct {
 	Until     time.Time // when that signature ends
 }
 
-// Admit lets a request in that carries the sandbox's token or a signature of the port, or returns [serve.Unauthorized]. A token that was
-// sent decides alone.
+// Admit lets a request in that carries the sandbox's token or a signature of the port, or returns
+// [serve.Unauthorized]. A token that was sent decides alone.
 func (k Keys) Admit(v Visit, now time.Time) (Pass, error) {
 	if v.Sent != "" {
 		if v.Token == "" || !Equal(v.Sent, v.Token) {

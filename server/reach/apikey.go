@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// The headers that carry an API key of the service: the one of the lifecycle document, and those that people use anyway.
+// The headers that carry an API key of the service: the one of the lifecycle document, and those
+// that people use anyway.
 const (
 	KeyHeader     = "SERVICE-API-KEY"
 	bearerHeader  = "Authorization"
@@ -18,8 +19,8 @@ const (
 // PresentedKey is what a request presents as an API key, and the header that it stands in.
 type PresentedKey struct{ Header, Key string }
 
-// PresentedKeys returns what a request presents as an API key. SERVICE-API-KEY is for nothing else, so where it is there it counts alone;
-// else there is at most one of each other header.
+// PresentedKeys returns what a request presents as an API key. SERVICE-API-KEY is for nothing else,
+// so where it is there it counts alone; else there is at most one of each other header.
 func PresentedKeys(header http.Header) []PresentedKey {
 	if key := header.Get(KeyHeader); key != "" {
 		return []PresentedKey{{KeyHeader, key}}
@@ -34,8 +35,9 @@ func PresentedKeys(header http.Header) []PresentedKey {
 	return found
 }
 
-// WithoutKeys returns the request without the API keys that it carries, for the program in a sandbox. Headers that are that program's
-// own stay: an Authorization or X-API-Key that isKey does not accept. The request given is not changed.
+// WithoutKeys returns the request without the API keys that it carries, for the program in a
+// sandbox. Headers that are that program's own stay: an Authorization or X-API-Key that isKey does
+// not accept. The request given is not changed.
 func WithoutKeys(r *http.Request, isKey func(string) bool) *http.Request {
 	holdsKey := map[string]func(string) bool{
 		bearerHeader: func(value string) bool { key := bearer(value); return key != "" && isKey(key) },

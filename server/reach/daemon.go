@@ -14,14 +14,16 @@ import (
 	"sandbox.internal/server/proxy"
 )
 
-// CodeNotAnswering is the code of a 502: the state says that the sandbox runs, but its daemon does not answer.
+// CodeNotAnswering is the code of a 502: the state says that the sandbox runs, but its daemon does
+// not answer.
 const CodeNotAnswering = "SANDBOX_NOT_ANSWERING"
 
-// ErrTokenRefused: what answers at the sandbox's address does not have its token, so it is another one's daemon.
+// ErrTokenRefused: what answers at the sandbox's address does not have its token, so it is another
+// one's daemon.
 var ErrTokenRefused = errors.New("the token was refused")
 
-// Inspect takes the answers out that come from the daemon's own proxy and not from behind it, and gives them the service's form, as
-// errors. It is for [proxy.Target].
+// Inspect takes the answers out that come from the daemon's own proxy and not from behind it, and
+// gives them the service's form, as errors. It is for [proxy.Target].
 func Inspect(response *http.Response) error {
 	const longest = 4 << 10
 	switch {

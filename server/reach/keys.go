@@ -22,14 +22,15 @@ const minKeyLength = 32
 
 // Errors of [Keys.Verify]. Test for them with errors.Is.
 var (
-	// ErrSignature: the signature was not made with one of the keys for this sandbox, with this token, and this port.
+	// ErrSignature: the signature was not made with one of the keys for this sandbox, with this
+	// token, and this port.
 	ErrSignature = errors.New("is not valid for this sandbox and this port")
 	// ErrExpired: the signature was right and its time is over.
 	ErrExpired = errors.New("has expired")
 )
 
-// Keys sign endpoints. The first one signs; a signature of any is accepted, so that keys can be replaced while signatures of the
-// earlier one are in use. The zero value accepts nothing.
+// Keys sign endpoints. The first one signs; a signature of any is accepted, so that keys can be
+// replaced while signatures of the earlier one are in use. The zero value accepts nothing.
 type Keys struct{ keys [][]byte }
 
 // ParseKeys reads keys, one a line. Empty lines and lines that begin with # are skipped.
@@ -95,7 +96,8 @@ func LoadOrMakeKeys(path string) (Keys, error) {
 	return ParseKeys(line)
 }
 
-// writeDurably writes a file that only its owner can read. When it returns, the content would survive a loss of power.
+// writeDurably writes a file that only its owner can read. When it returns, the content would
+// survive a loss of power.
 func writeDurably(path string, content []byte) error {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -108,15 +110,17 @@ func writeDurably(path string, content []byte) error {
 // Present reports whether there is a key.
 func (k Keys) Present() bool { return len(k.keys) > 0 }
 
-// Sign returns the signature that lets requests for a port of a sandbox in until expires, which is cut to whole seconds. The token is the
-// sandbox's: on a cluster an id comes back with its Idempotency-Key, and the signatures of the sandbox that had it before must not.
+// Sign returns the signature that lets requests for a port of a sandbox in until expires, which is
+// cut to whole seconds. The token is the sandbox's: on a cluster an id comes back with its
+// Idempotency-Key, and the signatures of the sandbox that had it before must not.
 func (k Keys) Sign(id, token string, port int, expires time.Time) string {
 	until := strconv.FormatInt(expires.Unix(), 10)
 	return until + "." + base64.RawURLEncoding.EncodeToString(mac(k.keys[0], id, token, port, until))
 }
 
-// Verify returns until when the signature lets requests for a port of a sandbox in: none without a token. It returns [ErrSignature] and
-// [ErrExpired]. The time that it takes reveals nothing about the keys.
+// Verify returns until when the signature lets requests for a port of a sandbox in: none without a
+// token. It returns [ErrSignature] and [ErrExpired]. The time that it takes reveals nothing about
+// the keys.
 func (k Keys) Verify(signature, id, token string, port int, now time.Time) (time.Time, error) {
 	until, encoded, _ := strings.Cut(signature, ".")
 	sent, err := base64.RawURLEncoding.Strict().DecodeString(encoded)
@@ -140,7 +144,8 @@ func (k Keys) Verify(signature, id, token string, port int, now time.Time) (time
 	return expires, nil
 }
 
-// mac authenticates what a signature says. No part but the last can hold the character between the parts, so no two say the same.
+// mac authenticates what a signature says. No part but the last can hold the character between the
+// parts, so no two say the same.
 func mac(key []byte, id, token string, port int, until string) []byte {
 	sum := hmac.New(sha256.New, key)
 	fmt.Fprintf(sum, "sandbox endpoint 2\n%s\n%d\n%s\n%s", id, port, until, token)

@@ -9,11 +9,12 @@ import (
 // SignatureName is the name of the query parameter, and of the cookie, that carries a signature.
 const SignatureName = "sandbox-signature"
 
-// RouteHeader is the header that names the sandbox and the port to an ingress in header mode (lifecycle document, "Networking rules", 5).
+// RouteHeader is the header that names the sandbox and the port to an ingress in header mode
+// (lifecycle document, "Networking rules", 5).
 const RouteHeader = "Service-Ingress-To"
 
-// maxSignatures bounds how many signatures of one kind are looked at. There is more than one where another service has set a cookie for
-// a host above.
+// maxSignatures bounds how many signatures of one kind are looked at. There is more than one where
+// another service has set a cookie for a host above.
 const maxSignatures = 8
 
 // Signatures are what a request carries.
@@ -22,8 +23,9 @@ type Signatures struct {
 	Cookies []string
 }
 
-// TakeSignatures returns the signatures of a request, and the request without them: not in its query, its cookies or its Referer. The
-// program in the sandbox must get this one. Everything else stays as the client wrote it. The request given is not changed.
+// TakeSignatures returns the signatures of a request, and the request without them: not in its
+// query, its cookies or its Referer. The program in the sandbox must get this one. Everything else
+// stays as the client wrote it. The request given is not changed.
 func TakeSignatures(r *http.Request) (*http.Request, Signatures) {
 	var found Signatures
 	query, inQuery := takeQuery(r.URL.RawQuery, &found.Query)
@@ -94,8 +96,8 @@ func takeCookies(lines []string, found *[]string) (rest []string, taken bool) {
 	return rest, taken
 }
 
-// cleanReferers takes signatures out of what the browser says about the page that a request comes from. What cannot be read is left out
-// as a whole if it may hold one.
+// cleanReferers takes signatures out of what the browser says about the page that a request comes
+// from. What cannot be read is left out as a whole if it may hold one.
 func cleanReferers(lines []string) (rest []string, taken bool) {
 	for _, line := range lines {
 		before, after, asked := strings.Cut(line, "?")

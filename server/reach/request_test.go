@@ -53,7 +53,8 @@ func TestSignaturesAreTakenOut(t *testing.T) {
 	}
 }
 
-// FuzzSignaturesAreTakenOut: whatever a request looks like, nothing that a server could take for a signature is left.
+// FuzzSignaturesAreTakenOut: whatever a request looks like, nothing that a server could take for a
+// signature is left.
 func FuzzSignaturesAreTakenOut(f *testing.F) {
 	f.Add("a=1&sandbox-signature=x", "sandbox-signature=x; a", "http://h/?sandbox-signature=x#y")
 	f.Add("sandbox%2dsignature=x", ";;sandbox-signature = x", "?sandbox-signature=x?&")

@@ -44,8 +44,8 @@ func (f *Files) Add(at string, content []byte) {
 	f.files[at] = file{contentType: contentTypes[path.Ext(at)], plain: plain, digest: digest}
 }
 
-// AddPacked adds a file that is compressed with gzip. It is unpacked for the few clients that do not
-// accept that.
+// AddPacked adds a file that is compressed with gzip. It is unpacked for the few clients that do
+// not accept that.
 func (f *Files) AddPacked(at string, packed []byte) {
 	digest := digestOf(packed)
 	plain := func() ([]byte, string, error) {

@@ -62,7 +62,8 @@ func TestAPIKeys(t *testing.T) {
 	expectAPIKeys(t, s, a)
 }
 
-// TestNamesOfKeysAreRemembered: of keys that are gone, of those that are kept elsewhere, and of those whose sandboxes are there.
+// TestNamesOfKeysAreRemembered: of keys that are gone, of those that are kept elsewhere, and of
+// those whose sandboxes are there.
 func TestNamesOfKeysAreRemembered(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)

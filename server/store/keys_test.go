@@ -86,8 +86,8 @@ func TestKeyInUse(t *testing.T) {
 	expectKey(t, s, "one", birth, later)
 }
 
-// TestCheckWritable: each check is a write of its own, which leaves nothing that a client could find
-// or that stays.
+// TestCheckWritable: each check is a write of its own, which leaves nothing that a client could
+// find or that stays.
 func TestCheckWritable(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)

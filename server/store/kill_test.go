@@ -103,8 +103,8 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// runAndKill starts a writer, kills it a while after the first line that begins like that and returns
-// its whole lines.
+// runAndKill starts a writer, kills it a while after the first line that begins like that and
+// returns its whole lines.
 func runAndKill(t *testing.T, dir, first string, while time.Duration) []string {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])

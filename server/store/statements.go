@@ -50,8 +50,8 @@ func prepareStatements(ctx context.Context, conn *sql.Conn) (*statements, error)
 			WHERE created_at < ?`},
 		{&s.purgeKeys, `DELETE FROM idempotency_keys WHERE created_at < ?`},
 		// Each time another value: SQLite writes nothing for one that is there already, and a
-		// transaction without a change does not touch the disk. The empty key is no client's, and is
-		// purged with the others.
+		// transaction without a change does not touch the disk. The empty key is no client's, and
+		// is purged with the others.
 		{&s.checkWritable, `INSERT INTO idempotency_keys (owner, key, digest, sandbox_id, created_at) VALUES ('', '', '', '', 0)
 			ON CONFLICT DO UPDATE SET created_at = created_at + 1`},
 		{&s.insertEvent, `INSERT INTO events (sandbox_id, owner, time, event, total)

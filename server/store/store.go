@@ -93,7 +93,8 @@ func (s *Store) open() error {
 		return fmt.Errorf("store: %w", err)
 	}
 	ctx := context.Background()
-	// A container may have no folder for the temporary files that SQLite would make of what it needs to undo a statement.
+	// A container may have no folder for the temporary files that SQLite would make of what it
+	// needs to undo a statement.
 	if s.writeDB, err = openDatabase(s.path, "journal_mode(wal)", "synchronous(full)",
 		"busy_timeout(5000)", "temp_store(memory)"); err != nil {
 		return err

@@ -15,7 +15,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestWithoutTemporaryFolders: a container has no folder for temporary files, and SQLite needs none, however much a statement changes.
+// TestWithoutTemporaryFolders: a container has no folder for temporary files, and SQLite needs
+// none, however much a statement changes.
 func TestWithoutTemporaryFolders(t *testing.T) {
 	const inside = "STORE_TEST_WITHOUT_TEMPORARY_FOLDERS"
 	folder := os.Getenv(inside)

@@ -155,8 +155,8 @@ func (r importRules) checkForbidden(p string, graph map[string]listed, report re
 	}
 }
 
-// shortestChain returns the shortest chain of imports from a package, which begins with the imports that are given, to one that is unwanted;
-// nil when there is none.
+// shortestChain returns the shortest chain of imports from a package, which begins with the imports
+// that are given, to one that is unwanted; nil when there is none.
 func shortestChain(graph map[string]listed, from string, imports []string, unwanted func(string) bool) []string {
 	cameFrom := map[string]string{from: ""}
 	for queue := []string{from}; len(queue) > 0; queue = queue[1:] {

@@ -2,7 +2,8 @@ package architecture_test
 
 import "slices"
 
-// importRules are the rules for imports of docs/architecture.md. An internal directory needs none: the compiler holds it.
+// importRules are the rules for imports of docs/architecture.md. An internal directory needs none:
+// the compiler holds it.
 type importRules struct {
 	forbidden []forbiddenLink
 	libraries []libraryRule

@@ -49,9 +49,9 @@ var routes = map[string]func(*testing.T, *backend) route{
 	},
 }
 
-// TestBodies makes random exchanges with every proxy, and with all of them one after the other. Each
-// client gets the server's own answer and nothing else, and no byte of a body is taken for a request.
-// SEED repeats a run of the test and RUNS sets the number of exchanges with each proxy.
+// TestBodies makes random exchanges with every proxy, and with all of them one after the other.
+// Each client gets the server's own answer and nothing else, and no byte of a body is taken for a
+// request. SEED repeats a run of the test and RUNS sets the number of exchanges with each proxy.
 func TestBodies(t *testing.T) {
 	seed, err := strconv.ParseUint(cmp.Or(os.Getenv("SEED"), strconv.FormatUint(rand.Uint64(), 10)), 10, 64)
 	if err != nil {
@@ -86,8 +86,8 @@ func TestBodies(t *testing.T) {
 	}
 }
 
-// TestAnswerToALargeUpload: a client that sends all of its body before it reads gets the answer that
-// the server gave before it had read any of it.
+// TestAnswerToALargeUpload: a client that sends all of its body before it reads gets the answer
+// that the server gave before it had read any of it.
 func TestAnswerToALargeUpload(t *testing.T) {
 	for name, start := range routes {
 		t.Run(name, func(t *testing.T) {

@@ -45,8 +45,8 @@ func draw(id int, random *rand.Rand) *exchange {
 // inner is what the body consists of: requests that must never be taken for one.
 const inner = "GET /inner HTTP/1.1\r\nHost: inner\r\nX-Case: inner\r\n\r\n"
 
-// run makes the exchange and a second one on the same connection where that is still open. The error
-// says what was wrong about it.
+// run makes the exchange and a second one on the same connection where that is still open. The
+// error says what was wrong about it.
 func (x *exchange) run(route route) error {
 	conn, err := net.DialTimeout("tcp", route.address, wait.Patience())
 	if err != nil {

@@ -96,8 +96,8 @@ type Cluster struct {
 
 // Start returns a cluster that is ready. It is the one that KUBECONFIG names, if mode Node is asked
 // for and it need not be a private one. Otherwise Start makes one, and first builds what it is made
-// of, if that was not done before; this takes minutes, so `make test-all` does it ahead of the tests.
-// The caller calls Stop, also when tests fail.
+// of, if that was not done before; this takes minutes, so `make test-all` does it ahead of the
+// tests. The caller calls Stop, also when tests fail.
 func Start(ctx context.Context, options Options) (*Cluster, error) {
 	c := &Cluster{mode: options.Mode, log: options.Log}
 	if c.mode == "" {

@@ -20,8 +20,8 @@ func classSettings(handler, more string) string {
 	return "[[runtime.classes]]\nname = \"chosen\"\nhandler = \"" + handler + "\"\n" + more
 }
 
-// TestRuntimeClassIsTheEnginesRuntime: the engine runs the sandbox with the class's handler, and its
-// sidecar with the default.
+// TestRuntimeClassIsTheEnginesRuntime: the engine runs the sandbox with the class's handler, and
+// its sidecar with the default.
 func TestRuntimeClassIsTheEnginesRuntime(t *testing.T) {
 	t.Parallel()
 	egress := "[egress]\nimage = \"" + egressImage + "\"\n"

@@ -131,8 +131,8 @@ func (st *crashRun) try(method, path, body string, headers ...string) (lives.Ans
 	return got, err == nil
 }
 
-// checkSandboxes compares what the service lists with what the clients had, and with what the engine
-// has.
+// checkSandboxes compares what the service lists with what the clients had, and with what the
+// engine has.
 func (st *crashRun) checkSandboxes(t *testing.T, clients []*crashClient) {
 	t.Helper()
 	known := map[string]bool{}

@@ -165,7 +165,8 @@ func TestEgressSurvivesTheService(t *testing.T) {
 }
 
 // TestEgressWithoutUpstream: the name servers of a sandbox are those of its network when it was
-// made, although root in the sandbox writes others into the file that it shares with the egress daemon.
+// made, although root in the sandbox writes others into the file that it shares with the egress
+// daemon.
 func TestEgressWithoutUpstream(t *testing.T) {
 	t.Parallel()
 	o := newOutside(t)

@@ -22,7 +22,8 @@ func runtimeSettings() string {
 	return fmt.Sprintf("[runtime]\ntype = \"docker\"\nexecd_image = %q\n", execdImage)
 }
 
-// otherRuntime is a runtime that every Docker Engine has, and another name than that of its default.
+// otherRuntime is a runtime that every Docker Engine has, and another name than that of its
+// default.
 const otherRuntime = "io.containerd.runc.v2"
 
 // onDocker is the host backend, with an engine.

@@ -15,7 +15,8 @@ import (
 // between stands between the outputs of commands that are replayed.
 const between = "\x1e"
 
-// cell is text of a table of the page that may be as wide as its column needs: an age of 13s as well as of 2s.
+// cell is text of a table of the page that may be as wide as its column needs: an age of 13s as
+// well as of 2s.
 var cell = regexp.MustCompile("… +")
 
 // TestQuickstart replays the console blocks of docs/quickstart.md in one shell, and compares what

@@ -248,8 +248,8 @@ func TestPullOnce(t *testing.T) {
 	}
 }
 
-// TestPullAbandoned deletes every sandbox that waits for an image; the pull ends, and a later create
-// begins a new one.
+// TestPullAbandoned deletes every sandbox that waits for an image; the pull ends, and a later
+// create begins a new one.
 func TestPullAbandoned(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{})

@@ -22,7 +22,8 @@ func spares(count int) string { return fmt.Sprintf("[docker]\nspare_networks = %
 // spareGauge is what the service reports of networks that were made ahead.
 var spareGauge = regexp.MustCompile(`(?m)^sandbox_spare_networks (\d+)$`)
 
-// awaitSpares waits until at least that many networks are free, and returns the ids that networks were made with, taken ones included.
+// awaitSpares waits until at least that many networks are free, and returns the ids that networks
+// were made with, taken ones included.
 func (s *service) awaitSpares(t *testing.T, count int) (ids []string) {
 	t.Helper()
 	wait.Until(t, "networks are made ahead", func() bool {
@@ -41,7 +42,8 @@ func (s *service) awaitSpares(t *testing.T, count int) (ids []string) {
 	return ids
 }
 
-// leavesNothing stops the service, which has no sandbox any more, and demands that the engine has nothing of it.
+// leavesNothing stops the service, which has no sandbox any more, and demands that the engine has
+// nothing of it.
 func (s *service) leavesNothing(t *testing.T) {
 	t.Helper()
 	s.Halt(t)
@@ -50,7 +52,8 @@ func (s *service) leavesNothing(t *testing.T) {
 	}
 }
 
-// TestSpareNetwork: a sandbox in a network that was made ahead, from its create to its end, over a kill of the service.
+// TestSpareNetwork: a sandbox in a network that was made ahead, from its create to its end, over a
+// kill of the service.
 func TestSpareNetwork(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{Program: true, Settings: spares(2)})
@@ -139,7 +142,8 @@ func TestEgressOfASpare(t *testing.T) {
 	s.leavesNothing(t)
 }
 
-// TestKillsWhileNetworksAreMade: whenever the service is killed, the next one leaves nothing when it stops.
+// TestKillsWhileNetworksAreMade: whenever the service is killed, the next one leaves nothing when
+// it stops.
 func TestKillsWhileNetworksAreMade(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{Program: true, Settings: spares(3)})

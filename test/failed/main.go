@@ -1,6 +1,6 @@
 // Command failed reads what `go test` has printed, from standard input, and prints which tests have
-// failed and, for each package, the command that runs them alone. The arguments are the beginning of
-// that command: failed go test -race.
+// failed and, for each package, the command that runs them alone. The arguments are the beginning
+// of that command: failed go test -race.
 package main
 
 import (

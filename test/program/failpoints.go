@@ -11,18 +11,18 @@ import (
 // failpointFolder is the variable of internal/failpoint that arms a program.
 const failpointFolder = "sandbox.internal/internal/failpoint.folder"
 
-// Failpoints is a folder in which a test arms the failpoints (package internal/failpoint) of a program that BuildWithFailpoints has made, while it
-// runs too.
+// Failpoints is a folder in which a test arms the failpoints (package internal/failpoint) of a
+// program that BuildWithFailpoints has made, while it runs too.
 type Failpoints string
 
-// BuildWithFailpoints is Build of programs that are killed at their failpoints as often as armed says: the path of the folder as the programs see
-// it. It need not exist while nothing is armed.
+// BuildWithFailpoints is Build of programs that are killed at their failpoints as often as armed
+// says: the path of the folder as the programs see it. It need not exist while nothing is armed.
 func BuildWithFailpoints(ctx context.Context, folder string, armed Failpoints, packages ...string) error {
 	return build(ctx, folder, " -X "+failpointFolder+"="+string(armed), packages)
 }
 
-// Arm has the next program that comes to the failpoint of that name killed, and so on as many times as there are kills, beside those that are
-// left of earlier calls.
+// Arm has the next program that comes to the failpoint of that name killed, and so on as many times
+// as there are kills, beside those that are left of earlier calls.
 func (f Failpoints) Arm(name string, kills int) error {
 	armed := filepath.Join(string(f), name)
 	if err := os.MkdirAll(armed, 0o755); err != nil {

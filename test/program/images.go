@@ -17,8 +17,9 @@ var inImages = map[string][]string{
 	"sandbox/ingress:dev":       {"sandbox-ingress"},
 }
 
-// UseImages makes the programs that are in images inputs of the test that calls it: in those of this repository that text, like a configuration,
-// names. The test runs in a folder of the repository.
+// UseImages makes the programs that are in images inputs of the test that calls it: in those of
+// this repository that text, like a configuration, names. The test runs in a folder of the
+// repository.
 func UseImages(text string) error {
 	root, err := os.Getwd()
 	if err != nil {

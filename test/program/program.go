@@ -15,8 +15,8 @@ import (
 	"strings"
 )
 
-// sources is what `go list` prints of each package of this repository's modules: its go.mod, its folder, and
-// the files that it embeds.
+// sources is what `go list` prints of each package of this repository's modules: its go.mod, its
+// folder, and the files that it embeds.
 const sources = `{{$p := .}}{{with .Module}}{{if or .Main .Replace}}{{.GoMod}}{{"\n"}}{{$p.Dir}}{{range $p.EmbedFiles}}{{"\n"}}{{$p.Dir}}/{{.}}{{end}}{{end}}{{end}}`
 
 // Build compiles the programs of packages, given by import path, into the existing folder: static,
@@ -36,8 +36,8 @@ func build(ctx context.Context, folder, linkerFlags string, packages []string) e
 	return err
 }
 
-// registerInputs opens the folders and files that the packages are made of, which makes them inputs of the
-// test that runs. An open folder stands for the names, sizes and times of everything in it.
+// registerInputs opens the folders and files that the packages are made of, which makes them inputs
+// of the test that runs. An open folder stands for the names, sizes and times of everything in it.
 func registerInputs(ctx context.Context, packages []string) error {
 	listed, err := goCommand(ctx, append([]string{"list", "-deps", "-f", sources}, packages...)...)
 	if err != nil {

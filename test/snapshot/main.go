@@ -1,12 +1,13 @@
-// Command snapshot makes FOLDER a copy of the working tree that it is started in: of every file that git tracks or would add. `make test` runs
-// the tests there.
+// Command snapshot makes FOLDER a copy of the working tree that it is started in: of every file
+// that git tracks or would add. `make test` runs the tests there.
 //
-// The go command repeats a test's result while the program of the test and the paths, sizes and times of the files that it opened are the same.
-// In the copy the path is always the same, and a file's time depends on its content alone: a result is repeated in every clone whose files are
-// the same, and in no other.
+// The go command repeats a test's result while the program of the test and the paths, sizes and
+// times of the files that it opened are the same. In the copy the path is always the same, and a
+// file's time depends on its content alone: a result is repeated in every clone whose files are the
+// same, and in no other.
 //
-// bin/ of the copy is left as it is: `make build` there replaces the programs that have changed. Everything else that is not in the working tree
-// is removed.
+// bin/ of the copy is left as it is: `make build` there replaces the programs that have changed.
+// Everything else that is not in the working tree is removed.
 //
 // Usage: snapshot FOLDER
 package main
@@ -75,7 +76,8 @@ func snapshot(tree, folder string) error {
 	return nil
 }
 
-// list names the files and symbolic links of the working tree that git tracks or would add, relative to its root.
+// list names the files and symbolic links of the working tree that git tracks or would add,
+// relative to its root.
 func list(tree string) (files []string, err error) {
 	command := exec.Command("git", "-C", tree, "ls-files", "--cached", "--others", "--exclude-standard", "-z")
 	var stderr strings.Builder
@@ -85,7 +87,8 @@ func list(tree string) (files []string, err error) {
 		return nil, fmt.Errorf("%s: %w: %s", command, err, strings.TrimSpace(stderr.String()))
 	}
 	for name := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {
-		// The index may still have what was removed, or is a folder now, or was in a folder that is a symbolic link now.
+		// The index may still have what was removed, or is a folder now, or was in a folder that is
+		// a symbolic link now.
 		if there, err := isFile(tree, name); err != nil {
 			return nil, err
 		} else if there {
@@ -155,7 +158,8 @@ func copyFile(from, to string) error {
 	return setTime(to, content)
 }
 
-// read returns what git keeps of a file or symbolic link: its type, whether its owner may execute it, and its content or target.
+// read returns what git keeps of a file or symbolic link: its type, whether its owner may execute
+// it, and its content or target.
 func read(name string) (kind fs.FileMode, content []byte, err error) {
 	info, err := os.Lstat(name)
 	if err != nil {
@@ -187,8 +191,8 @@ func write(name string, kind fs.FileMode, content []byte) error {
 	return os.Chmod(name, mode) // whatever the umask is
 }
 
-// setTime gives a file, symbolic link or folder a time from 2001 to 2018 that depends on content. The go command repeats no test that has opened a
-// file of the last seconds.
+// setTime gives a file, symbolic link or folder a time from 2001 to 2018 that depends on content.
+// The go command repeats no test that has opened a file of the last seconds.
 func setTime(name string, content []byte) error {
 	sum := sha256.Sum256(content)
 	at := unix.Timespec{

@@ -58,7 +58,8 @@ func (w tree) copyTo(folder string) {
 	}
 }
 
-// contents returns what is in a folder: files with their content, links with their target, and folders.
+// contents returns what is in a folder: files with their content, links with their target, and
+// folders.
 func contents(t *testing.T, folder string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -148,7 +149,8 @@ func TestSnapshot(t *testing.T) {
 	}
 }
 
-// TestResultsAreRepeated: the go command repeats a result in another clone with the same files, and in no other one.
+// TestResultsAreRepeated: the go command repeats a result in another clone with the same files, and
+// in no other one.
 func TestResultsAreRepeated(t *testing.T) {
 	files := map[string]string{
 		"go.mod": "module example.test\n\ngo 1.26\n", "data/file": "1",

@@ -1,7 +1,9 @@
-// Package wait bounds what tests wait for: conditions, channels, requests, connections and child processes, all by one [Patience].
+// Package wait bounds what tests wait for: conditions, channels, requests, connections and child
+// processes, all by one [Patience].
 //
-// An event that a test waits for happens within moments on a quiet machine. The patience is far longer, so that a test fails for a
-// defect and not for a busy machine. A wait that fails names what it was for and the last state that it saw.
+// An event that a test waits for happens within moments on a quiet machine. The patience is far
+// longer, so that a test fails for a defect and not for a busy machine. A wait that fails names
+// what it was for and the last state that it saw.
 package wait
 
 import (
@@ -15,17 +17,19 @@ import (
 	"time"
 )
 
-// FactorVariable is the environment variable with a number above 0 and at most 100, the factor of the [Patience].
+// FactorVariable is the environment variable with a number above 0 and at most 100, the factor of
+// the [Patience].
 const FactorVariable = "TEST_PATIENCE"
 
 const (
-	// base is for a machine of two slow processors that two packages of tests keep busy: a sandbox may need more than two minutes there, a
-	// pod of a cluster more than three.
+	// base is for a machine of two slow processors that two packages of tests keep busy: a sandbox
+	// may need more than two minutes there, a pod of a cluster more than three.
 	base = 5 * time.Minute
 
 	firstPause   = time.Millisecond // between two looks; each one after it is a quarter longer
 	longestPause = 20 * time.Millisecond
-	// A look that takes long, such as a request, loads what is tested. The pause after it is share times as long, up to costlyPause.
+	// A look that takes long, such as a request, loads what is tested. The pause after it is share
+	// times as long, up to costlyPause.
 	share       = 3
 	costlyPause = 150 * time.Millisecond
 
@@ -33,8 +37,9 @@ const (
 	pipes = 2 * time.Second
 )
 
-// Patience returns how long a test waits for one thing that is expected to happen: five minutes, times [FactorVariable]. Only a hang
-// takes so long. It panics on a value of the variable that is no factor.
+// Patience returns how long a test waits for one thing that is expected to happen: five minutes,
+// times [FactorVariable]. Only a hang takes so long. It panics on a value of the variable that is
+// no factor.
 func Patience() time.Duration {
 	text := os.Getenv(FactorVariable)
 	if text == "" {
@@ -50,8 +55,8 @@ func Patience() time.Duration {
 // Deadline returns when the [Patience] of a wait that begins now ends, for connections and files.
 func Deadline() time.Time { return time.Now().Add(Patience()) }
 
-// Context returns the context of a test with the [Patience] as its deadline. It ends with the test. In a
-// cleanup, where the context of the test has ended already, it ends after the cleanups.
+// Context returns the context of a test with the [Patience] as its deadline. It ends with the test.
+// In a cleanup, where the context of the test has ended already, it ends after the cleanups.
 func Context(t testing.TB) context.Context {
 	t.Helper()
 	parent := t.Context()
@@ -63,13 +68,14 @@ func Context(t testing.TB) context.Context {
 	return ctx
 }
 
-// Client returns a client whose requests, the bodies of their answers included, take the [Patience] at most. It keeps no connections.
+// Client returns a client whose requests, the bodies of their answers included, take the [Patience]
+// at most. It keeps no connections.
 func Client() *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: Patience()}
 }
 
-// Command returns a command that is killed when the [Context] of the test ends. Processes that it leaves do not keep the test from going
-// on.
+// Command returns a command that is killed when the [Context] of the test ends. Processes that it
+// leaves do not keep the test from going on.
 func Command(t testing.TB, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	command := exec.CommandContext(Context(t), name, args...)
@@ -77,8 +83,8 @@ func Command(t testing.TB, name string, args ...string) *exec.Cmd {
 	return command
 }
 
-// Until looks again and again until holds returns true. A test that has waited for the [Patience] fails, with what it waited for and
-// with the results of state, which are the last that it saw.
+// Until looks again and again until holds returns true. A test that has waited for the [Patience]
+// fails, with what it waited for and with the results of state, which are the last that it saw.
 func Until(t testing.TB, what string, holds func() bool, state ...func() any) {
 	t.Helper()
 	limit := Patience()
@@ -92,8 +98,8 @@ func Until(t testing.TB, what string, holds func() bool, state ...func() any) {
 	t.Fatalf("waited %v in vain until %s%s", limit, what, seen)
 }
 
-// Succeeds tries again and again until try returns no error. A test that has waited for the [Patience] fails, with what it waited for and
-// the last error.
+// Succeeds tries again and again until try returns no error. A test that has waited for the
+// [Patience] fails, with what it waited for and the last error.
 func Succeeds(t testing.TB, what string, try func() error) {
 	t.Helper()
 	limit := Patience()
@@ -103,8 +109,8 @@ func Succeeds(t testing.TB, what string, try func() error) {
 	}
 }
 
-// For returns what comes from a channel, the zero value once it is closed. A test that has waited for the [Patience] fails, with what it
-// waited for.
+// For returns what comes from a channel, the zero value once it is closed. A test that has waited
+// for the [Patience] fails, with what it waited for.
 func For[T any](t testing.TB, what string, from <-chan T) T {
 	t.Helper()
 	limit := Patience()
@@ -119,9 +125,9 @@ func For[T any](t testing.TB, what string, from <-chan T) T {
 	}
 }
 
-// Within reports whether holds returns true within the limit. It is for a goroutine that may not end the test, for a program that is no
-// test, and for a condition that need not hold; else see [Until]. The last look begins after the limit, so that a machine that stood
-// still fails nothing.
+// Within reports whether holds returns true within the limit. It is for a goroutine that may not
+// end the test, for a program that is no test, and for a condition that need not hold; else see
+// [Until]. The last look begins after the limit, so that a machine that stood still fails nothing.
 func Within(limit time.Duration, holds func() bool) bool {
 	deadline, pause := time.Now().Add(limit), firstPause
 	for {

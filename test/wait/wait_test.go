@@ -100,7 +100,8 @@ func TestHappens(t *testing.T) {
 	})
 }
 
-// TestLastLook: a machine that stands still for longer than the patience fails no test whose condition holds when it goes on.
+// TestLastLook: a machine that stands still for longer than the patience fails no test whose
+// condition holds when it goes on.
 func TestLastLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		looks := 0
@@ -112,7 +113,8 @@ func TestLastLook(t *testing.T) {
 	})
 }
 
-// TestWithin: a condition that does not hold takes the limit, and the pauses between looks that take long are longer.
+// TestWithin: a condition that does not hold takes the limit, and the pauses between looks that
+// take long are longer.
 func TestWithin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for look, most := range map[time.Duration]int{0: 600, 30 * time.Millisecond: 100, time.Second: 10} {

@@ -18,10 +18,11 @@ import (
 var (
 	// ErrNotHTTP: something answered, but not with HTTP. The bytes of the response are left out.
 	ErrNotHTTP = errors.New("the response is not HTTP")
-	// ErrAnswerTooLong: the body of the answer is longer than Options.MaxAnswer. Reading it returns this error at the bound.
+	// ErrAnswerTooLong: the body of the answer is longer than Options.MaxAnswer. Reading it returns
+	// this error at the bound.
 	ErrAnswerTooLong = errors.New("the answer is too long")
-	// ErrCertificate: the certificate of the server is not one that this machine trusts for its name and at this time. The text of the
-	// error that wraps it says why.
+	// ErrCertificate: the certificate of the server is not one that this machine trusts for its
+	// name and at this time. The text of the error that wraps it says why.
 	ErrCertificate = errors.New("the certificate of the server is not trusted")
 	// ErrNoTLS: the URL asks for TLS, and the server answers without it.
 	ErrNoTLS = errors.New("the server does not speak TLS: the URL should begin with http://, not https://")
@@ -43,8 +44,8 @@ func (e *ProxyError) Error() string {
 	return strings.TrimSpace(fmt.Sprintf("the proxy of the environment refuses to connect to the server: %d %s", e.Status, http.StatusText(e.Status)))
 }
 
-// Permanent reports whether a request that failed with this error fails the same way when it is sent again: the URL, the certificate or the
-// proxy's address has to change first.
+// Permanent reports whether a request that failed with this error fails the same way when it is
+// sent again: the URL, the certificate or the proxy's address has to change first.
 func Permanent(err error) bool {
 	for _, kind := range []error{ErrCertificate, ErrNoTLS, ErrNeedsTLS, ErrProxyAddress} {
 		if errors.Is(err, kind) {
@@ -66,9 +67,11 @@ var (
 	wrongLength = regexp.MustCompile(`http: ContentLength=-?\d{1,19} with Body length \d{1,19}$`)
 )
 
-// Cause returns an error of net/http without what the other side has sent: the text of net/http quotes what it could not understand of an
-// answer, and the names in a certificate. An error from this machine's network or from a limit is returned as it is, and one that
-// this package knows has words of its own; [ErrNotHTTP] stands for an answer that cannot be parsed, and [ErrExchange] for the rest.
+// Cause returns an error of net/http without what the other side has sent: the text of net/http
+// quotes what it could not understand of an answer, and the names in a certificate. An error from
+// this machine's network or from a limit is returned as it is, and one that this package knows has
+// words of its own; [ErrNotHTTP] stands for an answer that cannot be parsed, and [ErrExchange] for
+// the rest.
 func Cause(err error) error {
 	if known := certificate(err); known != nil {
 		return known
@@ -99,8 +102,8 @@ func Cause(err error) error {
 	return ErrExchange
 }
 
-// certificate returns why a certificate is not trusted, in words that have nothing of the certificate but its times; nil when err is about
-// something else.
+// certificate returns why a certificate is not trusted, in words that have nothing of the
+// certificate but its times; nil when err is about something else.
 func certificate(err error) error {
 	var (
 		unknown x509.UnknownAuthorityError
@@ -139,7 +142,8 @@ func validity(c *x509.Certificate, now time.Time) string {
 	return "it has expired"
 }
 
-// ours reports whether an error comes from this machine's network, and not from what it could not understand of an answer.
+// ours reports whether an error comes from this machine's network, and not from what it could not
+// understand of an answer.
 func ours(err error) bool {
 	var network net.Error
 	var number syscall.Errno

@@ -22,7 +22,8 @@ import (
 	"sandbox.internal/wire/sandboxhttp"
 )
 
-// certified starts a TLS server whose certificate is for a name and a time. It returns its address, and a pool that trusts it.
+// certified starts a TLS server whose certificate is for a name and a time. It returns its address,
+// and a pool that trusts it.
 func certified(t *testing.T, name string, from, until time.Time) (string, *x509.CertPool) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -52,7 +53,8 @@ func certified(t *testing.T, name string, from, until time.Time) (string, *x509.
 	return server.Listener.Addr().String(), pool
 }
 
-// TestCertificates: each way in which a certificate is not trusted is said, without a byte of what it says.
+// TestCertificates: each way in which a certificate is not trusted is said, without a byte of what
+// it says.
 func TestCertificates(t *testing.T) {
 	now := time.Now()
 	for name, test := range map[string]struct {
@@ -149,8 +151,8 @@ func TestProxyThatRefuses(t *testing.T) {
 	}
 }
 
-// throughProxy returns the error of a request through the proxy at a URL, whose answers are checked as a client of ours does: the
-// environment, which names its proxy, is read once for each process.
+// throughProxy returns the error of a request through the proxy at a URL, whose answers are checked
+// as a client of ours does: the environment, which names its proxy, is read once for each process.
 func throughProxy(t *testing.T, at string) error {
 	t.Helper()
 	address, err := url.Parse(at)

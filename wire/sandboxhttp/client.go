@@ -3,7 +3,8 @@
 // may have replaced the server there, so responses are bounded, redirections are not followed, and
 // no bytes of a response get into an error.
 //
-// [NewClient] is the one constructor of such clients; a test refuses every other. [Proof] is how execd proves who it is.
+// [NewClient] is the one constructor of such clients; a test refuses every other. [Proof] is how
+// execd proves who it is.
 package sandboxhttp
 
 import (
@@ -23,36 +24,42 @@ const (
 	DefaultMaxAnswer = 64 << 10
 	// maxHeader bounds the header of an answer, in bytes.
 	maxHeader = 32 << 10
-	// dialTimeout bounds how long a connection may take to be made, tlsTimeout how long its TLS handshake may take after that, and
-	// idleTimeout how long it is kept without a request.
+	// dialTimeout bounds how long a connection may take to be made, tlsTimeout how long its TLS
+	// handshake may take after that, and idleTimeout how long it is kept without a request.
 	dialTimeout = 5 * time.Second
 	tlsTimeout  = 10 * time.Second
 	idleTimeout = 30 * time.Second
 )
 
-// Options are what clients differ in. The zero value is a client that makes a connection for each request, reads at most
-// DefaultMaxAnswer of an answer, and leaves deadlines to the contexts of its requests.
+// Options are what clients differ in. The zero value is a client that makes a connection for each
+// request, reads at most DefaultMaxAnswer of an answer, and leaves deadlines to the contexts of its
+// requests.
 type Options struct {
-	// Timeout bounds a whole exchange, the answer's body included; 0 means that only the request's context does.
+	// Timeout bounds a whole exchange, the answer's body included; 0 means that only the request's
+	// context does.
 	Timeout time.Duration
-	// HeaderTimeout bounds how long an answer may take to begin; 0 means that only the request's context does.
+	// HeaderTimeout bounds how long an answer may take to begin; 0 means that only the request's
+	// context does.
 	HeaderTimeout time.Duration
-	// IdleConnections is how many connections are kept for each address; with 0 every request has a connection of its own. Keep none
-	// where an address may belong to another sandbox a moment later.
+	// IdleConnections is how many connections are kept for each address; with 0 every request has a
+	// connection of its own. Keep none where an address may belong to another sandbox a moment
+	// later.
 	IdleConnections int
-	// EnvironmentProxy uses the proxy that the environment names: for a program that its user starts.
+	// EnvironmentProxy uses the proxy that the environment names: for a program that its user
+	// starts.
 	EnvironmentProxy bool
-	// MaxAnswer bounds the body of an answer, in bytes; 0 means DefaultMaxAnswer, and Unbounded is for a body that is passed on
-	// while it comes and never held.
+	// MaxAnswer bounds the body of an answer, in bytes; 0 means DefaultMaxAnswer, and Unbounded is
+	// for a body that is passed on while it comes and never held.
 	MaxAnswer int64
 }
 
 // Unbounded is a value of Options.MaxAnswer.
 const Unbounded = -1
 
-// NewClient returns a client for what is inside a sandbox or beside it. It follows no redirection: one is returned as it is, without
-// its Location. It keeps no cookies and unpacks nothing. The Status of an answer has the standard's
-// words instead of the sender's, and an error holds nothing that the other side has sent.
+// NewClient returns a client for what is inside a sandbox or beside it. It follows no redirection:
+// one is returned as it is, without its Location. It keeps no cookies and unpacks nothing. The
+// Status of an answer has the standard's words instead of the sender's, and an error holds nothing
+// that the other side has sent.
 func NewClient(o Options) *http.Client {
 	if o.MaxAnswer == 0 {
 		o.MaxAnswer = DefaultMaxAnswer
@@ -85,8 +92,8 @@ func NewClient(o Options) *http.Client {
 	}
 }
 
-// environmentProxy is http.ProxyFromEnvironment with an error of our own: that of net/http has the variable's value, which may have a
-// password.
+// environmentProxy is http.ProxyFromEnvironment with an error of our own: that of net/http has the
+// variable's value, which may have a password.
 func environmentProxy(r *http.Request) (*url.URL, error) {
 	proxy, err := http.ProxyFromEnvironment(r)
 	if err != nil {

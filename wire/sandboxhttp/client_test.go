@@ -69,7 +69,8 @@ func TestNoRedirectIsFollowed(t *testing.T) {
 	}
 }
 
-// TestNothingForeignGetsIntoAMessage: neither an error nor the status of an answer repeats what was sent.
+// TestNothingForeignGetsIntoAMessage: neither an error nor the status of an answer repeats what was
+// sent.
 func TestNothingForeignGetsIntoAMessage(t *testing.T) {
 	const foreign = "STOLEN"
 	client := sandboxhttp.NewClient(sandboxhttp.Options{Timeout: time.Minute})

@@ -23,8 +23,8 @@ func NewChallenge() string {
 	return hex.EncodeToString(random)
 }
 
-// Proof returns what the holder of a token answers to a challenge, 64 hexadecimal digits. It is empty without a token, and for what is
-// no challenge: 32 to 128 lower-case hexadecimal digits.
+// Proof returns what the holder of a token answers to a challenge, 64 hexadecimal digits. It is
+// empty without a token, and for what is no challenge: 32 to 128 lower-case hexadecimal digits.
 func Proof(token, challenge string) string {
 	if token == "" || len(challenge) < minChallenge || len(challenge) > maxChallenge {
 		return ""
@@ -39,7 +39,8 @@ func Proof(token, challenge string) string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// Proves reports whether a proof is the one for this challenge by the holder of this token. The time that it takes reveals nothing.
+// Proves reports whether a proof is the one for this challenge by the holder of this token. The
+// time that it takes reveals nothing.
 func Proves(proof, token, challenge string) bool {
 	want := Proof(token, challenge)
 	return want != "" && hmac.Equal([]byte(want), []byte(proof))

@@ -85,8 +85,9 @@ func New(o Options) (*http.Server, error) {
 	return server, nil
 }
 
-// written is a path as the client wrote it. net/url keeps it only where its own way of escaping would give something else, and
-// EscapedPath alone would still change characters that do not belong in a URL, such as |.
+// written is a path as the client wrote it. net/url keeps it only where its own way of escaping
+// would give something else, and EscapedPath alone would still change characters that do not belong
+// in a URL, such as |.
 func written(u *url.URL) string {
 	if u.RawPath != "" {
 		return u.RawPath
@@ -94,8 +95,8 @@ func written(u *url.URL) string {
 	return u.EscapedPath()
 }
 
-// toProxy reports whether a request goes to an HTTP proxy, which needs the whole URL: [http.Transport] does not complete one that is
-// opaque.
+// toProxy reports whether a request goes to an HTTP proxy, which needs the whole URL:
+// [http.Transport] does not complete one that is opaque.
 func toProxy(r *http.Request) bool {
 	proxy, err := http.ProxyFromEnvironment(r)
 	return err == nil && proxy != nil && r.URL.Scheme == "http"

@@ -16,8 +16,8 @@ func main() {
 	if !signal.Ignored(syscall.SIGHUP) { // as under nohup
 		signal.Notify(signals, syscall.SIGHUP)
 	}
-	// With its default action, SIGPIPE would end the tool at a write to an output that is read no more, before it has
-	// cleaned up. With a handler, the write returns EPIPE.
+	// With its default action, SIGPIPE would end the tool at a write to an output that is read no
+	// more, before it has cleaned up. With a handler, the write returns EPIPE.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	program := cli.Program{Env: os.Getenv, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		Signals: signals}

@@ -1,9 +1,9 @@
 // Command modules writes Go modules of this repository as a folder that a web server can serve as a
 // GOPROXY. Usage: modules -version vX.Y.Z -seconds N -license FILE -out FOLDER MODULE...
 //
-// Each MODULE is the folder of a module. All of them get the version, the time (in seconds since 1970)
-// and the license; their requirements of one another name that version, in place of the folders in
-// which this repository has them. The same arguments make the same bytes.
+// Each MODULE is the folder of a module. All of them get the version, the time (in seconds since
+// 1970) and the license; their requirements of one another name that version, in place of the
+// folders in which this repository has them. The same arguments make the same bytes.
 package main
 
 import (
@@ -108,8 +108,8 @@ func (r release) writeModule(folder string) error {
 	return nil
 }
 
-// requirements returns the module's path and its go.mod, in which every module that was replaced by a
-// folder is required in the version of the release.
+// requirements returns the module's path and its go.mod, in which every module that was replaced by
+// a folder is required in the version of the release.
 func (r release) requirements(file string) (path string, content []byte, err error) {
 	content, err = os.ReadFile(file)
 	if err != nil {

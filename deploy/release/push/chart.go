@@ -33,7 +33,8 @@ var (
 	ownImage     = regexp.MustCompile(`\bsandbox/([a-z-]+):dev\b`)
 )
 
-// chartOf returns the chart as an artifact of a registry: with the release's version, and with the images that are pushed as its values.
+// chartOf returns the chart as an artifact of a registry: with the release's version, and with the
+// images that are pushed as its values.
 func chartOf(r *release, registry string) (v1.Image, error) {
 	tag := tagOf(r.version)
 	var files []file

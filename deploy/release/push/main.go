@@ -2,9 +2,10 @@
 //
 //	push REGISTRY ARCHIVE...
 //
-// The archives are those of one version for Linux, one for each architecture. REGISTRY is what the names begin with, such as
-// registry.example.org/sandbox: images become REGISTRY/NAME:VERSION, the chart REGISTRY/charts/sandbox:VERSION, with these images as its values.
-// Credentials are those of Docker's configuration. The same archives make the same digests.
+// The archives are those of one version for Linux, one for each architecture. REGISTRY is what the
+// names begin with, such as registry.example.org/sandbox: images become REGISTRY/NAME:VERSION, the
+// chart REGISTRY/charts/sandbox:VERSION, with these images as its values. Credentials are those of
+// Docker's configuration. The same archives make the same digests.
 package main
 
 import (

@@ -23,8 +23,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// TestPush: a registry has each image for both architectures, and the chart with these images as its values; and the same archives are the same
-// content again.
+// TestPush: a registry has each image for both architectures, and the chart with these images as
+// its values; and the same archives are the same content again.
 func TestPush(t *testing.T) {
 	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	defer server.Close()
@@ -64,7 +64,8 @@ func TestPush(t *testing.T) {
 	checkChart(t, where)
 }
 
-// TestPushRefuses: archives of two versions, of one architecture twice, or of something else are refused, and nothing is pushed.
+// TestPushRefuses: archives of two versions, of one architecture twice, or of something else are
+// refused, and nothing is pushed.
 func TestPushRefuses(t *testing.T) {
 	folder, other := t.TempDir(), t.TempDir()
 	first := archive(t, folder, "v1.2.3", "amd64")

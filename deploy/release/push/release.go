@@ -87,7 +87,8 @@ func pushed(name string) bool {
 	return name == "release" || isProgram && ofImage
 }
 
-// image returns an image of the release: the one that the archive has, or one that holds a program alone.
+// image returns an image of the release: the one that the archive has, or one that holds a program
+// alone.
 func (r *release) image(name string) (v1.Image, error) {
 	if exposed, ofProgram := ports[name]; ofProgram {
 		return r.programImage("sandbox-"+name, exposed)
@@ -100,7 +101,8 @@ func (r *release) image(name string) (v1.Image, error) {
 	return tarball.Image(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content)), nil }, nil)
 }
 
-// programImage returns an image that runs the program as the user nobody, like scripts/images.sh makes it.
+// programImage returns an image that runs the program as the user nobody, like scripts/images.sh
+// makes it.
 func (r *release) programImage(program string, exposed []string) (v1.Image, error) {
 	content, ok := r.files[program]
 	if !ok {

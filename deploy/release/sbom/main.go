@@ -1,5 +1,6 @@
-// Command sbom prints the software bill of materials of Go programs, as CycloneDX JSON: the modules and the standard library that the Go tool has
-// recorded in each of them. The same programs make the same bytes.
+// Command sbom prints the software bill of materials of Go programs, as CycloneDX JSON: the modules
+// and the standard library that the Go tool has recorded in each of them. The same programs make
+// the same bytes.
 //
 //	sbom -name NAME -version VERSION -time SECONDS PROGRAM...
 package main

@@ -12,8 +12,9 @@ import (
 	"sandbox.internal/test/program"
 )
 
-// TestBill: a program's bill of materials has the modules that it is linked from, the standard library, and the program with its digest; every
-// reference leads to a component; and the same program makes the same bytes.
+// TestBill: a program's bill of materials has the modules that it is linked from, the standard
+// library, and the program with its digest; every reference leads to a component; and the same
+// program makes the same bytes.
 func TestBill(t *testing.T) {
 	folder := t.TempDir()
 	if err := program.Build(t.Context(), folder, "sandbox.internal/server/cmd/sandbox-keeper"); err != nil {

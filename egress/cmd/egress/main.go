@@ -20,12 +20,12 @@ import (
 	"sandbox.internal/internal/supervisor"
 )
 
-// gcPercent is how much garbage may gather, in percent of what is in use: there is a sidecar beside every sandbox, and it has little
-// to do.
+// gcPercent is how much garbage may gather, in percent of what is in use: there is a sidecar beside
+// every sandbox, and it has little to do.
 const gcPercent = 30
 
-// memoryLimit is how many bytes the Go runtime may hold before it collects garbage whatever gcPercent says. The container has 64 MiB, and some
-// of that is the kernel's, for sockets and sets.
+// memoryLimit is how many bytes the Go runtime may hold before it collects garbage whatever
+// gcPercent says. The container has 64 MiB, and some of that is the kernel's, for sockets and sets.
 const memoryLimit = 40 << 20
 
 // maxProcessors is how many processors the egress daemon uses: the Go runtime keeps memory for each

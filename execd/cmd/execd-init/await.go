@@ -15,15 +15,16 @@ import (
 // await is the word for waiting for a claim.
 const await = "await"
 
-// quiet makes execd write warnings alone, as the lifecycle service does for a sandbox with a container of its own, unless logFileVariable
-// names a file for the log.
+// quiet makes execd write warnings alone, as the lifecycle service does for a sandbox with a
+// container of its own, unless logFileVariable names a file for the log.
 const (
 	quiet           = "--log-level=4"
 	logFileVariable = "EXECD_LOG_FILE"
 )
 
-// runAwait runs an execd that waits for a claim, and then is replaced by what this program is with the claim's entrypoint and environment: the
-// sandbox differs in nothing from one that was started so. It returns only when the container is to end.
+// runAwait runs an execd that waits for a claim, and then is replaced by what this program is with
+// the claim's entrypoint and environment: the sandbox differs in nothing from one that was started
+// so. It returns only when the container is to end.
 func runAwait(flags []string) int {
 	settings, err := parse(flags)
 	if err != nil {

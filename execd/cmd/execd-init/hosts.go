@@ -14,8 +14,9 @@ const (
 	largestHosts = 64 << 10
 )
 
-// correctHosts takes the name localhost from ::1 where that does not exist. Engines write the line for every container, and whoever connects to
-// localhost then tries an address first that refuses. What cannot be corrected stays as it is: a sandbox works with it.
+// correctHosts takes the name localhost from ::1 where that does not exist. Engines write the line
+// for every container, and whoever connects to localhost then tries an address first that refuses.
+// What cannot be corrected stays as it is: a sandbox works with it.
 func correctHosts(hosts, off string) {
 	content, err := os.ReadFile(off)
 	if os.IsNotExist(err) {
@@ -41,7 +42,8 @@ func correctHosts(hosts, off string) {
 	if after == string(before) {
 		return
 	}
-	// In place: the file is a mount, which nothing can replace. Shorter than before, so no one who reads it meanwhile misses a line.
+	// In place: the file is a mount, which nothing can replace. Shorter than before, so no one who
+	// reads it meanwhile misses a line.
 	if _, err := file.WriteAt([]byte(after), 0); err == nil {
 		_ = file.Truncate(int64(len(after)))
 	}

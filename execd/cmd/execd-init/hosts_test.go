@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestHostsWithoutIPv6: localhost is an address that can be connected to, and what else the file has stays.
+// TestHostsWithoutIPv6: localhost is an address that can be connected to, and what else the file
+// has stays.
 func TestHostsWithoutIPv6(t *testing.T) {
 	t.Parallel()
 	const docker = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\nff02::1\tip6-allnodes\n172.17.0.2\tbox\n"

@@ -1,20 +1,23 @@
-// Command execd-init is process 1 of a sandbox. It runs the entrypoint, keeps execd running beside it, and ends with the entrypoint's
-// status.
+// Command execd-init is process 1 of a sandbox. It runs the entrypoint, keeps execd running beside
+// it, and ends with the entrypoint's status.
 //
 //	execd-init [flags of execd] -- entrypoint [arguments]
 //	execd-init await [flags of execd]
 //	execd-init idle
 //	execd-init hold
 //
-// It listens on execd's port before anything else runs, and keeps the port while execd is started again. execd is the program of that name
-// in its own folder. The status also goes to the open file that EXECD_EXIT_FD names. An entrypoint that has not ended EXECD_STOP_GRACE after a
-// SIGTERM is killed; it gets the signal of EXECD_STOP_SIGNAL in its place.
+// It listens on execd's port before anything else runs, and keeps the port while execd is started
+// again. execd is the program of that name in its own folder. The status also goes to the open file
+// that EXECD_EXIT_FD names. An entrypoint that has not ended EXECD_STOP_GRACE after a SIGTERM is
+// killed; it gets the signal of EXECD_STOP_SIGNAL in its place.
 //
-// With the word await it runs nothing but an execd that waits for a claim (openapi/execd.yaml), and then is the first process of the sandbox that
-// the claim describes: for containers that are started before it is known what for.
+// With the word await it runs nothing but an execd that waits for a claim (openapi/execd.yaml), and
+// then is the first process of the sandbox that the claim describes: for containers that are
+// started before it is known what for.
 //
-// With the word idle it does nothing until SIGTERM, SIGINT or SIGHUP: an entrypoint for images that have no program which waits. As the
-// entrypoint of a sandbox it costs no process, because process 1 recognises itself.
+// With the word idle it does nothing until SIGTERM, SIGINT or SIGHUP: an entrypoint for images that
+// have no program which waits. As the entrypoint of a sandbox it costs no process, because process
+// 1 recognises itself.
 //
 // With the word hold it does the same: a network namespace that no sandbox has yet needs a process.
 package main
@@ -42,7 +45,8 @@ const (
 	name = "execd-init"
 	// idle is the word for doing nothing.
 	idle = "idle"
-	// longestPause bounds the pause before execd is started again: the sandbox's own code may kill it as often as it likes.
+	// longestPause bounds the pause before execd is started again: the sandbox's own code may kill
+	// it as often as it likes.
 	longestPause = 5 * time.Second
 )
 

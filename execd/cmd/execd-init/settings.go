@@ -12,17 +12,19 @@ import (
 	"sandbox.internal/internal/supervisor"
 )
 
-// The defaults of package config, which reads the same settings for the daemon; it would make this program five times as large.
+// The defaults of package config, which reads the same settings for the daemon; it would make this
+// program five times as large.
 const (
 	defaultPort  = "44772"
 	defaultGrace = "3s"
 )
 
-// stopGraceVariable is set by a service whose engine kills the container later than the entrypoint is to end, so that execd's streams get their
-// ends. No client can set it.
+// stopGraceVariable is set by a service whose engine kills the container later than the entrypoint
+// is to end, so that execd's streams get their ends. No client can set it.
 const stopGraceVariable = "EXECD_STOP_GRACE"
 
-// stopSignalVariable has the image's STOPSIGNAL, as its author wrote it. What is no signal is left out: SIGTERM is sent then.
+// stopSignalVariable has the image's STOPSIGNAL, as its author wrote it. What is no signal is left
+// out: SIGTERM is sent then.
 const stopSignalVariable = "EXECD_STOP_SIGNAL"
 
 // settings are those of the daemon's settings that its first process needs too.
@@ -30,14 +32,15 @@ type settings struct {
 	host  netip.Addr // invalid: every interface
 	port  int
 	grace time.Duration
-	// stopGrace is how long the entrypoint may take to end after SIGTERM; 0 means as long as it likes.
+	// stopGrace is how long the entrypoint may take to end after SIGTERM; 0 means as long as it
+	// likes.
 	stopGrace time.Duration
 	// stopSignal is what the entrypoint gets in place of SIGTERM; 0 means SIGTERM.
 	stopSignal syscall.Signal
 }
 
-// splitArgs divides the arguments at the first "--": flags of the daemon before it, the entrypoint after it. The "--" is required, so that no
-// word of an entrypoint is ever taken for a flag.
+// splitArgs divides the arguments at the first "--": flags of the daemon before it, the entrypoint
+// after it. The "--" is required, so that no word of an entrypoint is ever taken for a flag.
 func splitArgs(args []string) (flags, entrypoint []string, err error) {
 	at := slices.Index(args, "--")
 	if at < 0 || at == len(args)-1 {
@@ -46,7 +49,8 @@ func splitArgs(args []string) (flags, entrypoint []string, err error) {
 	return args[:at], args[at+1:], nil
 }
 
-// parse reads the settings from the daemon's flags and variables. What it does not read is the daemon's, which refuses what is wrong with it.
+// parse reads the settings from the daemon's flags and variables. What it does not read is the
+// daemon's, which refuses what is wrong with it.
 func parse(flags []string) (s settings, err error) {
 	if text := supervisor.Setting(flags, "host", "", ""); text != "" {
 		if s.host, err = netip.ParseAddr(text); err != nil {

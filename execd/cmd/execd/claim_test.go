@@ -90,7 +90,8 @@ func (w *waiter) read(name string) string {
 	return string(data)
 }
 
-// TestClaim: a claimed container is as one that was started so: entrypoint, environment, log, exit code, token.
+// TestClaim: a claimed container is as one that was started so: entrypoint, environment, log, exit
+// code, token.
 func TestClaim(t *testing.T) {
 	t.Parallel()
 	w := awaiting(t)
@@ -234,7 +235,8 @@ func TestOneClaim(t *testing.T) {
 	}
 }
 
-// TestWaitingEnds: a container that waits ends at a signal with 0, with its daemon when that ends, and at once where no claim could ever come.
+// TestWaitingEnds: a container that waits ends at a signal with 0, with its daemon when that ends,
+// and at once where no claim could ever come.
 func TestWaitingEnds(t *testing.T) {
 	t.Parallel()
 	w := awaiting(t)

@@ -17,7 +17,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestFrozenAcrossDaemons: killing the daemon of a frozen sandbox does not thaw it; the next daemon continues from the state of the last one.
+// TestFrozenAcrossDaemons: killing the daemon of a frozen sandbox does not thaw it; the next daemon
+// continues from the state of the last one.
 func TestFrozenAcrossDaemons(t *testing.T) {
 	t.Parallel()
 	ticks := filepath.Join(t.TempDir(), "ticks")
@@ -86,7 +87,8 @@ func TestFrozenAcrossDaemons(t *testing.T) {
 	}
 }
 
-// alone returns execd-init as process 1 of a namespace, as in a container; /proc is that namespace's.
+// alone returns execd-init as process 1 of a namespace, as in a container; /proc is that
+// namespace's.
 func alone(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	command := first(t, args...)

@@ -8,8 +8,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestIdleEntrypoint: process 1 recognises itself, so the entrypoint that does nothing is no process, and ends with the daemon at a
-// signal.
+// TestIdleEntrypoint: process 1 recognises itself, so the entrypoint that does nothing is no
+// process, and ends with the daemon at a signal.
 func TestIdleEntrypoint(t *testing.T) {
 	t.Parallel()
 	init := filepath.Join(binaries, "execd-init")

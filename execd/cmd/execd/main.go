@@ -74,7 +74,8 @@ func runServe(args []string) int {
 	if err := shield(); err != nil {
 		return fail(err)
 	}
-	// Beside the rest of the start, which it would prolong by a tenth, and before the first request.
+	// Beside the rest of the start, which it would prolong by a tenth, and before the first
+	// request.
 	var reserved sync.WaitGroup
 	reserved.Go(func() { process.ReserveThreads(maxProcessors, spareThreads) })
 	output := logOutput(settings.LogLevel)
@@ -90,12 +91,14 @@ func runServe(args []string) int {
 	if err != nil {
 		return fail(err)
 	}
-	// A daemon started with SIGHUP ignored would pass that on to every command and terminal; a handler is not inherited.
+	// A daemon started with SIGHUP ignored would pass that on to every command and terminal; a
+	// handler is not inherited.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	reserved.Wait()
-	// An answer means that the sandbox runs, and it does not without its entrypoint. Most of the time that has started by now.
+	// An answer means that the sandbox runs, and it does not without its entrypoint. Most of the
+	// time that has started by now.
 	if !started() {
 		return exitFailure // execd-init reports why
 	}
@@ -111,9 +114,10 @@ const asideLog = "/tmp/.execd.log"
 // warning is the syslog severity that the service passes as --log-level.
 const warning = 4
 
-// logOutput returns where the log goes without a file of its own. In a sandbox of the service, which asks for warnings alone, the standard
-// output is the sandbox's log, and that is the entrypoint's. Why the daemon does not start is there all the same, as no request can ask for
-// it. Who starts execd-init by hand, with the level that it has by itself, sees the log.
+// logOutput returns where the log goes without a file of its own. In a sandbox of the service,
+// which asks for warnings alone, the standard output is the sandbox's log, and that is the
+// entrypoint's. Why the daemon does not start is there all the same, as no request can ask for it.
+// Who starts execd-init by hand, with the level that it has by itself, sees the log.
 func logOutput(level int) io.WriteCloser {
 	if _, supervised := supervisor.Restarts(os.Getenv, supervisor.PrefixExecd); supervised && level <= warning {
 		return log.Aside(asideLog, os.Stdout)
@@ -124,7 +128,8 @@ func logOutput(level int) io.WriteCloser {
 	}{os.Stdout, io.NopCloser(nil)}
 }
 
-// shield keeps the sandbox's other processes out of this one, and reports that to execd-init, which waits for it.
+// shield keeps the sandbox's other processes out of this one, and reports that to execd-init, which
+// waits for it.
 func shield() error {
 	report, err := supervisor.Ready(supervisor.PrefixExecd)
 	if err != nil {

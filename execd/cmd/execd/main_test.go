@@ -48,7 +48,8 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// program returns execd, ready to be run in a folder of its own and without settings of this machine's.
+// program returns execd, ready to be run in a folder of its own and without settings of this
+// machine's.
 func program(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	return binary(t, "execd", args...)
@@ -109,7 +110,8 @@ func TestCommandLines(t *testing.T) {
 	}
 }
 
-// TestCommandLinesOfInit: the entrypoint does not run when execd-init or execd refuses its settings.
+// TestCommandLinesOfInit: the entrypoint does not run when execd-init or execd refuses its
+// settings.
 func TestCommandLinesOfInit(t *testing.T) {
 	t.Parallel()
 	free := []string{"--host=127.0.0.1", "--port=0"}
@@ -185,7 +187,8 @@ type daemon struct {
 
 func (d *daemon) port() string { return d.address[strings.LastIndexByte(d.address, ':')+1:] }
 
-// serve runs the program on a free port, its log in a file, and does not let it wait for clients at its end.
+// serve runs the program on a free port, its log in a file, and does not let it wait for clients at
+// its end.
 func serve(t *testing.T, args []string, env ...string) *daemon {
 	t.Helper()
 	return start(t, append([]string{"--graceful-shutdown-timeout=0s"}, args...), env...)
@@ -308,7 +311,8 @@ func TestDaemon(t *testing.T) {
 	}
 }
 
-// TestTokenFromTheEnvironment is how the service outside gives it: on no command line, and hidden from commands.
+// TestTokenFromTheEnvironment is how the service outside gives it: on no command line, and hidden
+// from commands.
 func TestTokenFromTheEnvironment(t *testing.T) {
 	t.Parallel()
 	d := serve(t, nil, "EXECD_ACCESS_TOKEN="+token)

@@ -14,8 +14,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestRepetitionToTheNextDaemon: the socket belongs to execd-init, so the repetition of a request is on its way before the next daemon is
-// there. It does not start the command again.
+// TestRepetitionToTheNextDaemon: the socket belongs to execd-init, so the repetition of a request
+// is on its way before the next daemon is there. It does not start the command again.
 func TestRepetitionToTheNextDaemon(t *testing.T) {
 	t.Parallel()
 	command := alone(t, "--host=127.0.0.1", "--port=0", "--graceful-shutdown-timeout=0s", "--access-token="+token, "--", "sleep", "1000")

@@ -15,8 +15,9 @@ import (
 	gen "sandbox.internal/clients/go/execd"
 )
 
-// TestSettings has a test for each row of the execd document's "Daemon settings", at the program itself: what the flag
-// does, what the variable does, and that the flag wins. The defaults are with the tests of execd/config.
+// TestSettings has a test for each row of the execd document's "Daemon settings", at the program
+// itself: what the flag does, what the variable does, and that the flag wins. The defaults are with
+// the tests of execd/config.
 func TestSettings(t *testing.T) {
 	t.Parallel()
 	for row, test := range map[string]func(*testing.T){
@@ -145,7 +146,8 @@ func testAccessToken(t *testing.T) {
 	}
 }
 
-// testGrace stops daemons that hold a stream. A setting that does not count would hold it for an hour.
+// testGrace stops daemons that hold a stream. A setting that does not count would hold it for an
+// hour.
 func testGrace(t *testing.T) {
 	for _, test := range []struct {
 		name string

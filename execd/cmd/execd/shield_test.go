@@ -22,7 +22,8 @@ import (
 // capabilities are those of root in a container, as engines leave them by default.
 const capabilities = "+chown,+dac_override,+fsetid,+fowner,+mknod,+net_raw,+setgid,+setuid,+setfcap,+setpcap,+net_bind_service,+sys_chroot,+kill,+audit_write"
 
-// contained starts execd-init as process 1 of a namespace, as root with a container's capabilities. It returns the address of the daemon.
+// contained starts execd-init as process 1 of a namespace, as root with a container's capabilities.
+// It returns the address of the daemon.
 func contained(t *testing.T, entrypoint ...string) (address string, pid int, dir string) {
 	t.Helper()
 	port := loopback.Port(t)
@@ -32,8 +33,8 @@ func contained(t *testing.T, entrypoint ...string) (address string, pid int, dir
 	return fmt.Sprintf("127.0.0.1:%d", port), command.Process.Pid, command.Dir
 }
 
-// contain starts a program as process 1 of a namespace, as root with a container's capabilities, with its output in the file log of its
-// folder.
+// contain starts a program as process 1 of a namespace, as root with a container's capabilities,
+// with its output in the file log of its folder.
 func contain(t *testing.T, command *exec.Cmd) {
 	t.Helper()
 	const script = `mount -t proc proc /proc && exec setpriv --bounding-set=-all,` + capabilities + ` --inh-caps=-all "$@"`
@@ -71,8 +72,8 @@ func proves(address string) bool {
 	return sandboxhttp.Proves(response.Header.Get(sandboxhttp.ProofHeader), token, challenge)
 }
 
-// TestRootInTheSandboxCannotReadTheToken: from its first instruction on, an entrypoint that is root looks for the token in every process
-// that it can see.
+// TestRootInTheSandboxCannotReadTheToken: from its first instruction on, an entrypoint that is root
+// looks for the token in every process that it can see.
 func TestRootInTheSandboxCannotReadTheToken(t *testing.T) {
 	t.Parallel()
 	const search = `
@@ -101,8 +102,8 @@ func TestRootInTheSandboxCannotReadTheToken(t *testing.T) {
 	}
 }
 
-// TestPortBelongsToTheDaemon: nothing else can take execd's port, not before the first daemon and not while another one is started.
-// Connections wait for the daemon meanwhile.
+// TestPortBelongsToTheDaemon: nothing else can take execd's port, not before the first daemon and
+// not while another one is started. Connections wait for the daemon meanwhile.
 func TestPortBelongsToTheDaemon(t *testing.T) {
 	t.Parallel()
 	address, pid, dir := contained(t, "/bin/bash", "-c", `exec 3<>/dev/tcp/127.0.0.1/$DAEMON_PORT && echo yes >connected; exec sleep 1000`)
@@ -128,7 +129,8 @@ func TestPortBelongsToTheDaemon(t *testing.T) {
 	}
 }
 
-// TestPortThatIsTaken: init does not run the entrypoint of a sandbox whose daemon cannot be reached.
+// TestPortThatIsTaken: init does not run the entrypoint of a sandbox whose daemon cannot be
+// reached.
 func TestPortThatIsTaken(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")

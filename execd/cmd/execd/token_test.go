@@ -13,8 +13,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestTokenStaysOutOfTheLog asks everything that can be asked, with the token where it belongs and everywhere that it
-// does not, of a daemon that logs all it has.
+// TestTokenStaysOutOfTheLog asks everything that can be asked, with the token where it belongs and
+// everywhere that it does not, of a daemon that logs all it has.
 func TestTokenStaysOutOfTheLog(t *testing.T) {
 	t.Parallel()
 	d := serve(t, []string{"--log-level=7", "--access-token=" + token})

@@ -20,8 +20,8 @@ type Event struct {
 	ID   int64 // 1 for the first event, then without gaps
 	Type Type
 	Time int64 // Unix milliseconds
-	// Text is a line of output without its newline, a fragment of one when Partial is set, or what the type says. It is valid until the
-	// next call of Next.
+	// Text is a line of output without its newline, a fragment of one when Partial is set, or what
+	// the type says. It is valid until the next call of Next.
 	Text    []byte
 	Partial bool
 }

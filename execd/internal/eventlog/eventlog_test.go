@@ -124,8 +124,8 @@ func TestLogsThatHaveNotEndedShareMemory(t *testing.T) {
 	}
 }
 
-// TestTheFileHasNoName: by a name, even one for a moment, another process in the sandbox could open it
-// and change what was recorded.
+// TestTheFileHasNoName: by a name, even one for a moment, another process in the sandbox could open
+// it and change what was recorded.
 func TestTheFileHasNoName(t *testing.T) {
 	folder := t.TempDir()
 	log := eventlog.New("id", eventlog.Options{Limit: 1 << 30, SpoolDir: folder, Clock: time.Now})

@@ -7,8 +7,8 @@ import (
 
 // Lines is a part of a log's combined output, stdout and stderr in the order in which they arrived.
 type Lines struct {
-	// Last is the 0-based index of the last line that is complete; -1 when there is none. A last line without a newline is complete
-	// when the log has ended.
+	// Last is the 0-based index of the last line that is complete; -1 when there is none. A last
+	// line without a newline is complete when the log has ended.
 	Last int64
 	// Dropped is how many bytes of output were cut, which are those behind all lines.
 	Dropped int64
@@ -18,8 +18,9 @@ type Lines struct {
 	finish position
 }
 
-// Lines returns the lines after the one with that 0-based index, the unfinished last one included; -1 means all. As Last does not count an
-// unfinished line, who asks for what comes after Last gets it again, from its beginning.
+// Lines returns the lines after the one with that 0-based index, the unfinished last one included;
+// -1 means all. As Last does not count an unfinished line, who asks for what comes after Last gets
+// it again, from its beginning.
 func (l *Log) Lines(after int64) *Lines {
 	l.mu.Lock()
 	defer l.mu.Unlock()

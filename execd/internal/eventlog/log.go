@@ -1,6 +1,8 @@
-// Package eventlog is the append-only record behind every stream of execd: what a command or a cell said, from its first event to its last.
+// Package eventlog is the append-only record behind every stream of execd: what a command or a cell
+// said, from its first event to its last.
 //
-// Writers never wait for readers. Any number of readers follow a log, each from where it likes; what they read never changes.
+// Writers never wait for readers. Any number of readers follow a log, each from where it likes;
+// what they read never changes.
 package eventlog
 
 import (
@@ -12,13 +14,16 @@ import (
 	"time"
 )
 
-// Log is the record of everything that one command or cell said: its init event, every byte of its output, its end.
+// Log is the record of everything that one command or cell said: its init event, every byte of its
+// output, its end.
 //
-// The log is a sequence of frames: a header and what one read of a pipe brought, either complete lines or one fragment
-// of a line. Events and lines are counted per frame and separated only when a reader asks, so that writing costs one copy.
+// The log is a sequence of frames: a header and what one read of a pipe brought, either complete
+// lines or one fragment of a line. Events and lines are counted per frame and separated only when a
+// reader asks, so that writing costs one copy.
 //
-// It is to be used from Start on, and not to be copied. All that a log of a few lines needs is in it: a log is kept for long, and what is
-// kept should not lie in many pieces among what is not, because memory goes back to the system in whole pages.
+// It is to be used from Start on, and not to be copied. All that a log of a few lines needs is in
+// it: a log is kept for long, and what is kept should not lie in many pieces among what is not,
+// because memory goes back to the system in whole pages.
 type Log struct {
 	limit  int64 // bytes of output kept
 	beside int64 // bytes that the owner holds
@@ -36,7 +41,8 @@ type Log struct {
 	more    chan struct{}
 }
 
-// position is a place between two frames: its offset in the spool, and how many events and newlines of output lie before it.
+// position is a place between two frames: its offset in the spool, and how many events and newlines
+// of output lie before it.
 type position struct {
 	offset, events, lines int64
 }
@@ -64,11 +70,14 @@ type Options struct {
 	// Limit is how many bytes of output are kept. Bytes beyond it are counted and reported in a
 	// status event.
 	Limit int64
-	// SpoolDir is where output goes that does not fit into memory; empty means wherever a temporary file can be made.
+	// SpoolDir is where output goes that does not fit into memory; empty means wherever a temporary
+	// file can be made.
 	SpoolDir string
-	// Memory bounds what the log and others hold in memory until they end; nil means that only the log's own bound counts.
+	// Memory bounds what the log and others hold in memory until they end; nil means that only the
+	// log's own bound counts.
 	Memory *Memory
-	// Beside is how many bytes its owner holds in memory for as long as the log is kept: they count as the log's.
+	// Beside is how many bytes its owner holds in memory for as long as the log is kept: they count
+	// as the log's.
 	Beside int64
 	Clock  func() time.Time
 }
@@ -87,7 +96,8 @@ func (l *Log) Start(id string, options Options) {
 	l.appendOwn(frame{kind: TypeInit, payload: []byte(id)})
 }
 
-// Output records what a stream brought: complete lines, or one fragment without a newline when partial is set.
+// Output records what a stream brought: complete lines, or one fragment without a newline when
+// partial is set.
 func (l *Log) Output(stream Type, payload []byte, partial bool) {
 	if len(payload) == 0 {
 		return
@@ -127,7 +137,8 @@ func (l *Log) keep(f frame) bool {
 	return true
 }
 
-// drop counts output that is not kept. The first time it says so in the stream, at the place where the output is cut.
+// drop counts output that is not kept. The first time it says so in the stream, at the place where
+// the output is cut.
 func (l *Log) drop(size int64) {
 	if l.dropped == 0 {
 		text := fmt.Sprintf("output is cut here: %d bytes are kept, the limit is %d", l.output, l.limit)
@@ -151,7 +162,8 @@ func (l *Log) Finish(kind Type, detail []byte) {
 	l.spool.leave()
 }
 
-// appendOwn records an event of the daemon itself. The spool keeps such frames in memory when nothing else takes them, so it cannot fail.
+// appendOwn records an event of the daemon itself. The spool keeps such frames in memory when
+// nothing else takes them, so it cannot fail.
 func (l *Log) appendOwn(f frame) {
 	f.events = 1
 	if err := l.append(f); err != nil {
@@ -202,7 +214,8 @@ func parseHeader(header []byte) (f frame, size int) {
 	return f, int(binary.LittleEndian.Uint32(header[4:]))
 }
 
-// closed is for readers that need not wait. It is not nil, from which a select statement would never receive.
+// closed is for readers that need not wait. It is not nil, from which a select statement would
+// never receive.
 var closed = func() chan struct{} {
 	c := make(chan struct{})
 	close(c)
@@ -229,15 +242,16 @@ func (l *Log) Held() (memory, disk int64) {
 	return l.spool.memory + l.beside, l.spool.fileEnd
 }
 
-// MayBlock reports whether recording may have to wait for a disk. As long as it does not, half of what fits into memory is left, which
-// is room for several reads of pipes.
+// MayBlock reports whether recording may have to wait for a disk. As long as it does not, half of
+// what fits into memory is left, which is room for several reads of pipes.
 func (l *Log) MayBlock() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.spool.file != nil || l.spool.memory > memoryLimit/2 || l.spool.shared.exceeds(MaxMemory/2)
 }
 
-// mark returns the last known place for which before holds; before must be true up to some place and false from there on.
+// mark returns the last known place for which before holds; before must be true up to some place
+// and false from there on.
 func (l *Log) mark(before func(position) bool) position {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -6,7 +6,8 @@ import "sync/atomic"
 // of each goes directly to a file. Logs that are being written may exceed it, each by a segment.
 const MaxMemory = 64 << 20
 
-// Memory is what logs share that have not ended; the zero Memory is that of none. A nil Memory has no bound.
+// Memory is what logs share that have not ended; the zero Memory is that of none. A nil Memory has
+// no bound.
 type Memory struct{ held atomic.Int64 }
 
 func (m *Memory) add(bytes int64) {

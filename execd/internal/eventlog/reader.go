@@ -8,7 +8,8 @@ import (
 	"sync"
 )
 
-// windows are the buffers through which readers see the file; a reader that has caught up holds none.
+// windows are the buffers through which readers see the file; a reader that has caught up holds
+// none.
 var windows = sync.Pool{New: func() any { return new([regularSegment]byte) }}
 
 // cursor walks over the frames of a log.
@@ -19,7 +20,8 @@ type cursor struct {
 	window *[regularSegment]byte
 }
 
-// next returns the next frame, or false when the cursor has caught up with the log. The payload is valid until the next call.
+// next returns the next frame, or false when the cursor has caught up with the log. The payload is
+// valid until the next call.
 func (c *cursor) next() (frame, bool, error) {
 	f, size, complete := c.peek()
 	if !complete {
@@ -101,7 +103,8 @@ type Reader struct {
 // ErrNoEvent: the log has no event with that id yet.
 var ErrNoEvent = errors.New("no such event")
 
-// Reader returns a reader of the events after the one with that id; 0 means all. It returns ErrNoEvent for an id that does not exist yet.
+// Reader returns a reader of the events after the one with that id; 0 means all. It returns
+// ErrNoEvent for an id that does not exist yet.
 func (l *Log) Reader(after int64) (*Reader, error) {
 	l.mu.Lock()
 	last := l.end.events
@@ -113,7 +116,8 @@ func (l *Log) Reader(after int64) (*Reader, error) {
 	return &Reader{cursor: cursor{log: l, pos: start}, id: start.events, skip: after}, nil
 }
 
-// Next returns the next event without waiting. It returns false when the reader has caught up, and [io.EOF] after the terminal event.
+// Next returns the next event without waiting. It returns false when the reader has caught up, and
+// [io.EOF] after the terminal event.
 func (r *Reader) Next() (Event, bool, error) {
 	for {
 		if r.ended {
@@ -158,7 +162,8 @@ func (r *Reader) split() Event {
 	return event
 }
 
-// Wait returns a channel that is closed as soon as there may be more to read, which may be before the call.
+// Wait returns a channel that is closed as soon as there may be more to read, which may be before
+// the call.
 func (r *Reader) Wait() <-chan struct{} {
 	if r.left > 0 || r.ended {
 		return closed

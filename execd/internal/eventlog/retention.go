@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// How ended logs are forgotten: the oldest first, and none that ended within retainAtLeast unless room runs short.
+// How ended logs are forgotten: the oldest first, and none that ended within retainAtLeast unless
+// room runs short.
 const (
 	retainLogs    = 1000
 	retainMemory  = 64 << 20 // bytes that ended logs hold in memory together
@@ -30,11 +31,12 @@ type kept[T any] struct {
 	memory, disk int64 // what has ended holds for good
 }
 
-// NewRetention returns a retention that has forget called with the owner of each log that is no longer kept.
+// NewRetention returns a retention that has forget called with the owner of each log that is no
+// longer kept.
 func NewRetention[T any](forget func(T)) *Retention[T] { return &Retention[T]{forget: forget} }
 
-// Add keeps a log that has ended. Logs that are too much are closed, after their owners have been forgotten. Closing one that holds a large
-// file takes its time.
+// Add keeps a log that has ended. Logs that are too much are closed, after their owners have been
+// forgotten. Closing one that holds a large file takes its time.
 func (r *Retention[T]) Add(owner T, log *Log, ended time.Time) {
 	for _, k := range r.add(owner, log, ended) {
 		r.forget(k.owner)

@@ -15,8 +15,9 @@ const (
 	regularSegment = headerSize + maxPayload
 )
 
-// spool stores frames: the first memoryLimit bytes in memory, as long as there is some for all logs, and what follows in a file that has no
-// name, so that it cannot outlive the daemon. The caller guards it with a lock; bytes that were stored never move and never change.
+// spool stores frames: the first memoryLimit bytes in memory, as long as there is some for all
+// logs, and what follows in a file that has no name, so that it cannot outlive the daemon. The
+// caller guards it with a lock; bytes that were stored never move and never change.
 type spool struct {
 	dir      string // where the file is made; empty means wherever it can be
 	segments []segment
@@ -41,8 +42,8 @@ type segment struct {
 
 var errClosed = errors.New("the log has been discarded")
 
-// append stores a frame in one piece. Output that does not fit into memory goes to the file and fails when that fails;
-// the few frames that are not output then go to memory all the same.
+// append stores a frame in one piece. Output that does not fit into memory goes to the file and
+// fails when that fails; the few frames that are not output then go to memory all the same.
 func (s *spool) append(header, payload []byte, output bool) error {
 	size := int64(len(header) + len(payload))
 	if s.fits(size, output) {
@@ -57,7 +58,8 @@ func (s *spool) append(header, payload []byte, output bool) error {
 	return err
 }
 
-// fits reports whether a frame stays in memory: nothing has gone to the file yet and the limits hold, that of all logs for output alone.
+// fits reports whether a frame stays in memory: nothing has gone to the file yet and the limits
+// hold, that of all logs for output alone.
 func (s *spool) fits(size int64, output bool) bool {
 	if s.file != nil {
 		return false
@@ -142,8 +144,8 @@ func (s *spool) appendFile(header, payload []byte) error {
 	return nil
 }
 
-// at returns the bytes from offset to the end of their segment when they are in memory; otherwise the file and where in it
-// they stand, and how many there are. The offset must lie before the end.
+// at returns the bytes from offset to the end of their segment when they are in memory; otherwise
+// the file and where in it they stand, and how many there are. The offset must lie before the end.
 func (s *spool) at(offset int64) (data []byte, file *os.File, fileOffset, size int64, err error) {
 	i := sort.Search(len(s.segments), func(i int) bool { return s.segments[i].offset > offset }) - 1
 	found := s.segments[i]
@@ -165,8 +167,9 @@ func (s *spool) close() {
 	}
 }
 
-// unnamedFile makes a temporary file without a name, so that the kernel frees it with the last descriptor, and no other process can
-// open it. An image may have no /tmp; such a file is as good anywhere. Where the file system has none it has a name for a moment.
+// unnamedFile makes a temporary file without a name, so that the kernel frees it with the last
+// descriptor, and no other process can open it. An image may have no /tmp; such a file is as good
+// anywhere. Where the file system has none it has a name for a moment.
 func unnamedFile(dir string) (*os.File, error) {
 	var errs []error
 	for _, candidate := range []string{dir, os.TempDir(), "/var/tmp", "/"} {

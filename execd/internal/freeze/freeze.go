@@ -28,7 +28,8 @@ import (
 // ErrFrozen is the error of whatever starts or needs a process while the sandbox is frozen.
 var ErrFrozen = errors.New("the sandbox is frozen: thaw it first, with POST /thaw or by resuming it")
 
-// patience is how long all processes together have to stop. One that waits for a disk cannot until the disk answers.
+// patience is how long all processes together have to stop. One that waits for a disk cannot until
+// the disk answers.
 const patience = 10 * time.Second
 
 // interval is the time between two listings of the processes.
@@ -36,10 +37,12 @@ const interval = 2 * time.Millisecond
 
 // Options configures a Freezer.
 type Options struct {
-	// Root is the process whose descendants are the sandbox: the init, or the daemon itself where there is none. Zero means the daemon's
-	// own process. With 1 every process of the namespace is the sandbox's, also one that was started from outside (kubectl exec).
+	// Root is the process whose descendants are the sandbox: the init, or the daemon itself where
+	// there is none. Zero means the daemon's own process. With 1 every process of the namespace is
+	// the sandbox's, also one that was started from outside (kubectl exec).
 	Root int
-	// State is where it is kept who was stopped by whom; nil means in memory alone, so that it is lost with the daemon.
+	// State is where it is kept who was stopped by whom; nil means in memory alone, so that it is
+	// lost with the daemon.
 	State *os.File
 }
 
@@ -56,8 +59,8 @@ type Freezer struct {
 	frozen bool
 }
 
-// New returns a freezer. When the state says that the sandbox is frozen, it is: a daemon before this one froze it.
-// It returns an error for a state that cannot be read.
+// New returns a freezer. When the state says that the sandbox is frozen, it is: a daemon before
+// this one froze it. It returns an error for a state that cannot be read.
 func New(options Options) (*Freezer, error) {
 	f := &Freezer{self: os.Getpid(), root: options.Root, state: options.State}
 	if f.root == 0 {
@@ -84,7 +87,8 @@ func (f *Freezer) Frozen() bool {
 	return f.frozen
 }
 
-// Enter lets the caller start processes until it calls leave; a freeze waits for that. It returns ErrFrozen while the sandbox is frozen.
+// Enter lets the caller start processes until it calls leave; a freeze waits for that. It returns
+// ErrFrozen while the sandbox is frozen.
 func (f *Freezer) Enter() (leave func(), err error) {
 	f.gate.RLock()
 	if f.frozen {
@@ -94,8 +98,9 @@ func (f *Freezer) Enter() (leave func(), err error) {
 	return f.gate.RUnlock, nil
 }
 
-// Freeze stops every process of the sandbox but the daemon and its init, and returns when none of them runs. Freezing again does it for
-// processes that have come since. It returns an error when a process cannot be stopped, and has continued the others by then.
+// Freeze stops every process of the sandbox but the daemon and its init, and returns when none of
+// them runs. Freezing again does it for processes that have come since. It returns an error when a
+// process cannot be stopped, and has continued the others by then.
 func (f *Freezer) Freeze(ctx context.Context) error {
 	f.work.Lock()
 	defer f.work.Unlock()
@@ -110,7 +115,8 @@ func (f *Freezer) Freeze(ctx context.Context) error {
 	return err
 }
 
-// Thaw continues every process that Freeze has stopped. In a sandbox that is not frozen it does nothing.
+// Thaw continues every process that Freeze has stopped. In a sandbox that is not frozen it does
+// nothing.
 func (f *Freezer) Thaw() error {
 	f.work.Lock()
 	defer f.work.Unlock()
@@ -120,9 +126,10 @@ func (f *Freezer) Thaw() error {
 	return f.thaw()
 }
 
-// stopAll signals every process that runs, parents before their children, until a listing has none: a child that was forked meanwhile is
-// in the next listing, and a process that has been signalled forks no more. Those that the first listing finds stopped are not ours, when
-// we have not stopped any yet.
+// stopAll signals every process that runs, parents before their children, until a listing has none:
+// a child that was forked meanwhile is in the next listing, and a process that has been signalled
+// forks no more. Those that the first listing finds stopped are not ours, when we have not stopped
+// any yet.
 func (f *Freezer) stopAll(ctx context.Context, first bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not every process stopped within %v", patience))
 	defer cancel()
@@ -176,7 +183,8 @@ func (f *Freezer) stopAll(ctx context.Context, first bool) error {
 	}
 }
 
-// thaw continues processes, children before their parents: a shell that waits for its jobs then never sees one of them stopped.
+// thaw continues processes, children before their parents: a shell that waits for its jobs then
+// never sees one of them stopped.
 func (f *Freezer) thaw() error {
 	found, _, err := listProcesses(f.root, f.self) // a stopped process does not end meanwhile
 	if err != nil {
@@ -206,7 +214,8 @@ type record struct {
 	Others []process.ID `json:"others,omitempty"`
 }
 
-// save writes the record over the last one. What an end in the middle leaves behind is one of both, with something after it at most.
+// save writes the record over the last one. What an end in the middle leaves behind is one of both,
+// with something after it at most.
 func (f *Freezer) save() error {
 	if f.state == nil {
 		return nil

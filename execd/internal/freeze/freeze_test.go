@@ -18,7 +18,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// The sandbox of these tests is what descends from the test's own process, so no two of them run at the same time.
+// The sandbox of these tests is what descends from the test's own process, so no two of them run at
+// the same time.
 
 func TestMain(m *testing.M) {
 	switch os.Getenv("TEST_PROCESS") {
@@ -32,8 +33,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// parentOfZombie starts a child, says its pid, and never waits for it. A shell may do that as soon as a child has ended, and os.Process could
-// when it is collected.
+// parentOfZombie starts a child, says its pid, and never waits for it. A shell may do that as soon
+// as a child has ended, and os.Process could when it is collected.
 func parentOfZombie() int {
 	pid, err := syscall.ForkExec("/bin/true", []string{"true"}, nil)
 	if err != nil {
@@ -45,7 +46,8 @@ func parentOfZombie() int {
 	return 0
 }
 
-// awaitEnd returns when the test that has started this process closes its standard input, or is gone.
+// awaitEnd returns when the test that has started this process closes its standard input, or is
+// gone.
 func awaitEnd() { _, _ = os.Stdin.Read(make([]byte, 1)) }
 
 func must(t *testing.T, err error) {
@@ -55,7 +57,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// run starts a shell script that says a line when it is ready, in a session of its own, and ends all of it with the test.
+// run starts a shell script that says a line when it is ready, in a session of its own, and ends
+// all of it with the test.
 func run(t *testing.T, script string) (pid int, said string) {
 	t.Helper()
 	return launch(t, exec.Command("/bin/sh", "-c", script))
@@ -109,7 +112,8 @@ func states(t *testing.T, pid int) string {
 
 func stopped(t *testing.T, pid int) bool { return strings.Trim(states(t, pid), "TZ") == "" }
 
-// halted also holds of a shell that waits for a child which was stopped between its vfork and its execve: it stops before it comes out.
+// halted also holds of a shell that waits for a child which was stopped between its vfork and its
+// execve: it stops before it comes out.
 func halted(t *testing.T, pid int) bool { return strings.Trim(states(t, pid), "TZD") == "" }
 
 func number(t *testing.T, text string) int {

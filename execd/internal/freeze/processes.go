@@ -17,14 +17,15 @@ type processInfo struct {
 	parent int
 	depth  int // of the tree that it stands in
 
-	// held: every thread is stopped. waits: every thread is stopped or waits in the kernel where no signal wakes it, for a disk or for
-	// a child that has not called execve yet; it stops before it comes out, when it has been signalled.
+	// held: every thread is stopped. waits: every thread is stopped or waits in the kernel where no
+	// signal wakes it, for a disk or for a child that has not called execve yet; it stops before it
+	// comes out, when it has been signalled.
 	held, waits bool
 }
 
-// listProcesses returns the sandbox's processes that have not ended, parents before their children: all of the namespace when root is process 1,
-// else the descendants of root; without root and self. It is whole unless a process ended meanwhile and left children whose place is
-// not known.
+// listProcesses returns the sandbox's processes that have not ended, parents before their children:
+// all of the namespace when root is process 1, else the descendants of root; without root and self.
+// It is whole unless a process ended meanwhile and left children whose place is not known.
 func listProcesses(root, self int) (found []processInfo, whole bool, err error) {
 	pids, err := process.List()
 	if err != nil {

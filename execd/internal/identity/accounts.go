@@ -89,7 +89,8 @@ func findGroup(path string, match func(group) bool) (found group, ok bool) {
 	return found, true
 }
 
-// groupsOf returns the numbers of the groups of which a user is a member, its primary one first, each once. It returns ErrTooManyGroups.
+// groupsOf returns the numbers of the groups of which a user is a member, its primary one first,
+// each once. It returns ErrTooManyGroups.
 func groupsOf(path string, account User) ([]uint32, error) {
 	groups := []uint32{account.GID}
 	findGroup(path, func(g group) bool {
@@ -112,8 +113,9 @@ func eachLine(path string, count int, f func(fields []string) bool) {
 	})
 }
 
-// lines calls f with each line of a file until f returns false. The sandbox's root may have made anything of the file, so only a regular one is
-// read, and maxList bytes of it. One that cannot be read is empty, as a missing one is.
+// lines calls f with each line of a file until f returns false. The sandbox's root may have made
+// anything of the file, so only a regular one is read, and maxList bytes of it. One that cannot be
+// read is empty, as a missing one is.
 func lines(path string, f func(line string) bool) {
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0) // without O_NONBLOCK a FIFO would wait for a writer
 	if err != nil {

@@ -48,7 +48,8 @@ func TestGroupsOfAUser(t *testing.T) {
 	}
 }
 
-// TestListsThatRootMade: whatever a sandbox's root makes of a list, a look-up ends, and it reads no more than maxList bytes.
+// TestListsThatRootMade: whatever a sandbox's root makes of a list, a look-up ends, and it reads no
+// more than maxList bytes.
 func TestListsThatRootMade(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	if err := syscall.Mkfifo(fifo, 0o644); err != nil {

@@ -1,4 +1,5 @@
-// Package identity resolves the user and the group that a request names to what a process is started with, and reads the lists of accounts.
+// Package identity resolves the user and the group that a request names to what a process is
+// started with, and reads the lists of accounts.
 package identity
 
 import (
@@ -19,15 +20,16 @@ var ErrTooManyGroups = fmt.Errorf("the user is a member of more than %d groups",
 type Identity struct {
 	// Credential is what the kernel is asked for; nil means the daemon's own, which needs no right.
 	Credential *syscall.Credential
-	// Env are the variables of another user than the daemon's, NAME=value each, if the image lists the user.
+	// Env are the variables of another user than the daemon's, NAME=value each, if the image lists
+	// the user.
 	Env []string
 }
 
 // Of returns the identity for the user and the group of a request, nil where it names none.
 //
-// Another user than the daemon's brings its own groups: its primary group if the request names none (the group with the user's number when
-// the image has no such user), and the supplementary groups that /etc/group lists for it. The daemon's user keeps the daemon's.
-// It returns ErrTooManyGroups.
+// Another user than the daemon's brings its own groups: its primary group if the request names none
+// (the group with the user's number when the image has no such user), and the supplementary groups
+// that /etc/group lists for it. The daemon's user keeps the daemon's. It returns ErrTooManyGroups.
 func Of(uid, gid *uint32) (Identity, error) {
 	own := syscall.Credential{Uid: uint32(os.Geteuid()), Gid: uint32(os.Getegid())}
 	wanted := own

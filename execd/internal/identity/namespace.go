@@ -8,8 +8,8 @@ const (
 	groupMap = "/proc/self/gid_map"
 )
 
-// HasUser reports whether the sandbox's user namespace has a user with that number: no other can own a file. It reports true where that cannot be
-// found out.
+// HasUser reports whether the sandbox's user namespace has a user with that number: no other can
+// own a file. It reports true where that cannot be found out.
 func HasUser(uid uint32) bool { return inMap(userMap, uid) }
 
 // HasGroup is HasUser for groups.

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// cgroups are the control groups that this process is in, one per resource: with version 1 each can be in another
-// tree, and on mixed systems some are version 1 and others version 2.
+// cgroups are the control groups that this process is in, one per resource: with version 1 each can
+// be in another tree, and on mixed systems some are version 1 and others version 2.
 type cgroups struct {
 	cpu     cgroup // quota
 	cpuacct cgroup // use
@@ -106,8 +106,8 @@ func cgroupMounts(file string) ([]mount, error) {
 	return mounts, err
 }
 
-// locate finds the folder of the group path in this mount. A path outside of what is mounted (seen from another
-// namespace) means that the mount's own root is the nearest group there is to see.
+// locate finds the folder of the group path in this mount. A path outside of what is mounted (seen
+// from another namespace) means that the mount's own root is the nearest group there is to see.
 func (m mount) locate(prefix, path string) cgroup {
 	top := filepath.Join(prefix, m.point)
 	group := cgroup{dir: top, top: top, v2: m.v2}
@@ -122,8 +122,8 @@ func (m mount) locate(prefix, path string) cgroup {
 	return group
 }
 
-// smallest applies read to the group and to those above it that are visible, and returns the least value: the limit
-// of a group above holds as well. ok is false when there is none.
+// smallest applies read to the group and to those above it that are visible, and returns the least
+// value: the limit of a group above holds as well. ok is false when there is none.
 func (c cgroup) smallest(read func(dir string) (float64, bool)) (least float64, ok bool) {
 	if c.dir == "" {
 		return 0, false

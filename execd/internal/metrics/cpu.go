@@ -9,11 +9,12 @@ import (
 	"time"
 )
 
-// userTick is the unit of CPU times in /proc/stat. Linux has shown hundredths of a second to programs on every
-// platform this runs on, whatever its internal clock is.
+// userTick is the unit of CPU times in /proc/stat. Linux has shown hundredths of a second to
+// programs on every platform this runs on, whatever its internal clock is.
 const userTick = 10 * time.Millisecond
 
-// cpuCount is the number of cores that the quota, the CPU set and the machine allow, whichever is least.
+// cpuCount is the number of cores that the quota, the CPU set and the machine allow, whichever is
+// least.
 func (s *Sampler) cpuCount() (float64, error) {
 	online, _, err := s.procStat()
 	if err != nil {
@@ -51,8 +52,8 @@ func quotaV1(dir string) (float64, bool) {
 	return quota / period, ok && ok2 && quota > 0 && period > 0
 }
 
-// cpusetSize counts the CPUs of the set that is in force. The names are those of version 2, version 1 and version 1
-// on old kernels.
+// cpusetSize counts the CPUs of the set that is in force. The names are those of version 2, version
+// 1 and version 1 on old kernels.
 func cpusetSize(dir string) (float64, bool) {
 	for _, name := range []string{"cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"} {
 		if n := countCPUs(readText(dir, name)); n > 0 {
@@ -95,14 +96,16 @@ func (s *Sampler) cpuUsed() (time.Duration, error) {
 	return used, err
 }
 
-// procStat returns the number of CPUs that are online and the time they have worked, for the whole machine.
+// procStat returns the number of CPUs that are online and the time they have worked, for the whole
+// machine.
 func (s *Sampler) procStat() (online int, used time.Duration, err error) {
 	err = eachLine(filepath.Join(s.proc, "stat"), func(line string) {
 		fields := strings.Fields(line)
 		switch {
 		case len(fields) < 9 || !strings.HasPrefix(fields[0], "cpu"):
 		case fields[0] == "cpu":
-			// user nice system idle iowait irq softirq steal; guest time is part of user time already.
+			// user nice system idle iowait irq softirq steal; guest time is part of user time
+			// already.
 			for _, i := range []int{1, 2, 3, 6, 7} {
 				ticks, _ := strconv.ParseInt(fields[i], 10, 64)
 				used += time.Duration(ticks) * userTick
@@ -117,8 +120,9 @@ func (s *Sampler) procStat() (online int, used time.Duration, err error) {
 	return online, used, err
 }
 
-// readText returns the content of a small file of a group, or "" when it cannot be read (or dir is empty: no group).
-// Which files exist depends on the version of the kernel and the controllers that are switched on.
+// readText returns the content of a small file of a group, or "" when it cannot be read (or dir is
+// empty: no group). Which files exist depends on the version of the kernel and the controllers that
+// are switched on.
 func readText(dir, name string) string {
 	if dir == "" {
 		return ""

@@ -25,7 +25,8 @@ func (s *Sampler) memory() (total, used uint64, err error) {
 	}
 	usage, ok := readNumber(s.group.memory.dir, usageFile)
 	if !ok {
-		// There is no group, or it is the topmost one of version 2, which does not count its memory.
+		// There is no group, or it is the topmost one of version 2, which does not count its
+		// memory.
 		return total, min(machine-available, total), nil
 	}
 	cache, _ := readField(s.group.memory.dir, "memory.stat", cacheField)

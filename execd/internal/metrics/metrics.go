@@ -1,6 +1,7 @@
-// Package metrics measures the CPU and the memory of the sandbox as its own control groups see them (version 1, 2 and
-// the mix of both), so that a sandbox limited to half a core and 512 MiB reports these and not the machine's.
-// Where the kernel shows no control group, the numbers are the machine's.
+// Package metrics measures the CPU and the memory of the sandbox as its own control groups see them
+// (version 1, 2 and the mix of both), so that a sandbox limited to half a core and 512 MiB reports
+// these and not the machine's. Where the kernel shows no control group, the numbers are the
+// machine's.
 package metrics
 
 import (
@@ -9,8 +10,8 @@ import (
 	"time"
 )
 
-// minWindow is the shortest time over which CPU use is computed when there is a longer one to choose. Below it the
-// scheduler's own accounting steps (up to 10 ms) would show as noise.
+// minWindow is the shortest time over which CPU use is computed when there is a longer one to
+// choose. Below it the scheduler's own accounting steps (up to 10 ms) would show as noise.
 const minWindow = 100 * time.Millisecond
 
 // mib is the number of bytes in a MiB.
@@ -22,10 +23,11 @@ type Snapshot struct {
 	CPUCount float64
 	// CPUUsedPct is the part of these cores in use since the previous sample, 0 to 100.
 	CPUUsedPct float64
-	// MemTotalMiB is the limit of the sandbox, or the machine's memory where that is less or no limit is set.
+	// MemTotalMiB is the limit of the sandbox, or the machine's memory where that is less or no
+	// limit is set.
 	MemTotalMiB float64
-	// MemUsedMiB is the memory in use without the page cache that the kernel can drop at once (inactive_file), as
-	// docker stats and the kubelet count it.
+	// MemUsedMiB is the memory in use without the page cache that the kernel can drop at once
+	// (inactive_file), as docker stats and the kubelet count it.
 	MemUsedMiB float64
 	// Timestamp is when this was measured, in Unix milliseconds.
 	Timestamp int64
@@ -59,8 +61,9 @@ type reading struct {
 	used time.Duration
 }
 
-// New returns a Sampler and takes the first measurement, so that the first Sample has the CPU use since New. It does
-// not fail, for a daemon should start where metrics cannot be had: Sample returns what is wrong.
+// New returns a Sampler and takes the first measurement, so that the first Sample has the CPU use
+// since New. It does not fail, for a daemon should start where metrics cannot be had: Sample
+// returns what is wrong.
 func New(opts Options) *Sampler {
 	s := &Sampler{proc: opts.ProcRoot, now: opts.Now}
 	if s.proc == "" {
@@ -77,9 +80,9 @@ func New(opts Options) *Sampler {
 	return s
 }
 
-// Sample measures now. CPU use is over the time since the previous sample; callers that follow one another within
-// 100 ms share a window, so that none of them sees the noise of a very short one. A caller that wants windows of its
-// own (a stream, say) makes its own Sampler.
+// Sample measures now. CPU use is over the time since the previous sample; callers that follow one
+// another within 100 ms share a window, so that none of them sees the noise of a very short one. A
+// caller that wants windows of its own (a stream, say) makes its own Sampler.
 func (s *Sampler) Sample() (Snapshot, error) {
 	if s.err != nil {
 		return Snapshot{}, fmt.Errorf("metrics cannot be measured: %w", s.err)
@@ -117,8 +120,8 @@ func (s *Sampler) read() (reading, error) {
 	return reading{at: s.now(), used: used}, err
 }
 
-// percent is used over what the cores could have done in a window. Accounting and clock are not read at the same
-// instant, so the quotient can leave its range by a little.
+// percent is used over what the cores could have done in a window. Accounting and clock are not
+// read at the same instant, so the quotient can leave its range by a little.
 func percent(used, window time.Duration, cores float64) float64 {
 	if window <= 0 || cores <= 0 {
 		return 0

@@ -13,7 +13,8 @@ import (
 	"sandbox.internal/execd/internal/metrics"
 )
 
-// machine is a tree of files that looks like /proc and the control groups of a machine with 4 CPUs and 8 GiB.
+// machine is a tree of files that looks like /proc and the control groups of a machine with 4 CPUs
+// and 8 GiB.
 type machine struct {
 	t    *testing.T
 	root string

@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// Prometheus writes a snapshot in the Prometheus text format (version 0.0.4). The samples carry no timestamp: the
-// scraper's own is the one that Prometheus wants.
+// Prometheus writes a snapshot in the Prometheus text format (version 0.0.4). The samples carry no
+// timestamp: the scraper's own is the one that Prometheus wants.
 func Prometheus(s Snapshot) []byte {
 	var out bytes.Buffer
 	gauge := func(name, help string, value float64) {

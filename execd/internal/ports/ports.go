@@ -1,5 +1,5 @@
-// Package ports lists the TCP ports of the sandbox on which programs listen. The sandbox decides how
-// many sockets and processes there are, so everything that is read has a bound.
+// Package ports lists the TCP ports of the sandbox on which programs listen. The sandbox decides
+// how many sockets and processes there are, so everything that is read has a bound.
 package ports
 
 import (
@@ -59,8 +59,8 @@ type Port struct {
 	inodes []uint64
 }
 
-// Listening returns at most 1000 ports in ascending order, without those of except, and whether there
-// may be more. An error means that the kernel's tables cannot be read.
+// Listening returns at most 1000 ports in ascending order, without those of except, and whether
+// there may be more. An error means that the kernel's tables cannot be read.
 func (t *Table) Listening(except ...int) (found []Port, truncated bool, err error) {
 	byNumber := map[int]*Port{}
 	for _, name := range []string{"tcp", "tcp6"} {

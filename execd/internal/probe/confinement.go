@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// inspect reads what limits the process: self is its folder in /proc, cgroup where control groups are mounted.
+// inspect reads what limits the process: self is its folder in /proc, cgroup where control groups
+// are mounted.
 func inspect(self, cgroup string) (Confinement, error) {
 	status, err := os.ReadFile(filepath.Join(self, "status"))
 	if err != nil {
@@ -33,7 +34,8 @@ func inspect(self, cgroup string) (Confinement, error) {
 	return confinement, err
 }
 
-// profile returns the AppArmor profile. The newer file is AppArmor's alone, the older one is whatever security module's is first.
+// profile returns the AppArmor profile. The newer file is AppArmor's alone, the older one is
+// whatever security module's is first.
 func profile(self string) string {
 	for _, name := range []string{"attr/apparmor/current", "attr/current"} {
 		if content, err := os.ReadFile(filepath.Join(self, name)); err == nil {
@@ -43,8 +45,9 @@ func profile(self string) string {
 	return ""
 }
 
-// quota returns the quota of CPU time in cores, 0 when there is none. A container sees its own control group at the top of the mount;
-// one that sees the whole tree finds its group by the path in /proc/self/cgroup.
+// quota returns the quota of CPU time in cores, 0 when there is none. A container sees its own
+// control group at the top of the mount; one that sees the whole tree finds its group by the path
+// in /proc/self/cgroup.
 func quota(self, cgroup string) (float64, error) {
 	v1, v2, err := groups(self)
 	if err != nil {
@@ -75,7 +78,8 @@ func quota(self, cgroup string) (float64, error) {
 	return 0, nil
 }
 
-// groups returns the paths of the process's control groups: version 1's for CPU time, and version 2's.
+// groups returns the paths of the process's control groups: version 1's for CPU time, and version
+// 2's.
 func groups(self string) (v1, v2 string, err error) {
 	content, err := os.ReadFile(filepath.Join(self, "cgroup"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // a kernel without control groups has no such file
@@ -99,7 +103,8 @@ func groups(self string) (v1, v2 string, err error) {
 	return v1, v2, nil
 }
 
-// cores divides a quota by its period, both in microseconds. The kernel writes -1 or "max" for no quota.
+// cores divides a quota by its period, both in microseconds. The kernel writes -1 or "max" for no
+// quota.
 func cores(amount, period string) (float64, error) {
 	amount, period = strings.TrimSpace(amount), strings.TrimSpace(period)
 	if amount == "max" || amount == "-1" {

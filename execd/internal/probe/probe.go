@@ -1,7 +1,9 @@
-// Package probe is the hidden program "execd probe". The lifecycle service runs it in a throwaway container at its start, to see
-// that limits and profiles work on this engine before it offers them to clients.
+// Package probe is the hidden program "execd probe". The lifecycle service runs it in a throwaway
+// container at its start, to see that limits and profiles work on this engine before it offers them
+// to clients.
 //
-// It prints what it finds in lines of JSON, one after each step, so that the results until then are there even when a step ends it.
+// It prints what it finds in lines of JSON, one after each step, so that the results until then are
+// there even when a step ends it.
 package probe
 
 import (
@@ -40,7 +42,8 @@ type Confinement struct {
 	NoNewPrivileges bool `json:"no_new_privileges"`
 	// Seccomp is the kernel's number of the mode; 2 means that a profile filters system calls.
 	Seccomp int `json:"seccomp"`
-	// AppArmor is the profile as the kernel reports it, such as "docker-default (enforce)"; empty without AppArmor.
+	// AppArmor is the profile as the kernel reports it, such as "docker-default (enforce)"; empty
+	// without AppArmor.
 	AppArmor string `json:"apparmor"`
 }
 
@@ -54,7 +57,8 @@ type Memory struct {
 	Killed bool `json:"memory_killed"`
 }
 
-// Main runs the program with its arguments, the program's name and its own name left out, and returns the exit code.
+// Main runs the program with its arguments, the program's name and its own name left out, and
+// returns the exit code.
 func Main(args []string, stdout, stderr io.Writer) int {
 	err := run(args, stdout)
 	switch {
@@ -131,7 +135,8 @@ func probe(bytes, processes int, encoder *json.Encoder) error {
 	return encoder.Encode(Memory{Killed: killed})
 }
 
-// step runs this program again. killed is whether the kernel ended it, as its out-of-memory killer does.
+// step runs this program again. killed is whether the kernel ended it, as its out-of-memory killer
+// does.
 func step(name string, number int) (code int, killed bool, err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -147,8 +152,8 @@ func step(name string, number int) (code int, killed bool, err error) {
 	return status.ExitStatus(), status.Signaled() && status.Signal() == syscall.SIGKILL, nil
 }
 
-// reap takes away what the step before left to the first process of the container: a process that has ended counts as long as
-// it has not been waited for.
+// reap takes away what the step before left to the first process of the container: a process that
+// has ended counts as long as it has not been waited for.
 func reap() {
 	for {
 		if _, err := syscall.Wait4(-1, nil, 0, nil); err != nil && !errors.Is(err, syscall.EINTR) {
@@ -169,8 +174,8 @@ func eat(bytes int) error {
 	return nil
 }
 
-// fork starts processes and ends them at once; they go on counting, because they are not waited for. It returns EAGAIN when the
-// kernel refused one.
+// fork starts processes and ends them at once; they go on counting, because they are not waited
+// for. It returns EAGAIN when the kernel refused one.
 func fork(processes int) error {
 	self, err := os.Executable()
 	if err != nil {

@@ -22,7 +22,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// TestWithoutLimits: nothing stops the steps, and the probe says so. With limits it runs in containers (test/e2e).
+// TestWithoutLimits: nothing stops the steps, and the probe says so. With limits it runs in
+// containers (test/e2e).
 func TestWithoutLimits(t *testing.T) {
 	output, err := wait.Command(t, os.Args[0], "probe", "1000000", "3").CombinedOutput()
 	if err != nil {

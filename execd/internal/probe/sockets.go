@@ -2,8 +2,9 @@ package probe
 
 import "syscall"
 
-// Sockets are the families of sockets, of those that have led from containers into the kernel and that few programs use, that the process can open:
-// no filter refuses them, and the kernel has them.
+// Sockets are the families of sockets, of those that have led from containers into the kernel and
+// that few programs use, that the process can open: no filter refuses them, and the kernel has
+// them.
 type Sockets struct {
 	Open []string `json:"open_sockets"` // such as AF_ALG; never null
 }

@@ -16,9 +16,9 @@ type Registry[T any] struct {
 	running sync.WaitGroup
 }
 
-// Reserve counts a value that is about to be started as running. It reports false when [Registry.Stop]
-// was called: then nothing may be started. Otherwise Done must be called, once, when the start failed
-// or the value has ended.
+// Reserve counts a value that is about to be started as running. It reports false when
+// [Registry.Stop] was called: then nothing may be started. Otherwise Done must be called, once,
+// when the start failed or the value has ended.
 func (r *Registry[T]) Reserve() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -32,8 +32,8 @@ func (r *Registry[T]) Reserve() bool {
 // Done counts a value as running no longer. It may be read on until Remove.
 func (r *Registry[T]) Done() { r.running.Done() }
 
-// Add registers a value that was started. It reports whether Stop was called since Reserve: Stop has not
-// seen the value, which the caller must interrupt.
+// Add registers a value that was started. It reports whether Stop was called since Reserve: Stop
+// has not seen the value, which the caller must interrupt.
 func (r *Registry[T]) Add(id string, value T) (stopped bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -66,8 +66,8 @@ func (r *Registry[T]) Remove(id string) {
 	delete(r.values, id)
 }
 
-// Stop permits no further start, interrupts every value, and waits for the end of those that run. When
-// ctx ends first, they are killed.
+// Stop permits no further start, interrupts every value, and waits for the end of those that run.
+// When ctx ends first, they are killed.
 func (r *Registry[T]) Stop(ctx context.Context, interrupt, kill func(T)) {
 	r.mu.Lock()
 	r.stopped = true

@@ -27,8 +27,8 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// TestStop: what runs is interrupted, and killed when the context ends; what was being started is handed
-// to its starter, and nothing starts any more.
+// TestStop: what runs is interrupted, and killed when the context ends; what was being started is
+// handed to its starter, and nothing starts any more.
 func TestStop(t *testing.T) {
 	var r registry.Registry[string]
 	for range 3 { // the last one is added too late

@@ -1,4 +1,5 @@
-// Package shell is the shell for images that have none: a POSIX shell interpreter that runs as a process of its own.
+// Package shell is the shell for images that have none: a POSIX shell interpreter that runs as a
+// process of its own.
 package shell
 
 import (
@@ -19,8 +20,8 @@ import (
 // exitUsage is a shell's exit code for a command line that it cannot parse.
 const exitUsage = 2
 
-// Main runs the command line behind -c, or in a file, and returns its exit code. A descriptor's name (/proc/self/fd/3) is a file, too; the
-// descriptor is closed before the command line runs.
+// Main runs the command line behind -c, or in a file, and returns its exit code. A descriptor's
+// name (/proc/self/fd/3) is a file, too; the descriptor is closed before the command line runs.
 func Main(args []string) int {
 	var text io.Reader
 	switch {

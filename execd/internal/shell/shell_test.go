@@ -13,7 +13,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestMain lets the test binary be the shell: a shell is a process of its own, with standard streams and an exit code.
+// TestMain lets the test binary be the shell: a shell is a process of its own, with standard
+// streams and an exit code.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "sh" {
 		os.Exit(shell.Main(os.Args[2:]))
@@ -73,7 +74,8 @@ func TestShell(t *testing.T) {
 	}
 }
 
-// A command line that is too long for an argument comes as a descriptor, which the programs that it runs do not have.
+// A command line that is too long for an argument comes as a descriptor, which the programs that it
+// runs do not have.
 func TestShellReadsADescriptor(t *testing.T) {
 	t.Parallel()
 	line := filepath.Join(t.TempDir(), "line")

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// maxQueued bounds the paths of the events that wait for their reader, in bytes: whatever runs in the sandbox makes them, and as long as it likes.
+// maxQueued bounds the paths of the events that wait for their reader, in bytes: whatever runs in
+// the sandbox makes them, and as long as it likes.
 const maxQueued = 8 << 20
 
 // queue holds the events that no reader has taken yet.
@@ -25,8 +26,8 @@ func newQueue(options Options) *queue {
 	return &queue{limit: options.Limit, root: options.Path, clock: options.Clock, ready: make(chan struct{}, 1), last: make(map[string]int)}
 }
 
-// put adds an event. One that repeats the path's last is left out: its reader looks at the file after all of them. When there is no
-// more room, everything gives way to an Overflow.
+// put adds an event. One that repeats the path's last is left out: its reader looks at the file
+// after all of them. When there is no more room, everything gives way to an Overflow.
 func (q *queue) put(event Event) {
 	event.Time = q.clock()
 	q.mu.Lock()
@@ -53,7 +54,8 @@ func (q *queue) append(event Event) {
 
 func (q *queue) empty() { q.events, q.last, q.bytes = nil, make(map[string]int), 0 }
 
-// part makes what comes from here on no repetition of what came before: a path that is there again is another file.
+// part makes what comes from here on no repetition of what came before: a path that is there again
+// is another file.
 func (q *queue) part() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -34,7 +34,8 @@ func TestOverflowByBytes(t *testing.T) {
 	}
 }
 
-// TestANewFolderOfAnOldName: its files are new, although the reader has not taken yet what was reported of the old folder's.
+// TestANewFolderOfAnOldName: its files are new, although the reader has not taken yet what was
+// reported of the old folder's.
 func TestANewFolderOfAnOldName(t *testing.T) {
 	dir := t.TempDir()
 	w, err := Open(Options{Path: dir, Recursive: true, Clock: time.Now})

@@ -26,7 +26,8 @@ func (w *Watch) run() {
 		gone := false
 		select {
 		case <-ticker.C:
-			// Only the second time in a row, so that what happened before has been passed on, the root's own removal included.
+			// Only the second time in a row, so that what happened before has been passed on, the
+			// root's own removal included.
 			before := elsewhere
 			if elsewhere = w.elsewhere(); before && elsewhere {
 				w.queue.put(Event{Type: Rename, Path: w.options.Path})
@@ -51,7 +52,8 @@ func (w *Watch) run() {
 	}
 }
 
-// overflow sets all watches again. The event comes after the new watches stand, so whoever reads the files then misses nothing.
+// overflow sets all watches again. The event comes after the new watches stand, so whoever reads
+// the files then misses nothing.
 func (w *Watch) overflow() error {
 	err := w.renew()
 	w.queue.put(Event{Type: Overflow, Path: w.options.Path})
@@ -61,8 +63,9 @@ func (w *Watch) overflow() error {
 	return err
 }
 
-// elsewhere reports whether the path does not lead any more to what is watched. The kernel reports nothing of that when a folder above
-// the path gets another name, or a link on the way another target.
+// elsewhere reports whether the path does not lead any more to what is watched. The kernel reports
+// nothing of that when a folder above the path gets another name, or a link on the way another
+// target.
 func (w *Watch) elsewhere() bool {
 	now, err := locate(w.options.Path, w.file)
 	if err != nil {
@@ -88,7 +91,8 @@ func (w *Watch) handle(event fsnotify.Event) (gone bool, err error) {
 	if w.file && path != root {
 		return false, nil
 	}
-	// An event that was on its way when its folder left: the folder's new name, if it has one, is read from the start.
+	// An event that was on its way when its folder left: the folder's new name, if it has one, is
+	// read from the start.
 	if _, watched := w.folders[filepath.Dir(path)]; !watched && path != root {
 		return false, nil
 	}
@@ -117,7 +121,8 @@ func (w *Watch) appeared(path string) error {
 	return err
 }
 
-// forget takes the watches off a path that left and everything below it. They would report the old names.
+// forget takes the watches off a path that left and everything below it. They would report the old
+// names.
 func (w *Watch) forget(path string) {
 	if _, watched := w.folders[path]; !watched {
 		return // no folder

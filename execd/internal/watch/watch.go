@@ -1,8 +1,9 @@
 // Package watch is execd's engine that reports what happens to a file or a directory.
 //
-// It uses no HTTP. It guarantees: what happens after Open has returned is reported, in order, at least once; what a directory holds that
-// has just appeared is reported too, although it could not be watched yet; when more happens than can be kept, an Overflow event says so,
-// and nothing is lost silently.
+// It uses no HTTP. It guarantees: what happens after Open has returned is reported, in order, at
+// least once; what a directory holds that has just appeared is reported too, although it could not
+// be watched yet; when more happens than can be kept, an Overflow event says so, and nothing is
+// lost silently.
 package watch
 
 import (
@@ -24,7 +25,8 @@ var (
 	ErrNotFound   = errors.New("no such file or directory")
 	ErrPermission = errors.New("permission denied")
 	ErrInvalid    = errors.New("no path that can be followed")
-	// ErrLimit: the kernel allows no more watches, or watchers, or the paths of the folders take more than maxFolders.
+	// ErrLimit: the kernel allows no more watches, or watchers, or the paths of the folders take
+	// more than maxFolders.
 	ErrLimit = errors.New("the kernel allows no more watches")
 )
 
@@ -62,14 +64,16 @@ type Event struct {
 	Time    time.Time
 }
 
-// collectTime is how long events are collected before they are reported, so that a burst of equal ones becomes one.
+// collectTime is how long events are collected before they are reported, so that a burst of equal
+// ones becomes one.
 const collectTime = 20 * time.Millisecond
 
 // Options configures a Watch.
 type Options struct {
 	// Path is what is watched, absolute and clean.
 	Path string
-	// Recursive is whether everything below a directory is watched. Symbolic links are not followed.
+	// Recursive is whether everything below a directory is watched. Symbolic links are not
+	// followed.
 	Recursive bool
 	// Limit is how many events are kept for a reader that does not come; 0 means 65536.
 	Limit int
@@ -155,7 +159,8 @@ func (w *Watch) Close() {
 	<-w.stopped
 }
 
-// Next returns the next events and waits for them. It returns io.EOF after the last: what was watched is gone, or the watch Failed.
+// Next returns the next events and waits for them. It returns io.EOF after the last: what was
+// watched is gone, or the watch Failed.
 func (w *Watch) Next(ctx context.Context) ([]Event, error) {
 	for {
 		var more bool
@@ -196,8 +201,8 @@ func (w *Watch) renew() error {
 	}
 	w.watcher, w.folders, w.bytes = watcher, make(map[string]struct{}), 0
 	go w.forward(watcher)
-	// A file is watched by its folder, so that the watch survives when the file is replaced by another.
-	// So is what a link leads to, by its own folder.
+	// A file is watched by its folder, so that the watch survives when the file is replaced by
+	// another. So is what a link leads to, by its own folder.
 	if root := w.options.Path; w.file {
 		err = w.add(filepath.Dir(root))
 		if folder := filepath.Dir(w.at.target); err == nil && folder != filepath.Dir(root) {
@@ -212,8 +217,8 @@ func (w *Watch) renew() error {
 	return err
 }
 
-// forward passes on the errors of a watcher until it is closed. It never blocks: fsnotify may hold its lock while it sends an error,
-// and run waits for that lock.
+// forward passes on the errors of a watcher until it is closed. It never blocks: fsnotify may hold
+// its lock while it sends an error, and run waits for that lock.
 func (w *Watch) forward(watcher *fsnotify.Watcher) {
 	for err := range watcher.Errors {
 		if errors.Is(err, syscall.EINVAL) {
@@ -240,8 +245,8 @@ func (w *Watch) add(folder string) error {
 	return nil
 }
 
-// addTree watches a folder and, if asked for, what is below. Each folder is read after its watch stands, so nothing slips in between.
-// announce is whether what is found is reported.
+// addTree watches a folder and, if asked for, what is below. Each folder is read after its watch
+// stands, so nothing slips in between. announce is whether what is found is reported.
 func (w *Watch) addTree(folder string, announce bool) error {
 	if err := w.add(folder); err != nil {
 		return err
@@ -264,7 +269,8 @@ func (w *Watch) addTree(folder string, announce bool) error {
 	return nil
 }
 
-// readFolder returns the names of the folders in a folder, and reports what else it finds if asked to. There may be more than fit into memory.
+// readFolder returns the names of the folders in a folder, and reports what else it finds if asked
+// to. There may be more than fit into memory.
 func (w *Watch) readFolder(folder string, announce bool) (below []string, err error) {
 	// It may have been replaced, by a FIFO for example, whose open blocks.
 	dir, err := os.OpenFile(folder, os.O_RDONLY|syscall.O_DIRECTORY, 0)

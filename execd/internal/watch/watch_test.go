@@ -103,7 +103,8 @@ func TestWhatHappensIsReported(t *testing.T) {
 	}
 }
 
-// TestNextThatIsCutOff: a Next that ends while it collects events loses none, and neither does the next one.
+// TestNextThatIsCutOff: a Next that ends while it collects events loses none, and neither does the
+// next one.
 func TestNextThatIsCutOff(t *testing.T) {
 	dir := t.TempDir()
 	o := observe(t, watch.Options{Path: dir})
@@ -258,7 +259,8 @@ func TestBurstOfFiles(t *testing.T) {
 	}
 }
 
-// A folder that leaves and is removed at once is the moment in which fsnotify reports errors under its lock.
+// A folder that leaves and is removed at once is the moment in which fsnotify reports errors under
+// its lock.
 func TestFoldersThatLeave(t *testing.T) {
 	t.Parallel()
 	dir, outside := t.TempDir(), t.TempDir()
@@ -298,7 +300,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestTreeThatIsTooLarge: the paths of watched folders are bounded, at the start of a watch and later.
+// TestTreeThatIsTooLarge: the paths of watched folders are bounded, at the start of a watch and
+// later.
 func TestTreeThatIsTooLarge(t *testing.T) {
 	dir := t.TempDir()
 	deep := dir

@@ -51,8 +51,8 @@ func EveryOperationNeedsKey(t T, doc *openapi3.T, baseURL string, open ...string
 	}
 }
 
-// EveryOperationRefusesUnknownParameters sends every operation of doc to the service at baseURL, with
-// the header, which carries a key that may do everything, and with a query parameter that no
+// EveryOperationRefusesUnknownParameters sends every operation of doc to the service at baseURL,
+// with the header, which carries a key that may do everything, and with a query parameter that no
 // operation has. Each must refuse it with 400 and name it.
 func EveryOperationRefusesUnknownParameters(t T, doc *openapi3.T, baseURL string,
 	header http.Header) {

@@ -1,7 +1,7 @@
 // Package enginetest is the suite that every [engine.Engine] must pass, on real containers.
 //
-// It builds a small image around a static program of its own and serves it from a registry inside the test,
-// so it needs neither a network nor anything but the engine and the Go toolchain.
+// It builds a small image around a static program of its own and serves it from a registry inside
+// the test, so it needs neither a network nor anything but the engine and the Go toolchain.
 package enginetest
 
 import (
@@ -36,12 +36,13 @@ type Janitor interface {
 // Trait is how the containers of an engine differ from others, where the contract permits that.
 type Trait string
 
-// OwnKernel: containers have a kernel of their own, such as gVisor's. It filters no system calls by a profile and has no loopback
-// interface without a network; it is not in the host's network; its own threads count as processes, so it ends at their limit.
+// OwnKernel: containers have a kernel of their own, such as gVisor's. It filters no system calls by
+// a profile and has no loopback interface without a network; it is not in the host's network; its
+// own threads count as processes, so it ends at their limit.
 const OwnKernel Trait = "own kernel"
 
-// Open returns the engine under test, which must reach registries on 127.0.0.1 of this machine without TLS. All containers of the suite have the
-// labels.
+// Open returns the engine under test, which must reach registries on 127.0.0.1 of this machine
+// without TLS. All containers of the suite have the labels.
 type Open func(t *testing.T, labels map[string]string) (engine.Engine, Janitor)
 
 // Run runs the suite, and closes the engine.
@@ -249,7 +250,8 @@ func (s *suite) waitLog(t *testing.T, id, want string) {
 	})
 }
 
-// checkLeaks runs when every test has cleaned up: what then still carries the run's label was left behind by the engine.
+// checkLeaks runs when every test has cleaned up: what then still carries the run's label was left
+// behind by the engine.
 func (s *suite) checkLeaks(t *testing.T) {
 	containers, err := s.engine.List(t.Context(), s.labels())
 	if err != nil {

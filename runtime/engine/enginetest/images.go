@@ -97,7 +97,8 @@ func rootFS(t *testing.T, image v1.Image) v1.RootFS {
 	return config.RootFS
 }
 
-// entry is a file of a layer: a folder when its name ends in a slash, a symbolic link when link is set.
+// entry is a file of a layer: a folder when its name ends in a slash, a symbolic link when link is
+// set.
 type entry struct {
 	name    string
 	mode    int64

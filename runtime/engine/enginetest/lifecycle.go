@@ -131,7 +131,8 @@ func (s *suite) testFreeze(t *testing.T) {
 	var frozen string
 	wait.Until(t, "the output of a frozen container has ended", func() bool {
 		frozen = s.logs(t, id, 1)
-		// A process that still ran would write ten more lines in this time; there is no event to wait for.
+		// A process that still ran would write ten more lines in this time; there is no event to
+		// wait for.
 		timer := time.NewTimer(100 * time.Millisecond)
 		<-timer.C
 		return s.logs(t, id, 1) == frozen

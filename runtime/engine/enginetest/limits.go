@@ -48,7 +48,8 @@ func (s *suite) testPublish(t *testing.T) {
 	}
 }
 
-// testPublishSamePort: the engine chooses the port, so any number of containers may publish the same one.
+// testPublishSamePort: the engine chooses the port, so any number of containers may publish the
+// same one.
 func (s *suite) testPublishSamePort(t *testing.T) {
 	seen := map[int]bool{}
 	for range 3 {
@@ -61,7 +62,8 @@ func (s *suite) testPublishSamePort(t *testing.T) {
 	}
 }
 
-// testNetworkHost: the container reaches this machine's loopback interface, and nothing is published.
+// testNetworkHost: the container reaches this machine's loopback interface, and nothing is
+// published.
 func (s *suite) testNetworkHost(t *testing.T) {
 	if s.ownKernel {
 		spec := s.spec("sleep")
@@ -115,8 +117,9 @@ func (s *suite) testMemoryLimit(t *testing.T) {
 	}
 }
 
-// testNetlinkMemory: a container whose netlink sockets hold more than it may is ended as one without memory, also when it has joined the network
-// of another one, which goes on; one whose sockets hold less goes on.
+// testNetlinkMemory: a container whose netlink sockets hold more than it may is ended as one
+// without memory, also when it has joined the network of another one, which goes on; one whose
+// sockets hold less goes on.
 func (s *suite) testNetlinkMemory(t *testing.T) {
 	if s.ownKernel {
 		return // its sockets are its own kernel's

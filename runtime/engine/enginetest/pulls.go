@@ -90,7 +90,8 @@ func (s *suite) testEnsureImageTogether(t *testing.T) {
 	}
 }
 
-// testEnsureImageLeaver: the caller who started the pull leaves, and the other still gets the image by it.
+// testEnsureImageLeaver: the caller who started the pull leaves, and the other still gets the image
+// by it.
 func (s *suite) testEnsureImageLeaver(t *testing.T) {
 	ref, layer := s.registry.pushWithLayer(t, "leaver:1")
 	s.removeImageAfter(t, ref)
@@ -112,7 +113,8 @@ func (s *suite) testEnsureImageLeaver(t *testing.T) {
 	}
 }
 
-// testEnsureImageAllLeave: no caller waits any more, so the pull ends; a later caller starts a new one.
+// testEnsureImageAllLeave: no caller waits any more, so the pull ends; a later caller starts a new
+// one.
 func (s *suite) testEnsureImageAllLeave(t *testing.T) {
 	ref, layer := s.registry.pushWithLayer(t, "all-leave:1")
 	s.removeImageAfter(t, ref)

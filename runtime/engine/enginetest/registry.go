@@ -15,8 +15,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// testRegistry is a real registry on 127.0.0.1. It counts what is fetched, can ask for a password and can hold
-// back a layer.
+// testRegistry is a real registry on 127.0.0.1. It counts what is fetched, can ask for a password
+// and can hold back a layer.
 type testRegistry struct {
 	host  string // host:port
 	probe []byte

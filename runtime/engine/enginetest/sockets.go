@@ -11,11 +11,13 @@ import (
 	"sandbox.internal/runtime/engine"
 )
 
-// anyError stands for an error that differs: runtimes compare 64 bits of arguments, or the 32 that the kernel reads.
+// anyError stands for an error that differs: runtimes compare 64 bits of arguments, or the 32 that
+// the kernel reads.
 const anyError = syscall.Errno(0xffff)
 
-// sockets are arguments of socket(2), FAMILY:TYPE:PROTOCOL, and the error that the default profile has for them. Families that this kernel lacks
-// are refused before it looks: then the error is the same.
+// sockets are arguments of socket(2), FAMILY:TYPE:PROTOCOL, and the error that the default profile
+// has for them. Families that this kernel lacks are refused before it looks: then the error is the
+// same.
 var sockets = map[string]syscall.Errno{
 	"1:1:0": 0, "1:2:0": 0, "pair:1:1:0": 0, // unix
 	"2:1:0": 0, "2:1:6": 0, "2:2:17": 0, "2:0x80802:0": 0, "10:1:6": 0, // TCP and UDP, with flags
@@ -31,7 +33,8 @@ var sockets = map[string]syscall.Errno{
 	"pair:30:1:0": syscall.EPERM, "pair:38:5:0": syscall.EPERM,
 }
 
-// testSockets: with the default profile, containers open sockets of the permitted families and protocols only, and with none also others.
+// testSockets: with the default profile, containers open sockets of the permitted families and
+// protocols only, and with none also others.
 func (s *suite) testSockets(t *testing.T) {
 	if s.ownKernel {
 		return // no profile filters its calls

@@ -80,7 +80,8 @@ func (s *suite) testMakeVolume(t *testing.T) {
 	}
 }
 
-// testEnsureFolderHeals: a volume that a crash left half full is filled, also before this engine first looks at it.
+// testEnsureFolderHeals: a volume that a crash left half full is filled, also before this engine
+// first looks at it.
 func (s *suite) testEnsureFolderHeals(t *testing.T) {
 	volume := s.volume(t)
 	half := s.spec("write", "/data/probe", "half a program")

@@ -1,4 +1,5 @@
-// Package fair lets callers take turns by whom they belong to, so that many of one do not hold up another's.
+// Package fair lets callers take turns by whom they belong to, so that many of one do not hold up
+// another's.
 package fair
 
 import (
@@ -7,8 +8,8 @@ import (
 	"sync"
 )
 
-// Queue bounds how many callers go on at once. Owners who wait get the next turn one after another, whatever number each has waiting; each owner's own are
-// served in order.
+// Queue bounds how many callers go on at once. Owners who wait get the next turn one after another,
+// whatever number each has waiting; each owner's own are served in order.
 type Queue struct {
 	reserved int
 
@@ -19,8 +20,9 @@ type Queue struct {
 	order   []string                   // owners who wait: the first is the next
 }
 
-// New returns a queue with so many turns. The reserved ones among them are for owners who hold none, so that one who takes all others, and keeps them, does
-// not keep the next owner out. The empty owner is the service itself: it may take any turn.
+// New returns a queue with so many turns. The reserved ones among them are for owners who hold
+// none, so that one who takes all others, and keeps them, does not keep the next owner out. The
+// empty owner is the service itself: it may take any turn.
 func New(turns, reserved int) *Queue {
 	return &Queue{free: turns, reserved: reserved, held: map[string]int{}, waiting: map[string][]chan struct{}{}}
 }
@@ -64,7 +66,8 @@ func (q *Queue) Give(owner string) {
 	q.serve()
 }
 
-// Pass ends a turn of the owner if another caller waits that gets it, and reports whether there was one.
+// Pass ends a turn of the owner if another caller waits that gets it, and reports whether there was
+// one.
 func (q *Queue) Pass(owner string) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

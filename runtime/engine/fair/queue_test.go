@@ -10,7 +10,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// waitFor has so many callers of the queue wait, each after the one before, and returns what yields the owners in the order of their turns.
+// waitFor has so many callers of the queue wait, each after the one before, and returns what yields
+// the owners in the order of their turns.
 func waitFor(t *testing.T, q *fair.Queue, owners ...string) <-chan string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())

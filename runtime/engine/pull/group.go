@@ -30,8 +30,8 @@ type Key struct {
 	Caller engine.Caller
 }
 
-// flight is one pull. The fields above done are guarded by Group.mu until done closes, when they are
-// final but for waiters; id and err are set before done closes.
+// flight is one pull. The fields above done are guarded by Group.mu until done closes, when they
+// are final but for waiters; id and err are set before done closes.
 type flight struct {
 	waiters  int
 	sentence string

@@ -1,4 +1,5 @@
-// Package registries says which registries of images may be asked, and for which names, for the engines and for who calls them.
+// Package registries says which registries of images may be asked, and for which names, for the
+// engines and for who calls them.
 package registries
 
 import (
@@ -36,9 +37,10 @@ func Parse(ref string) (Name, error) {
 	return name, nil
 }
 
-// ownRepositories are of the images of this project. No registry has them: what Docker Hub has below this name is of whoever registers it there.
+// ownRepositories are of the images of this project. No registry has them: what Docker Hub has
+// below this name is of whoever registers it there.
 const ownRepositories = "docker.io/sandbox/"
 
-// Own reports whether the name is of an image of this project, which is loaded and never pulled. With a digest it is pulled like any other: what comes
-// is what the digest says.
+// Own reports whether the name is of an image of this project, which is loaded and never pulled.
+// With a digest it is pulled like any other: what comes is what the digest says.
 func (n Name) Own() bool { return strings.HasPrefix(n.Repository, ownRepositories) && !n.Digested }

@@ -13,10 +13,12 @@ import (
 
 // Rules say which registries with internal addresses may be asked.
 type Rules struct {
-	// Listed are those that every key may name: hosts with an optional port, as in the names of images.
+	// Listed are those that every key may name: hosts with an optional port, as in the names of
+	// images.
 	Listed []string
-	// Never, if not nil, reports addresses that no image leads to, whoever asks and whatever is listed, such as the ports that sandboxes publish. listed
-	// says whether the host that was asked for is in Listed.
+	// Never, if not nil, reports addresses that no image leads to, whoever asks and whatever is
+	// listed, such as the ports that sandboxes publish. listed says whether the host that was asked
+	// for is in Listed.
 	Never func(address netip.AddrPort, listed bool) bool
 }
 
@@ -28,7 +30,8 @@ func (e RefusedError) Error() string { return string(e) }
 // lookupTimeout bounds how long a name may take to be resolved.
 const lookupTimeout = 5 * time.Second
 
-// Lists reports whether the host, perhaps with a port, is listed. Without a port it is that of HTTPS or HTTP.
+// Lists reports whether the host, perhaps with a port, is listed. Without a port it is that of
+// HTTPS or HTTP.
 func (r Rules) Lists(host string) bool {
 	if slices.Contains(r.Listed, host) {
 		return true
@@ -37,7 +40,8 @@ func (r Rules) Lists(host string) bool {
 	return err == nil && (port == "443" || port == "80") && (slices.Contains(r.Listed, bare) || slices.Contains(r.Listed, "["+bare+"]"))
 }
 
-// Check refuses a host, perhaps with a port, that is internal and not listed. A name is resolved; one that cannot be is not refused.
+// Check refuses a host, perhaps with a port, that is internal and not listed. A name is resolved;
+// one that cannot be is not refused.
 func (r Rules) Check(ctx context.Context, host string) error {
 	if r.Lists(host) {
 		return nil
@@ -58,7 +62,8 @@ func (r Rules) Check(ctx context.Context, host string) error {
 	return nil
 }
 
-// CheckAddress refuses an address that the host, with a port, was resolved to. internal permits one that is internal and not listed.
+// CheckAddress refuses an address that the host, with a port, was resolved to. internal permits one
+// that is internal and not listed.
 func (r Rules) CheckAddress(host string, address netip.AddrPort, internal bool) error {
 	listed := r.Lists(host)
 	address = netip.AddrPortFrom(address.Addr().Unmap(), address.Port())
@@ -86,7 +91,8 @@ var internalRanges = []netip.Prefix{
 	netip.MustParsePrefix("fec0::/10"),     // site-local
 }
 
-// translated are ranges in which addresses of IPv6 stand for one of IPv4, and where in it that begins, in bytes.
+// translated are ranges in which addresses of IPv6 stand for one of IPv4, and where in it that
+// begins, in bytes.
 var translated = []struct {
 	prefix netip.Prefix
 	at     int
@@ -113,7 +119,8 @@ func IsInternal(address netip.Addr) bool {
 	return false
 }
 
-// IsInternalHost reports whether a host, without a port, is an address that is not a public one, or localhost. Other names are not resolved.
+// IsInternalHost reports whether a host, without a port, is an address that is not a public one, or
+// localhost. Other names are not resolved.
 func IsInternalHost(host string) bool {
 	address, err := netip.ParseAddr(host)
 	if err != nil {
@@ -128,7 +135,8 @@ func IsLocalhost(name string) bool {
 	return name == "localhost" || strings.HasSuffix(name, ".localhost")
 }
 
-// IsOwn reports whether the address is one of this machine, where programs may listen that others do not reach.
+// IsOwn reports whether the address is one of this machine, where programs may listen that others
+// do not reach.
 func IsOwn(address netip.Addr) bool {
 	if address.IsLoopback() {
 		return true

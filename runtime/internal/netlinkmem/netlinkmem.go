@@ -26,8 +26,8 @@ const (
 
 const (
 	// pause is how often the free memory of this host is looked at. The sockets are to be looked at
-	// when it has become step less, or after longest: so this costs the same for one container and for
-	// a thousand.
+	// when it has become step less, or after longest: so this costs the same for one container and
+	// for a thousand.
 	pause   = 200 * time.Millisecond
 	step    = 32 << 20
 	longest = 10 * time.Second
@@ -64,8 +64,8 @@ type Held struct {
 // TooMuch reports whether a container must not hold that.
 func (h Held) TooMuch() bool { return h.Bytes > maxBytes || h.Sockets > maxSockets }
 
-// Of returns what the sockets of the network of a process hold. It reads no further than it takes to
-// see that this is too much.
+// Of returns what the sockets of the network of a process hold. It reads no further than it takes
+// to see that this is too much.
 func Of(pid int) (Held, error) {
 	file, err := os.Open("/proc/" + strconv.Itoa(pid) + "/net/netlink")
 	if err != nil {
@@ -92,7 +92,8 @@ func Of(pid int) (Held, error) {
 	return held, nil
 }
 
-// availableMemory returns how many bytes the host's processes may have before it swaps or ends some.
+// availableMemory returns how many bytes the host's processes may have before it swaps or ends
+// some.
 func availableMemory() (int64, error) {
 	content, err := os.ReadFile("/proc/meminfo")
 	if err != nil {

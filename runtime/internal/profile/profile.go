@@ -1,5 +1,6 @@
-// Package profile is the seccomp profile of sandboxes, on every engine that takes one: Docker's default profile with an allow-list of sockets in
-// the place of its list of two families that it refuses. A process without capabilities loads the kernel module of a family or of a protocol by
+// Package profile is the seccomp profile of sandboxes, on every engine that takes one: Docker's
+// default profile with an allow-list of sockets in the place of its list of two families that it
+// refuses. A process without capabilities loads the kernel module of a family or of a protocol by
 // naming it, and modules that few use were where processes got from containers into the kernel.
 package profile
 
@@ -26,17 +27,18 @@ const typeBits = 0xf
 // netAdmin is what rules of netfilter take, such as those of an egress sidecar.
 const netAdmin = "CAP_NET_ADMIN"
 
-// netlinkProtocols are what programs use that have no capability: lists of interfaces and addresses, and events of devices.
+// netlinkProtocols are what programs use that have no capability: lists of interfaces and
+// addresses, and events of devices.
 var netlinkProtocols = []uint64{unix.NETLINK_ROUTE, unix.NETLINK_KOBJECT_UEVENT}
 
 // internetProtocols are those of sockets that are not raw; 0 is the first that the type has.
 var internetProtocols = []uint64{unix.IPPROTO_IP, unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_MPTCP}
 
-// New returns a new copy of the profile. The families, and protocols of netlink, that it refuses have the errors of a kernel without them, which
-// programs expect.
+// New returns a new copy of the profile. The families, and protocols of netlink, that it refuses
+// have the errors of a kernel without them, which programs expect.
 //
-// It is a list of what is permitted because conditions of libseccomp compare 64 bits, of which the kernel ignores the upper half: with other
-// upper bits a list of what is refused refuses nothing.
+// It is a list of what is permitted because conditions of libseccomp compare 64 bits, of which the
+// kernel ignores the upper half: with other upper bits a list of what is refused refuses nothing.
 func New() *seccomp.Seccomp {
 	made := seccomp.DefaultProfile()
 	kept := made.Syscalls[:0]
@@ -74,16 +76,18 @@ func families() []*seccomp.Syscall {
 	return append(calls, pair)
 }
 
-// multiplexed refuses socketcall(2) of 32-bit x86, whose arguments are in memory, where no filter sees them. It comes before all others: libseccomp
-// makes rules for this call of those for socket(2), and refuses those that differ in what they do and not in what it sees.
+// multiplexed refuses socketcall(2) of 32-bit x86, whose arguments are in memory, where no filter
+// sees them. It comes before all others: libseccomp makes rules for this call of those for
+// socket(2), and refuses those that differ in what they do and not in what it sees.
 func multiplexed() []*seccomp.Syscall {
 	call := refuse(unix.ENOSYS)
 	call.Names = []string{"socketcall"}
 	return []*seccomp.Syscall{call}
 }
 
-// netlink permits the protocols of netlink(7) that programs need. What waits in netlink sockets is memory that no limit of a container counts, and
-// others than these let a process send itself messages.
+// netlink permits the protocols of netlink(7) that programs need. What waits in netlink sockets is
+// memory that no limit of a container counts, and others than these let a process send itself
+// messages.
 func netlink() []*seccomp.Syscall {
 	var calls []*seccomp.Syscall
 	for _, permitted := range netlinkProtocols {
@@ -102,8 +106,9 @@ func netlink() []*seccomp.Syscall {
 		specs.LinuxSeccompArg{Index: protocol, Value: unix.NETLINK_KOBJECT_UEVENT, Op: specs.OpGreaterThan}))
 }
 
-// internet permits TCP and UDP of a family, and raw sockets, which take a capability. It refuses sockets of echo requests, whose messages no limit
-// of a container counts, as a kernel does whose ping_group_range permits none.
+// internet permits TCP and UDP of a family, and raw sockets, which take a capability. It refuses
+// sockets of echo requests, whose messages no limit of a container counts, as a kernel does whose
+// ping_group_range permits none.
 func internet(of, echo uint64) []*seccomp.Syscall {
 	raw := specs.LinuxSeccompArg{Index: kind, Value: typeBits, ValueTwo: unix.SOCK_RAW, Op: specs.OpMaskedEqual}
 	datagram := specs.LinuxSeccompArg{Index: kind, Value: typeBits, ValueTwo: unix.SOCK_DGRAM, Op: specs.OpMaskedEqual}

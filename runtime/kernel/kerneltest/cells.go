@@ -15,7 +15,8 @@ import (
 	"sandbox.internal/runtime/kernel"
 )
 
-// testCells runs the language's cells one after the other in one kernel: what goes wrong in one must not harm the next.
+// testCells runs the language's cells one after the other in one kernel: what goes wrong in one
+// must not harm the next.
 func (s suite) testCells(t *testing.T) {
 	k := s.start(t)
 	for _, cell := range s.language.Cells {
@@ -102,7 +103,8 @@ func (c Cell) checkPNG(t *testing.T, got said) {
 	}
 }
 
-// order returns the types of the outputs, neighbours of the same type as one: a kernel may cut a stream where it likes.
+// order returns the types of the outputs, neighbours of the same type as one: a kernel may cut a
+// stream where it likes.
 func (s said) order() []kernel.OutputType {
 	var order []kernel.OutputType
 	for _, o := range s.outputs {

@@ -7,7 +7,8 @@ import (
 	"sandbox.internal/runtime/kernel"
 )
 
-// Language is the code, in a language, for what the suite checks. Code that a language cannot have is empty, and not tested.
+// Language is the code, in a language, for what the suite checks. Code that a language cannot have
+// is empty, and not tested.
 type Language struct {
 	Name string // of the test
 	Spec string // of the kernel
@@ -19,7 +20,8 @@ type Language struct {
 	PrintDirectory string // the working directory, to stdout
 	// Endless prints "begun" to stdout and does not end by itself.
 	Endless string
-	// InterruptName is the name of the error that an interrupt makes; empty means that it may be any.
+	// InterruptName is the name of the error that an interrupt makes; empty means that it may be
+	// any.
 	InterruptName string
 	// NoInterrupt: the kernel cannot be interrupted.
 	NoInterrupt bool
@@ -35,7 +37,8 @@ type Cell struct {
 	Result, Display map[string]string
 	// NoResult: a result is wrong.
 	NoResult bool
-	// Error is the name, and ErrorValue the text, of what the cell must raise. ErrorAny stands for some error.
+	// Error is the name, and ErrorValue the text, of what the cell must raise. ErrorAny stands for
+	// some error.
 	Error, ErrorValue string
 	// PNG wants a picture of this width and height among the displays.
 	PNG [2]int

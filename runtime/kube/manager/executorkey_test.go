@@ -13,8 +13,8 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// TestKeyOutlivesItsSecret: when the Secret with the key for task-executors is deleted, as with its namespace, and pods
-// are made again, the next leader has the key that those accept.
+// TestKeyOutlivesItsSecret: when the Secret with the key for task-executors is deleted, as with its
+// namespace, and pods are made again, the next leader has the key that those accept.
 func TestKeyOutlivesItsSecret(t *testing.T) {
 	const namespace = "keyed"
 	kubectl(t, "", "create", "namespace", namespace)

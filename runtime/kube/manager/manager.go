@@ -40,9 +40,9 @@ import (
 // leaderElectionID names the lease that the leader of several controllers holds.
 const leaderElectionID = "sandbox-controller.sandbox.internal"
 
-// leaseDuration is after how long without a renewal another controller leads. It, and what passes until
-// the others have seen the last renewal and try again, are less than 10 s together. Renewals have a
-// connection of their own, and in the chart a priority, so that they are in time.
+// leaseDuration is after how long without a renewal another controller leads. It, and what passes
+// until the others have seen the last renewal and try again, are less than 10 s together. Renewals
+// have a connection of their own, and in the chart a priority, so that they are in time.
 const leaseDuration = 5 * time.Second
 
 // Options say how the controller runs.
@@ -57,8 +57,8 @@ type Options struct {
 	// controller's own, in a cluster.
 	LeaderElectionNamespace string
 	// Rights names the Role and the RoleBinding of the controller in Namespace, which outlast every
-	// BatchSandbox and Pool when the namespace is deleted; empty means that nothing keeps them. With
-	// the suffix -last it names the RoleBinding by which the controller may see to that.
+	// BatchSandbox and Pool when the namespace is deleted; empty means that nothing keeps them.
+	// With the suffix -last it names the RoleBinding by which the controller may see to that.
 	Rights string
 	// LeaseDuration is how long the others wait for a leader that exited without releasing its
 	// lease, at least 3 s; 0 means 5 s.

@@ -11,9 +11,9 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// movedLock is the lock of an election whose lease was in another namespace before: it is not acquired
-// while a controller of an earlier version holds the lease there, or two would lead at a time during
-// an upgrade. It may be used by one goroutine at a time, as every lock.
+// movedLock is the lock of an election whose lease was in another namespace before: it is not
+// acquired while a controller of an earlier version holds the lease there, or two would lead at a
+// time during an upgrade. It may be used by one goroutine at a time, as every lock.
 type movedLock struct {
 	resourcelock.Interface
 	before resourcelock.Interface // nil once it is free: whoever knows of it waits here, too
@@ -40,8 +40,8 @@ func (l *movedLock) Update(ctx context.Context, record resourcelock.LeaderElecti
 	return l.Interface.Update(ctx, record)
 }
 
-// free returns an error while the earlier lease is held: it was renewed within its duration, by this
-// machine's clock.
+// free returns an error while the earlier lease is held: it was renewed within its duration, by
+// this machine's clock.
 func (l *movedLock) free(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -36,8 +36,8 @@ func (l *leaseAt) Update(_ context.Context, record resourcelock.LeaderElectionRe
 
 func (l *leaseAt) Describe() string { return "old/lease" }
 
-// TestLeaseThatMoved: a controller does not lead while one of an earlier version renews the lease in the
-// other namespace, and leads once that has ended, with or without a release of that lease.
+// TestLeaseThatMoved: a controller does not lead while one of an earlier version renews the lease
+// in the other namespace, and leads once that has ended, with or without a release of that lease.
 func TestLeaseThatMoved(t *testing.T) {
 	now := time.Unix(1000, 0)
 	before := &leaseAt{record: &resourcelock.LeaderElectionRecord{HolderIdentity: "old",

@@ -22,9 +22,9 @@ import (
 )
 
 // signer makes proofs only while this controller certainly leads (pool.ErrNotLeading). One that was
-// suspended, and has not read yet that another one leads, must not reset a pod that the other one has
-// given to a batch, nor send a task there: the proofs that it has do not open an executor that was
-// reset since.
+// suspended, and has not read yet that another one leads, must not reset a pod that the other one
+// has given to a batch, nor send a task there: the proofs that it has do not open an executor that
+// was reset since.
 func signer(keys *executor.Keys, lease *pool.Lease) task.Sign {
 	return func(namespace string,
 		pod types.UID) func(ctx context.Context, challenge string) (string, error) {
@@ -81,8 +81,9 @@ func (m *Manager) claims(lease *pool.Lease, enqueuer *batch.Enqueuer,
 // podNamespace is the file with the namespace of the pod that the controller runs in.
 const podNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
-// newLease is the lock of the election, in a namespace; before is where earlier versions had it, which
-// may be the same. limit is how long after a renewal this controller takes itself for the leader.
+// newLease is the lock of the election, in a namespace; before is where earlier versions had it,
+// which may be the same. limit is how long after a renewal this controller takes itself for the
+// leader.
 func newLease(config *rest.Config, namespace, before string, limit time.Duration) (*pool.Lease,
 	error) {
 	if namespace == "" {
@@ -114,8 +115,8 @@ func newLease(config *rest.Config, namespace, before string, limit time.Duration
 	return pool.NewLease(lock, limit), nil
 }
 
-// leaseConfig is for the client of the lease alone. It has connections of its own: on one that it shared
-// with everything else, a renewal would wait for what the controller has sent before.
+// leaseConfig is for the client of the lease alone. It has connections of its own: on one that it
+// shared with everything else, a renewal would wait for what the controller has sent before.
 func leaseConfig(config *rest.Config, limit time.Duration) *rest.Config {
 	config = rest.AddUserAgent(config, "leader-election")
 	config.Timeout = max(limit/2, time.Second) // one slow answer must not cost the lease

@@ -35,8 +35,8 @@ func (s seed) List(context.Context, client.ObjectList, ...client.ListOption) err
 	return errors.New("listing is not supported")
 }
 
-// TestNoProofsWithoutTheLease: a controller that may lead no longer neither resets a pod nor sends a
-// task into it.
+// TestNoProofsWithoutTheLease: a controller that may lead no longer neither resets a pod nor sends
+// a task into it.
 func TestNoProofsWithoutTheLease(t *testing.T) {
 	secret := seed(make([]byte, ed25519.SeedSize))
 	public := ed25519.NewKeyFromSeed(secret).Public().(ed25519.PublicKey)

@@ -24,18 +24,18 @@ const FinalizerRights = "sandbox.internal/rights"
 // rightsRetry is the pause after a failure to change the finalizers.
 const rightsRetry = time.Second
 
-// rights holds the Role and the RoleBindings by which the controller works in a namespace. A namespace
-// that is deleted loses its objects in any order: without its rights the controller could not remove
-// the finalizers of BatchSandboxes and Pools, and the namespace would stay for ever. So these have a
-// finalizer, too, as long as there is a BatchSandbox or Pool, and no longer: a controller that is
-// removed with all its sandboxes must not leave any.
+// rights holds the Role and the RoleBindings by which the controller works in a namespace. A
+// namespace that is deleted loses its objects in any order: without its rights the controller could
+// not remove the finalizers of BatchSandboxes and Pools, and the namespace would stay for ever. So
+// these have a finalizer, too, as long as there is a BatchSandbox or Pool, and no longer: a
+// controller that is removed with all its sandboxes must not leave any.
 type rights struct {
 	client    client.Client
 	live      client.Reader
 	namespace string
 	// of the Role and the RoleBinding with the controller's rights. A RoleBinding with the suffix
-	// lastSuffix lets it change the finalizers of all three; it binds a ClusterRole, which does not go
-	// with the namespace, so that its own finalizer can be removed last
+	// lastSuffix lets it change the finalizers of all three; it binds a ClusterRole, which does not
+	// go with the namespace, so that its own finalizer can be removed last
 	name     string
 	synced   []cache.InformerSynced
 	present  atomic.Int64 // BatchSandboxes and Pools

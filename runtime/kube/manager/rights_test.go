@@ -9,9 +9,9 @@ import (
 	"sandbox.internal/runtime/kube/manager"
 )
 
-// TestRightsStayForTheLastSandbox: when the objects of a namespace are deleted in any order, as those of a
-// namespace that is being deleted, the controller has its rights until it has let the last BatchSandbox and
-// Pool go, and leaves nothing.
+// TestRightsStayForTheLastSandbox: when the objects of a namespace are deleted in any order, as
+// those of a namespace that is being deleted, the controller has its rights until it has let the
+// last BatchSandbox and Pool go, and leaves nothing.
 func TestRightsStayForTheLastSandbox(t *testing.T) {
 	const namespace, name = "ending", "sandbox-controller"
 	kubectl(t, "", "create", "namespace", namespace)

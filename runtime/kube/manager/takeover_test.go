@@ -13,7 +13,8 @@ import (
 	"sandbox.internal/runtime/kube/manager"
 )
 
-// TestLeaderIsReplacedSoon: a leader that ends without giving its lease back is replaced within 10 s.
+// TestLeaderIsReplacedSoon: a leader that ends without giving its lease back is replaced within 10
+// s.
 func TestLeaderIsReplacedSoon(t *testing.T) {
 	const namespace = "replaced"
 	kubectl(t, "", "create", "namespace", namespace)

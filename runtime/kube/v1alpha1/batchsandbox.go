@@ -75,8 +75,8 @@ type BatchSandboxSpec struct {
 	// +kubebuilder:pruning:PreserveUnknownFields
 	Template *corev1.PodTemplateSpec `json:"template,omitempty"`
 
-	// UnknownField says, after decoding, which field of the template no pod has, so that the template
-	// is refused; empty when there is none.
+	// UnknownField says, after decoding, which field of the template no pod has, so that the
+	// template is refused; empty when there is none.
 	UnknownField string `json:"-"`
 
 	// PoolRef names the Pool, in the same namespace, whose pods become the sandboxes.
@@ -204,8 +204,8 @@ type Claim struct {
 	//
 	// +optional
 	Env []EnvVar `json:"env,omitempty"`
-	// Limits are those of the container's limits that are to be others before the entrypoint starts. The
-	// pod is resized in place, and its requests with it.
+	// Limits are those of the container's limits that are to be others before the entrypoint
+	// starts. The pod is resized in place, and its requests with it.
 	//
 	// +optional
 	Limits corev1.ResourceList `json:"limits,omitempty"`
@@ -213,8 +213,8 @@ type Claim struct {
 	//
 	// +optional
 	Egress bool `json:"egress,omitempty"`
-	// NetworkPolicy, unless it is empty, is what the egress sidecar holds before the entrypoint starts, as
-	// the JSON of its API.
+	// NetworkPolicy, unless it is empty, is what the egress sidecar holds before the entrypoint
+	// starts, as the JSON of its API.
 	//
 	// +optional
 	NetworkPolicy string `json:"networkPolicy,omitempty"`

@@ -18,8 +18,8 @@ var (
 	ErrPoolEnds = errors.New("the Pool is being deleted and gives no more pods")
 	// ErrPoolTooSmall means that the batch asks for more pods than the Pool may ever have.
 	ErrPoolTooSmall = errors.New("the Pool never has as many pods")
-	// ErrInvalidPool means that the Pool's template breaks a rule, so that it makes no pods, or that
-	// it makes others by now than the batch requires (AnnotationRequires).
+	// ErrInvalidPool means that the Pool's template breaks a rule, so that it makes no pods, or
+	// that it makes others by now than the batch requires (AnnotationRequires).
 	ErrInvalidPool = errors.New("the Pool cannot be used")
 	// ErrTooLarge means that the API server does not take the names of all pods that the batch asks
 	// for, beside what its annotations hold already.

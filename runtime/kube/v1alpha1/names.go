@@ -16,7 +16,8 @@ const (
 	LabelPool  = "sandbox.internal/pool"  // on a pod of a pool: the pool's name
 	// on a pod of a pool: the hash of the template that it was made from
 	LabelRevision = "sandbox.internal/revision"
-	// LabelProvides, on a pod of a pool, is what Provides says of the template that it was made from.
+	// LabelProvides, on a pod of a pool, is what Provides says of the template that it was made
+	// from.
 	LabelProvides = "sandbox.internal/provides"
 	// LabelManagedBy, with the value ManagedBy, is on every pod that the controller makes, from a
 	// batch's template and for a pool alike: the controller sees no other pods.
@@ -30,16 +31,17 @@ const (
 	// pods are whose.
 	AnnotationAllocation = "sandbox.internal/allocation"
 
-	// AnnotationRequires, on a BatchSandbox with a Pool, is a value of LabelProvides: the batch gets no
-	// pods but those. It fails when none is ready and the Pool's template provides something else.
+	// AnnotationRequires, on a BatchSandbox with a Pool, is a value of LabelProvides: the batch
+	// gets no pods but those. It fails when none is ready and the Pool's template provides
+	// something else.
 	AnnotationRequires = "sandbox.internal/requires"
 
-	// AnnotationHandover begins the names of annotations of a Pool that say which pods are about to be
-	// given to a BatchSandbox that was created without Finalizer.
+	// AnnotationHandover begins the names of annotations of a Pool that say which pods are about to
+	// be given to a BatchSandbox that was created without Finalizer.
 	AnnotationHandover = "handover.sandbox.internal/"
 
-	// AnnotationStop, on a BatchSandbox, ends it, unless it is empty; the value is the reason in its
-	// record, such as USER_DELETE. It cannot be taken back. The record stays for
+	// AnnotationStop, on a BatchSandbox, ends it, unless it is empty; the value is the reason in
+	// its record, such as USER_DELETE. It cannot be taken back. The record stays for
 	// ttlSecondsAfterFinished, unlike with a DELETE of the BatchSandbox.
 	AnnotationStop = "sandbox.internal/stop"
 

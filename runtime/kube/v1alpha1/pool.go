@@ -54,8 +54,8 @@ type PoolSpec struct {
 	// +kubebuilder:pruning:PreserveUnknownFields
 	Template *corev1.PodTemplateSpec `json:"template"`
 
-	// UnknownField says, after decoding, which field of the template no pod has, so that the template
-	// is refused; empty when there is none.
+	// UnknownField says, after decoding, which field of the template no pod has, so that the
+	// template is refused; empty when there is none.
 	UnknownField string `json:"-"`
 
 	// CapacitySpec bounds the pool.

@@ -71,8 +71,8 @@ func CheckClaimPod(template *corev1.PodTemplateSpec) error {
 	return nil
 }
 
-// confined reports whether a container can neither change the rules of the egress sidecar beside it nor
-// forge what they go by.
+// confined reports whether a container can neither change the rules of the egress sidecar beside it
+// nor forge what they go by.
 func confined(c *corev1.SecurityContext) bool {
 	if c == nil || c.Capabilities == nil || c.Privileged != nil && *c.Privileged {
 		return false
@@ -125,9 +125,9 @@ func Claims(spec *corev1.PodSpec) []string {
 	return names
 }
 
-// Provides returns the hash of what the lifecycle service compares of a Pool's template with a request
-// for a sandbox: name, image, limits and resizePolicy of the container that waits for one (else of the
-// first), whether there is an egress sidecar, the RuntimeClass, and the claims.
+// Provides returns the hash of what the lifecycle service compares of a Pool's template with a
+// request for a sandbox: name, image, limits and resizePolicy of the container that waits for one
+// (else of the first), whether there is an egress sidecar, the RuntimeClass, and the claims.
 func Provides(template *corev1.PodTemplateSpec) string {
 	var compared struct {
 		Name, Image  string
@@ -169,8 +169,9 @@ func EgressSidecar(spec *corev1.PodSpec) *corev1.Container {
 	return nil
 }
 
-// SidecarToken returns the token of the egress sidecar in a pod of a Pool, which follows from the key
-// of its namespace (EntryExecutorKey) and the name of the pod: those who may read the Secret know it.
+// SidecarToken returns the token of the egress sidecar in a pod of a Pool, which follows from the
+// key of its namespace (EntryExecutorKey) and the name of the pod: those who may read the Secret
+// know it.
 func SidecarToken(key []byte, namespace, pod string) string {
 	sum := hmac.New(sha256.New, key)
 	fmt.Fprintf(sum, "sandbox.internal egress v1\x00%s\x00%s", namespace, pod)

@@ -9,9 +9,9 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// UnmarshalJSON implements json.Unmarshaler. The definitions of our resources take any field of a pod's
-// template, because its schema is larger than theirs; what the template has that no pod has would be
-// dropped without a word, such as limits below a misspelt name.
+// UnmarshalJSON implements json.Unmarshaler. The definitions of our resources take any field of a
+// pod's template, because its schema is larger than theirs; what the template has that no pod has
+// would be dropped without a word, such as limits below a misspelt name.
 func (s *BatchSandboxSpec) UnmarshalJSON(data []byte) error {
 	type plain BatchSandboxSpec
 	if err := utiljson.Unmarshal(data, (*plain)(s)); err != nil {
@@ -31,8 +31,8 @@ func (s *PoolSpec) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// unknownField returns what is wrong with the first field of the template in a spec that no pod has,
-// empty when there is none.
+// unknownField returns what is wrong with the first field of the template in a spec that no pod
+// has, empty when there is none.
 func unknownField(spec []byte) string {
 	var raw struct {
 		Template json.RawMessage `json:"template"`
@@ -51,8 +51,8 @@ type fieldError string
 
 func (e fieldError) Error() string { return string(e) }
 
-// Strictly decodes JSON, and returns an error that names the first field that the type does not have,
-// or that is there twice.
+// Strictly decodes JSON, and returns an error that names the first field that the type does not
+// have, or that is there twice.
 func Strictly(data []byte, into any) error {
 	strict, err := kjson.UnmarshalStrict(data, into)
 	if err != nil {

@@ -7,7 +7,8 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// TestUnknownFieldsAreFound: a field of a template that no pod has is named; all else is read as before.
+// TestUnknownFieldsAreFound: a field of a template that no pod has is named; all else is read as
+// before.
 func TestUnknownFieldsAreFound(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"replicas": 3, "template": {"spec": {"containers": [{"name": "a", "resources": {"limits": {"cpu": "1"}}}]}}}`: "",

@@ -23,22 +23,22 @@ type Input struct {
 	Spec   engine.ContainerSpec
 	Image  Config
 	Layers []string // absolute folders of the image, lowest first
-	// Written is the absolute folder of what an earlier run of the container has written on top of the layers; empty for none. It decides where
-	// paths lead, and not about the user.
+	// Written is the absolute folder of what an earlier run of the container has written on top of
+	// the layers; empty for none. It decides where paths lead, and not about the user.
 	Written string
 	RootFS  string // absolute; where the root file system will be mounted
-	// NetNS is the path of the network namespace; empty for the host's with [engine.NetworkHost], and
-	// for a new one with [engine.NetworkNone].
+	// NetNS is the path of the network namespace; empty for the host's with [engine.NetworkHost],
+	// and for a new one with [engine.NetworkNone].
 	NetNS  string
 	Mounts []Mount // the mounts that Spec.Mounts stands for
-	// Users are the host's ids that those of the container are, in a user namespace of its own; none
-	// without one. Then RootFS and the sources of mounts are reached by the first of them, and show the
-	// container's files as theirs. The kernel parameters of NetNS are set already.
+	// Users are the host's ids that those of the container are, in a user namespace of its own;
+	// none without one. Then RootFS and the sources of mounts are reached by the first of them, and
+	// show the container's files as theirs. The kernel parameters of NetNS are set already.
 	Users Users
 	// UserNS is the path of a user namespace with Users; when it is empty, the runtime makes one.
 	UserNS string
-	// Sys is a sysfs of the container's network, absolute, which in a user namespace the runtime cannot
-	// mount; empty when it can.
+	// Sys is a sysfs of the container's network, absolute, which in a user namespace the runtime
+	// cannot mount; empty when it can.
 	Sys string
 	// CgroupsPath is the container's control group, relative to the root of the hierarchies.
 	CgroupsPath string
@@ -77,8 +77,8 @@ type Config struct {
 	Labels               map[string]string
 }
 
-// Users are ids of the host: First is the container's 0, and there are Count of them. The last ones are those of Beyond, in the order of that,
-// which are ids of the container that are larger.
+// Users are ids of the host: First is the container's 0, and there are Count of them. The last ones
+// are those of Beyond, in the order of that, which are ids of the container that are larger.
 type Users struct {
 	First, Count uint32
 	Beyond       []uint32

@@ -49,9 +49,9 @@ var supported = sync.OnceValue(func() []string {
 	return kernelCapabilities[:last+1]
 })
 
-// capabilities returns what a container's processes may have, by Docker's rules: the default without
-// those that are dropped, and then those that are added. ALL among the added ones means every one
-// that is not dropped, among the dropped ones none but the added ones.
+// capabilities returns what a container's processes may have, by Docker's rules: the default
+// without those that are dropped, and then those that are added. ALL among the added ones means
+// every one that is not dropped, among the dropped ones none but the added ones.
 func capabilities(security engine.Security) ([]string, error) {
 	drop, dropAll, err := capabilityNames("dropped capabilities", security.DropCapabilities)
 	if err != nil {
@@ -97,8 +97,8 @@ func capabilityNames(field string, given []string) (names []string, all bool, er
 	return names, all, nil
 }
 
-// capabilitySets is what a process starts with. One that is not root's has none, as after execve(2),
-// but may gain those of files.
+// capabilitySets is what a process starts with. One that is not root's has none, as after
+// execve(2), but may gain those of files.
 func capabilitySets(names []string, user specs.User) *specs.LinuxCapabilities {
 	sets := &specs.LinuxCapabilities{Bounding: names}
 	if user.UID == 0 {

@@ -15,9 +15,9 @@ const (
 	minCPUs   = 1e7 // a hundredth of a core
 )
 
-// Check refuses what can be refused before anything of the container exists, as Docker's create call
-// does, of a Spec that passes its own check. The errors wrap [engine.ErrInvalid]. It needs Spec,
-// Image and Runtime only.
+// Check refuses what can be refused before anything of the container exists, as Docker's create
+// call does, of a Spec that passes its own check. The errors wrap [engine.ErrInvalid]. It needs
+// Spec, Image and Runtime only.
 func Check(in Input) error {
 	for _, check := range []func(Input) error{
 		checkNetwork, checkSysctls, checkResources, checkProcess, checkSecurity,

@@ -15,8 +15,8 @@ type Folder struct {
 	UID, GID int
 }
 
-// ClosedWays returns the folders on the way to the targets that the image's user cannot pass, opened for all users, and those above them as they
-// are; each after those above it.
+// ClosedWays returns the folders on the way to the targets that the image's user cannot pass,
+// opened for all users, and those above them as they are; each after those above it.
 func ClosedWays(folders []string, user string, targets []string) ([]Folder, error) {
 	account, err := resolveUser(folders, user)
 	if err != nil || account.user.UID == 0 {

@@ -97,8 +97,8 @@ func TestDevices(t *testing.T) {
 			for node, how := range r.Opened {
 				switch {
 				case name == "runc" && node == "tun":
-					// runc before 1.2 adds /dev/net/tun to every list, also for Docker. To make a network
-					// interface with it takes CAP_NET_ADMIN.
+					// runc before 1.2 adds /dev/net/tun to every list, also for Docker. To make a
+					// network interface with it takes CAP_NET_ADMIN.
 				case node == "null" && how != "opened":
 					t.Errorf("a node of /dev/null: %s", how)
 				case node != "null" && how != "open: operation not permitted":

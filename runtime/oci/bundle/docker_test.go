@@ -25,8 +25,8 @@ var sensitive = []string{
 	"/sys/fs/cgroup/devices/devices.allow", "/dev/mem", "/dev/kmsg", "/dev/fuse", "/dev/net/tun", "/dev/kvm",
 }
 
-// TestLikeDocker runs the probe in a container of Docker's and in one of crun's with our bundle. Ours
-// must be confined at least as much; what differs is listed here.
+// TestLikeDocker runs the probe in a container of Docker's and in one of crun's with our bundle.
+// Ours must be confined at least as much; what differs is listed here.
 func TestLikeDocker(t *testing.T) {
 	image := importImage(t)
 	for name, security := range map[string]engine.Security{
@@ -86,9 +86,9 @@ func compareStatus(t *testing.T, ours, docker report) {
 	}
 }
 
-// remounted are the paths below /proc that crun makes read-only, or hides behind the host's /dev/null,
-// without repeating the restrictions of /proc: nothing there can be run or is a device, as the kernel
-// allows neither on any mount of proc.
+// remounted are the paths below /proc that crun makes read-only, or hides behind the host's
+// /dev/null, without repeating the restrictions of /proc: nothing there can be run or is a device,
+// as the kernel allows neither on any mount of proc.
 var remounted = []string{
 	"/proc/bus", "/proc/fs", "/proc/irq", "/proc/keys", "/proc/sys", "/proc/sysrq-trigger", "/proc/timer_list",
 }

@@ -98,7 +98,8 @@ type place struct {
 	entered []level  // the folders on the way, also to where links lead
 }
 
-// resolve follows the path as the kernel does. What is missing counts as folders, as which the runtime makes it.
+// resolve follows the path as the kernel does. What is missing counts as folders, as which the
+// runtime makes it.
 func (l layers) resolve(name string) (place, error) {
 	var p place
 	way := []level{{roots: l.roots, at: "."}} // the root, and the folders of the names
@@ -157,7 +158,8 @@ type level struct {
 	at    string     // its path in each
 }
 
-// entry is what a folder has of a name: a symbolic link, something else that is no folder, or a folder.
+// entry is what a folder has of a name: a symbolic link, something else that is no folder, or a
+// folder.
 type entry struct {
 	link  string   // its target
 	file  *os.Root // the layer that has it

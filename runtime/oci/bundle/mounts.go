@@ -42,8 +42,9 @@ var baseMounts = []specs.Mount{
 	},
 }
 
-// maxTerminals bounds the pseudo terminals of a container. The host has 3072 for all (kernel.pty.max without kernel.pty.reserve), and what waits in
-// one is not counted as memory of the container.
+// maxTerminals bounds the pseudo terminals of a container. The host has 3072 for all
+// (kernel.pty.max without kernel.pty.reserve), and what waits in one is not counted as memory of
+// the container.
 const maxTerminals = "max=128"
 
 // sysOptions are those of a sysfs, which no container can write to.
@@ -52,8 +53,9 @@ var sysOptions = []string{"nosuid", "noexec", "nodev", "ro"}
 // etcFiles are the files of /etc that are made for each container.
 var etcFiles = []string{"hosts", "hostname", "resolv.conf"}
 
-// mounts returns them in the order in which they are made: a folder before what is mounted in it. Where symbolic links of the image lead is
-// decided here, so that the runtime is given paths without any: it would follow them to what was mounted before.
+// mounts returns them in the order in which they are made: a folder before what is mounted in it.
+// Where symbolic links of the image lead is decided here, so that the runtime is given paths
+// without any: it would follow them to what was mounted before.
 func mounts(in Input) ([]specs.Mount, error) {
 	image, err := openLayers(in.shown())
 	if err != nil {
@@ -75,7 +77,8 @@ func mounts(in Input) ([]specs.Mount, error) {
 		if !filepath.IsAbs(mount.Source) {
 			return nil, invalid("mount "+mount.Target, "source %q is not absolute", mount.Source)
 		}
-		// Whether it is there, only the runtime sees: sources can lie in its own mount namespace alone.
+		// Whether it is there, only the runtime sees: sources can lie in its own mount namespace
+		// alone.
 		bound = append(bound, in.Runtime.bind(mount))
 	}
 	// One that is asked for replaces ours at the same place.
@@ -94,8 +97,9 @@ func mounts(in Input) ([]specs.Mount, error) {
 	return append(all, bound...), nil
 }
 
-// etcMounts returns those of the files of /etc, where the image's links lead. An image that has no place for one gets none: what another mount
-// covers, or the kernel's file systems, is not the image's.
+// etcMounts returns those of the files of /etc, where the image's links lead. An image that has no
+// place for one gets none: what another mount covers, or the kernel's file systems, is not the
+// image's.
 func etcMounts(in Input, image layers, asked []Mount) ([]specs.Mount, error) {
 	if in.EtcFolder == "" {
 		return nil, nil

@@ -17,8 +17,8 @@ type Runtime struct {
 	Name    string // the product: crun, runc or runsc
 	Path    string // absolute
 	Version string
-	// JoinsCgroup is whether the runtime itself puts containers into [Input].CgroupsPath, which must
-	// exist. Others are started inside the groups.
+	// JoinsCgroup is whether the runtime itself puts containers into [Input].CgroupsPath, which
+	// must exist. Others are started inside the groups.
 	JoinsCgroup bool
 	// PassesFiles is whether containers can be given a descriptor (exitFD of RunArgs).
 	PassesFiles bool
@@ -30,10 +30,11 @@ type Runtime struct {
 	Pauses bool
 	// MapsUsers is whether it makes containers with a user namespace whose mounts have been mapped.
 	MapsUsers bool
-	// LimitsFromOutside is whether it sets the limits of a container (setrlimit(2)) from outside of its user namespace: for one that belongs to
-	// another user that takes CAP_SYS_RESOURCE.
+	// LimitsFromOutside is whether it sets the limits of a container (setrlimit(2)) from outside of
+	// its user namespace: for one that belongs to another user that takes CAP_SYS_RESOURCE.
 	LimitsFromOutside bool
-	// OwnKernel is whether containers have a kernel of the runtime's own, and with it a network stack that cannot be the host's.
+	// OwnKernel is whether containers have a kernel of the runtime's own, and with it a network
+	// stack that cannot be the host's.
 	OwnKernel bool
 	// RunsSealed is whether the runtime runs from a copy of its program that no container can write
 	// to, and makes one unless it finds that it was started from a sealed file in memory.

@@ -18,8 +18,9 @@ const (
 	defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	// programAnnotation gives crun a compiled seccomp filter.
 	programAnnotation = "run.oci.seccomp_bpf_data"
-	// maxFiles is how many open files a process has. The kernel counts them as memory of the container, but not all that a socket among them
-	// holds; programs that close all that there may be take the longer the more that is.
+	// maxFiles is how many open files a process has. The kernel counts them as memory of the
+	// container, but not all that a socket among them holds; programs that close all that there may
+	// be take the longer the more that is.
 	maxFiles       = 1 << 14
 	hostnameLength = 12 // of the id, as Docker does
 )
@@ -130,8 +131,8 @@ func arguments(in Input) []string {
 	return slices.Concat(in.Image.Entrypoint, in.Image.Cmd)
 }
 
-// environment is what Docker sets, then the image's, then the container's variables: the last one of
-// a name counts, at the place of the first.
+// environment is what Docker sets, then the image's, then the container's variables: the last one
+// of a name counts, at the place of the first.
 func environment(in Input, home string) []string {
 	env := []string{"PATH=" + defaultPath, "HOSTNAME=" + Hostname(in.ID, in.Spec.Network)}
 	place := map[string]int{"PATH": 0, "HOSTNAME": 1}
@@ -162,8 +163,8 @@ func environment(in Input, home string) []string {
 	return env
 }
 
-// Hostname is the name that the container of the id has for itself: the beginning of the id or, in the
-// host's network, the host's name, as Docker has it.
+// Hostname is the name that the container of the id has for itself: the beginning of the id or, in
+// the host's network, the host's name, as Docker has it.
 func Hostname(id string, network engine.Network) string {
 	if network == engine.NetworkHost {
 		if name, err := os.Hostname(); err == nil {
@@ -230,8 +231,8 @@ func sysctls(in Input) map[string]string {
 	return all
 }
 
-// devices are the rules for runtimes that write them: Docker's. For those that do not, package cgroup
-// has the same.
+// devices are the rules for runtimes that write them: Docker's. For those that do not, package
+// cgroup has the same.
 func devices() []specs.LinuxDeviceCgroup {
 	rules := []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}
 	permit := func(kind string, major, minor int64, access string) {
@@ -260,7 +261,8 @@ const defaultAppArmor = "docker-default"
 // loadedProfiles lists the AppArmor profiles of the host, "name (mode)" each.
 const loadedProfiles = "/sys/kernel/security/apparmor/profiles"
 
-// appArmor returns the profile to use: the one that is asked for, else Docker's, if this host has it.
+// appArmor returns the profile to use: the one that is asked for, else Docker's, if this host has
+// it.
 func appArmor(wanted string) (string, error) {
 	if wanted == unconfined {
 		return wanted, nil

@@ -25,7 +25,8 @@ func within(name, folder string) bool {
 	return name == folder || folder == "/" || strings.HasPrefix(name, folder+"/")
 }
 
-// checkOwnTargets refuses an image that has something else than folders where the kernel's file systems are mounted.
+// checkOwnTargets refuses an image that has something else than folders where the kernel's file
+// systems are mounted.
 func checkOwnTargets(image layers) error {
 	for _, folder := range kernelFolders {
 		switch at, err := image.resolve(folder); {
@@ -40,7 +41,8 @@ func checkOwnTargets(image layers) error {
 	return nil
 }
 
-// targets returns the mounts with the targets that the runtime is given: clean, and without symbolic links of the image.
+// targets returns the mounts with the targets that the runtime is given: clean, and without
+// symbolic links of the image.
 func targets(image layers, mounts []Mount) ([]Mount, error) {
 	resolved := make([]Mount, len(mounts))
 	places := make([]place, len(mounts))
@@ -53,7 +55,8 @@ func targets(image layers, mounts []Mount) ([]Mount, error) {
 		mount.Target = at.path
 		resolved[i], places[i] = mount, at
 	}
-	// What lies over a symbolic link would decide where it leads, and what lies over another mount, what is there.
+	// What lies over a symbolic link would decide where it leads, and what lies over another mount,
+	// what is there.
 	for i, mount := range resolved {
 		if len(places[i].links) == 0 {
 			continue
@@ -70,7 +73,8 @@ func targets(image layers, mounts []Mount) ([]Mount, error) {
 	return resolved, nil
 }
 
-// CheckTargets refuses mounts that the image has no place for, as Write does later. The error is a [*engine.TargetError].
+// CheckTargets refuses mounts that the image has no place for, as Write does later. The error is a
+// [*engine.TargetError].
 func CheckTargets(folders []string, mounts []engine.Mount) error {
 	image, err := openLayers(folders)
 	if err != nil {
@@ -121,7 +125,8 @@ func quoted(name string) string {
 	return fmt.Sprintf("%.*q", limit, name)
 }
 
-// checkWorkingDirectory refuses one that leads to files of processes: of the runtime's own, for instance, before the container's program runs.
+// checkWorkingDirectory refuses one that leads to files of processes: of the runtime's own, for
+// instance, before the container's program runs.
 func checkWorkingDirectory(folders []string, directory string) error {
 	image, err := openLayers(folders)
 	if err != nil {

@@ -58,8 +58,8 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// TestTargets: a mount goes where its path says, or nowhere; only the service's folder may be where links lead, and nothing may lie there or over
-// the links.
+// TestTargets: a mount goes where its path says, or nowhere; only the service's folder may be where
+// links lead, and nothing may lie there or over the links.
 func TestTargets(t *testing.T) {
 	daemon := Mount{Source: "/d", Target: "/opt/sandbox", FollowLinks: true}
 	at := func(target string) Mount { return Mount{Source: "/v", Target: target} }
@@ -115,7 +115,8 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// TestEtcTargets: the files of /etc are mounted where the image's links lead, and nowhere else than in the image.
+// TestEtcTargets: the files of /etc are mounted where the image's links lead, and nowhere else than
+// in the image.
 func TestEtcTargets(t *testing.T) {
 	etc := t.TempDir()
 	if err := os.WriteFile(filepath.Join(etc, "hosts"), nil, 0o600); err != nil {

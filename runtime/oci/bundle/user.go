@@ -88,8 +88,8 @@ func resolveUser(folders []string, wanted string) (account, error) {
 	return found.with(nil), err
 }
 
-// with gives the user its additional groups, of which its own is always one: a process could drop it
-// otherwise, and with it what the group is denied.
+// with gives the user its additional groups, of which its own is always one: a process could drop
+// it otherwise, and with it what the group is denied.
 func (a account) with(groups []uint32) account {
 	a.user.AdditionalGids = []uint32{a.user.GID}
 	for _, group := range groups {

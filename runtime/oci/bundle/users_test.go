@@ -14,7 +14,8 @@ import (
 	"sandbox.internal/runtime/oci/bundle"
 )
 
-// TestUsers: with a user namespace, the runtime maps the ids and binds a sysfs that is there, and sets no parameter of a network that is there.
+// TestUsers: with a user namespace, the runtime maps the ids and binds a sysfs that is there, and
+// sets no parameter of a network that is there.
 func TestUsers(t *testing.T) {
 	dir := t.TempDir()
 	in := bundle.Input{

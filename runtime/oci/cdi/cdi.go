@@ -1,5 +1,5 @@
-// Package cdi finds devices of this machine, such as GPUs, in specifications of the Container Device
-// Interface, and what a container needs to use them.
+// Package cdi finds devices of this machine, such as GPUs, in specifications of the Container
+// Device Interface, and what a container needs to use them.
 package cdi
 
 import (
@@ -18,8 +18,8 @@ import (
 	"sandbox.internal/runtime/oci/bundle"
 )
 
-// Folders are those that the standard has for specifications: of two devices with the same name, the
-// one of the later folder counts.
+// Folders are those that the standard has for specifications: of two devices with the same name,
+// the one of the later folder counts.
 var Folders = []string{"/etc/cdi", "/var/run/cdi"}
 
 // every is the name by which generators of specifications mean all devices of a kind together.
@@ -40,9 +40,9 @@ func New(kind string, folders []string) (*Devices, error) {
 	return &Devices{kind: kind, cache: cache}, nil
 }
 
-// List returns the full names, "vendor/class=name", in the order of their numbers. Of names for the same
-// device nodes it has the first. The error, of a specification that cannot be read, comes with the
-// devices of the others.
+// List returns the full names, "vendor/class=name", in the order of their numbers. Of names for the
+// same device nodes it has the first. The error, of a specification that cannot be read, comes with
+// the devices of the others.
 func (d *Devices) List() ([]string, error) {
 	err := d.refresh()
 	var names []string

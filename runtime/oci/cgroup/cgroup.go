@@ -2,9 +2,9 @@
 // what is needed to end and count what is in them. It supports version 1, version 2 and hosts with
 // both.
 //
-// It writes the kernel's files itself. Of github.com/opencontainers/cgroups a process that needs four
-// limits would link D-Bus, logrus and an eBPF assembler, and it can neither start a process inside
-// a group nor wait with a deadline until a group is frozen.
+// It writes the kernel's files itself. Of github.com/opencontainers/cgroups a process that needs
+// four limits would link D-Bus, logrus and an eBPF assembler, and it can neither start a process
+// inside a group nor wait with a deadline until a group is frozen.
 package cgroup
 
 import (
@@ -84,7 +84,8 @@ func (t *Tree) Close() error {
 func (t *Tree) Group(id string) Group { return Group{tree: t, id: id} }
 
 // Make makes the group of the container with its limits; one that exists is changed. It returns
-// [engine.ErrInvalid] when the kernel refuses a limit. The caller removes what a failed call leaves.
+// [engine.ErrInvalid] when the kernel refuses a limit. The caller removes what a failed call
+// leaves.
 func (t *Tree) Make(id string, r engine.Resources) (Group, error) { return t.MakeWith(id, r, nil) }
 
 // MakeWith is Make for a container that may use more devices than others.
@@ -149,9 +150,9 @@ func (g Group) in(controller string) (string, hierarchy) {
 	return "", hierarchy{} // Open refuses a host that lacks one
 }
 
-// Folders returns the group's folder in each hierarchy. A runtime must be started inside them: a process
-// that is moved there when its container exists keeps the cgroup namespace, and so what the container
-// sees below /sys/fs/cgroup, of the group in which the runtime ran.
+// Folders returns the group's folder in each hierarchy. A runtime must be started inside them: a
+// process that is moved there when its container exists keeps the cgroup namespace, and so what the
+// container sees below /sys/fs/cgroup, of the group in which the runtime ran.
 func (g Group) Folders() []string {
 	folders := make([]string, 0, len(g.tree.hierarchies))
 	for _, h := range g.tree.hierarchies {

@@ -86,8 +86,8 @@ func permitDevices1(folder string, permitted []device) error {
 	return nil
 }
 
-// permitDevices2 attaches a program that decides about every access, unless the group has one: what it had
-// would stay, and a group holds at most 64.
+// permitDevices2 attaches a program that decides about every access, unless the group has one: what
+// it had would stay, and a group holds at most 64.
 func permitDevices2(folder string, permitted []device) error {
 	group, err := os.Open(folder)
 	if err != nil {

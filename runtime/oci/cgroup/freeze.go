@@ -15,8 +15,8 @@ import (
 // an uninterruptible wait.
 const freezeTime = 10 * time.Second
 
-// deadlockTime is how long a freeze on version 1 may take before the processes run for a moment, and twice as long each time after: that many
-// processes stop takes its time, too.
+// deadlockTime is how long a freeze on version 1 may take before the processes run for a moment,
+// and twice as long each time after: that many processes stop takes its time, too.
 const deadlockTime = 25 * time.Millisecond
 
 // Freeze stops the group's processes and returns when all have stopped. If they do not before ctx
@@ -66,7 +66,8 @@ func (g Group) await(ctx context.Context, want bool) error {
 	}
 	began, patience := time.Now(), deadlockTime
 	for pause := 20 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
-		// Version 1 may stop threads whose end an execve waits for, and that thread cannot stop while it waits.
+		// Version 1 may stop threads whose end an execve waits for, and that thread cannot stop
+		// while it waits.
 		if want && !h.version2 && time.Since(began) > patience {
 			if err := write(folder, name, "THAWED"); err != nil {
 				return err

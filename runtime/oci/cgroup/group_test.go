@@ -258,13 +258,15 @@ func TestOOMKills(t *testing.T) {
 	}
 }
 
-// socketsFilled and socketBytes are how many sockets fillSockets has, and how much the queue of each takes.
+// socketsFilled and socketBytes are how many sockets fillSockets has, and how much the queue of
+// each takes.
 const (
 	socketsFilled = 2000
 	socketBytes   = 208 << 10
 )
 
-// fillSockets sends to UDP sockets of this process, which receive nothing, more than they have room for.
+// fillSockets sends to UDP sockets of this process, which receive nothing, more than they have room
+// for.
 func fillSockets() {
 	sender, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
 	datagram := make([]byte, 60_000)
@@ -400,8 +402,8 @@ func TestFreezeForks(t *testing.T) {
 	testFreezes(t, "sh", "-c", "while :; do (:) & (:) & wait; done")
 }
 
-// TestFreezeExecs: a program of several threads is frozen while it executes another. On version 1 that can stop the
-// threads of the old one, whose end execve waits for, so that neither is frozen.
+// TestFreezeExecs: a program of several threads is frozen while it executes another. On version 1
+// that can stop the threads of the old one, whose end execve waits for, so that neither is frozen.
 func TestFreezeExecs(t *testing.T) {
 	testFreezes(t, os.Args[0], "in-group", "exec")
 }

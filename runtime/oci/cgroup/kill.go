@@ -151,8 +151,8 @@ func eachGroup(folder string, do func(folder string) error) error {
 // gone is how the kernel answers for a group that was removed, before and after opening its files.
 func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) }
 
-// processes reads the ids of the processes in a group. Those of other pid namespaces, which have the
-// id 0, are left out.
+// processes reads the ids of the processes in a group. Those of other pid namespaces, which have
+// the id 0, are left out.
 func processes(folder string) ([]int, error) {
 	content, err := os.ReadFile(filepath.Join(folder, procs))
 	if err != nil {

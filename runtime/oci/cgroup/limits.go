@@ -54,8 +54,8 @@ func limit(h hierarchy, folder string, r engine.Resources, permitted []device) e
 	return nil
 }
 
-// limitMemory1 limits memory, and memory with swap to the same: with swap on top the limit would not
-// be one.
+// limitMemory1 limits memory, and memory with swap to the same: with swap on top the limit would
+// not be one.
 func limitMemory1(folder string, bytes int64) error {
 	const limit, withSwap = "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"
 	value := "-1"
@@ -80,13 +80,15 @@ func limitMemory1(folder string, bytes int64) error {
 	return set(folder, withSwap, value)
 }
 
-// limitSockets1 limits what the kernel keeps for TCP and UDP sockets, which version 1 does not count as memory: to a quarter of that, about
-// the part that Linux gives the sockets of a machine (tcp_mem and udp_mem).
+// limitSockets1 limits what the kernel keeps for TCP and UDP sockets, which version 1 does not
+// count as memory: to a quarter of that, about the part that Linux gives the sockets of a machine
+// (tcp_mem and udp_mem).
 func limitSockets1(folder string, bytes int64) error {
 	const name = "memory.kmem.tcp.limit_in_bytes"
 	value := strconv.FormatInt(bytes/4, 10)
 	if bytes <= 0 {
-		// The first write has the kernel count from then on, which costs time: only a limit that was set is lifted.
+		// The first write has the kernel count from then on, which costs time: only a limit that
+		// was set is lifted.
 		content, err := os.ReadFile(filepath.Join(folder, name))
 		now, _ := strconv.ParseInt(strings.TrimSpace(string(content)), 10, 64)
 		if err != nil || now > math.MaxInt64/2 {

@@ -55,8 +55,8 @@ func mounted() (host, error) {
 	return findMounts(file, own)
 }
 
-// findMounts reads mountinfo. Where version 1 has the controllers, an empty tree of version 2 beside
-// it is left out: nothing of a container is decided there.
+// findMounts reads mountinfo. Where version 1 has the controllers, an empty tree of version 2
+// beside it is left out: nothing of a container is decided there.
 func findMounts(mountinfo io.Reader, own map[string]string) (host, error) {
 	var v1, v2 []mount
 	known := map[string]bool{} // a hierarchy can be mounted several times: the first counts
@@ -126,7 +126,8 @@ func parseMount(line string) (m mount, root string, ok bool) {
 	return mount{}, "", false
 }
 
-// ownGroups reads a process's groups by their controllers, comma separated in order; "" is version 2.
+// ownGroups reads a process's groups by their controllers, comma separated in order; "" is version
+// 2.
 func ownGroups(file string) (map[string]string, error) {
 	content, err := os.ReadFile(file)
 	if err != nil {
@@ -198,8 +199,8 @@ func (m mount) make(base, name string) (hierarchy, error) {
 	return h, inherit(h, h.folder)
 }
 
-// makeFolder makes a group that every user may read, whatever the service's mask is: a container's root with users of its own owns no file of the
-// host. Making a group that exists succeeds.
+// makeFolder makes a group that every user may read, whatever the service's mask is: a container's
+// root with users of its own owns no file of the host. Making a group that exists succeeds.
 func makeFolder(folder string) error {
 	if err := os.Mkdir(folder, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -227,8 +228,8 @@ func delegate(folder string) error {
 	return nil
 }
 
-// leave moves the processes of the group that was delegated to this one into a leaf, and returns the
-// group, which then may have groups with controllers.
+// leave moves the processes of the group that was delegated to this one into a leaf, and returns
+// the group, which then may have groups with controllers.
 func (m mount) leave() (string, error) {
 	base := m.own
 	if filepath.Base(base) == supervisor { // done by an earlier process

@@ -1,5 +1,6 @@
-// Package disk makes file systems of a fixed size: what one container may write. Each is an ext4 file system in a sparse file, on a loop
-// device, which works on every file system that can have sparse files. Project quotas would need one that was made and mounted for them.
+// Package disk makes file systems of a fixed size: what one container may write. Each is an ext4
+// file system in a sparse file, on a loop device, which works on every file system that can have
+// sparse files. Project quotas would need one that was made and mounted for them.
 package disk
 
 import (
@@ -36,7 +37,8 @@ type Durability int
 const (
 	// Lost is that nothing of it is used again.
 	Lost Durability = iota
-	// Journaled is that [Reopen] finds it consistent, with what was synced. The journal takes a part of its bytes.
+	// Journaled is that [Reopen] finds it consistent, with what was synced. The journal takes a
+	// part of its bytes.
 	Journaled
 )
 
@@ -46,9 +48,10 @@ type part struct {
 	content []byte
 }
 
-// formatArgs name everything that the host could have other defaults for. There is a journal only where the file system is used after a crash
-// of the host; no blocks are reserved for root, which is who writes; and neither copies of the superblock nor the tables of inodes are written,
-// which are zero as the rest of the file.
+// formatArgs name everything that the host could have other defaults for. There is a journal only
+// where the file system is used after a crash of the host; no blocks are reserved for root, which
+// is who writes; and neither copies of the superblock nor the tables of inodes are written, which
+// are zero as the rest of the file.
 func formatArgs(d Durability, size int64) []string {
 	features, more := "", "lazy_itable_init=1"
 	var journal []string
@@ -63,7 +66,8 @@ func formatArgs(d Durability, size int64) []string {
 	}, journal...)
 }
 
-// journalBytes is the smallest journal that the kernel takes, and for file systems of a GiB and more one that holds longer.
+// journalBytes is the smallest journal that the kernel takes, and for file systems of a GiB and
+// more one that holds longer.
 func journalBytes(size int64) int64 {
 	if size < 1<<30 {
 		return 4 << 20
@@ -71,8 +75,8 @@ func journalBytes(size int64) int64 {
 	return 16 << 20
 }
 
-// NewFormat makes an empty file system of a number of bytes with mkfs.ext4, in a file in the folder that is removed at once. Without room for it
-// the error wraps ENOSPC.
+// NewFormat makes an empty file system of a number of bytes with mkfs.ext4, in a file in the folder
+// that is removed at once. Without room for it the error wraps ENOSPC.
 func NewFormat(ctx context.Context, folder string, size int64, durability Durability) (*Format, error) {
 	if size < MinBytes || size > MaxBytes {
 		return nil, fmt.Errorf("a file system of %d bytes: the size must be from %d to %d", size, MinBytes, int64(MaxBytes))
@@ -160,8 +164,9 @@ func (f *Format) add(offset int64, content []byte) {
 	f.parts = append(f.parts, part{offset: offset, content: content})
 }
 
-// Make makes an empty file system in a new file, attaches it to a loop device and mounts it nowhere. The device and the mount go when what
-// is returned is closed and nothing uses the file system any more, also when this process is killed.
+// Make makes an empty file system in a new file, attaches it to a loop device and mounts it
+// nowhere. The device and the mount go when what is returned is closed and nothing uses the file
+// system any more, also when this process is killed.
 func (f *Format) Make(path string) (*Disk, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -184,9 +189,10 @@ func (f *Format) Make(path string) (*Disk, error) {
 	return open(device.Name())
 }
 
-// Reopen attaches a file system that Make has made, which nothing uses, to a loop device, and mounts it nowhere, as Make does. It may have been in
-// use when the host crashed. The error wraps [ErrBroken] when there is none that could be mounted later: the file is missing, or what it has is
-// damaged.
+// Reopen attaches a file system that Make has made, which nothing uses, to a loop device, and
+// mounts it nowhere, as Make does. It may have been in use when the host crashed. The error wraps
+// [ErrBroken] when there is none that could be mounted later: the file is missing, or what it has
+// is damaged.
 func Reopen(path string) (*Disk, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, os.ErrNotExist) {
@@ -242,14 +248,16 @@ func open(device string) (*Disk, error) {
 	return d, nil
 }
 
-// Mount returns a mount of the file system that is nowhere yet. The kernel removes it when the file is closed before it was moved to a place.
+// Mount returns a mount of the file system that is nowhere yet. The kernel removes it when the file
+// is closed before it was moved to a place.
 func (d *Disk) Mount() (*os.File, error) {
 	context, err := unix.Fsopen("ext4", unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("ext4: fsopen: %w", err)
 	}
 	defer func() { _ = unix.Close(context) }()
-	// What is deleted in it is given back to the file. The tables of inodes need not be written: they are zero.
+	// What is deleted in it is given back to the file. The tables of inodes need not be written:
+	// they are zero.
 	for _, option := range []struct{ name, value string }{{"source", d.device}, {"discard", ""}, {"noinit_itable", ""}, {"errors", "remount-ro"}} {
 		if option.value == "" {
 			err = unix.FsconfigSetFlag(context, option.name)
@@ -286,7 +294,8 @@ func (d *Disk) Path(name string) string {
 	return "/proc/self/fd/" + strconv.Itoa(int(d.root.Fd())) + "/" + name
 }
 
-// Open opens a file below the root for reading. It follows no symbolic link. After Close its error is [os.ErrClosed].
+// Open opens a file below the root for reading. It follows no symbolic link. After Close its error
+// is [os.ErrClosed].
 func (d *Disk) Open(name string) (*os.File, error) {
 	raw, err := d.root.SyscallConn()
 	if err != nil {
@@ -305,8 +314,9 @@ func (d *Disk) Open(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// Discard ends every use of the file system: what was not written to its file yet never is. So the last unmount, which may be part of the end
-// of a container's last process, does not wait for the host's disk.
+// Discard ends every use of the file system: what was not written to its file yet never is. So the
+// last unmount, which may be part of the end of a container's last process, does not wait for the
+// host's disk.
 func (d *Disk) Discard() error {
 	const (
 		shutdown       = 0x8004587d // EXT4_IOC_SHUTDOWN
@@ -356,8 +366,8 @@ func fileOf(device string) (fileID, error) {
 	return fileID{device: info.Device, inode: info.Inode}, nil
 }
 
-// Open opens the file system of a file that another process has made and something still uses. The error is [os.ErrNotExist] when nothing
-// does.
+// Open opens the file system of a file that another process has made and something still uses. The
+// error is [os.ErrNotExist] when nothing does.
 func (a Attached) Open(path string) (*Disk, error) {
 	var info unix.Stat_t
 	if err := unix.Lstat(path, &info); err != nil {
@@ -379,10 +389,12 @@ func (a Attached) Open(path string) (*Disk, error) {
 	return open(device)
 }
 
-// attaching is held from the search for a free loop device until it is taken, so that no two callers in this process find the same one.
+// attaching is held from the search for a free loop device until it is taken, so that no two
+// callers in this process find the same one.
 var attaching sync.Mutex
 
-// attachTries is how often a free device is looked for: another process may take the one that was found.
+// attachTries is how often a free device is looked for: another process may take the one that was
+// found.
 const attachTries = 100
 
 // attach attaches a file to a free loop device, which is detached when nothing uses it any more.
@@ -394,7 +406,8 @@ func attach(file *os.File, tries int) (device *os.File, err error) {
 	defer func() { _ = control.Close() }()
 	config := unix.LoopConfig{
 		Fd: uint32(file.Fd()), Size: 4096, //nolint:gosec // a descriptor
-		// Direct: what is written is not kept in the host's memory a second time, where that is possible.
+		// Direct: what is written is not kept in the host's memory a second time, where that is
+		// possible.
 		Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_AUTOCLEAR | unix.LO_FLAGS_DIRECT_IO},
 	}
 	copy(config.Info.File_name[:], filepath.Base(file.Name()))

@@ -84,7 +84,8 @@ func attached(t testing.TB, path string) bool {
 	return false
 }
 
-// TestFull: no more than the size can be written, what is deleted can be written again and is given back, and an empty one takes no room.
+// TestFull: no more than the size can be written, what is deleted can be written again and is given
+// back, and an empty one takes no room.
 func TestFull(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk")
 	_, at := make1(t, newFormat(t, 64*mib), path)
@@ -184,8 +185,8 @@ func TestOpenAgain(t *testing.T) {
 	}
 }
 
-// TestMakeTogether: callers at once do not find the same free device. Other programs of this machine may take one meanwhile, hence not a
-// single try.
+// TestMakeTogether: callers at once do not find the same free device. Other programs of this
+// machine may take one meanwhile, hence not a single try.
 func TestMakeTogether(t *testing.T) {
 	format, folder := newFormat(t, disk.MinBytes), t.TempDir()
 	format.SetAttachTries(3)
@@ -241,8 +242,9 @@ func BenchmarkMake(b *testing.B) {
 	}
 }
 
-// TestReopenAfterCrash: what was synced is in a file system that is mounted from the state that the host's disk has at that moment, as after a loss
-// of power, and the smallest one has room for its journal.
+// TestReopenAfterCrash: what was synced is in a file system that is mounted from the state that the
+// host's disk has at that moment, as after a loss of power, and the smallest one has room for its
+// journal.
 func TestReopenAfterCrash(t *testing.T) {
 	format, err := disk.NewFormat(t.Context(), t.TempDir(), disk.MinBytes, disk.Journaled)
 	if err != nil {

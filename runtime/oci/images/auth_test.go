@@ -33,7 +33,8 @@ func (r *testRegistry) private() {
 
 var good = &engine.RegistryAuth{Username: "user", Password: "word"}
 
-// withoutConfig keeps the Docker configuration of whoever runs the tests out of them, and returns a folder for another one.
+// withoutConfig keeps the Docker configuration of whoever runs the tests out of them, and returns a
+// folder for another one.
 func withoutConfig(t *testing.T) string {
 	t.Helper()
 	home := t.TempDir()

@@ -27,7 +27,8 @@ const (
 	benchLayerBytes = 40 << 20
 )
 
-// goFiles are archives of the files of the Go installation that runs the benchmark: sources and programs, small and large files.
+// goFiles are archives of the files of the Go installation that runs the benchmark: sources and
+// programs, small and large files.
 func goFiles(b testing.TB) [][]byte {
 	b.Helper()
 	out := must(exec.CommandContext(b.Context(), "go", "env", "GOROOT").Output())(b)

@@ -21,7 +21,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestConfigurationsCount: images whose configurations take most make room for others as layers do, also after another start.
+// TestConfigurationsCount: images whose configurations take most make room for others as layers do,
+// also after another start.
 func TestConfigurationsCount(t *testing.T) {
 	const most, each = 1 << 20, 200 << 10
 	r := newRegistry(t)
@@ -100,7 +101,8 @@ func TestLargeConfigurations(t *testing.T) {
 	}
 }
 
-// TestManyLayers: a manifest with more layers than can be mounted is refused before the configuration is asked for.
+// TestManyLayers: a manifest with more layers than can be mounted is refused before the
+// configuration is asked for.
 func TestManyLayers(t *testing.T) {
 	r := newRegistry(t)
 	image := newImage(t, v1.Config{})
@@ -123,7 +125,8 @@ func TestManyLayers(t *testing.T) {
 	}
 }
 
-// TestNestedIndexes: indexes that lead to one another are held in memory together, and bounded together.
+// TestNestedIndexes: indexes that lead to one another are held in memory together, and bounded
+// together.
 func TestNestedIndexes(t *testing.T) {
 	r := newRegistry(t)
 	image := newImage(t, v1.Config{}, randomLayer(t, 10))
@@ -145,7 +148,8 @@ func TestNestedIndexes(t *testing.T) {
 	wantImageError(t, err, "larger than 1048576 bytes")
 }
 
-// TestTurnsToAsk: of one registry few images are asked for at once, which keeps no other registry waiting and no layer.
+// TestTurnsToAsk: of one registry few images are asked for at once, which keeps no other registry
+// waiting and no layer.
 func TestTurnsToAsk(t *testing.T) {
 	slow, other := newRegistry(t), newRegistry(t)
 	goOn := make(chan struct{})

@@ -10,8 +10,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// What a zstd archive may ask for, in bytes of memory. Levels up to 19 of zstd need 8 MiB; level 21, and older Go programs at their best, need
-// more. Few layers at once may have that.
+// What a zstd archive may ask for, in bytes of memory. Levels up to 19 of zstd need 8 MiB; level
+// 21, and older Go programs at their best, need more. Few layers at once may have that.
 const (
 	window     = 8 << 20
 	wideWindow = 64 << 20
@@ -27,8 +27,9 @@ var (
 	zstdMagic = []byte{0x28, 0xb5, 0x2f, 0xfd}
 )
 
-// decompress reads gzip, zstd and what is not compressed. It looks at the content: media types and file names are often wrong. Closing the
-// result does not close r. It reads r to its end. maxWindow is what zstd may ask for.
+// decompress reads gzip, zstd and what is not compressed. It looks at the content: media types and
+// file names are often wrong. Closing the result does not close r. It reads r to its end. maxWindow
+// is what zstd may ask for.
 func decompress(r io.Reader, maxWindow uint64) (io.ReadCloser, error) {
 	buffered := bufio.NewReaderSize(r, 256<<10)
 	start, err := buffered.Peek(4)
@@ -70,8 +71,8 @@ const (
 	aheadChunks = 4
 )
 
-// readAhead opens and reads a source in a goroutine of its own, a few chunks ahead of the reader. The reader calls stop, after it has made
-// sure that the source's Read returns.
+// readAhead opens and reads a source in a goroutine of its own, a few chunks ahead of the reader.
+// The reader calls stop, after it has made sure that the source's Read returns.
 func readAhead(open func() (io.ReadCloser, error)) *aheadReader {
 	r := &aheadReader{
 		full: make(chan chunk, aheadChunks), free: make(chan []byte, aheadChunks),

@@ -17,7 +17,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// smallDisk is a folder that is a file system of its own, of the size, which further options of tmpfs may follow after a comma.
+// smallDisk is a folder that is a file system of its own, of the size, which further options of
+// tmpfs may follow after a comma.
 func smallDisk(t *testing.T, size string) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -32,7 +33,8 @@ func smallDisk(t *testing.T, size string) string {
 	return filepath.Join(folder, "images")
 }
 
-// TestFullDisk: images leave a part of the disk free, and a disk that has no more is the host's failure, not the image's.
+// TestFullDisk: images leave a part of the disk free, and a disk that has no more is the host's
+// failure, not the image's.
 func TestFullDisk(t *testing.T) {
 	r := newRegistry(t)
 	image := newImage(t, v1.Config{}, randomLayer(t, 39<<20)) // of 40, a twentieth of which stays free
@@ -83,7 +85,8 @@ func TestNoInodes(t *testing.T) {
 	}
 }
 
-// TestFullDiskForRecords: the records of an image leave a part of the disk free as its layers do, and nothing of one stays that cannot be written.
+// TestFullDiskForRecords: the records of an image leave a part of the disk free as its layers do,
+// and nothing of one stays that cannot be written.
 func TestFullDiskForRecords(t *testing.T) {
 	r := newRegistry(t)
 	layer := randomLayer(t, 10)
@@ -125,7 +128,8 @@ func fill(t *testing.T, folder string, free int64) {
 	}
 }
 
-// TestDeepLayers: layers that are deeper than this process may have files open are removed, half made or complete.
+// TestDeepLayers: layers that are deeper than this process may have files open are removed, half
+// made or complete.
 func TestDeepLayers(t *testing.T) {
 	deep := strings.Repeat("d/", 500)
 	r := newRegistry(t)

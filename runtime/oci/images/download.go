@@ -19,7 +19,8 @@ const (
 	downloadPause = 200 * time.Millisecond // before the second try; it doubles
 )
 
-// pace is how slow a registry may be. A download holds one of few turns, which a registry must not hold for as long as it likes.
+// pace is how slow a registry may be. A download holds one of few turns, which a registry must not
+// hold for as long as it likes.
 type pace struct {
 	answers time.Duration // to log in, and for the manifest and configuration of an image; then the next endpoint is asked
 	silence time.Duration // without a byte; then the rest is asked for again
@@ -31,10 +32,12 @@ type pace struct {
 
 var defaultPace = pace{answers: 2 * time.Minute, silence: time.Minute, window: 5 * time.Minute, bytes: 1 << 20, grace: time.Minute, speed: 100 << 10}
 
-// speedStep bounds how long a layer of any size may keep its turn from others: three hours, which is speedStep at the default speed.
+// speedStep bounds how long a layer of any size may keep its turn from others: three hours, which
+// is speedStep at the default speed.
 const speedStep = 1 << 30
 
-// yields reports whether a download that received so many bytes while it waited for the registry leaves its turn to others that want it.
+// yields reports whether a download that received so many bytes while it waited for the registry
+// leaves its turn to others that want it.
 func (p pace) yields(received int64, waited time.Duration) bool {
 	least := float64(p.speed) * (1 + float64(received)/speedStep)
 	return waited > p.grace && float64(received) < least*waited.Seconds()
@@ -65,7 +68,8 @@ type download struct {
 	before  time.Duration // that it waited in earlier windows
 }
 
-// openBlob returns a reader of the blob's size bytes. Whether they are the right ones is for the caller to check.
+// openBlob returns a reader of the blob's size bytes. Whether they are the right ones is for the
+// caller to check.
 func (e *endpoint) openBlob(ctx context.Context, yield func() bool, digest string, size int64) io.ReadCloser {
 	repository := e.ref.Context()
 	path := fmt.Sprintf("/v2/%s/blobs/%s", repository.RepositoryStr(), digest)
@@ -147,7 +151,8 @@ func (d *download) connect() error {
 	return err
 }
 
-// pacedBody measures the time in which it waits for bytes, and not that between two reads, when the disk may be what takes long.
+// pacedBody measures the time in which it waits for bytes, and not that between two reads, when the
+// disk may be what takes long.
 type pacedBody struct {
 	io.ReadCloser
 	download *download

@@ -20,11 +20,14 @@ import (
 	"sandbox.internal/runtime/engine/registries"
 )
 
-// Ensure returns the id of the image named ref and pulls it first when it is not here, as [engine.Images].EnsureImage asks for.
+// Ensure returns the id of the image named ref and pulls it first when it is not here, as
+// [engine.Images].EnsureImage asks for.
 //
-// An image that is here is used as it is, without asking its registry and whatever auth says. A reference without tag and digest means
-// latest. A pull is shared by callers with the same credentials only, so that no caller gets a missing image by the password of another; it
-// goes on while one of them still waits. Without auth the credentials are those of the user's Docker configuration.
+// An image that is here is used as it is, without asking its registry and whatever auth says. A
+// reference without tag and digest means latest. A pull is shared by callers with the same
+// credentials only, so that no caller gets a missing image by the password of another; it goes on
+// while one of them still waits. Without auth the credentials are those of the user's Docker
+// configuration.
 func (s *Store) Ensure(ctx context.Context, ref string, auth *engine.RegistryAuth, progress func(string)) (id string, err error) {
 	if registries.IsID(ref) {
 		if !s.use(ref) {
@@ -57,7 +60,8 @@ func (s *Store) Ensure(ctx context.Context, ref string, auth *engine.RegistryAut
 	})
 }
 
-// Find returns the image with the name or id, and notes that it is wanted. It returns [engine.ErrImage] when it is not here.
+// Find returns the image with the name or id, and notes that it is wanted. It returns
+// [engine.ErrImage] when it is not here.
 func (s *Store) Find(ref string) (Image, error) {
 	id := ref
 	if !registries.IsID(ref) {
@@ -79,8 +83,9 @@ func (s *Store) Find(ref string) (Image, error) {
 	return s.describe(i), nil
 }
 
-// Prove asks the registry of the image for its manifest, with the credentials, and returns [engine.ErrImage] when it does not let the caller have it.
-// Mirrors are not asked: they have the credentials of the service.
+// Prove asks the registry of the image for its manifest, with the credentials, and returns
+// [engine.ErrImage] when it does not let the caller have it. Mirrors are not asked: they have the
+// credentials of the service.
 func (s *Store) Prove(ctx context.Context, ref string, auth *engine.RegistryAuth) error {
 	op := "ask for image " + ref
 	name, err := reference.ParseDockerRef(ref)
@@ -150,7 +155,8 @@ type wanted struct {
 	names []string
 }
 
-// add makes images of complete layers, which the caller has pinned, and then gives them their names.
+// add makes images of complete layers, which the caller has pinned, and then gives them their
+// names.
 func (s *Store) add(ctx context.Context, list []wanted, loaded bool) ([]Image, error) {
 	reserved := s.missingBytes(list)
 	if reserved > 0 {
@@ -242,8 +248,9 @@ func (s *Store) addName(n named) error {
 	return nil
 }
 
-// Remove takes a name away, or all names of the image with this id. The content goes with [Store.Prune]. It returns [engine.ErrImage]
-// when there is no such name or image, and [engine.ErrImageInUse] for a name of [Options].Keep; then it removes nothing.
+// Remove takes a name away, or all names of the image with this id. The content goes with
+// [Store.Prune]. It returns [engine.ErrImage] when there is no such name or image, and
+// [engine.ErrImageInUse] for a name of [Options].Keep; then it removes nothing.
 func (s *Store) Remove(refOrID string) error {
 	var remove func(named) bool
 	if registries.IsID(refOrID) {

@@ -25,8 +25,8 @@ func guest(t *testing.T) context.Context {
 	return engine.WithCaller(ctx, engine.Caller{Name: "guest", Guest: true})
 }
 
-// TestGuestAsksNoInternalHost: whatever the name of an image says, no address of this machine's networks is connected to, and the refusal is
-// the same for an open port and a closed one.
+// TestGuestAsksNoInternalHost: whatever the name of an image says, no address of this machine's
+// networks is connected to, and the refusal is the same for an open port and a closed one.
 func TestGuestAsksNoInternalHost(t *testing.T) {
 	withoutConfig(t)
 	var connections atomic.Int64

@@ -18,7 +18,8 @@ import (
 
 const secretWords = "words of a service that only this host reaches"
 
-// internet is a registry under public names, over TLS, and a service on 127.0.0.1 that no registry may lead to.
+// internet is a registry under public names, over TLS, and a service on 127.0.0.1 that no registry
+// may lead to.
 type internet struct {
 	registry *testRegistry
 	secret   *httptest.Server
@@ -66,7 +67,8 @@ func redirect(target string, when func(r *http.Request) bool) func(http.Response
 	}
 }
 
-// TestHostileRedirects: a public registry leads this host to none of its own services, with no request, and none of their words is shown.
+// TestHostileRedirects: a public registry leads this host to none of its own services, with no
+// request, and none of their words is shown.
 func TestHostileRedirects(t *testing.T) {
 	ping := func(r *http.Request) bool { return r.URL.Path == "/v2/" }
 	part := func(words string) func(r *http.Request) bool {
@@ -150,7 +152,8 @@ func TestPublicHosts(t *testing.T) {
 	}
 }
 
-// TestQuotes: of what a host answers, errors have the codes and messages that registries define, printable and short.
+// TestQuotes: of what a host answers, errors have the codes and messages that registries define,
+// printable and short.
 func TestQuotes(t *testing.T) {
 	for name, test := range map[string]struct {
 		status     int

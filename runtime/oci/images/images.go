@@ -1,8 +1,9 @@
-// Package images keeps images of containers on this host: it pulls them from registries or loads them from archives, and unpacks each
-// layer once, into a folder that overlayfs mounts.
+// Package images keeps images of containers on this host: it pulls them from registries or loads
+// them from archives, and unpacks each layer once, into a folder that overlayfs mounts.
 //
-// Everything that a Store has written is complete or does not count: parts are made in a folder of their own and renamed when their digests have been
-// checked. No operation waits for the disk; a [Store] syncs behind what it writes. Until then a layer carries the id of the boot that wrote it,
+// Everything that a Store has written is complete or does not count: parts are made in a folder of
+// their own and renamed when their digests have been checked. No operation waits for the disk; a
+// [Store] syncs behind what it writes. Until then a layer carries the id of the boot that wrote it,
 // and after a crash of the host it is removed.
 package images
 
@@ -201,8 +202,9 @@ func Open(o Options) (*Store, error) {
 	return s, nil
 }
 
-// Close cancels pulls, loads and prunes that are under way, waits for their end, and makes what was written safe on the disk. The error is that
-// of the disk: images may then be missing after the host's next start.
+// Close cancels pulls, loads and prunes that are under way, waits for their end, and makes what was
+// written safe on the disk. The error is that of the disk: images may then be missing after the
+// host's next start.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	s.stop() // no Load and no prune begins after this
@@ -217,7 +219,8 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// Hold keeps the image from being removed until release is called. It returns [engine.ErrImage] when the image is not here.
+// Hold keeps the image from being removed until release is called. It returns [engine.ErrImage]
+// when the image is not here.
 func (s *Store) Hold(id string) (held Image, release func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -281,8 +284,8 @@ var hostFailures = []error{
 	unix.ENOSPC, unix.EDQUOT, unix.EIO, unix.EROFS, unix.ENOMEM, unix.EMFILE, unix.ENFILE,
 }
 
-// describeError wraps what a pull or load failed with in the error of the contract. An end of its context and failures of this host stay
-// what they are.
+// describeError wraps what a pull or load failed with in the error of the contract. An end of its
+// context and failures of this host stay what they are.
 func describeError(ctx context.Context, op string, err error) error {
 	switch {
 	case err == nil:

@@ -20,21 +20,23 @@ import (
 	"sandbox.internal/runtime/oci/images/unpack"
 )
 
-// layersAtOnce bounds how many layers are downloaded and unpacked at once, layersOfHost those of one registry, layersOfPull those of one image.
+// layersAtOnce bounds how many layers are downloaded and unpacked at once, layersOfHost those of
+// one registry, layersOfPull those of one image.
 const (
 	layersAtOnce = 32
 	layersOfHost = layersAtOnce / 2
 	layersOfPull = 4
 )
 
-// wideLayersAtOnce bounds how many layers have the memory for a large window, wideLayersOfHost those of one registry.
+// wideLayersAtOnce bounds how many layers have the memory for a large window, wideLayersOfHost
+// those of one registry.
 const (
 	wideLayersAtOnce = 4
 	wideLayersOfHost = wideLayersAtOnce / 2
 )
 
-// asksAtOnce bounds how many endpoints are asked at once for manifest and configuration, which are held in memory, asksOfHost those of one
-// registry.
+// asksAtOnce bounds how many endpoints are asked at once for manifest and configuration, which are
+// held in memory, asksOfHost those of one registry.
 const (
 	asksAtOnce = 256
 	asksOfHost = asksAtOnce / 8
@@ -53,7 +55,8 @@ type blob struct {
 	digest v1.Hash // zero when it is not known: then the diff id alone is checked
 	size   int64   // bytes
 	host   string  // of the registry that it comes from, perhaps with a port; empty for a file of this machine
-	// open reads it. A registry that is slow calls yield, which hands the turn to another layer that waits for one, and fails if it does.
+	// open reads it. A registry that is slow calls yield, which hands the turn to another layer
+	// that waits for one, and fails if it does.
 	open func(ctx context.Context, yield func() bool) (io.ReadCloser, error)
 }
 
@@ -72,16 +75,16 @@ func newParts(rawConfig []byte, blobs []blob) (*parts, error) {
 // making is a layer that is being unpacked.
 type making struct{ done chan struct{} }
 
-// origin is a layer with what it is unpacked from. Only the same bytes from the same host are waited for: another one may be slow, or send
-// bytes that are not the layer.
+// origin is a layer with what it is unpacked from. Only the same bytes from the same host are
+// waited for: another one may be slow, or send bytes that are not the layer.
 type origin struct {
 	diffID string
 	digest v1.Hash
 	host   string
 }
 
-// obtainAll gets the layers that are not here, several at once, and pins all until release is called. Layers that are complete stay when
-// others fail, for the next try.
+// obtainAll gets the layers that are not here, several at once, and pins all until release is
+// called. Layers that are complete stay when others fail, for the next try.
 func (s *Store) obtainAll(ctx context.Context, p *parts, meter *meter) (release func(), err error) {
 	diffIDs := newImage(p.id, p.config, time.Time{}).layers // each once
 	blobs := map[string]blob{}
@@ -115,7 +118,8 @@ func (s *Store) obtainAll(ctx context.Context, p *parts, meter *meter) (release 
 	return release, nil
 }
 
-// obtain makes sure that the layer is here and pins it. Of several callers at once with the same origin one unpacks it.
+// obtain makes sure that the layer is here and pins it. Of several callers at once with the same
+// origin one unpacks it.
 func (s *Store) obtain(ctx context.Context, diffID string, b blob, limits *unpack.Limits, progress *layerMeter) error {
 	from := origin{diffID: diffID, digest: b.digest, host: b.host}
 	for {
@@ -144,7 +148,8 @@ func (s *Store) obtain(ctx context.Context, diffID string, b blob, limits *unpac
 	}
 }
 
-// join pins the layer when it is here, and returns nil. Otherwise it returns what waits for its end; mine says that the caller makes it.
+// join pins the layer when it is here, and returns nil. Otherwise it returns what waits for its
+// end; mine says that the caller makes it.
 func (s *Store) join(from origin) (m *making, mine bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,8 +181,9 @@ func (s *Store) unpin(diffID string) {
 	l.used = time.Now()
 }
 
-// makeLayer unpacks a layer while it is read, and pins it. One that turns out to need a large window is read again from its begin, once it
-// may have the memory: one that waits for that must not keep its turn from others.
+// makeLayer unpacks a layer while it is read, and pins it. One that turns out to need a large
+// window is read again from its begin, once it may have the memory: one that waits for that must
+// not keep its turn from others.
 func (s *Store) makeLayer(ctx context.Context, diffID string, b blob, limits *unpack.Limits, progress *layerMeter) error {
 	never := func() bool { return false }
 	err := s.tryLayer(ctx, diffID, b, window, never, limits, progress)
@@ -247,7 +253,8 @@ func (s *Store) tryLayer(ctx context.Context, diffID string, b blob, window uint
 	return err
 }
 
-// complete makes the folder the layer and pins it. When the layer came from elsewhere meanwhile it pins that one and leaves the folder.
+// complete makes the folder the layer and pins it. When the layer came from elsewhere meanwhile it
+// pins that one and leaves the folder.
 func (s *Store) complete(diffID, folder string, file layerFile) (renamed, pinned bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -261,7 +268,8 @@ func (s *Store) complete(diffID, folder string, file layerFile) (renamed, pinned
 	return true, true, nil
 }
 
-// unpackBlob decompresses in a goroutine of its own, beside the writing of files, and checks size, digest and diff id.
+// unpackBlob decompresses in a goroutine of its own, beside the writing of files, and checks size,
+// digest and diff id.
 func unpackBlob(ctx context.Context, diffID string, b blob, window uint64, yield func() bool, progress *layerMeter,
 	write func(archive io.Reader) (unpack.Result, error)) (unpack.Result, error) {
 	body, err := b.open(ctx, yield)

@@ -31,9 +31,10 @@ const (
 
 var errTooManyImages = fmt.Errorf("the archive has more than %d images", maxArchiveImages)
 
-// Load takes in the images of an archive, as `docker save` or an OCI layout in a tar file, which may be compressed, and returns them. The
-// archive lies on the disk until its layers are unpacked. It returns [engine.ErrImage] when the archive is not what it should be; no name has
-// changed then. An error of reading the archive is wrapped as it is.
+// Load takes in the images of an archive, as `docker save` or an OCI layout in a tar file, which
+// may be compressed, and returns them. The archive lies on the disk until its layers are unpacked.
+// It returns [engine.ErrImage] when the archive is not what it should be; no name has changed then.
+// An error of reading the archive is wrapped as it is.
 func (s *Store) Load(ctx context.Context, archive io.Reader, progress func(string)) ([]Image, error) {
 	if progress == nil {
 		progress = func(string) {}
@@ -207,7 +208,8 @@ func (s *spooled) blob(name string, digest v1.Hash) (blob, error) {
 	return blob{digest: digest, size: file.size, open: func(context.Context, func() bool) (io.ReadCloser, error) { return os.Open(file.path) }}, nil
 }
 
-// images reads what the archive says about its images. An archive of newer Docker engines has both forms; the older one has the full names.
+// images reads what the archive says about its images. An archive of newer Docker engines has both
+// forms; the older one has the full names.
 func (s *spooled) images() ([]wanted, error) {
 	_, savedErr := s.find("manifest.json")
 	_, layoutErr := s.find("index.json")
@@ -323,7 +325,8 @@ func isSurpassed(d v1.Descriptor, all []v1.Descriptor) bool {
 	})
 }
 
-// onlyTag is a reference that is a tag, as the specification of layouts has it, and no name: the tool that wrote it knew the name otherwise.
+// onlyTag is a reference that is a tag, as the specification of layouts has it, and no name: the
+// tool that wrote it knew the name otherwise.
 var onlyTag = regexp.MustCompile(`^(latest|v?[0-9][A-Za-z0-9_.-]*)$`)
 
 // layoutName returns the full name of an image in a layout; empty when it has none.

@@ -236,7 +236,8 @@ func TestLoadRefuses(t *testing.T) {
 	}
 }
 
-// TestLoadChangesAllOrNothing: an archive whose second image is broken leaves the names as they were, also that of the first.
+// TestLoadChangesAllOrNothing: an archive whose second image is broken leaves the names as they
+// were, also that of the first.
 func TestLoadChangesAllOrNothing(t *testing.T) {
 	before := newImage(t, v1.Config{}, randomLayer(t, 1000))
 	first := newImage(t, v1.Config{User: "1"}, randomLayer(t, 1000))

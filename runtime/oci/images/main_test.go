@@ -55,7 +55,8 @@ func open(t testing.TB, o images.Options) *images.Store {
 	return s
 }
 
-// testRegistry is a real registry on 127.0.0.1. before, if not nil, sees each request, and answers it if it returns true.
+// testRegistry is a real registry on 127.0.0.1. before, if not nil, sees each request, and answers
+// it if it returns true.
 type testRegistry struct {
 	host    string
 	open    http.Handler
@@ -245,8 +246,9 @@ func content(t testing.TB, image images.Image) map[string]string {
 	return found
 }
 
-// wantOnly fails when the store's folder has more or less than these parts of images. It waits for "making" to be empty: the store replaces
-// the records of layers behind its callers, once they are safe on the disk.
+// wantOnly fails when the store's folder has more or less than these parts of images. It waits for
+// "making" to be empty: the store replaces the records of layers behind its callers, once they are
+// safe on the disk.
 func wantOnly(t testing.TB, folder string, layers, images, names int) {
 	t.Helper()
 	wait.Until(t, "nothing is being made", func() bool {

@@ -15,7 +15,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestTurnsOfOwners: the registries of one caller, which hold back all layers, do not keep another's pull from ending.
+// TestTurnsOfOwners: the registries of one caller, which hold back all layers, do not keep
+// another's pull from ending.
 func TestTurnsOfOwners(t *testing.T) {
 	withoutConfig(t)
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())

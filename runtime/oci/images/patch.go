@@ -17,11 +17,14 @@ import (
 	"sandbox.internal/internal/remove"
 )
 
-// A layer need not have entries for the folders above its files, and then has them with owner 0 and mode 0755. overlayfs takes the attributes of a
-// folder from the highest layer that has it: /tmp would lose its mode 1777. So an image with such layers gets a layer of its own above them, its
-// patch, which has those folders alone, with what the layers below say of them. containerd gives the same.
+// A layer need not have entries for the folders above its files, and then has them with owner 0 and
+// mode 0755. overlayfs takes the attributes of a folder from the highest layer that has it: /tmp
+// would lose its mode 1777. So an image with such layers gets a layer of its own above them, its
+// patch, which has those folders alone, with what the layers below say of them. containerd gives
+// the same.
 
-// maxPatched is how many layers an image has that gets a patch: see the bound of layers that kernels mount.
+// maxPatched is how many layers an image has that gets a patch: see the bound of layers that
+// kernels mount.
 const maxPatched = 128
 
 // maxPatchPath is how long the path of a folder in a patch may be; others are left as they are.
@@ -39,7 +42,8 @@ const patchedFolder = 4096 + 256
 func (f folders) patch(id string) string     { return f.path(patchesFolder, hexOf(id)) }
 func (f folders) patchTree(id string) string { return filepath.Join(f.patch(id), treeFolder) }
 
-// makePatch makes the patch of an image whose layers are here, if it needs one and has none, and returns the bytes that it has reserved for it.
+// makePatch makes the patch of an image whose layers are here, if it needs one and has none, and
+// returns the bytes that it has reserved for it.
 func (s *Store) makePatch(ctx context.Context, id string, layers []string, reserve func(context.Context, int64) error) (bytes int64, err error) {
 	s.mu.Lock()
 	visible := s.visible(layers)
@@ -143,8 +147,9 @@ func (s *Store) patchOf(ctx context.Context, layers []string) (map[string]unix.S
 	return found, nil
 }
 
-// attributesIn returns those of the highest layer that has an entry for the folder, or of the highest that has the folder; differs says that the
-// first is not the second, only that one layer has it.
+// attributesIn returns those of the highest layer that has an entry for the folder, or of the
+// highest that has the folder; differs says that the first is not the second, only that one layer
+// has it.
 func attributesIn(stack []stacked, name string) (attributes unix.Stat_t, differs, only bool, err error) {
 	some := 0
 	for i := len(stack) - 1; i >= 0; i-- {
@@ -167,7 +172,8 @@ func attributesIn(stack []stacked, name string) (attributes unix.Stat_t, differs
 	return attributes, false, some == 1, nil
 }
 
-// lookIn reports whether a layer has the folder; last says that it hides what the layers below have at its place.
+// lookIn reports whether a layer has the folder; last says that it hides what the layers below have
+// at its place.
 func lookIn(tree, name string) (stat unix.Stat_t, there, last bool, err error) {
 	at, err := unix.Open(tree, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -226,7 +232,8 @@ func writePatch(tree string, found map[string]unix.Stat_t) error {
 	return os.Chmod(tree, 0o755) //nolint:gosec // whatever the service's umask is
 }
 
-// loadPatches throws away patches that are no image's or not of this boot, and makes those that are missing.
+// loadPatches throws away patches that are no image's or not of this boot, and makes those that are
+// missing.
 func (s *Store) loadPatches() error {
 	err := s.each(patchesFolder, func(entry os.DirEntry) error {
 		at := s.path(patchesFolder, entry.Name())

@@ -40,7 +40,8 @@ func folderEntry(name string, mode int64, owner int) tar.Header {
 	return tar.Header{Name: name, Typeflag: tar.TypeDir, Mode: mode, Uid: owner, Gid: owner}
 }
 
-// TestImpliedFolders: a layer without entries for the folders above its files changes no mode and owner of them.
+// TestImpliedFolders: a layer without entries for the folders above its files changes no mode and
+// owner of them.
 func TestImpliedFolders(t *testing.T) {
 	file := func(name string) tar.Header { return tar.Header{Name: name, Mode: 0o644} }
 	base := entryLayer(t, folderEntry("tmp/", 0o1777, 0), folderEntry("home/", 0o711, 0), folderEntry("home/app/", 0o700, 1000),

@@ -19,10 +19,12 @@ const (
 	maxCandidates = 16
 )
 
-// errNoImage is what a manifest of an index fails with that is no image for this machine: the next one is tried.
+// errNoImage is what a manifest of an index fails with that is no image for this machine: the next
+// one is tried.
 var errNoImage = errors.New("no image for linux/" + runtime.GOARCH)
 
-// baseVariants are the variants of an architecture that run on every machine of it, the best first, as Docker knows them.
+// baseVariants are the variants of an architecture that run on every machine of it, the best first,
+// as Docker knows them.
 var baseVariants = map[string][]string{
 	"amd64": {"", "v1"},
 	"arm64": {"", "v8"},
@@ -32,8 +34,8 @@ var baseVariants = map[string][]string{
 // architectures are names that tools use beside those of Go.
 var architectures = map[string]string{"x86_64": "amd64", "x86-64": "amd64", "aarch64": "arm64"}
 
-// rank returns the place of a platform among those of this machine, 0 for the best; false when it is another one's. Variants that only some
-// machines run are the last, in their order.
+// rank returns the place of a platform among those of this machine, 0 for the best; false when it
+// is another one's. Variants that only some machines run are the last, in their order.
 func rank(p *v1.Platform) (int, bool) {
 	architecture := strings.ToLower(p.Architecture)
 	architecture = cmp.Or(architectures[architecture], architecture)
@@ -58,14 +60,16 @@ func fits(p *v1.Platform) bool {
 	return ours
 }
 
-// isArtifact reports whether a descriptor says that it is of something else than an image: a signature, a list of what is in one.
-// Of images, some tools give the media type of the configuration as the type of an artifact.
+// isArtifact reports whether a descriptor says that it is of something else than an image: a
+// signature, a list of what is in one. Of images, some tools give the media type of the
+// configuration as the type of an artifact.
 func isArtifact(d v1.Descriptor) bool {
 	return !isConfig(types.MediaType(d.ArtifactType)) || d.Annotations["vnd.docker.reference.type"] != "" ||
 		d.MediaType != "" && !d.MediaType.IsImage() && !d.MediaType.IsIndex()
 }
 
-// candidates returns the manifests of an index that may be an image for this machine, the best first; those that name no platform are last.
+// candidates returns the manifests of an index that may be an image for this machine, the best
+// first; those that name no platform are last.
 func candidates(manifests []v1.Descriptor) []v1.Descriptor {
 	var found []v1.Descriptor
 	for _, d := range manifests {

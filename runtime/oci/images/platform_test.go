@@ -32,7 +32,8 @@ func ofOther(t testing.TB) v1.Image {
 	return must(mutate.ConfigFile(image, file))(t)
 }
 
-// TestIndexes: of the manifests of an index, the one is taken that Docker takes, whatever comes before it.
+// TestIndexes: of the manifests of an index, the one is taken that Docker takes, whatever comes
+// before it.
 func TestIndexes(t *testing.T) {
 	wanted := newImage(t, v1.Config{User: "wanted"}, randomLayer(t, 100))
 	other := newImage(t, v1.Config{User: "other"}, randomLayer(t, 100))
@@ -82,7 +83,8 @@ func TestIndexes(t *testing.T) {
 	}
 }
 
-// TestArchivesWithArtifacts: what is no image beside one refuses no archive, and of several with a name the best for this machine has it.
+// TestArchivesWithArtifacts: what is no image beside one refuses no archive, and of several with a
+// name the best for this machine has it.
 func TestArchivesWithArtifacts(t *testing.T) {
 	named := map[string]string{"org.opencontainers.image.ref.name": "image:1"}
 	wanted, other := newImage(t, v1.Config{}, randomLayer(t, 100)), newImage(t, v1.Config{User: "other"}, randomLayer(t, 100))

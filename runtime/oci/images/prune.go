@@ -16,17 +16,19 @@ import (
 	"sandbox.internal/runtime/engine"
 )
 
-// Prune removes images without a name (with all: also those with names, but for [Options].Keep) that are in use by no container and held by no
-// caller, and layers of no image, when the time of grace has passed since they were used last. It returns how many bytes it freed.
-// After an end of ctx, whose error it returns, it goes on behind its caller until the store closes.
+// Prune removes images without a name (with all: also those with names, but for [Options].Keep)
+// that are in use by no container and held by no caller, and layers of no image, when the time of
+// grace has passed since they were used last. It returns how many bytes it freed. After an end of
+// ctx, whose error it returns, it goes on behind its caller until the store closes.
 //
-// A pull or load that would exceed [Options].MaxBytes first does the same, named images that came from a registry included; those that were
-// loaded cannot be had again.
+// A pull or load that would exceed [Options].MaxBytes first does the same, named images that came
+// from a registry included; those that were loaded cannot be had again.
 func (s *Store) Prune(ctx context.Context, all bool) (freed int64, err error) {
 	return s.prune(ctx, func(n named) bool { return !all })
 }
 
-// prune removes images all of whose names pin refuses to keep, when no other prune is under way any more.
+// prune removes images all of whose names pin refuses to keep, when no other prune is under way any
+// more.
 func (s *Store) prune(ctx context.Context, pins func(named) bool) (freed int64, err error) {
 	if err := s.beginPrune(ctx); err != nil {
 		return 0, err
@@ -46,8 +48,9 @@ func (s *Store) beginPrune(ctx context.Context) error {
 
 func (s *Store) endPrune() { <-s.pruning }
 
-// pruneInTurn is prune after beginPrune, and ends the prune. An end of ctx, whose error is returned, ends the wait for the prune alone: what it
-// has moved to the trash is counted no more, and nothing else removes it before the store opens again.
+// pruneInTurn is prune after beginPrune, and ends the prune. An end of ctx, whose error is
+// returned, ends the wait for the prune alone: what it has moved to the trash is counted no more,
+// and nothing else removes it before the store opens again.
 func (s *Store) pruneInTurn(ctx context.Context, pins func(named) bool) (freed int64, err error) {
 	s.mu.Lock()
 	if s.ctx.Err() != nil {
@@ -151,7 +154,8 @@ func (s *Store) sweep(began time.Time, using []string, pins func(named) bool) (t
 	return trash, freed, nil
 }
 
-// Recent returns how many images [Store.Prune] with the same all would remove, had the time of grace since their last use passed.
+// Recent returns how many images [Store.Prune] with the same all would remove, had the time of
+// grace since their last use passed.
 func (s *Store) Recent(all bool) int {
 	using := s.inUse()
 	s.mu.Lock()
@@ -193,8 +197,9 @@ func (s *Store) forget(i *image) error {
 	return nil
 }
 
-// reserve counts bytes that a layer or configuration is going to take, and makes room for them. Those that need room at once wait for one
-// another: what one of them frees is room for the others too, and is none before it has been removed.
+// reserve counts bytes that a layer or configuration is going to take, and makes room for them.
+// Those that need room at once wait for one another: what one of them frees is room for the others
+// too, and is none before it has been removed.
 func (s *Store) reserve(ctx context.Context, n int64) error {
 	if s.tryReserve(n) == nil {
 		return nil
@@ -240,7 +245,8 @@ const (
 	leastFreeShare  = 20      // this part of what the disk has of either, whichever is less
 )
 
-// checkDisk returns an error that wraps ENOSPC when n more bytes, or one more inode, would leave less free than they must.
+// checkDisk returns an error that wraps ENOSPC when n more bytes, or one more inode, would leave
+// less free than they must.
 func (s *Store) checkDisk(n int64) error {
 	var disk unix.Statfs_t
 	if err := unix.Statfs(string(s.folders), &disk); err != nil {

@@ -80,7 +80,8 @@ func TestPrune(t *testing.T) {
 	}
 }
 
-// TestKeep: what the service itself needs is not removed, by whatever name, and not when everything is.
+// TestKeep: what the service itself needs is not removed, by whatever name, and not when everything
+// is.
 func TestKeep(t *testing.T) {
 	r := newRegistry(t)
 	ref := r.push(t, "kept:1", newImage(t, v1.Config{}, randomLayer(t, 100)))
@@ -165,7 +166,8 @@ func TestMaxBytes(t *testing.T) {
 	wantImageError(t, err, "larger than images may be")
 }
 
-// TestLayersNeedRoomTogether: when several layers of an image exceed the bound at once, what is removed for one makes room for all.
+// TestLayersNeedRoomTogether: when several layers of an image exceed the bound at once, what is
+// removed for one makes room for all.
 func TestLayersNeedRoomTogether(t *testing.T) {
 	r := newRegistry(t)
 	folder := filepath.Join(t.TempDir(), "images")
@@ -238,7 +240,8 @@ func TestWaitForRoomEnds(t *testing.T) {
 	wantOnly(t, folder, 0, 0, 0)
 }
 
-// TestPruneGoesOn: what a prune has moved to the trash is removed, also when its client goes away meanwhile.
+// TestPruneGoesOn: what a prune has moved to the trash is removed, also when its client goes away
+// meanwhile.
 func TestPruneGoesOn(t *testing.T) {
 	r := newRegistry(t)
 	folder := filepath.Join(t.TempDir(), "images")
@@ -257,7 +260,8 @@ func TestPruneGoesOn(t *testing.T) {
 	wantOnly(t, folder, 0, 0, 0)
 }
 
-// TestPruneEndsWithStore: a store that is closed waits for the end of its prune, which leaves the rest for the next store.
+// TestPruneEndsWithStore: a store that is closed waits for the end of its prune, which leaves the
+// rest for the next store.
 func TestPruneEndsWithStore(t *testing.T) {
 	r := newRegistry(t)
 	folder := filepath.Join(t.TempDir(), "images")

@@ -16,7 +16,8 @@ import (
 	"sandbox.internal/runtime/engine"
 )
 
-// pull gets the image from the first endpoint that has it. The error is that of the registry itself.
+// pull gets the image from the first endpoint that has it. The error is that of the registry
+// itself.
 func (s *Store) pull(ctx context.Context, named reference.Named, auth engine.RegistryAuth, report func(string)) (id string, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -63,7 +64,8 @@ func (s *Store) pullFrom(ctx context.Context, ref name.Reference, auth engine.Re
 	return added[0], nil
 }
 
-// resolve logs in and asks what the image is made of. A registry that takes too long fails this, and does not end ctx.
+// resolve logs in and asks what the image is made of. A registry that takes too long fails this,
+// and does not end ctx.
 func (s *Store) resolve(ctx context.Context, ref name.Reference, auth engine.RegistryAuth, mirror bool) (*parts, error) {
 	turn, err := s.asks.take(ctx, ref.Context().RegistryStr()) // given back before layers wait for theirs
 	if err != nil {

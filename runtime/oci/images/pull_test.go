@@ -254,7 +254,8 @@ func TestHostileImage(t *testing.T) {
 	wantOnly(t, folder, 0, 0, 0)
 }
 
-// cutting answers GETs of the blob with its next part only, and closes the connection; with ranges it honours Range.
+// cutting answers GETs of the blob with its next part only, and closes the connection; with ranges
+// it honours Range.
 func cutting(blob []byte, digest v1.Hash, part int, ranges bool, served *atomic.Int64) func(http.ResponseWriter, *http.Request) bool {
 	return func(w http.ResponseWriter, req *http.Request) bool {
 		if path.Base(req.URL.Path) != digest.String() {
@@ -534,7 +535,8 @@ func TestLayerOfLeaver(t *testing.T) {
 	}
 }
 
-// TestLayerOfSlowRegistry: a registry that holds a layer back does not keep another one from delivering the same; one copy of it stays.
+// TestLayerOfSlowRegistry: a registry that holds a layer back does not keep another one from
+// delivering the same; one copy of it stays.
 func TestLayerOfSlowRegistry(t *testing.T) {
 	slow, other := newRegistry(t), newRegistry(t)
 	layer := randomLayer(t, 100_000)
@@ -591,7 +593,8 @@ func TestCloseEndsPulls(t *testing.T) {
 	}
 }
 
-// TestConfigWithoutSize: the size that a manifest gives the configuration bounds what is read of it.
+// TestConfigWithoutSize: the size that a manifest gives the configuration bounds what is read of
+// it.
 func TestConfigWithoutSize(t *testing.T) {
 	r := newRegistry(t)
 	image := newImage(t, v1.Config{})

@@ -100,7 +100,8 @@ func hexOf(digest string) string { return strings.TrimPrefix(digest, "sha256:") 
 // temporary returns a new path in the folder.
 func (f folders) temporary(folder string) string { return f.path(folder, rand.Text()) }
 
-// load reads the folder. What was being made or removed goes to the trash, and so does what is damaged.
+// load reads the folder. What was being made or removed goes to the trash, and so does what is
+// damaged.
 func (s *Store) load() error {
 	for _, folder := range []string{layersFolder, imagesFolder, namesFolder, patchesFolder, makingFolder, trashFolder} {
 		if err := os.MkdirAll(s.path(folder), 0o700); err != nil {
@@ -208,8 +209,8 @@ func (s *Store) each(folder string, handle func(fs.DirEntry) error) error {
 	return nil
 }
 
-// newImage makes the image of a configuration. A layer that comes again hides all of its earlier appearance, and overlayfs mounts no
-// folder twice.
+// newImage makes the image of a configuration. A layer that comes again hides all of its earlier
+// appearance, and overlayfs mounts no folder twice.
 func newImage(id string, config *configFile, created time.Time) *image {
 	i := &image{id: id, created: created, used: created, config: config.Config}
 	for position, diffID := range config.RootFS.DiffIDs {
@@ -260,12 +261,14 @@ func (c Config) clone() Config {
 	}
 }
 
-// entries is how many strings there are, each of which takes memory for as long as the image is here.
+// entries is how many strings there are, each of which takes memory for as long as the image is
+// here.
 func (c Config) entries() int {
 	return len(c.Env) + len(c.Entrypoint) + len(c.Cmd) + len(c.Labels)
 }
 
-// configFile is what is used of the configuration of an image. The rest may take many times its size in memory.
+// configFile is what is used of the configuration of an image. The rest may take many times its
+// size in memory.
 type configFile struct {
 	OS           string `json:"os"`
 	Architecture string `json:"architecture"`
@@ -275,7 +278,8 @@ type configFile struct {
 	Config Config `json:"config"`
 }
 
-// recordBytes is what the record of an image counts for towards [Options].MaxBytes: blocks of the disk, since many small ones take as many.
+// recordBytes is what the record of an image counts for towards [Options].MaxBytes: blocks of the
+// disk, since many small ones take as many.
 func recordBytes(rawConfig []byte) int64 {
 	const block = 4 << 10
 	return (int64(len(rawConfig)) + block - 1) / block * block

@@ -38,7 +38,8 @@ const (
 
 const maxRedirects = 10
 
-// headerTimeout is how long a host may take to begin an answer. Another try follows, while there is time for it.
+// headerTimeout is how long a host may take to begin an answer. Another try follows, while there is
+// time for it.
 const headerTimeout = time.Minute
 
 // dialTimeout bounds how long a connection may take to be made.
@@ -81,7 +82,8 @@ func (s *Store) endpoints(named reference.Named) ([]name.Reference, error) {
 	return refs, nil
 }
 
-// allowsHTTP says whether passwords and images may pass unencrypted to a host, which may have a port.
+// allowsHTTP says whether passwords and images may pass unencrypted to a host, which may have a
+// port.
 func (s *Store) allowsHTTP(host string) bool {
 	if s.insecure[host] {
 		return true
@@ -98,8 +100,8 @@ func (s *Store) allowsHTTP(host string) bool {
 	return err == nil && address.IsLoopback()
 }
 
-// connect logs in. The caller's credentials are for the registry itself; a mirror has those of the user's Docker configuration, and may be an internal
-// host without being listed.
+// connect logs in. The caller's credentials are for the registry itself; a mirror has those of the
+// user's Docker configuration, and may be an internal host without being listed.
 func (s *Store) connect(ctx context.Context, ref name.Reference, auth engine.RegistryAuth, mirror bool) (*endpoint, error) {
 	var login authn.Authenticator
 	if auth != (engine.RegistryAuth{}) {
@@ -120,11 +122,13 @@ func (s *Store) connect(ctx context.Context, ref name.Reference, auth engine.Reg
 	return &endpoint{ref: ref, client: &http.Client{Transport: logged}, pace: s.pace}, nil
 }
 
-// guard is below everything that talks to a registry. It decides which hosts the registry may lead this host to, by redirects and by what it
-// says where tokens are, and bounds what of their answers is read into memory and quoted.
+// guard is below everything that talks to a registry. It decides which hosts the registry may lead
+// this host to, by redirects and by what it says where tokens are, and bounds what of their answers
+// is read into memory and quoted.
 //
-// A public registry leads to public hosts only, and over HTTPS. One on an internal network leads to itself, and to what is listed: else who may
-// name it could have this host ask anything there. Names are checked here, and what they resolve to when a connection is made.
+// A public registry leads to public hosts only, and over HTTPS. One on an internal network leads to
+// itself, and to what is listed: else who may name it could have this host ask anything there.
+// Names are checked here, and what they resolve to when a connection is made.
 type guard struct {
 	own, others http.RoundTripper // for the registry itself, and for every other host
 	rules       registries.Rules
@@ -136,7 +140,8 @@ type guard struct {
 	permitted   bool // although it is not listed
 }
 
-// newGuard returns what may be asked for an image of the repository. permitted says that the registry may be an internal host without being listed.
+// newGuard returns what may be asked for an image of the repository. permitted says that the
+// registry may be an internal host without being listed.
 func (s *Store) newGuard(repository name.Repository, permitted bool) *guard {
 	registry := repository.RegistryStr()
 	bare := (&url.URL{Host: registry}).Hostname()
@@ -221,8 +226,8 @@ func withLayer(ctx context.Context, path string) context.Context {
 	return context.WithValue(ctx, layerPath{}, path)
 }
 
-// withoutForeignWords leaves of a refusal what registries define: codes and messages. Anything else may be of a host that is no registry, and
-// errors are shown to clients.
+// withoutForeignWords leaves of a refusal what registries define: codes and messages. Anything else
+// may be of a host that is no registry, and errors are shown to clients.
 func withoutForeignWords(response *http.Response) *http.Response {
 	type words struct {
 		Code    string `json:"code"`
@@ -280,7 +285,8 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// newTransport returns what connects to hosts. permitted lets them be internal ones that are not listed.
+// newTransport returns what connects to hosts. permitted lets them be internal ones that are not
+// listed.
 func (s *Store) newTransport(permitted bool) *http.Transport {
 	t := remote.DefaultTransport.(*http.Transport).Clone()
 	t.ReadBufferSize = 64 << 10

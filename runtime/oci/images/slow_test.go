@@ -26,7 +26,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// dripping sends a blob a byte per millisecond, after so many bytes at once, and the rest at once when that channel is closed.
+// dripping sends a blob a byte per millisecond, after so many bytes at once, and the rest at once
+// when that channel is closed.
 func dripping(blob []byte, first int, digest string, rest <-chan struct{}) func(http.ResponseWriter, *http.Request) bool {
 	return func(w http.ResponseWriter, r *http.Request) bool {
 		if path.Base(r.URL.Path) != digest {
@@ -111,8 +112,8 @@ func TestSlowRegistry(t *testing.T) {
 	})
 }
 
-// TestSilentEndpoint: a mirror that does not answer, or stops within an answer, is given up and the registry itself is asked; a registry that
-// does not answer fails the pull.
+// TestSilentEndpoint: a mirror that does not answer, or stops within an answer, is given up and the
+// registry itself is asked; a registry that does not answer fails the pull.
 func TestSilentEndpoint(t *testing.T) {
 	const limit = time.Second
 	for name, words := range map[string]string{"ping": "/v2/", "token": "/token", "manifest": "/manifests/", "configuration": "/blobs/"} {
@@ -161,7 +162,8 @@ func TestSilentEndpoint(t *testing.T) {
 	}
 }
 
-// TestTurnsOfHost: a registry that holds all its layers back does not keep those of others from being downloaded.
+// TestTurnsOfHost: a registry that holds all its layers back does not keep those of others from
+// being downloaded.
 func TestTurnsOfHost(t *testing.T) {
 	const pulls, layers = 2 * images.LayersOfHost / 4, 4
 	slow, other := newRegistry(t), newRegistry(t)
@@ -224,8 +226,8 @@ func TestTurnsOfHost(t *testing.T) {
 	group.Wait()
 }
 
-// TestNamesOfOneServer: a server with several names that sends its layers slowly takes all turns, but does not keep them when others wait.
-// A layer that waits ends one download; the others go on.
+// TestNamesOfOneServer: a server with several names that sends its layers slowly takes all turns,
+// but does not keep them when others wait. A layer that waits ends one download; the others go on.
 func TestNamesOfOneServer(t *testing.T) {
 	slow, other := newRegistry(t), newRegistry(t)
 	var held atomic.Int64
@@ -280,8 +282,8 @@ func TestNamesOfOneServer(t *testing.T) {
 	}
 }
 
-// TestMemoryOfWindows: layers that need much memory to be decompressed, and whose registry then sends nothing, do not take it all at once. They
-// are unpacked all the same.
+// TestMemoryOfWindows: layers that need much memory to be decompressed, and whose registry then
+// sends nothing, do not take it all at once. They are unpacked all the same.
 func TestMemoryOfWindows(t *testing.T) {
 	const limit = 600 << 20
 	r := newRegistry(t)
@@ -357,7 +359,8 @@ func TestMemoryOfWindows(t *testing.T) {
 	}
 }
 
-// wideLayer returns an empty layer of so many blocks of 128 KiB, compressed with a window of 64 MiB, and its diff id.
+// wideLayer returns an empty layer of so many blocks of 128 KiB, compressed with a window of 64
+// MiB, and its diff id.
 func wideLayer(t *testing.T, blocks int) ([]byte, v1.Hash) {
 	t.Helper()
 	blob := []byte{0x28, 0xb5, 0x2f, 0xfd, 0, 16 << 3}
@@ -375,7 +378,8 @@ func wideLayer(t *testing.T, blocks int) ([]byte, v1.Hash) {
 	return blob, diffID
 }
 
-// TestSpeedWhileOthersWait: what is asked of a registry grows with the layer, so that none keeps its turn from others for days.
+// TestSpeedWhileOthersWait: what is asked of a registry grows with the layer, so that none keeps
+// its turn from others for days.
 func TestSpeedWhileOthersWait(t *testing.T) {
 	s := open(t, images.Options{})
 	for _, test := range []struct {

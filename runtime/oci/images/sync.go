@@ -18,7 +18,8 @@ func (s *Store) syncSoon() {
 	}
 }
 
-// syncPause is how long after a failure the next sync follows, which may find room on the disk again.
+// syncPause is how long after a failure the next sync follows, which may find room on the disk
+// again.
 const syncPause = 10 * time.Second
 
 func (s *Store) syncBehind() {
@@ -42,7 +43,8 @@ func (s *Store) syncBehind() {
 	}
 }
 
-// syncAtEnd is for what was written after the last sync, or when it failed: the next boot removes images that are not known to be safe.
+// syncAtEnd is for what was written after the last sync, or when it failed: the next boot removes
+// images that are not known to be safe.
 func (s *Store) syncAtEnd() error {
 	select {
 	case <-s.unsaved:
@@ -52,7 +54,8 @@ func (s *Store) syncAtEnd() error {
 	}
 }
 
-// sync writes everything to the disk and then takes the mark of this boot off the layers that were complete before.
+// sync writes everything to the disk and then takes the mark of this boot off the layers that were
+// complete before.
 func (s *Store) sync() error {
 	marked := s.marked()
 	if err := s.syncDisk(); err != nil || len(marked) == 0 {

@@ -14,7 +14,8 @@ import (
 	"sandbox.internal/runtime/oci/images"
 )
 
-// TestSyncFails: what could not be made safe on the disk is tried again, after a while and at the end.
+// TestSyncFails: what could not be made safe on the disk is tried again, after a while and at the
+// end.
 func TestSyncFails(t *testing.T) {
 	archive := saved(t, map[string]v1.Image{"image:1": newImage(t, v1.Config{}, randomLayer(t, 100))})
 	for name, tryAgain := range map[string]func(t *testing.T, s *images.Store){

@@ -9,9 +9,11 @@ import (
 	"sandbox.internal/runtime/engine/fair"
 )
 
-// turns bound how many layers are made at once, and how many of them come from one host, so that a slow registry cannot stop all others. One
-// server may have many names: what keeps a turn from others has to be fast, see [pace]. Callers take turns by their [engine.Caller]: a quarter of the
-// turns is for those who have none, so that slow registries of one do not stop the pulls of another.
+// turns bound how many layers are made at once, and how many of them come from one host, so that a
+// slow registry cannot stop all others. One server may have many names: what keeps a turn from
+// others has to be fast, see [pace]. Callers take turns by their [engine.Caller]: a quarter of the
+// turns is for those who have none, so that slow registries of one do not stop the pulls of
+// another.
 type turns struct {
 	all     *fair.Queue
 	perHost int
@@ -31,7 +33,8 @@ func newTurns(all, perHost int) *turns {
 
 func newQueue(turns int) *fair.Queue { return fair.New(turns, turns/4) }
 
-// take waits for a turn. The host of the registry may have a port; it is empty for what comes from this machine.
+// take waits for a turn. The host of the registry may have a port; it is empty for what comes from
+// this machine.
 func (t *turns) take(ctx context.Context, host string) (*turn, error) {
 	owner := engine.CallerOf(ctx).Name
 	if host == "" {
@@ -68,8 +71,9 @@ type turn struct {
 	handedOn  bool
 }
 
-// yield hands the turn to a caller that waits because all are taken, and reports whether there was one: so one caller that waits ends one
-// download. One that waits for others of its own host gets none.
+// yield hands the turn to a caller that waits because all are taken, and reports whether there was
+// one: so one caller that waits ends one download. One that waits for others of its own host gets
+// none.
 func (t *turn) yield() bool {
 	if !t.handedOn {
 		t.handedOn = t.turns.all.Pass(t.owner)

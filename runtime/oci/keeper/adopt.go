@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// adoptAll makes a keeper watch what the one before has watched, and then the link that of this client.
+// adoptAll makes a keeper watch what the one before has watched, and then the link that of this
+// client.
 func (c *Client) adoptAll(l *link) {
 	c.mu.Lock()
 	var ids []string
@@ -39,8 +40,8 @@ func (c *Client) adoptAll(l *link) {
 	}
 }
 
-// adoptSeveral calls adopt for every container, for several at the same time: the keeper waits for each that holds its output. It returns the
-// errors.
+// adoptSeveral calls adopt for every container, for several at the same time: the keeper waits for
+// each that holds its output. It returns the errors.
 func adoptSeveral(ids []string, adopt func(id string) error) map[string]error {
 	var mu sync.Mutex
 	failed := map[string]error{}
@@ -97,9 +98,9 @@ func duplicate(files ...int) (copies []int) {
 	return copies
 }
 
-// Adopt makes the keeper watch containers that run: after another keeper was killed, or replaced. The service calls it after Open with every
-// container that it has a record of a process for; those that the keeper watches already are left alone. Exited is called for those that have
-// ended.
+// Adopt makes the keeper watch containers that run: after another keeper was killed, or replaced.
+// The service calls it after Open with every container that it has a record of a process for; those
+// that the keeper watches already are left alone. Exited is called for those that have ended.
 func (c *Client) Adopt(ctx context.Context, running []Running) error {
 	var ids []string
 	c.mu.Lock()
@@ -125,7 +126,8 @@ func (c *Client) Adopt(ctx context.Context, running []Running) error {
 	return nil
 }
 
-// adoptOne makes the keeper watch a container that is held, and another keeper when that one ends meanwhile.
+// adoptOne makes the keeper watch a container that is held, and another keeper when that one ends
+// meanwhile.
 func (c *Client) adoptOne(ctx context.Context, id string) error {
 	for {
 		via, err := c.connected(ctx)

@@ -3,8 +3,10 @@ package keeper
 import "time"
 
 const (
-	// outputRate is how many bytes a second of one container's output are moved, once it has printed outputBurst. What moves them runs outside of
-	// the container's limits of CPU time: without a rate, a quarter of a core in a container took more than that here, and wrote 370 MiB/s.
+	// outputRate is how many bytes a second of one container's output are moved, once it has
+	// printed outputBurst. What moves them runs outside of the container's limits of CPU time:
+	// without a rate, a quarter of a core in a container took more than that here, and wrote 370
+	// MiB/s.
 	outputRate  = 1 << 20
 	outputBurst = 16 << 20
 	// leastMoved is what a movement counts at least, for containers that print a byte at a time.
@@ -17,7 +19,8 @@ type allowance struct {
 	at   time.Time
 }
 
-// spend counts bytes that were moved, and returns how long the next must wait. Meanwhile the FIFO fills, and then the container waits.
+// spend counts bytes that were moved, and returns how long the next must wait. Meanwhile the FIFO
+// fills, and then the container waits.
 func (a *allowance) spend(bytes int64, now time.Time) time.Duration {
 	if !a.at.IsZero() {
 		elapsed := max(now.Sub(a.at), 0)

@@ -15,7 +15,8 @@ import (
 const (
 	// cancelTimeout is how long a canceled launch is waited for: what it has made is removed then.
 	cancelTimeout = 15 * time.Second
-	// usersTimeout bounds how long the keeper may take for a user namespace, which is milliseconds unless the machine is overloaded.
+	// usersTimeout bounds how long the keeper may take for a user namespace, which is milliseconds
+	// unless the machine is overloaded.
 	usersTimeout = 30 * time.Second
 	// parallelAdoptions is how many containers are adopted at the same time.
 	parallelAdoptions = 32
@@ -23,8 +24,8 @@ const (
 	reconnectPause = time.Second
 )
 
-// Client is the service's connection to the keeper. When the keeper ends it starts another one, which watches the same containers.
-// It is safe for concurrent use.
+// Client is the service's connection to the keeper. When the keeper ends it starts another one,
+// which watches the same containers. It is safe for concurrent use.
 type Client struct {
 	options Options
 	slots   chan struct{} // one element per launch or user namespace that the keeper works on
@@ -40,9 +41,10 @@ type Client struct {
 	reports []report
 }
 
-// held is a container whose end is of interest. Its descriptors keep what a keeper that is killed would lose: the status of a process that
-// was waited for by another one, and what a FIFO has in it. The FIFO comes from the keeper, which closes its own later: nothing is done with it
-// here, and so nothing waits for a container that holds it (see output), as the service would when it ends.
+// held is a container whose end is of interest. Its descriptors keep what a keeper that is killed
+// would lose: the status of a process that was waited for by another one, and what a FIFO has in
+// it. The FIFO comes from the keeper, which closes its own later: nothing is done with it here, and
+// so nothing waits for a container that holds it (see output), as the service would when it ends.
 type held struct {
 	watched     Watched
 	process     Process
@@ -80,7 +82,8 @@ func unavailable(err error) error {
 	return fmt.Errorf("keeper: %w: %w", engine.ErrUnavailable, err)
 }
 
-// Close closes the connection. The keeper goes on. Exited is not called any more once Close has returned.
+// Close closes the connection. The keeper goes on. Exited is not called any more once Close has
+// returned.
 func (c *Client) Close() error {
 	c.cancel()
 	c.running.Wait()
@@ -107,8 +110,8 @@ func (h *held) keep(files []int) {
 	}
 }
 
-// Ready returns nil when the client is connected to a keeper, for which it waits until ctx ends and no longer than a start of the program
-// may take. The error wraps [engine.ErrUnavailable].
+// Ready returns nil when the client is connected to a keeper, for which it waits until ctx ends and
+// no longer than a start of the program may take. The error wraps [engine.ErrUnavailable].
 func (c *Client) Ready(ctx context.Context) error {
 	_, err := c.connectedSoon(ctx)
 	return err
@@ -121,8 +124,8 @@ func (c *Client) connectedSoon(ctx context.Context) (*link, error) {
 	return c.connected(ctx)
 }
 
-// Enter moves the calling thread, which shares its root and working folder with no other, to the keeper's mount namespace. It returns the
-// keeper's process id.
+// Enter moves the calling thread, which shares its root and working folder with no other, to the
+// keeper's mount namespace. It returns the keeper's process id.
 func (c *Client) Enter() (pid int, err error) {
 	via, err := c.connectedSoon(c.ctx)
 	if err != nil {
@@ -134,11 +137,13 @@ func (c *Client) Enter() (pid int, err error) {
 	return via.pid, nil
 }
 
-// Launch starts a container and returns its first process. The error is a [*RuntimeError] when the container cannot be started, and wraps
-// [engine.ErrUnavailable] when that is not known; then what the runtime has made may be left: processes in the CgroupFolders, the
-// one of PIDFile, and the runtime's own records.
+// Launch starts a container and returns its first process. The error is a [*RuntimeError] when the
+// container cannot be started, and wraps [engine.ErrUnavailable] when that is not known; then what
+// the runtime has made may be left: processes in the CgroupFolders, the one of PIDFile, and the
+// runtime's own records.
 //
-// Launch of a container that this keeper has started for a client before, which was killed before it got the answer, returns that one.
+// Launch of a container that this keeper has started for a client before, which was killed before
+// it got the answer, returns that one.
 func (c *Client) Launch(ctx context.Context, l Launch) (Process, error) {
 	select {
 	case c.slots <- struct{}{}:
@@ -198,8 +203,8 @@ func (c *Client) launch(ctx context.Context, via *link, l *Launch) (Process, err
 	}
 }
 
-// Forget drops a container, whose end is no longer of interest. The output is not moved to the log any more. Forgetting a container
-// that is not known succeeds.
+// Forget drops a container, whose end is no longer of interest. The output is not moved to the log
+// any more. Forgetting a container that is not known succeeds.
 func (c *Client) Forget(id string) error {
 	c.release(id)
 	c.mu.Lock()
@@ -216,7 +221,8 @@ func (c *Client) Forget(id string) error {
 	return nil
 }
 
-// release stops holding a container. Its end is not reported any more: the next one of this id would be taken for ended.
+// release stops holding a container. Its end is not reported any more: the next one of this id
+// would be taken for ended.
 func (c *Client) release(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

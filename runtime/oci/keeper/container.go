@@ -15,7 +15,8 @@ type container struct {
 	id, exitFile, endFile string
 	output                output
 
-	// launched is closed when the launch or the adoption is over. Then process and failure are what came of it; detach has happened or follows.
+	// launched is closed when the launch or the adoption is over. Then process and failure are what
+	// came of it; detach has happened or follows.
 	launched chan struct{}
 	process  Process
 	failure  *RuntimeError
@@ -37,8 +38,8 @@ func (k *keeper) newContainer(w *Watched) *container {
 	}
 }
 
-// share returns descriptors of the process and the FIFO for a client, which are the same open files as those of the keeper; none of a container
-// that has ended.
+// share returns descriptors of the process and the FIFO for a client, which are the same open files
+// as those of the keeper; none of a container that has ended.
 func (c *container) share() []int {
 	if c.failure != nil || c.ended() != nil {
 		return nil
@@ -93,7 +94,8 @@ func (c *container) closeProcess(p *poller) {
 	c.pidfd = -1
 }
 
-// register adds a container that another keeper has started, for adopt. One that is watched already is returned as it is.
+// register adds a container that another keeper has started, for adopt. One that is watched already
+// is returned as it is.
 func (k *keeper) register(w *Watched, p Process) (c *container, known bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -106,7 +108,8 @@ func (k *keeper) register(w *Watched, p Process) (c *container, known bool) {
 	return c, false
 }
 
-// adopt watches a container that was registered. files are its pidfd and its FIFO, as far as the client has them.
+// adopt watches a container that was registered. files are its pidfd and its FIFO, as far as the
+// client has them.
 func (k *keeper) adopt(c *container, fifoPath string, files []int) error {
 	defer close(c.launched)
 	if end, err := ReadEnd(c.endFile); err == nil {
@@ -150,7 +153,8 @@ func (k *keeper) reportOf(c *container, err error) {
 	}
 }
 
-// adoptedEnded is called when the process of a pidfd has ended. Its parent is another process, which may or may not have waited for it.
+// adoptedEnded is called when the process of a pidfd has ended. Its parent is another process,
+// which may or may not have waited for it.
 func (k *keeper) adoptedEnded(c *container, pidfd int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -163,8 +167,8 @@ func (k *keeper) adoptedEnded(c *container, pidfd int) {
 
 func (k *keeper) adoptedEnd(c *container, pidfd int) End {
 	now := time.Now()
-	// Either the status is there because the process was waited for, or it is a zombie that has it; between the two looks it can be waited
-	// for.
+	// Either the status is there because the process was waited for, or it is a zombie that has it;
+	// between the two looks it can be waited for.
 	for range 2 {
 		info := unix.PidfdInfo{Mask: unix.PIDFD_INFO_EXIT}
 		if err := unix.IoctlPidfdInfo(pidfd, &info); err == nil && info.Mask&unix.PIDFD_INFO_EXIT != 0 {
@@ -186,7 +190,8 @@ func (k *keeper) drop(c *container) {
 	k.mu.Unlock()
 }
 
-// forget stops watching a container. One that is being launched is waited for, by everything that asks for it.
+// forget stops watching a container. One that is being launched is waited for, by everything that
+// asks for it.
 func (k *keeper) forget(id string) {
 	k.mu.Lock()
 	c := k.containers[id]

@@ -23,7 +23,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestKeeperKilled kills the keeper while containers are started, run and end: no end and no output of a container that was started is lost.
+// TestKeeperKilled kills the keeper while containers are started, run and end: no end and no output
+// of a container that was started is lost.
 func TestKeeperKilled(t *testing.T) {
 	h := newHost(t)
 	moments := random.New(t)
@@ -79,7 +80,8 @@ func TestKeeperKilled(t *testing.T) {
 	}
 }
 
-// emptyCgroup ends and removes everything in a cgroup, as the service does with what a launch that was cut off has left.
+// emptyCgroup ends and removes everything in a cgroup, as the service does with what a launch that
+// was cut off has left.
 func (h *host) emptyCgroup(folder string) {
 	h.t.Helper()
 	wait.Until(h.t, "the cgroup is removed", func() bool {
@@ -92,7 +94,8 @@ func (h *host) emptyCgroup(folder string) {
 	})
 }
 
-// TestOutputSurvivesKills: every byte that a container prints is in its log, in order, however often the keeper is killed meanwhile.
+// TestOutputSurvivesKills: every byte that a container prints is in its log, in order, however
+// often the keeper is killed meanwhile.
 func TestOutputSurvivesKills(t *testing.T) {
 	h := newHost(t)
 	l := h.container("prints", script("seq 1 600000; seq 600001 1200000"))
@@ -187,7 +190,8 @@ func TestWritersWait(t *testing.T) {
 	}
 }
 
-// TestBothKilled: with neither service nor keeper there, the exit status is in the exit file; a process without one was killed.
+// TestBothKilled: with neither service nor keeper there, the exit status is in the exit file; a
+// process without one was killed.
 func TestBothKilled(t *testing.T) {
 	h := newHost(t)
 	exits := h.container("exits", script("while [ ! -e /tmp/go ]; do usleep 1000; done; echo 9 >&3; exit 9"))
@@ -233,7 +237,8 @@ func TestBothKilled(t *testing.T) {
 	}
 }
 
-// keepsStatus reports whether this kernel keeps the exit status of a process for the holders of its pidfd (Linux 6.15).
+// keepsStatus reports whether this kernel keeps the exit status of a process for the holders of its
+// pidfd (Linux 6.15).
 func keepsStatus(t *testing.T) bool {
 	t.Helper()
 	pidfd, err := unix.PidfdOpen(os.Getpid(), 0)
@@ -263,7 +268,8 @@ func exists(p keeper.Process) bool {
 	return err == nil && start == p.StartTime
 }
 
-// TestAdoptAgain: a service that was started again finds the ends of all its containers, of those that it has no record of, none.
+// TestAdoptAgain: a service that was started again finds the ends of all its containers, of those
+// that it has no record of, none.
 func TestAdoptAgain(t *testing.T) {
 	h := newHost(t)
 	ended := h.container("ended", script("exit 21"))
@@ -413,7 +419,8 @@ func service(folder string) int {
 
 const serviceScript = "while [ ! -e /tmp/go ]; do usleep 1000; done; seq 1 1000; exit 51"
 
-// TestServiceKilled: keeper and containers go on when the service and everything in its process group is killed.
+// TestServiceKilled: keeper and containers go on when the service and everything in its process
+// group is killed.
 func TestServiceKilled(t *testing.T) {
 	h := newHost(t)
 	_ = h.client.Close()
@@ -454,7 +461,8 @@ func TestServiceKilled(t *testing.T) {
 	if h.client.PID() != pid {
 		t.Errorf("keeper %d, want %d", h.client.PID(), pid)
 	}
-	// The same launch again, as by a service that was killed before it got the answer, finds the container.
+	// The same launch again, as by a service that was killed before it got the answer, finds the
+	// container.
 	if again := h.launch(l); again != p {
 		t.Errorf("process %+v, want %+v", again, p)
 	}
@@ -500,7 +508,8 @@ func TestCloseWhileAKeeperIsReplaced(t *testing.T) {
 	}
 }
 
-// TestKeeperWithoutDescriptors accepts clients again once there are some, and does not spin until then.
+// TestKeeperWithoutDescriptors accepts clients again once there are some, and does not spin until
+// then.
 func TestKeeperWithoutDescriptors(t *testing.T) {
 	h := newHost(t)
 	pid := h.client.PID()

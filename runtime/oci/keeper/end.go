@@ -14,7 +14,8 @@ import (
 const (
 	// exitFileBytes is more than an exit status takes.
 	exitFileBytes = 16
-	// exitFileBlank is in an exit file at first: what replaces it needs no room on a disk that the container has filled.
+	// exitFileBlank is in an exit file at first: what replaces it needs no room on a disk that the
+	// container has filled.
 	exitFileBlank = "    "
 )
 
@@ -25,8 +26,9 @@ func newEnd(status unix.WaitStatus, at time.Time) End {
 	return End{ExitCode: status.ExitStatus(), At: at}
 }
 
-// exitFileEnd returns the end of a process whose exit status the kernel no longer has. The first process of a PID namespace that has not
-// written its exit status was killed by SIGKILL: its namespace's own signals do not kill it.
+// exitFileEnd returns the end of a process whose exit status the kernel no longer has. The first
+// process of a PID namespace that has not written its exit status was killed by SIGKILL: its
+// namespace's own signals do not kill it.
 func exitFileEnd(path string, at time.Time) End {
 	killed := End{ExitCode: 128 + int(unix.SIGKILL), Signal: int(unix.SIGKILL), At: at}
 	if path == "" {

@@ -9,7 +9,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestFloodWaits: what a container prints for ever is moved at the rate of the keeper, and the container waits meanwhile.
+// TestFloodWaits: what a container prints for ever is moved at the rate of the keeper, and the
+// container waits meanwhile.
 func TestFloodWaits(t *testing.T) {
 	h := newHost(t)
 	l := h.container("flood", script("yes 0123456789abcdef"))
@@ -27,7 +28,8 @@ func TestFloodWaits(t *testing.T) {
 		info, err := log.Stat()
 		return err == nil && begin+info.Size() >= burst+beyond
 	})
-	// A pipe holds a part of it already when the wait begins, and time goes by before the first byte.
+	// A pipe holds a part of it already when the wait begins, and time goes by before the first
+	// byte.
 	if took, least := time.Since(began), time.Second*beyond/rate*3/4; took < least {
 		t.Errorf("%d bytes were moved in %v, want at least %v", burst+beyond, took, least)
 	}

@@ -303,7 +303,8 @@ func (h *host) tryLaunch(l keeper.Launch) (keeper.Process, error) {
 	return p, err
 }
 
-// end waits until the end of a container is reported, and checks that it is reported once and recorded.
+// end waits until the end of a container is reported, and checks that it is reported once and
+// recorded.
 func (h *host) end(l keeper.Launch) keeper.End {
 	h.t.Helper()
 	var ends []keeper.End

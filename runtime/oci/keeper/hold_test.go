@@ -17,9 +17,10 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestOutputHeldByAnother: a process that has the FIFO of a container from it holds the kernel's lock of it, and goes on when the container has
-// ended. The end is reported all the same, and the container can be forgotten and launched again; another keeper can begin. Once the process
-// lets go nothing is left.
+// TestOutputHeldByAnother: a process that has the FIFO of a container from it holds the kernel's
+// lock of it, and goes on when the container has ended. The end is reported all the same, and the
+// container can be forgotten and launched again; another keeper can begin. Once the process lets go
+// nothing is left.
 func TestOutputHeldByAnother(t *testing.T) {
 	for name, replaced := range map[string]bool{"same keeper": false, "other keeper": true} {
 		t.Run(name, func(t *testing.T) {
@@ -31,7 +32,8 @@ func TestOutputHeldByAnother(t *testing.T) {
 
 func testHeldByAnother(t *testing.T, replaced bool) {
 	h := newHost(t)
-	// Its own first process does not end while it has the FIFO: no process closes the last descriptor of a pipe that is held.
+	// Its own first process does not end while it has the FIFO: no process closes the last
+	// descriptor of a pipe that is held.
 	l := h.container("held", script("echo begins; exec sleep 1000 >/tmp/other 2>&1"))
 	l.Overlay.Volatile = false // for the second launch
 	p := h.launch(l)
@@ -85,7 +87,8 @@ func testHeldByAnother(t *testing.T, replaced bool) {
 	}
 }
 
-// hold makes this process hold the kernel's lock of a FIFO which has something in it, and returns when the process waits for that.
+// hold makes this process hold the kernel's lock of a FIFO which has something in it, and returns
+// when the process waits for that.
 func (h *host) hold(path string, keeper int) (release func()) {
 	h.t.Helper()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -132,7 +135,8 @@ func (h *host) hold(path string, keeper int) (release func()) {
 	return release
 }
 
-// waiting reports whether a thread of a process waits for something that no signal ends, and not just for a moment.
+// waiting reports whether a thread of a process waits for something that no signal ends, and not
+// just for a moment.
 func waiting(pid int) bool {
 	threads, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/stat")
 	return slices.ContainsFunc(threads, func(path string) bool {

@@ -19,7 +19,8 @@ import (
 	"sandbox.internal/runtime/oci/thread"
 )
 
-// LaunchFailpoint is a failpoint of the keeper: it has begun a launch, and no process of the container runs.
+// LaunchFailpoint is a failpoint of the keeper: it has begun a launch, and no process of the
+// container runs.
 const LaunchFailpoint = "keeper.launch"
 
 const (
@@ -32,7 +33,8 @@ const (
 // runtimeEnvironment is the environment of the runtime's commands.
 var runtimeEnvironment = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 
-// launch starts a container, or returns the one of this id that it has started before. after is called once the answer is queued.
+// launch starts a container, or returns the one of this id that it has started before. after is
+// called once the answer is queued.
 func (k *keeper) launch(ctx context.Context, l *Launch) (c *container, files []int, after func()) {
 	c = k.newContainer(&l.Watched)
 	k.mu.Lock()
@@ -98,7 +100,8 @@ func (s *start) run(ctx context.Context) *RuntimeError {
 	return nil
 }
 
-// mount mounts the container's root file system beside what else is made for it; wait waits for that, as often as it is called.
+// mount mounts the container's root file system beside what else is made for it; wait waits for
+// that, as often as it is called.
 func (s *start) mount() (wait func() error) {
 	if s.launch.Root == "" {
 		return func() error { return nil }
@@ -131,8 +134,8 @@ func (s *start) openOutput() (output, exit int, err error) {
 	if err != nil {
 		return output, exit, err
 	}
-	// Another open file: writers must wait for a full FIFO and not get EAGAIN. It is not closed before the FIFO: the container could hold that,
-	// and have closed this.
+	// Another open file: writers must wait for a full FIFO and not get EAGAIN. It is not closed
+	// before the FIFO: the container could hold that, and have closed this.
 	if output, err = openFIFO(s.launch.Output, 0); err != nil {
 		closeAll(fifo) // no one else has it
 		return output, exit, err
@@ -156,8 +159,8 @@ func (s *start) openOutput() (output, exit int, err error) {
 	return output, exit, nil
 }
 
-// runtime runs the runtime's command, whose output is the container's, once the root file system is mounted, and finds the container's first
-// process.
+// runtime runs the runtime's command, whose output is the container's, once the root file system is
+// mounted, and finds the container's first process.
 func (s *start) runtime(ctx context.Context, since uint64, output, exit int, mounted func() error) *RuntimeError {
 	input, err := endedInput()
 	if err != nil {
@@ -181,8 +184,9 @@ func (s *start) runtime(ctx context.Context, since uint64, output, exit int, mou
 	return failure(StageRun, status, s.container.output.readAvailable(stderrBytes), err)
 }
 
-// endedInput returns the standard input of a container, which has nothing in it. It is not /dev/null: runtimes give the container's user what
-// they find there, and in a user namespace the device is the host's.
+// endedInput returns the standard input of a container, which has nothing in it. It is not
+// /dev/null: runtimes give the container's user what they find there, and in a user namespace the
+// device is the host's.
 func endedInput() (int, error) {
 	var input [2]int
 	if err := unix.Pipe2(input[:], unix.O_CLOEXEC); err != nil {
@@ -206,7 +210,8 @@ func failure(stage Stage, status unix.WaitStatus, printed []byte, err error) *Ru
 	return e
 }
 
-// findProcess reads the process id that the runtime has written. The process may have ended, and have been waited for, by now.
+// findProcess reads the process id that the runtime has written. The process may have ended, and
+// have been waited for, by now.
 func (s *start) findProcess(since uint64) error {
 	data, err := os.ReadFile(s.launch.PIDFile)
 	if err != nil {
@@ -230,7 +235,8 @@ func (s *start) findProcess(since uint64) error {
 	return nil
 }
 
-// openProcess returns the process of the id, and opens what the client keeps of it. With an error only the id is known.
+// openProcess returns the process of the id, and opens what the client keeps of it. With an error
+// only the id is known.
 func (s *start) openProcess(pid int) (Process, error) {
 	process := Process{PID: pid}
 	found, err := becomesChild(pid)
@@ -251,7 +257,8 @@ func (s *start) openProcess(pid int) (Process, error) {
 	return process, nil
 }
 
-// becomesChild waits until a process of the runtime that is about to end, and was the container's parent, has.
+// becomesChild waits until a process of the runtime that is about to end, and was the container's
+// parent, has.
 func becomesChild(pid int) (stat, error) {
 	const patience = 5 * time.Second
 	for deadline, pause := time.Now().Add(patience), 50*time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
@@ -283,7 +290,8 @@ func (s *start) undo() {
 	s.container.output.close()
 }
 
-// killLeft kills the first process of a container whose create has failed or was killed, if it got that far.
+// killLeft kills the first process of a container whose create has failed or was killed, if it got
+// that far.
 func (s *start) killLeft() {
 	data, err := os.ReadFile(s.launch.PIDFile)
 	if err != nil {
@@ -309,8 +317,8 @@ func (s *start) detach() {
 	}
 }
 
-// command runs a command of the runtime in cgroups, once ready has returned nil, and returns how it ended. It is killed when ctx ends, and when
-// this process does.
+// command runs a command of the runtime in cgroups, once ready has returned nil, and returns how it
+// ended. It is killed when ctx ends, and when this process does.
 func (k *keeper) command(
 	ctx context.Context, argv []string, sealed bool, files []uintptr, folders []string, ready func() error,
 ) (status unix.WaitStatus, err error) {

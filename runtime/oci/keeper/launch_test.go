@@ -289,7 +289,8 @@ func TestKeeperMovesToItsCgroup(t *testing.T) {
 	}
 }
 
-// TestMountsStayWithTheKeeper: the keeper's namespace gets the host's mounts, and on a hybrid host has no cgroups of version 2.
+// TestMountsStayWithTheKeeper: the keeper's namespace gets the host's mounts, and on a hybrid host
+// has no cgroups of version 2.
 func TestMountsStayWithTheKeeper(t *testing.T) {
 	h := newHost(t)
 	mounts := read(t, "/proc/"+strconv.Itoa(h.client.PID())+"/mountinfo")

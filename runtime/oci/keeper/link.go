@@ -88,7 +88,8 @@ func (l *link) hello() error {
 	return nil
 }
 
-// awaitEnd ends the connection, once what has come is received, when the keeper was killed: its socket may stay open.
+// awaitEnd ends the connection, once what has come is received, when the keeper was killed: its
+// socket may stay open.
 func (l *link) awaitEnd() {
 	var nothing [1]byte
 	_, _ = l.presence.Read(nothing[:])
@@ -108,7 +109,8 @@ func (l *link) isLost() bool {
 	return l.lost
 }
 
-// receive calls report for every message, in order, before its request gets it, until the connection ends.
+// receive calls report for every message, in order, before its request gets it, until the
+// connection ends.
 func (l *link) receive(report func(*answer)) {
 	buffer := make([]byte, messageBytes)
 	for {
@@ -154,7 +156,8 @@ func (l *link) enter() error {
 	return os.NewSyscallError("setns", unix.Setns(l.pidfd, unix.CLONE_NEWNS))
 }
 
-// request sends a request and returns the channel that gets its answer. The link may be lost before: see done.
+// request sends a request and returns the channel that gets its answer. The link may be lost
+// before: see done.
 func (l *link) request(r request, files ...int) (number uint64, answers <-chan answer, err error) {
 	received := make(chan answer, 1)
 	l.mu.Lock()

@@ -23,11 +23,12 @@ type logFile struct {
 
 func newLogFile(path string, limit int64) logFile { return logFile{path: path, limit: limit, fd: -1} }
 
-// take moves what is in a FIFO to the log, at most max bytes, and returns how many it took out. It has taken everything when
-// that is less than max.
+// take moves what is in a FIFO to the log, at most max bytes, and returns how many it took out. It
+// has taken everything when that is less than max.
 //
-// splice(2) takes out of the FIFO what it has written to the file, so that a kill between the two loses nothing. When the log cannot be
-// written, what is in the FIFO is dropped: the container must not wait for ever.
+// splice(2) takes out of the FIFO what it has written to the file, so that a kill between the two
+// loses nothing. When the log cannot be written, what is in the FIFO is dropped: the container must
+// not wait for ever.
 func (l *logFile) take(fifo int, max int64) (taken int64, err error) {
 	for taken < max {
 		if err := l.prepare(); err != nil {
@@ -81,11 +82,12 @@ func (l *logFile) open(flags int) error {
 	return nil
 }
 
-// beginAttribute of a log file is where the file begins in all that the container has printed, in bytes. Files of earlier releases lack it.
+// beginAttribute of a log file is where the file begins in all that the container has printed, in
+// bytes. Files of earlier releases lack it.
 const beginAttribute = "trusted.sandbox.begin"
 
-// findBegin returns where an open file begins, and records it in the file when it is not there yet. Without the record a log can be read all
-// the same, so an error makes no difference.
+// findBegin returns where an open file begins, and records it in the file when it is not there yet.
+// Without the record a log can be read all the same, so an error makes no difference.
 func (l *logFile) findBegin(fd int) int64 {
 	if begin, ok := readBegin(fd); ok {
 		return begin
@@ -103,7 +105,8 @@ func (l *logFile) findBegin(fd int) int64 {
 	return begin
 }
 
-// LogBegin returns where an open log file begins in all that the container has printed, in bytes; false when that is not recorded.
+// LogBegin returns where an open log file begins in all that the container has printed, in bytes;
+// false when that is not recorded.
 func LogBegin(file *os.File) (int64, bool) { return readBegin(int(file.Fd())) }
 
 func readBegin(fd int) (int64, bool) {

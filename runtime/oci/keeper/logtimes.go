@@ -12,11 +12,14 @@ import (
 const (
 	// stampsSuffix is of the file beside a log with the times of what is in it.
 	stampsSuffix = ".stamps"
-	// stampBytes is what a stamp takes in the file: where in all that the container has printed, and the time in nanoseconds since 1970, little-endian.
+	// stampBytes is what a stamp takes in the file: where in all that the container has printed,
+	// and the time in nanoseconds since 1970, little-endian.
 	stampBytes = 16
-	// StampPause is how far apart stamps are at least, so that a container that prints all the time makes few.
+	// StampPause is how far apart stamps are at least, so that a container that prints all the time
+	// makes few.
 	StampPause = 100 * time.Millisecond
-	// maxStamps bounds the file at 1 MiB. What comes later in the same log has the time of the last stamp.
+	// maxStamps bounds the file at 1 MiB. What comes later in the same log has the time of the last
+	// stamp.
 	maxStamps = 1 << 16
 )
 
@@ -26,8 +29,8 @@ type Stamp struct {
 	At     time.Time
 }
 
-// stamp records that what the container has printed from offset on was printed about now. Without stamps a log can be read all the same, so an error
-// makes no difference.
+// stamp records that what the container has printed from offset on was printed about now. Without
+// stamps a log can be read all the same, so an error makes no difference.
 func (l *logFile) stamp(offset int64, now time.Time) {
 	if now.Sub(l.stamped) < StampPause && !now.Before(l.stamped) || l.stamps >= maxStamps {
 		return
@@ -55,8 +58,8 @@ func (l *logFile) countStamps() {
 	}
 }
 
-// renameStamps lets the stamps go with a log that becomes the one before. A kill before may leave them with the next log: offsets say which
-// they belong to.
+// renameStamps lets the stamps go with a log that becomes the one before. A kill before may leave
+// them with the next log: offsets say which they belong to.
 func (l *logFile) renameStamps() {
 	if err := os.Rename(l.path+stampsSuffix, l.path+".1"+stampsSuffix); err != nil {
 		_ = os.Remove(l.path + stampsSuffix) // it would grow

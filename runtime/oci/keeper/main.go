@@ -22,10 +22,12 @@ const (
 
 	// separated is the variable that a keeper finds when it is in its own mount namespace.
 	separated = "SANDBOX_KEEPER_SEPARATED"
-	// ready and busy are what a keeper writes to --report-fd; anything else is why it does not work.
+	// ready and busy are what a keeper writes to --report-fd; anything else is why it does not
+	// work.
 	ready = "ready"
 	busy  = "busy"
-	// memoryTarget makes the garbage collector work harder before the process grows to the 10 MiB that it may have.
+	// memoryTarget makes the garbage collector work harder before the process grows to the 10 MiB
+	// that it may have.
 	memoryTarget = 8 << 20
 	// processors is how many the keeper uses at once.
 	processors = 2
@@ -106,8 +108,8 @@ func (s *settings) report(text string) {
 	}
 }
 
-// separate moves this process to its cgroups, and executes the program again in a mount namespace of its own, in which all its threads are
-// then. It returns only an error.
+// separate moves this process to its cgroups, and executes the program again in a mount namespace
+// of its own, in which all its threads are then. It returns only an error.
 func separate(s *settings) error {
 	runtime.LockOSThread()
 	for _, folder := range s.cgroups {
@@ -127,8 +129,8 @@ func run(s *settings) error {
 		unix.CloseOnExec(s.reportFD)
 	}
 	_ = os.WriteFile("/proc/self/comm", []byte("sandbox-keeper"), 0) // in ps and top; it was executed as /proc/self/exe
-	// Runtimes make mount points in the root of a container with what the mask leaves, and a service manager may set one that shuts out
-	// every user but root.
+	// Runtimes make mount points in the root of a container with what the mask leaves, and a
+	// service manager may set one that shuts out every user but root.
 	unix.Umask(0o022)
 	runtime.GOMAXPROCS(min(runtime.GOMAXPROCS(0), processors))
 	debug.SetMemoryLimit(memoryTarget)

@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestMask: the mount points that a runtime makes in the root of a container can be entered by every user, whatever the service's mask is.
+// TestMask: the mount points that a runtime makes in the root of a container can be entered by
+// every user, whatever the service's mask is.
 func TestMask(t *testing.T) {
 	before := unix.Umask(0o077)
 	defer unix.Umask(before)

@@ -13,7 +13,8 @@ import (
 )
 
 const (
-	// messageBytes bounds a message: a launch of 500 layers is about 60 KiB. The kernel's default for what a socket may hold is more.
+	// messageBytes bounds a message: a launch of 500 layers is about 60 KiB. The kernel's default
+	// for what a socket may hold is more.
 	messageBytes = 128 << 10
 	// messageFiles is how many descriptors a message may carry.
 	messageFiles = 2
@@ -44,9 +45,11 @@ type request struct {
 	Owner int                    `json:"owner,omitempty"`
 }
 
-// response is a message from the keeper: the answer to the request of the same number or, with number 0, the end of a container or a greeting.
+// response is a message from the keeper: the answer to the request of the same number or, with
+// number 0, the end of a container or a greeting.
 type response struct {
-	// Presence is set in the greeting, the first message of a connection. It carries a pipe, see presence.
+	// Presence is set in the greeting, the first message of a connection. It carries a pipe, see
+	// presence.
 	Presence bool `json:"presence,omitempty"`
 
 	Number  uint64        `json:"number,omitempty"`
@@ -61,7 +64,8 @@ type response struct {
 	End       *End     `json:"end,omitempty"`
 }
 
-// socket is a connection between client and keeper, which keeps the limits of messages (SOCK_SEQPACKET).
+// socket is a connection between client and keeper, which keeps the limits of messages
+// (SOCK_SEQPACKET).
 type socket struct {
 	file *os.File
 	raw  syscall.RawConn
@@ -82,7 +86,8 @@ func openSocket() (int, error) {
 	return fd, os.NewSyscallError("socket", err)
 }
 
-// socketAddress calls use with the address of the socket in a folder, whose path may be longer than an address can be.
+// socketAddress calls use with the address of the socket in a folder, whose path may be longer than
+// an address can be.
 func socketAddress(folder string, use func(unix.Sockaddr) error) error {
 	fd, err := unix.Open(folder, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -92,7 +97,8 @@ func socketAddress(folder string, use func(unix.Sockaddr) error) error {
 	return use(&unix.SockaddrUnix{Name: descriptorPath(fd) + "/" + socketName})
 }
 
-// descriptorPath returns a path of an open file of this thread, whose descriptors may be its own (see presence).
+// descriptorPath returns a path of an open file of this thread, whose descriptors may be its own
+// (see presence).
 func descriptorPath(fd int) string { return "/proc/thread-self/fd/" + strconv.Itoa(fd) }
 
 // dial connects to the keeper of a folder. The error is ENOENT or ECONNREFUSED when there is none.
@@ -138,8 +144,8 @@ func (s *socket) sendBytes(data []byte, files []int) error {
 	return errors.Join(err, os.NewSyscallError("sendmsg", sent))
 }
 
-// receive returns the next message in buffer, of messageBytes, and its descriptors, which the caller closes. The error is io.EOF when the
-// other side has closed the connection.
+// receive returns the next message in buffer, of messageBytes, and its descriptors, which the
+// caller closes. The error is io.EOF when the other side has closed the connection.
 func (s *socket) receive(buffer []byte, message any) (files []int, err error) {
 	rights := make([]byte, unix.CmsgSpace(4*messageFiles))
 	var n, rightsLength, flags int

@@ -12,7 +12,8 @@ import (
 // cgroup2OfHybrid is where a host with hierarchies of version 1 has its one of version 2.
 const cgroup2OfHybrid = "/sys/fs/cgroup/unified"
 
-// separateMounts gives this thread a mount namespace of its own, which gets what the host mounts, while the host gets nothing from it.
+// separateMounts gives this thread a mount namespace of its own, which gets what the host mounts,
+// while the host gets nothing from it.
 func separateMounts() error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return os.NewSyscallError("unshare", err)
@@ -23,8 +24,9 @@ func separateMounts() error {
 	return nil
 }
 
-// hideUnified unmounts the hierarchy of version 2 of a hybrid host in this mount namespace, because crun refuses hybrid hosts. It returns
-// a descriptor by which its folders are reached still, -1 on other hosts.
+// hideUnified unmounts the hierarchy of version 2 of a hybrid host in this mount namespace, because
+// crun refuses hybrid hosts. It returns a descriptor by which its folders are reached still, -1 on
+// other hosts.
 func hideUnified() (fd int, err error) {
 	var root, unified unix.Statfs_t
 	if unix.Statfs("/sys/fs/cgroup", &root) != nil || root.Type == unix.CGROUP2_SUPER_MAGIC ||
@@ -79,8 +81,8 @@ func (c cgroups) write(folder, name, text string) error {
 // attach moves a process.
 func (c cgroups) attach(folder, pid string) error { return c.write(folder, "cgroup.procs", pid) }
 
-// enter moves this thread, where the hierarchy can (version 1). Otherwise it returns a descriptor of the folder, for a child to be started
-// in; the caller closes it.
+// enter moves this thread, where the hierarchy can (version 1). Otherwise it returns a descriptor
+// of the folder, for a child to be started in; the caller closes it.
 func (c cgroups) enter(folder string) (fd int, err error) {
 	err = c.write(folder, "tasks", "0")
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EACCES) {

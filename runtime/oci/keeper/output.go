@@ -16,7 +16,8 @@ import (
 const (
 	// drainBytes is how much of one container's output is moved before it is another one's turn.
 	drainBytes = 256 << 10
-	// pipeBytes is more than a pipe can hold, unless the administrator has raised the limit (pipe-max-size).
+	// pipeBytes is more than a pipe can hold, unless the administrator has raised the limit
+	// (pipe-max-size).
 	pipeBytes = 16 << 20
 	// outputPatience is how long the end of a container waits for its output.
 	outputPatience = 2 * time.Second
@@ -26,10 +27,12 @@ const (
 
 // output moves what a container prints from its FIFO to its log.
 //
-// The container has the FIFO open as well, and can hold the kernel's lock of it for as long as it runs: by a splice(2) into it from a socket that
-// nothing comes from, for example. Then every open(2) and read(2) of the FIFO, every splice(2) and the close(2) of its last descriptor wait for
-// that lock, and neither O_NONBLOCK nor a signal ends the wait. So each of them may cost its thread, and nothing but another one of the same
-// container waits for it without a bound. What is duplicated, polled or sent to another process takes no lock.
+// The container has the FIFO open as well, and can hold the kernel's lock of it for as long as it
+// runs: by a splice(2) into it from a socket that nothing comes from, for example. Then every
+// open(2) and read(2) of the FIFO, every splice(2) and the close(2) of its last descriptor wait for
+// that lock, and neither O_NONBLOCK nor a signal ends the wait. So each of them may cost its
+// thread, and nothing but another one of the same container waits for it without a bound. What is
+// duplicated, polled or sent to another process takes no lock.
 type output struct {
 	poller *poller
 	reaper *reaper
@@ -47,7 +50,8 @@ type output struct {
 	dropped  bool // what is left in the FIFO is not to be in the log any more, which may be that of the next run
 }
 
-// attach sets the FIFO, and the open file of it that the container gets. Both are closed with the output.
+// attach sets the FIFO, and the open file of it that the container gets. Both are closed with the
+// output.
 func (o *output) attach(fifo, writer int) {
 	o.mu.Lock()
 	closed := o.closed
@@ -60,7 +64,8 @@ func (o *output) attach(fifo, writer int) {
 	}
 }
 
-// open opens the FIFO of a container that runs, and begins to move output. Its end waits for that as for the rest of the output.
+// open opens the FIFO of a container that runs, and begins to move output. Its end waits for that
+// as for the rest of the output.
 func (o *output) open(path string) error {
 	o.turn.Lock()
 	fifo, err := openFIFO(path, unix.O_NONBLOCK)
@@ -132,8 +137,9 @@ func (o *output) takeRest() {
 	o.log.close()
 }
 
-// finish moves what the FIFO has left to the log, of a container that has ended. It returns when that is done, or will take longer because a
-// process outside of the container, which has the FIFO from it, holds it.
+// finish moves what the FIFO has left to the log, of a container that has ended. It returns when
+// that is done, or will take longer because a process outside of the container, which has the FIFO
+// from it, holds it.
 //
 // The FIFO stays open until close: clients have it, too, and must not be the last to close it.
 func (o *output) finish() {
@@ -145,7 +151,8 @@ func (o *output) finish() {
 	}
 }
 
-// close ends the moving of output, with what the FIFO has left. It returns when that is done, or will take longer.
+// close ends the moving of output, with what the FIFO has left. It returns when that is done, or
+// will take longer.
 func (o *output) close() {
 	patience := outputPatience
 	if o.end(true) {
@@ -178,7 +185,8 @@ func (o *output) end(closed bool) (late bool) {
 	return o.late
 }
 
-// readAvailable returns what the FIFO holds now, at most max bytes of it, nothing when that takes too long.
+// readAvailable returns what the FIFO holds now, at most max bytes of it, nothing when that takes
+// too long.
 func (o *output) readAvailable(max int) []byte {
 	read := make(chan []byte, 1)
 	within(outputPatience, func() {
@@ -226,9 +234,10 @@ func within(patience time.Duration, call func()) bool {
 
 // closeFIFOs closes descriptors of FIFOs. It returns when no one holds these.
 //
-// A process that is being started has copies of all descriptors until it executes its program. It must not be the one that closes the last
-// descriptor and waits: whoever starts processes waits for it. So a thread gets a table of its own with the descriptors, and closes them when
-// none of the processes is left that were started while others had them, too.
+// A process that is being started has copies of all descriptors until it executes its program. It
+// must not be the one that closes the last descriptor and waits: whoever starts processes waits for
+// it. So a thread gets a table of its own with the descriptors, and closes them when none of the
+// processes is left that were started while others had them, too.
 func (r *reaper) closeFIFOs(files ...int) {
 	files = slices.DeleteFunc(slices.Clone(files), func(fd int) bool { return fd < 0 })
 	if len(files) == 0 {
@@ -259,7 +268,8 @@ func (r *reaper) awaitStarts() {
 
 // copyTable gives this thread a table of descriptors of its own, with some, and with what Go needs.
 func (r *reaper) copyTable(files []int) error {
-	// Not while a process is started: it would be waited for until the pipe is closed here that it closes by executing its program.
+	// Not while a process is started: it would be waited for until the pipe is closed here that it
+	// closes by executing its program.
 	r.mu.Lock()
 	err := unix.Unshare(unix.CLONE_FILES)
 	r.mu.Unlock()
@@ -277,7 +287,8 @@ func (r *reaper) copyTable(files []int) error {
 	return nil
 }
 
-// closeApart closes descriptors of which one may be the last of a FIFO. It is for clients, which rarely have it.
+// closeApart closes descriptors of which one may be the last of a FIFO. It is for clients, which
+// rarely have it.
 func closeApart(files ...int) {
 	for _, fd := range files {
 		if fd >= 0 {
@@ -286,7 +297,8 @@ func closeApart(files ...int) {
 	}
 }
 
-// openFIFO opens a FIFO for reading and writing, so that it has both ends whatever other process is there.
+// openFIFO opens a FIFO for reading and writing, so that it has both ends whatever other process is
+// there.
 func openFIFO(path string, flags int) (int, error) {
 	fd, err := unix.Open(path, flags|unix.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -11,8 +11,9 @@ import (
 // idlePollers is how many goroutines wait for descriptors. Each has a thread.
 const idlePollers = 2
 
-// poller calls functions when descriptors can be read, in few goroutines for all: one with a buffer for each container would be most of the
-// keeper's memory. A call may take for ever (see output): the last goroutine that waits starts another one before it calls.
+// poller calls functions when descriptors can be read, in few goroutines for all: one with a buffer
+// for each container would be most of the keeper's memory. A call may take for ever (see output):
+// the last goroutine that waits starts another one before it calls.
 type poller struct {
 	epoll int
 
@@ -22,7 +23,8 @@ type poller struct {
 	waiting int   // goroutines in epoll_wait(2), or about to be
 }
 
-// polled is a call, with a number by which an event for an earlier descriptor of the same number is recognised.
+// polled is a call, with a number by which an event for an earlier descriptor of the same number is
+// recognised.
 type polled struct {
 	call   func()
 	number int32
@@ -49,7 +51,8 @@ func (p *poller) add(fd int, call func()) error {
 	return err
 }
 
-// rearm makes the next call of a descriptor possible. One that was removed is ignored; it must not be closed.
+// rearm makes the next call of a descriptor possible. One that was removed is ignored; it must not
+// be closed.
 func (p *poller) rearm(fd int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -61,7 +64,8 @@ func (p *poller) control(operation, fd int) error {
 	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(p.epoll, operation, fd, &event))
 }
 
-// remove must be called before the descriptor is closed. A call may be in progress. A negative descriptor is ignored.
+// remove must be called before the descriptor is closed. A call may be in progress. A negative
+// descriptor is ignored.
 func (p *poller) remove(fd int) {
 	if fd < 0 {
 		return

@@ -14,12 +14,13 @@ import (
 // greetingBytes is more than a greeting takes.
 const greetingBytes = 256
 
-// presence is by what others know that this process runs: the lock of its folder, the socket that listens there, and a pipe of which every
-// client gets the reading end.
+// presence is by what others know that this process runs: the lock of its folder, the socket that
+// listens there, and a pipe of which every client gets the reading end.
 //
-// The kernel closes the descriptors of a process that was killed when its last thread has ended, and one that waits for a FIFO that a container
-// holds (see output) does not end. So these descriptors are in a table of their own, which belongs to a thread that touches no FIFO: once that
-// one is killed, another keeper can begin, and clients find out.
+// The kernel closes the descriptors of a process that was killed when its last thread has ended,
+// and one that waits for a FIFO that a container holds (see output) does not end. So these
+// descriptors are in a table of their own, which belongs to a thread that touches no FIFO: once
+// that one is killed, another keeper can begin, and clients find out.
 type presence struct {
 	listener    int
 	connections int // to the rest of the process
@@ -27,8 +28,9 @@ type presence struct {
 	pipe        [2]int
 }
 
-// show makes this process the keeper of the folder. The socket brings a connection in every message. The error is errBusy when another process
-// is the keeper. unneeded is a descriptor that the table is to be without, -1 for none.
+// show makes this process the keeper of the folder. The socket brings a connection in every
+// message. The error is errBusy when another process is the keeper. unneeded is a descriptor that
+// the table is to be without, -1 for none.
 func show(folder string, unneeded int) (*socket, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -39,7 +41,8 @@ func show(folder string, unneeded int) (*socket, error) {
 		unix.Close(pair[0])
 		return nil, os.NewSyscallError("fcntl", err)
 	}
-	// It makes the descriptors of Go's own poller: the thread must have them as well, under the same numbers, to be scheduled.
+	// It makes the descriptors of Go's own poller: the thread must have them as well, under the
+	// same numbers, to be scheduled.
 	brought, err := newSocket(pair[0])
 	if err != nil {
 		return nil, err
@@ -79,7 +82,8 @@ func newPresence(folder string, connections int, unneeded ...int) (p *presence, 
 // serve accepts clients, and greets them, until the rest of the process has ended.
 func (p *presence) serve() {
 	for {
-		// accept(2) would take the number of the descriptor before it waits, and not know of a limit that is set meanwhile.
+		// accept(2) would take the number of the descriptor before it waits, and not know of a
+		// limit that is set meanwhile.
 		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(p.listener), Events: unix.POLLIN}}, -1)
 		fd, _, err := unix.Accept4(p.listener, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
 		switch {
@@ -96,7 +100,8 @@ func (p *presence) serve() {
 	}
 }
 
-// greet hands over a connection, if it comes from the same user, and reports whether no one takes it.
+// greet hands over a connection, if it comes from the same user, and reports whether no one takes
+// it.
 func (p *presence) greet(fd int) (ended bool) {
 	credentials, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil || int(credentials.Uid) != os.Geteuid() {
@@ -113,7 +118,8 @@ func (p *presence) greet(fd int) (ended bool) {
 	}
 }
 
-// listen makes this process the keeper of the folder, and returns its listening socket. The error is errBusy when another one is.
+// listen makes this process the keeper of the folder, and returns its listening socket. The error
+// is errBusy when another one is.
 func listen(folder string) (int, error) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return -1, err

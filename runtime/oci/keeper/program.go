@@ -17,14 +17,16 @@ import (
 const (
 	// startTimeout bounds the start of the program, and its answer to the first message.
 	startTimeout = 10 * time.Second
-	// connectPause is between two looks for a keeper that another service has just started, or that is about to end.
+	// connectPause is between two looks for a keeper that another service has just started, or that
+	// is about to end.
 	connectPause = 5 * time.Millisecond
 )
 
 // errBusy is the error of a start beside another keeper.
 var errBusy = errors.New("another keeper has the folder")
 
-// connect returns a connection to the keeper of this program, which it starts when there is none, or one of another program.
+// connect returns a connection to the keeper of this program, which it starts when there is none,
+// or one of another program.
 func (o *Options) connect(ctx context.Context) (*link, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -61,7 +63,8 @@ func (o *Options) start(ctx context.Context) error {
 	if err := os.MkdirAll(o.Folder, 0o700); err != nil {
 		return err
 	}
-	// What it prints there is little, and bounded; what an earlier one has printed is of no use any more.
+	// What it prints there is little, and bounded; what an earlier one has printed is of no use any
+	// more.
 	printed, err := os.OpenFile(filepath.Join(o.Folder, stderrName), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
@@ -109,8 +112,9 @@ func (o *Options) start(ctx context.Context) error {
 	return fmt.Errorf("start the keeper: %s", text)
 }
 
-// ListenerPID returns the process id of the keeper that listens in the folder, which is not always the one that a [Client] is connected to. The
-// error wraps ENOENT or ECONNREFUSED when there is none.
+// ListenerPID returns the process id of the keeper that listens in the folder, which is not always
+// the one that a [Client] is connected to. The error wraps ENOENT or ECONNREFUSED when there is
+// none.
 func ListenerPID(folder string) (int, error) {
 	s, err := dial(folder)
 	if err != nil {
@@ -126,7 +130,8 @@ func ListenerPID(folder string) (int, error) {
 	return int(peer.Pid), nil
 }
 
-// RemoveFiles removes what keepers have left in the folder, in which none runs any more. Files that are missing are ignored.
+// RemoveFiles removes what keepers have left in the folder, in which none runs any more. Files that
+// are missing are ignored.
 func RemoveFiles(folder string) error {
 	var errs []error
 	for _, name := range []string{socketName, lockName, stderrName} {

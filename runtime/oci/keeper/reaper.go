@@ -22,8 +22,8 @@ type exitEvent struct {
 	number uint64 // counts the ends of unknown children
 }
 
-// reaper waits for all children of this process: those that it has started, and those that became its children because their parent ended.
-// Nothing else may wait for a child.
+// reaper waits for all children of this process: those that it has started, and those that became
+// its children because their parent ended. Nothing else may wait for a child.
 type reaper struct {
 	// mu is held while a child is started, so that its end is not seen before it is known.
 	mu      sync.Mutex
@@ -91,7 +91,8 @@ func (r *reaper) reap() (calls []func()) {
 	}
 }
 
-// use makes the reaper keep ends of processes that are not known yet, until release. since is for watch.
+// use makes the reaper keep ends of processes that are not known yet, until release. since is for
+// watch.
 func (r *reaper) use() (since uint64, release func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -12,8 +12,9 @@ import (
 // sealedBytes bounds the program that is copied.
 const sealedBytes = 64 << 20
 
-// programs has copies of the runtimes' programs, in memory and sealed, as crun and runc make one of themselves at every start and run it
-// instead, so that no container can write to the program. In such a copy they find that there is nothing to do, and are loaded once.
+// programs has copies of the runtimes' programs, in memory and sealed, as crun and runc make one of
+// themselves at every start and run it instead, so that no container can write to the program. In
+// such a copy they find that there is nothing to do, and are loaded once.
 type programs struct {
 	mu     sync.Mutex
 	copies map[string]sealed // by path
@@ -66,8 +67,9 @@ func (p *programs) open(path string) (int, error) {
 	return own, os.NewSyscallError("fcntl", err)
 }
 
-// executable returns the path under which a new process executes what this process has open. It names this process and not the new one:
-// that gives its own files new numbers before it executes anything, and may put one of them in the place of this.
+// executable returns the path under which a new process executes what this process has open. It
+// names this process and not the new one: that gives its own files new numbers before it executes
+// anything, and may put one of them in the place of this.
 func executable(fd int) string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd) }
 
 // seal returns a descriptor, for reading, of a copy of the file.

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestSealedPrograms: a copy is one for as long as the program is the same, cannot be written to, and is executed.
+// TestSealedPrograms: a copy is one for as long as the program is the same, cannot be written to,
+// and is executed.
 func TestSealedPrograms(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "program")
 	copyFile := func(from string) {

@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	// queuedMessages bounds what is kept for a client that does not read. Its connection is closed then; another one gets the same ends.
+	// queuedMessages bounds what is kept for a client that does not read. Its connection is closed
+	// then; another one gets the same ends.
 	queuedMessages = 1 << 14
 	// reports bounds what a keeper ever prints: its standard error may be a file in memory.
 	reports = 1000
@@ -288,7 +289,8 @@ func (k *keeper) beginWork() {
 	k.working++
 }
 
-// acceptWork is beginWork for what a client asks for. It reports false, and there is no endWork, when the process is about to end.
+// acceptWork is beginWork for what a client asks for. It reports false, and there is no endWork,
+// when the process is about to end.
 func (k *keeper) acceptWork() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -307,7 +309,8 @@ func (k *keeper) endWork() {
 	}
 }
 
-// leave ends the process, when nothing is in progress any more. What happens to containers then is the next keeper's.
+// leave ends the process, when nothing is in progress any more. What happens to containers then is
+// the next keeper's.
 func (k *keeper) leave() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

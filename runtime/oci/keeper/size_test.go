@@ -88,7 +88,8 @@ func resident(t *testing.T, pid int) int {
 	return 0
 }
 
-// BenchmarkLaunch measures Launch, without network and limits, next to the runtime's two commands alone.
+// BenchmarkLaunch measures Launch, without network and limits, next to the runtime's two commands
+// alone.
 func BenchmarkLaunch(b *testing.B) {
 	h := newHost(b)
 	var took, alone []time.Duration
@@ -115,7 +116,8 @@ func report(b *testing.B, took []time.Duration, what string) {
 	}
 }
 
-// runtimeAlone runs the runtime in a mount namespace of its own, where the overlay is mounted already, and returns how long it took.
+// runtimeAlone runs the runtime in a mount namespace of its own, where the overlay is mounted
+// already, and returns how long it took.
 func (h *host) runtimeAlone(l keeper.Launch) (took time.Duration) {
 	h.t.Helper()
 	var err error

@@ -48,13 +48,15 @@ func readStat(pid int) (stat, error) {
 
 func (s stat) ended() bool { return s.state == 'Z' || s.state == 'X' }
 
-// ParentOf returns the id of a process's parent. The error is [ErrGone] when there is no such process.
+// ParentOf returns the id of a process's parent. The error is [ErrGone] when there is no such
+// process.
 func ParentOf(pid int) (int, error) {
 	found, err := readStat(pid)
 	return found.parent, err
 }
 
-// Alive reports whether the process still is, and is not another one with its number. A process that has ended and was not waited for counts.
+// Alive reports whether the process still is, and is not another one with its number. A process
+// that has ended and was not waited for counts.
 func (p Process) Alive() bool {
 	found, err := readStat(p.PID)
 	return err == nil && found.start == p.StartTime
@@ -69,7 +71,8 @@ func (p Process) Open() (fd int, err error) {
 	if err != nil {
 		return -1, os.NewSyscallError("pidfd_open", err)
 	}
-	// What has the right start time now had the number when the descriptor was opened: its number has not been given away since.
+	// What has the right start time now had the number when the descriptor was opened: its number
+	// has not been given away since.
 	now, err := readStat(p.PID)
 	if err == nil && now.start != p.StartTime {
 		err = ErrGone

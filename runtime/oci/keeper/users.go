@@ -14,17 +14,20 @@ import (
 	"sandbox.internal/runtime/oci/thread"
 )
 
-// UserNamespaceFailpoint is a failpoint of the keeper: the process of a new user namespace runs, and the client has no descriptor of it yet.
+// UserNamespaceFailpoint is a failpoint of the keeper: the process of a new user namespace runs,
+// and the client has no descriptor of it yet.
 const UserNamespaceFailpoint = "keeper.user-namespace"
 
-// UserNamespace returns a new user namespace with these ids, of users and of groups alike, that belongs to the user owner of the host: what the
-// kernel counts for the users of the namespace, it counts for its owner as well. The error wraps [engine.ErrUnavailable] when the
-// keeper ends meanwhile, and otherwise says what the kernel has refused.
+// UserNamespace returns a new user namespace with these ids, of users and of groups alike, that
+// belongs to the user owner of the host: what the kernel counts for the users of the namespace, it
+// counts for its owner as well. The error wraps [engine.ErrUnavailable] when the keeper ends
+// meanwhile, and otherwise says what the kernel has refused.
 //
-// A namespace takes a process to be made, and the kernel copies the page tables of the one that starts it. The keeper's are a tenth of the
-// service's.
+// A namespace takes a process to be made, and the kernel copies the page tables of the one that
+// starts it. The keeper's are a tenth of the service's.
 func (c *Client) UserNamespace(ids []syscall.SysProcIDMap, owner int) (*os.File, error) {
-	// Of a hundred that are asked for at once, none waits for the others in the time that the keeper has for it.
+	// Of a hundred that are asked for at once, none waits for the others in the time that the
+	// keeper has for it.
 	select {
 	case c.slots <- struct{}{}:
 		defer func() { <-c.slots }()
@@ -73,8 +76,9 @@ func (c *connection) handleUsers(number uint64, ids []syscall.SysProcIDMap, owne
 	c.reply(response{Number: number, Users: true}, fd)
 }
 
-// userNamespace returns a descriptor of a new user namespace. Its process is started as this program, runs nothing of it, and is gone when
-// userNamespace returns. Until this process has given it its ids it waits for them, at a pipe that nothing else holds open: the reaper starts one
+// userNamespace returns a descriptor of a new user namespace. Its process is started as this
+// program, runs nothing of it, and is gone when userNamespace returns. Until this process has given
+// it its ids it waits for them, at a pipe that nothing else holds open: the reaper starts one
 // process at a time. So it ends when this process is killed.
 func (k *keeper) userNamespace(ids []syscall.SysProcIDMap, owner int) (fd int, err error) {
 	if owner == os.Geteuid() {
@@ -91,7 +95,8 @@ func (k *keeper) userNamespace(ids []syscall.SysProcIDMap, owner int) (fd int, e
 	return fd, nil
 }
 
-// become makes the user the effective one of this thread, which keeps its capabilities. The thread must end afterwards.
+// become makes the user the effective one of this thread, which keeps its capabilities. The thread
+// must end afterwards.
 func become(user int) error {
 	const noSetuidFixup = 1 << 2 // SECBIT_NO_SETUID_FIXUP
 	if err := unix.Prctl(unix.PR_SET_SECUREBITS, noSetuidFixup, 0, 0, 0); err != nil {
@@ -106,7 +111,8 @@ func become(user int) error {
 }
 
 func (k *keeper) userNamespaceHere(ids []syscall.SysProcIDMap) (int, error) {
-	// A process that is traced stops before its first instruction, for the thread that has started it.
+	// A process that is traced stops before its first instruction, for the thread that has started
+	// it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	pid, ended, err := k.reaper.start("/proc/self/exe", []string{"user-namespace"}, &syscall.ProcAttr{

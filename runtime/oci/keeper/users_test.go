@@ -23,7 +23,8 @@ import (
 // ids are 65536 that no user of the host has, and the one of its root.
 var ids = []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0x7c000000, Size: 1 << 16}, {ContainerID: 1 << 16, HostID: 0, Size: 1}}
 
-// TestUserNamespace: a mount with the namespace shows the files of 0 and so on as those of the ids, and the process that it took is gone.
+// TestUserNamespace: a mount with the namespace shows the files of 0 and so on as those of the ids,
+// and the process that it took is gone.
 func TestUserNamespace(t *testing.T) {
 	h := newHost(t)
 	namespace, err := h.client.UserNamespace(ids, 0)
@@ -67,7 +68,8 @@ func TestUserNamespace(t *testing.T) {
 	}
 }
 
-// TestUserNamespaceOfAnotherUser: the kernel reports the owner that was asked for, and no thread of the keeper has become it.
+// TestUserNamespaceOfAnotherUser: the kernel reports the owner that was asked for, and no thread of
+// the keeper has become it.
 func TestUserNamespaceOfAnotherUser(t *testing.T) {
 	h := newHost(t)
 	owner := ids[0].HostID
@@ -111,8 +113,8 @@ func TestUserNamespaceThatTheKernelRefuses(t *testing.T) {
 	}
 }
 
-// TestKeeperKilledWhileItMakesUserNamespaces: every call gets a namespace or an error, and no process and no descriptor is left (newHost looks
-// for processes of the keeper's at the end).
+// TestKeeperKilledWhileItMakesUserNamespaces: every call gets a namespace or an error, and no
+// process and no descriptor is left (newHost looks for processes of the keeper's at the end).
 func TestKeeperKilledWhileItMakesUserNamespaces(t *testing.T) {
 	h := newHost(t)
 	const rounds = 40

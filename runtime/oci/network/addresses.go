@@ -41,8 +41,8 @@ type addresses struct {
 // maxJournal is how many lines beyond those needed the journal may have.
 const maxJournal = 4096
 
-// openAddresses reads the journal. An address that a container had when an earlier process ended, and
-// that is not in use, counts as let go now.
+// openAddresses reads the journal. An address that a container had when an earlier process ended,
+// and that is not in use, counts as let go now.
 func openAddresses(o Options, prefix netip.Prefix, inUse []Attachment,
 	now time.Time) (*addresses, error) {
 	a := &addresses{
@@ -67,8 +67,8 @@ func openAddresses(o Options, prefix netip.Prefix, inUse []Attachment,
 	return a, err
 }
 
-// parse reads a journal. What is no line of ours is passed over: a line may have been cut off by the
-// end of a process.
+// parse reads a journal. What is no line of ours is passed over: a line may have been cut off by
+// the end of a process.
 func (a *addresses) parse(content []byte, now time.Time) {
 	for lines := bufio.NewScanner(bytes.NewReader(content)); lines.Scan(); {
 		fields := strings.Fields(lines.Text())

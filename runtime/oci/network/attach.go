@@ -81,7 +81,8 @@ func (a *attached) copy() Attachment {
 	return c
 }
 
-// maxMakers is how many namespaces are made at once. The kernel makes one at a time for the most part.
+// maxMakers is how many namespaces are made at once. The kernel makes one at a time for the most
+// part.
 const maxMakers = 4
 
 // takeNamespace returns a namespace that was made ahead, or makes one.

@@ -43,8 +43,8 @@ func report(b *testing.B, all []time.Duration, what string) {
 	b.ReportMetric(float64(all[len(all)*99/100].Microseconds()), what+"-p99-µs")
 }
 
-// BenchmarkRefill measures how many containers a second come and go when namespaces are made as fast
-// as they are taken.
+// BenchmarkRefill measures how many containers a second come and go when namespaces are made as
+// fast as they are taken.
 func BenchmarkRefill(b *testing.B) {
 	o := options(b, "bench1")
 	o.Ready, o.Quarantine = 16, 0

@@ -72,8 +72,8 @@ func openBridge(o Options, inUse []Attachment, servers []netip.Addr,
 	return b, b.configure(link)
 }
 
-// lockChoice makes sure that one service of the host at a time chooses a range of addresses: the next
-// one finds its route. It ends when the file is closed.
+// lockChoice makes sure that one service of the host at a time chooses a range of addresses: the
+// next one finds its route. It ends when the file is closed.
 func lockChoice(folder string) (*os.File, error) {
 	if err := os.MkdirAll(folder, 0o711); err != nil {
 		return nil, err
@@ -262,7 +262,8 @@ func isGone(err error) bool {
 		errors.Is(err, unix.EINVAL)
 }
 
-// remove removes the bridge, which has no ports in use, and those that the kernel has not removed yet.
+// remove removes the bridge, which has no ports in use, and those that the kernel has not removed
+// yet.
 func (b *bridge) remove() error {
 	ports, err := b.ports()
 	all := []error{err}
@@ -276,8 +277,8 @@ func (b *bridge) remove() error {
 	return errors.Join(append(all, absent(err))...)
 }
 
-// removeLink removes an interface. The kernel may do so at this very moment: its namespace went with
-// its process.
+// removeLink removes an interface. The kernel may do so at this very moment: its namespace went
+// with its process.
 func removeLink(link netlink.Link) error {
 	if err := netlink.LinkDel(link); err != nil && !isGone(err) {
 		return fmt.Errorf("remove %s: %w", link.Attrs().Name, err)

@@ -42,7 +42,8 @@ func (b *bridge) addPort(address netip.Addr, namespace int) error {
 	name := b.portName(address)
 	err := b.createPair(name, address, namespace)
 	if errors.Is(err, unix.EEXIST) {
-		// It belongs to a container that had this address and is gone; the kernel is not done with it.
+		// It belongs to a container that had this address and is gone; the kernel is not done with
+		// it.
 		if link, found := netlink.LinkByName(name); found == nil {
 			_ = netlink.LinkDel(link)
 		}

@@ -20,9 +20,10 @@ type chain struct {
 	rules    [][]expr.Any
 }
 
-// Priorities of the chains: spoofed packets are dropped first; what a sandbox sends to the host once
-// its connection is known and before another table translates the destination, because a port that
-// another program publishes is the host's too; what is forwarded just before other tables see it.
+// Priorities of the chains: spoofed packets are dropped first; what a sandbox sends to the host
+// once its connection is known and before another table translates the destination, because a port
+// that another program publishes is the host's too; what is forwarded just before other tables see
+// it.
 const (
 	first       = -300 // raw
 	tracked     = -150 // mangle: connections are tracked at -200
@@ -60,8 +61,8 @@ func (f *filter) spoofedChain() chain {
 	}}
 }
 
-// hostChain drops what a sandbox sends to addresses of the host, of the link and of other sandboxes, before
-// another table translates them, and bounds its connections.
+// hostChain drops what a sandbox sends to addresses of the host, of the link and of other
+// sandboxes, before another table translates them, and bounds its connections.
 func (f *filter) hostChain() chain {
 	sandbox := from(f.bridge)
 	return chain{f.table, "host", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, tracked, slices.Concat(
@@ -77,7 +78,8 @@ func (f *filter) hostChain() chain {
 		})}
 }
 
-// inputChain drops what a sandbox sends to the host itself, but for answers and what name servers are asked.
+// inputChain drops what a sandbox sends to the host itself, but for answers and what name servers
+// are asked.
 func (f *filter) inputChain() chain {
 	sandbox := from(f.bridge)
 	return chain{f.table, "input", nftables.ChainTypeFilter, nftables.ChainHookInput, filtering, [][]expr.Any{
@@ -91,14 +93,15 @@ func (f *filter) inputChain() chain {
 // outputChain drops what only looks like a connection of the host to a sandbox.
 func (f *filter) outputChain() chain {
 	return chain{f.table, "output", nftables.ChainTypeFilter, nftables.ChainHookOutput, filtering, [][]expr.Any{
-		// Without any table connections are not tracked: one that a sandbox made then would count as
-		// the host's from what the host sends on.
+		// Without any table connections are not tracked: one that a sandbox made then would count
+		// as the host's from what the host sends on.
 		match(to(f.bridge), protocol(unix.IPPROTO_TCP), conntrack(expr.CtKeySTATE, expr.CtStateBitNEW),
 			withoutSYN(), drop()),
 	}}
 }
 
-// forwardChain drops what goes to other containers, and to a sandbox without one of its published ports.
+// forwardChain drops what goes to other containers, and to a sandbox without one of its published
+// ports.
 func (f *filter) forwardChain() chain {
 	sandbox, toSandbox := from(f.bridge), to(f.bridge)
 	return chain{f.table, "forward", nftables.ChainTypeFilter, nftables.ChainHookForward, filtering - 1, [][]expr.Any{
@@ -116,8 +119,8 @@ func (f *filter) forwardChain() chain {
 // publishChain translates what comes for published ports.
 func (f *filter) publishChain() chain {
 	return chain{f.table, "publish", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, translation, slices.Concat(
-		// The routes, which refuse these from another machine, are asked later. Connections of the host
-		// itself do not come here.
+		// The routes, which refuse these from another machine, are asked later. Connections of the
+		// host itself do not come here.
 		[][]expr.Any{match(ipv4(expr.CmpOpEq), within(destinationAddress, loopback), accept())},
 		publish())}
 }
@@ -127,8 +130,8 @@ func (f *filter) publishLocalChain() chain {
 	return chain{f.table, "publish_local", nftables.ChainTypeNAT, nftables.ChainHookOutput, translation, publish()}
 }
 
-// masqueradeChain gives the host's address to what leaves it, and to what it sends from its loopback
-// interface to a published port.
+// masqueradeChain gives the host's address to what leaves it, and to what it sends from its
+// loopback interface to a published port.
 func (f *filter) masqueradeChain() chain {
 	return chain{f.table, "masquerade", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, sourceNAT, [][]expr.Any{
 		match(to(f.bridge), ipv4(expr.CmpOpEq), within(sourceAddress, loopback), &expr.Masq{}),
@@ -139,16 +142,17 @@ func (f *filter) masqueradeChain() chain {
 	}}
 }
 
-// requestsChain drops what sandboxes send over ARP. A request makes an entry of its sender in the table of
-// neighbours, which is one for all namespaces. No one has to ask: the entries of the bridge and its members
-// are permanent.
+// requestsChain drops what sandboxes send over ARP. A request makes an entry of its sender in the
+// table of neighbours, which is one for all namespaces. No one has to ask: the entries of the
+// bridge and its members are permanent.
 func (f *filter) requestsChain() chain {
 	return chain{f.arp, "requests", nftables.ChainTypeFilter, arpInput, filtering,
 		[][]expr.Any{match(from(f.bridge), drop())}}
 }
 
-// answers matches what is sent against the direction of a connection: it answers what the rules have let
-// pass. What is sent along it passes them each time: the connection may be one of a moment without the table.
+// answers matches what is sent against the direction of a connection: it answers what the rules
+// have let pass. What is sent along it passes them each time: the connection may be one of a moment
+// without the table.
 func answers() []expr.Any { return match(conntrack(expr.CtKeySTATE, replying), backwards()) }
 
 // toNameServer accepts what is sent to port 53 of a name server of the host.
@@ -171,9 +175,9 @@ func publish() [][]expr.Any {
 
 // bound are the rules that refuse a connection when its container has begun as many as it may.
 //
-// The kernel holds an attempt in the count until a later one of the same container, and removes just a
-// few at a time. So attempts are not counted for a moment after one was refused: they would take
-// memory without a bound.
+// The kernel holds an attempt in the count until a later one of the same container, and removes
+// just a few at a time. So attempts are not counted for a moment after one was refused: they would
+// take memory without a bound.
 func (f *filter) bound() [][]expr.Any {
 	if !f.counts {
 		return nil

@@ -23,8 +23,8 @@ type service struct {
 	Other   Attachment // attached, and its container was not started
 }
 
-// beService opens a network, starts two containers, attaches a third one, and waits to be killed. Its
-// descriptor 3 keeps the containers alive.
+// beService opens a network, starts two containers, attaches a third one, and waits to be killed.
+// Its descriptor 3 keeps the containers alive.
 func beService() {
 	ctx := context.Background()
 	fail := func(err error) {
@@ -53,7 +53,8 @@ func beService() {
 	select {}
 }
 
-// TestCrash kills a service with SIGKILL: the next one takes over what runs, and nothing else is left.
+// TestCrash kills a service with SIGKILL: the next one takes over what runs, and nothing else is
+// left.
 func TestCrash(t *testing.T) {
 	o := options(t, "crash0")
 	o.Subnet = netip.MustParsePrefix("10.80.0.0/16")
@@ -119,7 +120,8 @@ func TestCrash(t *testing.T) {
 			t.Errorf("%v is given again", ns.Address)
 		}
 	}
-	// A running container keeps its network when the service closes, and loses it when it is detached.
+	// A running container keeps its network when the service closes, and loses it when it is
+	// detached.
 	n.Close()
 	wantAnswer(t, outside, at(hostAddress, one.Ports[containerPort]), "one "+outsideAddress)
 	n = openNetwork(t, o, one)

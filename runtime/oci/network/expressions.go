@@ -124,8 +124,8 @@ func conntrackNone(key expr.CtKey, bits uint32) []expr.Any {
 	return ofConnection(key, bits, expr.CmpOpEq)
 }
 
-// backwards matches packets to the side that has begun their connection, and errors (ICMP) about packets
-// from it.
+// backwards matches packets to the side that has begun their connection, and errors (ICMP) about
+// packets from it.
 func backwards() []expr.Any {
 	return []expr.Any{
 		&expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1},

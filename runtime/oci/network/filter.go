@@ -164,7 +164,8 @@ func (f *filter) write(all []Attachment, servers []netip.Addr, uplinks []string)
 	return conn.Flush()
 }
 
-// setCounter is held while a set is added: the library counts them in a variable of its package, and there may be several networks.
+// setCounter is held while a set is added: the library counts them in a variable of its package,
+// and there may be several networks.
 var setCounter sync.Mutex
 
 func addSet(conn *nftables.Conn, set *nftables.Set) error {
@@ -203,8 +204,8 @@ func (f *filter) add(a Attachment) error {
 	})
 }
 
-// drop removes an attachment, and the count of its connections: they are to be deleted, and count no
-// more for the next container with the address.
+// drop removes an attachment, and the count of its connections: they are to be deleted, and count
+// no more for the next container with the address.
 func (f *filter) drop(a Attachment) error {
 	return f.change(func(sets map[string]*nftables.Set) error {
 		all := elementsOf(a)

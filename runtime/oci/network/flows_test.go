@@ -13,8 +13,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestFlowsOfDeparted: the peer of a container that is gone does not reach the next container with its
-// address.
+// TestFlowsOfDeparted: the peer of a container that is gone does not reach the next container with
+// its address.
 func TestFlowsOfDeparted(t *testing.T) {
 	o := options(t, "departed0")
 	o.Subnet, o.Ready, o.Quarantine = netip.MustParsePrefix("10.79.0.0/29"), 0, 0

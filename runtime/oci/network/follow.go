@@ -15,8 +15,9 @@ import (
 // collectTime is how long changes of the host's rules are collected before they are looked at.
 const collectTime = 50 * time.Millisecond
 
-// follow keeps the table, the accept rules and the uplinks as they must be when other programs change
-// rules and routes: a reload of a firewall removes all tables, dockerd makes its chains again.
+// follow keeps the table, the accept rules and the uplinks as they must be when other programs
+// change rules and routes: a reload of a firewall removes all tables, dockerd makes its chains
+// again.
 func (n *Network) follow(ctx context.Context) error {
 	rules, err := subscribe(unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES)
 	if err != nil {

@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dockerChain is the chain that a Docker Engine keeps for the rules of others, in the table filter of
-// iptables. The engine makes the policy of FORWARD DROP, and a packet that one table drops is dropped,
-// whatever the others say. No forwarded packet gets around that hook, so what containers send and get
-// is accepted there, by two rules. What must not pass is dropped by our own table.
+// dockerChain is the chain that a Docker Engine keeps for the rules of others, in the table filter
+// of iptables. The engine makes the policy of FORWARD DROP, and a packet that one table drops is
+// dropped, whatever the others say. No forwarded packet gets around that hook, so what containers
+// send and get is accepted there, by two rules. What must not pass is dropped by our own table.
 const (
 	dockerChain  = "DOCKER-USER"
 	forwardChain = "FORWARD"
@@ -79,8 +79,8 @@ func sweepAccepts() error {
 	})
 }
 
-// removeMarked removes the rules with such a comment, each in a transaction of its own: another service
-// may have removed one in the meantime, which fails the transaction.
+// removeMarked removes the rules with such a comment, each in a transaction of its own: another
+// service may have removed one in the meantime, which fails the transaction.
 func removeMarked(marked func(comment string) bool) error {
 	conn, err := connect()
 	if err != nil {
@@ -211,8 +211,8 @@ func isReturn(rule *nftables.Rule) bool {
 	return unconditional(rule) && verdictOf(rule) == expr.VerdictReturn
 }
 
-// Problem says why sandboxes do not reach the network, and what to type; "" when nothing is known to
-// be wrong.
+// Problem says why sandboxes do not reach the network, and what to type; "" when nothing is known
+// to be wrong.
 func (n *Network) Problem() string {
 	n.mu.Lock()
 	problem := cmp.Or(n.unwritten, n.unadded)

@@ -103,7 +103,8 @@ func TestDocker(t *testing.T) {
 	}
 }
 
-// TestSeveralSweepAtOnce: services that start together find the same rules of a bridge that is gone.
+// TestSeveralSweepAtOnce: services that start together find the same rules of a bridge that is
+// gone.
 func TestSeveralSweepAtOnce(t *testing.T) {
 	defer noRules(t, "iptables")
 	likeDocker(t)
@@ -122,7 +123,8 @@ func TestSeveralSweepAtOnce(t *testing.T) {
 	}
 }
 
-// TestOtherContainers: our accept rules open no way to containers of the Docker Engine, or of others.
+// TestOtherContainers: our accept rules open no way to containers of the Docker Engine, or of
+// others.
 func TestOtherContainers(t *testing.T) {
 	defer noRules(t, "iptables")
 	likeDocker(t)

@@ -18,8 +18,8 @@ import (
 )
 
 // lockBridge makes sure that one process at a time has the bridge of this name in this network
-// namespace. The folder is for root alone: an abstract socket, which belongs to the namespace as the
-// bridge does, could be bound by every process there first.
+// namespace. The folder is for root alone: an abstract socket, which belongs to the namespace as
+// the bridge does, could be bound by every process there first.
 func lockBridge(folder, bridge string) (*os.File, error) {
 	var namespace unix.Stat_t
 	if err := unix.Stat("/proc/self/ns/net", &namespace); err != nil {
@@ -73,8 +73,8 @@ func candidates() []netip.Prefix {
 		netip.MustParsePrefix("192.168.224.0/20"), netip.MustParsePrefix("192.168.208.0/20"))
 }
 
-// routesBeside are the host's routes of every table but those through the link, if it is not nil, and
-// but default routes.
+// routesBeside are the host's routes of every table but those through the link, if it is not nil,
+// and but default routes.
 func routesBeside(link netlink.Link) ([]netlink.Route, error) {
 	routes, err := list(func() ([]netlink.Route, error) {
 		return netlink.RouteListFiltered(unix.AF_INET, &netlink.Route{Table: unix.RT_TABLE_UNSPEC},
@@ -89,7 +89,8 @@ func routesBeside(link netlink.Link) ([]netlink.Route, error) {
 	}), nil
 }
 
-// freeSubnet returns a range that none of the routes overlaps, and that has none of the name servers.
+// freeSubnet returns a range that none of the routes overlaps, and that has none of the name
+// servers.
 func freeSubnet(bridge string, routes []netlink.Route, servers []netip.Addr) (netip.Prefix, error) {
 	for _, candidate := range candidates() {
 		taken := slices.ContainsFunc(servers, candidate.Contains) ||
@@ -106,7 +107,8 @@ func freeSubnet(bridge string, routes []netlink.Route, servers []netip.Addr) (ne
 }
 
 // divertedBy returns the first of the routes that the host would follow for some of the subnet's
-// addresses, or may, instead of the bridge's: to the subnet or to a part of it. "" if there is none.
+// addresses, or may, instead of the bridge's: to the subnet or to a part of it. "" if there is
+// none.
 func divertedBy(routes []netlink.Route, subnet netip.Prefix) string {
 	for _, route := range routes {
 		prefix, _ := toPrefix(route.Dst)

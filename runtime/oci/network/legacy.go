@@ -33,8 +33,8 @@ const (
 	hookForward = 2
 )
 
-// legacyDrops says that the former iptables drop what is forwarded for the bridge, and what to type;
-// "" when they do not, or are not in use.
+// legacyDrops says that the former iptables drop what is forwarded for the bridge, and what to
+// type; "" when they do not, or are not in use.
 func legacyDrops(bridge string) string {
 	// Asking for a table that is not in use would make it.
 	names, err := os.ReadFile("/proc/thread-self/net/ip_tables_names")
@@ -65,7 +65,8 @@ func containsLine(text, line string) bool {
 	return false
 }
 
-// legacyEntries returns the entries of a table, and the offset of the one with the policy of FORWARD.
+// legacyEntries returns the entries of a table, and the offset of the one with the policy of
+// FORWARD.
 func legacyEntries(table string) ([]byte, int, error) {
 	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
 	if err != nil {
@@ -117,8 +118,8 @@ func entryVerdict(entry []byte) int32 {
 	return int32(binary.NativeEndian.Uint32(entry[target+verdict:]))
 }
 
-// legacyPermits reports whether there are entries that accept what comes from the bridge and what goes
-// to it.
+// legacyPermits reports whether there are entries that accept what comes from the bridge and what
+// goes to it.
 func legacyPermits(entries []byte, bridge string) bool {
 	const acceptVerdict = -2
 	var in, out bool

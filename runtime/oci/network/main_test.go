@@ -49,7 +49,8 @@ var (
 	outsideServer net.Listener
 )
 
-// TestMain runs the tests in a network namespace of their own: the machine's network is not touched.
+// TestMain runs the tests in a network namespace of their own: the machine's network is not
+// touched.
 func TestMain(m *testing.M) {
 	switch os.Getenv(modeVariable) {
 	case modeTests:

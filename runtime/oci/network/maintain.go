@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fillReady makes namespaces ahead until ctx ends. Beside the start of a container that would make it
-// slower, so while half of them are left it waits until no more are asked for.
+// fillReady makes namespaces ahead until ctx ends. Beside the start of a container that would make
+// it slower, so while half of them are left it waits until no more are asked for.
 func (n *Network) fillReady(ctx context.Context) {
 	const (
 		pause = time.Second           // after a failure
@@ -65,11 +65,11 @@ func (n *Network) wakeFiller() {
 	}
 }
 
-// cleanUpDetached removes what detached containers left, until ctx ends. To look through the table of
-// connections takes tens of milliseconds, however few there are. So it begins when the removal of the
-// container that it follows is over, and takes at most a twentieth of one CPU: containers that are
-// detached meanwhile are cleaned up after together. To remove ports is waiting for the kernel, and
-// does not count.
+// cleanUpDetached removes what detached containers left, until ctx ends. To look through the table
+// of connections takes tens of milliseconds, however few there are. So it begins when the removal
+// of the container that it follows is over, and takes at most a twentieth of one CPU: containers
+// that are detached meanwhile are cleaned up after together. To remove ports is waiting for the
+// kernel, and does not count.
 func (n *Network) cleanUpDetached(ctx context.Context) {
 	const (
 		share = 20
@@ -155,10 +155,10 @@ func (n *Network) removeDetachedEntries() ([]detachedAddress, error) {
 	return gone, errors.Join(all...)
 }
 
-// freeAddresses begins the quarantine of the addresses whose ports are gone, and returns the others.
-// The kernel removes a port with its namespace, many at a time; but it keeps a namespace for as long as
-// it sends again what a closed connection has left, which may be minutes. Such a port is removed here.
-// When ctx ends the rest stays.
+// freeAddresses begins the quarantine of the addresses whose ports are gone, and returns the
+// others. The kernel removes a port with its namespace, many at a time; but it keeps a namespace
+// for as long as it sends again what a closed connection has left, which may be minutes. Such a
+// port is removed here. When ctx ends the rest stays.
 func (n *Network) freeAddresses(ctx context.Context, ended []detachedAddress) (staying []detachedAddress, err error) {
 	const patience = 3 * time.Second
 	var all []error

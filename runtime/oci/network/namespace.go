@@ -93,15 +93,17 @@ func unshareNetwork() (int, error) {
 	return fd, nil
 }
 
-// configureNamespace switches IPv6 off in this thread's namespace, and sets the loopback interface up.
+// configureNamespace switches IPv6 off in this thread's namespace, and sets the loopback interface
+// up.
 func configureNamespace() error {
 	err := os.WriteFile("/proc/sys/net/ipv6/conf/all/disable_ipv6", []byte("1"), 0)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // it does not exist on a host without IPv6
 		return fmt.Errorf("switch IPv6 off: %w", err)
 	}
-	// As in Docker's containers, every process may listen on low ports. Unlike there, no group may open
-	// sockets of echo requests, which is what a new namespace has: what waits in them is counted as no
-	// container's memory. Containers with a user namespace cannot set this themselves.
+	// As in Docker's containers, every process may listen on low ports. Unlike there, no group may
+	// open sockets of echo requests, which is what a new namespace has: what waits in them is
+	// counted as no container's memory. Containers with a user namespace cannot set this
+	// themselves.
 	const firstPort = "ip_unprivileged_port_start"
 	if err := os.WriteFile("/proc/sys/net/ipv4/"+firstPort, []byte("0"), 0); err != nil {
 		return fmt.Errorf("set net.ipv4.%s: %w", firstPort, err)
@@ -150,8 +152,8 @@ var (
 
 // keepOffLink leads back to this thread's namespace what the kernel would take to be on the link in
 // spite of the default route, and make a neighbour entry for: packets without a gateway
-// (SO_DONTROUTE) of a socket that names eth0, and multicast, which the host drops. The first route is
-// in a table that is looked up after the main one.
+// (SO_DONTROUTE) of a socket that names eth0, and multicast, which the host drops. The first route
+// is in a table that is looked up after the main one.
 func keepOffLink(index int, address netip.Addr) error {
 	for _, r := range []netlink.Route{
 		{Dst: ipNet(everywhere), Table: unix.RT_TABLE_DEFAULT},

@@ -15,8 +15,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestNeighbours: what a container sends makes no entries in the kernel's table of neighbours, which
-// is one for all namespaces.
+// TestNeighbours: what a container sends makes no entries in the kernel's table of neighbours,
+// which is one for all namespaces.
 func TestNeighbours(t *testing.T) {
 	n := openNetwork(t, options(t, "neigh0"))
 	c := startContainer(t, n, "c", netip.Addr{})
@@ -106,8 +106,8 @@ func entries(t *testing.T, namespace, name string) int {
 	return found
 }
 
-// TestForgedRequests: ARP requests with invented senders, which a container with CAP_NET_RAW can send, make no
-// entries either, also after a firewall was loaded again.
+// TestForgedRequests: ARP requests with invented senders, which a container with CAP_NET_RAW can
+// send, make no entries either, also after a firewall was loaded again.
 func TestForgedRequests(t *testing.T) {
 	o := options(t, "forged0")
 	o.Ready = 0
@@ -136,8 +136,8 @@ func TestForgedRequests(t *testing.T) {
 	c.stop()
 }
 
-// askAs sends an ARP request for the gateway from each of 200 addresses of the prefix, in this thread's
-// namespace.
+// askAs sends an ARP request for the gateway from each of 200 addresses of the prefix, in this
+// thread's namespace.
 func askAs(c container, senders netip.Prefix) error {
 	const arp = 0x0608 // ETH_P_ARP, in network byte order
 	eth0, err := netlink.LinkByName("eth0")

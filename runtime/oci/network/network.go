@@ -5,9 +5,9 @@
 // sandboxes (their bridge ports are isolated, and the table drops what would be forwarded between
 // them), other containers of the host, or the host itself, but for a name server that runs there.
 //
-// A crash leaves no object that the kernel keeps for ever: a namespace has no mount, it lives as long
-// as a descriptor or a process holds it, and its veth pair goes with it. The content of the table is
-// rewritten by [Open]. Namespaces have no IPv6, and ports are published for IPv4 only.
+// A crash leaves no object that the kernel keeps for ever: a namespace has no mount, it lives as
+// long as a descriptor or a process holds it, and its veth pair goes with it. The content of the
+// table is rewritten by [Open]. Namespaces have no IPv6, and ports are published for IPv4 only.
 //
 // No program is run: everything is done over netlink and /proc.
 package network
@@ -31,18 +31,19 @@ import (
 
 // Options configures a [Network].
 type Options struct {
-	// Bridge is the name of the bridge and of the nftables tables, at most 15 bytes. A bridge of this
-	// name that this package did not make is refused.
+	// Bridge is the name of the bridge and of the nftables tables, at most 15 bytes. A bridge of
+	// this name that this package did not make is refused.
 	Bridge string
 	// Subnet is the range of the containers' addresses, IPv4, /8 to /29; the first address is the
-	// bridge's. A range that the host has another route to, or to a part of it, is refused. The zero value
-	// takes the first of a list of private ranges that no route of the host overlaps. A bridge with
-	// running containers keeps the range that it has.
+	// bridge's. A range that the host has another route to, or to a part of it, is refused. The
+	// zero value takes the first of a list of private ranges that no route of the host overlaps. A
+	// bridge with running containers keeps the range that it has.
 	Subnet netip.Prefix
-	// Shared is a folder of all services of this host, to which root alone may write. They choose their
-	// ranges one after the other, and one has the bridge. It is made when missing.
+	// Shared is a folder of all services of this host, to which root alone may write. They choose
+	// their ranges one after the other, and one has the bridge. It is made when missing.
 	Shared string
-	// Folder is where the addresses that may not be given again yet are kept. It is made when missing.
+	// Folder is where the addresses that may not be given again yet are kept. It is made when
+	// missing.
 	Folder string
 	// Ready is how many namespaces are made ahead.
 	Ready int
@@ -187,8 +188,8 @@ func open(ctx context.Context, o Options, inUse []Attachment) (_ *Network, err e
 	return n, nil
 }
 
-// forgetEarlierFlows deletes the connections of containers that an earlier process had, and that are
-// gone.
+// forgetEarlierFlows deletes the connections of containers that an earlier process had, and that
+// are gone.
 func (n *Network) forgetEarlierFlows(inUse []Attachment) error {
 	keep := map[netip.Addr]bool{n.bridge.gateway: true}
 	for _, a := range inUse {

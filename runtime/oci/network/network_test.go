@@ -151,10 +151,12 @@ func TestPublish(t *testing.T) {
 	}
 }
 
-// ownLoopback is the address of a loopback interface: while it has none, 127.0.0.0/8 can be routed elsewhere.
+// ownLoopback is the address of a loopback interface: while it has none, 127.0.0.0/8 can be routed
+// elsewhere.
 var ownLoopback = &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(127, 0, 0, 1), Mask: net.CIDRMask(8, 32)}}
 
-// TestLoopbackFromOutside: a neighbour that routes 127.0.0.1 to the host reaches nothing that is published there.
+// TestLoopbackFromOutside: a neighbour that routes 127.0.0.1 to the host reaches nothing that is
+// published there.
 func TestLoopbackFromOutside(t *testing.T) {
 	n := openNetwork(t, options(t, "loop0"))
 	all := startContainer(t, n, "all", netip.Addr{})
@@ -331,8 +333,8 @@ func TestSubnet(t *testing.T) {
 	c.stop()
 }
 
-// TestDivertedSubnet: a configured range that the host has another route to, or to a part of it, is refused. One with running containers is
-// kept.
+// TestDivertedSubnet: a configured range that the host has another route to, or to a part of it, is
+// refused. One with running containers is kept.
 func TestDivertedSubnet(t *testing.T) {
 	o := options(t, "diverted0")
 	n := openNetwork(t, o)
@@ -648,8 +650,8 @@ func TestNameserver(t *testing.T) {
 	}
 }
 
-// resolverFile makes networks read a file of the test's for the host's name servers, and returns what
-// writes it.
+// resolverFile makes networks read a file of the test's for the host's name servers, and returns
+// what writes it.
 func resolverFile(t *testing.T) (write func(content string)) {
 	file := filepath.Join(t.TempDir(), "resolv.conf")
 	files := resolverFiles
@@ -757,8 +759,8 @@ func namespaceID(t *testing.T, path string) uint64 {
 	return stat.Ino
 }
 
-// TestPortsOfAnotherService: a service that was killed has no sockets at the ports that its containers are published on, and no other
-// network takes them.
+// TestPortsOfAnotherService: a service that was killed has no sockets at the ports that its
+// containers are published on, and no other network takes them.
 func TestPortsOfAnotherService(t *testing.T) {
 	killed, other := openNetwork(t, options(t, "killed0")), options(t, "other0")
 	first, err := killed.Attach(t.Context(), "first", []int{containerPort}, netip.Addr{})

@@ -11,8 +11,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// leaveOrphan makes a TCP connection in this thread's namespace, from the address, that the kernel holds after its
-// socket is closed: it has data for a peer that answers nothing.
+// leaveOrphan makes a TCP connection in this thread's namespace, from the address, that the kernel
+// holds after its socket is closed: it has data for a peer that answers nothing.
 func leaveOrphan(from netip.Addr) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -38,8 +38,8 @@ func leaveOrphan(from netip.Addr) error {
 	return os.NewSyscallError("write", err)
 }
 
-// TestOrphanedConnections: a container that leaves connections, for which the kernel keeps its namespace for minutes,
-// keeps no port of the bridge.
+// TestOrphanedConnections: a container that leaves connections, for which the kernel keeps its
+// namespace for minutes, keeps no port of the bridge.
 func TestOrphanedConnections(t *testing.T) {
 	o := options(t, "orphan0")
 	o.Ready, o.Quarantine = 0, 0
@@ -61,8 +61,8 @@ func TestOrphanedConnections(t *testing.T) {
 	wantAnswer(t, next.ns, at(outsideAddress, outsidePort), "outside "+hostAddress)
 }
 
-// TestManyOrphanedPorts: while many ports are removed one by one, and after it, the addresses of others do not stay taken
-// for many times as long.
+// TestManyOrphanedPorts: while many ports are removed one by one, and after it, the addresses of
+// others do not stay taken for many times as long.
 func TestManyOrphanedPorts(t *testing.T) {
 	o := options(t, "orphan2")
 	o.Ready, o.Quarantine = 0, 0

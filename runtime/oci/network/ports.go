@@ -46,8 +46,9 @@ func (a *attached) reserve(ports []int, published *othersPorts) error {
 // span is a range of ports, both ends included.
 type span struct{ low, high int }
 
-// hostPorts returns the ports that are given: below those that the kernel gives to connections and to programs that listen on any port. One
-// of these is never sent to a container by mistake after its program was restarted.
+// hostPorts returns the ports that are given: below those that the kernel gives to connections and
+// to programs that listen on any port. One of these is never sent to a container by mistake after
+// its program was restarted.
 func hostPorts() span {
 	const low, least, usual = 20000, 1000, 32768
 	ephemeral := usual
@@ -75,7 +76,8 @@ func bindFree(publish netip.Addr, others publications, from span) (socket, port 
 	return -1, 0, fmt.Errorf("%d ports from %d to %d, picked at random, are all in use", attempts, from.low, from.high)
 }
 
-// publications are host addresses and ports that networks publish; an invalid address stands for all.
+// publications are host addresses and ports that networks publish; an invalid address stands for
+// all.
 type publications map[publication]bool
 
 type publication struct {
@@ -122,16 +124,16 @@ func (o *othersPorts) get() (publications, error) {
 	return o.published, err
 }
 
-// forget makes the next get read again: the tables have changed, or, with unsure, may change from now
-// on without notice.
+// forget makes the next get read again: the tables have changed, or, with unsure, may change from
+// now on without notice.
 func (o *othersPorts) forget(unsure bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.published, o.unsure = nil, o.unsure || unsure
 }
 
-// publishedByOthers reads what the tables of other networks publish. A service that was killed has no sockets at the ports of its
-// containers, which run on and are reached there.
+// publishedByOthers reads what the tables of other networks publish. A service that was killed has
+// no sockets at the ports of its containers, which run on and are reached there.
 func publishedByOthers(own string) (publications, error) {
 	conn, err := nftables.New()
 	if err != nil {

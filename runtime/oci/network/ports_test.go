@@ -8,8 +8,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestPortsOfOthersAreFollowed: what another network begins to publish is known although the list was
-// read before.
+// TestPortsOfOthersAreFollowed: what another network begins to publish is known although the list
+// was read before.
 func TestPortsOfOthersAreFollowed(t *testing.T) {
 	n := openNetwork(t, options(t, "reader0"))
 	o := options(t, "writer0")

@@ -6,9 +6,10 @@ import (
 	"sandbox.internal/runtime/engine/registries"
 )
 
-// Sandboxed reports whether what answers at the address may be in a container: its own address, or a port of this host that containers are
-// published on. Any port of the range that such ports are taken from counts, because other services on this host publish theirs there; where listed
-// is true only those count that this Network publishes now.
+// Sandboxed reports whether what answers at the address may be in a container: its own address, or
+// a port of this host that containers are published on. Any port of the range that such ports are
+// taken from counts, because other services on this host publish theirs there; where listed is true
+// only those count that this Network publishes now.
 func (n *Network) Sandboxed(address netip.AddrPort, listed bool) bool {
 	if !registries.IsOwn(address.Addr()) {
 		return n.bridge.prefix.Contains(address.Addr())

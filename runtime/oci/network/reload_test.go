@@ -16,7 +16,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// acceptAt returns the server's ends of connections to a port of the namespace, in their order; "" is this one.
+// acceptAt returns the server's ends of connections to a port of the namespace, in their order; ""
+// is this one.
 func acceptAt(t *testing.T, namespace string, port int) <-chan net.Conn {
 	t.Helper()
 	var listener net.Listener
@@ -50,7 +51,8 @@ func acceptAt(t *testing.T, namespace string, port int) <-chan net.Conn {
 // link is a connection, with both of its ends.
 type link struct{ client, server net.Conn }
 
-// connectTo makes a connection from the namespace. It is reset after the test: its end may not reach the other side.
+// connectTo makes a connection from the namespace. It is reset after the test: its end may not
+// reach the other side.
 func connectTo(t *testing.T, accepted <-chan net.Conn, namespace, address string) link {
 	t.Helper()
 	var l link
@@ -78,8 +80,8 @@ func passes(from, to net.Conn, within time.Duration) bool {
 	return err == nil
 }
 
-// TestConnectionsOfAReload: what a container has begun in the moment in which a firewall was loaded again, and the table was gone, does not live
-// on when it may not reach it. Other connections do.
+// TestConnectionsOfAReload: what a container has begun in the moment in which a firewall was loaded
+// again, and the table was gone, does not live on when it may not reach it. Other connections do.
 func TestConnectionsOfAReload(t *testing.T) {
 	n := openNetwork(t, options(t, "moment0"))
 	c, err := n.Attach(t.Context(), "c", []int{containerPort}, netip.Addr{})
@@ -118,7 +120,8 @@ func TestConnectionsOfAReload(t *testing.T) {
 				}
 			}
 			for name, l := range refused {
-				// The server is the first to send, so that the kernel could take the connection for its own.
+				// The server is the first to send, so that the kernel could take the connection for
+				// its own.
 				if _, err := l.server.Write([]byte(".")); err != nil {
 					t.Fatal(err)
 				}

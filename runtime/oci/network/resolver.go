@@ -20,7 +20,8 @@ var resolverFiles = []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.co
 // publicServers are used when the host names none that a container can reach, as Docker does.
 var publicServers = []string{"1.1.1.1", "8.8.8.8"}
 
-// linkLocal has the metadata services of clouds, which give the machine's credentials to whoever asks.
+// linkLocal has the metadata services of clouds, which give the machine's credentials to whoever
+// asks.
 var linkLocal = netip.MustParsePrefix("169.254.0.0/16")
 
 // resolver has the name servers of containers.
@@ -28,8 +29,8 @@ type resolver struct {
 	servers []string
 	seen    [2]fileState
 
-	// permitted are those of them that the table refuses without a permission: addresses of the host,
-	// and link-local ones, which some clouds have.
+	// permitted are those of them that the table refuses without a permission: addresses of the
+	// host, and link-local ones, which some clouds have.
 	permitted []netip.Addr
 }
 
@@ -40,8 +41,8 @@ type fileState struct {
 	inode    uint64
 }
 
-// read reads the files when they have changed, and reports whether permitted has. Containers have no
-// IPv6, so name servers with IPv6 addresses are left out.
+// read reads the files when they have changed, and reports whether permitted has. Containers have
+// no IPv6, so name servers with IPv6 addresses are left out.
 func (r *resolver) read() bool {
 	var seen [2]fileState
 	for i, name := range resolverFiles {
@@ -88,8 +89,8 @@ func (r *resolver) addresses() []netip.Addr {
 	return all
 }
 
-// nameservers returns the name servers of a resolv.conf that containers can reach, at most three, as
-// the C library reads.
+// nameservers returns the name servers of a resolv.conf that containers can reach, at most three,
+// as the C library reads.
 func nameservers(content []byte) []string {
 	var all []string
 	for lines := bufio.NewScanner(bytes.NewReader(content)); lines.Scan(); {

@@ -1,4 +1,5 @@
-// Package overlay makes overlay file systems of folders: the root of a container, and what the layers of an image show together.
+// Package overlay makes overlay file systems of folders: the root of a container, and what the
+// layers of an image show together.
 package overlay
 
 import (
@@ -14,12 +15,12 @@ import (
 	"sandbox.internal/runtime/oci/thread"
 )
 
-// Overlay is an overlay file system. The folders exist. Their paths are absolute, may be of any length and have any characters in them, and
-// do not show in a container's /proc/mounts.
+// Overlay is an overlay file system. The folders exist. Their paths are absolute, may be of any
+// length and have any characters in them, and do not show in a container's /proc/mounts.
 type Overlay struct {
 	Lower []string // the layers, lowest first
-	// Upper gets what is written; Work, on the same file system, is the kernel's. Without both, nothing can be written, and the kernel wants
-	// two layers.
+	// Upper gets what is written; Work, on the same file system, is the kernel's. Without both,
+	// nothing can be written, and the kernel wants two layers.
 	Upper, Work string
 	// Volatile leaves out every sync. The kernel refuses a Work that was mounted so before.
 	Volatile bool
@@ -59,7 +60,8 @@ func (o Overlay) mount(target string) error {
 	})
 }
 
-// Open returns the file system as a folder to read from. The mount is at no path: it goes when the file is closed.
+// Open returns the file system as a folder to read from. The mount is at no path: it goes when the
+// file is closed.
 func (o Overlay) Open() (*os.File, error) {
 	if !takesEachLayer() {
 		return o.openAside()
@@ -76,8 +78,8 @@ func (o Overlay) Open() (*os.File, error) {
 	return os.NewFile(uintptr(mount), "overlay"), nil
 }
 
-// openAside is for kernels that without a path to mount at take an option of 255 bytes at most: it mounts in a mount namespace that ends with its
-// thread. What is open keeps the mount.
+// openAside is for kernels that without a path to mount at take an option of 255 bytes at most: it
+// mounts in a mount namespace that ends with its thread. What is open keeps the mount.
 func (o Overlay) openAside() (file *os.File, err error) {
 	thread.Run(func() {
 		if err = os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_FS|unix.CLONE_NEWNS)); err != nil {
@@ -95,8 +97,9 @@ func (o Overlay) openAside() (file *os.File, err error) {
 	return file, err
 }
 
-// takesEachLayer reports whether the kernel has the option lowerdir+, which Linux before 6.8 lacks. It is asked once: a kernel before 6.5 takes
-// any option, and writes a line to its log when the file system is then created.
+// takesEachLayer reports whether the kernel has the option lowerdir+, which Linux before 6.8 lacks.
+// It is asked once: a kernel before 6.5 takes any option, and writes a line to its log when the
+// file system is then created.
 var takesEachLayer = sync.OnceValue(func() bool {
 	context, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 	"sandbox.internal/runtime/oci/thread"
 )
 
-// newOverlay makes layers, whose names no option could have. Each has the file "all" with its number, and a file of its own.
+// newOverlay makes layers, whose names no option could have. Each has the file "all" with its
+// number, and a file of its own.
 func newOverlay(t *testing.T, layers int) (o overlay.Overlay, target string) {
 	t.Helper()
 	folder := t.TempDir()
@@ -137,7 +138,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestErrors: an error names the folder that cannot be used, or what the kernel was given when it does not say which.
+// TestErrors: an error names the folder that cannot be used, or what the kernel was given when it
+// does not say which.
 func TestErrors(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*overlay.Overlay)

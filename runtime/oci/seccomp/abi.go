@@ -159,8 +159,8 @@ var ipcCalls = map[string]uint64{
 }
 
 // multiplexed returns the other way to make the named call. Its own arguments are then in memory,
-// where a filter cannot see them: an entry that permits with conditions does not apply, and one that
-// refuses applies whatever the arguments are.
+// where a filter cannot see them: an entry that permits with conditions does not apply, and one
+// that refuses applies whatever the arguments are.
 func (a abi) multiplexed(name string, conditions [][]specs.LinuxSeccompArg, do uint32) (target, bool) {
 	if a.name != specs.ArchX86 {
 		return target{}, false

@@ -91,8 +91,8 @@ type span struct {
 	end   uint32
 }
 
-// decide finds the system call whose number is loaded by bisection, which takes some ten comparisons
-// where a list would take hundreds.
+// decide finds the system call whose number is loaded by bisection, which takes some ten
+// comparisons where a list would take hundreds.
 func (p *program) decide(c calls) label {
 	spans := []span{{first: 0, end: c.fallback}}
 	add := func(s span) {

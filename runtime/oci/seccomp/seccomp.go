@@ -38,7 +38,8 @@ const (
 	retData        = 0x0000ffff // the part of errno
 )
 
-// x32Bit is set in the numbers of system calls of the x32 ABI, which has the architecture of x86-64.
+// x32Bit is set in the numbers of system calls of the x32 ABI, which has the architecture of
+// x86-64.
 const x32Bit = 0x40000000
 
 // Compile returns the profile as a program for the machine's architecture and those that it also
@@ -219,8 +220,8 @@ func (r *resolver) apply(target target, do uint32, bits int) {
 func (r *resolver) calls() calls {
 	result := calls{fallback: r.fallback, beyond: r.highest + 1, newer: r.fallback}
 	if r.fallback&^retData == retErrno && len(r.known) > 0 {
-		// A program that tries a system call which is newer than the profile must see the error with
-		// which it falls back to an older one. runc does the same.
+		// A program that tries a system call which is newer than the profile must see the error
+		// with which it falls back to an older one. runc does the same.
 		result.newer = retErrno | uint32(unix.ENOSYS)
 	}
 	for _, found := range r.known {
@@ -237,8 +238,8 @@ type target struct {
 	alternatives [][]specs.LinuxSeccompArg
 }
 
-// alternatives returns the conditions of an entry. As in runtimes, all must hold, unless several are
-// about the same argument: then one is enough.
+// alternatives returns the conditions of an entry. As in runtimes, all must hold, unless several
+// are about the same argument: then one is enough.
 func alternatives(args []specs.LinuxSeccompArg) ([][]specs.LinuxSeccompArg, error) {
 	if len(args) == 0 {
 		return nil, nil

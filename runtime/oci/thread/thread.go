@@ -1,5 +1,5 @@
-// Package thread runs functions on operating system threads of their own, for what a thread cannot undo: it has another namespace, or is in
-// another control group.
+// Package thread runs functions on operating system threads of their own, for what a thread cannot
+// undo: it has another namespace, or is in another control group.
 package thread
 
 import (
@@ -11,11 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Run calls a function on a thread that ends afterwards, whatever the function has made of it. It is never the first thread of the process,
-// which cannot end, and by which /proc/PID describes the process. The function must start no goroutines that need what it has made.
+// Run calls a function on a thread that ends afterwards, whatever the function has made of it. It
+// is never the first thread of the process, which cannot end, and by which /proc/PID describes the
+// process. The function must start no goroutines that need what it has made.
 //
-// Run returns when the thread is gone: as long as it is in a control group of version 1, this process is listed there, and is killed by what
-// kills the processes of that group.
+// Run returns when the thread is gone: as long as it is in a control group of version 1, this
+// process is listed there, and is killed by what kills the processes of that group.
 func Run(call func()) {
 	done := make(chan int)
 	go func() {
@@ -48,8 +49,8 @@ func await(thread int) {
 	}
 }
 
-// Sleep is time.Sleep without its least time: a millisecond while the program has nothing else to do, as that is what epoll_wait counts in.
-// It blocks a thread.
+// Sleep is time.Sleep without its least time: a millisecond while the program has nothing else to
+// do, as that is what epoll_wait counts in. It blocks a thread.
 func Sleep(pause time.Duration) {
 	left := unix.NsecToTimespec(pause.Nanoseconds())
 	_ = unix.Nanosleep(&left, nil) // a signal ends it early

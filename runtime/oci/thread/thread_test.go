@@ -11,7 +11,8 @@ import (
 	"sandbox.internal/runtime/oci/thread"
 )
 
-// TestRun: nothing of the process has what a function has made of its thread, also when the caller is on the first thread.
+// TestRun: nothing of the process has what a function has made of its thread, also when the caller
+// is on the first thread.
 func TestRun(t *testing.T) {
 	before := hostname(t)
 	var seen string

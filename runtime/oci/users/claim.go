@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Blocks lie where neither the users of a host are nor those that useradd(8) and systemd give to containers, as far as there is room: these
-// end at 0x6fffffff, and the last ids that are positive numbers are systemd's again.
+// Blocks lie where neither the users of a host are nor those that useradd(8) and systemd give to
+// containers, as far as there is room: these end at 0x6fffffff, and the last ids that are positive
+// numbers are systemd's again.
 const (
 	rangesOfBlock = 1024
 	blockSize     = rangesOfBlock * Size
@@ -51,7 +52,8 @@ func claim(claims, data string) (int, error) {
 	return free, os.Symlink(data, path)
 }
 
-// ReleaseBlock makes the block of ids of a service available to others. The service has no container. Without a block there is nothing to do.
+// ReleaseBlock makes the block of ids of a service available to others. The service has no
+// container. Without a block there is nothing to do.
 func ReleaseBlock(claims, data string) error {
 	unlock, err := lock(claims)
 	if errors.Is(err, os.ErrNotExist) {

@@ -5,7 +5,8 @@ import (
 	"syscall"
 )
 
-// containerIDs maps the ids of a container with a range, and these ids beyond it, to those of the host.
+// containerIDs maps the ids of a container with a range, and these ids beyond it, to those of the
+// host.
 func containerIDs(first int, beyond []uint32) []syscall.SysProcIDMap {
 	own := Size - len(beyond)
 	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: first, Size: own}}
@@ -24,8 +25,8 @@ func idsOf(first int, beyond []uint32) []syscall.SysProcIDMap {
 	return append(containerIDs(first, beyond), syscall.SysProcIDMap{ContainerID: free, HostID: 0, Size: 1})
 }
 
-// Beyond returns those of a container's ids that a range does not have otherwise, sorted: they take the place of its last ones. It returns false
-// when there are too many.
+// Beyond returns those of a container's ids that a range does not have otherwise, sorted: they take
+// the place of its last ones. It returns false when there are too many.
 func Beyond(ids []uint32) ([]uint32, bool) {
 	var beyond []uint32
 	for {

@@ -1,5 +1,5 @@
-// Package users gives containers user ids of the host's that nothing else has, and user namespaces that say which: so root in a container is
-// no user of the host.
+// Package users gives containers user ids of the host's that nothing else has, and user namespaces
+// that say which: so root in a container is no user of the host.
 package users
 
 import (
@@ -12,18 +12,22 @@ import (
 )
 
 const (
-	// Size is how many ids a container has: 0 to Size-1 in it are First to First+Size-1 on the host.
+	// Size is how many ids a container has: 0 to Size-1 in it are First to First+Size-1 on the
+	// host.
 	Size = 1 << 16
-	// reserved is an id beyond those of a container, which [Range].Namespace maps to the host's 0: what the kernel makes for itself on the disk of a
-	// container belongs to it, such as the work folder of an overlay file system and its whiteouts.
+	// reserved is an id beyond those of a container, which [Range].Namespace maps to the host's 0:
+	// what the kernel makes for itself on the disk of a container belongs to it, such as the work
+	// folder of an overlay file system and its whiteouts.
 	reserved = Size
 
 	// maxBeyond is how many ids of a container may lie beyond its range.
 	maxBeyond = 16
 
-	// ready is for how many of the next containers namespaces are kept: as many as are started at the same time.
+	// ready is for how many of the next containers namespaces are kept: as many as are started at
+	// the same time.
 	ready = 8
-	// few is for how many there are some when others are made: to make one takes 2 ms of a processor.
+	// few is for how many there are some when others are made: to make one takes 2 ms of a
+	// processor.
 	few = ready / 2
 )
 
@@ -33,11 +37,13 @@ var ErrNone = errors.New("no range of user ids is free")
 // Range is the ids of one container.
 type Range struct {
 	First int // the container's root; 0 is no range
-	// Namespace is a user namespace for mounts, which maps the range, and the id after it to the host's 0. It is open until Release or Close.
+	// Namespace is a user namespace for mounts, which maps the range, and the id after it to the
+	// host's 0. It is open until Release or Close.
 	Namespace *os.File
 }
 
-// Makers make user namespaces with these ids, of users and of groups alike. They are called from several goroutines at once.
+// Makers make user namespaces with these ids, of users and of groups alike. They are called from
+// several goroutines at once.
 type Makers struct {
 	// Mounts makes one for mounts.
 	Mounts func(ids []syscall.SysProcIDMap) (*os.File, error)
@@ -64,8 +70,9 @@ type Pool struct {
 	making     sync.WaitGroup
 }
 
-// Open takes a block of ranges for the folder of a service's data. claims is a folder that all services of the host have in common; it is made
-// when it is missing, and has a link to the data folder of each.
+// Open takes a block of ranges for the folder of a service's data. claims is a folder that all
+// services of the host have in common; it is made when it is missing, and has a link to the data
+// folder of each.
 func Open(claims, data string, make Makers) (*Pool, error) {
 	block, err := claim(claims, data)
 	if err != nil {
@@ -75,7 +82,8 @@ func Open(claims, data string, make Makers) (*Pool, error) {
 		special: map[int]*os.File{}, unused: map[int]*os.File{}}, nil
 }
 
-// Prepare makes some namespaces ahead, in the background, as Take and TakeContainer do from then on. It is called after every MarkTaken.
+// Prepare makes some namespaces ahead, in the background, as Take and TakeContainer do from then
+// on. It is called after every MarkTaken.
 func (p *Pool) Prepare() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -83,7 +91,8 @@ func (p *Pool) Prepare() {
 	p.refill()
 }
 
-// refill makes namespaces in the background, if there are some for few containers. The lock is held.
+// refill makes namespaces in the background, if there are some for few containers. The lock is
+// held.
 func (p *Pool) refill() {
 	if !p.ahead || p.refilling || p.closed || p.complete() > few {
 		return
@@ -100,8 +109,8 @@ func (p *Pool) refill() {
 	})
 }
 
-// addRanges makes namespaces for mounts until enough ranges have one, as long as there are ranges for them beside those of containers. The lock
-// is held before and after.
+// addRanges makes namespaces for mounts until enough ranges have one, as long as there are ranges
+// for them beside those of containers. The lock is held before and after.
 func (p *Pool) addRanges() error {
 	for !p.closed && len(p.idle) < ready && p.count-len(p.taken) > 2*ready {
 		made, err := p.takeNew()
@@ -113,7 +122,8 @@ func (p *Pool) addRanges() error {
 	return nil
 }
 
-// addUnused makes a namespace for the next container of each idle range that has none. The lock is held before and after.
+// addUnused makes a namespace for the next container of each idle range that has none. The lock is
+// held before and after.
 func (p *Pool) addUnused() error {
 	for {
 		at := slices.IndexFunc(p.idle, func(first int) bool { return p.unused[first] == nil })
@@ -137,7 +147,8 @@ func (p *Pool) complete() int {
 	return n
 }
 
-// makeUnused makes a namespace for the next container of the range. The lock is held before and after, and not meanwhile.
+// makeUnused makes a namespace for the next container of the range. The lock is held before and
+// after, and not meanwhile.
 func (p *Pool) makeUnused(first int) error {
 	p.mu.Unlock()
 	made, err := p.make.Container(containerIDs(first, nil), first)
@@ -197,8 +208,8 @@ func (p *Pool) Take() (Range, error) {
 	return p.take(first), nil
 }
 
-// TakeContainer returns a new user namespace for a container, which belongs to First: its root. These are its ids beyond the range. The caller
-// closes it.
+// TakeContainer returns a new user namespace for a container, which belongs to First: its root.
+// These are its ids beyond the range. The caller closes it.
 //
 // Each container has a new one, because the root of an earlier container may have changed its own.
 func (p *Pool) TakeContainer(first int, beyond []uint32) (*os.File, error) {
@@ -213,8 +224,8 @@ func (p *Pool) TakeContainer(first int, beyond []uint32) (*os.File, error) {
 	return p.make.Container(containerIDs(first, beyond), first)
 }
 
-// TakeWith is Take for a container with ids of [Beyond]: the i-th of n is First+Size-n+i on the host, and the container does not have the last n
-// ids of its range.
+// TakeWith is Take for a container with ids of [Beyond]: the i-th of n is First+Size-n+i on the
+// host, and the container does not have the last n ids of its range.
 func (p *Pool) TakeWith(beyond []uint32) (Range, error) {
 	if len(beyond) == 0 {
 		return p.Take()
@@ -232,7 +243,8 @@ func (p *Pool) TakeWith(beyond []uint32) (Range, error) {
 	return Range{First: first, Namespace: namespace}, nil
 }
 
-// takeNew takes a range that has no namespace yet. It makes that without the lock, which is held before and after: it takes a millisecond.
+// takeNew takes a range that has no namespace yet. It makes that without the lock, which is held
+// before and after: it takes a millisecond.
 func (p *Pool) takeNew() (Range, error) {
 	first, namespace, err := p.makeNew(nil)
 	if err != nil {
@@ -277,8 +289,8 @@ func (p *Pool) take(first int) Range {
 	return Range{First: first, Namespace: p.namespaces[first]}
 }
 
-// Release makes the range of a container available again. No process and no record of the container may be left. Releasing a range
-// that is not taken succeeds.
+// Release makes the range of a container available again. No process and no record of the container
+// may be left. Releasing a range that is not taken succeeds.
 func (p *Pool) Release(first int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -287,7 +299,8 @@ func (p *Pool) Release(first int) {
 	}
 }
 
-// release is Release of a range that is taken. It keeps the namespace for the next container if there are not enough. The lock is held.
+// release is Release of a range that is taken. It keeps the namespace for the next container if
+// there are not enough. The lock is held.
 func (p *Pool) release(first int) {
 	delete(p.taken, first)
 	if namespace := p.special[first]; namespace != nil {

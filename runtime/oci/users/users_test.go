@@ -16,7 +16,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// makeNamespace returns this process's: what a range has to do with its namespace is tested with the keeper, which makes them.
+// makeNamespace returns this process's: what a range has to do with its namespace is tested with
+// the keeper, which makes them.
 func makeNamespace([]syscall.SysProcIDMap) (*os.File, error) { return os.Open("/proc/self/ns/user") }
 
 // makers make namespaces for mounts with makeForMounts.
@@ -46,7 +47,8 @@ func take(t *testing.T, pool *users.Pool) users.Range {
 	return taken
 }
 
-// TestTake: ranges do not overlap, what an earlier process has given away is not given again, and what is given back is.
+// TestTake: ranges do not overlap, what an earlier process has given away is not given again, and
+// what is given back is.
 func TestTake(t *testing.T) {
 	claims, data := t.TempDir(), t.TempDir()
 	before := open(t, claims, data)
@@ -71,8 +73,9 @@ func TestTake(t *testing.T) {
 	pool.Release(kept) // as a removal that is repeated does
 }
 
-// TestTakesWhatWasMadeAhead: no container waits for its namespaces, as long as they do not come faster than namespaces are made. For containers
-// that come and go, none for mounts is made, and a new one for each container.
+// TestTakesWhatWasMadeAhead: no container waits for its namespaces, as long as they do not come
+// faster than namespaces are made. For containers that come and go, none for mounts is made, and a
+// new one for each container.
 func TestTakesWhatWasMadeAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		forMounts, ofContainers := 0, map[*os.File]bool{} // a container has it
@@ -151,8 +154,8 @@ func TestTakesWhatWasMadeAhead(t *testing.T) {
 	})
 }
 
-// TestContainersNamespaceRefused: what the kernel does not let be made is reported to the container that needs it, and nothing else is kept from
-// being made ahead.
+// TestContainersNamespaceRefused: what the kernel does not let be made is reported to the container
+// that needs it, and nothing else is kept from being made ahead.
 func TestContainersNamespaceRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refused, forMounts := errors.New("refused"), 0
@@ -236,7 +239,8 @@ func TestTakeAll(t *testing.T) {
 	}
 }
 
-// TestServices: services on one host have ids of their own, also after a restart, until they are released or their data is gone.
+// TestServices: services on one host have ids of their own, also after a restart, until they are
+// released or their data is gone.
 func TestServices(t *testing.T) {
 	claims, one, two := t.TempDir(), t.TempDir(), t.TempDir()
 	first, second := take(t, open(t, claims, one)).First, take(t, open(t, claims, two)).First
@@ -269,7 +273,8 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// TestBeyond: ids beyond a range take the place of its last ones, and no other container gets a namespace that has them.
+// TestBeyond: ids beyond a range take the place of its last ones, and no other container gets a
+// namespace that has them.
 func TestBeyond(t *testing.T) {
 	for _, test := range []struct {
 		ids, want []uint32

@@ -26,7 +26,8 @@ import (
 // CallTimeout bounds a call of the API server.
 const CallTimeout = 15 * time.Second
 
-// Requests to the API server are limited by the server itself (API priority and fairness); these limits of the client are above them.
+// Requests to the API server are limited by the server itself (API priority and fairness); these
+// limits of the client are above them.
 const (
 	queriesPerSecond = 1000
 	burst            = 2000
@@ -35,14 +36,16 @@ const (
 // Connection is how the API server is reached.
 type Connection struct {
 	API client.WithWatch
-	// Config and HTTP are what other clients of the same API server are made with, so that they share its connections.
+	// Config and HTTP are what other clients of the same API server are made with, so that they
+	// share its connections.
 	Config    *rest.Config
 	HTTP      *http.Client
 	Namespace string // where sandboxes live
 }
 
-// Connect prepares a connection; it sends nothing. Kubeconfig is the path of a file; empty means from inside the cluster, as a pod's
-// service account. An empty namespace means that of the kubeconfig's context, or that of the pod.
+// Connect prepares a connection; it sends nothing. Kubeconfig is the path of a file; empty means
+// from inside the cluster, as a pod's service account. An empty namespace means that of the
+// kubeconfig's context, or that of the pod.
 func Connect(kubeconfig, namespace string) (*Connection, error) {
 	config, usual, err := load(kubeconfig)
 	if err != nil {
@@ -92,10 +95,12 @@ func load(kubeconfig string) (*rest.Config, string, error) {
 	return config, namespace, err
 }
 
-// tooLate is in the error of a request that the client library would repeat after the deadline. It wraps nothing that says so.
+// tooLate is in the error of a request that the client library would repeat after the deadline. It
+// wraps nothing that says so.
 const tooLate = "would exceed context deadline"
 
-// Explain turns an error of the API server that a client may read into a *lifecycle.Error; any other stays internal.
+// Explain turns an error of the API server that a client may read into a *lifecycle.Error; any
+// other stays internal.
 func Explain(err error) error {
 	var network net.Error
 	var certificate *tls.CertificateVerificationError

@@ -13,7 +13,8 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// TestExplainUnavailable: an API server that is away is unavailable, also when the client library would have asked it again too late.
+// TestExplainUnavailable: an API server that is away is unavailable, also when the client library
+// would have asked it again too late.
 func TestExplainUnavailable(t *testing.T) {
 	limiter := flowcontrol.NewTokenBucketRateLimiter(0.001, 1)
 	limiter.Accept()

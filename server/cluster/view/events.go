@@ -13,21 +13,25 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// An event's sequence is the version of the resource that shows it, and the event's place among those that the version shows. So it is the
-// same at every replica, as the versions are the cluster's one sequence; and sequences have gaps.
+// An event's sequence is the version of the resource that shows it, and the event's place among
+// those that the version shows. So it is the same at every replica, as the versions are the
+// cluster's one sequence; and sequences have gaps.
 const placeBits = 6
 
-// maxEvents and maxEventBytes bound the events that a replica keeps: how many, and how many bytes ([sizeOf]). When there are more, the
-// oldest tenth goes. A sandbox has seven in its life, so that what is left is more than a minute of 300 whole lives a second.
+// maxEvents and maxEventBytes bound the events that a replica keeps: how many, and how many bytes
+// ([sizeOf]). When there are more, the oldest tenth goes. A sandbox has seven in its life, so that
+// what is left is more than a minute of 300 whole lives a second.
 const maxEvents, maxEventBytes = 150_000, 48 << 20
 
-// feedPage and feedBytes bound what a feed hands out at once: so many events, and none once they have so many bytes.
+// feedPage and feedBytes bound what a feed hands out at once: so many events, and none once they
+// have so many bytes.
 const feedPage, feedBytes = 256, 256 << 10
 
 // sequenceAfter is greater than the sequence of every event that versions up to this one show.
 func sequenceAfter(version uint64) int64 { return int64(version)<<placeBits | (1<<placeBits - 1) }
 
-// journal has the events that this replica has seen happen. They come from comparing each version of a resource with the one before.
+// journal has the events that this replica has seen happen. They come from comparing each version
+// of a resource with the one before.
 type journal struct {
 	mu      sync.Mutex
 	last    map[string]*Entry // the newest version of each sandbox that was compared
@@ -43,7 +47,8 @@ func newJournal() *journal {
 	return &journal{last: make(map[string]*Entry), changed: make(chan struct{})}
 }
 
-// begin forgets everything and goes on from a list of what there is. What happened between the last version and the list is unknown.
+// begin forgets everything and goes on from a list of what there is. What happened between the last
+// version and the list is unknown.
 func (j *journal) begin(version uint64, listed map[string]*Entry) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -70,7 +75,8 @@ func (j *journal) grown() {
 	}
 }
 
-// reached reports whether the watch has brought all versions up to this one; if not, more is closed when it has brought another.
+// reached reports whether the watch has brought all versions up to this one; if not, more is closed
+// when it has brought another.
 func (j *journal) reached(version uint64) (there bool, more <-chan struct{}) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -189,7 +195,8 @@ func difference(before, after *Entry, deleted bool, now time.Time) (events []lif
 	return events
 }
 
-// usual reports whether every sandbox has the reason on its way to Running; others keep it from there.
+// usual reports whether every sandbox has the reason on its way to Running; others keep it from
+// there.
 func usual(reason lifecycle.Reason) bool {
 	return reason == lifecycle.ReasonProvisioning || reason == lifecycle.ReasonImagePulling || reason == lifecycle.ReasonContainerStarting
 }

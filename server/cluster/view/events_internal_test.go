@@ -9,7 +9,8 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// TestJournalIsBoundedInBytes: what a replica remembers of large changes, and what a feed hands out at once.
+// TestJournalIsBoundedInBytes: what a replica remembers of large changes, and what a feed hands out
+// at once.
 func TestJournalIsBoundedInBytes(t *testing.T) {
 	j := newJournal()
 	j.begin(1, map[string]*Entry{})

@@ -19,11 +19,13 @@ import (
 )
 
 const (
-	// pageSize is how many resources one answer of a list has at most, so that only so many are in memory as the API server has them.
+	// pageSize is how many resources one answer of a list has at most, so that only so many are in
+	// memory as the API server has them.
 	pageSize = 500
 	// firstPause and longestPause bound the pauses between attempts to reach the API server.
 	firstPause, longestPause = 100 * time.Millisecond, 5 * time.Second
-	// brokenWatch is how long a watch whose connection breaks is begun again at once, where it stopped; then the list is read.
+	// brokenWatch is how long a watch whose connection breaks is begun again at once, where it
+	// stopped; then the list is read.
 	brokenWatch = time.Second
 )
 
@@ -42,8 +44,8 @@ type sink interface {
 	advance(version uint64)
 }
 
-// follower hands a sink the sandboxes of a namespace as the API server has them. It is the store and the source of a Reflector, which lists
-// and watches.
+// follower hands a sink the sandboxes of a namespace as the API server has them. It is the store
+// and the source of a Reflector, which lists and watches.
 type follower struct {
 	api       Reader
 	namespace string
@@ -68,8 +70,9 @@ func (f *follower) run(ctx context.Context) {
 	reflector.RunWithContext(ctx)
 }
 
-// IsWatchListSemanticsUnSupported makes the Reflector list before it watches: it would keep the initial events of a stream as the API
-// server has them until the last one, and would try again without reporting why the first request failed.
+// IsWatchListSemanticsUnSupported makes the Reflector list before it watches: it would keep the
+// initial events of a stream as the API server has them until the last one, and would try again
+// without reporting why the first request failed.
 func (*follower) IsWatchListSemanticsUnSupported() bool { return true }
 
 // List implements cache.ListerWatcher.
@@ -79,7 +82,8 @@ func (f *follower) List(options metav1.ListOptions) (runtime.Object, error) {
 
 // ListWithContext implements cache.ListerWatcherWithContext: it reads one page of the list.
 func (f *follower) ListWithContext(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-	// The newest version, whichever the Reflector asks for: an API server's cache may be older than what clients have been answered.
+	// The newest version, whichever the Reflector asks for: an API server's cache may be older than
+	// what clients have been answered.
 	from := &client.ListOptions{Limit: options.Limit, Continue: options.Continue}
 	var page v1alpha1.BatchSandboxList
 	if err := f.api.List(ctx, &page, append(ours(f.namespace), from)...); err != nil {
@@ -107,7 +111,8 @@ func (f *follower) WatchWithContext(ctx context.Context, options metav1.ListOpti
 		return watcher, err
 	}
 	f.logger.Warn().Err(err).Msg("watch of BatchSandboxes lost; responses may be outdated until it is back")
-	// After this error the Reflector tries the same version again. After most others it would list, and events would be missed.
+	// After this error the Reflector tries the same version again. After most others it would list,
+	// and events would be missed.
 	return nil, apierrors.NewTooManyRequests(err.Error(), 0)
 }
 
@@ -153,7 +158,8 @@ func (f *follower) take(item any, deleted bool) error {
 	return nil
 }
 
-// entry reads a resource, which the Reflector has checked the type of. It returns nil for one that is not a sandbox of the service.
+// entry reads a resource, which the Reflector has checked the type of. It returns nil for one that
+// is not a sandbox of the service.
 func (f *follower) entry(item any) *Entry {
 	e, err := NewEntry(item.(*v1alpha1.BatchSandbox))
 	if err != nil {

@@ -113,7 +113,8 @@ func give(t *testing.T, answers chan answer, a answer) {
 	}
 }
 
-// TestWatchGoesOnWhereItStopped: only a version that the API server does not have any more makes feeds of events begin again.
+// TestWatchGoesOnWhereItStopped: only a version that the API server does not have any more makes
+// feeds of events begin again.
 func TestWatchGoesOnWhereItStopped(t *testing.T) {
 	s := newScripted()
 	v, err := start(t, s, answer{version: "10", items: []*v1alpha1.BatchSandbox{resource("9", `{"n":"0"}`)}})
@@ -204,7 +205,8 @@ func TestStartFailsWithTheFirstList(t *testing.T) {
 	}
 }
 
-// TestTrimmed: what is kept of a resource has no pod, and a change that is made from it leaves the pod as it is.
+// TestTrimmed: what is kept of a resource has no pod, and a change that is made from it leaves the
+// pod as it is.
 func TestTrimmed(t *testing.T) {
 	full := resource("1", `{}`)
 	full.Spec.TaskTemplate = &v1alpha1.TaskTemplate{Command: []string{"x"}}

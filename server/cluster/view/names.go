@@ -20,7 +20,8 @@ const (
 	AnnotationSize     = lifecycle.LabelPrefix + "spec-bytes"     // how many bytes the spec has as JSON, which is not kept
 )
 
-// LabelSecret is on the Secret of a sandbox; its value is the sandbox's id. The others are entries of that Secret.
+// LabelSecret is on the Secret of a sandbox; its value is the sandbox's id. The others are entries
+// of that Secret.
 const (
 	LabelSecret       = lifecycle.LabelPrefix + "secret-of"
 	EntryExecdToken   = "execd-token"

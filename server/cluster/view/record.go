@@ -40,7 +40,8 @@ type Record struct {
 	Digest string `json:"digest,omitempty"`
 }
 
-// NewEntry reads a resource, which becomes the entry's. It returns an error for one that is not a sandbox of the service.
+// NewEntry reads a resource, which becomes the entry's. It returns an error for one that is not a
+// sandbox of the service.
 func NewEntry(b *v1alpha1.BatchSandbox) (*Entry, error) {
 	trim(b)
 	e := &Entry{Version: versionOf(b.ResourceVersion), Batch: b, tokens: new(tokens)}
@@ -92,7 +93,8 @@ const (
 	messageResumed = "resumed by a client"
 )
 
-// status is where a sandbox stands: the phase, and what a client has asked for that the controller has not begun yet.
+// status is where a sandbox stands: the phase, and what a client has asked for that the controller
+// has not begun yet.
 func status(b *v1alpha1.BatchSandbox, created time.Time) lifecycle.Status {
 	s := lifecycle.Status{
 		State:            lifecycle.State(b.Status.Phase),
@@ -132,7 +134,8 @@ func status(b *v1alpha1.BatchSandbox, created time.Time) lifecycle.Status {
 	return s
 }
 
-// usualMessage is what a state means where the controller has nothing to add, in the words of server/host.
+// usualMessage is what a state means where the controller has nothing to add, in the words of
+// server/host.
 func usualMessage(state lifecycle.State, reason lifecycle.Reason) string {
 	switch state {
 	case lifecycle.StatePending:
@@ -154,7 +157,8 @@ func usualMessage(state lifecycle.State, reason lifecycle.Reason) string {
 	return ""
 }
 
-// expiry is when the sandbox ends. The resource has whole seconds; the annotation has the rest, as long as it is of the same second.
+// expiry is when the sandbox ends. The resource has whole seconds; the annotation has the rest, as
+// long as it is of the same second.
 func expiry(b *v1alpha1.BatchSandbox) time.Time {
 	if b.Spec.ExpireTime == nil {
 		return time.Time{}
@@ -207,9 +211,10 @@ func (e *Entry) Address() string {
 	return e.Batch.Status.Addresses[0]
 }
 
-// trim drops what the read model does not need of a resource, so that what is kept of a sandbox is bounded: above all the pod, of which
-// only the names of the init containers stay, and of a claim that of the container. A patch is made from the difference of two such resources, which leaves what was dropped
-// as it is at the API server.
+// trim drops what the read model does not need of a resource, so that what is kept of a sandbox is
+// bounded: above all the pod, of which only the names of the init containers stay, and of a claim
+// that of the container. A patch is made from the difference of two such resources, which leaves
+// what was dropped as it is at the API server.
 func trim(b *v1alpha1.BatchSandbox) {
 	b.ManagedFields = nil
 	if template := b.Spec.Template; template != nil {

@@ -8,7 +8,8 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// TestStopAnnotation: it ends a sandbox whose phase does not say so yet, unless it is empty: then the controller ends nothing either.
+// TestStopAnnotation: it ends a sandbox whose phase does not say so yet, unless it is empty: then
+// the controller ends nothing either.
 func TestStopAnnotation(t *testing.T) {
 	for stop, want := range map[string]lifecycle.State{
 		"": lifecycle.StateRunning, v1alpha1.ReasonUserDelete: lifecycle.StateStopping,

@@ -24,7 +24,8 @@ import (
 type Route struct {
 	ID    string
 	State lifecycle.State
-	// Address is the host and port of the sandbox's execd, empty while there is none, and Token what it demands.
+	// Address is the host and port of the sandbox's execd, empty while there is none, and Token
+	// what it demands.
 	Address string
 	Token   string
 }
@@ -42,8 +43,9 @@ type RouteOptions struct {
 	Logger                zerolog.Logger
 }
 
-// FollowRoutes keeps an ingress's table as the cluster says, until ctx ends: while the API server does not answer, it stays as it is.
-// It returns an error when the options do not say how the cluster is reached.
+// FollowRoutes keeps an ingress's table as the cluster says, until ctx ends: while the API server
+// does not answer, it stays as it is. It returns an error when the options do not say how the
+// cluster is reached.
 func FollowRoutes(ctx context.Context, options RouteOptions, table RouteTable) error {
 	connection, err := Connect(options.Kubeconfig, options.Namespace)
 	if err != nil {
@@ -64,10 +66,12 @@ func FollowRoutes(ctx context.Context, options RouteOptions, table RouteTable) e
 	return nil
 }
 
-// firstUnread is how long after a failure Secrets are read again, and longestUnread once one of them could not be read again.
+// firstUnread is how long after a failure Secrets are read again, and longestUnread once one of
+// them could not be read again.
 const firstUnread, longestUnread = time.Second, 5 * time.Second
 
-// routes is an ingress's table as a sink. It keeps the tokens, and of a resource nothing else once it has its route.
+// routes is an ingress's table as a sink. It keeps the tokens, and of a resource nothing else once
+// it has its route.
 type routes struct {
 	ctx    context.Context // of following
 	api    getter
@@ -76,13 +80,14 @@ type routes struct {
 	mu    sync.Mutex // held while the table is changed
 	table RouteTable
 	known map[types.UID]*tokens // by the UID: an id may come back with another token
-	// unread are the newest versions of the sandboxes whose Secret could not be read, which may take until an operator has mended it: the watch
-	// does not wait for them.
+	// unread are the newest versions of the sandboxes whose Secret could not be read, which may
+	// take until an operator has mended it: the watch does not wait for them.
 	unread map[types.UID]*Entry
 	failed time.Time // when the API server last did not answer for a Secret
 }
 
-// routeOf is the way to a sandbox: without an address while it has none, and while its Secret cannot be read. The caller holds mu.
+// routeOf is the way to a sandbox: without an address while it has none, and while its Secret
+// cannot be read. The caller holds mu.
 func (r *routes) routeOf(e *Entry) Route {
 	uid := e.Batch.UID
 	route := Route{ID: e.Sandbox.ID, State: e.Sandbox.Status.State}
@@ -110,11 +115,13 @@ func (r *routes) token(uid types.UID, e *Entry) (token string, ok bool) {
 	return r.known[uid].held()
 }
 
-// parallelReads is how many Secrets are read at once: when an ingress starts, those of all sandboxes.
+// parallelReads is how many Secrets are read at once: when an ingress starts, those of all
+// sandboxes.
 const parallelReads = 32
 
-// readTokens reads the tokens that the routes of sandboxes need, so that they are known. It reads no Secret that readUnread is reading, and
-// none right after the API server did not answer: to see that takes a while. Nothing waits for it but the watch.
+// readTokens reads the tokens that the routes of sandboxes need, so that they are known. It reads
+// no Secret that readUnread is reading, and none right after the API server did not answer: to see
+// that takes a while. Nothing waits for it but the watch.
 func (r *routes) readTokens(entries []*Entry) {
 	var reading errgroup.Group
 	reading.SetLimit(parallelReads)

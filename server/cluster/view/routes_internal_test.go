@@ -75,7 +75,8 @@ func (r *rows) token(id string) string {
 	return r.all[id].Token
 }
 
-// TestUnreadableSecret: a Secret that the API server cannot read keeps its own sandbox from having a route, and no other.
+// TestUnreadableSecret: a Secret that the API server cannot read keeps its own sandbox from having
+// a route, and no other.
 func TestUnreadableSecret(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -78,7 +78,8 @@ func cheapest(runs int, run func()) time.Duration {
 	return least
 }
 
-// TestTableDoesNotSlowDown: a page, a count and a removal cost with 10 000 sandboxes about what they cost with 1000.
+// TestTableDoesNotSlowDown: a page, a count and a removal cost with 10 000 sandboxes about what
+// they cost with 1000.
 func TestTableDoesNotSlowDown(t *testing.T) {
 	const few, many, allowed = 1000, 10_000, 2 // a busy machine takes its share; without an index it is ten times and more
 	now := time.Now()
@@ -162,7 +163,8 @@ func (s *slowSecrets) Get(ctx context.Context, key client.ObjectKey, object clie
 	return s.secrets.Get(ctx, key, object, options...)
 }
 
-// TestSecretsAreReadAtOnce: an ingress that starts among many sandboxes does not read their Secrets one after another.
+// TestSecretsAreReadAtOnce: an ingress that starts among many sandboxes does not read their Secrets
+// one after another.
 func TestSecretsAreReadAtOnce(t *testing.T) {
 	api, table := &slowSecrets{pause: 10 * time.Millisecond}, &rows{}
 	r := &routes{ctx: t.Context(), table: table, api: api, logger: zerolog.Nop(), known: make(map[types.UID]*tokens), unread: make(map[types.UID]*Entry)}

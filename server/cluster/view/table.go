@@ -11,16 +11,18 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// table has the newest version of each sandbox that this replica has seen: from its watch, and from answers to its own writes, which the
-// watch brings later. Versions are in order (KEP-5504: resourceVersions can be compared).
+// table has the newest version of each sandbox that this replica has seen: from its watch, and from
+// answers to its own writes, which the watch brings later. Versions are in order (KEP-5504:
+// resourceVersions can be compared).
 type table struct {
 	mu      sync.RWMutex
 	entries map[string]*Entry
-	// orders have the sandboxes of each owner, and of all under allOwners, oldest first: a new one is appended.
+	// orders have the sandboxes of each owner, and of all under allOwners, oldest first: a new one
+	// is appended.
 	orders map[string][]*Entry
 	counts map[string]map[lifecycle.State]int // likewise
-	// gone has the last versions of resources that were removed, so that a late answer does not bring one back; leaving has them in the
-	// order of their removal.
+	// gone has the last versions of resources that were removed, so that a late answer does not
+	// bring one back; leaving has them in the order of their removal.
 	gone    map[string]removal
 	leaving []removal
 	changed map[string]chan struct{} // by id, of those that are waited for: closed, and removed, at the next change
@@ -45,7 +47,8 @@ func newTable() *table {
 	}
 }
 
-// place takes a sandbox in the place of its version before, nil for none; an after of nil takes it away. The caller holds mu.
+// place takes a sandbox in the place of its version before, nil for none; an after of nil takes it
+// away. The caller holds mu.
 func (t *table) place(before, after *Entry) {
 	for i, e := range []*Entry{before, after} {
 		if e == nil {
@@ -87,7 +90,8 @@ func versionOf(text string) uint64 {
 	return version
 }
 
-// put adds a version of a sandbox, unless there is a newer one. It returns the newest one, nil when the resource was removed since.
+// put adds a version of a sandbox, unless there is a newer one. It returns the newest one, nil when
+// the resource was removed since.
 func (t *table) put(e *Entry) *Entry {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -172,8 +176,9 @@ func (t *table) all() []*Entry {
 	return all
 }
 
-// list returns a page of the sandboxes that a filter accepts, newest first, ties by id, and how many it accepts. Without conditions on
-// metadata it looks at no more sandboxes than it takes to fill the page.
+// list returns a page of the sandboxes that a filter accepts, newest first, ties by id, and how
+// many it accepts. Without conditions on metadata it looks at no more sandboxes than it takes to
+// fill the page.
 func (t *table) list(filter *lifecycle.Filter, page lifecycle.Page) (items []*Entry, total int) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -229,7 +234,8 @@ func (t *table) count(owner string) map[lifecycle.State]int {
 	return count
 }
 
-// await returns when done accepts the sandbox, it is removed, the time is up or ctx ends: the version that was seen last.
+// await returns when done accepts the sandbox, it is removed, the time is up or ctx ends: the
+// version that was seen last.
 func (t *table) await(ctx context.Context, e *Entry, atMost time.Duration, done func(*Entry) bool) *Entry {
 	ctx, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()

@@ -9,7 +9,8 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// TestOnlyItsOwnWaitersAreWoken: with many sandboxes and a client waiting for each, a change must not wake all of them.
+// TestOnlyItsOwnWaitersAreWoken: with many sandboxes and a client waiting for each, a change must
+// not wake all of them.
 func TestOnlyItsOwnWaitersAreWoken(t *testing.T) {
 	table := newTable()
 	put := func(id string, version uint64) {

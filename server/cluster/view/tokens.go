@@ -11,7 +11,8 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// tokens are what a sandbox's execd and its sidecar demand. They never change, so all versions of a sandbox share one that is read once.
+// tokens are what a sandbox's execd and its sidecar demand. They never change, so all versions of a
+// sandbox share one that is read once.
 type tokens struct {
 	mu             sync.Mutex
 	known          bool
@@ -46,7 +47,8 @@ func (t *tokens) read(ctx context.Context, api getter, of *v1alpha1.BatchSandbox
 	if err := api.Get(ctx, client.ObjectKey{Namespace: of.Namespace, Name: name}, &object); err != nil {
 		return "", "", fmt.Errorf("the tokens of sandbox %s: %w", of.Name, Explain(err))
 	}
-	// A Secret that is not this sandbox's says nothing about it: who may write a BatchSandbox may not choose which Secret is read.
+	// A Secret that is not this sandbox's says nothing about it: who may write a BatchSandbox may
+	// not choose which Secret is read.
 	if object.Labels[LabelSecret] != of.Name {
 		return "", "", fmt.Errorf("the Secret %s is not that of sandbox %s", name, of.Name)
 	}

@@ -1,8 +1,8 @@
-// Package view is the read model of a cluster: what the BatchSandboxes of a namespace say about the sandboxes of the service. It reads
-// the API server and never writes to it.
+// Package view is the read model of a cluster: what the BatchSandboxes of a namespace say about the
+// sandboxes of the service. It reads the API server and never writes to it.
 //
-// The service's backend reads a [View], which adds the answers to the backend's own writes; an ingress follows the routes alone
-// ([FollowRoutes]). Both are fed by one client-go Reflector.
+// The service's backend reads a [View], which adds the answers to the backend's own writes; an
+// ingress follows the routes alone ([FollowRoutes]). Both are fed by one client-go Reflector.
 package view
 
 import (
@@ -36,16 +36,17 @@ type Reader interface {
 type Options struct {
 	API       Reader
 	Namespace string
-	// Changed is called with what the watch brings: a version of a sandbox that the view has by then, and the events that it shows. It
-	// is called without events for each sandbox of a list. Deleted means that it was the last version. It is called from one goroutine,
-	// and must be quick.
+	// Changed is called with what the watch brings: a version of a sandbox that the view has by
+	// then, and the events that it shows. It is called without events for each sandbox of a list.
+	// Deleted means that it was the last version. It is called from one goroutine, and must be
+	// quick.
 	Changed func(e *Entry, events []lifecycle.Event, deleted bool)
 	Clock   func() time.Time
 	Logger  zerolog.Logger
 }
 
-// View is the state of a namespace's sandboxes: what the watch brought, and what the backend learned from the answers to its own writes
-// and reads, which the watch brings later.
+// View is the state of a namespace's sandboxes: what the watch brought, and what the backend
+// learned from the answers to its own writes and reads, which the watch brings later.
 type View struct {
 	Options
 	table *table
@@ -63,8 +64,9 @@ func New(options Options) *View {
 	return v
 }
 
-// Start reads the sandboxes that there are, and follows them until Close. It returns an error when the API server does not answer within
-// 30 s, does not have the resources, or does not let the service read them.
+// Start reads the sandboxes that there are, and follows them until Close. It returns an error when
+// the API server does not answer within 30 s, does not have the resources, or does not let the
+// service read them.
 func (v *View) Start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -97,7 +99,8 @@ func (v *View) Close() {
 // All returns every sandbox, newest first, ties by id.
 func (v *View) All() []*Entry { return v.table.all() }
 
-// List returns a page of the sandboxes that a filter accepts, newest first, ties by id, and how many it accepts.
+// List returns a page of the sandboxes that a filter accepts, newest first, ties by id, and how
+// many it accepts.
 func (v *View) List(filter lifecycle.Filter, page lifecycle.Page) (items []*Entry, total int) {
 	return v.table.list(&filter, page)
 }
@@ -105,7 +108,8 @@ func (v *View) List(filter lifecycle.Filter, page lifecycle.Page) (items []*Entr
 // Count returns how many sandboxes there are in each state that any is in.
 func (v *View) Count() map[lifecycle.State]int { return v.table.count(allOwners) }
 
-// Living returns how many sandboxes there are that have not ended, and how many of an owner. It implements lifecycle.Living.
+// Living returns how many sandboxes there are that have not ended, and how many of an owner. It
+// implements lifecycle.Living.
 func (v *View) Living(owner string) (total, own int) {
 	living := func(count map[lifecycle.State]int) (n int) {
 		for state, of := range count {
@@ -118,7 +122,8 @@ func (v *View) Living(owner string) (total, own int) {
 	return living(v.table.count(allOwners)), living(v.table.count(owner))
 }
 
-// Lives reports whether there is a sandbox that has not ended, and whose it is. It implements lifecycle.Living.
+// Lives reports whether there is a sandbox that has not ended, and whose it is. It implements
+// lifecycle.Living.
 func (v *View) Lives(id string) (owner string, lives bool) {
 	e := v.table.get(id)
 	if e == nil || e.Sandbox.Status.State.Final() {
@@ -154,8 +159,8 @@ func (v *View) Fetch(ctx context.Context, id string) (*Entry, error) {
 	return v.Learn(&batch)
 }
 
-// Put adds a version that the API server answered with, so that a client reads its own write, and returns the newest version that the
-// view has of the sandbox: nil when it was removed since.
+// Put adds a version that the API server answered with, so that a client reads its own write, and
+// returns the newest version that the view has of the sandbox: nil when it was removed since.
 func (v *View) Put(e *Entry) *Entry { return v.table.put(e) }
 
 // Learn is NewEntry and Put. It returns KindNotFound when the sandbox was removed since.
@@ -170,8 +175,8 @@ func (v *View) Learn(batch *v1alpha1.BatchSandbox) (*Entry, error) {
 	return e, nil
 }
 
-// Await returns when done accepts the sandbox, it is removed, the time is up, ctx ends or the view is closed: the version that was seen
-// last.
+// Await returns when done accepts the sandbox, it is removed, the time is up, ctx ends or the view
+// is closed: the version that was seen last.
 func (v *View) Await(ctx context.Context, e *Entry, atMost time.Duration, done func(*Entry) bool) *Entry {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -179,7 +184,8 @@ func (v *View) Await(ctx context.Context, e *Entry, atMost time.Duration, done f
 	return v.table.await(ctx, e, atMost, done)
 }
 
-// AwaitVersion returns when the watch has brought every version up to this one, which is that of a sandbox, ctx ends or the view is closed.
+// AwaitVersion returns when the watch has brought every version up to this one, which is that of a
+// sandbox, ctx ends or the view is closed.
 func (v *View) AwaitVersion(ctx context.Context, version uint64) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -208,7 +214,8 @@ func (v *View) latest(ctx context.Context) (uint64, error) {
 	return versionOf(list.ResourceVersion), nil
 }
 
-// Tokens returns what a sandbox's execd and its sidecar demand. The sidecar's is empty when there is none.
+// Tokens returns what a sandbox's execd and its sidecar demand. The sidecar's is empty when there
+// is none.
 func (v *View) Tokens(ctx context.Context, e *Entry) (execd, sidecar string, err error) {
 	return e.tokens.read(ctx, v.API, e.Batch)
 }
@@ -241,7 +248,8 @@ func (v *View) take(e *Entry, deleted bool) {
 
 func (v *View) advance(version uint64) { v.feeds.advance(version) }
 
-// isID reports whether the text has the form of our ids. Anything else would be asked of the API server as the name of a resource.
+// isID reports whether the text has the form of our ids. Anything else would be asked of the API
+// server as the name of a resource.
 func isID(id string) bool {
 	if len(id) != 36 {
 		return false

@@ -60,7 +60,8 @@ func (s logSettings) zapLevel() (zapcore.Level, error) {
 	return 0, fmt.Errorf("--zap-log-level: must be debug, info, error or a number from 0 to 127 (got %q)", s.level)
 }
 
-// newLogger returns a log that goes to stderr and, when asked, to a file that is rotated, and what closes it.
+// newLogger returns a log that goes to stderr and, when asked, to a file that is rotated, and what
+// closes it.
 func newLogger(s logSettings, stderr io.Writer) (logr.Logger, func(), error) {
 	level, err := s.zapLevel()
 	if err != nil {

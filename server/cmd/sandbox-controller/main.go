@@ -1,4 +1,5 @@
-// Command sandbox-controller makes the cluster's resources BatchSandbox and Pool what their specs say.
+// Command sandbox-controller makes the cluster's resources BatchSandbox and Pool what their specs
+// say.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command sandbox-keeper starts and reaps the containers of the local engine on a host. The service starts it and may be restarted while it
-// runs; see package keeper.
+// Command sandbox-keeper starts and reaps the containers of the local engine on a host. The service
+// starts it and may be restarted while it runs; see package keeper.
 package main
 
 import (

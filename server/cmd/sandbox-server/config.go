@@ -62,7 +62,8 @@ func print(file string, out io.Writer) error {
 	return config.Print(out, cfg)
 }
 
-// initialise never overwrites a file: it may hold the only copy of a key. Only its owner can read what it writes.
+// initialise never overwrites a file: it may hold the only copy of a key. Only its owner can read
+// what it writes.
 func initialise(file string, out io.Writer) error {
 	key := make([]byte, 32)
 	rand.Read(key) // crypto/rand.Read never returns an error

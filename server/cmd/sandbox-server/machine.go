@@ -55,7 +55,8 @@ func fitting(key string, getenv func(string) string) (example []byte, says strin
 	return withImage(config.InitLocal(key, archives), archives), says
 }
 
-// knownImages are the images of the project that sandboxes are created from, by the names of their archives.
+// knownImages are the images of the project that sandboxes are created from, by the names of their
+// archives.
 var knownImages = []struct{ archive, image string }{{"first.tar", "sandbox/first:dev"}, {"base.tar", "sandbox/base:dev"}}
 
 // withImage gives an example a default image when one of the archives has one.

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestConfigInitFitsTheMachine: what it writes is for the engine that is there, and config check has nothing to say about it.
+// TestConfigInitFitsTheMachine: what it writes is for the engine that is there, and config check
+// has nothing to say about it.
 func TestConfigInitFitsTheMachine(t *testing.T) {
 	programs, cache := t.TempDir(), t.TempDir()
 	for _, path := range []string{filepath.Join(programs, "crun"), filepath.Join(cache, "archives", "execd.tar"), filepath.Join(cache, "archives", "base.tar")} {

@@ -1,4 +1,5 @@
-// Command sandbox-server is the lifecycle service: it creates, pauses, resumes, renews and deletes sandboxes.
+// Command sandbox-server is the lifecycle service: it creates, pauses, resumes, renews and deletes
+// sandboxes.
 package main
 
 import (
@@ -64,7 +65,8 @@ func load(file string) (string, config.Config, error) {
 	return path, cfg, err
 }
 
-// loadWhole also reads the file of server.signing_key, of which the configuration has the path alone.
+// loadWhole also reads the file of server.signing_key, of which the configuration has the path
+// alone.
 func loadWhole(file string) (string, config.Config, error) {
 	path, cfg, err := load(file)
 	if err != nil || cfg.Server.SigningKey == "" {

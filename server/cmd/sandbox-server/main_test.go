@@ -82,7 +82,8 @@ func TestConfigErrorsNameFileLineKeyAndRule(t *testing.T) {
 	}
 }
 
-// TestSigningKeyIsRead: its content is part of the configuration, so a start with another is not to be tried again.
+// TestSigningKeyIsRead: its content is part of the configuration, so a start with another is not to
+// be tried again.
 func TestSigningKeyIsRead(t *testing.T) {
 	folder := t.TempDir()
 	for name, content := range map[string]string{"missing": "", "short": "abc\n"} {
@@ -124,7 +125,8 @@ func TestConfigIsFoundByVariableAndMissingOneTellsHowToWriteIt(t *testing.T) {
 	})
 }
 
-// TestLogLevel: with each level the log has lines of that level and worse. The start fails, because there is no engine.
+// TestLogLevel: with each level the log has lines of that level and worse. The start fails, because
+// there is no engine.
 func TestLogLevel(t *testing.T) {
 	t.Setenv("DOCKER_HOST", "unix://"+filepath.Join(t.TempDir(), "no.sock"))
 	for level, want := range map[string]struct{ info, warn bool }{
@@ -173,7 +175,8 @@ func TestExposedServiceSaysSo(t *testing.T) {
 	}
 }
 
-// TestUnit: the unit that ships does not restart the service where that cannot help, and keeps its files to itself.
+// TestUnit: the unit that ships does not restart the service where that cannot help, and keeps its
+// files to itself.
 func TestUnit(t *testing.T) {
 	unit, err := os.ReadFile("../../../deploy/systemd/sandbox-server.service")
 	if err != nil {

@@ -1,10 +1,12 @@
-// Command task-executor-init is the first process of a task-executor's container. It keeps the container alive, and the tasks with it,
-// while the task-executor is started again after it ended. Processes whose task-executor and shim have ended become its children, which
-// is how the next task-executor finds them.
+// Command task-executor-init is the first process of a task-executor's container. It keeps the
+// container alive, and the tasks with it, while the task-executor is started again after it ended.
+// Processes whose task-executor and shim have ended become its children, which is how the next
+// task-executor finds them.
 //
 //	task-executor-init PROGRAM [ARGUMENT...]
 //
-// When the task-executor ends before it ever answered, task-executor-init ends with its status: what cannot work is seen at once.
+// When the task-executor ends before it ever answered, task-executor-init ends with its status:
+// what cannot work is seen at once.
 package main
 
 import (

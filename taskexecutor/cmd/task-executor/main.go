@@ -1,5 +1,6 @@
-// Command task-executor runs tasks in the main container of its pod. It is started by task-executor-init; docs/kubernetes-resources.md describes
-// what the pod needs. `task-executor --help` shows its settings.
+// Command task-executor runs tasks in the main container of its pod. It is started by
+// task-executor-init; docs/kubernetes-resources.md describes what the pod needs. `task-executor
+// --help` shows its settings.
 package main
 
 import (
@@ -22,7 +23,8 @@ import (
 )
 
 const (
-	// gcPercent is how much garbage may gather, in percent of what is in use: there is little to do, and one in every pod.
+	// gcPercent is how much garbage may gather, in percent of what is in use: there is little to
+	// do, and one in every pod.
 	gcPercent = 30
 	// stopGrace is how long requests may go on once all tasks have ended.
 	stopGrace = time.Second

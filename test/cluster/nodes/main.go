@@ -42,8 +42,8 @@ type nodes struct {
 	pods      cache.SharedIndexInformer
 }
 
-// run makes count nodes that are Ready, and reports on their pods. The scheduler uses a node as soon
-// as the controller manager has taken away the taint of a new one.
+// run makes count nodes that are Ready, and reports on their pods. The scheduler uses a node as
+// soon as the controller manager has taken away the taint of a new one.
 func run(ctx context.Context, kubeconfig string, count int) error {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {

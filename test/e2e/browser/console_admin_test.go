@@ -59,7 +59,8 @@ func TestConsoleKeys(t *testing.T) {
 	}
 }
 
-// TestConsoleImages: an administrator sees the images of the engine; what a registry refuses is shown.
+// TestConsoleImages: an administrator sees the images of the engine; what a registry refuses is
+// shown.
 func TestConsoleImages(t *testing.T) {
 	t.Parallel()
 	checker := axe(t)

@@ -81,8 +81,8 @@ func TestConsoleCellsGoOnWhenHidden(t *testing.T) {
 	b.unexpected(t)
 }
 
-// TestConsoleNotebookFiles: a notebook is saved into the sandbox as a file that nbformat accepts, and
-// opened again with its results and with cells that have no code.
+// TestConsoleNotebookFiles: a notebook is saved into the sandbox as a file that nbformat accepts,
+// and opened again with its results and with cells that have no code.
 func TestConsoleNotebookFiles(t *testing.T) {
 	t.Parallel()
 	s := startWithPython(t, lives.Plan{})

@@ -82,8 +82,9 @@ func clicked(text string) string {
 		"[...document.querySelectorAll('main button, dialog button')].find((e) => e.innerText.startsWith(%q)).click()", text)
 }
 
-// TestConsoleShowsWhatHasNotEnded: of 200 sandboxes that have ended and 3 that run the three are on the
-// first screen, with owner, image, limits and use; they can be sorted, and several changed at once.
+// TestConsoleShowsWhatHasNotEnded: of 200 sandboxes that have ended and 3 that run the three are on
+// the first screen, with owner, image, limits and use; they can be sorted, and several changed at
+// once.
 func TestConsoleShowsWhatHasNotEnded(t *testing.T) {
 	t.Parallel()
 	checker := axe(t)
@@ -160,7 +161,8 @@ func TestConsoleShowsWhatHasNotEnded(t *testing.T) {
 	b.unexpected(t)
 }
 
-// TestConsoleCreatesAgain: a sandbox that failed is created again with what is known of its request.
+// TestConsoleCreatesAgain: a sandbox that failed is created again with what is known of its
+// request.
 func TestConsoleCreatesAgain(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{})

@@ -75,8 +75,8 @@ func TestConsoleTabsShareTheSession(t *testing.T) {
 	second := b.second(t)
 	second.do(t, "open the console", chromedp.Navigate(s.URL+"/console"))
 	second.until(t, who("server.api_key"))
-	// Signing in again in the same name takes nothing away. The page is informed as if a third tab had done it: its stream
-	// may have been refused before the token is there.
+	// Signing in again in the same name takes nothing away. The page is informed as if a third tab
+	// had done it: its stream may have been refused before the token is there.
 	signIn := func(key string) string {
 		return fmt.Sprintf(`(async () => {
 			const token = localStorage.getItem('sandbox-console-token');
@@ -123,8 +123,8 @@ func TestConsoleTabsShareTheSession(t *testing.T) {
 	second.arrives(t, who("server.api_key"))
 }
 
-// TestConsoleLooksAgain: a tab whose stream was refused between the answer to another tab's sign-in and the moment in
-// which that one shares its token shows the new name, and no form for a key.
+// TestConsoleLooksAgain: a tab whose stream was refused between the answer to another tab's sign-in
+// and the moment in which that one shares its token shows the new name, and no form for a key.
 func TestConsoleLooksAgain(t *testing.T) {
 	t.Parallel()
 	const otherKey = "the-key-of-another-administrator"

@@ -1,4 +1,5 @@
-// Package browser_test has the tests of the pages that people open in a browser, the web console and the documents, on the service's own engine.
+// Package browser_test has the tests of the pages that people open in a browser, the web console
+// and the documents, on the service's own engine.
 package browser_test
 
 import (
@@ -43,7 +44,8 @@ func TestMain(m *testing.M) {
 // service is a lifecycle service under test.
 type service struct{ *lives.Service }
 
-// start returns a running service. At the end of the test everything that it has made is deleted through it, and must be gone.
+// start returns a running service. At the end of the test everything that it has made is deleted
+// through it, and must be gone.
 func start(t *testing.T, p lives.Plan) *service {
 	t.Helper()
 	return &service{lives.Start(t, onlocal.New("crun").Backend(), p)}

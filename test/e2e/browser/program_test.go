@@ -24,8 +24,9 @@ func browserPath(t *testing.T) string {
 	return ""
 }
 
-// becomeBrowser executes the browser without netlink sockets. With them it breaks off every request whenever a network interface of the machine
-// comes or goes, and every sandbox of every other test has one.
+// becomeBrowser executes the browser without netlink sockets. With them it breaks off every request
+// whenever a network interface of the machine comes or goes, and every sandbox of every other test
+// has one.
 func becomeBrowser(path string) error {
 	runtime.LockOSThread() // the filter is the thread's
 	const argument = 16    // where the first argument of the system call is in what the filter sees; its number is at 0

@@ -11,7 +11,8 @@ import (
 	gen "sandbox.internal/clients/go/execd"
 )
 
-// output: what a cell prints arrives on its stream, between the events that begin and end every cell.
+// output: what a cell prints arrives on its stream, between the events that begin and end every
+// cell.
 func output(t *testing.T, d *daemon, l language, id string) {
 	events := d.run(t, id, l.print).good(t)
 	if out, err := events.text("stdout"), events.text("stderr"); out != "to out\n" || err != "to err\n" {
@@ -96,7 +97,8 @@ func contextsAreIsolated(t *testing.T, d *daemon, l language, id string) {
 	l.remembers(t, d, id)
 }
 
-// cellsQueue: cells that are posted while another runs follow one another in the order in which they came.
+// cellsQueue: cells that are posted while another runs follow one another in the order in which
+// they came.
 func cellsQueue(t *testing.T, d *daemon, l language, id string) {
 	running := []*stream{d.start(t, id, l.slow)}
 	running[0].until("stdout")
@@ -153,7 +155,8 @@ func interruptWaiting(t *testing.T, d *daemon, l language, id string) {
 	l.remembers(t, d, id)
 }
 
-// interrupted runs a cell that does not end, and interrupts it. It reports whether that ended the kernel as well.
+// interrupted runs a cell that does not end, and interrupts it. It reports whether that ended the
+// kernel as well.
 func interrupted(t *testing.T, d *daemon, id, code string) (kernelEnded bool) {
 	t.Helper()
 	s := d.start(t, id, code)
@@ -170,7 +173,8 @@ func interrupted(t *testing.T, d *daemon, id, code string) (kernelEnded bool) {
 // interruptEnds stands for interrupt where a kernel cannot be interrupted.
 func interruptEnds(t *testing.T, d *daemon, l language, _ string) {
 	id := d.newContext(t, l.name)
-	// The interrupt may come while the cell still computes, before it waits; the kernel then obeys it and goes on.
+	// The interrupt may come while the cell still computes, before it waits; the kernel then obeys
+	// it and goes on.
 	if interrupted(t, d, id, l.waits) {
 		d.gone(t, id)
 		id = d.newContext(t, l.name)
@@ -219,7 +223,8 @@ func deleteContexts(t *testing.T, d *daemon, l language, _ string) {
 	}
 }
 
-// resume: a stream that is cut in the middle is followed on from the last event that was seen, and not one is missing or comes twice.
+// resume: a stream that is cut in the middle is followed on from the last event that was seen, and
+// not one is missing or comes twice.
 func resume(t *testing.T, d *daemon, l language, id string) {
 	s := d.start(t, id, l.slow)
 	var head said

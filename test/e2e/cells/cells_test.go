@@ -12,8 +12,9 @@ type way struct {
 	sandbox   bool // execd runs in a sandbox, not in this process
 }
 
-// behaviour is a row of the table. The languages that it does not hold for say why, and what holds instead. id is a context that the rows
-// of a language share, because a kernel takes long to start: the cell "set" has run in it, and "killed kernel" ends it.
+// behaviour is a row of the table. The languages that it does not hold for say why, and what holds
+// instead. id is a context that the rows of a language share, because a kernel takes long to start:
+// the cell "set" has run in it, and "killed kernel" ends it.
 type behaviour struct {
 	name string
 	test func(t *testing.T, d *daemon, l language, id string)
@@ -46,8 +47,9 @@ func TestCells(t *testing.T) {
 		{"sandbox server", sandboxServer, all, true},
 	} {
 		t.Run(way.name, func(t *testing.T) {
-			// For sandboxes, the service runs in this process. Its local engine ends threads, and with a thread end the Jupyter kernels that
-			// were started from it (PR_SET_PDEATHSIG). So the daemons that run in this process come first.
+			// For sandboxes, the service runs in this process. Its local engine ends threads, and
+			// with a thread end the Jupyter kernels that were started from it (PR_SET_PDEATHSIG).
+			// So the daemons that run in this process come first.
 			if way.sandbox {
 				t.Parallel()
 			}

@@ -28,7 +28,8 @@ func chosenEngine(t *testing.T) string {
 	return ""
 }
 
-// onLocal chooses the service's own engine in a configuration, with the archives of scripts/images.sh --archives execd code-interpreter.
+// onLocal chooses the service's own engine in a configuration, with the archives of
+// scripts/images.sh --archives execd code-interpreter.
 func onLocal(t *testing.T) string {
 	t.Helper()
 	cache := os.Getenv("SANDBOX_CACHE")

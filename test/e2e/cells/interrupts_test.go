@@ -13,10 +13,10 @@ import (
 // interrupts is how many signals a kernel gets in TestInterruptsAtRandomMoments.
 const interrupts = 1000
 
-// TestInterruptsAtRandomMoments: a kernel of ours (deploy/kernels), or ipykernel as execd configures
-// it, gets SIGINT again and again, whatever it does at that moment, while other processes compete for
-// its processor. A cell runs to its end or is interrupted; none runs a part of a command or has the
-// output of another, and variables are kept.
+// TestInterruptsAtRandomMoments: a kernel of ours (deploy/kernels), or ipykernel as execd
+// configures it, gets SIGINT again and again, whatever it does at that moment, while other
+// processes compete for its processor. A cell runs to its end or is interrupted; none runs a part
+// of a command or has the output of another, and variables are kept.
 func TestInterruptsAtRandomMoments(t *testing.T) {
 	d := sandboxDirect(t)
 	d.background(t, "timeout 300 sh -c 'while :; do :; done'")
@@ -30,7 +30,8 @@ func TestInterruptsAtRandomMoments(t *testing.T) {
 			d.run(t, id, test.set).good(t)
 			pid, err := strconv.Atoi(strings.TrimSpace(d.run(t, id, test.pid).good(t).text("stdout")))
 			must(t, err)
-			// The pauses let some cells run to their end in a kernel that needs longer for one than there is between two signals.
+			// The pauses let some cells run to their end in a kernel that needs longer for one than
+			// there is between two signals.
 			signals := d.background(t, fmt.Sprintf(`bash -c 'for ((i = 0; i < %d; i++)); do
 				((i %% 25)) || sleep 0.5; sleep "$(printf 0.%%03d $((RANDOM %% %d)))"; kill -INT %d || exit; done'`,
 				interrupts, test.upTo, pid))
@@ -130,7 +131,8 @@ func (d *daemon) runs(t *testing.T, id string) bool {
 	return response.JSON200.Running
 }
 
-// TestErrorInNoLine: an instruction that belongs to no line, as some in which an interrupt may come, has a traceback.
+// TestErrorInNoLine: an instruction that belongs to no line, as some in which an interrupt may
+// come, has a traceback.
 func TestErrorInNoLine(t *testing.T) {
 	d := localDirect(t)
 	id := d.newContext(t, "python")
@@ -144,7 +146,8 @@ f.__code__ = f.__code__.replace(co_linetable=b"\xff" * 16)`).good(t)
 	}
 }
 
-// TestErrorThatCannotChange: an exception whose attributes cannot be set, as those of a frozen data class, has its traceback.
+// TestErrorThatCannotChange: an exception whose attributes cannot be set, as those of a frozen data
+// class, has its traceback.
 func TestErrorThatCannotChange(t *testing.T) {
 	d := localDirect(t)
 	id := d.newContext(t, "python")

@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// How many lines the cells print that print many, and that print slowly. They are numbers that count up from 0.
+// How many lines the cells print that print many, and that print slowly. They are numbers that
+// count up from 0.
 const (
 	manyLines = 10000
 	slowLines = 40

@@ -62,8 +62,8 @@ type jupyter struct {
 	kill         func() // kill -9
 }
 
-// startJupyter starts a server at an address, or at a free one, and returns when it answers. Its IPython kernels have our settings, as
-// those of the image have.
+// startJupyter starts a server at an address, or at a free one, and returns when it answers. Its
+// IPython kernels have our settings, as those of the image have.
 func startJupyter(t *testing.T, address string) *jupyter {
 	t.Helper()
 	path, err := exec.LookPath("jupyter-server")
@@ -83,7 +83,8 @@ func startJupyter(t *testing.T, address string) *jupyter {
 	must(t, os.WriteFile(ipython+"/ipython_kernel_config.py", settings, 0o600))
 	command := exec.Command(path, jupyterArgs(port)...)
 	command.Dir, command.Env = home, append(os.Environ(), "HOME="+home, "JUPYTER_RUNTIME_DIR="+home, "IPYTHONDIR="+home)
-	// Its kernels are in sessions of their own, and end by themselves when they see that their server has.
+	// Its kernels are in sessions of their own, and end by themselves when they see that their
+	// server has.
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	must(t, command.Start())
 	server := &jupyter{address: address, url: "http://" + address, kill: func() { _ = command.Process.Kill() }}
@@ -103,8 +104,8 @@ func startJupyter(t *testing.T, address string) *jupyter {
 	return server
 }
 
-// TestKilledJupyterServer: whatever runs ends with a clear error, the next cell fails because there is no server, and works again
-// when there is.
+// TestKilledJupyterServer: whatever runs ends with a clear error, the next cell fails because there
+// is no server, and works again when there is.
 func TestKilledJupyterServer(t *testing.T) {
 	server := startJupyter(t, "")
 	d := local(t, config.Settings{JupyterHost: server.url, JupyterToken: jupyterToken})

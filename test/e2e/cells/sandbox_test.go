@@ -32,7 +32,8 @@ func sandboxDirect(t *testing.T) *daemon { return enter(t, onDocker, nil, "sleep
 // onDocker chooses the Docker Engine in a configuration.
 const onDocker = "type = \"docker\"\n"
 
-// sandboxServer: the sandbox's own program is a Jupyter Server, and its execd is configured for it, as a user would do it.
+// sandboxServer: the sandbox's own program is a Jupyter Server, and its execd is configured for it,
+// as a user would do it.
 func sandboxServer(t *testing.T) *daemon {
 	env := map[string]string{"JUPYTER_HOST": "http://127.0.0.1:8888", "JUPYTER_TOKEN": jupyterToken}
 	d := enter(t, onDocker, env, append([]string{"jupyter-server"}, jupyterArgs("8888")...)...)
@@ -40,7 +41,8 @@ func sandboxServer(t *testing.T) *daemon {
 	return d
 }
 
-// enter creates a sandbox with every kernel there is, and returns its execd. runtime are the lines of a configuration that choose the engine.
+// enter creates a sandbox with every kernel there is, and returns its execd. runtime are the lines
+// of a configuration that choose the engine.
 func enter(t *testing.T, runtime string, env map[string]string, entrypoint ...string) *daemon {
 	t.Helper()
 	client := startService(t, runtime)
@@ -154,7 +156,8 @@ plot.show()`).good(t)
 	checkPNG(t, events, 300, 200)
 }
 
-// TestKilledDaemon: when the daemon of a sandbox is killed, its kernels end with it, and the next one takes away what they left behind.
+// TestKilledDaemon: when the daemon of a sandbox is killed, its kernels end with it, and the next
+// one takes away what they left behind.
 func TestKilledDaemon(t *testing.T) {
 	d := sandboxDirect(t)
 	python := python()

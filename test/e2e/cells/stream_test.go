@@ -41,7 +41,8 @@ func (e event) output() string {
 
 func (e event) terminal() bool { return e.Type == "execution_complete" || e.Type == "error" }
 
-// stream reads the events of one answer, and holds them to the contract: all but most of a long output.
+// stream reads the events of one answer, and holds them to the contract: all but most of a long
+// output.
 type stream struct {
 	t      testing.TB
 	d      *daemon
@@ -98,7 +99,8 @@ func (s *stream) next() (event, error) {
 	}
 }
 
-// until returns the next event of a type; what comes before it is passed over, unless it is the end.
+// until returns the next event of a type; what comes before it is passed over, unless it is the
+// end.
 func (s *stream) until(kind string) event {
 	s.t.Helper()
 	for {
@@ -116,7 +118,8 @@ func (s *stream) until(kind string) event {
 // said is what a cell has said, from its first event to its last.
 type said []event
 
-// all reads to the end and checks the frame that every stream has: ids without gaps from first on, and one terminal event, the last.
+// all reads to the end and checks the frame that every stream has: ids without gaps from first on,
+// and one terminal event, the last.
 func (s *stream) all(first int64) said {
 	s.t.Helper()
 	var events said

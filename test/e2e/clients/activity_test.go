@@ -67,8 +67,8 @@ func (w *watched) with(part string) (found []sandbox.Activity) {
 	return found
 }
 
-// TestActivityOfEveryClient: what each client runs is in the activity while it is watched, with the name of the
-// key, the name of the client and the output.
+// TestActivityOfEveryClient: what each client runs is in the activity while it is watched, with the
+// name of the key, the name of the client and the output.
 func TestActivityOfEveryClient(t *testing.T) {
 	t.Parallel()
 	const (

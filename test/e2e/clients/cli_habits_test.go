@@ -8,8 +8,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestHabits types what people type who know docker, podman, kubectl or another sandbox service: it works, or the
-// error names what to type here.
+// TestHabits types what people type who know docker, podman, kubectl or another sandbox service: it
+// works, or the error names what to type here.
 func TestHabits(t *testing.T) {
 	t.Parallel()
 	c := newCommandLine(t, start(t, lives.Plan{}).URL)

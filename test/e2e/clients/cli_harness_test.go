@@ -19,7 +19,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// commandLine runs the command line tool as people do: the program, with a service in its environment.
+// commandLine runs the command line tool as people do: the program, with a service in its
+// environment.
 type commandLine struct {
 	program string
 	folder  string // where it runs

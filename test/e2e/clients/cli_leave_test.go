@@ -42,7 +42,8 @@ func (c *commandLine) read(t *testing.T, args ...string) (s *session, output *os
 	return s, output, strings.TrimSpace(line)
 }
 
-// TestLeaving: the tool cleans up also when its output is read no more, and when its terminal is closed.
+// TestLeaving: the tool cleans up also when its output is read no more, and when its terminal is
+// closed.
 func TestLeaving(t *testing.T) {
 	t.Parallel()
 	// Under nohup a SIGHUP is ignored, and the tool would inherit that; a handler is not inherited.

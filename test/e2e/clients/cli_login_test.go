@@ -23,8 +23,8 @@ func echoes(t *testing.T, terminal *os.File) bool {
 	return modes.Lflag&unix.ECHO != 0
 }
 
-// TestLoginOnATerminal: a key is typed without an echo, and an interrupt while it is asked for ends the
-// tool at once, with the terminal as it was.
+// TestLoginOnATerminal: a key is typed without an echo, and an interrupt while it is asked for ends
+// the tool at once, with the terminal as it was.
 func TestLoginOnATerminal(t *testing.T) {
 	t.Parallel()
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -10,8 +10,8 @@ import (
 	"sandbox.internal/test/e2e/lives"
 )
 
-// TestConsoleSnippets compiles what the pages of the console show as code, and runs for curl and Python
-// what ends by itself and needs nothing but a sandbox.
+// TestConsoleSnippets compiles what the pages of the console show as code, and runs for curl and
+// Python what ends by itself and needs nothing but a sandbox.
 func TestConsoleSnippets(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{})

@@ -15,8 +15,8 @@ import (
 	"sandbox.internal/test/e2e/lives"
 )
 
-// TestOneSetOfDefaults creates a sandbox with nothing but what is needed through each surface: the records
-// are the same.
+// TestOneSetOfDefaults creates a sandbox with nothing but what is needed through each surface: the
+// records are the same.
 func TestOneSetOfDefaults(t *testing.T) {
 	t.Parallel()
 	python, pythonFolder := pythonHere(t), lives.CopyOf(t, pythonClient)
@@ -90,7 +90,8 @@ func TestOneSetOfDefaults(t *testing.T) {
 	}
 }
 
-// recordOf returns what the service shows of a sandbox, without its id and with its lifetime in the place of times.
+// recordOf returns what the service shows of a sandbox, without its id and with its lifetime in the
+// place of times.
 func recordOf(t *testing.T, s *service, id string) map[string]any {
 	t.Helper()
 	info := s.Get(t, id)
@@ -153,7 +154,8 @@ func consoleSources(t *testing.T) string {
 	return folder
 }
 
-// createdByTheConsole sends what the console's form sends when nothing but the image is typed into it.
+// createdByTheConsole sends what the console's form sends when nothing but the image is typed into
+// it.
 func createdByTheConsole(t *testing.T, s *service, sources, image string) string {
 	t.Helper()
 	version, err := lives.Decode[map[string]any](s.Send(t, http.MethodGet, "/v1/version", ""))

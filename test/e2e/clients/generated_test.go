@@ -16,8 +16,8 @@ import (
 	"sandbox.internal/test/e2e/lives"
 )
 
-// TestTypeScriptClient compiles clients/typescript with every strictness that there is, its examples and
-// its tests too, and runs them against a service.
+// TestTypeScriptClient compiles clients/typescript with every strictness that there is, its
+// examples and its tests too, and runs them against a service.
 func TestTypeScriptClient(t *testing.T) {
 	t.Parallel()
 	folder := buildTypeScript(t)

@@ -1,4 +1,5 @@
-// Package clients_test has the tests of what people use: the command line, the generated clients and ours, and MCP, on the service's own engine.
+// Package clients_test has the tests of what people use: the command line, the generated clients
+// and ours, and MCP, on the service's own engine.
 package clients_test
 
 import (
@@ -36,7 +37,8 @@ func TestMain(m *testing.M) {
 // service is a lifecycle service under test.
 type service struct{ *lives.Service }
 
-// start returns a running service. At the end of the test everything that it has made is deleted through it, and must be gone.
+// start returns a running service. At the end of the test everything that it has made is deleted
+// through it, and must be gone.
 func start(t *testing.T, p lives.Plan) *service {
 	t.Helper()
 	return &service{lives.Start(t, onlocal.New("crun").Backend(), p)}

@@ -12,7 +12,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestOpenSandboxClient takes sandboxes through their lives with the JavaScript SDK of OpenSandbox as npm has it.
+// TestOpenSandboxClient takes sandboxes through their lives with the JavaScript SDK of OpenSandbox
+// as npm has it.
 func TestOpenSandboxClient(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{Server: `compatibility = ["opensandbox"]`,

@@ -1,5 +1,6 @@
-// Package coverage_test holds the documents that the project implements against its tests. testdata/*.rows lists the rows of the
-// documents' tables; a test that proves a row says so in the name of a subtest:
+// Package coverage_test holds the documents that the project implements against its tests.
+// testdata/*.rows lists the rows of the documents' tables; a test that proves a row says so in the
+// name of a subtest:
 //
 //	t.Run("row lifecycle/configuration/server.host", func(t *testing.T) { ... })
 //	t.Run("row lifecycle/configuration/docker.pids_limit: none", func(t *testing.T) { ... })
@@ -31,7 +32,8 @@ const (
 
 var update = flag.Bool("update", false, "write coverage.md")
 
-// open are the rows that nothing proves yet, each with what it waits for. A row that a test names must leave this list.
+// open are the rows that nothing proves yet, each with what it waits for. A row that a test names
+// must leave this list.
 var open = map[string]string{}
 
 // row is a line of one of the documents' tables.
@@ -108,8 +110,9 @@ func readRows(t *testing.T) []row {
 	return rows
 }
 
-// findProofs returns, by row, the tests that name it: the string literals that begin with "row " in the repository's tests. Those that
-// several packages share are not in files for tests; they import testing.
+// findProofs returns, by row, the tests that name it: the string literals that begin with "row " in
+// the repository's tests. Those that several packages share are not in files for tests; they import
+// testing.
 func findProofs(t *testing.T) map[string][]string {
 	t.Helper()
 	proofs := map[string][]string{}

@@ -33,8 +33,9 @@ func services() []service {
 	}
 }
 
-// TestErrorCodes compares the table of docs/errors.md with the errors of both services: pairs of a status and a code in their source, and
-// for each status of their contracts the code that package serve gives it.
+// TestErrorCodes compares the table of docs/errors.md with the errors of both services: pairs of a
+// status and a code in their source, and for each status of their contracts the code that package
+// serve gives it.
 func TestErrorCodes(t *testing.T) {
 	documented := map[string]bool{}
 	page, err := os.ReadFile(filepath.Join(root, "docs", "errors.md"))
@@ -84,7 +85,8 @@ type problem struct {
 	code   string
 }
 
-// errors returns what the service sends: the errors of its own source, and those of the shared one with a status that it can have.
+// errors returns what the service sends: the errors of its own source, and those of the shared one
+// with a status that it can have.
 func (s service) errors(t *testing.T, shared source) []problem {
 	t.Helper()
 	own := readErrors(t, s.folder, s.without)
@@ -108,7 +110,8 @@ func (s service) errors(t *testing.T, shared source) []problem {
 	return sent
 }
 
-// statuses returns the statuses of errors in the service's contract, and those of requests to no operation.
+// statuses returns the statuses of errors in the service's contract, and those of requests to no
+// operation.
 func (s service) statuses(t *testing.T) map[int]bool {
 	t.Helper()
 	document, err := openapi3.NewLoader().LoadFromFile(filepath.Join(root, "openapi", s.name+".yaml"))
@@ -137,8 +140,8 @@ type source struct {
 
 var upperSnake = regexp.MustCompile(`^[A-Z]+(_[A-Z]+)+$|^[A-Z]{5,}$`)
 
-// readErrors finds the pairs of a status and a code in the Go files below a folder: next to each other in a call or a literal, as the
-// fields Status and Code, and as a case and what it returns.
+// readErrors finds the pairs of a status and a code in the Go files below a folder: next to each
+// other in a call or a literal, as the fields Status and Code, and as a case and what it returns.
 func readErrors(t *testing.T, folder string, without []string) source {
 	t.Helper()
 	files := parseFolder(t, folder, without)
@@ -256,7 +259,8 @@ func (r *errorReader) fields(list []ast.Expr) {
 	}
 }
 
-// comparedWith returns the codes that the file compares a field with, such as that of another service's error which is passed on.
+// comparedWith returns the codes that the file compares a field with, such as that of another
+// service's error which is passed on.
 func (r *errorReader) comparedWith(field ast.Expr) (codes []string) {
 	selector, ok := field.(*ast.SelectorExpr)
 	if !ok {

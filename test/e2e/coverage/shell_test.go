@@ -18,8 +18,9 @@ var (
 // given are the variables that a reader has.
 var given = []string{"HOME", "SERVICE_API_KEY"}
 
-// TestShellBlocks finds shell blocks of the documentation that no shell can read, and variables that nothing on their page defines before, but
-// for the pages about Kubernetes. TestPages of e2e runs those of the pages that speak to a service.
+// TestShellBlocks finds shell blocks of the documentation that no shell can read, and variables
+// that nothing on their page defines before, but for the pages about Kubernetes. TestPages of e2e
+// runs those of the pages that speak to a service.
 func TestShellBlocks(t *testing.T) {
 	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
 	if err != nil || len(pages) == 0 {

@@ -315,7 +315,8 @@ func testTerminal(t *testing.T, box *sandbox.Sandbox) {
 	check(t, box.Terminals.Delete(ctx, id))
 }
 
-// untilExit attaches to a terminal and returns what it prints until its program ends, and the exit code.
+// untilExit attaches to a terminal and returns what it prints until its program ends, and the exit
+// code.
 func untilExit(t *testing.T, ctx context.Context, box *sandbox.Sandbox, terminal string) (string, *int) {
 	t.Helper()
 	viewer, err := box.Terminals.Attach(ctx, terminal)

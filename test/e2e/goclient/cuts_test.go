@@ -23,7 +23,8 @@ import (
 
 const (
 	wantedCuts = 1000
-	// everyRequest is how many requests there are to one that is cut, where requests are; mostRequest is how many bytes of it arrive at most.
+	// everyRequest is how many requests there are to one that is cut, where requests are;
+	// mostRequest is how many bytes of it arrive at most.
 	everyRequest = 3
 	mostRequest  = 100 << 10
 	streams      = 8 // at once
@@ -207,8 +208,8 @@ func (p *cutter) lead(serviceURL string) {
 	p.to.Store(&address)
 }
 
-// spare runs f, whose connections are not cut: a request that is no stream is sent a few times only,
-// and random cuts could hit each of them.
+// spare runs f, whose connections are not cut: a request that is no stream is sent a few times
+// only, and random cuts could hit each of them.
 func (p *cutter) spare(f func()) {
 	p.whole.Store(true)
 	defer p.whole.Store(false)
@@ -293,8 +294,8 @@ func (p *cutter) pass(near *net.TCPConn) {
 	}
 }
 
-// cutRequest passes the beginning of every third request on and resets its connection. One that is shorter leaves that to the next. It
-// reports false for a request that nothing of is passed on yet.
+// cutRequest passes the beginning of every third request on and resets its connection. One that is
+// shorter leaves that to the next. It reports false for a request that nothing of is passed on yet.
 func (p *cutter) cutRequest(far, near *net.TCPConn) bool {
 	if p.requests.Add(1)%everyRequest == 1 {
 		p.due.Store(true)

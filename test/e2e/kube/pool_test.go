@@ -24,7 +24,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestPool has sandboxes served from a Pool over HTTP, in a namespace of the Pod Security level baseline.
+// TestPool has sandboxes served from a Pool over HTTP, in a namespace of the Pod Security level
+// baseline.
 func TestPool(t *testing.T) {
 	s := lives.Start(t, onKubernetes(), lives.Plan{})
 	enforce(t, s.Instance, "baseline")
@@ -98,7 +99,8 @@ func TestPoolResizes(t *testing.T) {
 	kubectl(t, s.Instance, "", "delete", "pool", "warm")
 }
 
-// TestPoolRestricted has a sandbox served under the Pod Security level restricted: as a user that is not root, without any capability.
+// TestPoolRestricted has a sandbox served under the Pod Security level restricted: as a user that
+// is not root, without any capability.
 func TestPoolRestricted(t *testing.T) {
 	s := lives.Start(t, onKubernetes(), lives.Plan{})
 	enforce(t, s.Instance, "restricted")
@@ -118,8 +120,8 @@ func TestPoolRestricted(t *testing.T) {
 	kubectl(t, s.Instance, "", "delete", "pool", "warm")
 }
 
-// TestPoolPolicy: the policy of a request holds in a pod of a Pool with a sidecar before its program runs, and can be changed; no other sandbox
-// of the Pool has it, or its token.
+// TestPoolPolicy: the policy of a request holds in a pod of a Pool with a sidecar before its
+// program runs, and can be changed; no other sandbox of the Pool has it, or its token.
 func TestPoolPolicy(t *testing.T) {
 	s := lives.Start(t, onKubernetes(), lives.Plan{})
 	pool := strings.NewReplacer(busyboxImage, baseImage, "      initContainers:\n", fmt.Sprintf(`      initContainers:
@@ -255,8 +257,9 @@ func testPooled(t *testing.T, s *lives.Service) {
 	})
 }
 
-// TestClaimsSurviveKills kills the controller in the middle of claims, and the service while a sandbox is created: each sandbox becomes what it
-// was asked for, in a pod of its own, and nothing else is left.
+// TestClaimsSurviveKills kills the controller in the middle of claims, and the service while a
+// sandbox is created: each sandbox becomes what it was asked for, in a pod of its own, and nothing
+// else is left.
 func TestClaimsSurviveKills(t *testing.T) {
 	backend := onKubernetes()
 	backend.Settings = settings
@@ -455,7 +458,8 @@ func podOf(t *testing.T, s *lives.Service, id string) string {
 	return allocation.Pods[0]
 }
 
-// apiPool is a Pool for sandboxes of the API: its pods wait for one. context are fields of the security contexts of its containers.
+// apiPool is a Pool for sandboxes of the API: its pods wait for one. context are fields of the
+// security contexts of its containers.
 func apiPool(name string, buffer, most int, context string) string {
 	return fmt.Sprintf(`
 apiVersion: sandbox.internal/v1alpha1

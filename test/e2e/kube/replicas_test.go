@@ -23,8 +23,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestReplicas sends requests of every kind round robin to two replicas of the service, two processes
-// with the rights that the chart gives: whatever one answered holds at the other at once.
+// TestReplicas sends requests of every kind round robin to two replicas of the service, two
+// processes with the rights that the chart gives: whatever one answered holds at the other at once.
 func TestReplicas(t *testing.T) {
 	r := startReplicas(t)
 	first, second := r.running(t), r.running(t)
@@ -90,7 +90,8 @@ func startReplicas(t *testing.T) *replicas {
 	return &replicas{base: base, services: [2]*lives.Service{lives.Start(t, one, plan), lives.Start(t, other, plan)}}
 }
 
-// RoundTrip sends a request to the next replica, whatever its host. It implements http.RoundTripper.
+// RoundTrip sends a request to the next replica, whatever its host. It implements
+// http.RoundTripper.
 func (r *replicas) RoundTrip(request *http.Request) (*http.Response, error) {
 	s := r.services[r.sent.Add(1)%2]
 	to := request.Clone(request.Context())
@@ -436,8 +437,8 @@ func (r *replicas) ends(t *testing.T, ids []string) {
 	}
 }
 
-// keys replaces an API key and restarts one replica after the other, as an upgrade does: sessions of that
-// key have ended, and those of others go on.
+// keys replaces an API key and restarts one replica after the other, as an upgrade does: sessions
+// of that key have ended, and those of others go on.
 func (r *replicas) keys(t *testing.T) {
 	kept, replaced := r.signIn(t, lives.AdminKey), r.signIn(t, replacedKey)
 	list := "/console/api/v1/sandboxes"

@@ -13,8 +13,8 @@ import (
 )
 
 // Outside is the world around sandboxes with an egress sidecar: the addresses of two web servers,
-// which answer every request with their names, "allowed" and "denied", and of a name server that has
-// them as allowed.test and denied.test.
+// which answer every request with their names, "allowed" and "denied", and of a name server that
+// has them as allowed.test and denied.test.
 type Outside struct{ Allowed, Denied, NameServer string }
 
 // EgressSettings is the section of a configuration for sidecars of the image in that world.
@@ -77,8 +77,8 @@ func (c *Client) Policy(t *testing.T, method, id, body string) lifecycle.Network
 	return policy
 }
 
-// Egress shows what a client may rely on of network policies, with the real sidecar: id is a Running
-// sandbox that [Client.Confined] asked for with allowed.test alone. It is deleted.
+// Egress shows what a client may rely on of network policies, with the real sidecar: id is a
+// Running sandbox that [Client.Confined] asked for with allowed.test alone. It is deleted.
 func Egress(t *testing.T, s *Service, id string, o Outside, sidecars Sidecars) {
 	t.Helper()
 	inside := s.Enter(t, id)
@@ -242,8 +242,8 @@ func Egress(t *testing.T, s *Service, id string, o Outside, sidecars Sidecars) {
 	})
 }
 
-// EgressSurvivesTheService: a service that is killed, and one that loses its database, find sidecars
-// and policies again. The service is a [Plan].Program with the settings of an [Outside].
+// EgressSurvivesTheService: a service that is killed, and one that loses its database, find
+// sidecars and policies again. The service is a [Plan].Program with the settings of an [Outside].
 func EgressSurvivesTheService(t *testing.T, s *Service) {
 	t.Helper()
 	id := s.Running(t, s.Confined("allowed.test"))

@@ -19,8 +19,8 @@ import (
 
 const wordsProgram = "sandbox.internal/test/e2e/lives/testdata/words"
 
-// testImageEntrypoint: a sandbox whose request asks for that runs what its image has, and one whose image
-// has nothing to run fails.
+// testImageEntrypoint: a sandbox whose request asks for that runs what its image has, and one whose
+// image has nothing to run fails.
 func testImageEntrypoint(t *testing.T, b Backend) {
 	s := Start(t, b, Plan{})
 	for name, c := range map[string]struct {
@@ -78,8 +78,8 @@ func ImageEntrypointRefused(t *testing.T, b Backend) {
 		http.StatusBadRequest, "INVALID_REQUEST_BODY", "imageEntrypoint: must not be true on Kubernetes", "give the entrypoint")
 }
 
-// loadProgram gives the engine an image with nothing but the program words, and takes it away at the end of
-// the test, once its sandboxes have ended.
+// loadProgram gives the engine an image with nothing but the program words, and takes it away at
+// the end of the test, once its sandboxes have ended.
 func (s *Service) loadProgram(t *testing.T, name string, entrypoint, command []string) {
 	t.Helper()
 	program, err := os.ReadFile(Build(t, wordsProgram))
@@ -109,7 +109,8 @@ func (s *Service) loadProgram(t *testing.T, name string, entrypoint, command []s
 	})
 }
 
-// archiveOf returns a tar archive of files that may be executed, which are pairs of a name and a content.
+// archiveOf returns a tar archive of files that may be executed, which are pairs of a name and a
+// content.
 func archiveOf(t *testing.T, files ...any) []byte {
 	t.Helper()
 	var archive bytes.Buffer

@@ -251,7 +251,8 @@ func testTooOften(t *testing.T, s *Service) {
 		Operation{"getVersion", "GET", "/v1/version", ""}))
 }
 
-// testHostLoad: those who see all sandboxes see how busy their machine is, where that is the service's.
+// testHostLoad: those who see all sandboxes see how busy their machine is, where that is the
+// service's.
 func testHostLoad(t *testing.T, s *Service) {
 	const path = "/v1/host/load"
 	WantProblem(t, s.As(t, userKey).Send(t, http.MethodGet, path, ""), 403, "FORBIDDEN", "user",
@@ -324,7 +325,8 @@ func testActivity(t *testing.T, s *Service, id string) {
 	}
 }
 
-// RefuseUnknownParameters asks each operation with a query parameter that the contract does not have.
+// RefuseUnknownParameters asks each operation with a query parameter that the contract does not
+// have.
 func RefuseUnknownParameters(t *testing.T, s *Service, operations []Operation) {
 	for _, o := range operations {
 		WantProblem(t, s.Send(t, o.Method, o.Path+"?unknown=1", o.Body), http.StatusBadRequest,

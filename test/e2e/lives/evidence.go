@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// evidence logs what a failed test leaves, before it is deleted: the sandboxes, what their entrypoints printed last, and the processes
-// that the kernel has ended for want of memory.
+// evidence logs what a failed test leaves, before it is deleted: the sandboxes, what their
+// entrypoints printed last, and the processes that the kernel has ended for want of memory.
 func (s *Service) evidence(t *testing.T) {
 	t.Helper()
 	for _, sandbox := range s.Everything(t) {
@@ -22,7 +22,8 @@ func (s *Service) evidence(t *testing.T) {
 	t.Logf("processes that the kernel has killed for want of memory:\n%s", outOfMemory())
 }
 
-// outOfMemory returns the last lines of the kernel's log about processes that it has killed for want of memory.
+// outOfMemory returns the last lines of the kernel's log about processes that it has killed for
+// want of memory.
 func outOfMemory() string {
 	const most = 8
 	log, err := os.OpenFile("/dev/kmsg", os.O_RDONLY|unix.O_NONBLOCK, 0)

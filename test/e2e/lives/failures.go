@@ -53,7 +53,8 @@ func testFailures(t *testing.T, b Backend) {
 	}
 }
 
-// testNoRoom: a sandbox that asks for more than there is ends with the reason, and none runs without what it asked for.
+// testNoRoom: a sandbox that asks for more than there is ends with the reason, and none runs
+// without what it asked for.
 func testNoRoom(t *testing.T, b Backend) {
 	s := Start(t, b, Plan{Provision: noRoom})
 	t.Run("row lifecycle/codes/RESOURCE_LIMIT_EXCEEDED", func(t *testing.T) {

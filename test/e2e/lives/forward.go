@@ -25,7 +25,8 @@ import (
 )
 
 const (
-	// proxyDomain is known to the proxy of Forward alone: a client that connects directly finds nothing.
+	// proxyDomain is known to the proxy of Forward alone: a client that connects directly finds
+	// nothing.
 	proxyDomain = ".sandbox.test"
 	// The password has what must be encoded in a URL.
 	proxyUser, proxyPassword = "user", "p@ss:w/ord"

@@ -75,8 +75,8 @@ func testStubbornEntrypointIsKilled(t *testing.T, b Backend) {
 	}
 }
 
-// testStreamsEndBeforeTheirSandbox: a command that ignores SIGTERM is killed after its entrypoint has
-// ended, which takes a second here, and its stream says so.
+// testStreamsEndBeforeTheirSandbox: a command that ignores SIGTERM is killed after its entrypoint
+// has ended, which takes a second here, and its stream says so.
 func testStreamsEndBeforeTheirSandbox(t *testing.T, b Backend) {
 	s := Start(t, b, Plan{})
 	r := Request(s.Images.Busybox, "sh", "-c",

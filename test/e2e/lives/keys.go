@@ -14,7 +14,8 @@ import (
 // keyOperations are the operations on API keys.
 var keyOperations = []string{"listKeys", "createKey", "getKey", "deleteKey", "rotateKey"}
 
-// operationsOnKeys are these with a key that the service keeps, or, of the configuration's, cannot change.
+// operationsOnKeys are these with a key that the service keeps, or, of the configuration's, cannot
+// change.
 func operationsOnKeys(name string) []Operation {
 	return []Operation{
 		{"listKeys", "GET", "/v1/keys", ""},
@@ -25,8 +26,8 @@ func operationsOnKeys(name string) []Operation {
 	}
 }
 
-// testKeysOfTheService provokes every answer of the operations on API keys. Where the backend has a folder of its own, keys are made, used and
-// removed, and outlive a kill.
+// testKeysOfTheService provokes every answer of the operations on API keys. Where the backend has a
+// folder of its own, keys are made, used and removed, and outlive a kill.
 func testKeysOfTheService(t *testing.T, b Backend) {
 	s := Start(t, b, Plan{Program: true, Keys: []config.Key{
 		{Name: "user", SHA256: Digest(userKey), Role: config.RoleUser},

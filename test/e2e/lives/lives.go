@@ -52,8 +52,8 @@ type Backend struct {
 	// run. It removes at the end of the test whatever it made.
 	RuntimeHandler func(t *testing.T) string
 
-	// OwnKernel is whether each sandbox has a kernel of its own: it shows no limits inside, and ends as
-	// a whole when its memory is used up.
+	// OwnKernel is whether each sandbox has a kernel of its own: it shows no limits inside, and
+	// ends as a whole when its memory is used up.
 	OwnKernel bool
 
 	// InternalErrors provokes answers with status 500 and proves that they show no cause.
@@ -87,8 +87,8 @@ type row struct {
 	test func(*testing.T, Backend)
 }
 
-// first are those tests of the table that wait a minute for a clock. They begin before the others, and
-// call t.Parallel when there is nothing left but to wait, so that the others run meanwhile.
+// first are those tests of the table that wait a minute for a clock. They begin before the others,
+// and call t.Parallel when there is nothing left but to wait, so that the others run meanwhile.
 var first = []row{{"Expiry", testExpiry}}
 
 var table = []row{

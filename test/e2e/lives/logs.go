@@ -75,5 +75,6 @@ func testLogs(t *testing.T, b Backend) {
 	}
 }
 
-// complete returns the lines of a log that have ended. Docker takes a line without newline when its stream ends, other engines at once.
+// complete returns the lines of a log that have ended. Docker takes a line without newline when its
+// stream ends, other engines at once.
 func complete(log string) string { return log[:strings.LastIndexByte(log, '\n')+1] }

@@ -16,8 +16,8 @@ import (
 )
 
 // The tests of this and the other rows_*.go files follow the document's tables row by row;
-// test/e2e/coverage holds their names against the document. Each shows what its row promises; what can
-// go wrong is tested elsewhere.
+// test/e2e/coverage holds their names against the document. Each shows what its row promises; what
+// can go wrong is tested elsewhere.
 
 // object is a JSON object whose fields a test checks one by one.
 type object map[string]any
@@ -418,8 +418,8 @@ func testRowsOfNetworkPolicies(t *testing.T, b Backend) {
 	})
 	t.Run("row lifecycle/networkPolicy/empty", func(t *testing.T) {
 		s.Await(t, objectOf(t, s.accept(t, nil)).text(t, "id"), "Running")
-		// One that is there and empty is a policy, too, and nothing could enforce what becomes of it later. Where there is a
-		// sidecar it allows everything, which the tests of egress show.
+		// One that is there and empty is a policy, too, and nothing could enforce what becomes of
+		// it later. Where there is a sidecar it allows everything, which the tests of egress show.
 		s.refuse(t, fields{"networkPolicy": fields{}},
 			"a network policy requires bridge mode and egress image configuration")
 	})

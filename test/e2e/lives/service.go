@@ -235,7 +235,8 @@ func (s *Service) DeleteAll(t *testing.T) {
 		}
 	}
 	Concurrently(running, func(id string) {
-		// 409 is a sandbox that ended by itself meanwhile, 404 one whose resource a test has removed.
+		// 409 is a sandbox that ended by itself meanwhile, 404 one whose resource a test has
+		// removed.
 		got := s.Send(t, http.MethodDelete, "/v1/sandboxes/"+id, "")
 		if !slices.Contains([]int{http.StatusNoContent, http.StatusConflict, http.StatusNotFound}, got.Status) {
 			t.Errorf("DELETE %s: %s", id, got)

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// Building is how long a generator or a compiler may take that has nothing in its caches, on a busy machine.
+// Building is how long a generator or a compiler may take that has nothing in its caches, on a busy
+// machine.
 const Building = 10 * time.Minute
 
 // Root returns the folder of the repository, in which the test's package is.

@@ -29,7 +29,8 @@ const (
 	bobKey   = "the-key-of-bob-in-these-tests"
 )
 
-// startWithUsers starts a service with two keys that are no administrators'. local is for its section [local].
+// startWithUsers starts a service with two keys that are no administrators'. local is for its
+// section [local].
 func startWithUsers(t *testing.T, local string) *lives.Service {
 	t.Helper()
 	m := newMachines()
@@ -41,7 +42,8 @@ func startWithUsers(t *testing.T, local string) *lives.Service {
 	return lives.Start(t, onLocal(m), lives.Plan{Program: true, Server: keys})
 }
 
-// startPrivateRegistry returns the name of an image in a registry that wants a user's name and a password, and how often it was asked.
+// startPrivateRegistry returns the name of an image in a registry that wants a user's name and a
+// password, and how often it was asked.
 func startPrivateRegistry(t *testing.T, user, password string) (image string, asked *atomic.Int64) {
 	t.Helper()
 	asked = &atomic.Int64{}
@@ -70,7 +72,8 @@ func startPrivateRegistry(t *testing.T, user, password string) (image string, as
 	return ref.Name(), asked
 }
 
-// settle creates a sandbox of the image as the holder of a key, and returns the state that it gets to.
+// settle creates a sandbox of the image as the holder of a key, and returns the state that it gets
+// to.
 func settle(t *testing.T, s *lives.Service, key, image string, auth *lifecycle.ImageAuth) lifecycle.SandboxStatus {
 	t.Helper()
 	request := s.Idle()
@@ -89,8 +92,8 @@ func settle(t *testing.T, s *lives.Service, key, image string, auth *lifecycle.I
 	return s.Get(t, id).Status
 }
 
-// TestPrivateImageStaysItsKeys: who knows the name of an image gets it by credentials of their own alone, also after a restart and by its id, until an
-// administrator pulls it for all.
+// TestPrivateImageStaysItsKeys: who knows the name of an image gets it by credentials of their own
+// alone, also after a restart and by its id, until an administrator pulls it for all.
 func TestPrivateImageStaysItsKeys(t *testing.T) {
 	t.Parallel()
 	image, _ := startPrivateRegistry(t, "robot", "word")
@@ -131,8 +134,9 @@ func TestPrivateImageStaysItsKeys(t *testing.T) {
 	want(bobKey, other, nil, "Running")
 }
 
-// TestUserNamesNoInternalRegistry: a registry of this machine that is not listed is not asked for a user, and what it is refused with is the same for a
-// port where nothing listens. The images of the project are asked of no registry.
+// TestUserNamesNoInternalRegistry: a registry of this machine that is not listed is not asked for a
+// user, and what it is refused with is the same for a port where nothing listens. The images of the
+// project are asked of no registry.
 func TestUserNamesNoInternalRegistry(t *testing.T) {
 	t.Parallel()
 	image, asked := startPrivateRegistry(t, "robot", "word")

@@ -27,9 +27,11 @@ var crashTime = flag.Duration("crash", 40*time.Second, "how long TestCrash kills
 // crashRounds is how often TestCrash kills at least, however slow the machine is.
 const crashRounds = 8
 
-// TestCrash kills the service, the keeper, or both at random moments, while images are pulled, sandboxes are created, paused, resumed and
-// deleted and others end by themselves, and starts the service again on the same records. Every accepted sandbox must be usable, or have ended as it was asked
-// to, with its own exit code; and when all are deleted, neither the kernel nor the disk has anything of the engine.
+// TestCrash kills the service, the keeper, or both at random moments, while images are pulled,
+// sandboxes are created, paused, resumed and deleted and others end by themselves, and starts the
+// service again on the same records. Every accepted sandbox must be usable, or have ended as it was
+// asked to, with its own exit code; and when all are deleted, neither the kernel nor the disk has
+// anything of the engine.
 func TestCrash(t *testing.T) {
 	t.Parallel()
 	on := newMachines()
@@ -186,7 +188,8 @@ func (st *crashRun) check(t *testing.T) {
 	}
 }
 
-// killKeeper kills the process that starts the engine's containers, if there is one at this moment, and returns how many it has killed.
+// killKeeper kills the process that starts the engine's containers, if there is one at this moment,
+// and returns how many it has killed.
 func (m machine) killKeeper(t *testing.T) (killed int) {
 	t.Helper()
 	for pid, line := range onlocal.CommandLines() {

@@ -7,9 +7,9 @@ import (
 	"sandbox.internal/test/e2e/lives"
 )
 
-// TestDiskLimit: a sandbox that has filled its file system has its service, says what is wrong, disturbs no other one, and works again when
-// something is deleted. A crash of
-// the service changes nothing.
+// TestDiskLimit: a sandbox that has filled its file system has its service, says what is wrong,
+// disturbs no other one, and works again when something is deleted. A crash of the service changes
+// nothing.
 func TestDiskLimit(t *testing.T) {
 	t.Parallel()
 	limited := newMachines()

@@ -24,7 +24,8 @@ func (m *machines) sidecars(instance string) lives.Sidecars {
 		},
 		KillDaemon: func(t *testing.T, id string) {
 			t.Helper()
-			// The one child of the sidecar's first process, whichever of its threads has started it.
+			// The one child of the sidecar's first process, whichever of its threads has started
+			// it.
 			lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", m.of(instance).sidecar(t, id)))
 			if err != nil {
 				t.Fatal(err)
@@ -97,7 +98,8 @@ func TestEgress(t *testing.T) {
 	lives.Egress(t, s, id, o, on.sidecars(s.Instance))
 }
 
-// TestEgressSurvivesTheService: a service that is killed, and one that loses its database, find sidecars and policies again.
+// TestEgressSurvivesTheService: a service that is killed, and one that loses its database, find
+// sidecars and policies again.
 func TestEgressSurvivesTheService(t *testing.T) {
 	t.Parallel()
 	o := onlocal.NewOutside(t)

@@ -21,7 +21,8 @@ import (
 
 const escapeProgram = "sandbox.internal/test/e2e/local/testdata/escape"
 
-// TestEscape: with the service's defaults, root in a sandbox is refused everything that is known to lead out of one.
+// TestEscape: with the service's defaults, root in a sandbox is refused everything that is known to
+// lead out of one.
 func TestEscape(t *testing.T) {
 	t.Parallel()
 	runtimes := []string{"crun", "runc"}
@@ -54,11 +55,12 @@ func TestEscape(t *testing.T) {
 	}
 }
 
-// ofHost matches the attempts that reach for what is outside of a kernel of the sandbox's own. All others end there: root may do in it what it
-// likes.
+// ofHost matches the attempts that reach for what is outside of a kernel of the sandbox's own. All
+// others end there: root may do in it what it likes.
 var ofHost = regexp.MustCompile(`of the host|the host's file|connect to|/opt/sandbox`)
 
-// TestEscapeIsNoticed: the same program in a sandbox that is confined less reports what is open, so it would report it elsewhere.
+// TestEscapeIsNoticed: the same program in a sandbox that is confined less reports what is open, so
+// it would report it elsewhere.
 func TestEscapeIsNoticed(t *testing.T) {
 	t.Parallel()
 	on := newMachines()
@@ -83,8 +85,9 @@ type target struct {
 	Addresses []string
 }
 
-// hostAddresses returns the host's IPv4 addresses, but for those of the bridges of other services and of the veth pairs of tests, also of
-// other packages: when one of these goes, its address leads outside, where something may answer. The bridge of a Docker Engine stays.
+// hostAddresses returns the host's IPv4 addresses, but for those of the bridges of other services
+// and of the veth pairs of tests, also of other packages: when one of these goes, its address leads
+// outside, where something may answer. The bridge of a Docker Engine stays.
 func (m machine) hostAddresses(t *testing.T) []net.IP {
 	t.Helper()
 	links, err := net.Interfaces()
@@ -110,7 +113,8 @@ func (m machine) hostAddresses(t *testing.T) []net.IP {
 	return found
 }
 
-// outsideOf makes what a sandbox must not reach: servers on the host, and a neighbour, whose daemon is one.
+// outsideOf makes what a sandbox must not reach: servers on the host, and a neighbour, whose daemon
+// is one.
 func outsideOf(t *testing.T, m machine, neighbour string) target {
 	t.Helper()
 	marker := filepath.Join(t.TempDir(), "marker")
@@ -199,7 +203,8 @@ func hostState(t *testing.T) string {
 	return text.String()
 }
 
-// TestFilesOfTheHostAreBounded: what a sandbox can make grow outside of its own root file system has a bound, or lies on the disk that is its own.
+// TestFilesOfTheHostAreBounded: what a sandbox can make grow outside of its own root file system
+// has a bound, or lies on the disk that is its own.
 func TestFilesOfTheHostAreBounded(t *testing.T) {
 	t.Parallel()
 	on := newMachines()

@@ -48,8 +48,9 @@ func TestLivesWithEveryRuntime(t *testing.T) {
 	}
 }
 
-// testKilledByAnotherProgram: a sandbox whose first process was killed from outside has failed, and says with which exit code. One that is
-// paused may have to be resumed for that: with cgroup v1 a frozen process does not take even this signal.
+// testKilledByAnotherProgram: a sandbox whose first process was killed from outside has failed, and
+// says with which exit code. One that is paused may have to be resumed for that: with cgroup v1 a
+// frozen process does not take even this signal.
 func testKilledByAnotherProgram(t *testing.T, b lives.Backend, on *machines) {
 	s := lives.Start(t, b, lives.Plan{})
 	running, paused := s.Running(t, s.Idle()), s.Running(t, s.Idle())

@@ -1,4 +1,5 @@
-// Package local_test has the tests of the whole on the service's own engine: the table of lives, and what this engine alone promises.
+// Package local_test has the tests of the whole on the service's own engine: the table of lives,
+// and what this engine alone promises.
 package local_test
 
 import (

@@ -13,7 +13,8 @@ import (
 	"sandbox.internal/test/e2e/lives/onlocal"
 )
 
-// TestPage types what docs/local.md has for looking at a sandbox by hand, and then, once the service was killed, for removing everything.
+// TestPage types what docs/local.md has for looking at a sandbox by hand, and then, once the
+// service was killed, for removing everything.
 func TestPage(t *testing.T) {
 	t.Parallel()
 	on := newMachines()

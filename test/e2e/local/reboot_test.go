@@ -21,8 +21,9 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestReboot: with local.keep_across_reboot, sandboxes have what they have synced after everything but the disk is gone, with their environment,
-// volumes, limits, policy and token. Nothing is started by itself, and what is deleted leaves nothing.
+// TestReboot: with local.keep_across_reboot, sandboxes have what they have synced after everything
+// but the disk is gone, with their environment, volumes, limits, policy and token. Nothing is
+// started by itself, and what is deleted leaves nothing.
 func TestReboot(t *testing.T) {
 	t.Parallel()
 	for name, disk := range map[string]string{"unbounded": "", "bounded": "disk_mib = 64\n"} {
@@ -108,8 +109,8 @@ func testReboot(t *testing.T, s *lives.Service, m machine) {
 	m.CheckNothingLeft(t)
 }
 
-// reboot takes away everything that a reboot does of an engine whose service was killed, and makes its records those of another start of the
-// host.
+// reboot takes away everything that a reboot does of an engine whose service was killed, and makes
+// its records those of another start of the host.
 func (m machine) reboot(t *testing.T) {
 	t.Helper()
 	m.killKeeper(t)
@@ -142,7 +143,8 @@ func (m machine) reboot(t *testing.T) {
 	m.removeGroups(t)
 }
 
-// endProcess ends the first process of a container, and with it all others, also when they are frozen.
+// endProcess ends the first process of a container, and with it all others, also when they are
+// frozen.
 func (m machine) endProcess(t *testing.T, id string, pid int) {
 	t.Helper()
 	process, err := unix.PidfdOpen(pid, 0)

@@ -29,7 +29,8 @@ const (
 	chunkPause = 20 * time.Millisecond // so a layer takes about 160 ms
 )
 
-// slowRegistry has images that are all different, each pulled slowly enough to be killed in between.
+// slowRegistry has images that are all different, each pulled slowly enough to be killed in
+// between.
 type slowRegistry struct {
 	host   string
 	base   v1.Image // with a shell

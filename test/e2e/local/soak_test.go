@@ -23,8 +23,9 @@ import (
 
 var soakTime = flag.Duration("soak", 30*time.Second, "how long TestSoak creates, uses and deletes sandboxes, at least")
 
-// TestSoak creates, uses and deletes sandboxes at the machine's limit. What service, keeper and kernel hold at the end is what they held
-// after the first minute, or after the first quarter of a shorter time.
+// TestSoak creates, uses and deletes sandboxes at the machine's limit. What service, keeper and
+// kernel hold at the end is what they held after the first minute, or after the first quarter of a
+// shorter time.
 func TestSoak(t *testing.T) {
 	on := newMachines()
 	s := lives.Start(t, onLocal(on), lives.Plan{Program: true, Server: "terminated_retention = 1"})
@@ -56,7 +57,8 @@ func TestSoak(t *testing.T) {
 	s.Delete(t, keep)
 }
 
-// soak goes on for a time, and until each of its workers has had some lives, however slow the machine is.
+// soak goes on for a time, and until each of its workers has had some lives, however slow the
+// machine is.
 func soak(t *testing.T, s *lives.Service, long time.Duration) int {
 	t.Helper()
 	const least = 4

@@ -15,8 +15,8 @@ import (
 	"sandbox.internal/test/e2e/lives"
 )
 
-// TestUserNamespaces: root in a sandbox is a user that the machine does not have, and another one in every sandbox; what sandboxes write belongs
-// to root, to each other and on the disk.
+// TestUserNamespaces: root in a sandbox is a user that the machine does not have, and another one
+// in every sandbox; what sandboxes write belongs to root, to each other and on the disk.
 func TestUserNamespaces(t *testing.T) {
 	t.Parallel()
 	for _, runtime := range []string{"crun", "runc"} {
@@ -62,7 +62,8 @@ func TestUserNamespaces(t *testing.T) {
 	}
 }
 
-// checkEscaped looks what a process can do that has everything that a sandbox's root is, and is in the machine's mount namespace.
+// checkEscaped looks what a process can do that has everything that a sandbox's root is, and is in
+// the machine's mount namespace.
 func (m machine) checkEscaped(t *testing.T, id string) {
 	t.Helper()
 	secret := filepath.Join(m.Folder, "..", "secret")

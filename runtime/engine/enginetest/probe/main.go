@@ -1,4 +1,5 @@
-// Probe is the program inside the suite's images: it does one small thing, so that a test can see what an engine did.
+// Probe is the program inside the suite's images: it does one small thing, so that a test can see
+// what an engine did.
 package main
 
 import (
@@ -140,7 +141,8 @@ func exit(code int) {
 	os.Exit(code)
 }
 
-// onTerm is needed because the kernel does not deliver to a first process the signals that it has no handler for.
+// onTerm is needed because the kernel does not deliver to a first process the signals that it has
+// no handler for.
 func onTerm() <-chan os.Signal {
 	term := make(chan os.Signal, 1)
 	signal.Notify(term, syscall.SIGTERM)
@@ -204,8 +206,9 @@ func fork(wanted int) {
 	fmt.Println("forked", started)
 }
 
-// hold counts until it holds the kernel's lock of the pipe at the standard output, with something in the pipe: splice(2) waits for a socket that
-// is full. Then nothing else can be done with the pipe until the process is killed.
+// hold counts until it holds the kernel's lock of the pipe at the standard output, with something
+// in the pipe: splice(2) waits for a socket that is full. Then nothing else can be done with the
+// pipe until the process is killed.
 func hold() {
 	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
 	check(err)
@@ -252,7 +255,8 @@ func fatal(message string) {
 	os.Exit(1)
 }
 
-// openSocket returns the number of the error of socket(2) with the numbers FAMILY:TYPE:PROTOCOL or, after "pair:", of socketpair(2).
+// openSocket returns the number of the error of socket(2) with the numbers FAMILY:TYPE:PROTOCOL or,
+// after "pair:", of socketpair(2).
 func openSocket(numbers string) int {
 	call := uintptr(syscall.SYS_SOCKET)
 	numbers, isPair := strings.CutPrefix(numbers, "pair:")
@@ -270,7 +274,8 @@ func openSocket(numbers string) int {
 	return int(errno) // the sockets are closed with the process
 }
 
-// hoard has the kernel answer requests of netlink with so many MiB, and returns how many sockets that has taken.
+// hoard has the kernel answer requests of netlink with so many MiB, and returns how many sockets
+// that has taken.
 func hoard(mebibytes int) int {
 	const length = 100 << 10
 	request := make([]byte, length)

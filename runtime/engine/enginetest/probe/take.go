@@ -56,7 +56,8 @@ func groupMemory() int64 {
 	return 0
 }
 
-// Numbers of system calls and constants that package syscall lacks; they are those of every architecture unless a map says otherwise.
+// Numbers of system calls and constants that package syscall lacks; they are those of every
+// architecture unless a map says otherwise.
 const (
 	ioUringSetup = 425
 	rtSignal     = 40

@@ -56,7 +56,8 @@ func (r *reconciler) advance(ctx context.Context,
 	outcomes := b.Status.Outcomes
 	switch err := r.write(ctx, b, after, now, &due); {
 	case v1alpha1.IsTooLarge(err) && isEnd(after.Phase):
-		// The end must not wait for room in etcd. It is not on record, so not in what is remembered.
+		// The end must not wait for room in etcd. It is not on record, so not in what is
+		// remembered.
 		b, failed = b.DeepCopy(), err
 		b.Status = after
 	case err != nil:
@@ -168,9 +169,9 @@ func (r *reconciler) provide(ctx context.Context, b *v1alpha1.BatchSandbox, v *v
 	return refused, err
 }
 
-// recreationTime is when a pod that failed before it was ready is replaced: at once the first time, then after
-// as long as the batch has been at it already, so that a node which takes no pod is asked less and
-// less often.
+// recreationTime is when a pod that failed before it was ready is replaced: at once the first time,
+// then after as long as the batch has been at it already, so that a node which takes no pod is
+// asked less and less often.
 func recreationTime(b *v1alpha1.BatchSandbox, pod *corev1.Pod) time.Time {
 	return pod.CreationTimestamp.Add(min(pod.CreationTimestamp.Sub(b.CreationTimestamp.Time),
 		maxBackoff))
@@ -240,8 +241,8 @@ func (r *reconciler) allocate(ctx context.Context, b *v1alpha1.BatchSandbox, v *
 	return refused, failed
 }
 
-// whyNone returns why a Pool has no pod ready, where it says so: the API server refuses its pods. A rule of
-// the namespace will not take the next ones either.
+// whyNone returns why a Pool has no pod ready, where it says so: the API server refuses its pods. A
+// rule of the namespace will not take the next ones either.
 func (r *reconciler) whyNone(ctx context.Context, b *v1alpha1.BatchSandbox, why refusal) refusal {
 	var pool v1alpha1.Pool
 	if r.client.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: b.Spec.PoolRef}, &pool,
@@ -356,9 +357,9 @@ func giveUp(at *observed, before map[int]time.Time) map[int]time.Time {
 	return since
 }
 
-// deleteUnwanted ends what the record says is over: sandboxes that have ended, numbers that are wanted no
-// more, everything of a batch that stops; and the pods that failed before they were ready, so
-// that the next step makes others.
+// deleteUnwanted ends what the record says is over: sandboxes that have ended, numbers that are
+// wanted no more, everything of a batch that stops; and the pods that failed before they were
+// ready, so that the next step makes others.
 func (r *reconciler) deleteUnwanted(ctx context.Context, b *v1alpha1.BatchSandbox, v *view,
 	at *observed, due *deadline) error {
 	stopping := b.Status.Phase == v1alpha1.PhaseStopping

@@ -54,8 +54,8 @@ func (r *reconciler) load(ctx context.Context, b *v1alpha1.BatchSandbox) (*view,
 	return v, nil
 }
 
-// owned returns the pods that were made from a batch's template, as the cache has them: they must not
-// be changed.
+// owned returns the pods that were made from a batch's template, as the cache has them: they must
+// not be changed.
 func (r *reconciler) owned(ctx context.Context, b *v1alpha1.BatchSandbox) ([]*corev1.Pod, error) {
 	var list corev1.PodList
 	if err := r.client.List(ctx, &list, client.InNamespace(b.Namespace),

@@ -30,13 +30,13 @@ type Pools interface {
 	// apierrors.IsConflict is true when the batch is not the latest.
 	Holds(ctx context.Context, batch *v1alpha1.BatchSandbox, pod string) (bool, error)
 
-	// Retire begins to take pods back, by the sandboxes' numbers: each is deleted, or marked as not to
-	// be given before it is restarted, so that no other batch can see what the sandbox left. The
+	// Retire begins to take pods back, by the sandboxes' numbers: each is deleted, or marked as not
+	// to be given before it is restarted, so that no other batch can see what the sandbox left. The
 	// allocation keeps their names. It is idempotent.
 	Retire(ctx context.Context, batch *v1alpha1.BatchSandbox, shards []int) error
 
-	// Ended reports whether everything of its sandbox has ended in a pod that Retire has marked. The
-	// batch is reconciled when that becomes true.
+	// Ended reports whether everything of its sandbox has ended in a pod that Retire has marked.
+	// The batch is reconciled when that becomes true.
 	Ended(pod *corev1.Pod) bool
 
 	// Release retires pods, where that was not done, and then writes the allocation without them:
@@ -48,8 +48,8 @@ type Pools interface {
 type Tasks interface {
 	// Sync makes the tasks what the batch asks for, without waiting for them, and returns what is
 	// known of each now, by the sandboxes' numbers. Later changes cause a reconcile of the batch.
-	// pods has nil for sandboxes that have no pod yet, or none any more: a task whose end is not known
-	// is then followed no more.
+	// pods has nil for sandboxes that have no pod yet, or none any more: a task whose end is not
+	// known is then followed no more.
 	Sync(ctx context.Context, batch *v1alpha1.BatchSandbox, pods []*corev1.Pod) ([]TaskState, error)
 
 	// Forget removes everything that is kept in memory for the batch: from then on no task of it is
@@ -59,8 +59,9 @@ type Tasks interface {
 
 // Claims makes waiting pods of a Pool the sandboxes of batches.
 type Claims interface {
-	// Sync claims the pod for the batch, without waiting for that, and returns what is known of it now.
-	// Later changes cause a reconcile of the batch. A claim that was made already is found to be.
+	// Sync claims the pod for the batch, without waiting for that, and returns what is known of it
+	// now. Later changes cause a reconcile of the batch. A claim that was made already is found to
+	// be.
 	Sync(batch *v1alpha1.BatchSandbox, pod *corev1.Pod) ClaimState
 
 	// Forget removes what is kept in memory for the batch: from then on no pod is claimed for it.

@@ -455,8 +455,8 @@ func TestInvalidTemplates(t *testing.T) {
 	}
 }
 
-// TestPodsAreNotMade: a batch says why the API server takes a pod of it no more, for whatever cause,
-// goes on with its others, and gives up in the end.
+// TestPodsAreNotMade: a batch says why the API server takes a pod of it no more, for whatever
+// cause, goes on with its others, and gives up in the end.
 func TestPodsAreNotMade(t *testing.T) {
 	p := newPlace(t)
 	p.control(nil, nil)
@@ -975,8 +975,8 @@ func TestRecordOfPodsIsRemoved(t *testing.T) {
 	}
 }
 
-// TestCopies: a batch that was copied with its annotations has none of the pods that these name, nor
-// has one whose annotation names a pod of no Pool.
+// TestCopies: a batch that was copied with its annotations has none of the pods that these name,
+// nor has one whose annotation names a pod of no Pool.
 func TestCopies(t *testing.T) {
 	p := newPlace(t)
 	p.pooled(2, 2)

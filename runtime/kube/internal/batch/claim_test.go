@@ -35,8 +35,8 @@ func (p *place) claiming(name string) *v1alpha1.BatchSandbox {
 	return b
 }
 
-// TestClaim: a pod of a Pool that is ready is no sandbox before it was claimed; it is claimed until it
-// is one, and not again; and what cannot be claimed fails, and goes.
+// TestClaim: a pod of a Pool that is ready is no sandbox before it was claimed; it is claimed until
+// it is one, and not again; and what cannot be claimed fails, and goes.
 func TestClaim(t *testing.T) {
 	p := newPlace(t)
 	pools := new(heap)

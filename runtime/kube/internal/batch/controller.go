@@ -41,14 +41,14 @@ const (
 	// stuckAfter is for how long an execd may answer that it does not freeze or thaw before its
 	// sandbox has failed.
 	stuckAfter = 30 * time.Second
-	// resyncInterval is when a batch that waits for something outside is reconciled, even without an
-	// event.
+	// resyncInterval is when a batch that waits for something outside is reconciled, even without
+	// an event.
 	resyncInterval = 10 * time.Second
-	// clockInterval is how late a time may be noticed after a step of the clock or a suspended host,
-	// which the timers of the queue do not take part in.
+	// clockInterval is how late a time may be noticed after a step of the clock or a suspended
+	// host, which the timers of the queue do not take part in.
 	clockInterval = time.Minute
-	// conflictPause is how long after a conflict a batch is tried again, on what the API server has;
-	// it doubles with each further one.
+	// conflictPause is how long after a conflict a batch is tried again, on what the API server
+	// has; it doubles with each further one.
 	conflictPause = 50 * time.Millisecond
 	// maxBackoff bounds the pause between tries of what fails.
 	maxBackoff = 15 * time.Second
@@ -92,7 +92,8 @@ type memory struct {
 	refused   time.Time         // when a sandbox could not be frozen or thawed
 	refusing  map[int]time.Time // since when execds answer that they do not, by the sandboxes' numbers
 	made      int               // the highest number of which this process has made a pod, and 1
-	// newest is the batch as this process wrote or read it last, nil once the cache has that version
+	// newest is the batch as this process wrote or read it last, nil once the cache has that
+	// version
 	newest    *v1alpha1.BatchSandbox
 	conflicts int // in a row
 }
@@ -229,10 +230,10 @@ func (r *reconciler) step(ctx context.Context,
 	return result, err
 }
 
-// newest returns the version of a batch to decide on: the one of the cache, or what this process has
-// written or read since. A cache lags behind the API server, by seconds where that is busy, and a
-// write onto an older version is refused: with a new try for each event of a pod, more requests would
-// be refused than served.
+// newest returns the version of a batch to decide on: the one of the cache, or what this process
+// has written or read since. A cache lags behind the API server, by seconds where that is busy, and
+// a write onto an older version is refused: with a new try for each event of a pod, more requests
+// would be refused than served.
 func (r *reconciler) newest(cached *v1alpha1.BatchSandbox) *v1alpha1.BatchSandbox {
 	m := r.remember(cached)
 	if m.newest == nil || m.newest.UID != cached.UID || !older(cached, m.newest) {
@@ -401,8 +402,8 @@ func (r *reconciler) hasUnseen(ctx context.Context, b *v1alpha1.BatchSandbox,
 	return found.Load(), err
 }
 
-// retain keeps the record of a batch that has ended for as long as its spec says, and nothing else of
-// it but pods that have ended.
+// retain keeps the record of a batch that has ended for as long as its spec says, and nothing else
+// of it but pods that have ended.
 func (r *reconciler) retain(ctx context.Context,
 	b *v1alpha1.BatchSandbox) (reconcile.Result, error) {
 	r.forgetWork(b.Namespace, b.Name)
@@ -441,8 +442,8 @@ func (r *reconciler) retain(ctx context.Context,
 		client.IgnoreNotFound(r.client.Delete(ctx, b, client.Preconditions{UID: &b.UID}))
 }
 
-// recordKept writes how many pods there are still of a batch that has ended, when that has changed: a
-// pod may be removed before the record is.
+// recordKept writes how many pods there are still of a batch that has ended, when that has changed:
+// a pod may be removed before the record is.
 func (r *reconciler) recordKept(ctx context.Context, b *v1alpha1.BatchSandbox, kept int32) error {
 	if b.Status.Replicas <= kept { // a cache without the last pods' end shows fewer
 		return nil

@@ -68,8 +68,8 @@ type decision struct {
 }
 
 // mustWriteNow reports whether a change of the status must be written without waiting for the
-// interval: every change but those of numbers, new addresses, and reason and message of a phase that
-// stays.
+// interval: every change but those of numbers, new addresses, and reason and message of a phase
+// that stays.
 func mustWriteNow(before, after *v1alpha1.BatchSandboxStatus) bool {
 	for i, address := range before.Addresses {
 		if address != "" && (i >= len(after.Addresses) || after.Addresses[i] == "") {

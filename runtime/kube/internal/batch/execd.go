@@ -24,7 +24,8 @@ import (
 const maxParallel = 64
 
 // execdTimeout is how long an execd may take to freeze or thaw its processes before it is asked
-// again: longer than it tries itself (execd/internal/freeze), so that it can answer what went wrong.
+// again: longer than it tries itself (execd/internal/freeze), so that it can answer what went
+// wrong.
 const execdTimeout = 15 * time.Second
 
 // errRefused means that an execd has answered, and has not frozen or thawed its processes.
@@ -81,9 +82,9 @@ func callExecd(ctx context.Context, caller *http.Client, at daemon, operation st
 	return nil
 }
 
-// execdToken returns what reads the token of the execd in a sandbox's pod: that of the claim, of the
-// task which runs it, or else of a container. It may be in a Secret. Of two variables of one name the last
-// counts.
+// execdToken returns what reads the token of the execd in a sandbox's pod: that of the claim, of
+// the task which runs it, or else of a container. It may be in a Secret. Of two variables of one
+// name the last counts.
 func (r *reconciler) execdToken(b *v1alpha1.BatchSandbox, number int,
 	pod *corev1.Pod) func(context.Context) (string, error) {
 	value := func(text string) func(context.Context) (string, error) {

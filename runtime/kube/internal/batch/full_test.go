@@ -15,8 +15,8 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// large returns a batch that etcd, which takes 1.5 MiB, has room for with 64 KiB of annotations, and
-// not with 80.
+// large returns a batch that etcd, which takes 1.5 MiB, has room for with 64 KiB of annotations,
+// and not with 80.
 func (p *place) large(name string) *v1alpha1.BatchSandbox {
 	b := p.batch(name, 1)
 	b.Spec.ExpireTime = ptr.To(metav1.NewTime(time.Now().Add(time.Hour)))

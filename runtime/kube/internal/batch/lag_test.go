@@ -13,7 +13,8 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// lagging is a RoundTripper whose watches are behind: what the API server sends comes out so much later.
+// lagging is a RoundTripper whose watches are behind: what the API server sends comes out so much
+// later.
 type lagging struct {
 	inner http.RoundTripper
 	lag   time.Duration
@@ -93,7 +94,8 @@ func (b *laggingBody) Close() error {
 	return b.inner.Close()
 }
 
-// refusals counts the writes of a status, and those that the API server refuses because of the version.
+// refusals counts the writes of a status, and those that the API server refuses because of the
+// version.
 type refusals struct {
 	http.RoundTripper
 	statuses, refused *atomic.Int64
@@ -112,8 +114,8 @@ func (c *refusals) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func (c *refusals) WrappedRoundTripper() http.RoundTripper { return c.RoundTripper }
 
-// TestLaggingWatch: a controller that learns of everything half a second late brings sandboxes through
-// their lives with hardly a write that is refused.
+// TestLaggingWatch: a controller that learns of everything half a second late brings sandboxes
+// through their lives with hardly a write that is refused.
 func TestLaggingWatch(t *testing.T) {
 	const lives, lag = 40, 500 * time.Millisecond
 	p := newPlace(t)
@@ -129,7 +131,8 @@ func TestLaggingWatch(t *testing.T) {
 	for i := range lives {
 		p.has(name(i), "running", running(1))
 	}
-	// A write that crosses one of another client is refused by right, so the user's stop comes once the controller has nothing to write.
+	// A write that crosses one of another client is refused by right, so the user's stop comes once
+	// the controller has nothing to write.
 	quiet, before := time.Now(), writes.Load()
 	p.eventually(func() error {
 		if now := writes.Load(); now != before {

@@ -14,8 +14,8 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// TestRefusalsForGood: what the API server says decides whether a batch waits or fails at once. The texts
-// are those of its admission plug-ins LimitRanger, ResourceQuota and PodSecurity.
+// TestRefusalsForGood: what the API server says decides whether a batch waits or fails at once. The
+// texts are those of its admission plug-ins LimitRanger, ResourceQuota and PodSecurity.
 func TestRefusalsForGood(t *testing.T) {
 	for text, want := range map[string]struct {
 		reason  string
@@ -59,7 +59,8 @@ func TestUnknownFieldMakesNoPod(t *testing.T) {
 	}
 }
 
-// TestEvictionIsSaid: a pod that a drain evicts ended by that, whatever its processes made of the signal.
+// TestEvictionIsSaid: a pod that a drain evicts ended by that, whatever its processes made of the
+// signal.
 func TestEvictionIsSaid(t *testing.T) {
 	at := metav1.NewTime(time.Unix(1000, 0))
 	pod := func(phase corev1.PodPhase, deleted bool, ended time.Time, reason string) *corev1.Pod {

@@ -74,16 +74,16 @@ func observe(pod *corev1.Pod) sandbox {
 	return s
 }
 
-// disruptions are the ways in which a cluster takes a pod away, by the reason of the condition that it
-// sets before; what a pod's node does itself is in the pod's status.
+// disruptions are the ways in which a cluster takes a pod away, by the reason of the condition that
+// it sets before; what a pod's node does itself is in the pod's status.
 var disruptions = map[string]string{
 	"EvictionByEvictionAPI": "was evicted from node %s, as a drain of the node does",
 	"PreemptionByScheduler": "was removed from node %s for a pod of a higher priority",
 	"DeletionByPodGC":       "was removed because its node %s is gone",
 }
 
-// disruption returns how the cluster took a pod away before its main container ended, empty when it did
-// not.
+// disruption returns how the cluster took a pod away before its main container ended, empty when it
+// did not.
 func disruption(pod *corev1.Pod) string {
 	i := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue &&
@@ -160,8 +160,8 @@ func ending(pod *corev1.Pod) (failed bool, reason, message string) {
 		return true, v1alpha1.ReasonRemovedExternally,
 			strings.TrimSpace(pod.Status.Reason + ": " + pod.Status.Message)
 	}
-	// The main container first, then whatever failed besides it. Sidecars are last: the kubelet ends
-	// them with the pod.
+	// The main container first, then whatever failed besides it. Sidecars are last: the kubelet
+	// ends them with the pod.
 	names := []string{mainContainer(pod).Name}
 	var sidecars []string
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {

@@ -32,8 +32,8 @@ func outcome(status *v1alpha1.BatchSandboxStatus, number int) byte {
 // hasEnded reports whether a sandbox has ended, so that its pod is given back.
 func hasEnded(letter byte) bool { return letter == outcomeSucceeded || letter == outcomeFailed }
 
-// podReleased reports whether the pod of a number is given back: its sandbox has ended, or the number
-// was not wanted.
+// podReleased reports whether the pod of a number is given back: its sandbox has ended, or the
+// number was not wanted.
 func podReleased(letter byte) bool { return hasEnded(letter) || letter == outcomeReleased }
 
 // tally counts the sandboxes, and sets the numbers, addresses and letters of the status.

@@ -105,8 +105,8 @@ func (d *decision) advancePhase() {
 	}
 }
 
-// completeToggle ends Pausing or Resuming once the sandboxes are frozen or thawed, or reverses when that
-// is not wanted any more.
+// completeToggle ends Pausing or Resuming once the sandboxes are frozen or thawed, or reverses when
+// that is not wanted any more.
 func (d *decision) completeToggle(wanted bool, done, back v1alpha1.Phase) {
 	reason := v1alpha1.ReasonUserPause
 	if done == v1alpha1.PhaseRunning {

@@ -205,8 +205,8 @@ func classify(err error) (why *refusal, again error) {
 	return &refusal{v1alpha1.ReasonProvisioning, "the pod is not made: " + err.Error(), false}, err
 }
 
-// byRule matches what the API server says of a pod that breaks a rule of its namespace: a level of Pod
-// Security, a LimitRange, or a ResourceQuota for a limit or request that the pod does not have.
+// byRule matches what the API server says of a pod that breaks a rule of its namespace: a level of
+// Pod Security, a LimitRange, or a ResourceQuota for a limit or request that the pod does not have.
 var byRule = regexp.MustCompile(`violates PodSecurity|must be less than or equal to|` +
 	`(?:maximum|minimum) \S+ usage per |max limit to request ratio per |` +
 	`failed quota: .*must specify `)
@@ -214,8 +214,9 @@ var byRule = regexp.MustCompile(`violates PodSecurity|must be less than or equal
 // inQuota matches the lists of a quota that is exceeded.
 var inQuota = regexp.MustCompile(`requested: (\S+), used: \S+, limited: (\S+)`)
 
-// neverFits reports whether a pod asks for more than a quota allows altogether, so that no other pod's
-// end makes room for it. It takes what the API server says, which names all resources that lack.
+// neverFits reports whether a pod asks for more than a quota allows altogether, so that no other
+// pod's end makes room for it. It takes what the API server says, which names all resources that
+// lack.
 func neverFits(text string) bool {
 	for _, found := range inQuota.FindAllStringSubmatch(text, -1) {
 		limited := quantities(found[2])
@@ -240,15 +241,15 @@ func quantities(list string) map[string]resource.Quantity {
 	return read
 }
 
-// annotationEnding, on a pod that is to end and stay as an object, is when its kubelet was asked for
-// that (RFC 3339).
+// annotationEnding, on a pod that is to end and stay as an object, is when its kubelet was asked
+// for that (RFC 3339).
 const annotationEnding = "sandbox.internal/ending-since"
 
 // end makes sure that nothing of a pod that was made from the batch's template runs any more, soon.
 // With keep, a pod whose containers have run stays as an object, so that its log can be read: the
-// kubelet ends its containers because its time is up. A pod that the kubelet has not ended in time is
-// deleted: its node may be lost, and only of pods that are being deleted that is known some time. So
-// is one that has no room for what asks its kubelet.
+// kubelet ends its containers because its time is up. A pod that the kubelet has not ended in time
+// is deleted: its node may be lost, and only of pods that are being deleted that is known some
+// time. So is one that has no room for what asks its kubelet.
 func (r *reconciler) end(ctx context.Context, pod *corev1.Pod, keep bool) error {
 	if pod.DeletionTimestamp != nil {
 		return nil

@@ -87,7 +87,8 @@ func TestPoolPodsOnALostNode(t *testing.T) {
 	}
 }
 
-// TestPoolPodsAreReset: the end of a batch whose Pool restarts pods is recorded once they are reset.
+// TestPoolPodsAreReset: the end of a batch whose Pool restarts pods is recorded once they are
+// reset.
 func TestPoolPodsAreReset(t *testing.T) {
 	p := newPlace(t)
 	retired := make(chan string, 100)

@@ -39,7 +39,8 @@ func TrimPod(object any) (any, error) {
 	return pod, nil
 }
 
-// trimContainer leaves the name, the image, whether it is a sidecar, and the variable with execd's token.
+// trimContainer leaves the name, the image, whether it is a sidecar, and the variable with execd's
+// token.
 func trimContainer(c *corev1.Container) {
 	var env []corev1.EnvVar
 	for _, variable := range c.Env {
@@ -50,7 +51,8 @@ func trimContainer(c *corev1.Container) {
 	*c = corev1.Container{Name: c.Name, Image: c.Image, RestartPolicy: c.RestartPolicy, Env: env}
 }
 
-// trimVolumes leaves the first volume that may keep a pod from starting, which lacksNetwork looks for.
+// trimVolumes leaves the first volume that may keep a pod from starting, which lacksNetwork looks
+// for.
 func trimVolumes(volumes []corev1.Volume) []corev1.Volume {
 	i := slices.IndexFunc(volumes, func(v corev1.Volume) bool { return v.EmptyDir == nil })
 	if i < 0 {
@@ -59,9 +61,9 @@ func trimVolumes(volumes []corev1.Volume) []corev1.Volume {
 	return []corev1.Volume{{Name: volumes[i].Name}}
 }
 
-// TrimBatch is the transformation of BatchSandboxes in the manager's cache: of those that have ended
-// nothing is read but what it takes to end their pods and to remove them in time, and of one whose only
-// sandbox has its pod neither the template nor what others have annotated.
+// TrimBatch is the transformation of BatchSandboxes in the manager's cache: of those that have
+// ended nothing is read but what it takes to end their pods and to remove them in time, and of one
+// whose only sandbox has its pod neither the template nor what others have annotated.
 func TrimBatch(object any) (any, error) {
 	b, ok := object.(*v1alpha1.BatchSandbox)
 	if !ok {

@@ -117,8 +117,8 @@ func heldBy(t *testing.T, make func(number int) []any) int {
 	return bytes
 }
 
-// TestCacheIsSmall: a sandbox takes at most 12 KB of the controller's cache while it lives, and its record
-// 2 KB once it has ended.
+// TestCacheIsSmall: a sandbox takes at most 12 KB of the controller's cache while it lives, and its
+// record 2 KB once it has ended.
 func TestCacheIsSmall(t *testing.T) {
 	trimmed := func(object any, trim func(any) (any, error)) any {
 		kept, err := trim(object)

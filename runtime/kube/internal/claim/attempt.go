@@ -82,7 +82,8 @@ func (a *attempt) advance(ctx context.Context) batch.ClaimState {
 	return a.send(ctx)
 }
 
-// confine gives the egress sidecar the policy of the claim. It sets a.confined once that is in force.
+// confine gives the egress sidecar the policy of the claim. It sets a.confined once that is in
+// force.
 func (a *attempt) confine(ctx context.Context) batch.ClaimState {
 	asking, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()

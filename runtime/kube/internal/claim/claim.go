@@ -21,8 +21,8 @@ import (
 const (
 	// answerTime is how long an answer of an execd or the API server may take.
 	answerTime = 10 * time.Second
-	// resizeInterval is the pause before the API server is asked again whether a pod has its new size;
-	// nodes take a second or two.
+	// resizeInterval is the pause before the API server is asked again whether a pod has its new
+	// size; nodes take a second or two.
 	resizeInterval = 100 * time.Millisecond
 	// maxAnswer bounds what is read of an answer, in bytes: it may be the sandbox's own.
 	maxAnswer = 4096
@@ -80,8 +80,8 @@ func (c *Claims) Start(ctx context.Context) error {
 	return nil
 }
 
-// Sync claims the pod for the batch, if that was not begun, and returns what is known of it. It never
-// waits for an execd.
+// Sync claims the pod for the batch, if that was not begun, and returns what is known of it. It
+// never waits for an execd.
 func (c *Claims) Sync(b *v1alpha1.BatchSandbox, pod *corev1.Pod) batch.ClaimState {
 	c.mu.Lock()
 	defer c.mu.Unlock()

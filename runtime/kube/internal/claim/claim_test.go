@@ -160,8 +160,8 @@ var tokens = secrets{
 	"b": {"execd": []byte("token-b"), "who": []byte("bob")},
 }
 
-// TestClaim: a pod becomes the sandbox of the batch that claims it, once, and of no other; a controller
-// that comes later finds that without a claim.
+// TestClaim: a pod becomes the sandbox of the batch that claims it, once, and of no other; a
+// controller that comes later finds that without a claim.
 func TestClaim(t *testing.T) {
 	w := newWorld(t, tokens)
 	pod, dir := w.pod("pod", w.key)

@@ -76,9 +76,9 @@ func holds(limits, wanted corev1.ResourceList) bool {
 	return true
 }
 
-// fit changes resources to the limits that are wanted, and each request in the same proportion, so that
-// the pod stays in its quality-of-service class, which cannot change. It reports whether that was a
-// change.
+// fit changes resources to the limits that are wanted, and each request in the same proportion, so
+// that the pod stays in its quality-of-service class, which cannot change. It reports whether that
+// was a change.
 func fit(resources *corev1.ResourceRequirements, wanted corev1.ResourceList) bool {
 	if holds(resources.Limits, wanted) {
 		return false

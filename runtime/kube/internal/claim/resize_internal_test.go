@@ -7,7 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// TestFit: requests follow the limits, so that a pod stays in its class: what was equal stays equal, and less stays less.
+// TestFit: requests follow the limits, so that a pod stays in its class: what was equal stays
+// equal, and less stays less.
 func TestFit(t *testing.T) {
 	t.Parallel()
 	list := func(cpu, memory string) corev1.ResourceList {

@@ -1,6 +1,6 @@
 // Package executor is how the controller proves itself to the task-executors in its pods
-// (internal/tasks, Prove), and to the execds that wait for a claim (internal/claims): no pod holds a
-// secret that opens another one.
+// (internal/tasks, Prove), and to the execds that wait for a claim (internal/claims): no pod holds
+// a secret that opens another one.
 package executor
 
 import (
@@ -155,8 +155,8 @@ func (k *Keys) key(ctx context.Context, namespace string) (ed25519.PrivateKey, e
 	return key, nil
 }
 
-// keep makes the Secret of a known key again when it was deleted, as that of a namespace that was deleted and
-// made again: the next leader needs the key for the pods that this one equips.
+// keep makes the Secret of a known key again when it was deleted, as that of a namespace that was
+// deleted and made again: the next leader needs the key for the pods that this one equips.
 func (k *Keys) keep(ctx context.Context, namespace string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

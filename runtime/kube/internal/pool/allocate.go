@@ -31,8 +31,8 @@ var batchResource = schema.GroupResource{Group: v1alpha1.GroupVersion.Group,
 // are.
 //
 // It returns [v1alpha1.ErrNoPool], [v1alpha1.ErrPoolEnds], [v1alpha1.ErrPoolTooSmall],
-// [v1alpha1.ErrInvalidPool], [v1alpha1.ErrTooLarge], ErrNotLeading, and an error for which apierrors.IsConflict is true when the batch is not the
-// latest.
+// [v1alpha1.ErrInvalidPool], [v1alpha1.ErrTooLarge], ErrNotLeading, and an error for which
+// apierrors.IsConflict is true when the batch is not the latest.
 func (p *Pools) Allocate(ctx context.Context,
 	batch *v1alpha1.BatchSandbox) (missing int, err error) {
 	started := time.Now()
@@ -91,8 +91,8 @@ func (p *Pools) Allocate(ctx context.Context,
 	return missingPods(batch), nil
 }
 
-// checkRequired returns [v1alpha1.ErrInvalidPool] for a batch that requires pods which its pool does
-// not make any more: its template was changed.
+// checkRequired returns [v1alpha1.ErrInvalidPool] for a batch that requires pods which its pool
+// does not make any more: its template was changed.
 func (p *Pools) checkRequired(ctx context.Context, batch *v1alpha1.BatchSandbox,
 	pool *v1alpha1.Pool) error {
 	required := batch.Annotations[v1alpha1.AnnotationRequires]
@@ -166,8 +166,8 @@ func neverServes(pool *v1alpha1.Pool, batch *v1alpha1.BatchSandbox) error {
 }
 
 // writeAllocation writes an allocation with the reserved pods, and closes the reservation. When it
-// returns an error, it may be unknown whether they are the batch's; then the ledger holds them until
-// that is known.
+// returns an error, it may be unknown whether they are the batch's; then the ledger holds them
+// until that is known.
 func (p *Pools) writeAllocation(ctx context.Context, batch *v1alpha1.BatchSandbox, reserved *reservation) error {
 	skipIfRefused := func(err error) { // those behind it do not wait for it
 		if v1alpha1.IsTooLarge(err) || refusal(err) {
@@ -292,10 +292,10 @@ func holdsAll(batch *v1alpha1.BatchSandbox, names []string) bool {
 	return !slices.ContainsFunc(names, func(name string) bool { return !held[name] })
 }
 
-// resolveUncertainWrite reads the outcome of an uncertain write, if there is one. A batch that still
-// has the version which the write would replace is given another, so that the write can no longer
-// happen, unless the API server refuses both for the same reason. It returns the batch as it is then,
-// nil when there was no such write or the batch is gone.
+// resolveUncertainWrite reads the outcome of an uncertain write, if there is one. A batch that
+// still has the version which the write would replace is given another, so that the write can no
+// longer happen, unless the API server refuses both for the same reason. It returns the batch as it
+// is then, nil when there was no such write or the batch is gone.
 func (p *Pools) resolveUncertainWrite(ctx context.Context, key types.NamespacedName,
 	uid types.UID) (*v1alpha1.BatchSandbox, error) {
 	base, ok := p.ledger.uncertainBase(uid)

@@ -341,9 +341,9 @@ func TestLateWriteOfAnEarlierLeader(t *testing.T) {
 	seen.check(t)
 }
 
-// TestTakeoverOfABatchThatCannotBeChanged: a controller takes over, and the API server refuses every
-// change of one batch that lacks pods. Others are served, also of its Pool, but not with pods that
-// an earlier leader may still give to that batch.
+// TestTakeoverOfABatchThatCannotBeChanged: a controller takes over, and the API server refuses
+// every change of one batch that lacks pods. Others are served, also of its Pool, but not with pods
+// that an earlier leader may still give to that batch.
 func TestTakeoverOfABatchThatCannotBeChanged(t *testing.T) {
 	ns := namespace(t)
 	seen := follow(t, ns)

@@ -11,9 +11,10 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// index has the pods of pools, as the watch delivered them, by what each is to its pool. It is a part of
-// the ledger, which keeps it up to date wherever what is known of a pod changes, so that neither giving a
-// pod nor a look at a pool costs more where there are more pods. What is given is checked again.
+// index has the pods of pools, as the watch delivered them, by what each is to its pool. It is a
+// part of the ledger, which keeps it up to date wherever what is known of a pod changes, so that
+// neither giving a pod nor a look at a pool costs more where there are more pods. What is given is
+// checked again.
 type index struct {
 	pods  map[types.NamespacedName]*indexed
 	pools map[types.NamespacedName]*poolIndex
@@ -135,8 +136,8 @@ func (l *ledger) touchAll() {
 	}
 }
 
-// classifyForPool is classify, but that a pod whose batch waits for the end of what runs in it is to the
-// pool as if it had been written off.
+// classifyForPool is classify, but that a pod whose batch waits for the end of what runs in it is
+// to the pool as if it had been written off.
 func (l *ledger) classifyForPool(pod *corev1.Pod) class {
 	c := l.classify(pod)
 	key := client.ObjectKeyFromObject(pod)
@@ -209,8 +210,8 @@ func (l *ledger) account(r *record) {
 	l.index.tidy(key)
 }
 
-// candidates returns pods that a batch may be given, those of the revision and old ones first: enough of
-// each kind that no more would change what it is given. The ledger is locked.
+// candidates returns pods that a batch may be given, those of the revision and old ones first:
+// enough of each kind that no more would change what it is given. The ledger is locked.
 func (l *ledger) candidates(r *record, revision string) []*corev1.Pod {
 	p := l.index.pools[types.NamespacedName{Namespace: r.key.Namespace, Name: r.pool}]
 	if p == nil {

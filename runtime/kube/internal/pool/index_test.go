@@ -71,8 +71,8 @@ func len1(is bool) int {
 	return 0
 }
 
-// TestIndexFollows: after whatever happens to pods and batches the index has every pod and batch in its
-// place, and a batch is given from it what it would be given of a list of all pods.
+// TestIndexFollows: after whatever happens to pods and batches the index has every pod and batch in
+// its place, and a batch is given from it what it would be given of a list of all pods.
 func TestIndexFollows(t *testing.T) {
 	pool := types.NamespacedName{Namespace: "n", Name: "p"}
 	rapid.Check(t, func(t *rapid.T) {
@@ -201,8 +201,8 @@ func fill(n int) (*ledger, []*v1alpha1.BatchSandbox) {
 	return l, batches
 }
 
-// work gives a pod to a batch and takes it back, and looks at the pool: what an allocation costs beside
-// requests to the API server.
+// work gives a pod to a batch and takes it back, and looks at the pool: what an allocation costs
+// beside requests to the API server.
 func work(l *ledger, number int) {
 	batch := batchOf(fmt.Sprintf("new%d", number), 1_000_000, 1)
 	given, _, err := l.reserve(batch, "r", nil)
@@ -217,8 +217,8 @@ func work(l *ledger, number int) {
 	l.batchesOf(pool, false)
 }
 
-// TestLargePoolsAreAsFast: to give a pod and to look at a pool takes as many looks at pods, moves of them and
-// allocations with 10 000 pods as with 100. How long these take is for the benchmark.
+// TestLargePoolsAreAsFast: to give a pod and to look at a pool takes as many looks at pods, moves
+// of them and allocations with 10 000 pods as with 100. How long these take is for the benchmark.
 func TestLargePoolsAreAsFast(t *testing.T) {
 	type cost struct {
 		looked, moved int
@@ -253,8 +253,8 @@ func TestLargePoolsAreAsFast(t *testing.T) {
 	}
 }
 
-// TestQueueMovesFew: pods that are taken as the oldest and added as the youngest move about one other each,
-// however many there are.
+// TestQueueMovesFew: pods that are taken as the oldest and added as the youngest move about one
+// other each, however many there are.
 func TestQueueMovesFew(t *testing.T) {
 	const pods, rounds = 10_000, 50_000
 	var q queue

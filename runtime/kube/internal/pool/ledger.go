@@ -83,8 +83,8 @@ func older(a, b string) bool {
 	return n < 0
 }
 
-// observe records the state of a batch, whoever has read it. It reports whether that changes anything
-// for its pool.
+// observe records the state of a batch, whoever has read it. It reports whether that changes
+// anything for its pool.
 func (l *ledger) observe(batch *v1alpha1.BatchSandbox) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -134,8 +134,8 @@ func (l *ledger) noteBatch(batch *v1alpha1.BatchSandbox) bool {
 	return changed
 }
 
-// acquires reports whether a pod that a batch's annotation names becomes the batch's by that: no other
-// batch has it, or only one for which it is held back (holdBack).
+// acquires reports whether a pod that a batch's annotation names becomes the batch's by that: no
+// other batch has it, or only one for which it is held back (holdBack).
 func (l *ledger) acquires(r *record, pod types.NamespacedName) bool {
 	uid, held := l.holders[pod]
 	if !held {

@@ -77,9 +77,9 @@ func readyPod(name, version string) *corev1.Pod {
 }
 
 // TestLedgerGivesNoPodTwice: batches ask, writes succeed, fail, arrive late or have an unknown
-// outcome, which two goroutines find out at the same time, the watch is late, the controller crashes
-// at any moment and begins again with a list, and cannot change some batches. No pod is ever given
-// to two batches, and in the end every batch has what it asked for.
+// outcome, which two goroutines find out at the same time, the watch is late, the controller
+// crashes at any moment and begins again with a list, and cannot change some batches. No pod is
+// ever given to two batches, and in the end every batch has what it asked for.
 func TestLedgerGivesNoPodTwice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := &server{batches: make(map[string]*v1alpha1.BatchSandbox),
@@ -124,7 +124,8 @@ func TestLedgerGivesNoPodTwice(t *testing.T) {
 			l.holdBack(unfenced, listed)
 			return l
 		}
-		// begin is the part of resolveUncertainWrite that asks the API server; the ledger gets the answer later.
+		// begin is the part of resolveUncertainWrite that asks the API server; the ledger gets the
+		// answer later.
 		begin := func(l *ledger, name string) (end func()) {
 			base, ok := l.uncertainBase(types.UID(name))
 			if !ok {
@@ -324,8 +325,8 @@ func TestOlderBatchesComeFirst(t *testing.T) {
 	}
 }
 
-// TestRequiredPods: a batch gets none but the pods that provide what it requires, and one that there is
-// nothing for holds up no younger ones that other pods suit.
+// TestRequiredPods: a batch gets none but the pods that provide what it requires, and one that
+// there is nothing for holds up no younger ones that other pods suit.
 func TestRequiredPods(t *testing.T) {
 	providing := func(name, provides string) *corev1.Pod {
 		pod := readyPod(name, "1")
@@ -475,8 +476,9 @@ func reserve(l *ledger, batch *v1alpha1.BatchSandbox, pods []*corev1.Pod) ([]str
 	return reserved.pods, current
 }
 
-// TestPodsAreListedWhileTheLedgerIsLocked: between the list and the choice the watch could deliver the
-// deletion of a pod of another batch, after which that pod cannot be distinguished from a waiting one.
+// TestPodsAreListedWhileTheLedgerIsLocked: between the list and the choice the watch could deliver
+// the deletion of a pod of another batch, after which that pod cannot be distinguished from a
+// waiting one.
 func TestPodsAreListedWhileTheLedgerIsLocked(t *testing.T) {
 	l := newLedger()
 	_, _, err := l.reserve(batchOf("b", 1, 1), "", func() ([]*corev1.Pod, error) {

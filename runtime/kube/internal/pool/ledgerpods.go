@@ -73,8 +73,8 @@ func (l *ledger) outdated(pod *corev1.Pod) bool {
 	return l.listVersion != "" && !older(l.listVersion, pod.ResourceVersion)
 }
 
-// isRecyclable reports whether a pod is marked and its current state is known, and it belongs to no batch
-// or is returned by the one that has it. It returns that batch.
+// isRecyclable reports whether a pod is marked and its current state is known, and it belongs to no
+// batch or is returned by the one that has it. It returns that batch.
 func (l *ledger) isRecyclable(pod *corev1.Pod) (holder types.UID, batch types.NamespacedName, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -118,8 +118,8 @@ func (l *ledger) podDeleted(pod *corev1.Pod) {
 	}
 }
 
-// deletionStarted records that a pod is about to be deleted, unless it belongs to another batch than the
-// caller's.
+// deletionStarted records that a pod is about to be deleted, unless it belongs to another batch
+// than the caller's.
 func (l *ledger) deletionStarted(pod *corev1.Pod, owner types.UID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

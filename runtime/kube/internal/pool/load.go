@@ -32,9 +32,9 @@ var errNotDelivered = errors.New("the watch has not delivered all pods and batch
 
 // load fills the ledger from the API server, once, before anything is given or taken: by then this
 // process is the leader. The lists are quorum reads. Batches come first: what a batch no longer has
-// in this list was marked or deleted before, and the list of pods that follows shows that; for batches
-// that are gone without having given their pods back, the Pools' handovers do. Events of watches wait
-// meanwhile.
+// in this list was marked or deleted before, and the list of pods that follows shows that; for
+// batches that are gone without having given their pods back, the Pools' handovers do. Events of
+// watches wait meanwhile.
 func (p *Pools) load(ctx context.Context) error {
 	p.loading.Lock()
 	defer p.loading.Unlock()
@@ -149,9 +149,9 @@ func (p *Pools) fence(ctx context.Context,
 	return unfenced, nil
 }
 
-// refusesAllocation reports whether an error of forceConflict says that the API server refuses a write that
-// gives pods as well: the batch breaks a rule, or has no room for a label. A first allocation needs
-// more room than the label; a longer one may need less.
+// refusesAllocation reports whether an error of forceConflict says that the API server refuses a
+// write that gives pods as well: the batch breaks a rule, or has no room for a label. A first
+// allocation needs more room than the label; a longer one may need less.
 func refusesAllocation(batch *v1alpha1.BatchSandbox, err error) bool {
 	_, allocated := batch.Annotations[v1alpha1.AnnotationAllocation]
 	return apierrors.IsInvalid(err) || v1alpha1.IsTooLarge(err) && !allocated

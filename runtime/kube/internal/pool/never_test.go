@@ -11,8 +11,8 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// TestNeverServes: a batch does not wait for a Pool that will never give it what it asks for, and holds up
-// no other.
+// TestNeverServes: a batch does not wait for a Pool that will never give it what it asks for, and
+// holds up no other.
 func TestNeverServes(t *testing.T) {
 	pool := func(most int32, ends bool) *v1alpha1.Pool {
 		pool := new(v1alpha1.Pool)
@@ -51,7 +51,8 @@ func TestTemplateWithUnknownField(t *testing.T) {
 	}
 }
 
-// TestTemplateThatWaits: pods that wait for a sandbox are never used twice, and have what they need for that.
+// TestTemplateThatWaits: pods that wait for a sandbox are never used twice, and have what they need
+// for that.
 func TestTemplateThatWaits(t *testing.T) {
 	pool := new(v1alpha1.Pool)
 	pool.Name = "p"

@@ -208,8 +208,8 @@ func TestUpdate(t *testing.T) {
 	awaitEvent(t, ns, "PodsReplaced")
 }
 
-// TestUpdateIsAwaited: while an update goes on, a batch that requires what the new template provides
-// gets no pod of the old one, and holds up no other batch.
+// TestUpdateIsAwaited: while an update goes on, a batch that requires what the new template
+// provides gets no pod of the old one, and holds up no other batch.
 func TestUpdateIsAwaited(t *testing.T) {
 	ns := namespace(t)
 	c := start(t, ns, pool.Options{})

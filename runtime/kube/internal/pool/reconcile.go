@@ -190,7 +190,8 @@ func (p *Pools) terminate(ctx context.Context, pool *v1alpha1.Pool,
 	if _, err := p.removePods(ctx, waiting); err != nil {
 		return reconcile.Result{}, fmt.Errorf("remove pods of pool %s: %w", pool.Name, err)
 	}
-	// An Allocate that has read the Pool before it was deleted may have taken one of them until then.
+	// An Allocate that has read the Pool before it was deleted may have taken one of them until
+	// then.
 	v := p.ledger.view(key, "", time.Now())
 	p.metrics.counted(key, limits{}, v.podCounts)
 	if v.given {

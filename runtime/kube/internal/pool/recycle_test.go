@@ -107,8 +107,8 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// TestRestartOfAContainerThatEnded: a pod whose container is another one already, because it ended by
-// itself, is given only after a reset as well: its tasks go on until then.
+// TestRestartOfAContainerThatEnded: a pod whose container is another one already, because it ended
+// by itself, is given only after a reset as well: its tasks go on until then.
 func TestRestartOfAContainerThatEnded(t *testing.T) {
 	ns := namespace(t)
 	asked, ended := make(chan struct{}, 1), make(chan struct{})

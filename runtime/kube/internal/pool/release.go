@@ -15,8 +15,8 @@ import (
 
 // Retire begins to take pods back, by the sandboxes' numbers: with the strategy Delete the pod is
 // deleted, with Restart it is marked, so that it is reset, and not given before its containers have
-// been restarted. The allocation keeps their names. Retire is idempotent. Numbers that the batch does
-// not have are ignored.
+// been restarted. The allocation keeps their names. Retire is idempotent. Numbers that the batch
+// does not have are ignored.
 //
 // It returns ErrNotLeading, and an error for which apierrors.IsConflict is true when the batch is
 // not the latest.
@@ -45,9 +45,9 @@ func (p *Pools) Retire(ctx context.Context, batch *v1alpha1.BatchSandbox, shards
 // task-executor has reset it. Until then it is as if it had not been marked.
 func (p *Pools) Ended(pod *corev1.Pod) bool { return isRecycling(pod) && p.recycler.done(pod) }
 
-// Release retires pods, where that was not done, and then writes the allocation without them: with an
-// empty name in the place of each, and cut to spec.replicas. Release is idempotent. Numbers that the
-// batch does not have are ignored.
+// Release retires pods, where that was not done, and then writes the allocation without them: with
+// an empty name in the place of each, and cut to spec.replicas. Release is idempotent. Numbers that
+// the batch does not have are ignored.
 //
 // It returns ErrNotLeading, and an error for which apierrors.IsConflict is true when the batch is
 // not the latest.

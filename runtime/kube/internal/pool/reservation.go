@@ -100,8 +100,8 @@ func preferred(revision string) func(a, b *corev1.Pod) int {
 	}
 }
 
-// olderDemand is how many of the pods that a batch could have are missing to batches that wait longer.
-// idle is how many pods can be given, by what they provide.
+// olderDemand is how many of the pods that a batch could have are missing to batches that wait
+// longer. idle is how many pods can be given, by what they provide.
 func (l *ledger) olderDemand(r *record, idle map[string]int) int {
 	missingOf := make(map[string]int) // by what they require
 	for _, other := range l.index.pool(types.NamespacedName{Namespace: r.key.Namespace, Name: r.pool}).waiting {
@@ -170,8 +170,8 @@ func (l *ledger) uncertainBase(uid types.UID) (base string, ok bool) {
 }
 
 // writeRefused records that a write that would replace the version base certainly has not happened
-// and never will. Another goroutine may have come to the same result before, and the batch been given
-// pods again: that write has another base, and keeps its pods.
+// and never will. Another goroutine may have come to the same result before, and the batch been
+// given pods again: that write has another base, and keeps its pods.
 func (l *ledger) writeRefused(uid types.UID, base string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -205,8 +205,8 @@ func (l *ledger) resolveWrite(r *record) {
 	}
 }
 
-// pendingForeignWrite returns a batch of the same pool to which an earlier leader may still give pods,
-// nil if there is none.
+// pendingForeignWrite returns a batch of the same pool to which an earlier leader may still give
+// pods, nil if there is none.
 func (l *ledger) pendingForeignWrite(r *record) *record {
 	for _, other := range l.batches {
 		if other.uncertain != nil && other.uncertain.foreign && other.pool == r.pool &&
@@ -217,9 +217,9 @@ func (l *ledger) pendingForeignWrite(r *record) *record {
 	return nil
 }
 
-// holdBack holds pods back when a controller takes over: all that an earlier leader may still give to
-// the batches, which could not be changed. These are among the listed ones, because pods that are
-// made later are no earlier leader's to give. The ledger is locked, and has all batches.
+// holdBack holds pods back when a controller takes over: all that an earlier leader may still give
+// to the batches, which could not be changed. These are among the listed ones, because pods that
+// are made later are no earlier leader's to give. The ledger is locked, and has all batches.
 func (l *ledger) holdBack(batches []types.UID, pods []corev1.Pod) {
 	for _, uid := range batches {
 		r := l.batches[uid]

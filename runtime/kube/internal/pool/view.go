@@ -71,8 +71,8 @@ func (l *ledger) view(pool types.NamespacedName, revision string, now time.Time)
 	return v
 }
 
-// surplus returns n pods of a pool that may be removed: those on their way, then the stale ones, then the
-// others, young ones first.
+// surplus returns n pods of a pool that may be removed: those on their way, then the stale ones,
+// then the others, young ones first.
 func (l *ledger) surplus(pool types.NamespacedName, revision string, n int) []*corev1.Pod {
 	l.mu.Lock()
 	defer l.mu.Unlock()

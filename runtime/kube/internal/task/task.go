@@ -27,8 +27,8 @@ const (
 	waitTime = 30 * time.Second
 	// answerTime is how long any other answer may take, and one for news longer than waitTime.
 	answerTime = 10 * time.Second
-	// unknownAfter is how long an executor that has answered before may not answer until its task is
-	// Unknown.
+	// unknownAfter is how long an executor that has answered before may not answer until its task
+	// is Unknown.
 	unknownAfter = 5 * time.Second
 	// first and last bound the pause between tries.
 	firstPause, lastPause = 50 * time.Millisecond, 2 * time.Second
@@ -96,8 +96,8 @@ func (t *Tasks) Start(ctx context.Context) error {
 	return nil
 }
 
-// Sync asks for the task of every pod that is there, once, and returns what is known of each: how it
-// ended, also when its pod is gone. It never waits for an executor.
+// Sync asks for the task of every pod that is there, once, and returns what is known of each: how
+// it ended, also when its pod is gone. It never waits for an executor.
 func (t *Tasks) Sync(_ context.Context, b *v1alpha1.BatchSandbox,
 	pods []*corev1.Pod) ([]batch.TaskState, error) {
 	t.mu.Lock()
@@ -128,8 +128,8 @@ func (t *Tasks) Sync(_ context.Context, b *v1alpha1.BatchSandbox,
 		if pod == nil || pod.Status.PodIP == "" || t.ctx.Err() != nil {
 			continue
 		}
-		// A pod gets another address when its node was started again, and the old one may be another
-		// pod's by then.
+		// A pod gets another address when its node was started again, and the old one may be
+		// another pod's by then.
 		if old == nil || old.address != pod.Status.PodIP && !old.ended() {
 			body, sources, err := body(b, number)
 			if err != nil {

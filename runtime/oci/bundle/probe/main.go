@@ -31,8 +31,8 @@ type Report struct {
 	UID, GID int
 	Groups   []int
 	Files    map[string]string // of /etc
-	// Opened has for each device that the container must not use how mknod(2) and open(2) of a node of
-	// its own ended.
+	// Opened has for each device that the container must not use how mknod(2) and open(2) of a node
+	// of its own ended.
 	Opened map[string]string
 	// Sysctls of the network.
 	Sysctls map[string]string

@@ -23,7 +23,8 @@ func setOpaque(fd int) error {
 	return nil
 }
 
-// setAttributes sets owner, mode and extended attributes, in this order: a new owner takes set-user-id bits and capabilities away.
+// setAttributes sets owner, mode and extended attributes, in this order: a new owner takes
+// set-user-id bits and capabilities away.
 func (l *layer) setAttributes(fd int, header *tar.Header) error {
 	if err := unix.Fchown(fd, header.Uid, header.Gid); err != nil {
 		return fmt.Errorf("change owner: %w", err)
@@ -67,7 +68,8 @@ func setAttribute(fd int, a attribute) error {
 	return err
 }
 
-// isFull says whether the file system may have no room for an attribute, of which Linux allows 64 KiB.
+// isFull says whether the file system may have no room for an attribute, of which Linux allows 64
+// KiB.
 func isFull(fd int) bool {
 	const (
 		leastBytes  = 1 << 20
@@ -80,8 +82,8 @@ func isFull(fd int) bool {
 	return int64(disk.Bfree)*disk.Bsize < leastBytes || disk.Files > 0 && disk.Ffree < leastInodes
 }
 
-// attributesOf returns the extended attributes that are kept, and how many bytes they have together. Those that are left out when the file
-// system has no room are last.
+// attributesOf returns the extended attributes that are kept, and how many bytes they have
+// together. Those that are left out when the file system has no room are last.
 func attributesOf(header *tar.Header) (attributes []attribute, size int64) {
 	for key, value := range header.PAXRecords {
 		name, found := strings.CutPrefix(key, paxAttribute)

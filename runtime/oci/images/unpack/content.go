@@ -45,7 +45,8 @@ func (l *layer) copy(fd int, content io.Reader, size int64) error {
 	return nil
 }
 
-// run returns the length of what the part of a file begins with: a hole, or what lies before the next hole.
+// run returns the length of what the part of a file begins with: a hole, or what lies before the
+// next hole.
 func run(part []byte) (hole bool, n int) {
 	for n < len(part) {
 		block := part[n:min(n+holeBytes, len(part))]

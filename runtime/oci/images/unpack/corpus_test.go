@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// entry is an entry of an archive. A name that ends in a slash is a folder's; the other kinds are set.
+// entry is an entry of an archive. A name that ends in a slash is a folder's; the other kinds are
+// set.
 type entry struct {
 	name       string
 	kind       byte // 0: a folder or a regular file

@@ -93,7 +93,8 @@ func (l *layer) fifo(folder, base string, header *tar.Header) error {
 	return unix.Fchmodat(parent, base, permissions(header), 0) // it was made above and is no symbolic link
 }
 
-// node makes something that has no content, but takes size bytes beside its inode, and gives it the entry's owner and time.
+// node makes something that has no content, but takes size bytes beside its inode, and gives it the
+// entry's owner and time.
 func (l *layer) node(folder, base string, header *tar.Header, size int64, make func(parent int) error) error {
 	if err := l.addWhole(size); err != nil {
 		return err
@@ -161,7 +162,8 @@ func (l *layer) link(folder, base, targetName string) error {
 	return nil
 }
 
-// whiteout hides what the layers below have under the name. What this layer itself has stays visible, whichever comes first.
+// whiteout hides what the layers below have under the name. What this layer itself has stays
+// visible, whichever comes first.
 func (l *layer) whiteout(folder, gone string) error {
 	parent, err := l.enter(folder)
 	if err != nil {

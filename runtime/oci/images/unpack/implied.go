@@ -73,7 +73,8 @@ func (l *layer) listImplied() error {
 	return l.take(inBlocks(size))
 }
 
-// inodeOf returns the number of a folder, 0 when there is none of that name or a symbolic link leads to it.
+// inodeOf returns the number of a folder, 0 when there is none of that name or a symbolic link
+// leads to it.
 func (l *layer) inodeOf(name string) (uint64, error) {
 	fd, err := unix.Openat2(l.root, name, &unix.OpenHow{
 		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,

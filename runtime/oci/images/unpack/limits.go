@@ -7,7 +7,8 @@ import (
 	"sync/atomic"
 )
 
-// Limits bound what the layers of one image take together. Several layers may be unpacked within the same Limits at once.
+// Limits bound what the layers of one image take together. Several layers may be unpacked within
+// the same Limits at once.
 type Limits struct {
 	Bytes   int64 // of the archives when they are decompressed, and of the files with their holes, each
 	Entries int64 // files, links and folders, with those folders that only the names of others imply
@@ -15,7 +16,8 @@ type Limits struct {
 	read, written, entries atomic.Int64
 }
 
-// What things take on a disk beside their content. File systems differ; this is about what ext4 needs.
+// What things take on a disk beside their content. File systems differ; this is about what ext4
+// needs.
 const (
 	blockBytes  = 4096
 	inodeBytes  = 256
@@ -24,7 +26,8 @@ const (
 
 func onDisk(size int64) int64 { return inBlocks(size) + inodeBytes }
 
-// beside returns what the target of a symbolic link, or attributes, of size bytes take beside the inode.
+// beside returns what the target of a symbolic link, or attributes, of size bytes take beside the
+// inode.
 func beside(size int64) int64 {
 	if size <= inlineBytes {
 		return 0
@@ -34,7 +37,8 @@ func beside(size int64) int64 {
 
 func inBlocks(size int64) int64 { return (size + blockBytes - 1) / blockBytes * blockBytes }
 
-// add counts one entry of size bytes, before it is made. What it takes of the disk is reserved by take.
+// add counts one entry of size bytes, before it is made. What it takes of the disk is reserved by
+// take.
 func (l *layer) add(size int64) error {
 	if n := l.limits.entries.Add(1); n > l.limits.Entries {
 		return refusedf("the image has more than %d files and folders", l.limits.Entries)
@@ -73,8 +77,8 @@ func (l *layer) addWhole(size int64) error {
 	return l.take(onDisk(size))
 }
 
-// meteredReader counts the decompressed archive, and ends with the context. What it failed with is kept, because archive/tar reports its
-// own errors instead of some.
+// meteredReader counts the decompressed archive, and ends with the context. What it failed with is
+// kept, because archive/tar reports its own errors instead of some.
 type meteredReader struct {
 	ctx    context.Context
 	source io.Reader

@@ -46,9 +46,10 @@ func quote(name string) string {
 	return fmt.Sprintf("%q", name)
 }
 
-// cleanName returns the name relative to the layer's root; the root itself is ".". As Docker does, it takes an absolute name for one below the
-// root, and resolves "." and ".." as text, before any symbolic link. A name that leads above the root is refused, unless it is absolute: the
-// root is its own parent.
+// cleanName returns the name relative to the layer's root; the root itself is ".". As Docker does,
+// it takes an absolute name for one below the root, and resolves "." and ".." as text, before any
+// symbolic link. A name that leads above the root is refused, unless it is absolute: the root is
+// its own parent.
 func cleanName(name string) (string, error) {
 	switch {
 	case strings.ContainsRune(name, 0):
@@ -95,7 +96,8 @@ func markOf(name string) (mark, error) {
 		if strings.HasPrefix(component, metaPrefix) {
 			return mark{ignored: true}, nil
 		}
-		// The name that a whiteout has in the layer may be 255 bytes longer than what a file can have.
+		// The name that a whiteout has in the layer may be 255 bytes longer than what a file can
+		// have.
 		if len(component) > maxComponent {
 			return mark{}, refusedf("the name has a part that is longer than %d bytes", maxComponent)
 		}

@@ -15,8 +15,9 @@ import (
 // timesBuffer is how many bytes of the times of folders are kept in memory.
 const timesBuffer = 64 << 10
 
-// folderTimes are times of folders with their names, in the order of the archive. An archive may have millions, and repeat its folders: what
-// the buffer has no room for goes to a file, which no folder has.
+// folderTimes are times of folders with their names, in the order of the archive. An archive may
+// have millions, and repeat its folders: what the buffer has no room for goes to a file, which no
+// folder has.
 type folderTimes struct {
 	buffer []byte
 	file   *os.File // nil until it is needed

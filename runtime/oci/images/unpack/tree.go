@@ -11,8 +11,8 @@ import (
 	"sandbox.internal/internal/remove"
 )
 
-// inRoot has the kernel resolve every name as for a process whose root directory is the layer's folder: an absolute symbolic link, or one with
-// ".." too many, leads to somewhere else in it.
+// inRoot has the kernel resolve every name as for a process whose root directory is the layer's
+// folder: an absolute symbolic link, or one with ".." too many, leads to somewhere else in it.
 const inRoot = unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV
 
 // maxLinks is how many symbolic links a name leads through at most, as in the kernel.
@@ -36,8 +36,8 @@ func (l *layer) find(name string) (int, error) {
 	return fd, err
 }
 
-// enter opens a folder that entries are made in, and makes it, and those above it, where there are none. The descriptor is valid until the
-// next call.
+// enter opens a folder that entries are made in, and makes it, and those above it, where there are
+// none. The descriptor is valid until the next call.
 func (l *layer) enter(name string) (int, error) {
 	if l.open >= 0 && l.openName == name {
 		return l.open, nil
@@ -58,7 +58,8 @@ func (l *layer) forget() {
 	}
 }
 
-// descend opens a folder and makes what is missing on the way, also where a symbolic link points: what it points to may be in a layer below.
+// descend opens a folder and makes what is missing on the way, also where a symbolic link points:
+// what it points to may be in a layer below.
 func (l *layer) descend(name string) (int, error) {
 	fd, err := l.find(name)
 	if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) || name == "." {
@@ -179,8 +180,9 @@ func (w *walk) follow(link string) error {
 	return nil
 }
 
-// makeFolder makes a folder, which is opaque when it replaces a whiteout of this layer, and opens it. A folder that is there already is
-// opened. It returns EEXIST for anything else that has the name.
+// makeFolder makes a folder, which is opaque when it replaces a whiteout of this layer, and opens
+// it. A folder that is there already is opened. It returns EEXIST for anything else that has the
+// name.
 func (l *layer) makeFolder(parent int, base string) (int, error) {
 	kind, err := l.kind(parent, base)
 	if err != nil {
@@ -229,8 +231,8 @@ func openFolder(parent int, base string) (int, error) {
 	return fd, nil
 }
 
-// kind returns the type bits of what has the name, 0 when nothing has. A character device is a whiteout that was written here: no entry
-// makes devices.
+// kind returns the type bits of what has the name, 0 when nothing has. A character device is a
+// whiteout that was written here: no entry makes devices.
 func (l *layer) kind(parent int, base string) (uint32, error) {
 	var stat unix.Stat_t
 	err := unix.Fstatat(parent, base, &stat, unix.AT_SYMLINK_NOFOLLOW)

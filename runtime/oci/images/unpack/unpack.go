@@ -1,6 +1,8 @@
-// Package unpack writes layers of images into folders, in the form that overlayfs mounts as lower layers.
+// Package unpack writes layers of images into folders, in the form that overlayfs mounts as lower
+// layers.
 //
-// A layer is a tar archive from an untrusted source. It is refused, with [ErrRefused], when one of its entries breaks a rule:
+// A layer is a tar archive from an untrusted source. It is refused, with [ErrRefused], when one of
+// its entries breaks a rule:
 //
 //   - Names lead nowhere above the layer's root; "/" before them and ".." within them are resolved as text, as Docker does. They are at most
 //     4095 bytes long and 512 folders deep, with at most 255 bytes between two slashes; .wh. of a whiteout does not count there.
@@ -12,10 +14,12 @@
 //   - Owners are numbers that Linux can store.
 //   - The layers of an image stay within [Limits].
 //
-// Owners, modes (setuid included), times, and the extended attributes security.capability and user.* are kept, but for those of
-// user.* that the file system does not store; other attributes are left out, those of overlayfs first of all. Whiteouts become character
-// devices 0/0 and opaque folders get trusted.overlay.opaque=y. Devices are left out: base images have some in /dev, where runtimes mount their
-// own. The kernel resolves every name within the layer's folder (openat2 with RESOLVE_IN_ROOT).
+// Owners, modes (setuid included), times, and the extended attributes security.capability and
+// user.* are kept, but for those of user.* that the file system does not store; other attributes
+// are left out, those of overlayfs first of all. Whiteouts become character devices 0/0 and opaque
+// folders get trusted.overlay.opaque=y. Devices are left out: base images have some in /dev, where
+// runtimes mount their own. The kernel resolves every name within the layer's folder (openat2 with
+// RESOLVE_IN_ROOT).
 package unpack
 
 import (
@@ -28,23 +32,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrRefused is wrapped by the errors about what a layer holds, in contrast to those about reading and writing it.
+// ErrRefused is wrapped by the errors about what a layer holds, in contrast to those about reading
+// and writing it.
 var ErrRefused = errors.New("layer refused")
 
 // Result describes an unpacked layer.
 type Result struct {
 	Bytes  int64 // about what it takes on the disk
 	Opaque bool  // it hides all layers below it
-	// Implied are the folders that the layer has no entry for, but something in them: relative names without symbolic links, sorted. They have
-	// owner 0 and mode 0755, and should have what the layers below say. Of very many, some are left out.
+	// Implied are the folders that the layer has no entry for, but something in them: relative
+	// names without symbolic links, sorted. They have owner 0 and mode 0755, and should have what
+	// the layers below say. Of very many, some are left out.
 	Implied []string
 }
 
-// Layer unpacks the tar archive into the folder, which must exist and be empty, and reads the archive to its end. After an error the
-// folder holds a part of the layer. It needs root, with CAP_MKNOD and CAP_SYS_ADMIN. ctx ends it between two writes.
+// Layer unpacks the tar archive into the folder, which must exist and be empty, and reads the
+// archive to its end. After an error the folder holds a part of the layer. It needs root, with
+// CAP_MKNOD and CAP_SYS_ADMIN. ctx ends it between two writes.
 //
-// Long runs of zeros become holes of files, which take nothing of the disk. reserve, if not nil, is called before n more bytes are taken of
-// it, in the sum [Result].Bytes and what is free again when Layer returns. An error of it ends the unpacking.
+// Long runs of zeros become holes of files, which take nothing of the disk. reserve, if not nil, is
+// called before n more bytes are taken of it, in the sum [Result].Bytes and what is free again when
+// Layer returns. An error of it ends the unpacking.
 func Layer(ctx context.Context, folder string, archive io.Reader, limits *Limits, reserve func(n int64) error) (Result, error) {
 	root, err := unix.Open(folder, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -80,8 +80,8 @@ func describe(t testing.TB, folder, but string) []string {
 	return lines
 }
 
-// line describes one file: its type and mode, owner, links, time, content and attributes. Times of folders are left out: their entries
-// change them.
+// line describes one file: its type and mode, owner, links, time, content and attributes. Times of
+// folders are left out: their entries change them.
 func line(t testing.TB, path string) string {
 	t.Helper()
 	var stat unix.Stat_t
@@ -157,7 +157,8 @@ func regular(mode string, content string) string {
 
 func stamp() string { return fmt.Sprintf("%d.789", modified.Unix()) }
 
-// layers are what is allowed, with the tree that it makes. Folders of the tree that are not listed are as a layer's folders are by default.
+// layers are what is allowed, with the tree that it makes. Folders of the tree that are not listed
+// are as a layer's folders are by default.
 var layers = map[string]struct {
 	entries []entry
 	tree    map[string]string
@@ -422,7 +423,8 @@ func TestTimesOfFolders(t *testing.T) {
 	}
 }
 
-// TestMemoryOfFolders: what is kept for the times of folders takes little memory, however many entries they have and however long the headers.
+// TestMemoryOfFolders: what is kept for the times of folders takes little memory, however many
+// entries they have and however long the headers.
 func TestMemoryOfFolders(t *testing.T) {
 	const repeated, entries, limit = "repeated", 50_000, 3 << 20
 	last := modified.Add(time.Hour)
@@ -575,7 +577,8 @@ func TestTakesBesideInodes(t *testing.T) {
 	}
 }
 
-// TestLargeAttributes: what no file system stores of user.*, or this one does not, is left out; the rest is kept.
+// TestLargeAttributes: what no file system stores of user.*, or this one does not, is left out; the
+// rest is kept.
 func TestLargeAttributes(t *testing.T) {
 	large := strings.Repeat("v", 8000) // ext4 stores less
 	y := newYard(t)
@@ -700,7 +703,8 @@ func TestHoles(t *testing.T) {
 	}
 }
 
-// TestReplaceDeepTree: an entry takes the place of a tree that is deeper than this process may have files open.
+// TestReplaceDeepTree: an entry takes the place of a tree that is deeper than this process may have
+// files open.
 func TestReplaceDeepTree(t *testing.T) {
 	var before unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
@@ -771,7 +775,8 @@ func TestEndsWithContext(t *testing.T) {
 	}
 }
 
-// TestEndlessHeaders: an archive of nothing but headers about headers is bounded by what it decompresses to.
+// TestEndlessHeaders: an archive of nothing but headers about headers is bounded by what it
+// decompresses to.
 func TestEndlessHeaders(t *testing.T) {
 	block := plain('x', func(header []byte) { copy(header[124:], "00000000000\x00") })[:512]
 	at := 0
@@ -835,8 +840,8 @@ func TestOverlay(t *testing.T) {
 	}
 }
 
-// FuzzUnpack: whatever the bytes, nothing outside of the layer's folder changes, the bounds hold, and there are no devices and no
-// attributes of overlayfs but ours.
+// FuzzUnpack: whatever the bytes, nothing outside of the layer's folder changes, the bounds hold,
+// and there are no devices and no attributes of overlayfs but ours.
 func FuzzUnpack(f *testing.F) {
 	for _, test := range hostile(f) {
 		if len(test.archive) < 64<<10 {

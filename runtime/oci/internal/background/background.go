@@ -1,4 +1,5 @@
-// Package background runs what an Engine does behind the requests of its callers, until the Engine is closed.
+// Package background runs what an Engine does behind the requests of its callers, until the Engine
+// is closed.
 package background
 
 import (
@@ -24,7 +25,8 @@ func New() *Group {
 	return g
 }
 
-// Try runs a function behind the request. It returns false, and does not run it, once the Group is closed.
+// Try runs a function behind the request. It returns false, and does not run it, once the Group is
+// closed.
 func (g *Group) Try(call func()) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -61,7 +63,8 @@ func (g *Group) Check(op string) error {
 	return ClosedError(op)
 }
 
-// ClosedError is the error of an operation that the closing of the Engine has cut off. It wraps [engine.ErrUnavailable].
+// ClosedError is the error of an operation that the closing of the Engine has cut off. It wraps
+// [engine.ErrUnavailable].
 func ClosedError(op string) error {
 	return fmt.Errorf("%s: %w: it is closed", op, engine.ErrUnavailable)
 }

@@ -14,8 +14,9 @@ import (
 // pollInterval is how often a file is looked at where the kernel does not report its changes.
 const pollInterval = 200 * time.Millisecond
 
-// changes reports that files of containers were written. The host has few instances of inotify, so everyone who follows a log shares one. A
-// container can use them all up, as they are counted by user: then files are looked at from time to time instead.
+// changes reports that files of containers were written. The host has few instances of inotify, so
+// everyone who follows a log shares one. A container can use them all up, as they are counted by
+// user: then files are looked at from time to time instead.
 type changes struct {
 	log zerolog.Logger
 
@@ -75,7 +76,8 @@ func (c *changes) run() {
 	}
 }
 
-// watch returns a channel that gets a token after something in the folder has changed, or has possibly. release ends that.
+// watch returns a channel that gets a token after something in the folder has changed, or has
+// possibly. release ends that.
 func (c *changes) watch(folder string) (changed <-chan struct{}, release func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -20,7 +20,8 @@ type logFiles struct {
 	begin        int64 // where the first of them begins in all that the container has printed; negative when that is not known
 }
 
-// openLogFiles opens both files as they are between two changes of the keeper, which renames the current one to the old one.
+// openLogFiles opens both files as they are between two changes of the keeper, which renames the
+// current one to the old one.
 func openLogFiles(at layout.Container) (*logFiles, error) {
 	for {
 		l := &logFiles{}
@@ -29,7 +30,8 @@ func openLogFiles(at layout.Container) (*logFiles, error) {
 			return nil, err
 		}
 		if l.current, err = openIfThere(at.Log()); err == nil && l.current == nil {
-			// Nothing was printed, unless the container is gone: then its log is not empty, but elsewhere.
+			// Nothing was printed, unless the container is gone: then its log is not empty, but
+			// elsewhere.
 			_, err = os.Stat(string(at))
 		}
 		if err != nil {
@@ -153,7 +155,8 @@ func (l *logFiles) ReadAt(p []byte, offset int64) (n int, err error) {
 	return n, err
 }
 
-// lastLines returns where the last lines begin, but not before first. A last line without newline counts.
+// lastLines returns where the last lines begin, but not before first. A last line without newline
+// counts.
 func (l *logFiles) lastLines(lines int, first int64) (int64, error) {
 	end := l.size()
 	if lines == 0 {
@@ -220,8 +223,8 @@ func (l *logFiles) since(when time.Time) (int64, error) {
 	return begin, nil
 }
 
-// stamps returns those of both files, in order; none when it is not known what they are about. A keeper that was killed while it changed the
-// files has left them beside the wrong one.
+// stamps returns those of both files, in order; none when it is not known what they are about. A
+// keeper that was killed while it changed the files has left them beside the wrong one.
 func (l *logFiles) stamps() ([]keeper.Stamp, error) {
 	var all []keeper.Stamp
 	for _, file := range []*os.File{l.old, l.current} {

@@ -9,8 +9,8 @@ import (
 	"sandbox.internal/runtime/oci/internal/layout"
 )
 
-// TestLogOfARemovedContainer: a container that has printed nothing has an empty log, and one that is gone has none here: its log is read
-// elsewhere.
+// TestLogOfARemovedContainer: a container that has printed nothing has an empty log, and one that
+// is gone has none here: its log is read elsewhere.
 func TestLogOfARemovedContainer(t *testing.T) {
 	there := layout.Container(t.TempDir())
 	log, err := openLogFiles(there)

@@ -30,8 +30,9 @@ func New(closing context.Context, log zerolog.Logger) *Logs {
 // Close releases what reports that logs have grown. No log is followed any more.
 func (l *Logs) Close() error { return l.changes.stop() }
 
-// Tail returns the last lines of a container's log, at most [engine.MaxLogsBytes]. The beginning is cut off; bytes that are not UTF-8
-// are replaced. The error is [engine.ErrNotFound] when the container was removed.
+// Tail returns the last lines of a container's log, at most [engine.MaxLogsBytes]. The beginning is
+// cut off; bytes that are not UTF-8 are replaced. The error is [engine.ErrNotFound] when the
+// container was removed.
 func (l *Logs) Tail(c *containers.Container, lines int) (string, error) {
 	log, err := openLogFiles(c.Folder)
 	if err != nil {
@@ -50,8 +51,9 @@ func (l *Logs) Tail(c *containers.Container, lines int) (string, error) {
 	return strings.ToValidUTF8(string(text), "?"), nil // which is never longer
 }
 
-// Open opens the log of a container. ctx bounds its reads. Since is exact to a tenth of a second: what was written up to that much earlier may
-// be there, too. The error is [engine.ErrNotFound] when the container was removed.
+// Open opens the log of a container. ctx bounds its reads. Since is exact to a tenth of a second:
+// what was written up to that much earlier may be there, too. The error is [engine.ErrNotFound]
+// when the container was removed.
 func (l *Logs) Open(ctx context.Context, c *containers.Container, options engine.LogOptions) (io.ReadCloser, error) {
 	stream := &logStream{ctx: ctx, closing: l.closing, container: c, closed: make(chan struct{}), release: func() {}}
 	if options.Follow { // before the end of the log is looked for, so that nothing is missed
@@ -164,7 +166,8 @@ func (s *logStream) readMore(p []byte) (int, error) {
 	}
 }
 
-// next looks for what was written since the files were measured or opened, and reports whether there may be something.
+// next looks for what was written since the files were measured or opened, and reports whether
+// there may be something.
 func (s *logStream) next() (bool, error) {
 	before := s.files.size()
 	if err := s.files.measure(); err != nil {
@@ -187,7 +190,8 @@ func (s *logStream) next() (bool, error) {
 	}
 	switch {
 	case now.newest() == nil, sameFile(now.newest(), last): // nothing is new
-		// If something was written between the two looks, a change is reported, or the container's end.
+		// If something was written between the two looks, a change is reported, or the container's
+		// end.
 		now.close()
 		return false, nil
 	case last != nil && sameFile(now.old, last):

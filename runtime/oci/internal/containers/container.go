@@ -20,21 +20,23 @@ type Container struct {
 	Folder   layout.Container
 
 	registry *Registry
-	// lock holds one token while a caller starts, freezes, thaws or removes the container. It is not held while the container's end is awaited,
-	// except by a removal.
+	// lock holds one token while a caller starts, freezes, thaws or removes the container. It is
+	// not held while the container's end is awaited, except by a removal.
 	lock chan struct{}
 	// gone is closed when there is no record any more.
 	gone chan struct{}
 
 	// The Registry's mu guards the fields below. Only the holder of the lock changes record.
 	record Record
-	// ended is closed when the first process has ended and its output is in the log. One that is started again gets a new channel.
+	// ended is closed when the first process has ended and its output is in the log. One that is
+	// started again gets a new channel.
 	ended    chan struct{}
 	frozen   bool
 	removing bool
 	end      *keeper.End // nil until the first process has ended
 	oom      bool        // the kernel ended it for its memory; set before end
-	// filesLost says why its files are of no use after a reboot; empty when they are, or need not be.
+	// filesLost says why its files are of no use after a reboot; empty when they are, or need not
+	// be.
 	filesLost string
 	// overNetlink is set when the service ends it for the memory of its netlink sockets.
 	overNetlink bool
@@ -44,7 +46,8 @@ type Container struct {
 	disk *disk.Disk
 }
 
-// Lock waits until no other caller starts, freezes, thaws or removes the container. The caller calls Unlock.
+// Lock waits until no other caller starts, freezes, thaws or removes the container. The caller
+// calls Unlock.
 func (c *Container) Lock(ctx context.Context) error {
 	select {
 	case c.lock <- struct{}{}:
@@ -57,7 +60,8 @@ func (c *Container) Lock(ctx context.Context) error {
 // Unlock ends what Lock began.
 func (c *Container) Unlock() { <-c.lock }
 
-// Ended returns a channel that is closed when the first process, of the present start, has ended and its output is in the log.
+// Ended returns a channel that is closed when the first process, of the present start, has ended
+// and its output is in the log.
 func (c *Container) Ended() <-chan struct{} {
 	c.registry.mu.Lock()
 	defer c.registry.mu.Unlock()
@@ -150,7 +154,8 @@ func ExitCode(end keeper.End) int {
 	return end.ExitCode
 }
 
-// SetStarted records the first process, and returns the end that was reported before that; nil when there is none. The caller holds the lock.
+// SetStarted records the first process, and returns the end that was reported before that; nil when
+// there is none. The caller holds the lock.
 func (c *Container) SetStarted(process keeper.Process) (early *keeper.End, err error) {
 	if err := c.Update(func(r *Record) { r.Run.Process, r.Stopped = process, false }); err != nil {
 		return nil, err
@@ -162,15 +167,17 @@ func (c *Container) SetStarted(process keeper.Process) (early *keeper.End, err e
 	return early, nil
 }
 
-// DropEarlyEnd forgets an end that was reported before the start was recorded: it is not the end of what another start makes.
+// DropEarlyEnd forgets an end that was reported before the start was recorded: it is not the end of
+// what another start makes.
 func (c *Container) DropEarlyEnd() {
 	c.registry.mu.Lock()
 	defer c.registry.mu.Unlock()
 	c.early = nil
 }
 
-// SetEnded records in memory that the first process has ended; the keeper has done it on the disk. It returns false when that is known
-// already. oom is set when the kernel ended the process for its memory.
+// SetEnded records in memory that the first process has ended; the keeper has done it on the disk.
+// It returns false when that is known already. oom is set when the kernel ended the process for its
+// memory.
 func (c *Container) SetEnded(end keeper.End, oom bool) bool {
 	c.registry.mu.Lock()
 	defer c.registry.mu.Unlock()
@@ -193,9 +200,10 @@ func (c *Container) HasEnded() bool {
 	}
 }
 
-// SetStopped makes a container whose processes are gone, and whose files are kept, one that can be started again. The remains of the last start are
-// still to be released. The container is so in memory also when the record cannot be written, and then the next service does this again. The caller
-// holds the lock, or is the only one that has the container.
+// SetStopped makes a container whose processes are gone, and whose files are kept, one that can be
+// started again. The remains of the last start are still to be released. The container is so in
+// memory also when the record cannot be written, and then the next service does this again. The
+// caller holds the lock, or is the only one that has the container.
 func (c *Container) SetStopped() error {
 	next := c.Record()
 	if next.Run != nil {
@@ -217,14 +225,16 @@ func (c *Container) SetStopped() error {
 	return nil
 }
 
-// SetFilesLost says why the files of a container that is about to be recorded as ended are of no use after a reboot.
+// SetFilesLost says why the files of a container that is about to be recorded as ended are of no
+// use after a reboot.
 func (c *Container) SetFilesLost(reason string) {
 	c.registry.mu.Lock()
 	defer c.registry.mu.Unlock()
 	c.filesLost = reason
 }
 
-// SetOverNetlink marks a container that the service is about to end for the memory of its netlink sockets.
+// SetOverNetlink marks a container that the service is about to end for the memory of its netlink
+// sockets.
 func (c *Container) SetOverNetlink() {
 	c.registry.mu.Lock()
 	defer c.registry.mu.Unlock()
@@ -234,7 +244,8 @@ func (c *Container) SetOverNetlink() {
 // Frozen reports whether the container is frozen.
 func (c *Container) Frozen() bool { return c.Status() == engine.StatusFrozen }
 
-// SetFrozen records whether a container that has not ended is frozen, and reports the change to watchers. The caller holds the lock.
+// SetFrozen records whether a container that has not ended is frozen, and reports the change to
+// watchers. The caller holds the lock.
 func (c *Container) SetFrozen(frozen bool) {
 	c.registry.mu.Lock()
 	defer c.registry.mu.Unlock()
@@ -256,7 +267,8 @@ func (c *Container) SetRemoving() {
 	c.removing = true
 }
 
-// Disk returns the file system for the container's writes; nil where these are not bounded, and once it was taken.
+// Disk returns the file system for the container's writes; nil where these are not bounded, and
+// once it was taken.
 func (c *Container) Disk() *disk.Disk {
 	c.registry.mu.Lock()
 	defer c.registry.mu.Unlock()
@@ -279,7 +291,8 @@ func (c *Container) TakeDisk() *disk.Disk {
 	return taken
 }
 
-// Watched is what the keeper needs about a container that runs. The exit file of a container without one is missing.
+// Watched is what the keeper needs about a container that runs. The exit file of a container
+// without one is missing.
 func (c *Container) Watched() keeper.Watched {
 	return keeper.Watched{
 		ID: c.ID, Output: c.Folder.Output(), Log: c.Folder.Log(), LogBytes: c.Record().Spec.LogBytes,

@@ -15,8 +15,9 @@ import (
 // testName is the name of the container that tests user namespaces; no other can be called so.
 const testName = ".trial"
 
-// Record is what the disk has of a container. It is written before what it describes is made. A service that is killed loses no page cache, and
-// after a loss of power nothing of most containers is left that a record would be needed for: only the record of one whose files are kept is synced.
+// Record is what the disk has of a container. It is written before what it describes is made. A
+// service that is killed loses no page cache, and after a loss of power nothing of most containers
+// is left that a record would be needed for: only the record of one whose files are kept is synced.
 type Record struct {
 	ID      string
 	Spec    engine.ContainerSpec
@@ -25,8 +26,9 @@ type Record struct {
 	Run *Run `json:",omitempty"`
 	// StartError is why the last start failed.
 	StartError string `json:",omitempty"`
-	// Stopped is set while its processes are gone and its files are kept: the next start uses these as they are. A container that was started
-	// again is no longer Stopped once its first process is known to run.
+	// Stopped is set while its processes are gone and its files are kept: the next start uses these
+	// as they are. A container that was started again is no longer Stopped once its first process
+	// is known to run.
 	Stopped bool `json:",omitempty"`
 	// Removing is set before anything is removed: a removal is finished, even by a later service.
 	Removing bool `json:",omitempty"`
@@ -35,18 +37,21 @@ type Record struct {
 // Run is what the disk has of one start of a container.
 type Run struct {
 	BootID string // the kernel that it is, or was, part of
-	// Users is the first of the host's user ids that are the container's, in a user namespace; 0 when it has the host's.
+	// Users is the first of the host's user ids that are the container's, in a user namespace; 0
+	// when it has the host's.
 	Users   int                 `json:",omitempty"`
 	Network *network.Attachment `json:",omitempty"` // nil without a network of its own
 	// Keeps is whether what the container writes can be used after a reboot.
 	Keeps bool `json:",omitempty"`
 	// GPUs are the full names of the GPUs that the container alone has while it runs.
 	GPUs []string `json:",omitempty"`
-	// Process is the container's first process. PID is 0 from before it exists until it is known to have started.
+	// Process is the container's first process. PID is 0 from before it exists until it is known to
+	// have started.
 	Process keeper.Process
 }
 
-// TestSpec makes the spec that of a container that tests user namespaces. The image is not among those in use.
+// TestSpec makes the spec that of a container that tests user namespaces. The image is not among
+// those in use.
 func TestSpec(spec engine.ContainerSpec) engine.ContainerSpec {
 	spec.Name = testName
 	return spec

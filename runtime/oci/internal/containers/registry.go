@@ -1,5 +1,5 @@
-// Package containers has the containers of an Engine: their records on the disk, what is known about each in memory, and the events that
-// watchers get.
+// Package containers has the containers of an Engine: their records on the disk, what is known
+// about each in memory, and the events that watchers get.
 package containers
 
 import (
@@ -33,9 +33,10 @@ type Registry struct {
 	watchers map[*watcher]struct{}
 }
 
-// Open reads the record of every container. A folder without a record is thrown away, and one whose record is cut off: either it was being
-// created, or the host has lost power, and then nothing else of it is left. Any other record that cannot be read is an error, because it may
-// be of a container that runs. Find, Lock, List and Watch fail once the group is closed.
+// Open reads the record of every container. A folder without a record is thrown away, and one whose
+// record is cut off: either it was being created, or the host has lost power, and then nothing else
+// of it is left. Any other record that cannot be read is an error, because it may be of a container
+// that runs. Find, Lock, List and Watch fail once the group is closed.
 func Open(l layout.Layout, t *trash.Trash, group *background.Group, log zerolog.Logger) (*Registry, error) {
 	r := &Registry{
 		layout: l, trash: t, background: group, log: log,
@@ -73,8 +74,8 @@ func (r *Registry) newContainer(record Record) *Container {
 	}
 }
 
-// Reserve takes the name of a container that is being created. No other method but Drop finds it before Add. The error is [engine.ErrExists]
-// when the name is taken.
+// Reserve takes the name of a container that is being created. No other method but Drop finds it
+// before Add. The error is [engine.ErrExists] when the name is taken.
 func (r *Registry) Reserve(spec engine.ContainerSpec, runtime string) (*Container, error) {
 	c := r.newContainer(Record{ID: layout.NewID(), Spec: spec, Runtime: runtime})
 	r.mu.Lock()
@@ -103,8 +104,8 @@ func (r *Registry) Add(c *Container) error {
 // Drop makes the name of a container free that was reserved and not added.
 func (r *Registry) Drop(c *Container) { r.dropName(c.Name) }
 
-// DropTest makes the name of the container that tests user namespaces free; see [TestSpec]. A container that could not be removed can still be found
-// by its id.
+// DropTest makes the name of the container that tests user namespaces free; see [TestSpec]. A
+// container that could not be removed can still be found by its id.
 func (r *Registry) DropTest() { r.dropName(testName) }
 
 func (r *Registry) dropName(name string) {
@@ -113,7 +114,8 @@ func (r *Registry) dropName(name string) {
 	delete(r.byName, name)
 }
 
-// Remove throws away the folder of a container, and with it the record, and drops the container. The caller holds its lock.
+// Remove throws away the folder of a container, and with it the record, and drops the container.
+// The caller holds its lock.
 func (r *Registry) Remove(c *Container) error {
 	if err := r.trash.Throw(string(c.Folder)); err != nil {
 		return err
@@ -129,7 +131,8 @@ func (r *Registry) Remove(c *Container) error {
 	return nil
 }
 
-// Find returns a container by its id or name. The error wraps [engine.ErrNotFound] when there is none.
+// Find returns a container by its id or name. The error wraps [engine.ErrNotFound] when there is
+// none.
 func (r *Registry) Find(op, id string) (*Container, error) {
 	if err := r.background.Check(op); err != nil {
 		return nil, err
@@ -165,8 +168,8 @@ func (r *Registry) Lock(ctx context.Context, op, id string) (*Container, error) 
 	}
 }
 
-// LockAlive finds a container that runs or is frozen, and waits for its lock. The caller unlocks it. The error wraps
-// [engine.ErrNotRunning] when it does neither.
+// LockAlive finds a container that runs or is frozen, and waits for its lock. The caller unlocks
+// it. The error wraps [engine.ErrNotRunning] when it does neither.
 func (r *Registry) LockAlive(ctx context.Context, op, id string) (*Container, error) {
 	c, err := r.Lock(ctx, op, id)
 	if err != nil {
@@ -244,7 +247,8 @@ func (r *Registry) Images() []string {
 	return ids
 }
 
-// MountedBy returns the name of a container with such a mount, also of one that is being created; "" when there is none.
+// MountedBy returns the name of a container with such a mount, also of one that is being created;
+// "" when there is none.
 func (r *Registry) MountedBy(is func(engine.Mount) bool) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -256,7 +260,8 @@ func (r *Registry) MountedBy(is func(engine.Mount) bool) string {
 	return ""
 }
 
-// UnlessMounted calls do unless a container other than that of the id has such a mount. No container is added while do runs.
+// UnlessMounted calls do unless a container other than that of the id has such a mount. No
+// container is added while do runs.
 func (r *Registry) UnlessMounted(id string, is func(engine.Mount) bool, do func() error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -278,8 +283,8 @@ func (c *Container) mounts(is func(engine.Mount) bool) bool {
 	return false
 }
 
-// Exited returns the container of an end that the keeper reports; nil when there is none, and when its start is not recorded yet: then
-// [Container.SetStarted] returns the end.
+// Exited returns the container of an end that the keeper reports; nil when there is none, and when
+// its start is not recorded yet: then [Container.SetStarted] returns the end.
 func (r *Registry) Exited(id string, end keeper.End) *Container {
 	r.mu.Lock()
 	defer r.mu.Unlock()

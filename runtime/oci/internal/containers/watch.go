@@ -23,8 +23,8 @@ type watcher struct {
 	wake    chan struct{} // holds a token while there is something
 }
 
-// Watch calls handle for every event of containers that have all the labels, after ready, until ctx ends. A caller that is far behind is cut
-// off with [engine.ErrUnavailable].
+// Watch calls handle for every event of containers that have all the labels, after ready, until ctx
+// ends. A caller that is far behind is cut off with [engine.ErrUnavailable].
 func (r *Registry) Watch(ctx context.Context, labels map[string]string, ready func(), handle func(engine.Event)) error {
 	const op = "watch containers"
 	w := &watcher{labels: maps.Clone(labels), wake: make(chan struct{}, 1)}
@@ -79,7 +79,8 @@ func (w *watcher) add(event engine.Event) {
 	}
 }
 
-// emit reports what happened to a container. The Registry's mu is held, so that events come in the order of what they are about.
+// emit reports what happened to a container. The Registry's mu is held, so that events come in the
+// order of what they are about.
 func (r *Registry) emit(c *Container, kind engine.EventType) {
 	for w := range r.watchers {
 		if carries(c.record.Spec.Labels, w.labels) {

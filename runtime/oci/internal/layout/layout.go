@@ -1,4 +1,5 @@
-// Package layout has the paths of everything that the engine of package oci keeps on the disk and in its run folder.
+// Package layout has the paths of everything that the engine of package oci keeps on the disk and
+// in its run folder.
 package layout
 
 import (
@@ -25,8 +26,8 @@ const (
 // RunFolders has the run folders of services, unless they have other ones.
 const RunFolders = "/run/sandbox-local"
 
-// Claims has a link for each service on the host that gives containers user namespaces, to its data folder; the link's name is the first of
-// the ids that the service has.
+// Claims has a link for each service on the host that gives containers user namespaces, to its data
+// folder; the link's name is the first of the ids that the service has.
 const Claims = RunFolders + "/users"
 
 // Upper and Work are the two folders of an overlay, Etc that of the container's own files of /etc.
@@ -45,8 +46,8 @@ type Layout struct {
 // Images has the images and their layers.
 func (l Layout) Images() string { return filepath.Join(l.Data, "images") }
 
-// Targets has the layers with what containers have mounts on. It lies among the images, because a container reaches all its layers by one
-// mount.
+// Targets has the layers with what containers have mounts on. It lies among the images, because a
+// container reaches all its layers by one mount.
 func (l Layout) Targets() string { return filepath.Join(l.Images(), "targets") }
 
 // Volumes has a folder for each volume.
@@ -67,7 +68,8 @@ func (l Layout) Network() string { return filepath.Join(l.Data, "network") }
 // Archives is the file that says which archives of images were loaded.
 func (l Layout) Archives() string { return filepath.Join(l.Data, "archives.json") }
 
-// Runtime is the root folder of an OCI runtime's states; each runtime has one of its own, because their states have different forms.
+// Runtime is the root folder of an OCI runtime's states; each runtime has one of its own, because
+// their states have different forms.
 func (l Layout) Runtime(name string) string {
 	return filepath.Join(l.RunRuntimes(), filepath.Base(name))
 }
@@ -75,8 +77,8 @@ func (l Layout) Runtime(name string) string {
 // Mounts is where the sources of a container's mounts are made visible to the runtime.
 func (l Layout) Mounts(id string) string { return filepath.Join(l.RunMounts(), id) }
 
-// Root is where the root of a container with a user namespace is mounted, in the keeper's mount namespace: its user can enter this folder and
-// not the data folder.
+// Root is where the root of a container with a user namespace is mounted, in the keeper's mount
+// namespace: its user can enter this folder and not the data folder.
 func (l Layout) Root(id string) string { return filepath.Join(l.RunRoots(), id) }
 
 // RunRoots has the folders of [Layout.Root].
@@ -163,7 +165,8 @@ func (l Layout) Make() error {
 	return os.MkdirAll(l.RunRuntimes(), FolderMode)
 }
 
-// makePrivate makes a folder, or makes sure that no one else can read or change the one that there is: layers have programs with set-user-id.
+// makePrivate makes a folder, or makes sure that no one else can read or change the one that there
+// is: layers have programs with set-user-id.
 func makePrivate(path string, mode os.FileMode) error {
 	if err := os.MkdirAll(path, mode); err != nil {
 		return err
@@ -213,8 +216,9 @@ const maxNameBytes = 200
 
 var validName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)
 
-// CheckName returns an error that wraps [engine.ErrInvalid] for what a container, volume or folder cannot be called. Volumes and folders are
-// files of that name. field is what the error calls the name.
+// CheckName returns an error that wraps [engine.ErrInvalid] for what a container, volume or folder
+// cannot be called. Volumes and folders are files of that name. field is what the error calls the
+// name.
 func CheckName(field, name string) error {
 	if len(name) > maxNameBytes || !validName.MatchString(name) {
 		return fmt.Errorf("%w: %s: %q must be 1 to %d letters, digits, _, . and -, and begin with a letter or digit",
@@ -230,7 +234,8 @@ func NewID() string {
 	return hex.EncodeToString(random[:])
 }
 
-// ReplaceFile writes a file that is there as a whole, or as it was before; after a loss of power it may be cut off.
+// ReplaceFile writes a file that is there as a whole, or as it was before; after a loss of power it
+// may be cut off.
 func ReplaceFile(path string, content []byte) error {
 	next := path + ".next"
 	if err := os.WriteFile(next, content, 0o600); err != nil {
@@ -239,8 +244,8 @@ func ReplaceFile(path string, content []byte) error {
 	return os.Rename(next, path)
 }
 
-// ReplaceFileSynced is ReplaceFile for what a loss of power must neither undo nor cut off. The folder itself may be new: it is found after that,
-// too.
+// ReplaceFileSynced is ReplaceFile for what a loss of power must neither undo nor cut off. The
+// folder itself may be new: it is found after that, too.
 func ReplaceFileSynced(path string, content []byte) error {
 	next := path + ".next"
 	file, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)

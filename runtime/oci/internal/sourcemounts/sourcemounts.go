@@ -1,10 +1,13 @@
-// Package sourcemounts makes visible to the OCI runtime, in the keeper's mount namespace, what a container is made of.
+// Package sourcemounts makes visible to the OCI runtime, in the keeper's mount namespace, what a
+// container is made of.
 //
-// The OCI runtime follows the paths of mounts by itself, later, in the keeper's mount namespace. Both are dangerous for paths that a
-// container can write to: it could put a symbolic link there in between. And a mount that the host got after the keeper was started is not
-// seen there at all. So the service opens the source of a mount, without following anything where a container can write, and moves a mount of
-// it to a path of its own in the keeper's namespace, which the runtime is given instead. The path lies in a small file system that exists only
-// there: if the keeper is replaced in between, the path does not exist and the start fails.
+// The OCI runtime follows the paths of mounts by itself, later, in the keeper's mount namespace.
+// Both are dangerous for paths that a container can write to: it could put a symbolic link there in
+// between. And a mount that the host got after the keeper was started is not seen there at all. So
+// the service opens the source of a mount, without following anything where a container can write,
+// and moves a mount of it to a path of its own in the keeper's namespace, which the runtime is
+// given instead. The path lies in a small file system that exists only there: if the keeper is
+// replaced in between, the path does not exist and the start fails.
 package sourcemounts
 
 import (
@@ -35,7 +38,8 @@ func New(l layout.Layout, k *keeper.Client, log zerolog.Logger) *Mounter {
 	return &Mounter{layout: l, keeper: k, log: log}
 }
 
-// Set has the mounts of what one container is made of. They are below a folder that is named by the container's id, and so need no record.
+// Set has the mounts of what one container is made of. They are below a folder that is named by the
+// container's id, and so need no record.
 type Set struct {
 	mounter *Mounter
 	folder  string
@@ -47,12 +51,14 @@ type Set struct {
 	network func() error
 }
 
-// NewSet returns the Set of a container, without mounts. The files are shown as those of users, unless that is nil. The caller calls Close.
+// NewSet returns the Set of a container, without mounts. The files are shown as those of users,
+// unless that is nil. The caller calls Close.
 func (m *Mounter) NewSet(id string, users *os.File) *Set {
 	return &Set{mounter: m, folder: m.layout.Mounts(id), users: users}
 }
 
-// FixedOwnersError is the error of a source whose files cannot be shown as those of a user namespace.
+// FixedOwnersError is the error of a source whose files cannot be shown as those of a user
+// namespace.
 type FixedOwnersError struct {
 	path string
 	err  error
@@ -71,8 +77,9 @@ func (f *FixedOwnersError) Error() string {
 // Unwrap returns the kernel's error.
 func (f *FixedOwnersError) Unwrap() error { return f.err }
 
-// Add clones the mount of what open opens, and returns the path that it will have. flags are 0 or AT_RECURSIVE; attributes are set together
-// with the users. The error is a [*FixedOwnersError] when the owners cannot be shown as those of users.
+// Add clones the mount of what open opens, and returns the path that it will have. flags are 0 or
+// AT_RECURSIVE; attributes are set together with the users. The error is a [*FixedOwnersError] when
+// the owners cannot be shown as those of users.
 func (m *Set) Add(name string, open func() (*os.File, error), flags uint, attributes uint64) (path string, err error) {
 	source, err := open()
 	if err != nil {
@@ -89,7 +96,8 @@ func (m *Set) Add(name string, open func() (*os.File, error), flags uint, attrib
 // AddMount is Add for a mount that is attached nowhere yet, which the Set closes.
 func (m *Set) AddMount(name string, tree *os.File, flags uint, attributes uint64) (path string, err error) {
 	m.names, m.trees = append(m.names, name), append(m.trees, tree)
-	// A clone of a shared mount is its peer: its removal would unmount what is mounted below on the host, too.
+	// A clone of a shared mount is its peer: its removal would unmount what is mounted below on the
+	// host, too.
 	private := unix.MountAttr{Propagation: unix.MS_PRIVATE}
 	if err := unix.MountSetattr(int(tree.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &private); err != nil {
 		return "", fmt.Errorf("make %s private: %w", tree.Name(), err)
@@ -106,7 +114,8 @@ func (m *Set) AddMount(name string, tree *os.File, flags uint, attributes uint64
 	return filepath.Join(m.folder, name), nil
 }
 
-// AddSys adds a sysfs, and returns the path that it will have. network has the thread enter the network that the sysfs shows.
+// AddSys adds a sysfs, and returns the path that it will have. network has the thread enter the
+// network that the sysfs shows.
 func (m *Set) AddSys(network func() error) (path string) {
 	m.sys, m.network = filepath.Join(m.folder, "sys"), network
 	return m.sys
@@ -119,8 +128,8 @@ func (m *Set) Close() {
 	}
 }
 
-// Attach puts every mount at its path, and returns the keeper's process; 0 when there is no mount. [Mounter.Release] takes it back, also after
-// an error.
+// Attach puts every mount at its path, and returns the keeper's process; 0 when there is no mount.
+// [Mounter.Release] takes it back, also after an error.
 func (m *Set) Attach() (keeper int, err error) {
 	if len(m.trees) == 0 {
 		return 0, nil
@@ -189,7 +198,8 @@ func newSysfs() (*os.File, error) {
 	return os.NewFile(uintptr(mount), "sysfs"), nil
 }
 
-// cloneMount returns a mount of the source that is nowhere yet. The kernel removes it when the file is closed.
+// cloneMount returns a mount of the source that is nowhere yet. The kernel removes it when the file
+// is closed.
 func cloneMount(source *os.File, flags uint) (*os.File, error) {
 	fd, err := unix.OpenTree(int(source.Fd()), "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|flags)
 	if err != nil {
@@ -224,7 +234,8 @@ func (m *Mounter) Release(id string) {
 	}
 	_, err := m.inKeeper(func() error {
 		for { // more than one when a start was cut off
-			// What an earlier version has attached is not private. That nothing is mounted there is found out below.
+			// What an earlier version has attached is not private. That nothing is mounted there is
+			// found out below.
 			if err := unix.Mount("", folder, "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil && err != unix.EINVAL && err != unix.ENOENT {
 				return err
 			}
@@ -244,7 +255,8 @@ func (m *Mounter) Release(id string) {
 	}
 }
 
-// inKeeper calls do on a thread that is in the keeper's mount namespace, and returns the keeper's process. do must not start goroutines.
+// inKeeper calls do on a thread that is in the keeper's mount namespace, and returns the keeper's
+// process. do must not start goroutines.
 func (m *Mounter) inKeeper(do func() error) (pid int, err error) {
 	thread.Run(func() {
 		if err = os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_FS)); err != nil {

@@ -25,7 +25,8 @@ type Trash struct {
 	done   chan struct{}
 }
 
-// New returns the Trash of a folder, which begins with what an earlier one has left there. The caller calls Stop.
+// New returns the Trash of a folder, which begins with what an earlier one has left there. The
+// caller calls Stop.
 func New(folder string, log zerolog.Logger) *Trash {
 	t := &Trash{folder: folder, log: log, wake: make(chan struct{}, 1), done: make(chan struct{})}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
@@ -34,7 +35,8 @@ func New(folder string, log zerolog.Logger) *Trash {
 	return t
 }
 
-// Throw moves a folder here, under a new name; it is gone from its place when Throw returns. Throwing a folder that is missing succeeds.
+// Throw moves a folder here, under a new name; it is gone from its place when Throw returns.
+// Throwing a folder that is missing succeeds.
 func (t *Trash) Throw(folder string) error {
 	err := os.Rename(folder, filepath.Join(t.folder, layout.NewID()))
 	if errors.Is(err, os.ErrNotExist) {

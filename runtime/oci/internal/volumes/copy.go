@@ -24,8 +24,8 @@ type inode struct {
 	device, number uint64
 }
 
-// treeCopier copies a tree with owners, modes, times, extended attributes and hard links. It follows no symbolic link, and leaves out
-// devices, FIFOs and sockets.
+// treeCopier copies a tree with owners, modes, times, extended attributes and hard links. It
+// follows no symbolic link, and leaves out devices, FIFOs and sockets.
 type treeCopier struct {
 	ctx   context.Context
 	root  int              // the folder that is copied to
@@ -40,7 +40,8 @@ func (t *treeCopier) sync(fd int) error {
 	return unix.Fsync(fd)
 }
 
-// folder copies what is in a folder, and then the folder's attributes. name is its path below the root.
+// folder copies what is in a folder, and then the folder's attributes. name is its path below the
+// root.
 func (t *treeCopier) folder(from, to int, name string) error {
 	if strings.Count(name, "/") > maxCopyDepth {
 		return fmt.Errorf("%s: more than %d folders deep", name, maxCopyDepth)

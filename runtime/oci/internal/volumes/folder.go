@@ -15,8 +15,9 @@ import (
 	"sandbox.internal/runtime/oci/overlay"
 )
 
-// EnsureFolder makes a folder with what an image has at a path, unless it is there. It is made under another name and then renamed, so it is
-// complete or not there. Those that earlier images had at the path are removed then, if no container mounts them.
+// EnsureFolder makes a folder with what an image has at a path, unless it is there. It is made
+// under another name and then renamed, so it is complete or not there. Those that earlier images
+// had at the path are removed then, if no container mounts them.
 func (s *Store) EnsureFolder(ctx context.Context, name, imageID, inside string, labels map[string]string) error {
 	if err := layout.CheckName("folder", name); err != nil {
 		return err
@@ -111,7 +112,8 @@ func copyFromLayers(ctx context.Context, layers []string, inside, to string) err
 	return nil
 }
 
-// openInLayers opens a folder of an image. Symbolic links of the image are followed within the image.
+// openInLayers opens a folder of an image. Symbolic links of the image are followed within the
+// image.
 func openInLayers(layers []string, inside string) (int, error) {
 	root, err := openLayers(layers)
 	if err != nil {

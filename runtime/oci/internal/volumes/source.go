@@ -10,8 +10,9 @@ import (
 	"sandbox.internal/runtime/engine"
 )
 
-// OpenAgain is Open for a container that is started again. The caller of the engine has checked the host path when the container was made: what lies there may
-// have been exchanged since, so no symbolic link on the way is followed.
+// OpenAgain is Open for a container that is started again. The caller of the engine has checked the
+// host path when the container was made: what lies there may have been exchanged since, so no
+// symbolic link on the way is followed.
 func (s *Store) OpenAgain(m engine.Mount) (*os.File, error) {
 	if m.HostPath == "" {
 		return s.Open(m)
@@ -28,7 +29,8 @@ func (s *Store) OpenAgain(m engine.Mount) (*os.File, error) {
 	return os.NewFile(uintptr(fd), m.HostPath), nil
 }
 
-// Open opens what is to be mounted, as a path only. It never leaves a volume, and follows nothing where a container can write.
+// Open opens what is to be mounted, as a path only. It never leaves a volume, and follows nothing
+// where a container can write.
 func (s *Store) Open(m engine.Mount) (*os.File, error) {
 	switch {
 	case m.HostPath != "":

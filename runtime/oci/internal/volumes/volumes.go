@@ -1,4 +1,5 @@
-// Package volumes has the volumes of an Engine, and the folders that it copies from images for containers to mount.
+// Package volumes has the volumes of an Engine, and the folders that it copies from images for
+// containers to mount.
 package volumes
 
 import (
@@ -22,7 +23,8 @@ import (
 	"sandbox.internal/runtime/oci/internal/trash"
 )
 
-// unfinishedPrefix begins the name of a volume or folder that is being made. No name begins like this.
+// unfinishedPrefix begins the name of a volume or folder that is being made. No name begins like
+// this.
 const unfinishedPrefix = "."
 
 // volume is what the disk has of a volume, or of a folder that an image was copied to.
@@ -38,14 +40,16 @@ const (
 	folderFile = "folder.json"
 )
 
-// Store has the volumes, and the folders that were copied from images. It is safe for concurrent use.
+// Store has the volumes, and the folders that were copied from images. It is safe for concurrent
+// use.
 type Store struct {
 	layout     layout.Layout
 	trash      *trash.Trash
 	containers *containers.Registry // whose mounts nothing is removed from
 	images     *images.Store
 	log        zerolog.Logger
-	// folderLock and volumeLock hold one token while a folder is made and while a volume is filled: both are rare.
+	// folderLock and volumeLock hold one token while a folder is made and while a volume is filled:
+	// both are rare.
 	folderLock, volumeLock chan struct{}
 }
 
@@ -127,7 +131,8 @@ func (s *Store) unfinished(parent, file string, about volume) (string, error) {
 	return next, nil
 }
 
-// finish gives what was made its name, durably. The error is [os.ErrExist] when the name is taken; then what was made is thrown away.
+// finish gives what was made its name, durably. The error is [os.ErrExist] when the name is taken;
+// then what was made is thrown away.
 func (s *Store) finish(next, name string) error {
 	err := syncFolder(next)
 	if err == nil {
@@ -156,8 +161,9 @@ func syncFolder(path string) error {
 	return errors.Join(folder.Sync(), folder.Close())
 }
 
-// Fill gives an empty volume what the image has where the container mounts it, with the owner and mode of the folder, as Docker does. The data
-// is copied beside the volume and then put in its place, so a volume is never half full. A volume of another container stays as it is.
+// Fill gives an empty volume what the image has where the container mounts it, with the owner and
+// mode of the folder, as Docker does. The data is copied beside the volume and then put in its
+// place, so a volume is never half full. A volume of another container stays as it is.
 func (s *Store) Fill(ctx context.Context, id string, layers []string, m engine.Mount) error {
 	select {
 	case s.volumeLock <- struct{}{}:
@@ -191,7 +197,8 @@ func (s *Store) Fill(ctx context.Context, id string, layers []string, m engine.M
 	return errors.Join(err, s.trash.Throw(next))
 }
 
-// exchangeData makes the folder the data of the volume, and the other way round, unless another container may have that.
+// exchangeData makes the folder the data of the volume, and the other way round, unless another
+// container may have that.
 func (s *Store) exchangeData(id, name, data string) error {
 	return s.containers.UnlessMounted(id, func(m engine.Mount) bool { return m.Volume == name }, func() error {
 		now := s.layout.VolumeData(name)

@@ -1,5 +1,5 @@
-// Table writes the numbers of all system calls, for each architecture that sandboxes run on, from the
-// source of golang.org/x/sys/unix in the version of a go.mod:
+// Table writes the numbers of all system calls, for each architecture that sandboxes run on, from
+// the source of golang.org/x/sys/unix in the version of a go.mod:
 //
 //	table -o FILE go.mod
 package main

@@ -1,5 +1,6 @@
-// Command ogen takes a sandbox through its life with clients that ogen generated from the two contracts. It is run by a test in e2e,
-// which generates the packages lifecycle and execd beside it first:
+// Command ogen takes a sandbox through its life with clients that ogen generated from the two
+// contracts. It is run by a test in e2e, which generates the packages lifecycle and execd beside it
+// first:
 //
 //	SANDBOX_URL=http://127.0.0.1:8080 SERVICE_API_KEY=... ogen IMAGE
 //
@@ -239,8 +240,8 @@ func inside(ctx context.Context, service *lifecycle.Client, id string) error {
 	return nil
 }
 
-// event is written by hand: ogen makes types of what an operation refers to, and the contract's language has no way to say what the
-// events of a stream are.
+// event is written by hand: ogen makes types of what an operation refers to, and the contract's
+// language has no way to say what the events of a stream are.
 type event struct {
 	Type     string
 	Text     string
@@ -330,7 +331,8 @@ func files(ctx context.Context, daemon *execd.Client, url, token string) error {
 	return nil
 }
 
-// upload is written by hand: the generated one sends the file before its metadata, and the contract wants them the other way round.
+// upload is written by hand: the generated one sends the file before its metadata, and the contract
+// wants them the other way round.
 func upload(ctx context.Context, url, token, path, content string) error {
 	metadata, err := json.Marshal(map[string]any{"path": path, "mode": 640})
 	if err != nil {

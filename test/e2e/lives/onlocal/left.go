@@ -24,7 +24,8 @@ func (m Machine) Key() string {
 	return hex.EncodeToString(sum[:4])
 }
 
-// CommandLines returns those of the processes other than this one, by their ids; their words end with a zero byte.
+// CommandLines returns those of the processes other than this one, by their ids; their words end
+// with a zero byte.
 func CommandLines() map[int]string {
 	lines := map[int]string{}
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline") // its only error is a bad pattern
@@ -38,14 +39,15 @@ func CommandLines() map[int]string {
 	return lines
 }
 
-// CheckNothingLeft looks for what the engine has made, once its service has ended without a sandbox.
+// CheckNothingLeft looks for what the engine has made, once its service has ended without a
+// sandbox.
 func (m Machine) CheckNothingLeft(t *testing.T) {
 	t.Helper()
 	m.checkEmpty(t, EmptyFolders)
 }
 
-// checkEnded looks for the same but in the trash, which an engine that closes leaves to the next one. A service that was refused has made none
-// of the folders.
+// checkEnded looks for the same but in the trash, which an engine that closes leaves to the next
+// one. A service that was refused has made none of the folders.
 func (m Machine) checkEnded(t *testing.T) {
 	t.Helper()
 	m.checkEmpty(t, slices.DeleteFunc([]string{"containers", "images/making"}, func(name string) bool {
@@ -64,7 +66,8 @@ func (m Machine) checkEmpty(t *testing.T, folders []string) {
 	}, func() any { return strings.Join(left, ", ") })
 }
 
-// EmptyFolders are the folders of the engine, below its own, that have no entry once there is no sandbox and nothing is pulled or removed.
+// EmptyFolders are the folders of the engine, below its own, that have no entry once there is no
+// sandbox and nothing is pulled or removed.
 var EmptyFolders = []string{"containers", "trash", "images/making", "images/trash"}
 
 func (m Machine) left(t *testing.T, folders []string) []string {

@@ -1,5 +1,5 @@
-// Package onlocal is the backend of tests on the service's own engine: each service has one, whose images are those of scripts/images.sh
-// --archives.
+// Package onlocal is the backend of tests on the service's own engine: each service has one, whose
+// images are those of scripts/images.sh --archives.
 package onlocal
 
 import (
@@ -98,7 +98,8 @@ func Remove() {
 	}
 }
 
-// keeper returns the path of the keeper's program, in a folder of its own: no sandbox may mount that.
+// keeper returns the path of the keeper's program, in a folder of its own: no sandbox may mount
+// that.
 func keeper(t *testing.T) string {
 	t.Helper()
 	programs.once.Do(func() {

@@ -23,8 +23,9 @@ import (
 // outsides counts the ranges of addresses that were taken.
 var outsides atomic.Int32
 
-// NewOutside makes a network namespace that the host reaches by way of a gateway, as sandboxes reach nothing that is behind a veth pair
-// otherwise, with the servers of the tests. It ends with the test.
+// NewOutside makes a network namespace that the host reaches by way of a gateway, as sandboxes
+// reach nothing that is behind a veth pair otherwise, with the servers of the tests. It ends with
+// the test.
 func NewOutside(t *testing.T) lives.Outside {
 	t.Helper()
 	n, run := int(outsides.Add(1)), byte(os.Getpid()%250)

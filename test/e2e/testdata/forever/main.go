@@ -1,4 +1,5 @@
-// Command forever is the only program of an image made from scratch: it says that it runs, and does so until SIGTERM.
+// Command forever is the only program of an image made from scratch: it says that it runs, and does
+// so until SIGTERM.
 package main
 
 import (

@@ -1,4 +1,5 @@
-// The puller pulls images into the store of a folder and removes them again, until a failpoint kills it.
+// The puller pulls images into the store of a folder and removes them again, until a failpoint
+// kills it.
 package main
 
 import (

@@ -23,7 +23,8 @@ func files() {
 		"/dev/kmsg", "/dev/mem", "/dev/port", "/dev/sda", "/dev/vda", "/dev/nvme0n1", "/dev/loop-control", "/dev/fuse", "/dev/net/tun", "/dev/kvm",
 		"/opt/sandbox/execd", "/opt/sandbox/execd-init",
 	} {
-		// A program that runs cannot be written in any case; that its folder is read-only is tried below.
+		// A program that runs cannot be written in any case; that its folder is read-only is tried
+		// below.
 		writable(path, unix.ENOENT, unix.EISDIR, unix.EIO, unix.ETXTBSY)
 	}
 	// Every file of these trees, but for what is the network namespace's own.
@@ -58,7 +59,8 @@ func files() {
 	attempt("create in /opt/sandbox", func() error { return os.WriteFile("/opt/sandbox/new", nil, 0o600) })
 	attempt("chmod in /opt/sandbox", func() error { return unix.Chmod("/opt/sandbox/execd", 0o777) })
 	attempt("replace /opt/sandbox/execd", func() error { return unix.Rename("/proc/self/exe", "/opt/sandbox/execd") }, unix.EXDEV)
-	// Control groups: release_agent and notify_on_release of every hierarchy, a group of its own, and moving a process.
+	// Control groups: release_agent and notify_on_release of every hierarchy, a group of its own,
+	// and moving a process.
 	groups := 0
 	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.IsDir() {

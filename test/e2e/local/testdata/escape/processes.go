@@ -6,7 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// processes: 1 is execd's, of the sandbox, and must not be changed; the target's process is not there.
+// processes: 1 is execd's, of the sandbox, and must not be changed; the target's process is not
+// there.
 func processes(target Target) {
 	for name, pid := range map[string]int{"process 1": 1, "a process of the host": target.PID} {
 		attempt("ptrace "+name, func() error { return unix.PtraceAttach(pid) }, unix.ESRCH)
