@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os/exec"
@@ -130,11 +131,14 @@ func (m *Manager) start(spec Spec) (*Command, error) {
 	}
 	id := uuid.NewString()
 	content := spec.content()
-	kept := id + content + prepared.Dir
+	kept := id + content
+	if prepared.Dir != m.options.Dir { // which all commands share
+		kept += prepared.Dir
+	}
 	c := &Command{
 		id:        kept[:len(id)],
 		content:   kept[len(id) : len(id)+len(content)],
-		dir:       kept[len(id)+len(content):],
+		dir:       cmp.Or(kept[len(id)+len(content):], m.options.Dir),
 		timeout:   spec.Timeout,
 		startedAt: m.options.Clock(),
 		clock:     m.options.Clock,

@@ -97,7 +97,9 @@ func TestAnotherPod(t *testing.T) {
 	b = p.has("b", "degraded",
 		func(b *v1alpha1.BatchSandbox) bool { return b.Status.Outcomes == "F" })
 	if pod := p.pod("b-0"); pod.UID != third.UID {
-		t.Errorf("the pod that was used was recreated; status %+v", b.Status)
+		events, err := p.kubectl("", "describe", "bsbx", "b")
+		t.Errorf("the pod that was used was recreated: %s after %s, %s and %s, made at %s; status %+v\n%s%v",
+			pod.UID, first, second, third.UID, pod.CreationTimestamp, b.Status, events, err)
 	}
 
 	// No pod comes to anything. Each waits longer for the next one, and says so, until it has
