@@ -59,7 +59,7 @@ quick() {
 with_race() { CGO_ENABLED=1 go_test "$1" -race "${@:2}"; }
 
 # all runs every test. Everything is compiled before, which keeps all processors busy. test/e2e/kube waits for nodes, pods and leases whose
-# terms are those of Kubernetes and takes 16 to 19 minutes beside other packages: it has a longer limit than the others, and begins first. The
+# terms are those of Kubernetes and takes 16 to 21 minutes beside other packages: it has a longer limit than the others, and begins first. The
 # other packages with a cluster follow it, and then what keeps two processors busy by itself, or takes long with many neighbours.
 all() {
 	local module packages cluster first kube
@@ -70,7 +70,7 @@ all() {
 	mapfile -t cluster < <(scripts/packages.sh cluster | grep -vx "$module/test/e2e/kube")
 	mapfile -t first < <(go list "${packages[@]}" | grep -vxF -f <(printf '%s\n' "${cluster[@]}" "${late[@]}" "$module/test/e2e/kube"))
 	begin=(CGO_ENABLED=1 go test -race)
-	with_race 25m "$@" ./test/e2e/kube >"$output.kube" 2>&1 &
+	with_race 35m "$@" ./test/e2e/kube >"$output.kube" 2>&1 &
 	kube=$!
 	with_race "$limit" -p "$(nproc)" "$@" "${first[@]}" | tee -a "$output" || failed=1
 	wait "$kube" || failed=1
