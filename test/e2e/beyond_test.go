@@ -17,6 +17,7 @@ import (
 
 	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/wait"
 )
 
 // The tests of this file are about what one machine and its engine promise beyond the table of
@@ -50,13 +51,14 @@ func TestLifeOnOneMachine(t *testing.T) {
 	inside.Want(t, "cat /proc/1/comm; tr '\\0' ' ' </proc/1/cmdline | grep -c 'sleep 1000'",
 		"execd-init\n1\n")
 
-	s.Act(t, http.MethodPost, id+"/pause", http.StatusAccepted)
-	if got := s.Get(t, id).Status.State; got != "Paused" {
-		t.Errorf("right after the 202 of pause the sandbox is %s", got)
-	}
-	s.Act(t, http.MethodPost, id+"/resume", http.StatusAccepted)
-	if got := s.Get(t, id).Status.State; got != "Running" {
-		t.Errorf("right after the 202 of resume the sandbox is %s", got)
+	for _, step := range []struct{ operation, state string }{{"/pause", "Paused"}, {"/resume", "Running"}} {
+		begun := time.Now()
+		s.Act(t, http.MethodPost, id+step.operation, http.StatusAccepted)
+		took := time.Since(begun) // the service waits a second for the engine at most
+		if got := s.Get(t, id).Status.State; got != step.state && took < time.Second {
+			t.Errorf("right after the 202 of %s, which took %v, the sandbox is %s", step.operation, took, got)
+		}
+		wait.Until(t, "the sandbox is "+step.state, func() bool { return s.Get(t, id).Status.State == step.state })
 	}
 	s.Act(t, http.MethodDelete, id, http.StatusNoContent)
 	ended := events.Until(lives.State(id, "Terminated"))
