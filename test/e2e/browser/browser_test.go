@@ -187,7 +187,9 @@ func (b *tab) until(t *testing.T, expression string) {
 // click clicks the one element of a CSS selector, as soon as it is visible.
 func (b *tab) click(t *testing.T, selector string) {
 	t.Helper()
-	b.do(t, "click "+selector, chromedp.ScrollIntoView(chromedp.CSS(selector)),
+	// A dialog is in the document before it is open, and what has no layout cannot be scrolled to.
+	b.do(t, "click "+selector, chromedp.WaitVisible(chromedp.CSS(selector)),
+		chromedp.ScrollIntoView(chromedp.CSS(selector)),
 		chromedp.Click(chromedp.CSS(selector), chromedp.NodeVisible))
 }
 
