@@ -149,6 +149,12 @@ func toListedCommand(s command.Status) gen.CommandStatus {
 	content, cut := activity.Shorten(s.Content, maxListedContent)
 	s.Content = content
 	status := toCommandStatus(s)
+	if s.PID != 0 {
+		status.Pid = &s.PID
+	}
+	if s.Dir != "" {
+		status.Cwd = &s.Dir
+	}
 	if cut {
 		status.ContentTruncated = &cut
 	}
@@ -262,12 +268,6 @@ func toCommandStatus(s command.Status) gen.CommandStatus {
 	}
 	if s.Input != nil {
 		status.Stdin = new(toCommandStdin(*s.Input))
-	}
-	if s.PID != 0 {
-		status.Pid = &s.PID
-	}
-	if s.Dir != "" {
-		status.Cwd = &s.Dir
 	}
 	return status
 }

@@ -451,7 +451,7 @@ type CommandStatus struct {
 	// Example: true
 	ContentTruncated *bool `json:"content_truncated,omitempty"`
 
-	// Cwd The directory in which the command was started.
+	// Cwd The directory in which the command was started; in lists.
 	//
 	// Example: /workspace
 	Cwd *string `json:"cwd,omitempty"`
@@ -477,7 +477,7 @@ type CommandStatus struct {
 	ID CommandID `json:"id"`
 
 	// Pid The number of the command's process, as the sandbox sees it, which is that of its
-	// process group; absent when it has ended.
+	// process group; in lists, absent when it has ended.
 	//
 	// Example: 42
 	Pid *int `json:"pid,omitempty"`

@@ -1119,12 +1119,12 @@ export interface components {
             stdin?: components["schemas"]["CommandStdin"];
             /**
              * @description The number of the command's process, as the sandbox sees it, which is that of its
-             *     process group; absent when it has ended.
+             *     process group; in lists, absent when it has ended.
              * @example 42
              */
             pid?: number;
             /**
-             * @description The directory in which the command was started.
+             * @description The directory in which the command was started; in lists.
              * @example /workspace
              */
             cwd?: string;

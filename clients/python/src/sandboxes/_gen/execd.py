@@ -189,7 +189,7 @@ class CommandStatus:
     content_truncated: bool | None = None
     """Whether the end of `content` is left out; absent when it is not."""
     cwd: str | None = None
-    """The directory in which the command was started."""
+    """The directory in which the command was started; in lists."""
     error: str | None = None
     """Why the command failed, with a stream that ends with `error`; absent when it did not."""
     exit_code: int | None
@@ -200,7 +200,7 @@ class CommandStatus:
     """The id of a command, as its `init` event or the background answer gave it."""
     pid: int | None = None
     """The number of the command's process, as the sandbox sees it, which is that of its
-    process group; absent when it has ended.
+    process group; in lists, absent when it has ended.
     """
     running: bool
     """Whether the command still runs."""
