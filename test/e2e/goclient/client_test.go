@@ -85,9 +85,9 @@ func testCommands(t *testing.T, box *sandbox.Sandbox) {
 
 func testBackground(t *testing.T, box *sandbox.Sandbox) {
 	ctx := limited(t)
-	started, err := box.Commands.Start(ctx, "echo one; read -r x < /tmp/gate; echo $x", nil)
+	_, err := box.Commands.Run(ctx, "test -p /tmp/gate || mkfifo /tmp/gate", nil)
 	check(t, err)
-	_, err = box.Commands.Run(ctx, "test -p /tmp/gate || mkfifo /tmp/gate", nil)
+	started, err := box.Commands.Start(ctx, "echo one; read -r x < /tmp/gate; echo $x", nil)
 	check(t, err)
 	command, err := box.Commands.Connect(ctx, started.ID)
 	check(t, err)
