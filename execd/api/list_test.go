@@ -57,7 +57,7 @@ func TestListOfCommands(t *testing.T) {
 		t.Errorf("%d bytes of its command line, truncated %v", len(first.Content), first.ContentTruncated)
 	}
 	if whole := d.status(t, running.ID); whole.Content != long || whole.ContentTruncated != nil {
-		t.Errorf("its status has %d bytes of the command line", len(whole.Content))
+		t.Errorf("the status has %d bytes of the command line", len(whole.Content))
 	}
 	if second.Running || second.Pid != nil || second.ExitCode == nil || *second.ExitCode != 7 ||
 		second.FinishedAt == nil || second.Content != "exit 7" || second.ContentTruncated != nil {

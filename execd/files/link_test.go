@@ -40,7 +40,7 @@ func TestSymlink(t *testing.T) {
 		}
 	}
 	if content, err := os.ReadFile(outside); err != nil || string(content) != "untouched" {
-		t.Errorf("what a replaced link led to is %q, %v", content, err)
+		t.Errorf("the target of a replaced link has %q, %v", content, err)
 	}
 }
 

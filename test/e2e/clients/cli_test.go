@@ -337,7 +337,7 @@ func testCopies(t *testing.T, c *commandLine) {
 	}
 	c.must(t, "cp", "-L", "box:/tmp/tree/to c", filepath.Join(folder, "text"))
 	if text, err := os.ReadFile(filepath.Join(folder, "text")); err != nil || string(text) != "22" {
-		t.Errorf("what the link leads to came as %q, %v", text, err)
+		t.Errorf("the target of the link came as %q, %v", text, err)
 	}
 }
 
