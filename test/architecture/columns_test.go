@@ -2,9 +2,7 @@ package architecture_test
 
 import (
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -23,25 +21,15 @@ var generated = regexp.MustCompile(`(?m)^// Code generated .*DO NOT EDIT\.$`)
 // TestComments: no line of a comment in Go is longer than maxColumns.
 func TestComments(t *testing.T) {
 	atRoot(t)
-	err := filepath.WalkDir(".", func(name string, entry fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case entry.IsDir() && name != "." && (strings.HasPrefix(entry.Name(), ".") ||
-			entry.Name() == "bin" || entry.Name() == "node_modules"):
-			return fs.SkipDir
-		case entry.IsDir() || !strings.HasSuffix(name, ".go"):
-			return nil
-		}
+	eachGoFile(t, func(name string) {
 		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
 		for _, fault := range longComments(name, string(text)) {
 			t.Error(fault)
 		}
-		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // TestLongCommentsAreFound proves that TestComments can fail.

@@ -5,8 +5,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -31,24 +29,11 @@ var (
 // comments of exported identifiers have subjects that name something, and an operation "succeeds".
 func TestLanguage(t *testing.T) {
 	atRoot(t)
-	err := filepath.WalkDir(".", func(name string, entry fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case entry.IsDir() && name != "." && (strings.HasPrefix(entry.Name(), ".") ||
-			entry.Name() == "bin" || entry.Name() == "node_modules"):
-			return fs.SkipDir
-		case entry.IsDir() || !strings.HasSuffix(name, ".go"):
-			return nil
-		}
+	eachGoFile(t, func(name string) {
 		for _, fault := range languageFaults(t, name, nil) {
 			t.Error(fault)
 		}
-		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // TestLanguageFaultsAreFound proves that TestLanguage can fail.

@@ -4,8 +4,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
-	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -15,28 +13,19 @@ import (
 // testing/synctest.
 func TestSleeps(t *testing.T) {
 	atRoot(t)
-	err := filepath.WalkDir(".", func(name string, entry fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case entry.IsDir() && name != "." && (strings.HasPrefix(entry.Name(), ".") || entry.Name() == "node_modules"):
-			return fs.SkipDir
-		case entry.IsDir() || !strings.HasSuffix(name, "_test.go"):
-			return nil
+	eachGoFile(t, func(name string) {
+		if !strings.HasSuffix(name, "_test.go") {
+			return
 		}
 		files := token.NewFileSet()
 		file, err := parser.ParseFile(files, name, nil, parser.ParseComments|parser.SkipObjectResolution)
 		if err != nil {
-			return err
+			t.Fatal(err)
 		}
 		for _, line := range sleepsIn(files, file) {
 			t.Errorf("%s:%d: a sleep without a reason: wait with test/wait", name, line)
 		}
-		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // TestSleepsAreFound proves that TestSleeps can fail.
