@@ -9,10 +9,13 @@ import (
 	"github.com/rs/zerolog"
 )
 
+// procSys has the kernel parameters of this host.
+const procSys = "/proc/sys"
+
 // hostBound is a kernel parameter that bounds something for all containers together, or for all
 // whose users are the host's.
 type hostBound struct {
-	name  string // below /proc/sys
+	name  string // below procSys
 	least int64
 	// shared is whether only containers without a user namespace share it.
 	shared bool
@@ -29,16 +32,16 @@ var hostBounds = []hostBound{
 	{"kernel/pty/max", 1 << 16, false, "the pseudo terminals of this host, together with others"},
 }
 
-// raiseHostBounds raises those that are lower; those of containers without a user namespace only
-// where there can be such containers. A bound that cannot be raised is reported: then containers
-// run all the same.
-func raiseHostBounds(mode UserNamespaces, log zerolog.Logger) {
+// raiseHostBounds raises the parameters in the directory procSys that are lower; those that only
+// containers without a user namespace share where there can be such containers. A parameter that
+// cannot be raised is reported: then containers run all the same.
+func raiseHostBounds(procSys string, mode UserNamespaces, log zerolog.Logger) {
 	for _, bound := range hostBounds {
 		if bound.shared && mode == UserNamespacesOn {
 			continue // such a container runs a program of ours
 		}
 		parameter := strings.ReplaceAll(bound.name, "/", ".")
-		raised, err := raise(filepath.Join("/proc/sys", bound.name), bound.least)
+		raised, err := raise(filepath.Join(procSys, bound.name), bound.least)
 		switch {
 		case err != nil:
 			log.Warn().Err(err).Str("parameter", parameter).Msg("cannot raise a kernel parameter: one sandbox can use up " + bound.lost)

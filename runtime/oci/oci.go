@@ -207,7 +207,7 @@ func (e *Engine) openParts(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	raiseHostBounds(e.options.UserNamespaces, e.log)
+	raiseHostBounds(procSys, e.options.UserNamespaces, e.log)
 	if e.cgroups, err = cgroup.Open(cgroupName(e.layout.Data)); err != nil {
 		return fmt.Errorf("control groups: %w", err)
 	}
