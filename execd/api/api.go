@@ -41,6 +41,8 @@ const maxJSONBody = 16 << 20
 
 // Options configures the API. The engines are required.
 type Options struct {
+	// Activity records operations; nil means a log of its own.
+	Activity  *activity.Log
 	Code      *code.Manager
 	Commands  *command.Manager
 	Files     *files.Files
@@ -72,9 +74,12 @@ func New(options Options) (*serve.Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	if options.Activity == nil {
+		options.Activity = activity.New(time.Now)
+	}
 	h := &handlers{code: options.Code, commands: options.Commands, files: options.Files, freezer: options.Freezer,
 		metrics: options.Metrics, ports: options.Ports, ownPort: options.Port, terminals: options.Terminals, linger: options.Linger,
-		token: options.Token, repeats: newRepeats(), activity: activity.New(time.Now)}
+		token: options.Token, repeats: newRepeats(), activity: options.Activity}
 	gen.RegisterHandlersWithOptions(server.Echo(), gen.NewStrictHandler(h, nil), gen.RegisterHandlersOptions{
 		OperationMiddlewares: server.OperationMiddlewares(),
 	})

@@ -15,11 +15,13 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"sandbox.internal/execd/activity"
 	"sandbox.internal/execd/api"
 	"sandbox.internal/execd/code"
 	"sandbox.internal/execd/command"
 	"sandbox.internal/execd/compat"
 	"sandbox.internal/execd/config"
+	"sandbox.internal/execd/e2b"
 	"sandbox.internal/execd/files"
 	"sandbox.internal/execd/internal/freeze"
 	"sandbox.internal/execd/internal/metrics"
@@ -91,7 +93,9 @@ func New(settings config.Settings, logger zerolog.Logger) (*App, error) {
 	terminals := terminal.New(terminal.Options{Dir: dir, Env: environ(), Clock: time.Now, Enter: freezer.Enter})
 	stored := files.New(files.Options{Root: dir})
 	port := listener.Addr().(*net.TCPAddr).Port
+	operations := activity.New(time.Now)
 	server, err := api.New(api.Options{
+		Activity:  operations,
 		Code:      cells,
 		Commands:  commands,
 		Files:     stored,
@@ -108,6 +112,10 @@ func New(settings config.Settings, logger zerolog.Logger) (*App, error) {
 		listener.Close()
 		return nil, err
 	}
+	e2b.Register(server, e2b.Options{
+		Activity: operations, Code: cells, Commands: commands, Files: stored, Freezer: freezer, Terminals: terminals,
+		Env: environ(), Logger: logger,
+	})
 	handler := compat.New(server, compat.Options{Code: cells, Commands: commands, Files: stored, Port: port})
 	return &App{
 		settings: settings, logger: logger, listener: listener,

@@ -1,0 +1,3 @@
+package e2b
+
+func (h *handler) registerFilesystem(_ adder) {}
