@@ -33,24 +33,24 @@ func (x *exchange) create() {
 	var accepted struct {
 		ID string `json:"id"`
 	}
-	if !created.ok() || json.Unmarshal(created.body.Bytes(), &accepted) != nil {
+	if !created.OK() || json.Unmarshal(created.Body.Bytes(), &accepted) != nil {
 		created.send(x.w)
 		return
 	}
 	x.edge.expiryChanged()
 	// The answer to the create has no extensions.
 	found := x.ask(http.MethodGet, sandboxesPath+"/"+accepted.ID, nil, nil)
-	if !found.ok() { // it was deleted since
+	if !found.OK() { // it was deleted since
 		found = created
 	}
 	var sandbox object
 	var state stateOf
-	if json.Unmarshal(found.body.Bytes(), &sandbox) != nil || json.Unmarshal(found.body.Bytes(), &state) != nil {
+	if json.Unmarshal(found.Body.Bytes(), &sandbox) != nil || json.Unmarshal(found.Body.Bytes(), &state) != nil {
 		created.send(x.w)
 		return
 	}
 	if state.neverRan() {
-		created.header.Del("Location")
+		created.Header().Del("Location")
 		created.fail(x.w, http.StatusInternalServerError, x.edge.startCode(state.Status.Reason), state.Status.Message)
 		return
 	}

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"sandbox.internal/server/internal/subrequest"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -97,8 +98,9 @@ func (d diagnosis) describe(kind, only string) {
 
 // newAnswer returns an answer without content, with the id of the request.
 func (d diagnosis) newAnswer() *answer {
-	a := &answer{exchange: d.exchange, client: d.w, header: http.Header{}, status: http.StatusOK}
-	a.header.Set(requestIDHeader, d.exchange.id)
+	a := &answer{exchange: d.exchange, Response: subrequest.NewResponse(d.w)}
+	a.Status = http.StatusOK
+	a.Header().Set(requestIDHeader, d.exchange.id)
 	return a
 }
 
@@ -110,12 +112,12 @@ func (d diagnosis) plain(deprecated bool, read func() (string, *answer)) {
 		return
 	}
 	a := d.newAnswer()
-	a.header.Set("Content-Type", plainText)
-	a.header.Set("X-Content-Type-Options", "nosniff") // the output of a sandbox is never an HTML page
+	a.Header().Set("Content-Type", plainText)
+	a.Header().Set("X-Content-Type-Options", "nosniff") // the output of a sandbox is never an HTML page
 	if deprecated {
-		a.header.Set("Deprecation", "true")
+		a.Header().Set("Deprecation", "true")
 	}
-	a.body.WriteString(text)
+	a.Body.WriteString(text)
 	a.send(d.w)
 }
 
@@ -127,10 +129,10 @@ func (d diagnosis) number(query url.Values, name string, none, most int) (int, *
 	number, err := strconv.Atoi(query.Get(name))
 	if err != nil || number < 1 || number > most {
 		a := d.ask(http.MethodGet, "/v1/version", nil, nil) // which has the request's id
-		a.status = http.StatusBadRequest
-		a.body.Reset()
-		a.header.Set("Content-Type", "application/json")
-		a.body.Write(encode(problem{Code: codeInvalidParameter, Message: fmt.Sprintf("query/%s: must be a whole number within 1 and %d", name, most)}))
+		a.Status = http.StatusBadRequest
+		a.Body.Reset()
+		a.Header().Set("Content-Type", "application/json")
+		a.Body.Write(encode(problem{Code: codeInvalidParameter, Message: fmt.Sprintf("query/%s: must be a whole number within 1 and %d", name, most)}))
 		return 0, a
 	}
 	return number, nil
@@ -150,13 +152,13 @@ func (d diagnosis) log(query url.Values) (text string, truncated bool, refused *
 		wanted.Set("since", d.edge.Clock().Add(-ago(query.Get("since"))).UTC().Format(time.RFC3339))
 	}
 	found := d.ask(http.MethodGet, sandboxesPath+"/"+d.id+"/logs", wanted, nil)
-	if !found.ok() {
+	if !found.OK() {
 		return "", false, found
 	}
-	if found.tooLarge { // the lines are too long for the answer, so there is none of them
-		return fmt.Sprintf("(the last %d lines have more than %d MiB: ask for fewer)", lines, maxAnswer>>20), true, nil
+	if found.TooLarge { // the lines are too long for the answer, so there is none of them
+		return fmt.Sprintf("(the last %d lines have more than %d MiB: ask for fewer)", lines, subrequest.MaxResponse>>20), true, nil
 	}
-	text, truncated = lastLines(found.body.Bytes(), lines)
+	text, truncated = lastLines(found.Body.Bytes(), lines)
 	if text == "" {
 		text = "(no logs)"
 	}
@@ -207,11 +209,11 @@ func (d diagnosis) sandbox() (object, *answer) {
 	found := d.ask(http.MethodGet, sandboxesPath+"/"+d.id, nil, nil)
 	var sandbox object
 	var state stateOf
-	if !found.ok() || json.Unmarshal(found.body.Bytes(), &sandbox) != nil || json.Unmarshal(found.body.Bytes(), &state) != nil {
+	if !found.OK() || json.Unmarshal(found.Body.Bytes(), &sandbox) != nil || json.Unmarshal(found.Body.Bytes(), &state) != nil {
 		return nil, found
 	}
 	if state.gone() && state.Status.State != lifecycle.StateFailed {
-		found.status = http.StatusConflict // which the caller explains
+		found.Status = http.StatusConflict // which the caller explains
 		return nil, found
 	}
 	return fromSandbox(sandbox), nil

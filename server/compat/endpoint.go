@@ -30,7 +30,7 @@ func (x *exchange) endpoint(id, port string) {
 	}
 	found := x.ask(http.MethodGet, x.r.URL.Path, query, nil)
 	var endpoint object
-	if !found.ok() || json.Unmarshal(found.body.Bytes(), &endpoint) != nil {
+	if !found.OK() || json.Unmarshal(found.Body.Bytes(), &endpoint) != nil {
 		x.sendUnlessGone(found)
 		return
 	}
@@ -94,7 +94,7 @@ func (x *exchange) policy(path string) {
 		DefaultAction string `json:"defaultAction"`
 		Egress        []rule `json:"egress"`
 	}
-	if !changed.ok() || json.Unmarshal(changed.body.Bytes(), &policy) != nil {
+	if !changed.OK() || json.Unmarshal(changed.Body.Bytes(), &policy) != nil {
 		x.sendUnlessGone(changed)
 		return
 	}

@@ -9,16 +9,14 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+
+	"sandbox.internal/server/internal/subrequest"
 )
 
 const (
 	// maxBody is how many bytes of a JSON body are translated. The service refuses more.
-	maxBody = 1 << 20
-	// maxAnswer is how many bytes of an answer of the service are kept for translation.
-	maxAnswer = 16 << 20
-	// requestIDHeader is the same in every request to the service that one request of a client
-	// becomes.
-	requestIDHeader = "X-Request-Id"
+	maxBody         = 1 << 20
+	requestIDHeader = subrequest.RequestIDHeader
 )
 
 // exchange is one request of a client and what the service is asked for it.
@@ -82,24 +80,13 @@ func (x *exchange) takeObject() (object, bool) {
 // keeps the answer.
 func (x *exchange) ask(method, path string, query url.Values, body []byte) *answer {
 	r := *x.r
-	r.Method, r.Body, r.ContentLength = method, http.NoBody, int64(len(body))
-	r.URL = &url.URL{Path: path, RawQuery: query.Encode()}
-	r.RequestURI = r.URL.RequestURI()
-	r.Header = x.r.Header.Clone()
-	r.Header.Del("Content-Length")
-	if body != nil {
-		r.Body = io.NopCloser(bytes.NewReader(body))
-		if r.Header.Get("Content-Type") == "" {
-			r.Header.Set("Content-Type", "application/json")
-		}
-	}
 	if x.id != "" {
+		r.Header = x.r.Header.Clone()
 		r.Header.Set(requestIDHeader, x.id)
 	}
-	kept := &answer{exchange: x, client: x.w, header: http.Header{}}
-	x.edge.Next.ServeHTTP(kept, &r)
-	x.id = kept.header.Get(requestIDHeader)
-	return kept
+	kept := subrequest.Do(x.edge.Next, x.w, &r, subrequest.Request{Method: method, Path: path, Query: query, Body: body})
+	x.id = kept.Header().Get(requestIDHeader)
+	return &answer{exchange: x, Response: kept}
 }
 
 // askAndWait is ask for a change of a sandbox's state, which the service waits for, some seconds at
@@ -111,81 +98,47 @@ func (x *exchange) askAndWait(seconds int, method, path string, body []byte) *an
 	return x.ask(method, path, x.r.URL.Query(), body)
 }
 
-// answer is an answer of the service.
+// answer is a response of the service.
 type answer struct {
+	*subrequest.Response
 	exchange *exchange // that it is part of
-	client   http.ResponseWriter
-	header   http.Header
-	status   int
-	body     bytes.Buffer
-	tooLarge bool // it has more than maxAnswer bytes, and body has none of them
 }
-
-// Header implements http.ResponseWriter.
-func (a *answer) Header() http.Header { return a.header }
-
-// WriteHeader implements http.ResponseWriter.
-func (a *answer) WriteHeader(status int) {
-	if a.status == 0 && status >= http.StatusOK {
-		a.status = status
-	}
-}
-
-// Write implements http.ResponseWriter. It drops an answer that is too large, and reports no error:
-// the service would take one for a client that has gone, and cut the connection.
-func (a *answer) Write(p []byte) (int, error) {
-	a.WriteHeader(http.StatusOK)
-	if a.tooLarge || a.body.Len()+len(p) > maxAnswer {
-		a.tooLarge, a.body = true, bytes.Buffer{}
-		return len(p), nil
-	}
-	return a.body.Write(p)
-}
-
-// FlushError keeps a [http.ResponseController] from flushing to the client, which gets nothing yet.
-func (a *answer) FlushError() error { return nil }
-
-// Unwrap gives a [http.ResponseController] the deadlines of the client's connection.
-func (a *answer) Unwrap() http.ResponseWriter { return a.client }
-
-// ok reports success.
-func (a *answer) ok() bool { return a.status >= 200 && a.status < 300 }
 
 // send answers the client. It cuts the connection when the answer was too large, since a part would
 // be taken for the whole.
 func (a *answer) send(w http.ResponseWriter) {
-	if a.tooLarge {
+	if a.TooLarge {
 		panic(http.ErrAbortHandler)
 	}
-	if p, ok := parseProblem(a.status, a.header.Get("Content-Type"), a.body.Bytes()); ok {
-		nameKeyHeader(a.header)
-		a.body.Reset()
-		a.body.Write(encode(a.exchange.toTheirs(p)))
+	if p, ok := parseProblem(a.Status, a.Header().Get("Content-Type"), a.Body.Bytes()); ok {
+		nameKeyHeader(a.Header())
+		a.Body.Reset()
+		a.Body.Write(encode(a.exchange.toTheirs(p)))
 	}
 	header := w.Header()
-	for name, values := range a.header {
+	for name, values := range a.Header() {
 		header[name] = values
 	}
 	header.Del("Preference-Applied")
-	if a.body.Len() > 0 {
-		header.Set("Content-Length", strconv.Itoa(a.body.Len()))
+	if a.Body.Len() > 0 {
+		header.Set("Content-Length", strconv.Itoa(a.Body.Len()))
 	}
-	w.WriteHeader(a.status)
-	_, _ = w.Write(a.body.Bytes()) // a client that is gone by now is no news
+	w.WriteHeader(a.Status)
+	_, _ = w.Write(a.Body.Bytes()) // a client that is gone by now is no news
 }
 
 // sendJSON answers the client with another body.
 func (a *answer) sendJSON(w http.ResponseWriter, value any) {
-	a.body.Reset()
-	a.body.Write(encode(value))
-	a.tooLarge = false
-	a.header.Set("Content-Type", "application/json")
+	a.Body.Reset()
+	a.Body.Write(encode(value))
+	a.TooLarge = false
+	a.Header().Set("Content-Type", "application/json")
 	a.send(w)
 }
 
 // fail answers the client with an error in place of the answer.
 func (a *answer) fail(w http.ResponseWriter, status int, code, message string) {
-	a.status = status
+	a.Status = status
 	a.sendJSON(w, problem{Code: code, Message: message})
 }
 

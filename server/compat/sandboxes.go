@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"sandbox.internal/server/internal/subrequest"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -52,7 +53,7 @@ func (s stateOf) gone() bool {
 func (x *exchange) sendSandbox(a *answer) {
 	var sandbox object
 	var state stateOf
-	if !a.ok() || json.Unmarshal(a.body.Bytes(), &sandbox) != nil || json.Unmarshal(a.body.Bytes(), &state) != nil {
+	if !a.OK() || json.Unmarshal(a.Body.Bytes(), &sandbox) != nil || json.Unmarshal(a.Body.Bytes(), &state) != nil {
 		a.send(x.w)
 		return
 	}
@@ -66,14 +67,14 @@ func (x *exchange) sendSandbox(a *answer) {
 // sendGone answers that there is no such sandbox, in place of the answer.
 func (x *exchange) sendGone(a *answer) {
 	id, _, _ := strings.Cut(strings.TrimPrefix(x.r.URL.Path, sandboxesPath+"/"), "/")
-	a.header.Del("Retry-After")
+	a.Header().Del("Retry-After")
 	a.fail(x.w, http.StatusNotFound, x.edge.code("SANDBOX_NOT_FOUND"), lifecycle.NotFound(id).Message)
 }
 
 // sendUnlessGone answers with the answer to a request for a sandbox. A conflict is what the service
 // answers for one that has ended, too.
 func (x *exchange) sendUnlessGone(a *answer) {
-	if a.status == http.StatusConflict && x.isGone() {
+	if a.Status == http.StatusConflict && x.isGone() {
 		x.sendGone(a)
 		return
 	}
@@ -85,7 +86,7 @@ func (x *exchange) isGone() bool {
 	id, _, _ := strings.Cut(strings.TrimPrefix(x.r.URL.Path, sandboxesPath+"/"), "/")
 	found := x.ask(http.MethodGet, sandboxesPath+"/"+id, nil, nil)
 	var state stateOf
-	return found.ok() && json.Unmarshal(found.body.Bytes(), &state) == nil && state.gone()
+	return found.OK() && json.Unmarshal(found.Body.Bytes(), &state) == nil && state.gone()
 }
 
 // act pauses or resumes.
@@ -107,7 +108,7 @@ func (x *exchange) remove() {
 	found := x.ask(http.MethodGet, x.r.URL.Path, nil, nil)
 	var state stateOf
 	switch {
-	case !found.ok() || json.Unmarshal(found.body.Bytes(), &state) != nil:
+	case !found.OK() || json.Unmarshal(found.Body.Bytes(), &state) != nil:
 		found.send(x.w)
 	case state.gone():
 		x.sendGone(found)
@@ -176,13 +177,13 @@ func (x *exchange) list() {
 		query.Set("pageSize", strconv.Itoa(maxPageSize))
 	}
 	found := x.ask(http.MethodGet, sandboxesPath, query, nil)
-	if found.ok() && found.tooLarge {
-		found.refuse(x.w, fmt.Sprintf("query/pageSize: one page of these sandboxes has more than %d MiB: ask for fewer at a time", maxAnswer>>20))
+	if found.OK() && found.TooLarge {
+		found.refuse(x.w, fmt.Sprintf("query/pageSize: one page of these sandboxes has more than %d MiB: ask for fewer at a time", subrequest.MaxResponse>>20))
 		return
 	}
 	var page object
 	var items []object
-	if !found.ok() || json.Unmarshal(found.body.Bytes(), &page) != nil || json.Unmarshal(page["items"], &items) != nil {
+	if !found.OK() || json.Unmarshal(found.Body.Bytes(), &page) != nil || json.Unmarshal(page["items"], &items) != nil {
 		found.send(x.w)
 		return
 	}
@@ -206,7 +207,7 @@ func (x *exchange) patchMetadata() {
 		return
 	}
 	delete(patch, expiryKey)
-	if patched := x.ask(http.MethodPatch, x.r.URL.Path, x.r.URL.Query(), encode(patch)); !patched.ok() {
+	if patched := x.ask(http.MethodPatch, x.r.URL.Path, x.r.URL.Query(), encode(patch)); !patched.OK() {
 		x.sendUnlessGone(patched)
 		return
 	}
@@ -242,7 +243,7 @@ func (x *exchange) renew() {
 		ExpiresAt time.Time         `json:"expiresAt"`
 		Metadata  map[string]string `json:"metadata"`
 	}
-	if !found.ok() || json.Unmarshal(found.body.Bytes(), &sandbox) != nil {
+	if !found.OK() || json.Unmarshal(found.Body.Bytes(), &sandbox) != nil {
 		found.send(x.w)
 		return
 	}
@@ -253,8 +254,8 @@ func (x *exchange) renew() {
 	promise := map[string]*string{expiryKey: nil}
 	if wanted.After(sandbox.ExpiresAt) {
 		renewed := asked()
-		if _, requested := sandbox.Metadata[expiryKey]; renewed.ok() && requested {
-			if kept := x.ask(http.MethodPatch, sandboxOf(x.r.URL.Path)+"/metadata", nil, encode(promise)); !kept.ok() {
+		if _, requested := sandbox.Metadata[expiryKey]; renewed.OK() && requested {
+			if kept := x.ask(http.MethodPatch, sandboxOf(x.r.URL.Path)+"/metadata", nil, encode(promise)); !kept.OK() {
 				renewed = kept
 			}
 		}
@@ -264,7 +265,7 @@ func (x *exchange) renew() {
 	at := wanted.UTC().Format(time.RFC3339Nano)
 	promise[expiryKey] = &at
 	kept := x.ask(http.MethodPatch, sandboxOf(x.r.URL.Path)+"/metadata", nil, encode(promise))
-	if !kept.ok() {
+	if !kept.OK() {
 		kept.send(x.w)
 		return
 	}
@@ -275,7 +276,7 @@ func (x *exchange) renew() {
 // reportMetrics accepts what their SDKs report about themselves, and drops it.
 func (x *exchange) reportMetrics() {
 	allowed := x.ask(http.MethodGet, "/v1/version", nil, nil)
-	if !allowed.ok() {
+	if !allowed.OK() {
 		allowed.send(x.w)
 		return
 	}
