@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -21,6 +22,7 @@ import (
 	"sandbox.internal/server/config"
 	"sandbox.internal/server/console"
 	"sandbox.internal/server/docsui"
+	"sandbox.internal/server/e2b"
 	"sandbox.internal/server/keys"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/server/mcphttp"
@@ -43,6 +45,7 @@ type App struct {
 	server   *serve.Server
 	keys     *keys.Ring
 	compat   *compat.Edge     // nil unless configured
+	e2b      *e2b.Edge        // nil unless configured
 	console  *console.Console // nil unless configured
 }
 
@@ -112,7 +115,7 @@ func New(ctx context.Context, cfg config.Config, version api.Version, logger zer
 		return nil, err
 	}
 	a.server.Echo().GET("/readyz", readyz(backend.Ready))
-	return a, a.addFrontEnds(cfg.Server, options)
+	return a, a.addFrontEnds(cfg, options)
 }
 
 // apiOptions are what the API is made with, once there is a backend.
@@ -136,14 +139,24 @@ func (a *App) apiOptions(ctx context.Context, cfg config.Config, version api.Ver
 
 // addFrontEnds puts beside the API, which was made with the options, what is configured for clients
 // of other protocols and for people.
-func (a *App) addFrontEnds(cfg config.Server, options api.Options) error {
+func (a *App) addFrontEnds(cfg config.Config, options api.Options) error {
 	ring := options.Keys
-	if slices.Contains(cfg.Compatibility, config.CompatibilityOpenSandbox) {
+	admits := api.Admits(a.server, ring, options.Local)
+	if slices.Contains(cfg.Server.Compatibility, config.CompatibilityOpenSandbox) {
 		a.compat = compat.New(compat.Options{
-			Next: a.server, Admits: api.Admits(a.server, ring, options.Local), Backend: a.backend, Cluster: options.Engine == nil, Logger: a.logger,
+			Next: a.server, Admits: admits, Backend: a.backend, Cluster: options.Engine == nil, Logger: a.logger,
 		})
 	}
-	if cfg.Console {
+	if slices.Contains(cfg.Server.Compatibility, config.CompatibilityE2B) {
+		var err error
+		a.e2b, err = e2b.New(e2b.Options{
+			Next: a.server, Admits: admits, Backend: a.backend, Templates: templates(cfg), Domain: cfg.E2B.Domain, Logger: a.logger,
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if cfg.Server.Console {
 		pages, err := console.New(console.Options{
 			Identify: func(r *http.Request, key string) (lifecycle.Principal, error) {
 				return api.Identify(r, ring, options.Local, key)
@@ -157,10 +170,24 @@ func (a *App) addFrontEnds(cfg config.Server, options api.Options) error {
 		a.console = pages
 		a.console.Register(a.server)
 	}
-	if cfg.MCP {
+	if cfg.Server.MCP {
 		mcphttp.Register(a.server, options.Version.Version, options.RuntimeClasses)
 	}
 	return a.addPages()
+}
+
+// templates returns what clients of E2B create sandboxes from.
+func templates(cfg config.Config) e2b.Templates {
+	made := e2b.Templates{Named: map[string]e2b.Template{}, Images: cfg.E2B.AllowImages}
+	for _, t := range cfg.E2B.Templates {
+		made.Named[t.Name] = e2b.Template{
+			Name: t.Name, Image: t.Image, Entrypoint: t.Entrypoint, CPU: t.CPU, Memory: t.Memory, User: t.User, Directory: t.WorkingDirectory,
+		}
+	}
+	if len(made.Named) == 0 {
+		made.Named = e2b.Default(cfg.Server.DefaultImage)
+	}
+	return made
 }
 
 // addPages puts the contracts, for people, beside the API. They need no key.
@@ -195,16 +222,18 @@ func (a *App) Run(ctx context.Context) error {
 
 // edge returns what answers clients, and what ends the work beside it.
 func (a *App) edge(ctx context.Context) (handler http.Handler, stop func()) {
-	handler, stop = a.server, func() {}
+	handler = a.server
+	ctx, cancel := context.WithCancel(ctx)
+	var keepers sync.WaitGroup
 	if a.compat != nil {
-		ctx, cancel := context.WithCancel(ctx)
-		stopped := make(chan struct{})
-		go func() {
-			defer close(stopped)
-			a.compat.Keep(ctx)
-		}()
-		handler, stop = a.compat, func() { cancel(); <-stopped }
+		keepers.Go(func() { a.compat.Keep(ctx) })
+		handler = a.compat
 	}
+	if a.e2b != nil {
+		keepers.Go(func() { a.e2b.Keep(ctx) })
+		handler = a.e2b.Before(handler)
+	}
+	stop = func() { cancel(); keepers.Wait() }
 	if a.console != nil {
 		handler = a.console.Handler(handler)
 	}

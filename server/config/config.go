@@ -24,6 +24,7 @@ type Config struct {
 	Ingress    Ingress    `toml:"ingress"`
 	Storage    Storage    `toml:"storage"`
 	Kubernetes Kubernetes `toml:"kubernetes"`
+	E2B        E2B        `toml:"e2b"`
 
 	// Environment comes from environment variables and has no place in the file.
 	Environment Environment `toml:"-"`
@@ -65,6 +66,7 @@ func Default(env func(string) string) Config {
 		Ingress:     Ingress{Mode: IngressDirect},
 		Storage:     Storage{HostVolumes: true, AllowedHostPaths: []string{}},
 		Kubernetes:  defaultKubernetes(),
+		E2B:         defaultE2B(),
 		Environment: defaultEnvironment(),
 	}
 }
@@ -93,6 +95,7 @@ func (c Config) check(p *problems) {
 	c.Ingress.check(p, c.Runtime.Type)
 	c.Storage.check(p)
 	c.Kubernetes.check(p, c.Runtime.Type)
+	c.E2B.check(p)
 }
 
 // normalise brings values to the one spelling that the rules and the rest of

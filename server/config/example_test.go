@@ -48,6 +48,8 @@ var extensions = []string{
 	"server.api_key_file", "server.data_dir", "server.instance", "server.terminated_retention",
 	"server.max_connections", "server.max_sandboxes", "server.default_image", "server.default_timeout", "server.keys.max_sandboxes", "server.compatibility", "server.audit_log", "server.signing_key", "server.debug_address",
 	"server.mcp", "server.console",
+	"e2b.domain", "e2b.allow_images", "e2b.templates.name", "e2b.templates.image", "e2b.templates.entrypoint", "e2b.templates.cpu",
+	"e2b.templates.memory", "e2b.templates.user", "e2b.templates.working_directory",
 	"local.data_dir", "local.oci_runtime", "local.keeper", "local.bridge", "local.subnet", "local.user_namespaces", "local.disk_mib", "local.keep_across_reboot", "local.archives", "local.images_mib",
 	"local.gpu_kind",
 	"runtime.internal_registries",

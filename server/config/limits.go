@@ -39,24 +39,31 @@ func (l Limits) Over(others Limits) Limits {
 	}
 }
 
+const cpuExample, memoryExample = "500m or 2", "512Mi or 1Gi"
+
 // The forms of a request's resourceLimits.
 var (
 	cpuQuantity    = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?m?$`)
 	memoryQuantity = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?([KMGT]i|[kMGT])$`)
 )
 
+// checkQuantity applies the rule of quantities, which need not be there.
+func checkQuantity(p *problems, key, value string, form *regexp.Regexp, example string) {
+	if value != "" && !form.MatchString(value) {
+		p.add(key, "must be a quantity as in resourceLimits, such as %s (got %q)", example, value)
+	}
+}
+
 func (l Limits) check(p *problems, section string) {
 	for _, quantity := range []struct {
 		key, value, example string
 		form                *regexp.Regexp
 	}{
-		{"default_cpu", l.DefaultCPU, "500m or 2", cpuQuantity}, {"max_cpu", l.MaxCPU, "500m or 2", cpuQuantity},
-		{"total_cpu", l.TotalCPU, "500m or 2", cpuQuantity}, {"default_memory", l.DefaultMemory, "512Mi or 1Gi", memoryQuantity},
-		{"max_memory", l.MaxMemory, "512Mi or 1Gi", memoryQuantity}, {"total_memory", l.TotalMemory, "512Mi or 1Gi", memoryQuantity},
+		{"default_cpu", l.DefaultCPU, cpuExample, cpuQuantity}, {"max_cpu", l.MaxCPU, cpuExample, cpuQuantity},
+		{"total_cpu", l.TotalCPU, cpuExample, cpuQuantity}, {"default_memory", l.DefaultMemory, memoryExample, memoryQuantity},
+		{"max_memory", l.MaxMemory, memoryExample, memoryQuantity}, {"total_memory", l.TotalMemory, memoryExample, memoryQuantity},
 	} {
-		if quantity.value != "" && !quantity.form.MatchString(quantity.value) {
-			p.add(section+"."+quantity.key, "must be a quantity as in resourceLimits, such as %s (got %q)", quantity.example, quantity.value)
-		}
+		checkQuantity(p, section+"."+quantity.key, quantity.value, quantity.form, quantity.example)
 	}
 	if l.MaxTimeout != 0 && (l.MaxTimeout < 60 || l.MaxTimeout > 86400) {
 		p.add(section+".max_timeout", "must be 0, for 86400, or from 60 to 86400 seconds (got %d)", int64(l.MaxTimeout))

@@ -94,7 +94,7 @@ type Server struct {
 	// profiler.
 	DebugAddress string `toml:"debug_address"`
 	// Compatibility names other projects whose clients may use this service: opensandbox, see
-	// docs/compatibility.md.
+	// docs/compatibility.md, and e2b, see docs/e2b.md.
 	Compatibility []string `toml:"compatibility"`
 	// Keys are further API keys, of which only the digests are configured.
 	Keys []Key `toml:"keys"`
@@ -182,7 +182,7 @@ func (s Server) check(p *problems) {
 		p.add("server.default_image", "must be a reference of at most %d bytes (got %d)", maxImage, len(s.DefaultImage))
 	}
 	for _, name := range s.Compatibility {
-		checkOneOf(p, "server.compatibility", name, CompatibilityOpenSandbox)
+		checkOneOf(p, "server.compatibility", name, CompatibilityOpenSandbox, CompatibilityE2B)
 	}
 	s.RateLimit.check(p)
 	s.Limits.check(p, "server.limits")

@@ -1,0 +1,323 @@
+package e2b
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/server/reach"
+)
+
+const (
+	// daemonPort is the port of E2B's daemon, codePort that of its code interpreter.
+	daemonPort, codePort = 49983, 49999
+
+	idHeader    = "E2b-Sandbox-Id"
+	portHeader  = "E2b-Sandbox-Port"
+	tokenHeader = "X-Access-Token"
+
+	// The headers that execd/e2b reads.
+	defaultUserHeader      = "X-E2b-Default-User"
+	defaultDirectoryHeader = "X-E2b-Default-Directory"
+
+	signatureName, expirationName = "signature", "signature_expiration"
+
+	// maxSearches is how many searches for the sandbox of a signature there are at a time.
+	maxSearches = 2
+)
+
+// destination is what a request to a sandbox names. Without an ID it is the signed URL of a file,
+// which names no sandbox.
+type destination struct {
+	id   string
+	port int
+}
+
+// destination returns what a request to a sandbox names: by headers, by its host, or by the
+// signature of a file.
+func (e *Edge) destination(r *http.Request) (destination, bool) {
+	if id := r.Header.Get(idHeader); id != "" {
+		port := daemonPort
+		if text := r.Header.Get(portHeader); text != "" {
+			port, _ = strconv.Atoi(text) // 0 is no port of a sandbox
+		}
+		return destination{id, port}, true
+	}
+	if name, ok := e.label(r.Host); ok {
+		port, id, _ := strings.Cut(name, "-")
+		number, err := strconv.ParseUint(port, 10, 16)
+		if err != nil {
+			number = 0
+		}
+		return destination{id, int(number)}, true
+	}
+	if r.URL.Path == "/files" && isSignature(r.URL.Query().Get(signatureName)) {
+		return destination{"", daemonPort}, true
+	}
+	return destination{}, false
+}
+
+// label returns the first label of a host below the domain.
+func (e *Edge) label(host string) (string, bool) {
+	if e.Domain == "" {
+		return "", false
+	}
+	domain := bare(e.Domain)
+	name, ok := strings.CutSuffix(bare(host), "."+domain)
+	return name, ok && !strings.Contains(name, ".") && strings.Contains(name, "-")
+}
+
+// bare returns a host without its port and a last dot, in lower case.
+func bare(host string) string {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	return strings.ToLower(strings.TrimSuffix(host, "."))
+}
+
+// enter answers a request to a sandbox.
+func (e *Edge) enter(w http.ResponseWriter, r *http.Request, to destination) {
+	if to.id == "" {
+		id, ok := e.search(r)
+		if !ok {
+			sendProblem(w, http.StatusUnauthorized, "signature: is not one for this file, user and operation of a sandbox that runs, or has expired")
+			return
+		}
+		to.id = id
+	}
+	id, ok := internalID(to.id)
+	if !ok || to.port == 0 {
+		sendUnreachable(w, to.id, "the sandbox was not found")
+		return
+	}
+	if to.port != daemonPort && to.port != codePort {
+		e.traffic.ServeHTTP(w, withVisit(r, visit{id, to.port}))
+		return
+	}
+	var token string
+	var refused *refusal
+	target, unreachable := e.ready(r.Context(), id, func(target reachable) bool {
+		token, refused = tokenFor(r, to.port, target, e.Clock())
+		return refused == nil
+	})
+	switch {
+	case refused != nil:
+		sendJSON(w, refused.status, map[string]any{"code": refused.code, "message": refused.message})
+	case unreachable != "":
+		sendUnreachable(w, to.id, unreachable)
+	default:
+		e.Next.ServeHTTP(w, toExecd(r, id, token, target))
+	}
+}
+
+// refusal is why a request is not let in.
+type refusal struct {
+	status        int
+	code, message string // code is one of Connect
+}
+
+func unauthenticated(message string) *refusal {
+	return &refusal{http.StatusUnauthorized, "unauthenticated", message}
+}
+
+// sendUnreachable answers that a sandbox or a port of it cannot be reached.
+func sendUnreachable(w http.ResponseWriter, id, message string) {
+	sendJSON(w, http.StatusBadGateway, map[string]any{
+		"sandboxId": fmt.Sprintf("%.64s", id), "message": message, "code": http.StatusBadGateway,
+	})
+}
+
+// reachable is a sandbox that runs.
+type reachable struct {
+	token           string
+	daemon          string // the address of its execd
+	user, directory string // the defaults of its template
+	private         bool
+}
+
+// ready returns a sandbox that answers requests, or why there is none. It resumes a paused one that
+// is to be resumed by traffic, if the request is let in; admit reports that.
+func (e *Edge) ready(ctx context.Context, id string, admit func(reachable) bool) (reachable, string) {
+	const over = "the sandbox is not running"
+	sandbox, err := e.Backend.Get(ctx, id)
+	if err != nil {
+		return reachable{}, "the sandbox was not found"
+	}
+	if state := sandbox.Status.State; state.Transient() && isAlive(state) {
+		if sandbox, err = e.Backend.AwaitStable(ctx, id, changeWait*time.Second); err != nil {
+			return reachable{}, over
+		}
+	}
+	state := sandbox.Status.State
+	if state != lifecycle.StateRunning && (state != lifecycle.StatePaused || sandbox.Metadata[autoResumeKey] != yes) {
+		return reachable{}, over
+	}
+	target, err := e.locate(ctx, sandbox)
+	if err != nil {
+		return reachable{}, over
+	}
+	if !admit(target) {
+		return reachable{}, "the request was not let in"
+	}
+	if state == lifecycle.StateRunning {
+		return target, ""
+	}
+	if sandbox, err = e.wake(ctx, sandbox); err == nil {
+		target, err = e.locate(ctx, sandbox)
+	}
+	if err != nil || sandbox.Status.State != lifecycle.StateRunning {
+		e.log(ctx, err, id, "cannot resume a sandbox that is asked for")
+		return reachable{}, over
+	}
+	return target, ""
+}
+
+// locate returns how a sandbox is reached.
+func (e *Edge) locate(ctx context.Context, sandbox lifecycle.Sandbox) (reachable, error) {
+	location, err := e.Backend.Locate(ctx, sandbox.ID, lifecycle.DaemonPort)
+	return reachable{
+		token: location.Token, daemon: location.Daemon, user: sandbox.Metadata[userKey], directory: sandbox.Metadata[directoryKey],
+		private: sandbox.Metadata[privateKey] == yes,
+	}, err
+}
+
+// wake resumes a paused sandbox, which then lives as long as it was to live the last time.
+func (e *Edge) wake(ctx context.Context, sandbox lifecycle.Sandbox) (lifecycle.Sandbox, error) {
+	timeout, err := strconv.ParseInt(sandbox.Metadata[timeoutKey], 10, 64)
+	if err != nil || timeout < 1 || timeout > maxTimeout {
+		timeout = defaultTimeout
+	}
+	deadline := e.Clock().Add(time.Duration(timeout) * time.Second)
+	if expiry := e.expiryFor(deadline, sandbox.Metadata); expiry.After(sandbox.ExpiresAt) {
+		if _, err := e.Backend.Renew(ctx, sandbox.ID, expiry); err != nil {
+			return sandbox, err
+		}
+	}
+	// The deadline first: the old one has come, and the sandbox would be paused again.
+	text := stamp(deadline)
+	if _, err := e.Backend.UpdateMetadata(ctx, sandbox.ID, map[string]*string{deadlineKey: &text}); err != nil {
+		return sandbox, err
+	}
+	if err := e.Backend.Resume(ctx, sandbox.ID); err != nil && !isOver(err) { // another request resumed it
+		return sandbox, err
+	}
+	e.deadlines.set(sandbox.ID, deadline)
+	return e.Backend.AwaitStable(ctx, sandbox.ID, changeWait*time.Second)
+}
+
+// codePath are the paths of the code interpreter that clients send no token to. The sandbox's id,
+// which cannot be guessed, lets them in, or the traffic token of a private sandbox.
+var codePath = regexp.MustCompile(`^/contexts(/[0-9A-Za-z-]+(/restart)?)?$`)
+
+// tokenFor returns the token that a request is forwarded with, which the service checks, or why the
+// request is refused. A sandbox's own token goes out for what needs none, and for nothing else.
+func tokenFor(r *http.Request, port int, target reachable, now time.Time) (string, *refusal) {
+	path := r.URL.Path
+	if port == codePort && path != "/health" && path != "/execute" && !codePath.MatchString(path) {
+		return "", &refusal{http.StatusNotFound, "not_found", fmt.Sprintf("path %.128q: the code interpreter has no such operation", path)}
+	}
+	if sent := r.Header.Get(tokenHeader); sent != "" {
+		return sent, nil
+	}
+	switch {
+	case path == "/health":
+		return target.token, nil
+	case port == codePort && path != "/execute":
+		if target.private && !reach.Equal(r.Header.Get(trafficHeader), trafficToken(target.token)) {
+			return "", &refusal{http.StatusForbidden, "permission_denied", needsTraffic}
+		}
+		return target.token, nil
+	case port == daemonPort && path == "/files" && r.URL.Query().Get(signatureName) != "":
+		if !isSigned(r, target.token, now) {
+			return "", unauthenticated("signature: is not one for this file, user and operation, or has expired")
+		}
+		return target.token, nil
+	}
+	return "", unauthenticated("header X-Access-Token: is required")
+}
+
+// toExecd returns the request as the service forwards it to the sandbox's execd.
+func toExecd(r *http.Request, id, token string, target reachable) *http.Request {
+	ours := *r
+	query := r.URL.Query()
+	query.Del(signatureName)
+	query.Del(expirationName)
+	ours.URL = &url.URL{Path: "/" + id + "/" + strconv.Itoa(lifecycle.DaemonPort) + "/e2b" + r.URL.Path, RawQuery: query.Encode()}
+	ours.RequestURI = ours.URL.RequestURI()
+	ours.Header = r.Header.Clone()
+	for _, name := range []string{idHeader, portHeader, tokenHeader, reach.KeyHeader, defaultUserHeader, defaultDirectoryHeader} {
+		ours.Header.Del(name)
+	}
+	ours.Header.Set(lifecycle.TokenHeader, token)
+	for name, value := range map[string]string{defaultUserHeader: target.user, defaultDirectoryHeader: target.directory} {
+		if value != "" {
+			ours.Header.Set(name, value)
+		}
+	}
+	return &ours
+}
+
+// signatureLength is the length of a signature: v1_ and a SHA-256 in base64.
+const signatureLength = 3 + 43
+
+func isSignature(text string) bool {
+	return len(text) == signatureLength && strings.HasPrefix(text, "v1_")
+}
+
+// isSigned reports whether the signature of a request for a file was made with a sandbox's token
+// and has not expired.
+func isSigned(r *http.Request, token string, now time.Time) bool {
+	query := r.URL.Query()
+	operation := "read"
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		operation = "write"
+	}
+	signed := query.Get("path") + ":" + operation + ":" + query.Get("username") + ":" + token
+	if until := query.Get(expirationName); until != "" {
+		seconds, err := strconv.ParseInt(until, 10, 64)
+		if err != nil || now.Unix() >= seconds {
+			return false
+		}
+		signed += ":" + until
+	}
+	sum := sha256.Sum256([]byte(signed))
+	return reach.Equal(query.Get(signatureName), "v1_"+base64.RawStdEncoding.EncodeToString(sum[:]))
+}
+
+// search returns the sandbox that a signature is for: the URL of a file names none when clients
+// reach all sandboxes by one URL.
+func (e *Edge) search(r *http.Request) (string, bool) {
+	select {
+	case e.searches <- struct{}{}:
+		defer func() { <-e.searches }()
+	case <-r.Context().Done():
+		return "", false
+	}
+	now := e.Clock()
+	running := lifecycle.Filter{States: []lifecycle.State{lifecycle.StateRunning}}
+	for number := 1; ; number++ {
+		listing, err := e.Backend.List(r.Context(), running, lifecycle.Page{Number: number, Size: lifecycle.MaxPageSize})
+		if err != nil {
+			e.log(r.Context(), err, "", "cannot list the sandboxes")
+			return "", false
+		}
+		for _, sandbox := range listing.Items {
+			location, err := e.Backend.Locate(r.Context(), sandbox.ID, lifecycle.DaemonPort)
+			if err == nil && location.Token != "" && isSigned(r, location.Token, now) {
+				return sandbox.ID, true
+			}
+		}
+		if number*lifecycle.MaxPageSize >= listing.Total {
+			return "", false
+		}
+	}
+}
