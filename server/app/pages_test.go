@@ -24,7 +24,7 @@ func TestPagesOfOtherHosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := &App{server: server}
-	if err := a.addFrontEnds(config.Server{Console: true, MCP: true}, options); err != nil {
+	if err := a.addFrontEnds(config.Config{Server: config.Server{Console: true, MCP: true}}, options); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(a.close)

@@ -39,7 +39,7 @@ func TestSessionsEndWithTheirKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := &App{server: server, keys: ring}
-	if err := a.addFrontEnds(config.Server{Console: true}, options); err != nil {
+	if err := a.addFrontEnds(config.Config{Server: config.Server{Console: true}}, options); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(a.close)
