@@ -1,0 +1,277 @@
+package e2b
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"net/http/httptest"
+	"net/url"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"sandbox.internal/server/lifecycle"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	id    = "5f0c1e0e-2f0b-4a53-9b0e-0a4a3c1c7d11"
+	short = "5f0c1e0e2f0b4a539b0e0a4a3c1c7d11"
+)
+
+var now = time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
+
+// TestDestination: a request names its sandbox by headers, by its host or by a signature, and every
+// other request is one to the service.
+func TestDestination(t *testing.T) {
+	signature := "v1_" + strings.Repeat("A", 43)
+	for name, test := range map[string]struct {
+		url     string
+		headers map[string]string
+		want    destination
+		ok      bool
+	}{
+		"headers":                     {"http://service/files", map[string]string{idHeader: short, portHeader: "49999"}, destination{short, codePort}, true},
+		"an id alone":                 {"http://service/health", map[string]string{idHeader: short}, destination{short, daemonPort}, true},
+		"a port that is none":         {"http://service/health", map[string]string{idHeader: short, portHeader: "x"}, destination{short, 0}, true},
+		"host":                        {"http://49983-" + short + ".sandbox.test:8443/x", nil, destination{short, daemonPort}, true},
+		"host in capitals with a dot": {"http://8000-" + short + ".SANDBOX.test./x", nil, destination{short, 8000}, true},
+		"headers before a host":       {"http://8000-" + short + ".sandbox.test/", map[string]string{idHeader: "other"}, destination{"other", daemonPort}, true},
+		"host without a port":         {"http://x-" + short + ".sandbox.test/", nil, destination{short, 0}, true},
+		"signature":                   {"http://service/files?path=/x&signature=" + signature, nil, destination{"", daemonPort}, true},
+		"no signature":                {"http://service/files?path=/x&signature=v1_short", nil, destination{}, false},
+		"the service":                 {"http://service/sandboxes", nil, destination{}, false},
+		"another domain":              {"http://8000-" + short + ".other.test/", nil, destination{}, false},
+		"a label below a label":       {"http://a.8000-" + short + ".sandbox.test/", nil, destination{}, false},
+		"the domain":                  {"http://sandbox.test/sandboxes", nil, destination{}, false},
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), "GET", test.url, nil)
+		for key, value := range test.headers {
+			r.Header.Set(key, value)
+		}
+		e := &Edge{Options: Options{Domain: "sandbox.test:8443"}}
+		if got, ok := e.destination(r); got != test.want || ok != test.ok {
+			t.Errorf("%s: %+v, %v, want %+v, %v", name, got, ok, test.want, test.ok)
+		}
+	}
+}
+
+func TestIDs(t *testing.T) {
+	for sent, ok := range map[string]bool{id: true, short: true, strings.ToUpper(short): true, "": false, "x": false, short + "-8000": false, "{" + id + "}": false, "urn:uuid:" + id: false} {
+		if got, found := internalID(sent); found != ok || ok && got != id {
+			t.Errorf("%q: %q, %v", sent, got, found)
+		}
+	}
+	if got := externalID(id); got != short {
+		t.Errorf("%q", got)
+	}
+}
+
+// sign returns the signature of a file's URL as clients make it.
+func sign(path, operation, user, token, until string) string {
+	text := strings.Join([]string{path, operation, user, token}, ":")
+	if until != "" {
+		text += ":" + until
+	}
+	sum := sha256.Sum256([]byte(text))
+	return "v1_" + base64.RawStdEncoding.EncodeToString(sum[:])
+}
+
+// TestTokens: a sandbox's own token goes out for what needs none, and for nothing else.
+func TestTokens(t *testing.T) {
+	const token = "T"
+	later, before := "1764417700", "1764417500"
+	at := time.Unix(1764417600, 0)
+	file := func(query ...string) string {
+		values := url.Values{}
+		for i := 0; i < len(query); i += 2 {
+			values.Set(query[i], query[i+1])
+		}
+		return "/files?" + values.Encode()
+	}
+	for name, test := range map[string]struct {
+		method, path string
+		port         int
+		headers      map[string]string
+		private      bool
+		token        string
+		status       int
+	}{
+		"health":                         {"GET", "/health", daemonPort, nil, true, token, 0},
+		"token":                          {"POST", "/process.Process/Start", daemonPort, map[string]string{tokenHeader: "S"}, false, "S", 0},
+		"no token":                       {"POST", "/process.Process/Start", daemonPort, nil, false, "", 401},
+		"daemon by the code port":        {"POST", "/process.Process/Start", codePort, nil, false, "", 404},
+		"daemon by the code port, token": {"POST", "/process.Process/Start", codePort, map[string]string{tokenHeader: token}, false, "", 404},
+		"path that leads out":            {"POST", "/contexts/../process.Process/Start", codePort, nil, false, "", 404},
+		"path that leads out, twice":     {"POST", "/contexts//execute", codePort, nil, false, "", 404},
+		"contexts":                       {"GET", "/contexts", codePort, nil, false, token, 0},
+		"a context":                      {"POST", "/contexts/3f-b/restart", codePort, nil, false, token, 0},
+		"contexts of the daemon":         {"GET", "/contexts", daemonPort, nil, false, "", 401},
+		"private contexts":               {"GET", "/contexts", codePort, nil, true, "", 403},
+		"private contexts, traffic":      {"GET", "/contexts", codePort, map[string]string{trafficHeader: trafficToken(token)}, true, token, 0},
+		"execute":                        {"POST", "/execute", codePort, nil, false, "", 401},
+		"signed":                         {"GET", file("path", "/x", "signature", sign("/x", "read", "", token, "")), daemonPort, nil, false, token, 0},
+		"signed for a user":              {"GET", file("path", "/x", "username", "u", "signature", sign("/x", "read", "u", token, "")), daemonPort, nil, false, token, 0},
+		"signed for another user":        {"GET", file("path", "/x", "username", "v", "signature", sign("/x", "read", "u", token, "")), daemonPort, nil, false, "", 401},
+		"signed for another path":        {"GET", file("path", "/y", "signature", sign("/x", "read", "", token, "")), daemonPort, nil, false, "", 401},
+		"signed for reading, written":    {"POST", file("path", "/x", "signature", sign("/x", "read", "", token, "")), daemonPort, nil, false, "", 401},
+		"signed for writing":             {"POST", file("path", "/x", "signature", sign("/x", "write", "", token, "")), daemonPort, nil, false, token, 0},
+		"signed by another token":        {"GET", file("path", "/x", "signature", sign("/x", "read", "", "S", "")), daemonPort, nil, false, "", 401},
+		"signed until later":             {"GET", file("path", "/x", "signature", sign("/x", "read", "", token, later), expirationName, later), daemonPort, nil, false, token, 0},
+		"signed until before":            {"GET", file("path", "/x", "signature", sign("/x", "read", "", token, before), expirationName, before), daemonPort, nil, false, "", 401},
+		"expiration left out":            {"GET", file("path", "/x", "signature", sign("/x", "read", "", token, before)), daemonPort, nil, false, "", 401},
+		"expiration that is no number":   {"GET", file("path", "/x", "signature", sign("/x", "read", "", token, "x"), expirationName, "x"), daemonPort, nil, false, "", 401},
+		"wrong token, right signature":   {"GET", file("path", "/x", "signature", sign("/x", "read", "", token, "")), daemonPort, map[string]string{tokenHeader: "S"}, false, "S", 0},
+		"signed, for the code port":      {"GET", file("path", "/x", "signature", sign("/x", "read", "", token, "")), codePort, nil, false, "", 404},
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), test.method, "http://service"+test.path, nil)
+		for key, value := range test.headers {
+			r.Header.Set(key, value)
+		}
+		got, refused := tokenFor(r, test.port, reachable{token: token, private: test.private}, at)
+		if got != test.token || (refused != nil) != (test.status != 0) || refused != nil && refused.status != test.status {
+			t.Errorf("%s: %q, %+v, want %q, %d", name, got, refused, test.token, test.status)
+		}
+	}
+}
+
+// TestToExecd: what clients send for the service, or in its place, does not reach execd.
+func TestToExecd(t *testing.T) {
+	r := httptest.NewRequestWithContext(t.Context(), "GET", "http://service/files?path=%2Fa%20b&signature=s&signature_expiration=1", nil)
+	for _, name := range []string{idHeader, portHeader, tokenHeader, "Service-Api-Key", defaultUserHeader, defaultDirectoryHeader, lifecycle.TokenHeader} {
+		r.Header.Set(name, "forged")
+	}
+	r.Header.Set("Range", "bytes=0-1")
+	got := toExecd(r, id, "T", reachable{user: "user"})
+	if want := "/" + id + "/44772/e2b/files?path=%2Fa+b"; got.URL.String() != want || got.RequestURI != want {
+		t.Errorf("%s, %s, want %s", got.URL, got.RequestURI, want)
+	}
+	want := map[string][]string{"Range": {"bytes=0-1"}, "X-Execd-Access-Token": {"T"}, "X-E2b-Default-User": {"user"}}
+	if !reflect.DeepEqual(map[string][]string(got.Header), want) {
+		t.Errorf("%v, want %v", got.Header, want)
+	}
+	if r.Header.Get(tokenHeader) != "forged" {
+		t.Error("the request given has changed")
+	}
+}
+
+func TestPortsOfTheDaemon(t *testing.T) {
+	for port, own := range map[int]bool{44772: true, 18080: true, 32801: true, 8000: false, 22: false} {
+		if got := isDaemon(port, "127.0.0.1:32801"); got != own {
+			t.Errorf("port %d: %v", port, got)
+		}
+	}
+}
+
+// TestMetadataFilter: clients escape keys and values, join them, and escape the whole twice.
+func TestMetadataFilter(t *testing.T) {
+	for sent, want := range map[string]map[string]string{
+		"":                                nil,
+		"a=b":                             {"a": "b"},
+		"team%2520name=a%2520%2526%2520b": {"team name": "a & b"},
+		"plus=1%252B1&percent=100%2525":   {"plus": "1+1", "percent": "100%"},
+		"not%20twice=100%25":              {"not twice": "100%"},
+	} {
+		query, err := metadataFilter(sent)
+		if err != nil {
+			t.Errorf("%s: %v", sent, err)
+			continue
+		}
+		got, err := lifecycle.ParseMetadataFilter(query.Get("metadata"))
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %v, %v, want %v", sent, got, err, want)
+		}
+	}
+}
+
+func TestPolicies(t *testing.T) {
+	off := false
+	for name, test := range map[string]struct {
+		body createBody
+		want *policy
+		says string
+	}{
+		"nothing":               {createBody{}, nil, ""},
+		"offline":               {createBody{AllowInternetAccess: &off}, &policy{"deny", []rule{}}, ""},
+		"a name alone":          {createBody{Network: &network{AllowOut: []string{"x.test"}}}, nil, "denyOut"},
+		"a name":                {createBody{Network: &network{AllowOut: []string{"*.x.test"}, DenyOut: []string{anywhere}}}, &policy{"deny", []rule{{"allow", "*.x.test"}}}, ""},
+		"an address":            {createBody{Network: &network{DenyOut: []string{"10.0.0.0/8", "192.0.2.1"}}}, &policy{"allow", []rule{{"deny", "10.0.0.0/8"}, {"deny", "192.0.2.1"}}}, ""},
+		"allowed before":        {createBody{Network: &network{AllowOut: []string{"10.1.0.0/16"}, DenyOut: []string{"10.0.0.0/8"}}}, &policy{"allow", []rule{{"allow", "10.1.0.0/16"}, {"deny", "10.0.0.0/8"}}}, ""},
+		"a name that is denied": {createBody{Network: &network{DenyOut: []string{"x.test"}}}, nil, "network.denyOut"},
+		"rules":                 {createBody{Network: &network{Rules: map[string]any{"x": 1}}}, nil, "network.rules"},
+		"empty rules":           {createBody{Network: &network{Rules: map[string]any{}}}, nil, ""},
+	} {
+		got, refusal := test.body.policy()
+		if !reflect.DeepEqual(got, test.want) || (refusal == "") != (test.says == "") || !strings.Contains(refusal, test.says) {
+			t.Errorf("%s: %+v, %q", name, got, refusal)
+		}
+	}
+}
+
+// TestCursors: a page ends where the next begins, whatever is created meanwhile.
+func TestCursors(t *testing.T) {
+	at := cursor{now, id}
+	parsed, err := parseCursor(at.String())
+	if err != nil || !parsed.CreatedAt.Equal(now) || parsed.ID != id {
+		t.Errorf("%+v, %v", parsed, err)
+	}
+	if _, err := parseCursor("x"); err == nil {
+		t.Error("a cursor that was never given is accepted")
+	}
+	for _, test := range []struct {
+		created time.Time
+		id      string
+		before  bool // in the list, newest first
+	}{{now.Add(time.Second), "z", true}, {now.Add(-time.Second), "a", false}, {now, "0", true}, {now, "z", false}} {
+		if got := at.before(lifecycle.Sandbox{ID: test.id, CreatedAt: test.created}); got != test.before {
+			t.Errorf("%s, %s: %v", test.created, test.id, got)
+		}
+	}
+}
+
+func TestExpiries(t *testing.T) {
+	e := &Edge{Options: Options{Clock: func() time.Time { return now }}}
+	pausing := map[string]string{onTimeoutKey: pause}
+	for _, test := range []struct {
+		left     time.Duration
+		metadata map[string]string
+		want     time.Duration
+	}{
+		{time.Second, nil, time.Minute}, {time.Hour, nil, time.Hour}, {time.Hour, pausing, time.Hour + pauseMargin},
+		{24 * time.Hour, nil, 24 * time.Hour}, {24 * time.Hour, pausing, 24 * time.Hour},
+	} {
+		if got := e.expiryFor(now.Add(test.left), test.metadata).Sub(now); got != test.want {
+			t.Errorf("%s, %v: %s, want %s", test.left, test.metadata, got, test.want)
+		}
+	}
+}
+
+func TestDeadlines(t *testing.T) {
+	d := newDeadlines()
+	d.set("late", now.Add(10*time.Second))
+	d.set("due", now)
+	ids, wait := d.due(now)
+	if !reflect.DeepEqual(ids, []string{"due"}) || wait != 10*time.Second {
+		t.Errorf("%q, %s", ids, wait)
+	}
+	if ids, wait = d.due(now.Add(time.Minute)); !reflect.DeepEqual(ids, []string{"late"}) || wait != lookInterval {
+		t.Errorf("%q, %s", ids, wait)
+	}
+}
+
+func TestTemplates(t *testing.T) {
+	templates := Templates{Named: Default("base:1"), Images: true}
+	for id, image := range map[string]string{"base": "base:1", "code-interpreter-v1": "base:1", "python:3.12": "python:3.12", "desktop": "", "": ""} {
+		found, ok := templates.find(id)
+		if ok != (image != "") || found.Image != image || len(found.Entrypoint) == 0 {
+			t.Errorf("%q: %+v, %v", id, found, ok)
+		}
+	}
+	templates.Images = false
+	if _, ok := templates.find("python:3.12"); ok {
+		t.Error("an image is accepted")
+	}
+}

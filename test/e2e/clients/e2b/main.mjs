@@ -1,0 +1,240 @@
+// Takes sandboxes through their lives with a client of E2B as npm has it, and prints a line for each
+// call: what it is, and ok or what it did instead. Usage: node main.mjs PACKAGE. The environment has
+// E2B_API_KEY, E2B_API_URL and E2B_SANDBOX_URL.
+import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
+
+const name = process.argv[2]
+const { Sandbox } = await import(name)
+// What a call waits for at most.
+const patience = 60_000
+const results = []
+let failed = false
+
+async function call(what, run) {
+  let timer
+  const late = new Promise((_, reject) => {
+    timer = setTimeout(() => reject(new Error(`no answer within ${patience} ms`)), patience)
+  })
+  try {
+    await Promise.race([run(), late])
+    results.push({ call: what, result: 'passes' })
+  } catch (error) {
+    failed = true
+    results.push({ call: what, result: `fails: ${String(error?.stack ?? error).split('\n').slice(0, 8).join(' | ')}` })
+  } finally {
+    clearTimeout(timer)
+  }
+  const last = results.at(-1)
+  console.log(`${last.call}: ${last.result}`)
+}
+
+// refused checks that a call fails with a message that names what is not there.
+async function refused(what, text, run) {
+  await call(what, async () => {
+    await assert.rejects(run, (error) => {
+      assert.match(error.message, text)
+      return true
+    })
+  })
+  if (results.at(-1).result === 'passes') results.at(-1).result = 'refused by name'
+}
+
+const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms))
+
+async function until(what, check) {
+  const end = Date.now() + patience / 2
+  for (;;) {
+    const last = await check()
+    if (last) return last
+    if (Date.now() > end) throw new Error(`${what} did not happen within ${patience / 2} ms`)
+    await sleep(20)
+  }
+}
+
+const metadata = { suite: 'e2b', 'team name': 'a & b = c%' }
+const sandbox = await Sandbox.create({ timeoutMs: 300_000, metadata, envs: { COLOR: 'blue' } })
+results.push({ call: 'Sandbox.create', result: 'passes' })
+
+await call('Sandbox.connect', async () => {
+  const other = await Sandbox.connect(sandbox.sandboxId)
+  assert.equal((await other.commands.run('echo again')).stdout, 'again\n')
+})
+await call('sandbox.isRunning', async () => assert.equal(await sandbox.isRunning(), true))
+await call('sandbox.getInfo', async () => {
+  const info = await sandbox.getInfo()
+  assert.equal(info.sandboxId, sandbox.sandboxId)
+  assert.deepEqual(info.metadata, metadata)
+  const left = new Date(info.endAt) - Date.now()
+  assert.ok(left > 200_000 && left <= 301_000, `it ends in ${left} ms`)
+})
+await call('sandbox.setTimeout', async () => {
+  await sandbox.setTimeout(120_000)
+  const left = new Date((await sandbox.getInfo()).endAt) - Date.now()
+  assert.ok(left > 60_000 && left <= 121_000, `it ends in ${left} ms`)
+  await sandbox.setTimeout(600_000)
+})
+await call('Sandbox.list with metadata', async () => {
+  const paginator = Sandbox.list({ query: { metadata, state: ['running'] } })
+  const found = []
+  while (paginator.hasNext) found.push(...(await paginator.nextItems()))
+  assert.deepEqual(found.map((s) => s.sandboxId), [sandbox.sandboxId])
+})
+await call('commands.run', async () => {
+  const out = []
+  const ended = await sandbox.commands.run('echo out; echo err >&2; printf "%s" "$COLOR"; printf é', {
+    onStdout: (data) => out.push(data),
+  })
+  assert.equal(ended.exitCode, 0)
+  assert.equal(ended.stdout, 'out\nblueé')
+  assert.equal(ended.stderr, 'err\n')
+  assert.equal(out.join(''), ended.stdout)
+})
+await call('commands.run with cwd and envs', async () => {
+  const ended = await sandbox.commands.run('pwd; echo $A', { cwd: '/tmp', envs: { A: 'b c' } })
+  assert.equal(ended.stdout, '/tmp\nb c\n')
+})
+await call('commands.run with an exit code', async () => {
+  await assert.rejects(sandbox.commands.run('echo no >&2; exit 3'), (error) => {
+    assert.equal(error.constructor.name, 'CommandExitError')
+    assert.equal(error.exitCode, 3)
+    assert.equal(error.stderr, 'no\n')
+    return true
+  })
+})
+await call('commands.run with timeoutMs', async () => {
+  await assert.rejects(sandbox.commands.run('sleep 60', { timeoutMs: 500 }), (error) => {
+    assert.equal(error.constructor.name, 'TimeoutError')
+    return true
+  })
+})
+await call('commands.run in the background, list, connect, sendStdin, kill', async () => {
+  const reader = await sandbox.commands.run('while read line; do echo "got $line"; done', { background: true, stdin: true, timeoutMs: 0 })
+  assert.ok(reader.pid > 0)
+  const list = await sandbox.commands.list()
+  assert.ok(list.some((p) => p.pid === reader.pid), JSON.stringify(list))
+  const seen = []
+  const attached = await sandbox.commands.connect(reader.pid, { onStdout: (data) => seen.push(data) })
+  await sandbox.commands.sendStdin(reader.pid, 'one\n')
+  await until('the output of the process', () => seen.join('') === 'got one\n')
+  assert.equal(await sandbox.commands.kill(reader.pid), true)
+  await assert.rejects(reader.wait())
+  await attached.disconnect?.()
+  await until('the end of the process', async () => !(await sandbox.commands.list()).some((p) => p.pid === reader.pid))
+  assert.equal(await sandbox.commands.kill(reader.pid), false)
+})
+await call('a command of 600 000 characters of three bytes', async () => {
+  const ended = await sandbox.commands.run(`i=0; while [ $i -lt 6000 ]; do printf '${'€'.repeat(100)}'; i=$((i+1)); done`)
+  assert.equal(ended.stdout.length, 600_000)
+  assert.equal(ended.stdout.replaceAll('€', ''), '')
+})
+const bytes = randomBytes(1 << 20)
+await call('files.write, files.read of 1 MiB of random bytes', async () => {
+  const written = await sandbox.files.write('deep/er/random', new Blob([bytes]).stream ? new Blob([bytes]) : bytes.buffer)
+  assert.equal(written.name, 'random')
+  const read = await sandbox.files.read('deep/er/random', { format: 'bytes' })
+  assert.ok(Buffer.from(read).equals(bytes))
+})
+await call('random bytes through a command', async () => {
+  const ended = await sandbox.commands.run('base64 -w0 < deep/er/random')
+  assert.ok(Buffer.from(ended.stdout, 'base64').equals(bytes))
+})
+await call('files.write of a text and of several files', async () => {
+  await sandbox.files.write('/tmp/a "text".txt', 'héllo')
+  assert.equal(await sandbox.files.read('/tmp/a "text".txt'), 'héllo')
+  await sandbox.files.write('/tmp/empty', '')
+  assert.equal(await sandbox.files.read('/tmp/empty'), '')
+  const many = await sandbox.files.write([{ path: '/tmp/m/1', data: 'one' }, { path: '/tmp/m/2', data: 'two' }])
+  assert.equal(many.length, 2)
+})
+await call('files.list, exists, getInfo, makeDir, rename, remove', async () => {
+  const entries = await sandbox.files.list('/tmp/m')
+  assert.deepEqual(entries.map((e) => [e.name, e.type, e.path]).sort(), [['1', 'file', '/tmp/m/1'], ['2', 'file', '/tmp/m/2']])
+  assert.equal(await sandbox.files.exists('/tmp/m/1'), true)
+  assert.equal(await sandbox.files.exists('/tmp/m/3'), false)
+  const info = await sandbox.files.getInfo('/tmp/m/1')
+  assert.equal(info.size, 3)
+  assert.equal(info.permissions.length, 10)
+  assert.equal(await sandbox.files.makeDir('/tmp/m/deep/er'), true)
+  assert.equal(await sandbox.files.makeDir('/tmp/m/deep/er'), false)
+  const moved = await sandbox.files.rename('/tmp/m/1', '/tmp/m/2')
+  assert.equal(moved.path, '/tmp/m/2')
+  assert.equal(await sandbox.files.read('/tmp/m/2'), 'one')
+  await sandbox.files.remove('/tmp/m')
+  assert.equal(await sandbox.files.exists('/tmp/m'), false)
+})
+await call('files.read of a missing file', async () => {
+  await assert.rejects(sandbox.files.read('/tmp/none'), (error) => {
+    assert.match(error.constructor.name, /^(File)?NotFoundError$/)
+    return true
+  })
+})
+await call('files.watchDir', async () => {
+  await sandbox.files.makeDir('/tmp/watched')
+  const events = []
+  const watch = await sandbox.files.watchDir('/tmp/watched', (event) => events.push(event), { recursive: true })
+  await sandbox.files.write('/tmp/watched/new', 'x')
+  await until('an event', () => events.some((e) => e.name === 'new' && e.type === 'create'))
+  await watch.stop()
+})
+await call('pty.create, sendInput, resize, kill', async () => {
+  let screen = ''
+  const terminal = await sandbox.pty.create({ cols: 80, rows: 24, onData: (data) => (screen += Buffer.from(data).toString()), timeoutMs: 0 })
+  await sandbox.pty.sendInput(terminal.pid, Buffer.from('echo $((6*7))\n'))
+  await until('the output of the terminal', () => screen.includes('42'))
+  await sandbox.pty.resize(terminal.pid, { cols: 100, rows: 40 })
+  await sandbox.pty.sendInput(terminal.pid, Buffer.from('stty size\n'))
+  await until('the new size', () => screen.includes('40 100'))
+  assert.equal(await sandbox.pty.kill(terminal.pid), true)
+})
+await call('downloadUrl and uploadUrl', async () => {
+  await sandbox.files.write('/tmp/signed', 'signed')
+  const url = await sandbox.downloadUrl('/tmp/signed', { useSignatureExpiration: 60 })
+  assert.equal(await (await fetch(url)).text(), 'signed')
+  const wrong = new URL(url)
+  wrong.searchParams.set('path', '/etc/passwd')
+  const refusedAt = await fetch(wrong)
+  assert.equal(refusedAt.status, 401)
+  await refusedAt.body?.cancel()
+  const form = new FormData()
+  form.append('file', new Blob(['uploaded']), 'x')
+  const uploaded = await fetch(await sandbox.uploadUrl('/tmp/uploaded'), { method: 'POST', body: form })
+  assert.equal(uploaded.status, 200, await uploaded.text())
+  assert.equal(await sandbox.files.read('/tmp/uploaded'), 'uploaded')
+})
+await call('sandbox.getMetrics', async () => {
+  const metrics = await sandbox.getMetrics()
+  assert.ok(metrics.length > 0 && metrics[0].memTotal > 0, JSON.stringify(metrics))
+})
+await call('sandbox.pause, Sandbox.connect', async () => {
+  await sandbox.files.write('/tmp/kept', 'kept')
+  const pause = sandbox.pause ?? sandbox.betaPause
+  await pause.call(sandbox)
+  assert.equal(await sandbox.isRunning(), false)
+  assert.equal((await Sandbox.getInfo?.(sandbox.sandboxId) ?? await sandbox.getInfo()).state, 'paused')
+  const again = await Sandbox.connect(sandbox.sandboxId, { timeoutMs: 300_000 })
+  assert.equal(await again.files.read('/tmp/kept'), 'kept')
+})
+await call('a timeout of a second', async () => {
+  const short = await Sandbox.create({ timeoutMs: 1000 })
+  await until('the end', async () => !(await short.isRunning()))
+})
+await call('a timeout that pauses, and traffic that resumes', async () => {
+  const paused = await Sandbox.create({ timeoutMs: 2000, lifecycle: { onTimeout: 'pause', autoResume: true } })
+  await until('the pause', async () => (await paused.getInfo()).state === 'paused')
+  assert.equal((await paused.commands.run('echo awake')).stdout, 'awake\n')
+  await paused.kill()
+})
+await call('a template that does not exist', async () => {
+  await assert.rejects(Sandbox.create('no-such-template:nor-image'), /./)
+})
+if (Sandbox.prototype.fork || sandbox.createSnapshot) {
+  await refused('sandbox.createSnapshot', /not supported/, () => sandbox.createSnapshot())
+}
+await call('sandbox.kill', async () => {
+  await sandbox.kill()
+  assert.equal(await sandbox.isRunning(), false)
+  assert.equal(await Sandbox.kill(sandbox.sandboxId), false)
+})
+console.log(`RESULTS ${JSON.stringify(results)}`)
+process.exit(failed ? 1 : 0)
