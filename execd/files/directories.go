@@ -24,7 +24,7 @@ func (f *Files) MakeDirectories(wanted map[string]Permission) error {
 		}
 	}
 	for _, step := range steps {
-		if _, err := makeDirectory(step.path); err != nil {
+		if _, err := makeDirectory(step.path, nil); err != nil {
 			return err
 		}
 		if err := step.attributes.apply(step.path); err != nil {
@@ -57,13 +57,36 @@ func checkDirectory(path string) (string, error) {
 	}
 }
 
-// makeDirectory makes a directory with its parents, or none of them. It returns those that were
-// missing, the innermost first.
-func makeDirectory(path string) (missing []string, err error) {
+// MakeDirectory makes a directory, with parents as needed, all for an owner. It reports whether it
+// made one: an existing directory is left as it is. A file of another type at the path is
+// KindInvalid, one above it KindConflict.
+func (f *Files) MakeDirectory(path string, owner Owner) (made bool, err error) {
+	abs, err := f.resolve(path)
+	if err != nil {
+		return false, err
+	}
+	if info, err := os.Stat(abs); err == nil && !info.IsDir() {
+		return false, invalid(abs, "exists and is not a directory")
+	}
+	if _, err := checkDirectory(abs); err != nil {
+		return false, err
+	}
+	missing, err := makeDirectory(abs, &owner)
+	return len(missing) > 0, err
+}
+
+// makeDirectory makes a directory with its parents, or none of them; those of a nil owner are the
+// daemon's. It returns those that were missing, the innermost first.
+func makeDirectory(path string, owner *Owner) (missing []string, err error) {
 	for parent := path; !exists(parent); parent = filepath.Dir(parent) {
 		missing = append(missing, parent)
 	}
-	if err = os.MkdirAll(path, 0o755); err == nil {
+	if owner == nil {
+		err = os.MkdirAll(path, 0o755)
+	} else {
+		err = mkdirAllFor(missing, *owner)
+	}
+	if err == nil {
 		return missing, nil
 	}
 	removeMade(missing)

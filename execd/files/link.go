@@ -55,7 +55,7 @@ func (f *Files) Symlink(meta UploadMeta, target []byte) (Uploaded, error) {
 // placeLink makes a link beside the path, and renames it to the path.
 func (f *Files) placeLink(path, target string, asked attributes) error {
 	folder := filepath.Dir(path)
-	made, err := makeDirectory(folder)
+	made, err := makeDirectory(folder, nil)
 	if err != nil {
 		return err
 	}

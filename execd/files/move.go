@@ -51,7 +51,21 @@ func (f *Files) Move(ctx context.Context, entries []MoveEntry) error {
 // movePlan is the moves that come before the one being checked.
 type movePlan []move
 
-type move struct{ src, dest string }
+type move struct {
+	src, dest string
+	overwrite bool // what is at dest is replaced as rename(2) does
+}
+
+// rename gives what is at a path the name of the target.
+func (m move) rename(from string) error {
+	if m.overwrite {
+		if err := unix.Rename(from, m.dest); err != nil { // os.Rename refuses every directory
+			return &os.LinkError{Op: "rename", Old: from, New: m.dest, Err: err}
+		}
+		return nil
+	}
+	return renameNoReplace(from, m.dest)
+}
 
 func (f *Files) planMove(plan movePlan, entry MoveEntry) (move, error) {
 	src, err := f.resolve(entry.Src)
@@ -79,7 +93,7 @@ func (f *Files) planMove(plan movePlan, entry MoveEntry) (move, error) {
 	} else if !info.IsDir() {
 		return move{}, invalid(folder, "is not a directory, so it cannot hold %s", filepath.Base(dest))
 	}
-	return move{src, dest}, nil
+	return move{src: src, dest: dest}, nil
 }
 
 // stat looks at what will be at path once the plan has run: it follows the path back to where its
@@ -101,15 +115,72 @@ func below(path, root string) (rest string, ok bool) {
 	return rest, ok && (rest == "" || rest[0] == '/' || root == "/")
 }
 
+// MoveOver moves a file, link or directory to a path as rename(2) does: a file or link there is
+// replaced, and a directory if it is empty and a directory comes. Missing parents of the path are
+// made for an owner. Otherwise it works as Move does for one entry.
+func (f *Files) MoveOver(ctx context.Context, src, dest string, owner Owner) error {
+	m, err := f.overwritingMove(src, dest)
+	if err != nil {
+		return err
+	}
+	if _, err := checkDirectory(filepath.Dir(m.dest)); err != nil {
+		return err
+	}
+	made, err := makeDirectory(filepath.Dir(m.dest), &owner)
+	if err != nil {
+		return err
+	}
+	if err := m.run(ctx); err != nil {
+		removeMade(made)
+		return err
+	}
+	return nil
+}
+
+func (f *Files) overwritingMove(src, dest string) (move, error) {
+	from, err := f.resolve(src)
+	if err != nil {
+		return move{}, fmt.Errorf("source: %w", err)
+	}
+	to, err := f.resolve(dest)
+	if err != nil {
+		return move{}, fmt.Errorf("destination: %w", err)
+	}
+	if _, err := os.Lstat(from); err != nil {
+		return move{}, classify(from, err)
+	}
+	if _, inside := below(to, from); inside && to != from {
+		return move{}, invalid(to, "is inside %s, which cannot be moved into itself", from)
+	}
+	return move{src: from, dest: to, overwrite: true}, nil
+}
+
 func (m move) run(ctx context.Context) error {
-	err := renameNoReplace(m.src, m.dest)
+	err := m.rename(m.src)
 	switch {
 	case errors.Is(err, unix.EXDEV):
 		// Other reasons than two file systems exist: overlayfs says so for a directory of the
 		// image's layers.
 		return m.copyAndRemove(ctx)
-	case errors.Is(err, unix.EEXIST):
+	case errors.Is(err, unix.EEXIST) && !m.overwrite:
 		return conflict(m.dest, "exists already and is never overwritten")
+	case m.overwrite && err != nil:
+		return m.refused(err)
+	case errors.Is(err, unix.EINVAL):
+		return invalid(m.dest, "is inside %s, which cannot be moved into itself", m.src)
+	}
+	return classify(m.src, err)
+}
+
+// refused gives the error of a rename that would have replaced what is at the target its kind.
+func (m move) refused(err error) error {
+	switch {
+	case errors.Is(err, unix.ENOTEMPTY), errors.Is(err, unix.EEXIST):
+		return conflict(m.dest, "is a directory with files in it, which is not replaced")
+	case errors.Is(err, unix.EISDIR):
+		return conflict(m.dest, "is a directory, which only a directory replaces")
+	case errors.Is(err, unix.ENOTDIR):
+		return conflict(m.dest, "is not a directory, so a directory does not replace it")
 	case errors.Is(err, unix.EINVAL):
 		return invalid(m.dest, "is inside %s, which cannot be moved into itself", m.src)
 	}
@@ -150,8 +221,8 @@ func (m move) copyAndRemove(ctx context.Context) (err error) {
 	if err := tree.copy(ctx, m.src, copied); err != nil {
 		return classify(m.dest, err)
 	}
-	if err := renameNoReplace(copied, m.dest); err != nil {
-		if errors.Is(err, unix.EEXIST) {
+	if err := m.rename(copied); err != nil {
+		if errors.Is(err, unix.EEXIST) && !m.overwrite {
 			return conflict(m.dest, "exists already and is never overwritten")
 		}
 		return classify(m.dest, err)

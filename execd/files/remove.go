@@ -65,6 +65,32 @@ func (f *Files) RemoveDirectories(ctx context.Context, paths []string) error {
 	return nil
 }
 
+// Remove removes whatever is at a path: a directory with all that is in it, or anything else. A
+// missing path is no error. Links are not followed; the roots that RemoveDirectories refuses are
+// KindInvalid here too. An end of ctx leaves the rest.
+func (f *Files) Remove(ctx context.Context, path string) error {
+	abs, err := f.resolve(path)
+	if err != nil {
+		return err
+	}
+	info, err := os.Lstat(abs)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
+		return nil
+	case err != nil:
+		return classify(abs, err)
+	case info.IsDir():
+		if err := checkRoot(abs); err != nil {
+			return err
+		}
+	}
+	err = remove.All(ctx, abs)
+	if stopped := ctx.Err(); err != nil && stopped != nil {
+		return fmt.Errorf("stopped: %w", stopped)
+	}
+	return classify(abs, err)
+}
+
 func checkRemovable(path string) error {
 	info, err := os.Lstat(path)
 	if err != nil {
@@ -73,6 +99,11 @@ func checkRemovable(path string) error {
 	if !info.IsDir() {
 		return invalid(path, "is not a directory; only directories can be removed here")
 	}
+	return checkRoot(path)
+}
+
+// checkRoot refuses the roots that the system stands on.
+func checkRoot(path string) error {
 	target, err := followAll(path)
 	if err != nil {
 		return classify(path, err)

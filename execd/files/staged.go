@@ -14,10 +14,11 @@ import (
 // nearest folder above it that exists, because a rename is atomic only within a file system.
 // Exactly one of commit and discard is effective; discard after commit does nothing.
 type staged struct {
-	target string // absolute, no symbolic link
-	file   *os.File
-	read   *unix.Stat_t // the target before the new content was made from it; nil when it was not
-	places *places
+	target  string // absolute, no symbolic link
+	file    *os.File
+	read    *unix.Stat_t // the target before the new content was made from it; nil when it was not
+	parents *Owner       // of the folders that commit makes; nil is the daemon
+	places  *places
 	// inPlace is true when the target is to be written to, because no file of this process's can
 	// take its place: the folder is closed to it, the target's owner is another user, or the target
 	// is a mount point.
@@ -142,7 +143,7 @@ func (s *staged) commit(asked attributes) error {
 	if err := s.file.Sync(); err != nil {
 		return classify(s.target, err)
 	}
-	made, err := makeDirectory(filepath.Dir(s.target))
+	made, err := makeDirectory(filepath.Dir(s.target), s.parents)
 	if err != nil {
 		return err
 	}

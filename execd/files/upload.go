@@ -28,6 +28,8 @@ type UploadMeta struct {
 	// Permission is the owner, group and mode to set. Fields that are not given are kept from the
 	// file that is replaced, as its ACL is; a new file gets the daemon's user and 0644.
 	Permission Permission
+	// Parents own the directories that are made above the file; nil is the daemon's user.
+	Parents *Owner
 	// Symlink has the content be the target of a symbolic link, for [Files.Symlink].
 	Symlink bool
 	// Digest is the expected content as the value of a Repr-Digest header (sha-256=:BASE64:); empty
@@ -103,6 +105,7 @@ func (f *Files) Begin(meta UploadMeta) (*Upload, error) {
 	if err != nil {
 		return nil, err
 	}
+	staged.parents = meta.Parents
 	u := &Upload{
 		path: path, asked: asked, want: want, staged: staged, files: f,
 		full: make(chan *[]byte, 2), free: make(chan *[]byte, 2),

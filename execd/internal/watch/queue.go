@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"cmp"
 	"sync"
 	"time"
 )
@@ -12,6 +13,7 @@ const maxQueued = 8 << 20
 // queue holds the events that no reader has taken yet.
 type queue struct {
 	limit int // of events
+	room  int // of bytes of their paths
 	root  string
 	clock func() time.Time
 	ready chan struct{} // holds a token while there is something to take; closed when nothing more will come
@@ -23,7 +25,7 @@ type queue struct {
 }
 
 func newQueue(options Options) *queue {
-	return &queue{limit: options.Limit, root: options.Path, clock: options.Clock, ready: make(chan struct{}, 1), last: make(map[string]int)}
+	return &queue{limit: options.Limit, room: cmp.Or(options.Bytes, maxQueued), root: options.Path, clock: options.Clock, ready: make(chan struct{}, 1), last: make(map[string]int)}
 }
 
 // put adds an event. One that repeats the path's last is left out: its reader looks at the file
@@ -35,7 +37,7 @@ func (q *queue) put(event Event) {
 	if i, ok := q.last[event.Path]; ok && q.events[i].Type == event.Type {
 		return
 	}
-	if len(q.events) >= q.limit || q.bytes+len(event.Path) > maxQueued {
+	if len(q.events) >= q.limit || q.bytes+len(event.Path) > q.room {
 		q.empty()
 		q.append(Event{Type: Overflow, Path: q.root, Time: event.Time})
 	}

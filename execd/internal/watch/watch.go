@@ -77,6 +77,8 @@ type Options struct {
 	Recursive bool
 	// Limit is how many events are kept for a reader that does not come; 0 means 65536.
 	Limit int
+	// Bytes is how many bytes the paths of those events may take; 0 means 8 MiB.
+	Bytes int
 	Clock func() time.Time
 }
 
@@ -185,6 +187,21 @@ func (w *Watch) Next(ctx context.Context) ([]Event, error) {
 			return nil, io.EOF
 		}
 	}
+}
+
+// Take returns the events that are at hand, and does not wait. It returns io.EOF after the last, as
+// Next does; the two must not be called concurrently.
+func (w *Watch) Take() ([]Event, error) {
+	more := true
+	select {
+	case _, more = <-w.queue.ready:
+	default:
+	}
+	events := w.queue.take()
+	if len(events) == 0 && !more {
+		return nil, io.EOF
+	}
+	return events, nil
 }
 
 // renew watches with a new watcher, without the events of the last one.
