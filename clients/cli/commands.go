@@ -73,7 +73,8 @@ var commandsView = view[sandbox.CommandStatus]{
 	},
 }
 
-// describeCommand is how a command is doing: that it runs, or its exit code and how long it took.
+// describeCommand is how a command is doing: that it runs, or its exit code, whether memory ran
+// out, and how long it took.
 func describeCommand(c sandbox.CommandStatus) string {
 	switch {
 	case c.Running || c.FinishedAt == nil:
@@ -81,5 +82,9 @@ func describeCommand(c sandbox.CommandStatus) string {
 	case c.ExitCode == nil:
 		return "timeout " + duration(c.FinishedAt.Sub(c.StartedAt))
 	}
-	return fmt.Sprintf("exit %d %s", *c.ExitCode, duration(c.FinishedAt.Sub(c.StartedAt)))
+	how := fmt.Sprintf("exit %d", *c.ExitCode)
+	if c.Reason != nil && *c.Reason == sandbox.OOMKilled {
+		how += " (out of memory)"
+	}
+	return how + " " + duration(c.FinishedAt.Sub(c.StartedAt))
 }

@@ -124,6 +124,9 @@ func (t *tool) runProgram(ctx context.Context, box *sandbox.Sandbox, p program) 
 		return exitError{ExitTimeout}
 	case result.ExitCode == nil:
 		return fmt.Errorf("the program ended without an exit code: %s", result.ErrorName)
+	case result.OOMKilled():
+		t.warn("the program was killed because memory ran out (%s)", sandbox.OOMKilled)
+		return exitError{*result.ExitCode}
 	case *result.ExitCode != 0:
 		return exitError{*result.ExitCode}
 	}

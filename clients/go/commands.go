@@ -75,8 +75,17 @@ type Result struct {
 	ExitCode *int
 	// ErrorName is empty after exit code 0, else CommandExecError or CommandTimeoutError.
 	ErrorName string
-	Duration  time.Duration
+	// Reason is why it failed, where that is known: OOMKilled.
+	Reason   string
+	Duration time.Duration
 }
+
+// OOMKilled is the Reason of a [Result] and of a [CommandStatus] whose command the kernel ended
+// because memory ran out. The sandbox goes on.
+const OOMKilled = "OOM_KILLED"
+
+// OOMKilled reports whether the kernel ended the command because memory ran out.
+func (r Result) OOMKilled() bool { return r.Reason == OOMKilled }
 
 // TimedOut reports whether the timeout ended the command.
 func (r Result) TimedOut() bool { return r.ErrorName == "CommandTimeoutError" }
@@ -88,6 +97,8 @@ func (r Result) Err() error {
 		return nil
 	case r.TimedOut():
 		return errors.New("the command was ended by its timeout")
+	case r.OOMKilled() && r.ExitCode != nil:
+		return fmt.Errorf("the command ended with exit code %d: memory ran out (%s)", *r.ExitCode, OOMKilled)
 	case r.ExitCode != nil:
 		return fmt.Errorf("the command ended with exit code %d", *r.ExitCode)
 	}
@@ -355,7 +366,7 @@ func (c *Command) follow(ctx context.Context, answer *http.Response, result *Res
 		case execd.StreamEventTypeStatus:
 			more = each(Notice, []byte(deref(event.Text)))
 		case execd.StreamEventTypeExecutionComplete, execd.StreamEventTypeError:
-			result.ExitCode = event.ExitCode
+			result.ExitCode, result.Reason = event.ExitCode, deref(event.Reason)
 			result.Duration = time.Duration(deref(event.ExecutionTime)) * time.Millisecond
 			if event.Error != nil {
 				result.ErrorName = event.Error.Ename

@@ -27,6 +27,7 @@ type commandOutput struct {
 	Command  string `json:"command,omitempty"`
 	Running  bool   `json:"running,omitempty"`
 	ExitCode *int   `json:"exit_code,omitempty"`
+	Reason   string `json:"reason,omitempty"` // OOM_KILLED
 	TimedOut bool   `json:"timed_out,omitempty"`
 	Cursor   *int64 `json:"cursor,omitempty"` // with which read_logs reads on
 	Output   string `json:"output"`
@@ -77,7 +78,8 @@ func (t *tools) runCommand(ctx context.Context, request call,
 	switch {
 	case err == nil:
 		out.Running, out.ExitCode, out.TimedOut = false, result.ExitCode, result.TimedOut()
-		how := fmt.Sprintf("exit code: %v", value(result.ExitCode))
+		out.Reason = result.Reason
+		how := exitText(result.ExitCode, result.Reason)
 		if out.TimedOut {
 			how = fmt.Sprintf("ended by its timeout of %v", timeout)
 		}
@@ -92,6 +94,15 @@ func (t *tools) runCommand(ctx context.Context, request call,
 	return text("running after %v\ncommand: %s, cursor: %d\n"+
 		"read_logs with these and wait_seconds %d waits for the rest.\n%s",
 		wait, command.ID, *out.Cursor, defaultWait, out.Output), out, nil
+}
+
+// exitText is an exit code and why it is that one, where that is known.
+func exitText(code *int, reason string) string {
+	text := fmt.Sprintf("exit code: %v", value(code))
+	if reason == sandbox.OOMKilled {
+		text += " (" + reason + ": memory ran out)"
+	}
+	return text
 }
 
 // interrupt ends the command of a client that has gone.
@@ -189,9 +200,12 @@ func commandLogs(ctx context.Context, command *sandbox.Command,
 		return nil, out, err
 	}
 	out.Running, out.ExitCode = status.Running, status.ExitCode
+	if status.Reason != nil {
+		out.Reason = *status.Reason
+	}
 	state := "running: true"
 	if !status.Running {
-		state = fmt.Sprintf("running: false, exit code: %v", value(status.ExitCode))
+		state = "running: false, " + exitText(status.ExitCode, out.Reason)
 	}
 	if len(log) > maxText {
 		part := cutLines(string(log))

@@ -262,6 +262,9 @@ func toCommandStatus(s command.Status) gen.CommandStatus {
 	if s.Error != "" {
 		status.Error = &s.Error
 	}
+	if s.OOMKilled {
+		status.Reason = new(oomKilled)
+	}
 	if !s.FinishedAt.IsZero() {
 		finished := s.FinishedAt.UTC()
 		status.FinishedAt = &finished

@@ -46,6 +46,9 @@ func appendText(b []byte, e eventlog.Event) []byte {
 	return b
 }
 
+// oomKilled is the reason of a command that ended because memory ran out.
+const oomKilled = "OOM_KILLED"
+
 // appendExit appends how a command ended.
 func appendExit(b []byte, e eventlog.Event) []byte {
 	exit, err := command.ParseExit(e.Text)
@@ -60,6 +63,9 @@ func appendExit(b []byte, e eventlog.Event) []byte {
 		code = strconv.Itoa(*exit.Code)
 	}
 	b = append(b, code...)
+	if exit.OOMKilled {
+		b = append(b, `,"reason":"`+oomKilled+`"`...)
+	}
 	if exit.Type() == eventlog.TypeComplete {
 		return b
 	}

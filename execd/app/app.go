@@ -25,6 +25,7 @@ import (
 	"sandbox.internal/execd/files"
 	"sandbox.internal/execd/internal/freeze"
 	"sandbox.internal/execd/internal/metrics"
+	"sandbox.internal/execd/internal/oomkill"
 	"sandbox.internal/execd/internal/ports"
 	"sandbox.internal/execd/terminal"
 	"sandbox.internal/internal/process"
@@ -80,11 +81,13 @@ func New(settings config.Settings, logger zerolog.Logger) (*App, error) {
 	if err != nil {
 		return nil, err
 	}
+	kills := oomkill.New(metrics.OpenOOMKills(metrics.Options{}).Count)
 	commands := command.New(command.Options{
 		Dir:          dir,
 		Env:          environ(),
 		LogLimit:     settings.CommandLogLimit,
 		BuiltinShell: []string{"/proc/self/exe", "sh"},
+		OOMKills:     kills,
 		Clock:        time.Now,
 	})
 	cells := code.New(code.Options{

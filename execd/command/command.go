@@ -67,6 +67,7 @@ type Status struct {
 	Running    bool
 	ExitCode   *int   // nil while it runs and after a timeout
 	Error      string // why it failed; empty when it did not
+	OOMKilled  bool   // it failed because memory ran out
 	StartedAt  time.Time
 	FinishedAt time.Time   // zero while it runs
 	Input      *InputState // nil when its standard input is empty
@@ -97,6 +98,7 @@ func (c *Command) Status() Status {
 		status.Running = false
 		status.ExitCode = c.exit.Code
 		status.Error = c.exit.Reason
+		status.OOMKilled = c.exit.OOMKilled
 		status.FinishedAt = c.exit.At
 	} else if r := c.run.Load(); r != nil {
 		status.PID = r.pid
@@ -156,7 +158,7 @@ func (m *Manager) start(spec Spec) (*Command, error) {
 		defer reader.Close() // the process has its own
 		prepared.Stdin = reader
 	}
-	r, err := startRun(c, p, prepared, m.runeDelay, m.ended)
+	r, err := startRun(c, p, prepared, m.runeDelay, m.options.OOMKills, m.ended)
 	if err != nil {
 		if c.input != nil {
 			c.input.close()

@@ -16,6 +16,9 @@ type Exit struct {
 	Reason string
 	// TimedOut is whether the command ran into its timeout.
 	TimedOut bool
+	// OOMKilled is whether the kernel ended the command, or a process that it waited for, because
+	// memory ran out.
+	OOMKilled bool
 	// Duration is from start to end; At is the end.
 	Duration time.Duration
 	At       time.Time

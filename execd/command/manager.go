@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"sandbox.internal/execd/internal/eventlog"
+	"sandbox.internal/execd/internal/oomkill"
 	"sandbox.internal/execd/internal/registry"
 	"sandbox.internal/internal/process"
 )
@@ -45,7 +46,10 @@ type Options struct {
 	// BuiltinShell is the argument vector of a program that takes -c and a command line, or the
 	// path of a file with one, for images without bash and sh.
 	BuiltinShell []string
-	Clock        func() time.Time
+	// OOMKills says which commands the kernel has ended because memory ran out; nil means that
+	// none is known.
+	OOMKills *oomkill.Ledger
+	Clock    func() time.Time
 }
 
 // Manager starts commands and keeps those that have ended.

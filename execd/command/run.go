@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/execd/internal/eventlog"
+	"sandbox.internal/execd/internal/oomkill"
 	"sandbox.internal/internal/process"
 )
 
@@ -36,6 +37,8 @@ type run struct {
 	number int32 // by which the poller names it
 	pid    int   // of the process, and of its group
 	ended  func(*Command)
+	kills  *oomkill.Ledger
+	before oomkill.Mark // of the kills
 
 	mu       sync.Mutex
 	pending  events
@@ -75,6 +78,9 @@ const (
 // killDelay is how long a process group has to end after SIGTERM before it is killed.
 const killDelay = 2 * time.Second
 
+// killedCode is the exit code of a process that SIGKILL has ended.
+const killedCode = 128 + int(syscall.SIGKILL)
+
 // A process group whose leader has ended is looked at after the first pause, and then after pauses
 // that double up to the last.
 const (
@@ -84,8 +90,10 @@ const (
 
 // startRun starts the process of a command, and has ended called at its end. Its outputs wait that
 // long for the rest of a UTF-8 sequence. Events are not handled before release.
-func startRun(c *Command, p *poller, prepared *exec.Cmd, wait time.Duration, ended func(*Command)) (*run, error) {
-	r := &run{poller: p, ended: ended, command: c, served: true}
+func startRun(
+	c *Command, p *poller, prepared *exec.Cmd, wait time.Duration, kills *oomkill.Ledger, ended func(*Command),
+) (*run, error) {
+	r := &run{poller: p, ended: ended, kills: kills, before: kills.Mark(), command: c, served: true}
 	for i, stream := range []eventlog.Type{eventlog.TypeStdout, eventlog.TypeStderr} {
 		r.outputs[i] = output{stream: stream, wait: wait, fd: -1, log: &c.log, late: func() { r.deliver(late<<i, false) }}
 	}
@@ -312,6 +320,11 @@ func (r *run) finish() {
 
 	c := r.command
 	exit := outcome(state, err, stopping, c.timeout)
+	// A shell reports with this code, too, that a process of its own was killed.
+	if stopping == notStopped && exit.Code != nil && *exit.Code == killedCode && r.kills.Claim(r.before) {
+		exit.OOMKilled = true
+		exit.Reason += ": memory ran out"
+	}
 	exit.At = c.clock()
 	exit.Duration = exit.At.Sub(c.startedAt)
 	for i := range r.outputs {

@@ -389,6 +389,17 @@ type CommandID = string
 // CommandList Several commands.
 type CommandList = []CommandStatus
 
+// CommandReason Why a command failed, for programs; absent where that is not known. More may be added.
+//
+//   - `OOM_KILLED`: the kernel killed it because memory ran out, the sandbox's or the
+//     machine's. The command, or the process that its shell waited for, was ended by
+//     SIGKILL (exit code 137) that neither an interrupt nor a timeout had sent, and
+//     meanwhile the kernel counted another such kill in the sandbox, which no other command
+//     has as its reason. The sandbox goes on.
+//
+// Example: OOM_KILLED
+type CommandReason = string
+
 // CommandRequest A shell command. Unknown fields are refused.
 type CommandRequest struct {
 	// Args The arguments of `command`, which is a program then: no shell reads either. It is a
@@ -481,6 +492,17 @@ type CommandStatus struct {
 	//
 	// Example: 42
 	Pid *int `json:"pid,omitempty"`
+
+	// Reason Why a command failed, for programs; absent where that is not known. More may be added.
+	//
+	// - `OOM_KILLED`: the kernel killed it because memory ran out, the sandbox's or the
+	//   machine's. The command, or the process that its shell waited for, was ended by
+	//   SIGKILL (exit code 137) that neither an interrupt nor a timeout had sent, and
+	//   meanwhile the kernel counted another such kill in the sandbox, which no other command
+	//   has as its reason. The sandbox goes on.
+	//
+	// Example: OOM_KILLED
+	Reason *CommandReason `json:"reason,omitempty"`
 
 	// Running Whether the command still runs.
 	//
@@ -957,6 +979,17 @@ type StreamEvent struct {
 	//
 	// Example: /w==
 	Raw []byte `json:"raw,omitempty"`
+
+	// Reason Why a command failed, for programs; absent where that is not known. More may be added.
+	//
+	// - `OOM_KILLED`: the kernel killed it because memory ran out, the sandbox's or the
+	//   machine's. The command, or the process that its shell waited for, was ended by
+	//   SIGKILL (exit code 137) that neither an interrupt nor a timeout had sent, and
+	//   meanwhile the kernel counted another such kill in the sandbox, which no other command
+	//   has as its reason. The sandbox goes on.
+	//
+	// Example: OOM_KILLED
+	Reason *CommandReason `json:"reason,omitempty"`
 
 	// Results MIME types and their content: text as it is, images in base64, JSON types as JSON.
 	//

@@ -70,6 +70,16 @@ class AsyncInside(AsyncCase):
         with self.assertRaises(APIError):
             await commands.run("true", cwd="/no/such/folder")
 
+    async def test_out_of_memory(self) -> None:
+        async with AsyncClient() as client, await client.create(image(), memory="64Mi") as sandbox:
+            result = await sandbox.commands.run("awk 'BEGIN { x = \"x\"; while (1) x = x x }'")
+            self.assertEqual((result.exit_code, result.reason), (137, "OOM_KILLED"))
+            with self.assertRaisesRegex(CommandFailed, "memory ran out") as caught:
+                result.check()
+            self.assertEqual((caught.exception.exit_code, caught.exception.reason), (137, "OOM_KILLED"))
+            self.assertEqual([status.reason for status in await sandbox.commands.list()], ["OOM_KILLED"])
+            self.assertIsNone((await sandbox.commands.run("kill -9 $$")).reason)
+
     async def test_stdin(self) -> None:
         commands = (await self.sandbox()).commands
         data = os.urandom(1 << 20)

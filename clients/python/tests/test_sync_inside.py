@@ -71,6 +71,16 @@ class Inside(Case):
         with self.assertRaises(APIError):
             commands.run("true", cwd="/no/such/folder")
 
+    def test_out_of_memory(self) -> None:
+        with Client() as client, client.create(image(), memory="64Mi") as sandbox:
+            result = sandbox.commands.run("awk 'BEGIN { x = \"x\"; while (1) x = x x }'")
+            self.assertEqual((result.exit_code, result.reason), (137, "OOM_KILLED"))
+            with self.assertRaisesRegex(CommandFailed, "memory ran out") as caught:
+                result.check()
+            self.assertEqual((caught.exception.exit_code, caught.exception.reason), (137, "OOM_KILLED"))
+            self.assertEqual([status.reason for status in sandbox.commands.list()], ["OOM_KILLED"])
+            self.assertIsNone((sandbox.commands.run("kill -9 $$")).reason)
+
     def test_stdin(self) -> None:
         commands = (self.sandbox()).commands
         data = os.urandom(1 << 20)

@@ -72,6 +72,8 @@ export type CommandEvent =
       durationMs: number;
       /** Why it failed; absent when it did not. */
       error?: ExecutionError;
+      /** Why it failed, where that is known: `OOM_KILLED`, the kernel ended it because memory ran out. */
+      reason?: string;
     };
 
 /** Why a command or a cell failed. */
@@ -99,6 +101,8 @@ export interface CommandResult {
   notices: string[];
   durationMs: number;
   error?: ExecutionError;
+  /** Why it failed, where that is known: `OOM_KILLED`, the kernel ended it because memory ran out. */
+  reason?: string;
 }
 
 /** How many bytes of an output are kept without another choice. */
@@ -280,6 +284,7 @@ export class Command implements AsyncIterable<CommandEvent> {
             exitCode: event.exit_code ?? null,
             durationMs: event.execution_time ?? 0,
             ...errorOf(event),
+            ...(event.reason === undefined ? {} : { reason: event.reason }),
           };
       }
     }
@@ -328,6 +333,7 @@ async function collect(
       notices: notices.values,
       durationMs: event.durationMs,
       ...(event.error ? { error: event.error } : {}),
+      ...(event.reason === undefined ? {} : { reason: event.reason }),
     };
   }
   throw new SandboxError("protocol", `the stream of command ${id} has no last event`);

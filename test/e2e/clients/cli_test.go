@@ -47,6 +47,8 @@ func TestCommandLine(t *testing.T) {
 			{[]string{"exec", "-u", "65534:65534", "-e", "A=it's", "-w", "/tmp", "box", "sh", "-c",
 				`echo "$(id -u):$(id -g) $A $PWD"`}, 0, "65534:65534 it's /tmp\n", ""},
 			{[]string{"run", "no.invalid/image", "true"}, 125, "", "IMAGE_PULL_ERROR"},
+			{[]string{"run", "-q", "--memory", "64Mi", busyboxImage, "--", "awk",
+				`BEGIN { x = "x"; while (1) x = x x }`}, 137, "", "memory ran out (OOM_KILLED)"},
 			{[]string{"--api-key", "wrong", "ls"}, 1, "", "401"},
 		} {
 			got := c.run(t, "", test.args...)

@@ -42,11 +42,39 @@ func TestClient(t *testing.T) {
 			testCuts(t, service.URL, box)
 		})
 	})
+	t.Run("out of memory", func(t *testing.T) { testOutOfMemory(t, client) })
 	t.Run("life", func(t *testing.T) { testLife(t, client, box) })
 	t.Run("code", func(t *testing.T) { testCode(t, create(t, client, python)) })
 	t.Run("errors", func(t *testing.T) { testErrors(t, client, service.URL) })
 	t.Run("examples", func(t *testing.T) { testExamples(t, service.URL) })
 	t.Run("restart", func(t *testing.T) { testRestart(t, service) })
+}
+
+// testOutOfMemory: a command that the kernel has ended says why, wherever its end is read.
+func testOutOfMemory(t *testing.T, client *sandbox.Client) {
+	ctx := limited(t)
+	box, err := client.Create(ctx, &sandbox.CreateOptions{Image: busybox, Memory: "64Mi"})
+	check(t, err)
+	defer func() { check(t, box.Delete(ctx)) }()
+	result, err := box.Commands.Run(ctx, `awk 'BEGIN { x = "x"; while (1) x = x x }'`, nil)
+	check(t, err)
+	if !result.OOMKilled() || result.Err() == nil || !strings.Contains(result.Err().Error(), "OOM_KILLED") {
+		t.Errorf("the result is %+v, its error %v", result, result.Err())
+	}
+	command, err := box.Commands.Connect(ctx, result.ID)
+	check(t, err)
+	status, err := command.Status(ctx)
+	check(t, err)
+	list, err := box.Commands.List(ctx, nil)
+	check(t, err)
+	for _, status := range append(list, status) {
+		if status.Reason == nil || *status.Reason != sandbox.OOMKilled {
+			t.Errorf("the status is %+v", status)
+		}
+	}
+	if result, err := box.Commands.Run(ctx, "kill -9 $$", nil); err != nil || result.OOMKilled() {
+		t.Errorf("killed by itself: %+v, %v", result, err)
+	}
 }
 
 func testCommands(t *testing.T, box *sandbox.Sandbox) {

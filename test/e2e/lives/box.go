@@ -31,6 +31,7 @@ type Box struct {
 type Outcome struct {
 	Stdout, Stderr string
 	Code           int // -1 when it has none
+	Reason         string
 }
 
 // Endpoint returns how to reach a port of the sandbox.
@@ -128,6 +129,7 @@ func (b *Box) Try(t *testing.T, command string) (Outcome, error) {
 		case execd.StreamEventTypeStderr:
 			result.Stderr += textOf(event)
 		case execd.StreamEventTypeExecutionComplete, execd.StreamEventTypeError:
+			result.Reason = Value(event.Reason)
 			if event.ExitCode != nil {
 				result.Code = *event.ExitCode
 			}

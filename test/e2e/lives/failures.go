@@ -93,8 +93,29 @@ func testOutOfMemoryCommandLeavesTheSandboxRunning(t *testing.T, b Backend) {
 		}
 		return
 	}
-	if got := inside.Run(t, `python3 -c 'x = bytearray(512 << 20)'`); got.Code != 137 {
-		t.Errorf("the command ended with %+v, want exit code 137", got)
+	const hungry = `python3 -c 'x = bytearray(512 << 20)'`
+	// The shell becomes the program, or waits for it.
+	for _, command := range []string{hungry, hungry + "; exit $?"} {
+		if got := inside.Run(t, command); got.Code != 137 || got.Reason != "OOM_KILLED" {
+			t.Errorf("%q ended with %+v, want exit code 137 and OOM_KILLED", command, got)
+		}
+	}
+	if got := inside.Run(t, "kill -9 $$"); got.Code != 137 || got.Reason != "" {
+		t.Errorf("a command that kills itself ended with %+v, want exit code 137 and no reason", got)
+	}
+	list, err := inside.Client.ListCommandsWithResponse(t.Context(), nil)
+	if err != nil || list.JSON200 == nil || len(*list.JSON200) != 3 {
+		t.Fatalf("the list of commands: %v, %s", err, list.Body)
+	}
+	for i, want := range []string{"OOM_KILLED", "OOM_KILLED", ""} {
+		listed := (*list.JSON200)[i]
+		if Value(listed.Reason) != want {
+			t.Errorf("the list has %+v, want the reason %q", listed, want)
+		}
+		status, err := inside.Client.GetCommandStatusWithResponse(t.Context(), listed.ID)
+		if err != nil || status.JSON200 == nil || Value(status.JSON200.Reason) != want {
+			t.Errorf("the status: %v, %s, want the reason %q", err, status.Body, want)
+		}
 	}
 	inside.Want(t, "echo still here", "still here\n")
 	if got := s.Get(t, id).Status.State; got != "Running" {

@@ -53,11 +53,15 @@ class SandboxFailed(SandboxesError):
 
 
 class CommandFailed(SandboxesError):
-    """A command that was to succeed did not end with exit code 0."""
+    """A command that was to succeed did not end with exit code 0.
 
-    def __init__(self, message: str, exit_code: int | None) -> None:
+    `reason` is why, where that is known: `OOM_KILLED`, the kernel ended it because memory ran out.
+    """
+
+    def __init__(self, message: str, exit_code: int | None, reason: str | None = None) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+        self.reason = reason
 
 
 class APIError(SandboxesError):

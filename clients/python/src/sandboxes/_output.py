@@ -15,6 +15,8 @@ from ._gen.execd import StreamEvent
 KEPT_OUTPUT = 64 << 20
 """The most bytes of standard output, of standard error, and of all results' JSON that are kept."""
 
+OOM_KILLED = "OOM_KILLED"
+
 OnText = Callable[[str], None]
 
 
@@ -108,6 +110,8 @@ class CommandResult:
     """How many seconds the command ran."""
     truncated: bool
     """Whether there was more output than a result, or the daemon before it, keeps."""
+    reason: str | None = None
+    """Why it failed, where that is known: `OOM_KILLED`, the kernel ended it because memory ran out."""
 
     @property
     def stdout(self) -> str:
@@ -123,8 +127,11 @@ class CommandResult:
         """Raises CommandFailed unless the exit code is 0."""
         if self.exit_code != 0:
             how = "its timeout ended it" if self.exit_code is None else f"exit code {self.exit_code}"
+            if self.reason == OOM_KILLED:
+                how += ", memory ran out (OOM_KILLED)"
             said = self.stderr.strip()[-2000:]
-            raise CommandFailed(f"the command failed: {how}" + (f": {said}" if said else ""), self.exit_code)
+            raise CommandFailed(f"the command failed: {how}" + (f": {said}" if said else ""), self.exit_code,
+                                self.reason)
         return self
 
 
@@ -241,7 +248,7 @@ class Collector:
         return CommandResult(
             id=self._id, exit_code=last.exit_code, error=last.error.ename if last.error else None,
             stdout_bytes=bytes(self._streams["stdout"].data), stderr_bytes=bytes(self._streams["stderr"].data),
-            duration=(last.execution_time or 0) / 1000, truncated=self._truncation,
+            duration=(last.execution_time or 0) / 1000, truncated=self._truncation, reason=last.reason,
         )
 
     def execution(self) -> Execution:

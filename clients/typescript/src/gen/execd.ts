@@ -1104,6 +1104,7 @@ export interface components {
              * @example the command ended with exit code 2
              */
             error?: string;
+            reason?: components["schemas"]["CommandReason"];
             /**
              * Format: date-time
              * @description When the command started, RFC 3339.
@@ -1134,6 +1135,17 @@ export interface components {
              */
             content_truncated?: boolean;
         };
+        /**
+         * @description Why a command failed, for programs; absent where that is not known. More may be added.
+         *
+         *     - `OOM_KILLED`: the kernel killed it because memory ran out, the sandbox's or the
+         *       machine's. The command, or the process that its shell waited for, was ended by
+         *       SIGKILL (exit code 137) that neither an interrupt nor a timeout had sent, and
+         *       meanwhile the kernel counted another such kill in the sandbox, which no other command
+         *       has as its reason. The sandbox goes on.
+         * @example OOM_KILLED
+         */
+        CommandReason: string;
         /** @description Several commands. */
         CommandList: components["schemas"]["CommandStatus"][];
         /**
@@ -1259,6 +1271,7 @@ export interface components {
              * @example 0
              */
             exit_code?: number | null;
+            reason?: components["schemas"]["CommandReason"];
             error?: components["schemas"]["StreamError"];
             /**
              * @description True when `text` is a piece of a line that has no newline yet, such as a prompt

@@ -31,6 +31,14 @@ test("a command's output, exit code and options", async () => {
   await assert.rejects(sandbox.commands.run("true", { cwd: "/none" }), (error) => isKind(error, "invalid"));
 });
 
+test("a command that memory ran out for", async () => {
+  await using small = await newClient().create(busybox, { resourceLimits: { memory: "64Mi" } });
+  const result = await small.commands.run(`awk 'BEGIN { x = "x"; while (1) x = x x }'`);
+  assert.deepEqual([result.exitCode, result.reason], [137, "OOM_KILLED"]);
+  assert.deepEqual((await small.commands.list()).map(({ reason }) => reason), ["OOM_KILLED"]);
+  assert.equal((await small.commands.run("kill -9 $$")).reason, undefined);
+});
+
 test("an aborted run interrupts its command", async () => {
   const abort = new AbortController();
   const run = sandbox.commands.run("echo $$; exec sleep 1000", {

@@ -202,6 +202,15 @@ class CommandStatus:
     """The number of the command's process, as the sandbox sees it, which is that of its
     process group; in lists, absent when it has ended.
     """
+    reason: str | None = None
+    """Why a command failed, for programs; absent where that is not known. More may be added.
+
+    - `OOM_KILLED`: the kernel killed it because memory ran out, the sandbox's or the
+      machine's. The command, or the process that its shell waited for, was ended by
+      SIGKILL (exit code 137) that neither an interrupt nor a timeout had sent, and
+      meanwhile the kernel counted another such kill in the sandbox, which no other command
+      has as its reason. The sandbox goes on.
+    """
     running: bool
     """Whether the command still runs."""
     started_at: datetime
@@ -451,6 +460,15 @@ class StreamEvent:
     raw: bytes | None = None
     """The exact bytes in base64, when they are not valid UTF-8 and `text` therefore
     only resembles them.
+    """
+    reason: str | None = None
+    """Why a command failed, for programs; absent where that is not known. More may be added.
+
+    - `OOM_KILLED`: the kernel killed it because memory ran out, the sandbox's or the
+      machine's. The command, or the process that its shell waited for, was ended by
+      SIGKILL (exit code 137) that neither an interrupt nor a timeout had sent, and
+      meanwhile the kernel counted another such kill in the sandbox, which no other command
+      has as its reason. The sandbox goes on.
     """
     results: Mapping[str, Any] | None = None
     """MIME types and their content: text as it is, images in base64, JSON types as JSON."""
