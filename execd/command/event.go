@@ -3,6 +3,7 @@ package command
 import (
 	"encoding/json"
 	"fmt"
+	"syscall"
 	"time"
 
 	"sandbox.internal/execd/internal/eventlog"
@@ -16,6 +17,8 @@ type Exit struct {
 	Reason string
 	// TimedOut is whether the command ran into its timeout.
 	TimedOut bool
+	// Wait is the status of wait(2) of the process, also after a timeout. It is not in the detail.
+	Wait syscall.WaitStatus `json:"-"`
 	// Duration is from start to end; At is the end.
 	Duration time.Duration
 	At       time.Time
