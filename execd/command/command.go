@@ -28,6 +28,7 @@ type Spec struct {
 	UID     *uint32           // user to run as; nil means the daemon's own
 	GID     *uint32           // group to run as; nil means the primary group of UID, or the daemon's own without a UID
 	Timeout time.Duration     // 0 means none
+	Abrupt  bool              // at the timeout the process group is killed at once; else SIGTERM comes first
 	Input   bool              // WriteInput writes the standard input, which is empty otherwise
 	// Ended is called once, with the status of a command that was started and has ended; nil means
 	// not.
@@ -43,7 +44,9 @@ type Command struct {
 	id        string
 	content   string
 	dir       string // where it was started
+	pid       int    // of its process
 	timeout   time.Duration
+	abrupt    bool // see Spec
 	startedAt time.Time
 	log       eventlog.Log
 	input     *input // nil when its standard input is empty
@@ -60,12 +63,15 @@ type Command struct {
 
 // Status is what is known of a command (execd document, "Command status").
 type Status struct {
-	ID         string
-	Content    string
-	Dir        string // where it was started
-	PID        int    // of its process; 0 when it has ended
-	Running    bool
-	ExitCode   *int   // nil while it runs and after a timeout
+	ID       string
+	Content  string
+	Dir      string // where it was started
+	PID      int    // of its process; 0 when it has ended
+	Running  bool
+	ExitCode *int // nil while it runs and after a timeout
+	TimedOut bool // it ran into its timeout
+	// Wait is the status of wait(2) of the process, also after a timeout; 0 while it runs.
+	Wait       syscall.WaitStatus
 	Error      string // why it failed; empty when it did not
 	OOMKilled  bool   // it failed because memory ran out
 	StartedAt  time.Time
@@ -75,6 +81,10 @@ type Status struct {
 
 // ID returns the command's id.
 func (c *Command) ID() string { return c.id }
+
+// PID returns the number of the command's process, which another process may have once the command
+// has ended.
+func (c *Command) PID() int { return c.pid }
 
 // Done returns a channel that is closed when the command has ended and its terminal event can be
 // read.
@@ -96,7 +106,7 @@ func (c *Command) Status() Status {
 	c.mu.Lock()
 	if c.ended {
 		status.Running = false
-		status.ExitCode = c.exit.Code
+		status.ExitCode, status.TimedOut, status.Wait = c.exit.Code, c.exit.TimedOut, c.exit.Wait
 		status.Error = c.exit.Reason
 		status.OOMKilled = c.exit.OOMKilled
 		status.FinishedAt = c.exit.At
@@ -142,6 +152,7 @@ func (m *Manager) start(spec Spec) (*Command, error) {
 		content:   kept[len(id) : len(id)+len(content)],
 		dir:       cmp.Or(kept[len(id)+len(content):], m.options.Dir),
 		timeout:   spec.Timeout,
+		abrupt:    spec.Abrupt,
 		startedAt: m.options.Clock(),
 		clock:     m.options.Clock,
 		onEnd:     spec.Ended,
@@ -165,6 +176,7 @@ func (m *Manager) start(spec Spec) (*Command, error) {
 		}
 		return nil, startError(spec, prepared.Path, err)
 	}
+	c.pid = r.pid
 	c.run.Store(r)
 	return c, nil
 }
@@ -181,6 +193,13 @@ func (c *Command) kill() {
 	if r := c.run.Load(); r != nil {
 		r.kill()
 	}
+}
+
+// Signal sends a signal to the command's process alone, not to its group, and reports whether the
+// process was there to receive it.
+func (c *Command) Signal(signal syscall.Signal) bool {
+	r := c.run.Load()
+	return r != nil && r.signalProcess(signal)
 }
 
 // prepare builds the process, but for its program: a session of its own, so that signals reach all

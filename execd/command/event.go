@@ -3,6 +3,7 @@ package command
 import (
 	"encoding/json"
 	"fmt"
+	"syscall"
 	"time"
 
 	"sandbox.internal/execd/internal/eventlog"
@@ -19,6 +20,8 @@ type Exit struct {
 	// OOMKilled is whether the kernel ended the command, or a process that it waited for, because
 	// memory ran out.
 	OOMKilled bool
+	// Wait is the status of wait(2) of the process, also after a timeout. It is not in the detail.
+	Wait syscall.WaitStatus `json:"-"`
 	// Duration is from start to end; At is the end.
 	Duration time.Duration
 	At       time.Time

@@ -37,6 +37,8 @@ func (e conflictError) Error() string { return string(e) }
 
 func (e conflictError) Is(target error) bool { return target == ErrConflict }
 
+var errNoInput = conflictf("the command has no standard input: it was not started with stdin")
+
 // InputState is how far the standard input of a command is.
 type InputState struct {
 	// Offset is how many bytes the pipe has taken.
@@ -128,9 +130,15 @@ func (in *input) write(ctx context.Context, piece []byte, from int64, until time
 	if err := in.check(from, to); err != nil {
 		return false, err
 	}
+	return in.put(ctx, piece, from, until), nil
+}
+
+// put is write without a check. The caller holds the lock.
+func (in *input) put(ctx context.Context, piece []byte, from int64, until time.Time) (taken bool) {
+	to := from + int64(len(piece))
 	for in.offset.Load() < to {
 		if in.closed.Load() {
-			return false, nil
+			return false
 		}
 		now := time.Now()
 		_ = in.file.SetWriteDeadline(now.Add(min(inputPatience, until.Sub(now)))) // fails once closed, and so does the write
@@ -140,13 +148,13 @@ func (in *input) write(ctx context.Context, piece []byte, from int64, until time
 		case err == nil:
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			if n == 0 || ctx.Err() != nil || !time.Now().Before(until) {
-				return false, nil
+				return false
 			}
 		default: // the command has closed its end, or has ended
 			in.close()
 		}
 	}
-	return true, nil
+	return true
 }
 
 // end closes the standard input at a position, where the client's bytes end.
@@ -183,7 +191,7 @@ func (c *Command) WriteInput(ctx context.Context, body io.Reader, offset int64, 
 func (c *Command) writeInput(ctx context.Context, body io.Reader, offset int64, end bool, until time.Time) (InputState, error) {
 	in := c.input
 	if in == nil {
-		return InputState{}, conflictf("the command has no standard input: it was not started with stdin")
+		return InputState{}, errNoInput
 	}
 	buffer := buffers.Get().(*[eventlog.MaxFragment]byte)
 	defer buffers.Put(buffer)
@@ -208,4 +216,61 @@ func (c *Command) writeInput(ctx context.Context, body io.Reader, offset int64, 
 		}
 		return in.state(), err
 	}
+}
+
+// AppendInput writes all of data behind what was written to the command's standard input, and what
+// concurrent calls append is not mixed. It waits for as long as the pipe takes nothing. It returns
+// ErrConflict when the command has no standard input or it is closed, by the client, the command or
+// its end, and the cause of ctx when that ends first; a part of data may have been written then.
+func (c *Command) AppendInput(ctx context.Context, data []byte) error {
+	in := c.input
+	if in == nil {
+		return errNoInput
+	}
+	select {
+	case in.lock <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { <-in.lock }()
+	if in.closed.Load() {
+		return conflictf("the standard input of the command is closed")
+	}
+	offset := in.offset.Load()
+	deadline, bounded := ctx.Deadline()
+	for {
+		until := time.Now().Add(inputPatience)
+		if bounded && deadline.Before(until) {
+			until = deadline
+		}
+		if in.put(ctx, data[in.offset.Load()-offset:], in.offset.Load(), until) {
+			return nil
+		}
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case in.closed.Load():
+			return conflictf("the standard input of the command is closed: %d of %d bytes were written",
+				in.offset.Load()-offset, len(data))
+		}
+	}
+}
+
+// CloseInput closes the command's standard input behind what was written, once concurrent calls of
+// AppendInput have returned. Closing it again succeeds. It returns ErrConflict when the command has
+// no standard input, and the cause of ctx when that ends first.
+func (c *Command) CloseInput(ctx context.Context) error {
+	in := c.input
+	if in == nil {
+		return errNoInput
+	}
+	select {
+	case in.lock <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { <-in.lock }()
+	in.ended = true
+	in.close()
+	return nil
 }

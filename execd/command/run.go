@@ -151,7 +151,11 @@ func (r *run) release() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if timeout := r.command.timeout; timeout > 0 {
-		r.timer = time.AfterFunc(timeout, func() { r.stop(timedOut) })
+		expire := func() { r.stop(timedOut) }
+		if r.command.abrupt {
+			expire = r.killTimedOut
+		}
+		r.timer = time.AfterFunc(timeout, expire)
 	}
 	if r.served = r.pending != 0; r.served {
 		go r.serve(false)
@@ -352,6 +356,17 @@ func (r *run) stop(why reason) {
 	r.timer = time.AfterFunc(killDelay, r.kill)
 }
 
+// killTimedOut ends the process group at once, because the timeout has elapsed.
+func (r *run) killTimedOut() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stopping != notStopped || r.over() {
+		return
+	}
+	r.stopping, r.killed = timedOut, true
+	r.signal(syscall.SIGKILL)
+}
+
 // kill ends the process group at once.
 func (r *run) kill() {
 	r.mu.Lock()
@@ -379,17 +394,28 @@ func (r *run) signal(signal syscall.Signal) {
 	_ = process.SignalGroup(r.pid, signal) // ESRCH: no process is left
 }
 
+// signalProcess signals the process alone, and reports whether it was there.
+func (r *run) signalProcess(signal syscall.Signal) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.over() && unix.Kill(r.pid, signal) == nil
+}
+
 // outcome reports how a process ended, without its times.
 func outcome(state *os.ProcessState, err error, stopping reason, timeout time.Duration) Exit {
+	var status syscall.WaitStatus
+	if state != nil {
+		status = state.Sys().(syscall.WaitStatus)
+	}
 	if stopping == timedOut {
-		return Exit{TimedOut: true, Reason: fmt.Sprintf("the command ran into its timeout of %d ms", timeout.Milliseconds())}
+		reason := fmt.Sprintf("the command ran into its timeout of %d ms", timeout.Milliseconds())
+		return Exit{TimedOut: true, Wait: status, Reason: reason}
 	}
 	if state == nil {
 		return Exit{Reason: fmt.Sprintf("the command's exit status is lost: %v", err)}
 	}
-	status := state.Sys().(syscall.WaitStatus)
 	code := process.ExitCode(status)
-	exit := Exit{Code: &code}
+	exit := Exit{Code: &code, Wait: status}
 	switch {
 	case status.Signaled():
 		exit.Reason = fmt.Sprintf("the command was ended by signal %d (%s)", int(status.Signal()), status.Signal())

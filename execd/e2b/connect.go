@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -11,11 +12,15 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
+	"sandbox.internal/execd/command"
 	"sandbox.internal/execd/internal/freeze"
+	"sandbox.internal/execd/internal/invalid"
+	"sandbox.internal/execd/terminal"
 	"sandbox.internal/openapi/serve"
 )
 
@@ -39,6 +44,7 @@ const (
 type errorCode string
 
 const (
+	codeCanceled           errorCode = "canceled"
 	codeInvalidArgument    errorCode = "invalid_argument"
 	codeUnauthenticated    errorCode = "unauthenticated"
 	codePermissionDenied   errorCode = "permission_denied"
@@ -54,6 +60,7 @@ const (
 
 // statuses are the HTTP status codes of unary errors.
 var statuses = map[errorCode]int{
+	codeCanceled:        499,
 	codeInvalidArgument: http.StatusBadRequest, codeUnauthenticated: http.StatusUnauthorized,
 	codePermissionDenied: http.StatusForbidden, codeNotFound: http.StatusNotFound,
 	codeAlreadyExists: http.StatusConflict, codeFailedPrecondition: http.StatusBadRequest,
@@ -66,6 +73,8 @@ var statuses = map[errorCode]int{
 type failure struct {
 	Code    errorCode `json:"code"`
 	Message string    `json:"message"`
+
+	status int // of HTTP where the code's does not fit; 0 otherwise
 }
 
 // Error implements error.
@@ -82,8 +91,18 @@ func (h *handler) toFailure(err error) *failure {
 	switch {
 	case errors.As(err, &known):
 		return known
+	case invalid.Is(err):
+		return failf(codeInvalidArgument, "%v", err)
 	case errors.Is(err, freeze.ErrFrozen):
 		return failf(codeUnavailable, "the sandbox is paused")
+	case errors.Is(err, command.ErrClosed), errors.Is(err, terminal.ErrClosed):
+		return failf(codeUnavailable, "the sandbox is stopping")
+	case errors.Is(err, syscall.EAGAIN): // of fork(2)
+		return failf(codeResourceExhausted, "the sandbox has as many processes as it may have: end some and try again")
+	case errors.Is(err, context.DeadlineExceeded):
+		return failf(codeDeadlineExceeded, "the request has exceeded its Connect-Timeout-Ms")
+	case errors.Is(err, context.Canceled):
+		return failf(codeCanceled, "the client has ended the request")
 	}
 	h.Logger.Error().Err(err).Msg("a request of a client of E2B failed")
 	return failf(codeInternal, "%v", err)
@@ -96,19 +115,33 @@ type empty struct{}
 func unary[In, Out any](h *handler, call func(c echo.Context, in *In) (*Out, error)) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		in, failed := readUnary[In](c)
+		var limit time.Duration
 		if failed == nil {
-			out, err := call(c, in)
-			if err == nil {
-				return c.JSON(http.StatusOK, out)
-			}
-			failed = h.toFailure(err)
+			limit, failed = timeout(c.Request())
 		}
-		return c.JSON(statuses[failed.Code], failed)
+		if failed != nil {
+			return refuse(c, failed)
+		}
+		if limit > 0 {
+			ctx, cancel := context.WithTimeout(c.Request().Context(), limit)
+			defer cancel()
+			c.SetRequest(c.Request().WithContext(ctx))
+		}
+		out, err := call(c, in)
+		if err != nil {
+			return refuse(c, h.toFailure(err))
+		}
+		return c.JSON(http.StatusOK, out)
 	}
 }
 
+// refuse answers with an error that is no stream.
+func refuse(c echo.Context, failed *failure) error {
+	return c.JSON(cmp.Or(failed.status, statuses[failed.Code]), failed)
+}
+
 func readUnary[In any](c echo.Context) (*In, *failure) {
-	if failed := checkMedia(c.Request(), mediaUnary); failed != nil {
+	if failed := checkMedia(c.Request(), mediaUnary, "Content-Encoding"); failed != nil {
 		return nil, failed
 	}
 	body, err := io.ReadAll(io.LimitReader(c.Request().Body, maxMessage+1))
@@ -132,16 +165,18 @@ func decode[In any](body []byte) (*In, *failure) {
 	return in, nil
 }
 
-// checkMedia refuses a message that is not JSON. A client sees 415 as an unknown error with this
-// text.
-func checkMedia(r *http.Request, want string) *failure {
-	media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	if err != nil || media != want {
-		return failf(codeUnimplemented, "Content-Type %.64q: must be %s; messages in binary form are not supported",
-			r.Header.Get("Content-Type"), want)
+// checkMedia refuses messages that are not JSON, or that are compressed according to a header.
+func checkMedia(r *http.Request, want, encodings string) *failure {
+	given := r.Header.Get("Content-Type")
+	if media, _, err := mime.ParseMediaType(given); err != nil || media != want {
+		failed := failf(codeUnimplemented, "Content-Type %.64q: must be %s; binary messages are not supported", given, want)
+		failed.status = http.StatusUnsupportedMediaType
+		return failed
 	}
-	if encoding := r.Header.Get("Connect-Content-Encoding"); encoding != "" && encoding != "identity" {
-		return failf(codeUnimplemented, "Connect-Content-Encoding %.64q: compressed messages are not supported", encoding)
+	if encoding := r.Header.Get(encodings); encoding != "" && encoding != "identity" {
+		failed := failf(codeUnimplemented, "%s %.64q: compressed messages are not supported", encodings, encoding)
+		failed.status = http.StatusUnsupportedMediaType
+		return failed
 	}
 	return nil
 }
@@ -151,41 +186,55 @@ type stream struct {
 	mu     sync.Mutex
 	writer io.Writer
 	flush  func() error
+	failed bool // something could not be written
 }
 
 // writeTime is how long a client may take to accept one message before its stream is given up.
 const writeTime = 30 * time.Second
 
 // streaming returns the handler of a call with a stream of answers. The call's context ends when
-// the client goes away or execd stops.
+// the client goes away or execd stops; that of the request does not end when execd stops.
 func streaming[In any](h *handler, call func(ctx context.Context, c echo.Context, in *In, out *stream) error) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r := c.Request()
-		if failed := checkMedia(r, mediaStream); failed != nil {
-			return c.JSON(http.StatusUnsupportedMediaType, failed)
+		if failed := checkMedia(r, mediaStream, "Connect-Content-Encoding"); failed != nil {
+			return refuse(c, failed)
 		}
-		c.Response().Header().Set("Content-Type", mediaStream)
-		out := &stream{
-			writer: serve.BoundedWriter(c.Response(), writeTime),
-			flush:  http.NewResponseController(c.Response()).Flush,
-		}
+		out := newStream(c)
 		in, failed := readEnvelope[In](r.Body)
 		if failed != nil {
 			return out.end(failed)
 		}
-		serve.WithoutDeadline(r)
 		ctx, cancel := serve.UntilDraining(r.Context())
 		defer cancel()
-		if err := call(ctx, c, in, out); err != nil {
-			if ctx.Err() != nil && r.Context().Err() != nil { // the client is gone
-				return nil
-			}
-			return out.end(h.toFailure(err))
+		err := call(ctx, c, in, out)
+		if r.Context().Err() != nil || out.failed {
+			panic(http.ErrAbortHandler) // the client is gone, or must not take what it has for the whole
 		}
-		return out.end(nil)
+		switch {
+		case err == nil:
+			return out.end(nil)
+		case ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
+			return out.end(failf(codeUnavailable, "the sandbox is stopping"))
+		}
+		return out.end(h.toFailure(err))
 	}
 }
 
+// newStream begins the answer.
+func newStream(c echo.Context) *stream {
+	header := c.Response().Header()
+	header.Set("Content-Type", mediaStream)
+	header.Set("Cache-Control", "no-cache")
+	header.Set("X-Accel-Buffering", "no")
+	return &stream{
+		writer: serve.BoundedWriter(c.Response(), writeTime),
+		flush:  http.NewResponseController(c.Response()).Flush,
+	}
+}
+
+// readEnvelope reads the only message of a body, to the body's end: from there on net/http notices
+// when the client goes away.
 func readEnvelope[In any](body io.Reader) (*In, *failure) {
 	var header [envelopeHeader]byte
 	if _, err := io.ReadFull(body, header[:]); err != nil {
@@ -200,6 +249,12 @@ func readEnvelope[In any](body io.Reader) (*In, *failure) {
 	}
 	message := make([]byte, length)
 	if _, err := io.ReadFull(body, message); err != nil {
+		return nil, failf(codeInvalidArgument, "body: did not arrive completely")
+	}
+	switch _, err := io.ReadFull(body, header[:1]); {
+	case err == nil:
+		return nil, failf(codeInvalidArgument, "body: has more than one message")
+	case !errors.Is(err, io.EOF):
 		return nil, failf(codeInvalidArgument, "body: did not arrive completely")
 	}
 	return decode[In](message)
@@ -222,15 +277,23 @@ func (s *stream) envelope(flags byte, message any) error {
 	if err != nil {
 		return err
 	}
-	framed := make([]byte, envelopeHeader, envelopeHeader+len(body))
+	return s.write(flags, append(make([]byte, envelopeHeader, envelopeHeader+len(body)), body...))
+}
+
+// write sends a message that has room for its header before it.
+func (s *stream) write(flags byte, framed []byte) error {
 	framed[0] = flags
-	binary.BigEndian.PutUint32(framed[1:], uint32(len(body)))
+	binary.BigEndian.PutUint32(framed[1:], uint32(len(framed)-envelopeHeader))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, err := s.writer.Write(append(framed, body...)); err != nil {
-		return err
+	_, err := s.writer.Write(framed)
+	if err == nil {
+		err = s.flush()
 	}
-	return s.flush()
+	if err != nil {
+		s.failed = true
+	}
+	return err
 }
 
 // keepAlive returns how often a stream without news sends a message that says so: what the client

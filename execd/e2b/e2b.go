@@ -49,6 +49,7 @@ type Options struct {
 // handler answers the clients of E2B.
 type handler struct {
 	Options
+	processes *processes
 }
 
 // Register adds the operations to the server.

@@ -21,10 +21,12 @@ func (t *Terminal) kill() {
 var hangingUp = []syscall.Signal{syscall.SIGHUP, syscall.SIGCONT}
 
 // expire hangs the terminal up because its timeout has elapsed. In a frozen sandbox, where no
-// process may run, it kills at once. A program that has ended by itself keeps its exit code.
+// process may run, and where the spec says so, it kills at once. A program that has ended by itself keeps its exit code.
 func (t *Terminal) expire() {
 	signals := hangingUp
-	if t.enter != nil {
+	if t.abrupt {
+		signals = []syscall.Signal{syscall.SIGKILL}
+	} else if t.enter != nil {
 		if leave, err := t.enter(); err == nil {
 			defer leave()
 		} else {
@@ -59,6 +61,7 @@ func (t *Terminal) killNow() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.killed = true
+	t.taken.Broadcast()
 	if !t.reaped {
 		t.signalGroup(syscall.SIGKILL)
 	}

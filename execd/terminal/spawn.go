@@ -45,6 +45,7 @@ type Spec struct {
 	UID     *uint32           // user to run as; nil means the daemon's own
 	GID     *uint32           // group to run as; nil means the primary group of UID, or the daemon's own without a UID
 	Timeout time.Duration     // after which the terminal is hung up; 0 means never
+	Abrupt  bool              // after the timeout the processes are killed at once
 	Rows    uint16            // 0 means 24
 	Cols    uint16            // 0 means 80
 	// Ended is called once, with the status of a terminal that was started and has ended; nil means
@@ -73,11 +74,12 @@ func (m *Manager) start(spec Spec) (*Terminal, error) {
 		program.Wait()
 		return nil, err
 	}
-	return &Terminal{
+	t := &Terminal{
 		id:        uuid.NewString(),
 		command:   program.Args,
 		createdAt: createdAt,
 		timeout:   spec.Timeout,
+		abrupt:    spec.Abrupt,
 		enter:     m.options.Enter,
 		process:   program,
 		master:    master,
@@ -86,7 +88,9 @@ func (m *Manager) start(spec Spec) (*Terminal, error) {
 		rows:      spec.Rows,
 		cols:      spec.Cols,
 		changed:   make(chan struct{}),
-	}, nil
+	}
+	t.taken.L = &t.mu
+	return t, nil
 }
 
 // open starts the program on a new terminal, which is its user's, and returns the terminal's other

@@ -41,32 +41,39 @@ type Terminal struct {
 	command   []string
 	createdAt time.Time
 	timeout   time.Duration // 0 is none
+	abrupt    bool          // see Spec
 	enter     func() (leave func(), err error)
 	process   *exec.Cmd
 	master    *os.File
 	typing    chan struct{} // held by whoever writes input
 	over      chan struct{} // closed when the terminal has ended
 
-	mu       sync.Mutex
-	history  history
-	changed  chan struct{} // closed and replaced when there is more to see
-	viewers  int
-	rows     uint16
-	cols     uint16
-	reaped   bool        // the program is no more: its process id must not be signalled
-	killing  *time.Timer // set once the terminal was asked to end
-	killed   bool        // what had not ended was sent SIGKILL
-	hungUp   int         // the group that was in the foreground then
-	timedOut bool        // the timeout ended it
-	ended    bool
-	exitCode *int
+	mu        sync.Mutex
+	history   history
+	changed   chan struct{} // closed and replaced when there is more to see
+	viewers   int
+	followers []*Viewer // those that miss nothing
+	taken     sync.Cond // signals that room may have grown
+	rows      uint16
+	cols      uint16
+	reaped    bool        // the program is no more: its process id must not be signalled
+	killing   *time.Timer // set once the terminal was asked to end
+	killed    bool        // what had not ended was sent SIGKILL
+	hungUp    int         // the group that was in the foreground then
+	timedOut  bool        // the timeout ended it
+	ended     bool
+	exitCode  *int
+	wait      syscall.WaitStatus // of wait(2), valid once ended
 }
 
 // Status is what is known of a terminal.
 type Status struct {
-	ID        string
-	Command   []string // the program and its arguments
-	Running   bool
+	ID       string
+	Command  []string // the program and its arguments
+	Running  bool
+	TimedOut bool // the timeout ended it
+	// Wait is the status of wait(2) of the program, also after a timeout; 0 while it runs.
+	Wait      syscall.WaitStatus
 	ExitCode  *int // nil while it runs and after a timeout; 128 and the signal's number for a program that a signal ended
 	Rows      uint16
 	Cols      uint16
@@ -77,6 +84,10 @@ type Status struct {
 // ID returns the terminal's id.
 func (t *Terminal) ID() string { return t.id }
 
+// PID returns the number of the terminal's program, which another process may have once the terminal
+// has ended.
+func (t *Terminal) PID() int { return t.process.Process.Pid }
+
 // Done returns a channel that is closed when the terminal has ended.
 func (t *Terminal) Done() <-chan struct{} { return t.over }
 
@@ -86,6 +97,8 @@ func (t *Terminal) Status() Status {
 	defer t.mu.Unlock()
 	return Status{
 		ID:        t.id,
+		TimedOut:  t.ended && t.timedOut,
+		Wait:      t.wait,
 		Command:   slices.Clone(t.command),
 		Running:   !t.ended,
 		ExitCode:  t.exitCode,
@@ -115,6 +128,15 @@ func (t *Terminal) Resize(rows, cols uint16) error {
 	}
 	t.rows, t.cols = rows, cols
 	return nil
+}
+
+// Signal sends a signal to the terminal's program alone, and reports whether it was there to receive
+// it.
+func (t *Terminal) Signal(signal syscall.Signal) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	pid := t.process.Process.Pid
+	return !t.reaped && !process.HasExited(pid) && unix.Kill(pid, signal) == nil
 }
 
 // Type gives the terminal input, as if it were typed, and waits until the kernel has taken all of
@@ -185,8 +207,11 @@ func (t *Terminal) run() {
 	defer t.mu.Unlock()
 	t.master.Close() // hangs up whoever still uses the terminal
 	t.ended = true
-	if !t.timedOut {
-		t.exitCode = exitCode(t.process.ProcessState)
+	if state := t.process.ProcessState; state != nil { // it was waited for elsewhere otherwise, which loses the code
+		t.wait = state.Sys().(syscall.WaitStatus)
+		if !t.timedOut {
+			t.exitCode = new(process.ExitCode(t.wait))
+		}
 	}
 	close(t.changed)
 	close(t.over)
@@ -240,15 +265,10 @@ func (t *Terminal) show(output []byte) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	for t.room() < int64(len(output)) { // which is less than the limit of the history
+		t.taken.Wait()
+	}
 	t.history.write(output)
 	close(t.changed)
 	t.changed = make(chan struct{})
-}
-
-func exitCode(state *os.ProcessState) *int {
-	if state == nil {
-		return nil // it was waited for elsewhere, which loses the code
-	}
-	code := process.ExitCode(state.Sys().(syscall.WaitStatus))
-	return &code
 }

@@ -3,6 +3,7 @@ package terminal
 import (
 	"context"
 	"io"
+	"slices"
 )
 
 // chunkSize is how much a viewer takes at once, in bytes.
@@ -34,11 +35,40 @@ func (t *Terminal) Attach() *Viewer {
 	return &Viewer{terminal: t, next: -1, buffer: make([]byte, chunkSize)}
 }
 
+// Follow adds a viewer that misses nothing: the program waits for it, as for the reader of a pipe,
+// when it is a whole history behind, until the terminal is killed. It begins with what is kept, or,
+// if it is live, with what comes from now on. It is to be closed.
+func (t *Terminal) Follow(live bool) *Viewer {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.viewers++
+	v := &Viewer{terminal: t, next: t.history.start(), buffer: make([]byte, chunkSize)}
+	if live {
+		v.next = t.history.end
+	}
+	t.followers = append(t.followers, v)
+	return v
+}
+
 // Close takes the viewer off its terminal.
 func (v *Viewer) Close() {
 	v.terminal.mu.Lock()
 	defer v.terminal.mu.Unlock()
 	v.terminal.viewers--
+	v.terminal.followers = slices.DeleteFunc(v.terminal.followers, func(other *Viewer) bool { return other == v })
+	v.terminal.taken.Broadcast()
+}
+
+// room is how many bytes can be added to the history before a follower would miss some. The caller
+// holds the lock.
+func (t *Terminal) room() int64 {
+	room := int64(historyLimit)
+	if !t.killed {
+		for _, v := range t.followers {
+			room = min(room, v.next-t.history.end+historyLimit)
+		}
+	}
+	return room
 }
 
 // Next returns what comes next and waits for it. It returns io.EOF when the terminal has ended and
@@ -74,6 +104,9 @@ func (v *Viewer) take() Output {
 	}
 	n := h.read(v.next, v.buffer)
 	v.next += int64(n)
+	if n > 0 {
+		v.terminal.taken.Broadcast()
+	}
 	output.Data = v.buffer[:n]
 	return output
 }

@@ -289,3 +289,29 @@ func TestWaitForWhatIsThere(t *testing.T) {
 		t.Error("Wait goes on although the log has ended")
 	}
 }
+
+// TestTail: a reader of what comes from now on gets nothing of the past, and what follows once.
+func TestTail(t *testing.T) {
+	log := newLog(t, 1<<20)
+	log.Output(eventlog.TypeStdout, []byte("one\ntwo\n"), false)
+	log.Output(eventlog.TypeStdout, []byte("half"), true)
+	r := log.Tail()
+	defer r.Close()
+	if e, ok, err := r.Next(); ok || err != nil {
+		t.Fatalf("%+v, %v", e, err)
+	}
+	log.Output(eventlog.TypeStdout, []byte("three\nfour\n"), false)
+	log.Finish(eventlog.TypeComplete, nil)
+	for id, want := range []string{"three", "four", ""} {
+		if e, ok, err := r.Next(); !ok || err != nil || string(e.Text) != want || e.ID != int64(5+id) {
+			t.Errorf("%d %q, %v, %v, want %d %q", e.ID, e.Text, ok, err, 5+id, want)
+		}
+	}
+	ended := log.Tail()
+	defer ended.Close()
+	for _, r := range []*eventlog.Reader{r, ended} {
+		if _, _, err := r.Next(); !errors.Is(err, io.EOF) {
+			t.Errorf("after the end: %v", err)
+		}
+	}
+}

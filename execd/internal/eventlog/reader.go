@@ -116,6 +116,13 @@ func (l *Log) Reader(after int64) (*Reader, error) {
 	return &Reader{cursor: cursor{log: l, pos: start}, id: start.events, skip: after}, nil
 }
 
+// Tail returns a reader of the events that come from now on.
+func (l *Log) Tail() *Reader {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return &Reader{cursor: cursor{log: l, pos: l.end}, id: l.end.events, skip: l.end.events, ended: l.ended}
+}
+
 // Next returns the next event without waiting. It returns false when the reader has caught up, and
 // [io.EOF] after the terminal event.
 func (r *Reader) Next() (Event, bool, error) {
