@@ -174,7 +174,7 @@ func toContext(c code.Context) gen.CodeContext {
 // appendCodeDetail appends what only events of cells have.
 func appendCodeDetail(b []byte, e eventlog.Event) []byte {
 	switch e.Type {
-	case eventlog.TypeResult:
+	case eventlog.TypeResult, eventlog.TypeDisplay:
 		b = append(b, `,"results":`...)
 		return append(b, e.Text...)
 	case eventlog.TypeCount:

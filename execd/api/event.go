@@ -17,6 +17,9 @@ type detailFunc func(b []byte, e eventlog.Event) []byte
 // stream carries millions of lines, and none of them may cost an allocation.
 func appendEvent(b []byte, e eventlog.Event, detail detailFunc) []byte {
 	b = append(b, `{"type":"`...)
+	if e.Type == eventlog.TypeDisplay { // the contract does not tell them apart
+		e.Type = eventlog.TypeResult
+	}
 	b = append(b, e.Type...)
 	b = append(b, `","timestamp":`...)
 	b = strconv.AppendInt(b, e.Time, 10)

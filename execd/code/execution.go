@@ -27,6 +27,12 @@ type Spec struct {
 	// Default executes in the default context of the language, which it creates where there is
 	// none. ContextID is empty then.
 	Default bool
+	// Dir is the working directory of a default context that the cell creates; empty means
+	// Options.Dir.
+	Dir string
+	// Env are variables of the environment that only this cell has. Python, JavaScript, TypeScript
+	// and bash have them.
+	Env map[string]string
 	// Ended is called once, with the outcome of a cell that was queued and has ended; nil means
 	// not.
 	Ended func(Outcome)
@@ -42,6 +48,8 @@ type Execution struct {
 	// What only a cell that has not ended needs; finish drops it, because an execution is kept for
 	// as long as its log.
 	code    string
+	prepare string    // what sets the cell's variables
+	restore string    // and what sets them back
 	began   time.Time // when the kernel got it
 	count   int       // the cell's number
 	raised  *kernel.Error
@@ -55,6 +63,9 @@ func (e *Execution) ID() string { return e.id }
 
 // Log returns what the cell said, and says.
 func (e *Execution) Log() *eventlog.Log { return &e.log }
+
+// size is how much of memory the cell takes while it waits, in bytes.
+func (e *Execution) size() int { return len(e.code) + len(e.prepare) + len(e.restore) }
 
 // Done returns a channel that is closed when the cell has ended and its terminal event can be read.
 func (e *Execution) Done() <-chan struct{} { return e.done }
@@ -74,9 +85,16 @@ func (m *Manager) Execute(ctx context.Context, spec Spec) (*Execution, error) {
 	if err != nil {
 		return nil, err
 	}
+	prepare, restore, err := environ(s.info.Language, spec.Env)
+	if err != nil {
+		if s.throwaway {
+			s.end("it has no cell")
+		}
+		return nil, err
+	}
 	id := uuid.NewString()
 	e := &Execution{
-		id: id, code: spec.Code, session: s, clock: m.options.Clock, done: make(chan struct{}),
+		id: id, code: spec.Code, prepare: prepare, restore: restore, session: s, clock: m.options.Clock, done: make(chan struct{}),
 		ended: spec.Ended,
 	}
 	e.log.Start(id, eventlog.Options{
@@ -133,14 +151,14 @@ func (m *Manager) sessionFor(ctx context.Context, spec Spec) (*session, error) {
 		return nil, err
 	}
 	if spec.Default {
-		return m.defaultSession(ctx, name, language)
+		return m.defaultSession(ctx, name, Context{ID: uuid.NewString(), Language: language, Default: true, Dir: spec.Dir})
 	}
 	k, err := m.spares.take(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	s := newSession(m, Context{ID: uuid.NewString(), Language: language}, k, true)
-	if err := m.register(s); err != nil {
+	s := newSession(m, Context{ID: uuid.NewString(), Language: language, Dir: m.options.Dir}, k, true)
+	if err := m.register(s, nil); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -148,7 +166,7 @@ func (m *Manager) sessionFor(ctx context.Context, spec Spec) (*session, error) {
 
 // defaultSession returns the session of a language's default context. Of cells that come together
 // while there is none, one starts it.
-func (m *Manager) defaultSession(ctx context.Context, spec, language string) (*session, error) {
+func (m *Manager) defaultSession(ctx context.Context, spec string, info Context) (*session, error) {
 	select {
 	case m.creating <- struct{}{}:
 		defer func() { <-m.creating }()
@@ -157,18 +175,17 @@ func (m *Manager) defaultSession(ctx context.Context, spec, language string) (*s
 	}
 	m.mu.Lock()
 	for _, s := range m.contexts {
-		if s.info.Default && s.info.Language == language && !s.isOver() {
+		if s.info.Default && s.info.Language == info.Language && !s.isOver() {
 			m.mu.Unlock()
 			return s, nil
 		}
 	}
 	m.mu.Unlock()
-	k, err := m.startKernel(ctx, spec)
+	s, err := m.startSession(ctx, spec, info)
 	if err != nil {
 		return nil, err
 	}
-	s := newSession(m, Context{ID: uuid.NewString(), Language: language, Default: true}, k, false)
-	return s, m.register(s)
+	return s, m.register(s, nil)
 }
 
 func (e *Execution) begin() { e.began = e.clock() }
@@ -181,12 +198,16 @@ func (e *Execution) record(output kernel.Output) {
 	case kernel.OutputStderr:
 		e.text(eventlog.TypeStderr, []byte(output.Text))
 	case kernel.OutputResult, kernel.OutputDisplay:
+		kind := eventlog.TypeResult
+		if output.Type == kernel.OutputDisplay {
+			kind = eventlog.TypeDisplay
+		}
 		data, err := json.Marshal(output.Data)
 		if err != nil {
 			e.text(eventlog.TypeStderr, fmt.Appendf(nil, "a result of the kernel is not JSON: %v\n", err))
 			return
 		}
-		e.log.Event(eventlog.TypeResult, data)
+		e.log.Event(kind, data)
 	case kernel.OutputCount:
 		e.count = output.Count
 		e.log.Event(eventlog.TypeCount, strconv.AppendInt(nil, int64(output.Count), 10))
@@ -229,7 +250,8 @@ func (e *Execution) finish(count int, raised *kernel.Error) {
 	e.log.Finish(kind, detail)
 	close(e.done)
 	finally, ended := e.finally, e.ended
-	e.code, e.raised, e.finally, e.ended = "", nil, nil, nil
+	e.code, e.prepare, e.restore = "", "", ""
+	e.raised, e.finally, e.ended = nil, nil, nil
 	finally()
 	if ended != nil {
 		ended(outcome)

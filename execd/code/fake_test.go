@@ -2,6 +2,7 @@ package code_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"sync"
@@ -28,7 +29,7 @@ func (h *fakeHost) Specs(context.Context) ([]kernel.Spec, error) {
 	return []kernel.Spec{{Name: "bash", Language: "bash"}, {Name: "python3", Language: "python"}}, nil
 }
 
-func (h *fakeHost) Start(_ context.Context, spec string, _ kernel.StartOptions) (kernel.Kernel, error) {
+func (h *fakeHost) Start(_ context.Context, spec string, options kernel.StartOptions) (kernel.Kernel, error) {
 	if h.refuse.Load() {
 		return nil, fmt.Errorf("%w: it said no", kernel.ErrStart)
 	}
@@ -36,7 +37,7 @@ func (h *fakeHost) Start(_ context.Context, spec string, _ kernel.StartOptions) 
 		<-h.hold
 	}
 	h.living.Add(1)
-	k := &fakeKernel{host: h, number: h.started.Add(1), ended: make(chan struct{}), interrupted: make(chan struct{}, 1)}
+	k := &fakeKernel{host: h, dir: options.Dir, number: h.started.Add(1), ended: make(chan struct{}), interrupted: make(chan struct{}, 1)}
 	h.mu.Lock()
 	h.kernels = append(h.kernels, k)
 	h.mu.Unlock()
@@ -56,7 +57,9 @@ func (h *fakeHost) Close() error { return nil }
 
 type fakeKernel struct {
 	host        *fakeHost
+	dir         string
 	number      int64
+	prepared    []string // what was prepared
 	count       int
 	once        sync.Once
 	ended       chan struct{}
@@ -77,6 +80,14 @@ func (k *fakeKernel) Execute(ctx context.Context, code string, handle func(kerne
 		return k.raise(handle, "ValueError", "bad")
 	case "number":
 		handle(kernel.Output{Type: kernel.OutputStdout, Text: fmt.Sprintln(k.number)})
+	case "dir":
+		handle(kernel.Output{Type: kernel.OutputStdout, Text: fmt.Sprintln(k.dir)})
+	case "prepared": // how often
+		handle(kernel.Output{Type: kernel.OutputStdout, Text: fmt.Sprintln(len(k.prepared))})
+	case "show":
+		data := map[string]json.RawMessage{"text/plain": json.RawMessage(`"x"`)}
+		handle(kernel.Output{Type: kernel.OutputDisplay, Data: data})
+		handle(kernel.Output{Type: kernel.OutputResult, Data: data})
 	case "raise":
 		return k.raise(handle, "ValueError", "bad")
 	case "die":
@@ -96,6 +107,11 @@ func (k *fakeKernel) Execute(ctx context.Context, code string, handle func(kerne
 			return kernel.Reply{}, ctx.Err()
 		}
 	}
+	return kernel.Reply{Count: k.count}, nil
+}
+
+func (k *fakeKernel) Prepare(_ context.Context, code string) (kernel.Reply, error) {
+	k.prepared = append(k.prepared, code)
 	return kernel.Reply{Count: k.count}, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -84,6 +85,8 @@ type Context struct {
 	Language string
 	// Default says that it is the one of its language that cells share which name none.
 	Default bool
+	// Dir is the working directory that its kernel starts in.
+	Dir string
 }
 
 // New returns a manager without contexts. It starts no kernel before one is asked for.
@@ -102,34 +105,96 @@ func New(options Options) *Manager {
 // CreateContext starts a kernel for a language and returns when it answers. It returns an
 // [invalid.Error] for a language that has no kernel here, ErrUnavailable and ErrClosed.
 func (m *Manager) CreateContext(ctx context.Context, language string) (Context, error) {
+	return m.CreateContextIn(ctx, language, "")
+}
+
+// CreateContextIn is [Manager.CreateContext] with a working directory for the kernel, which must
+// exist; empty means Options.Dir.
+func (m *Manager) CreateContextIn(ctx context.Context, language, dir string) (Context, error) {
 	spec, language, err := m.spec(ctx, language)
 	if err != nil {
 		return Context{}, err
 	}
-	k, err := m.startKernel(ctx, spec)
+	s, err := m.startSession(ctx, spec, Context{ID: uuid.NewString(), Language: language, Dir: dir})
 	if err != nil {
 		return Context{}, err
 	}
-	s := newSession(m, Context{ID: uuid.NewString(), Language: language}, k, false)
-	if err := m.register(s); err != nil {
+	if err := m.register(s, nil); err != nil {
 		return Context{}, err
 	}
 	return s.info, nil
 }
 
-// register adds a session to those of the manager and starts it, or ends its kernel when the
-// manager is closed.
-func (m *Manager) register(s *session) error {
+// startSession starts the kernel of a context.
+func (m *Manager) startSession(ctx context.Context, spec string, info Context) (*session, error) {
+	if info.Dir == "" {
+		info.Dir = m.options.Dir
+	} else if at, err := os.Stat(info.Dir); err != nil || !at.IsDir() {
+		return nil, invalid.Errorf("working directory: %.512q is not a directory", info.Dir)
+	}
+	k, err := m.startKernel(ctx, spec, info.Dir)
+	if err != nil {
+		return nil, err
+	}
+	return newSession(m, info, k, false), nil
+}
+
+// RestartContext gives a context a new kernel of the same language in the same directory: its
+// variables are gone, and cells that run or wait in it end with an error. The old kernel ends when
+// the new one answers, so that a context whose restart fails is as it was. It returns ErrNotFound,
+// ErrUnavailable and ErrClosed.
+func (m *Manager) RestartContext(ctx context.Context, id string) error {
+	select {
+	case m.creating <- struct{}{}: // of two at the same time, the second restarts what the first made
+		defer func() { <-m.creating }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	old, err := m.session(id)
+	if err != nil {
+		return err
+	}
+	spec, _, err := m.spec(ctx, old.info.Language)
+	if err != nil {
+		return err
+	}
+	s, err := m.startSession(ctx, spec, old.info)
+	if err != nil {
+		return err
+	}
+	if err := m.register(s, old); err != nil {
+		return err
+	}
+	old.end("the context was restarted")
+	return old.wait(ctx)
+}
+
+// CheckLanguage returns an [invalid.Error] for a language that has no kernel here, and
+// ErrUnavailable. An empty one is the default.
+func (m *Manager) CheckLanguage(ctx context.Context, language string) error {
+	_, _, err := m.spec(ctx, language)
+	return err
+}
+
+// register adds a session to those of the manager, in the place of another unless that is nil, and
+// starts it. Its kernel is ended when the manager is closed, and when the other session is there no
+// longer, which is ErrNotFound.
+func (m *Manager) register(s, instead *session) error {
+	var err error
 	m.mu.Lock()
-	closed := m.closed
-	if !closed {
+	switch {
+	case m.closed:
+		err = ErrClosed
+	case instead != nil && m.contexts[s.info.ID] != instead:
+		err = fmt.Errorf("context %q: %w", s.info.ID, ErrNotFound)
+	default:
 		m.contexts[s.info.ID] = s
 		m.running.Add(1)
 	}
 	m.mu.Unlock()
-	if closed {
+	if err != nil {
 		m.stopKernel(s.kernel)
-		return ErrClosed
+		return err
 	}
 	go func() {
 		defer m.running.Done()
@@ -244,8 +309,8 @@ func (m *Manager) spec(ctx context.Context, language string) (spec, name string,
 	return "", "", invalid.Errorf("language: %q has no kernel in this sandbox; installed are %s", language, strings.Join(installed, ", "))
 }
 
-func (m *Manager) startKernel(ctx context.Context, spec string) (kernel.Kernel, error) {
-	k, err := m.options.Host.Start(ctx, spec, kernel.StartOptions{Dir: m.options.Dir})
+func (m *Manager) startKernel(ctx context.Context, spec, dir string) (kernel.Kernel, error) {
+	k, err := m.options.Host.Start(ctx, spec, kernel.StartOptions{Dir: dir})
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}

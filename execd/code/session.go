@@ -61,9 +61,9 @@ func (s *session) enqueue(e *Execution) error {
 	if s.reason != "" {
 		return fmt.Errorf("context %q: %w", s.info.ID, ErrNotFound)
 	}
-	size := len(e.code)
+	size := e.size()
 	for _, queued := range s.queue {
-		size += len(queued.code)
+		size += queued.size()
 	}
 	if len(s.queue) >= maxQueuedCells || len(s.queue) > 0 && size > maxQueuedBytes {
 		return fmt.Errorf("context %q: %w: %d cells, or %d MiB of code, are the limit; try again when one has ended",
@@ -106,10 +106,16 @@ func (s *session) run() {
 			}
 			continue
 		}
+		restore := e.restore
 		alive := s.execute(e)
+		s.handing.Lock() // an interrupt that is on its way is the cell's
 		s.mu.Lock()
 		s.current = nil
 		s.mu.Unlock()
+		s.handing.Unlock()
+		if alive && !s.throwaway {
+			alive = s.setBack(restore)
+		}
 		if !alive || s.throwaway {
 			s.end("the kernel is gone")
 			return
@@ -131,19 +137,17 @@ func (s *session) next() *Execution {
 
 // execute runs one cell to its end and reports whether the kernel can take another.
 func (s *session) execute(e *Execution) (alive bool) {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := s.untilEnd()
 	defer cancel()
-	stop := context.AfterFunc(s.manager.ctx, cancel)
-	defer stop()
-	go func() {
-		select {
-		case <-s.ending:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
 	e.begin()
-	reply, err := s.kernel.Execute(ctx, e.code, e.record)
+	var reply kernel.Reply
+	var err error
+	if e.prepare != "" {
+		reply, err = s.kernel.Prepare(ctx, e.prepare)
+	}
+	if err == nil && reply.Error == nil {
+		reply, err = s.kernel.Execute(ctx, e.code, e.record)
+	}
 	switch {
 	case err == nil:
 		if reply.Error != nil && e.raised != nil {
@@ -160,6 +164,36 @@ func (s *session) execute(e *Execution) (alive bool) {
 		e.finish(0, &kernel.Error{Name: "KernelUnavailable", Value: err.Error()})
 	}
 	return false
+}
+
+// untilEnd returns a context that ends with the session and with the manager.
+func (s *session) untilEnd() (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.Background())
+	stop := context.AfterFunc(s.manager.ctx, cancel)
+	go func() {
+		select {
+		case <-s.ending:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { stop(); cancel() }
+}
+
+// setBack sets back the variables that only one cell had, and reports whether the kernel can take
+// another. The cell has ended: its client does not wait for this, and no interrupt of it comes.
+func (s *session) setBack(restore string) (alive bool) {
+	if restore == "" {
+		return true
+	}
+	ctx, cancel := s.untilEnd()
+	defer cancel()
+	reply, err := s.kernel.Prepare(ctx, restore)
+	if err == nil && reply.Error != nil {
+		s.manager.options.Logger.Warn().Str("context_id", s.info.ID).Str("error", reply.Error.Name).
+			Msg("cannot set back the environment of a cell")
+	}
+	return err == nil
 }
 
 // end makes the session end; the first reason counts.
@@ -196,7 +230,9 @@ func (s *session) why() string {
 func (s *session) close() {
 	m := s.manager
 	m.mu.Lock()
-	delete(m.contexts, s.info.ID)
+	if m.contexts[s.info.ID] == s { // no other has taken its place
+		delete(m.contexts, s.info.ID)
+	}
 	m.mu.Unlock()
 	s.mu.Lock()
 	waiting := s.queue

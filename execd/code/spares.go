@@ -126,7 +126,7 @@ func (s *spares) start(spec string, pool *pool) {
 	}
 	pool.starting++
 	s.running.Go(func() {
-		k, err := s.manager.startKernel(s.manager.ctx, spec)
+		k, err := s.manager.startKernel(s.manager.ctx, spec, s.manager.options.Dir)
 		s.mu.Lock()
 		pool.starting--
 		s.mu.Unlock()

@@ -288,13 +288,18 @@ func fileFailure(err error) error {
 	return failf(code, "%v", err)
 }
 
-// beginFiles records the beginning of an operation on files.
-func (h *handler) beginFiles(r *http.Request, kind activity.Kind, text string) *activity.Operation {
+// prepareRecord returns a record of an operation that a request asks for.
+func (h *handler) prepareRecord(r *http.Request, kind activity.Kind) *activity.Operation {
 	key := r.Header.Get(keyHeader)
 	if name, err := url.PathUnescape(key); err == nil {
 		key = name
 	}
-	record := h.Activity.Prepare(kind, activity.Caller{Key: key, Client: r.Header.Get("User-Agent")})
+	return h.Activity.Prepare(kind, activity.Caller{Key: key, Client: r.Header.Get("User-Agent")})
+}
+
+// beginFiles records the beginning of an operation on files.
+func (h *handler) beginFiles(r *http.Request, kind activity.Kind, text string) *activity.Operation {
+	record := h.prepareRecord(r, kind)
 	record.Begin("", text)
 	return record
 }

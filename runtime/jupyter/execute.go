@@ -54,6 +54,16 @@ func (l *line) setInfo(info json.RawMessage) {
 // Execute implements [kernel.Kernel].
 func (l *line) Execute(ctx context.Context, code string,
 	handle func(kernel.Output)) (kernel.Reply, error) {
+	return l.execute(ctx, executeContent(code, true), handle)
+}
+
+// Prepare implements [kernel.Kernel].
+func (l *line) Prepare(ctx context.Context, code string) (kernel.Reply, error) {
+	return l.execute(ctx, executeContent(code, false), func(kernel.Output) {})
+}
+
+func (l *line) execute(ctx context.Context, content json.RawMessage,
+	handle func(kernel.Output)) (kernel.Reply, error) {
 	if closed(l.gone) {
 		return kernel.Reply{}, l.endError()
 	}
@@ -63,7 +73,7 @@ func (l *line) Execute(ctx context.Context, code string,
 	var gonb gonbWatch
 	m := executeRequest(l.session, "")
 	q := l.add(m) // first: from here on an interrupt finds the cell
-	m.Content = executeContent(code)
+	m.Content = content
 	switch l.implementation {
 	case denoImplementation:
 		handle = denoHandle(q, handle)

@@ -66,15 +66,16 @@ func newSession() string { return uuid.NewString() }
 // called off when it raises: ipykernel does that to requests that arrive just after the error, too.
 func executeRequest(session, code string) message {
 	m := newRequest(session, channelShell, typeExecuteRequest, struct{}{})
-	m.Content = executeContent(code)
+	m.Content = executeContent(code, true)
 	return m
 }
 
-func executeContent(code string) json.RawMessage {
+// executeContent is the content of an execute_request for a cell, or for code that is none.
+func executeContent(code string, isCell bool) json.RawMessage {
 	return encode(typeExecuteRequest, map[string]any{
 		"code":             code,
-		"silent":           false,
-		"store_history":    true,
+		"silent":           !isCell,
+		"store_history":    isCell,
 		"user_expressions": map[string]string{},
 		"allow_stdin":      false,
 		"stop_on_error":    false,

@@ -60,6 +60,10 @@ type Kernel interface {
 	// ctx ends, Execute returns its error at once; the kernel goes on unless it is interrupted.
 	Execute(ctx context.Context, code string, handle func(Output)) (Reply, error)
 
+	// Prepare runs code that is no cell: it has no number and no place in the kernel's history, and
+	// what it says is dropped. Otherwise it works as Execute does, which it is called instead of.
+	Prepare(ctx context.Context, code string) (Reply, error)
+
 	// Interrupt makes the running cell stop, as far as the kernel can, and reports whether there
 	// was one: without, it does nothing. A cell runs from some time after the call of Execute on.
 	// It returns ErrEnded.

@@ -10,6 +10,7 @@ const (
 	TypeStdout   Type = "stdout"             // Text is output
 	TypeStderr   Type = "stderr"             // Text is output
 	TypeResult   Type = "result"             // Text is a detail that the writer defines
+	TypeDisplay  Type = "display"            // likewise; something to show beside the result
 	TypeCount    Type = "execution_count"    // likewise
 	TypeComplete Type = "execution_complete" // likewise; it ended well, the last event
 	TypeError    Type = "error"              // likewise; it ended in any other way, the last event

@@ -63,7 +63,7 @@ const (
 )
 
 // kinds gives every event type its byte in a frame's header.
-var kinds = []Type{TypeInit, TypeStatus, TypeStdout, TypeStderr, TypeResult, TypeCount, TypeComplete, TypeError}
+var kinds = []Type{TypeInit, TypeStatus, TypeStdout, TypeStderr, TypeResult, TypeCount, TypeComplete, TypeError, TypeDisplay}
 
 // Options configures a Log.
 type Options struct {

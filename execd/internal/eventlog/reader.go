@@ -151,7 +151,7 @@ func (r *Reader) Next() (Event, bool, error) {
 func (f frame) terminal() bool { return f.kind == TypeComplete || f.kind == TypeError }
 
 func (f frame) isOutput() bool {
-	return f.isText() || f.kind == TypeResult || f.kind == TypeCount
+	return f.isText() || f.kind == TypeResult || f.kind == TypeDisplay || f.kind == TypeCount
 }
 
 // isText reports whether the frame holds bytes of a stream.
