@@ -120,7 +120,7 @@ func unary[In, Out any](h *handler, call func(c echo.Context, in *In) (*Out, err
 			limit, failed = timeout(c.Request())
 		}
 		if failed != nil {
-			return refuse(c, failed)
+			return sendFailure(c, failed)
 		}
 		if limit > 0 {
 			ctx, cancel := context.WithTimeout(c.Request().Context(), limit)
@@ -129,14 +129,14 @@ func unary[In, Out any](h *handler, call func(c echo.Context, in *In) (*Out, err
 		}
 		out, err := call(c, in)
 		if err != nil {
-			return refuse(c, h.toFailure(err))
+			return sendFailure(c, h.toFailure(err))
 		}
 		return c.JSON(http.StatusOK, out)
 	}
 }
 
-// refuse answers with an error that is no stream.
-func refuse(c echo.Context, failed *failure) error {
+// sendFailure answers with an error that is no stream.
+func sendFailure(c echo.Context, failed *failure) error {
 	return c.JSON(cmp.Or(failed.status, statuses[failed.Code]), failed)
 }
 
@@ -198,7 +198,7 @@ func streaming[In any](h *handler, call func(ctx context.Context, c echo.Context
 	return func(c echo.Context) error {
 		r := c.Request()
 		if failed := checkMedia(r, mediaStream, "Connect-Content-Encoding"); failed != nil {
-			return refuse(c, failed)
+			return sendFailure(c, failed)
 		}
 		out := newStream(c)
 		in, failed := readEnvelope[In](r.Body)

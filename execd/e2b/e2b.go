@@ -9,6 +9,7 @@ package e2b
 
 import (
 	"net/http"
+	"net/url"
 
 	"github.com/labstack/echo/v4"
 	"github.com/rs/zerolog"
@@ -67,3 +68,16 @@ func Register(server *serve.Server, options Options) {
 
 // adder registers an operation below [Prefix].
 type adder = func(method, path string, handle echo.HandlerFunc)
+
+// keyHeader carries the name of the API key that a request came with, escaped as a part of a path,
+// as for the operations of execd's own contract.
+const keyHeader = "X-EXECD-KEY-NAME"
+
+// record returns a record of an operation that a request asks for.
+func (h *handler) record(r *http.Request, kind activity.Kind) *activity.Operation {
+	key := r.Header.Get(keyHeader)
+	if name, err := url.PathUnescape(key); err == nil {
+		key = name
+	}
+	return h.Activity.Prepare(kind, activity.Caller{Key: key, Client: r.Header.Get("User-Agent")})
+}

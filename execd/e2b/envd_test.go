@@ -2,7 +2,6 @@ package e2b_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"encoding/json"
 	"io"
@@ -15,10 +14,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/rs/zerolog"
-
-	"sandbox.internal/execd/app"
-	"sandbox.internal/execd/config"
 	"sandbox.internal/execd/e2b"
 	"sandbox.internal/test/wait"
 )
@@ -32,18 +27,8 @@ type envd struct {
 // startEnvd runs execd in this process until the test ends.
 func startEnvd(t *testing.T) *envd {
 	t.Helper()
-	execd, err := app.New(config.Settings{Host: "127.0.0.1", CommandLogLimit: 1 << 30}, zerolog.Nop())
-	must(t, err)
-	ctx, stop := context.WithCancel(context.Background())
-	stopped := make(chan error, 1)
-	go func() { stopped <- execd.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		must(t, wait.For(t, "the end of the daemon", stopped))
-	})
-	transport := &http.Transport{DisableCompression: true}
-	t.Cleanup(transport.CloseIdleConnections)
-	return &envd{"http://" + execd.Addr() + e2b.Prefix, &http.Client{Transport: transport, Timeout: wait.Patience()}}
+	d := start(t)
+	return &envd{d.url + e2b.Prefix, d.http}
 }
 
 // as names the user of a request.
@@ -53,8 +38,8 @@ func as(user string) http.Header {
 	return r.Header
 }
 
-// headers are names and values in turn.
-func headers(pairs ...string) http.Header {
+// header has names and values in turn.
+func header(pairs ...string) http.Header {
 	h := http.Header{}
 	for i := 0; i < len(pairs); i += 2 {
 		h.Set(pairs[i], pairs[i+1])
@@ -67,6 +52,7 @@ func (e *envd) do(t *testing.T, method, path string, header http.Header, body io
 	t.Helper()
 	request, err := http.NewRequestWithContext(wait.Context(t), method, e.url+path, body)
 	must(t, err)
+	request.Header.Set(tokenHeader, token)
 	maps.Copy(request.Header, header)
 	response, err := e.client.Do(request)
 	must(t, err)
@@ -142,6 +128,7 @@ func (e *envd) stream(t *testing.T, procedure string, header http.Header, messag
 	binary.BigEndian.PutUint32(body[1:], uint32(len(message)))
 	request, err := http.NewRequestWithContext(wait.Context(t), "POST", e.url+procedure, bytes.NewReader(body))
 	must(t, err)
+	request.Header.Set(tokenHeader, token)
 	maps.Copy(request.Header, header)
 	request.Header.Set("Content-Type", "application/connect+json")
 	response, err := e.client.Do(request)
@@ -182,13 +169,6 @@ func (f *frames) ends(code string) {
 			f.t.Errorf("the stream ends with %s, want %q", message, code)
 		}
 		return
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 

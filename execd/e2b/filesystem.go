@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io/fs"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -21,10 +20,6 @@ import (
 	"sandbox.internal/execd/internal/watch"
 	"sandbox.internal/openapi/serve"
 )
-
-// keyHeader carries the name of the API key that a request came with, escaped as a part of a path,
-// as for the operations of execd's own contract.
-const keyHeader = "X-EXECD-KEY-NAME"
 
 // filesystem answers filesystem.Filesystem. It runs with the rights of execd; what it makes belongs
 // to the user of the request.
@@ -288,18 +283,9 @@ func fileFailure(err error) error {
 	return failf(code, "%v", err)
 }
 
-// prepareRecord returns a record of an operation that a request asks for.
-func (h *handler) prepareRecord(r *http.Request, kind activity.Kind) *activity.Operation {
-	key := r.Header.Get(keyHeader)
-	if name, err := url.PathUnescape(key); err == nil {
-		key = name
-	}
-	return h.Activity.Prepare(kind, activity.Caller{Key: key, Client: r.Header.Get("User-Agent")})
-}
-
 // beginFiles records the beginning of an operation on files.
 func (h *handler) beginFiles(r *http.Request, kind activity.Kind, text string) *activity.Operation {
-	record := h.prepareRecord(r, kind)
+	record := h.record(r, kind)
 	record.Begin("", text)
 	return record
 }

@@ -18,10 +18,10 @@ import (
 
 // The users of the machine that tests act as.
 const (
-	nobody   = "nobody"
-	nobodyID = 65534
-	daemon   = "daemon"
-	daemonID = 1
+	nobody     = "nobody"
+	nobodyID   = 65534
+	daemonUser = "daemon"
+	daemonID   = 1
 )
 
 func TestStat(t *testing.T) {
@@ -72,7 +72,7 @@ func TestPaths(t *testing.T) {
 	t.Parallel()
 	e, dir := startEnvd(t), t.TempDir()
 	write(t, dir+"/here", "")
-	byDefault := headers(e2b.DefaultUserHeader, daemon, e2b.DefaultDirectoryHeader, dir)
+	byDefault := header(e2b.DefaultUserHeader, daemonUser, e2b.DefaultDirectoryHeader, dir)
 	for _, test := range []struct {
 		header     http.Header
 		path, want string
@@ -81,7 +81,7 @@ func TestPaths(t *testing.T) {
 		{byDefault, "./sub/../here", dir + "/here"},
 		{byDefault, "", dir},
 		{byDefault, "~", "/usr/sbin"},
-		{as(daemon), "", "/usr/sbin"},
+		{as(daemonUser), "", "/usr/sbin"},
 	} {
 		if entry := e.entries(t, "Stat", test.header, quote(test.path))[0]; entry["path"] != test.want {
 			t.Errorf("%q is %v, want %s", test.path, entry["path"], test.want)
@@ -143,7 +143,7 @@ func TestMakeDir(t *testing.T) {
 	}
 	wantOwner(t, nobodyID, dir+"/a", dir+"/a/b", dir+"/a/b/c")
 	wantOwner(t, 0, dir)
-	e.want(t, "MakeDir", as(daemon), quote(dir+"/a/b"), 409, "already_exists")
+	e.want(t, "MakeDir", as(daemonUser), quote(dir+"/a/b"), 409, "already_exists")
 	wantOwner(t, nobodyID, dir+"/a/b")
 	file := write(t, dir+"/file", "")
 	e.want(t, "MakeDir", nil, quote(file), 400, "invalid_argument")
@@ -267,11 +267,11 @@ func TestWatchDirEnds(t *testing.T) {
 	e.stream(t, watchDir, as("no-such-user"), quote(dir)).ends("unauthenticated")
 	e.stream(t, watchDir, nil, fmt.Sprintf(`{"path":%q,"includeEntry":true}`, dir)).ends("invalid_argument")
 	e.stream(t, watchDir, nil, fmt.Sprintf(`{"path":%q,"allowNetworkMounts":true}`, dir)).ends("invalid_argument")
-	e.stream(t, watchDir, headers("Connect-Timeout-Ms", "50"), quote(dir)).ends("deadline_exceeded")
-	e.stream(t, watchDir, headers("Connect-Timeout-Ms", "soon"), quote(dir)).ends("invalid_argument")
+	e.stream(t, watchDir, header("Connect-Timeout-Ms", "50"), quote(dir)).ends("deadline_exceeded")
+	e.stream(t, watchDir, header("Connect-Timeout-Ms", "soon"), quote(dir)).ends("invalid_argument")
 
 	must(t, os.Mkdir(dir+"/gone", 0o755))
-	stream := e.stream(t, watchDir, headers("Keepalive-Ping-Interval", "1"), quote(dir+"/gone"))
+	stream := e.stream(t, watchDir, header("Keepalive-Ping-Interval", "1"), quote(dir+"/gone"))
 	for {
 		if message, _ := stream.next(); message == `{"keepalive":{}}` {
 			break
@@ -346,9 +346,9 @@ func TestWatcherLosesEvents(t *testing.T) {
 func TestFilesystemActivity(t *testing.T) {
 	t.Parallel()
 	e, dir := startEnvd(t), t.TempDir()
-	e.entries(t, "MakeDir", headers("User-Agent", "client", "X-EXECD-KEY-NAME", "some%20key"), quote(dir+"/made"))
+	e.entries(t, "MakeDir", header("User-Agent", "client", "X-EXECD-KEY-NAME", "some%20key"), quote(dir+"/made"))
 	e.want(t, "Remove", nil, quote(dir+"/made"), 200, "{}")
-	e.do(t, "POST", "/files?path="+dir+"/up", headers("Content-Type", "application/octet-stream"), strings.NewReader("x"))
+	e.do(t, "POST", "/files?path="+dir+"/up", header("Content-Type", "application/octet-stream"), strings.NewReader("x"))
 	e.do(t, "GET", "/files?path="+dir+"/up", nil, nil)
 	_, data := (&envd{strings.TrimSuffix(e.url, e2b.Prefix), e.client}).do(t, "GET", "/activity", nil, nil)
 	var list struct {

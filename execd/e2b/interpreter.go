@@ -190,7 +190,7 @@ func (h *handler) execute(c echo.Context) error {
 	if err != nil {
 		return h.answerText(c, err)
 	}
-	record := h.prepareRecord(r, activity.Code)
+	record := h.record(r, activity.Code)
 	spec.Ended = func(o code.Outcome) { record.End(resultOfCell(o)) }
 	cell := &cell{ctx: r.Context(), response: c.Response(), queued: make(chan struct{})}
 	go func() {

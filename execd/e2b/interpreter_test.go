@@ -20,8 +20,8 @@ import (
 // line is a line of a cell's answer.
 type line map[string]any
 
-// encode returns a body.
-func encode(t testing.TB, body map[string]any) io.Reader {
+// asJSON returns a body.
+func asJSON(t testing.TB, body map[string]any) io.Reader {
 	t.Helper()
 	data, err := json.Marshal(body)
 	must(t, err)
@@ -31,8 +31,9 @@ func encode(t testing.TB, body map[string]any) io.Reader {
 // begin runs a cell, and returns its lines as they come.
 func (e *envd) begin(t *testing.T, header http.Header, body map[string]any) (*http.Response, *bufio.Reader) {
 	t.Helper()
-	request, err := http.NewRequestWithContext(wait.Context(t), "POST", e.url+"/execute", encode(t, body))
+	request, err := http.NewRequestWithContext(wait.Context(t), "POST", e.url+"/execute", asJSON(t, body))
 	must(t, err)
+	request.Header.Set(tokenHeader, token)
 	maps.Copy(request.Header, header)
 	response, err := e.client.Do(request)
 	must(t, err)
@@ -208,7 +209,7 @@ func TestEnvironmentOfACell(t *testing.T) {
 	if got := e.stdout(t, nil, map[string]any{"code": show + "; print(len(In))"}); got != "own None\n6\n" {
 		t.Errorf("after a cell that raised: %q", got)
 	}
-	response, data := e.do(t, "POST", "/execute", nil, encode(t, map[string]any{"code": "", "env_vars": map[string]string{"": "x"}}))
+	response, data := e.do(t, "POST", "/execute", nil, asJSON(t, map[string]any{"code": "", "env_vars": map[string]string{"": "x"}}))
 	if response.StatusCode != http.StatusBadRequest {
 		t.Errorf("a variable without a name: %d %s", response.StatusCode, data)
 	}
@@ -229,7 +230,7 @@ func TestContexts(t *testing.T) {
 	t.Parallel()
 	e, dir := startEnvd(t), t.TempDir()
 	must(t, os.Mkdir(dir+"/sub", 0o755))
-	byDefault := headers(e2b.DefaultDirectoryHeader, dir)
+	byDefault := header(e2b.DefaultDirectoryHeader, dir)
 	first := e.context(t, nil, fmt.Sprintf(`{"language":"python","cwd":%q}`, dir))
 	second := e.context(t, byDefault, `{}`)
 	third := e.context(t, byDefault, `{"cwd":"sub"}`)

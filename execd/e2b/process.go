@@ -5,7 +5,6 @@ import (
 	"errors"
 	"maps"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"syscall"
@@ -141,7 +140,7 @@ func (h *handler) registerProcess(add adder) {
 	post("Update", unary(h, h.updateProcess))
 	post("StreamInput", func(c echo.Context) error {
 		if failed := checkMedia(c.Request(), mediaStream, "Connect-Content-Encoding"); failed != nil {
-			return refuse(c, failed)
+			return sendFailure(c, failed)
 		}
 		return newStream(c).end(failf(codeUnimplemented, "StreamInput is not supported: use SendInput"))
 	})
@@ -268,19 +267,6 @@ func (h *handler) startTerminal(r *http.Request, as account, in *startRequest, l
 	record.Begin(started.ID(), in.Process.text(strings.Join(started.Status().Command, " ")))
 	return started, nil
 }
-
-// record returns the record of an operation that a request asks for.
-func (h *handler) record(r *http.Request, kind activity.Kind) *activity.Operation {
-	key := r.Header.Get(keyHeader)
-	if name, err := url.PathUnescape(key); err == nil {
-		key = name
-	}
-	return h.Activity.Prepare(kind, activity.Caller{Key: key, Client: r.Header.Get("User-Agent")})
-}
-
-// keyHeader carries the name of the API key that a request came with, escaped as a part of a path.
-// The service adds it.
-const keyHeader = "X-EXECD-KEY-NAME"
 
 // workingDirectory returns the absolute path of the folder that a process starts in.
 func (a account) workingDirectory(given string) string {

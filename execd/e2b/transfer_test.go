@@ -39,25 +39,25 @@ func TestDownload(t *testing.T) {
 	t.Parallel()
 	e, dir := startEnvd(t), t.TempDir()
 	file := write(t, dir+"/a b.txt", "0123456789")
-	response, data := e.do(t, "GET", at(file), headers("Accept-Encoding", "gzip"), nil)
+	response, data := e.do(t, "GET", at(file), header("Accept-Encoding", "gzip"), nil)
 	if response.StatusCode != http.StatusOK || string(data) != "0123456789" || response.Header.Get("Content-Encoding") != "" {
 		t.Errorf("status %d: %q, %v", response.StatusCode, data, response.Header)
 	}
 	if got := response.Header.Get("Content-Disposition"); got != `attachment; filename="a b.txt"` {
 		t.Errorf("Content-Disposition is %s", got)
 	}
-	response, data = e.do(t, "GET", at(file), headers("Range", "bytes=2-4"), nil)
+	response, data = e.do(t, "GET", at(file), header("Range", "bytes=2-4"), nil)
 	if response.StatusCode != http.StatusPartialContent || string(data) != "234" || response.Header.Get("Content-Range") != "bytes 2-4/10" {
 		t.Errorf("a range: status %d: %q, %v", response.StatusCode, data, response.Header)
 	}
-	response, data = e.do(t, "GET", at(file), headers("Range", "bytes=20-"), nil)
+	response, data = e.do(t, "GET", at(file), header("Range", "bytes=20-"), nil)
 	wantRefusal(t, response, data, http.StatusRequestedRangeNotSatisfiable, "Range")
 
 	response, data = e.do(t, "GET", at(write(t, dir+"/empty", "")), nil, nil)
 	if got := response.Header["Content-Length"]; response.StatusCode != http.StatusOK || len(data) != 0 || len(got) != 1 || got[0] != "0" {
 		t.Errorf("an empty file: status %d, %v", response.StatusCode, response.Header)
 	}
-	response, data = e.do(t, "GET", "/files?path=empty", headers(e2b.DefaultDirectoryHeader, dir), nil)
+	response, data = e.do(t, "GET", "/files?path=empty", header(e2b.DefaultDirectoryHeader, dir), nil)
 	if response.StatusCode != http.StatusOK {
 		t.Errorf("a relative path: status %d: %s", response.StatusCode, data)
 	}
@@ -74,7 +74,7 @@ func TestDownload(t *testing.T) {
 	}
 }
 
-var octets = headers("Content-Type", "application/octet-stream")
+var octets = header("Content-Type", "application/octet-stream")
 
 // TestUploadAndDownload: bytes come back as they were, with and without a length, and compressed.
 func TestUploadAndDownload(t *testing.T) {
@@ -94,7 +94,7 @@ func TestUploadAndDownload(t *testing.T) {
 	}{
 		"plain":   {bytes.NewReader(content), octets},
 		"chunked": {struct{ io.Reader }{bytes.NewReader(content)}, octets},
-		"gzip":    {&packed, headers("Content-Type", "application/octet-stream", "Content-Encoding", "gzip")},
+		"gzip":    {&packed, header("Content-Type", "application/octet-stream", "Content-Encoding", "gzip")},
 	} {
 		path := dir + "/new/" + name
 		response, data := e.do(t, "POST", at(path)+"&username=nobody", send.header, send.body)
@@ -116,7 +116,7 @@ func part(boundary, disposition, content string) string {
 func TestUploadForm(t *testing.T) {
 	t.Parallel()
 	e, dir := startEnvd(t), t.TempDir()
-	form := headers("Content-Type", "multipart/form-data; boundary=b")
+	form := header("Content-Type", "multipart/form-data; boundary=b")
 	post := func(query string, parts ...string) (*http.Response, []byte) {
 		t.Helper()
 		return e.do(t, "POST", "/files?username=nobody"+query, form, strings.NewReader(strings.Join(parts, "")+"--b--\r\n"))
@@ -179,14 +179,14 @@ func TestUploadRefusals(t *testing.T) {
 		"without a path":      {"/files", octets, "x", 400, "path"},
 		"unknown user":        {at(file) + "&username=no-such-user", octets, "x", 401, "no-such-user"},
 		"no type":             {at(file), nil, "x", 400, "Content-Type"},
-		"JSON":                {at(file), headers("Content-Type", "text/plain"), "{}", 400, "Content-Type"},
-		"no boundary":         {at(file), headers("Content-Type", "multipart/form-data"), "x", 400, "boundary"},
-		"unknown encoding":    {at(file), headers("Content-Type", "application/octet-stream", "Content-Encoding", "br"), "x", 400, "br"},
-		"not gzip":            {at(file), headers("Content-Type", "application/octet-stream", "Content-Encoding", "gzip"), "x", 400, "body"},
-		"metadata":            {at(file), headers("Content-Type", "application/octet-stream", "X-Metadata-Kind", "x"), "x", 400, "X-Metadata-Kind"},
+		"JSON":                {at(file), header("Content-Type", "text/plain"), "{}", 400, "Content-Type"},
+		"no boundary":         {at(file), header("Content-Type", "multipart/form-data"), "x", 400, "boundary"},
+		"unknown encoding":    {at(file), header("Content-Type", "application/octet-stream", "Content-Encoding", "br"), "x", 400, "br"},
+		"not gzip":            {at(file), header("Content-Type", "application/octet-stream", "Content-Encoding", "gzip"), "x", 400, "body"},
+		"metadata":            {at(file), header("Content-Type", "application/octet-stream", "X-Metadata-Kind", "x"), "x", 400, "X-Metadata-Kind"},
 		"a NUL byte":          {at(file + "\x00"), octets, "x", 400, "NUL"},
-		"metadata, many":      {at(file), headers("Content-Type", "multipart/form-data; boundary=b", "X-Metadata-Kind", "x"), "x", 400, "X-Metadata-Kind"},
-		"gzip without an end": {at(file), headers("Content-Type", "application/octet-stream", "Content-Encoding", "gzip"), "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\x4b", 400, "completely"},
+		"metadata, many":      {at(file), header("Content-Type", "multipart/form-data; boundary=b", "X-Metadata-Kind", "x"), "x", 400, "X-Metadata-Kind"},
+		"gzip without an end": {at(file), header("Content-Type", "application/octet-stream", "Content-Encoding", "gzip"), "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\x4b", 400, "completely"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			response, data := e.do(t, "POST", test.path, test.header, strings.NewReader(test.body))
