@@ -278,6 +278,7 @@ func testServiceDefaults(t *testing.T) {
 		if strings.HasPrefix(key, "server.keys.") ||
 			strings.HasPrefix(key, "runtime.classes.") ||
 			strings.HasPrefix(key, "local.mirrors.") ||
+			strings.HasPrefix(key, "e2b.templates.") ||
 			strings.HasPrefix(key, "kubernetes.tolerations.") {
 			continue // a default of each entry, of which there is none
 		}
