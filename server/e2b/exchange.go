@@ -161,15 +161,26 @@ func (x *exchange) find(id string) (lifecycle.Sandbox, bool) {
 	return sandbox, true
 }
 
-// token returns the token of the sandbox's execd. When it reports false, the client has been
-// answered.
+// token returns the token of the sandbox's execd, empty for a client that may see the sandbox and
+// not use it. The service decides that, and has what it gives out in its audit log. When it reports
+// false, the client has been answered.
 func (x *exchange) token(id string) (string, bool) {
-	location, err := x.edge.Backend.Locate(x.r.Context(), id, lifecycle.DaemonPort)
-	if err != nil {
+	path := sandboxesPath + "/" + id + "/endpoints/" + strconv.Itoa(lifecycle.DaemonPort)
+	found := x.ask(http.MethodGet, path, nil, nil)
+	var endpoint struct {
+		Headers map[string]string `json:"headers"`
+	}
+	switch {
+	case found.Status == http.StatusForbidden:
+		return "", true
+	case found.Status == http.StatusNotFound, found.Status == http.StatusConflict: // it ended meanwhile
 		x.notFound(id)
 		return "", false
+	case !found.OK() || json.Unmarshal(found.Body.Bytes(), &endpoint) != nil:
+		x.refuse(found)
+		return "", false
 	}
-	return location.Token, true
+	return endpoint.Headers[lifecycle.TokenHeader], true
 }
 
 // readBody reads the JSON object of a request into fields. Without a body, fields stay as they are.

@@ -116,14 +116,14 @@ func infoOf(s lifecycle.Sandbox) info {
 	return shown
 }
 
-// detailed returns a sandbox as clients see it alone.
+// detailed returns a sandbox as clients see it alone, without its tokens where token is empty.
 func (e *Edge) detailed(s lifecycle.Sandbox, token string) info {
 	shown := infoOf(s)
 	shown.EnvdAccessToken = token
 	if e.Domain != "" {
 		shown.Domain = &e.Domain
 	}
-	if s.Metadata[privateKey] == yes {
+	if s.Metadata[privateKey] == yes && token != "" {
 		traffic := trafficToken(token)
 		shown.TrafficAccessToken = &traffic
 	}
