@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"testing"
 
 	gen "sandbox.internal/clients/go/execd"
@@ -101,5 +102,21 @@ func body200(t *testing.T) func(*http.Response, error) []byte {
 	return func(response *http.Response, err error) []byte {
 		t.Helper()
 		return body(t, response, err)
+	}
+}
+
+// TestDisplaysAreResults: what a cell shows beside its value has the same type of event.
+func TestDisplaysAreResults(t *testing.T) {
+	t.Parallel()
+	d := start(t)
+	events := d.cell(t, d.newContext(t, "python"), "display('shown')\n'value'").all(1)
+	var got []string
+	for _, e := range events {
+		if e.Type == "result" {
+			got = append(got, string(e.Results["text/plain"]))
+		}
+	}
+	if want := []string{`"'shown'"`, `"'value'"`}; !slices.Equal(got, want) {
+		t.Errorf("the results are %q, want %q", got, want)
 	}
 }

@@ -19,7 +19,8 @@ func environ(language string, env map[string]string) (set, restore string, err e
 	}
 	for name, value := range env {
 		if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(value, 0) {
-			return "", "", invalid.Errorf("environment: %.128q: a name must have characters other than =, and nothing may have a NUL byte", name)
+			return "", "", invalid.Errorf("environment: %.128q: the name must not be empty or have a =, nor may anything have a NUL byte",
+				name)
 		}
 	}
 	switch language {
@@ -46,8 +47,8 @@ func literal(env map[string]string) string {
 
 // pythonEnviron binds no name of the cell's.
 func pythonEnviron(env map[string]string) (set, restore string) {
-	set = fmt.Sprintf(`(lambda os, new: (setattr(os, "_sandbox_environ", {k: os.environ.get(k) for k in new}), os.environ.update(new)))`+
-		`(__import__("os"), %s)`, literal(env))
+	set = fmt.Sprintf(`(lambda os, new: (setattr(os, "_sandbox_environ", {k: os.environ.get(k) for k in new}), `+
+		`os.environ.update(new)))(__import__("os"), %s)`, literal(env))
 	restore = `(lambda os: [os.environ.pop(k, None) if v is None else os.environ.__setitem__(k, v) ` +
 		`for k, v in os.__dict__.pop("_sandbox_environ", {}).items()])(__import__("os"))`
 	return set, restore
@@ -72,7 +73,8 @@ func bashEnviron(env map[string]string) (set, restore string, err error) {
 			return "", "", invalid.Errorf("environment: %.128q is no name of a variable of bash", name)
 		}
 		value := "'" + strings.ReplaceAll(env[name], "'", `'\''`) + "'"
-		fmt.Fprintf(&before, "if [[ -v %[1]s ]]; then __sandbox_environ_%[1]s=$%[1]s; fi; export %[1]s=%[2]s\n", name, value)
+		fmt.Fprintf(&before, "if [[ -v %[1]s ]]; then __sandbox_environ_%[1]s=$%[1]s; fi; export %[1]s=%[2]s\n",
+			name, value)
 		fmt.Fprintf(&after, "if [[ -v __sandbox_environ_%[1]s ]]; then export %[1]s=$__sandbox_environ_%[1]s; "+
 			"unset __sandbox_environ_%[1]s; else unset %[1]s; fi\n", name)
 	}

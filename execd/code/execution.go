@@ -87,9 +87,6 @@ func (m *Manager) Execute(ctx context.Context, spec Spec) (*Execution, error) {
 	}
 	prepare, restore, err := environ(s.info.Language, spec.Env)
 	if err != nil {
-		if s.throwaway {
-			s.end("it has no cell")
-		}
 		return nil, err
 	}
 	id := uuid.NewString()
@@ -148,6 +145,9 @@ func (m *Manager) sessionFor(ctx context.Context, spec Spec) (*session, error) {
 	}
 	name, language, err := m.spec(ctx, spec.Language)
 	if err != nil {
+		return nil, err
+	}
+	if _, _, err := environ(language, spec.Env); err != nil { // before a kernel is started
 		return nil, err
 	}
 	if spec.Default {

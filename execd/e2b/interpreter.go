@@ -67,7 +67,8 @@ func (h *handler) answerText(c echo.Context, err error) error {
 		status = http.StatusBadRequest
 	case errors.Is(err, code.ErrNotFound):
 		status = http.StatusNotFound
-	case errors.Is(err, code.ErrUnavailable), errors.Is(err, code.ErrFull), errors.Is(err, code.ErrClosed), errors.Is(err, freeze.ErrFrozen):
+	case errors.Is(err, code.ErrUnavailable), errors.Is(err, code.ErrFull), errors.Is(err, code.ErrClosed),
+		errors.Is(err, freeze.ErrFrozen):
 		status = http.StatusServiceUnavailable
 	default:
 		h.Logger.Error().Err(err).Msg("a request of a client of E2B's code interpreter failed")
@@ -210,9 +211,10 @@ func (h *handler) execute(c echo.Context) error {
 	}
 	err = cell.answer()
 	<-cell.queued
-	if err != nil && cell.failed == nil { // whoever started it has left
-		if err := h.Code.Interrupt(context.WithoutCancel(r.Context()), cell.execution.ID()); err != nil && !errors.Is(err, code.ErrNotFound) {
-			h.Logger.Error().Err(err).Msg("cannot interrupt the cell of a client that left")
+	if err != nil && cell.failed == nil { // the client does not get the rest
+		failed := h.Code.Interrupt(context.WithoutCancel(r.Context()), cell.execution.ID())
+		if failed != nil && !errors.Is(failed, code.ErrNotFound) {
+			h.Logger.Error().Err(failed).Msg("cannot interrupt the cell of a client that left")
 		}
 	}
 	if r.Context().Err() != nil {
@@ -305,7 +307,7 @@ func (l *cell) answer() error {
 	}
 }
 
-// wait waits for the channel to be closed, and tells the client now and then that nothing came.
+// wait waits for the channel to be closed, and sends a line now and then while nothing comes.
 func (l *cell) wait(until <-chan struct{}, silence *time.Timer) error {
 	silence.Reset(cellKeepAlive)
 	for {

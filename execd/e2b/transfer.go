@@ -194,11 +194,11 @@ func (u *upload) form(boundary, path string) error {
 				return refuse(http.StatusBadRequest, "body/file: the part must have a filename, or the request a path")
 			}
 		}
-		if resolved := u.user.path(target); seen[resolved] {
+		resolved := u.user.path(target)
+		if seen[resolved] {
 			return refuse(http.StatusBadRequest, "body/file: several files have the path %q; the first is in place", resolved)
-		} else {
-			seen[resolved] = true
 		}
+		seen[resolved] = true
 		if err := u.file(target, part); err != nil {
 			return err
 		}
@@ -209,7 +209,8 @@ func (u *upload) form(boundary, path string) error {
 func (u *upload) file(name string, from io.Reader) (err error) {
 	path := u.user.path(name)
 	if u.names += len(path); u.names > maxUploadNames {
-		return refuse(http.StatusRequestEntityTooLarge, "body: the paths of all files must be at most %d bytes", maxUploadNames)
+		return refuse(http.StatusRequestEntityTooLarge, "body: the paths of all files must be at most %d bytes",
+			maxUploadNames)
 	}
 	record := u.beginFiles(u.r, activity.Upload, path)
 	defer func() { endFiles(record, err) }()

@@ -94,7 +94,10 @@ func (f *filesystem) watchDir(ctx context.Context, c echo.Context, in *watchRequ
 		case errors.Is(err, io.EOF):
 			return nil
 		case ctx.Err() != nil:
-			return context.Cause(ctx)
+			if over := (*failure)(nil); errors.As(context.Cause(ctx), &over) {
+				return over
+			}
+			return failf(codeUnavailable, "execd is stopping")
 		case err != nil: // nothing has happened
 			if err := out.send(watchDirResponse{KeepAlive: &empty{}}); err != nil {
 				return err

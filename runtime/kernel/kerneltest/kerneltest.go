@@ -38,6 +38,7 @@ func Run(t *testing.T, options Options) {
 			// Kernels by the dozen would only wait for one another: one test after the other.
 			t.Run("Cells", s.testCells)
 			t.Run("VariablesPersist", s.testVariablesPersist)
+			t.Run("Prepare", s.testPrepare)
 			t.Run("KernelsAreIsolated", s.testKernelsAreIsolated)
 			t.Run("ManyLines", s.testManyLines)
 			t.Run("Interrupt", s.testInterrupt)

@@ -25,6 +25,17 @@ func (s suite) testVariablesPersist(t *testing.T) {
 	}
 }
 
+// testPrepare: what is no cell has the same variables as cells, and says how it ended.
+func (s suite) testPrepare(t *testing.T) {
+	k := s.start(t)
+	if reply, err := k.Prepare(wait.Context(t), s.language.SetX); err != nil || reply.Error != nil {
+		t.Fatalf("%+v, %v", reply, err)
+	}
+	if text := run(t, k, s.language.PrintX).text(kernel.OutputStdout); text != "41" {
+		t.Errorf("x is %q in the next cell, want 41", text)
+	}
+}
+
 func (s suite) testKernelsAreIsolated(t *testing.T) {
 	one, other := s.start(t), s.start(t)
 	run(t, one, s.language.SetX)
