@@ -62,8 +62,12 @@ func (o *output) start(pid int) error {
 	return o.stream.send(eventMessage{processEvent{Start: &startEvent{pid}}})
 }
 
-// end sends what is held, and the last event.
 func (o *output) end(end endEvent) error {
+	return o.stream.send(eventMessage{processEvent{End: &end}})
+}
+
+// flush sends what is held: nothing follows it.
+func (o *output) flush() error {
 	for channel, held := range o.held {
 		if len(held) > 0 {
 			if err := o.write(held, before[channel]); err != nil {
@@ -71,7 +75,7 @@ func (o *output) end(end endEvent) error {
 			}
 		}
 	}
-	return o.stream.send(eventMessage{processEvent{End: &end}})
+	return nil
 }
 
 func (o *output) keepAlive() error {
@@ -109,8 +113,11 @@ func (o *output) followCommand(ctx context.Context, reader *eventlog.Reader) err
 	defer silent.Stop()
 	for {
 		ended, err := o.catchUp(reader)
-		if ended || err != nil {
+		if err != nil {
 			return err
+		}
+		if ended {
+			return o.flush()
 		}
 		silent.Reset(o.every)
 		select {
@@ -189,7 +196,7 @@ func (o *output) followTerminal(ctx context.Context, viewer *terminal.Viewer) er
 		case err == nil:
 			err = o.data(channelPTY, append(o.held[channelPTY], seen.Data...))
 		case errors.Is(err, io.EOF):
-			return nil
+			return o.flush()
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		default:

@@ -214,8 +214,12 @@ func TestCharactersAreWhole(t *testing.T) {
 			t.Errorf("%s: half a character at the end became %q and %q", name, f.out.String(), f.pty.String())
 		}
 	}
+	f := d.run(t, message{"process": bash(`printf 'a\342\202'; sleep 1000`)}, headers{"Connect-Timeout-Ms": "500"}).all()
+	if f.out.String() != "a\xe2\x82" || f.code != "deadline_exceeded" {
+		t.Errorf("half a character before the timeout became %q, %s", f.out.String(), f.code)
+	}
 	// A character whose bytes come one by one.
-	f := d.run(t, message{"process": bash(`printf '\342'; read; printf '\202'; read; printf '\254\n'; read`)}, nil)
+	f = d.run(t, message{"process": bash(`printf '\342'; read; printf '\202'; read; printf '\254\n'; read`)}, nil)
 	for range 2 {
 		d.succeeds(t, "process.Process/SendInput", message{"process": f.by(), "input": message{"stdin": "Cg=="}})
 	}

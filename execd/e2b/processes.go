@@ -42,7 +42,7 @@ type process struct {
 	end      *endEvent          // nil while it runs
 }
 
-// running reports whether the process runs: its engine learns of the end before the processes do.
+// running reports whether the process runs, according to its engine, which records the end first.
 func (p process) running() bool {
 	switch {
 	case p.end != nil:
