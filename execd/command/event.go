@@ -18,7 +18,7 @@ type Exit struct {
 	TimedOut bool
 	// OOMKilled is whether the kernel ended the command, or a process that it waited for, because
 	// memory ran out.
-	OOMKilled bool
+	OOMKilled bool `json:",omitempty"`
 	// Duration is from start to end; At is the end.
 	Duration time.Duration
 	At       time.Time

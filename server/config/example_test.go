@@ -49,7 +49,7 @@ var extensions = []string{
 	"server.max_connections", "server.max_sandboxes", "server.default_image", "server.default_timeout", "server.keys.max_sandboxes", "server.compatibility", "server.audit_log", "server.signing_key", "server.debug_address",
 	"server.mcp", "server.console",
 	"local.data_dir", "local.oci_runtime", "local.keeper", "local.bridge", "local.subnet", "local.user_namespaces", "local.disk_mib", "local.keep_across_reboot", "local.archives", "local.images_mib",
-	"local.gpu_kind",
+	"local.gpu_kind", "local.confine_processors",
 	"runtime.internal_registries",
 	"server.limits.default_cpu", "server.limits.default_memory", "server.limits.max_cpu", "server.limits.max_memory",
 	"server.limits.total_cpu", "server.limits.total_memory", "server.limits.max_timeout",
