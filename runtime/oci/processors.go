@@ -14,8 +14,8 @@ import (
 // has as many as it needs, those with the least limits of others on them. A program that counts the
 // processors that it may run on finds the limit then, and makes no more threads than can run.
 //
-// The quota stays what limits the container. When more is limited than there are processors,
-// containers share one; the kernel does not move a container to a processor that happens to be idle.
+// The quota stays what limits the container. When the limits together exceed the machine,
+// containers share processors, and the kernel does not move one to a processor that is idle.
 type processors struct {
 	log zerolog.Logger
 

@@ -9,8 +9,8 @@ import (
 	"sandbox.internal/test/e2e/lives"
 )
 
-// TestLimitsAreTrueInside: programs in a sandbox find its limits where they look for the size of the
-// machine, also after the service was started again, and cannot change what they find.
+// TestLimitsAreTrueInside: programs in a sandbox find its limits where they look for the size of
+// the machine, also after the service was started again, and cannot change what they find.
 func TestLimitsAreTrueInside(t *testing.T) {
 	t.Parallel()
 	for _, runtime := range []string{"crun", "runc"} {
