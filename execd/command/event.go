@@ -19,7 +19,7 @@ type Exit struct {
 	TimedOut bool
 	// OOMKilled is whether the kernel ended the command, or a process that it waited for, because
 	// memory ran out.
-	OOMKilled bool
+	OOMKilled bool `json:",omitempty"`
 	// Wait is the status of wait(2) of the process, also after a timeout. It is not in the detail.
 	Wait syscall.WaitStatus `json:"-"`
 	// Duration is from start to end; At is the end.

@@ -19,6 +19,7 @@ type ends struct {
 	containers *containers.Registry
 	cgroups    *cgroup.Tree
 	disks      *disks
+	processors *processors
 	// network is nil until it is open. Before that ends are recorded only, and the recovery frees
 	// their networks.
 	network atomic.Pointer[network.Network]
@@ -36,6 +37,7 @@ func (e *ends) record(c *containers.Container, end keeper.End) {
 	if !c.SetEnded(end, e.diedOfMemory(c, end)) {
 		return
 	}
+	e.processors.release(c.ID)
 	e.background.Try(func() { e.disks.drop(c) })
 	if n := e.network.Load(); n != nil && c.Record().Run.Network != nil {
 		e.background.Try(func() { e.detach(n, c) })

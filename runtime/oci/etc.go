@@ -74,7 +74,7 @@ func (s *start) writeEtc() error {
 			return err
 		}
 	}
-	return nil
+	return s.writeShown(folder)
 }
 
 func hostLine(address netip.Addr, name string) string { return fmt.Sprintf("%s\t%s\n", address, name) }

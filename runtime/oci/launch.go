@@ -56,6 +56,8 @@ type launcher struct {
 	targets    *targets
 	users      *userNamespaces
 	gpus       *gpus
+	processors *processors
+	hostFiles  *hostFiles
 	keepFiles  bool // containers that ask for it outlive a reboot
 }
 
@@ -177,6 +179,7 @@ func (s *start) makeControlGroup() (err error) {
 	if s.group, err = s.cgroups.MakeWith(s.container.ID, s.spec.Resources, s.devices.Rules); err != nil {
 		return fmt.Errorf("control group: %w", err)
 	}
+	s.processors.confine(s.container.ID, s.group, s.spec.Resources.NanoCPUs)
 	return nil
 }
 

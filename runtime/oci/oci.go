@@ -85,6 +85,8 @@ type Options struct {
 	// standard.
 	GPUKind    string
 	CDIFolders []string
+	// ShareProcessors lets every container run on all processors, whatever its limit is.
+	ShareProcessors bool
 	// UserNamespaces says which containers get a user namespace. Empty means [UserNamespacesAuto].
 	UserNamespaces UserNamespaces
 	Logger         zerolog.Logger
@@ -216,12 +218,18 @@ func (e *Engine) openParts(ctx context.Context) (err error) {
 	}
 	e.volumes = volumes.New(e.layout, e.trash, e.containers, e.images, e.log)
 	e.processes = &processes{layout: e.layout, cgroups: e.cgroups, runtimes: e.runtimes, closing: e.background.Closing()}
-	ends := &ends{log: e.log, background: e.background, containers: e.containers, cgroups: e.cgroups, disks: e.disks}
+	available := newProcessors(nil, e.log)
+	if !e.options.ShareProcessors {
+		available = newProcessors(e.cgroups.Processors(), e.log)
+	}
+	ends := &ends{
+		log: e.log, background: e.background, containers: e.containers, cgroups: e.cgroups, disks: e.disks, processors: available,
+	}
 	if err := e.openKeeper(ctx, ends.exited); err != nil {
 		return err
 	}
 	e.users.prepare()
-	available, err := openGPUs(e.options.GPUKind, e.options.CDIFolders, e.containers)
+	gpus, err := openGPUs(e.options.GPUKind, e.options.CDIFolders, e.containers)
 	if err != nil {
 		return err
 	}
@@ -229,7 +237,8 @@ func (e *Engine) openParts(ctx context.Context) (err error) {
 		log: e.log, layout: e.layout, background: e.background, containers: e.containers, ends: ends, processes: e.processes,
 		runtimes: e.runtimes, cgroups: e.cgroups, keeper: e.keeper, volumes: e.volumes, disks: e.disks,
 		sources: sourcemounts.New(e.layout, e.keeper, e.log),
-		targets: &targets{folder: e.layout.Targets(), made: map[string]bool{}}, users: e.users, gpus: available, keepFiles: e.options.KeepFiles,
+		targets: &targets{folder: e.layout.Targets(), made: map[string]bool{}}, users: e.users, gpus: gpus, keepFiles: e.options.KeepFiles,
+		processors: available, hostFiles: newHostFiles("/proc"),
 	}
 	if e.launcher.bootID, err = bootID(); err != nil {
 		return err

@@ -88,6 +88,7 @@ func localOptions(cfg config.Config) (oci.Options, error) {
 		Folder: filepath.Clean(cfg.Local.Folder(cfg.Server)), Keeper: keeper,
 		Runtime: cfg.Local.OCIRuntime, Bridge: cfg.Local.Bridge, UserNamespaces: oci.UserNamespaces(cfg.Local.UserNamespaces),
 		DiskBytes: cfg.Local.DiskMiB << 20, GPUKind: cfg.Local.GPUKind, KeepFiles: cfg.Local.KeepAcrossReboot,
+		ShareProcessors: !cfg.Local.ConfineProcessors,
 		Images: oci.ImageOptions{
 			MaxBytes: cfg.Local.ImagesMiB << 20, Insecure: cfg.Local.InsecureRegistries, Internal: cfg.Runtime.InternalRegistries,
 			Mirrors: map[string][]string{},

@@ -51,7 +51,7 @@ var extensions = []string{
 	"e2b.domain", "e2b.allow_images", "e2b.templates.name", "e2b.templates.image", "e2b.templates.entrypoint", "e2b.templates.cpu",
 	"e2b.templates.memory", "e2b.templates.user", "e2b.templates.working_directory",
 	"local.data_dir", "local.oci_runtime", "local.keeper", "local.bridge", "local.subnet", "local.user_namespaces", "local.disk_mib", "local.keep_across_reboot", "local.archives", "local.images_mib",
-	"local.gpu_kind",
+	"local.gpu_kind", "local.confine_processors",
 	"runtime.internal_registries",
 	"server.limits.default_cpu", "server.limits.default_memory", "server.limits.max_cpu", "server.limits.max_memory",
 	"server.limits.total_cpu", "server.limits.total_memory", "server.limits.max_timeout",

@@ -46,6 +46,12 @@ type Local struct {
 	// /etc/cdi and /var/run/cdi name it. A GPU belongs to one sandbox at a time. Hooks of the
 	// specifications run as root of the machine. Empty: sandboxes get no GPUs.
 	GPUKind string `toml:"gpu_kind"`
+	// ConfineProcessors is whether a sandbox whose resourceLimits.cpu needs fewer processors than
+	// the machine has runs on so many alone, those with the least limits of others: what programs
+	// count is the limit then. Where the limits together exceed the machine, some processors are
+	// shared while others may be idle; false leaves the choice to the kernel, and nproc shows the
+	// machine's.
+	ConfineProcessors bool `toml:"confine_processors"`
 	// Archives are files with images, as `docker save` or an OCI layout in a tar file, which are
 	// loaded at the start: absolute paths. A file that has not changed since is not loaded again.
 	// Those in share/sandbox/images of the prefix that the service is installed below are loaded
@@ -88,7 +94,7 @@ type Mirror struct {
 
 func defaultLocal() Local {
 	return Local{
-		Bridge: "sandbox0", GPUKind: "nvidia.com/gpu", UserNamespaces: UserNamespacesAuto, Archives: []string{}, InsecureRegistries: []string{}, Mirrors: []Mirror{},
+		Bridge: "sandbox0", GPUKind: "nvidia.com/gpu", ConfineProcessors: true, UserNamespaces: UserNamespacesAuto, Archives: []string{}, InsecureRegistries: []string{}, Mirrors: []Mirror{},
 	}
 }
 

@@ -1,6 +1,5 @@
 // Package oomkill finds out which processes the kernel has killed because memory ran out. The
-// kernel has one number for that: how many processes of the sandbox it has killed so, and not
-// which.
+// kernel has one number for that: how many processes of the sandbox it has killed so, not which.
 package oomkill
 
 import (

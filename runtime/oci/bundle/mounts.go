@@ -73,6 +73,11 @@ func mounts(in Input) ([]specs.Mount, error) {
 	if err != nil {
 		return nil, err
 	}
+	shown, err := shownMounts(in, asked)
+	if err != nil {
+		return nil, err
+	}
+	bound = append(bound, shown...)
 	for _, mount := range asked {
 		if !filepath.IsAbs(mount.Source) {
 			return nil, invalid("mount "+mount.Target, "source %q is not absolute", mount.Source)
@@ -119,6 +124,43 @@ func etcMounts(in Input, image layers, asked []Mount) ([]specs.Mount, error) {
 		}
 		source = filepath.Join(cmp.Or(in.EtcSource, in.EtcFolder), name)
 		bound = append(bound, in.Runtime.bind(Mount{Source: source, Target: at.path}))
+	}
+	return bound, nil
+}
+
+// The files of [Input.EtcFolder] that show a container its limits as the size of the machine.
+const (
+	CPUInfoFile = "cpuinfo"
+	MemInfoFile = "meminfo"
+	OnlineFile  = "online"
+)
+
+// shownFiles are where they are mounted. /proc/stat is not among them: its counters would stand
+// still. Nor are the lists of processors that may be plugged in: programs have a place for each of
+// these, which they find by the number of the processor that they run on.
+var shownFiles = []struct{ name, target string }{
+	{CPUInfoFile, "/proc/cpuinfo"}, {MemInfoFile, "/proc/meminfo"}, {OnlineFile, "/sys/devices/system/cpu/online"},
+}
+
+// shownMounts returns the mounts of those of them that there are.
+func shownMounts(in Input, asked []Mount) ([]specs.Mount, error) {
+	if in.EtcFolder == "" || in.Runtime.OwnKernel {
+		return nil, nil
+	}
+	var bound []specs.Mount
+	for _, file := range shownFiles {
+		if _, err := os.Lstat(filepath.Join(in.EtcFolder, file.name)); errors.Is(err, fs.ErrNotExist) {
+			continue
+		} else if err != nil {
+			return nil, err
+		}
+		if slices.ContainsFunc(asked, func(mount Mount) bool { return within(file.target, mount.Target) }) {
+			continue
+		}
+		bound = append(bound, specs.Mount{
+			Destination: file.target, Type: "bind", Source: filepath.Join(cmp.Or(in.EtcSource, in.EtcFolder), file.name),
+			Options: []string{"bind", "rprivate", "ro", "nosuid", "nodev", "noexec"},
+		})
 	}
 	return bound, nil
 }

@@ -225,6 +225,8 @@ func delegate(folder string) error {
 			return err
 		}
 	}
+	// Kernels and delegations may lack it, and nothing is limited by it.
+	_ = write(folder, "cgroup.subtree_control", "+"+cpuset)
 	return nil
 }
 

@@ -1,0 +1,79 @@
+package cgroup
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Processors returns the numbers of the processors that groups of the tree may have; none where the
+// kernel, or who delegated to us, has no controller for that.
+func (t *Tree) Processors() []int {
+	for _, h := range t.hierarchies {
+		if h.has(cpuset) {
+			return readProcessors(h.folder)
+		}
+	}
+	return nil
+}
+
+// Processors returns the numbers of the processors that the group may have; none where that is not
+// known.
+func (g Group) Processors() []int {
+	if folder, h := g.in(cpuset); h.folder != "" {
+		return readProcessors(folder)
+	}
+	return nil
+}
+
+// Confine has the processes of the group run on those processors alone, those that run already too.
+func (g Group) Confine(numbers []int) error {
+	folder, h := g.in(cpuset)
+	if h.folder == "" {
+		return fmt.Errorf("control group: no controller %s", cpuset)
+	}
+	list := make([]string, len(numbers))
+	for i, number := range numbers {
+		list[i] = strconv.Itoa(number)
+	}
+	if err := write(folder, "cpuset.cpus", strings.Join(list, ",")); err != nil {
+		return fmt.Errorf("control group: %w", err)
+	}
+	return nil
+}
+
+// readProcessors reads the set that is in force in a folder.
+func readProcessors(folder string) []int {
+	for _, name := range []string{"cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"} {
+		content, err := os.ReadFile(filepath.Join(folder, name))
+		if err != nil {
+			continue
+		}
+		if numbers, ok := parseProcessors(strings.TrimSpace(string(content))); ok {
+			return numbers
+		}
+	}
+	return nil
+}
+
+// parseProcessors parses a list such as "0-3,6".
+func parseProcessors(list string) (numbers []int, ok bool) {
+	const most = 1 << 14 // more than Linux has
+	for part := range strings.SplitSeq(list, ",") {
+		from, to, isRange := strings.Cut(part, "-")
+		first, err := strconv.Atoi(from)
+		last := first
+		if err == nil && isRange {
+			last, err = strconv.Atoi(to)
+		}
+		if err != nil || first < 0 || last < first || last >= most {
+			return nil, false
+		}
+		for number := first; number <= last; number++ {
+			numbers = append(numbers, number)
+		}
+	}
+	return numbers, true
+}
