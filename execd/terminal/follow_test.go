@@ -123,10 +123,14 @@ func TestAbruptTimeout(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
 	spec := sh("trap 'echo HUP' HUP; echo up; while :; do sleep 0.1; done")
-	spec.Timeout, spec.Abrupt = time.Second/2, true
-	term := start(t, m, spec)
-	s := attach(t, term)
-	s.end()
+	spec.Abrupt = true
+	var term *terminal.Terminal
+	var s *screen
+	for spec.Timeout = time.Second / 2; s == nil || !bytes.Contains(s.text, []byte("up")); spec.Timeout *= 2 { // on a busy machine
+		term = start(t, m, spec)
+		s = attach(t, term)
+		s.end()
+	}
 	if bytes.Contains(s.text, []byte("HUP")) {
 		t.Errorf("the terminal shows %q", s.text)
 	}
