@@ -36,8 +36,8 @@ const (
 	maxKeptBuffer = 256 << 10
 )
 
-// buffers are what output gathers in, and what messages are made in. A stream has some only while it
-// sends.
+// buffers are what output gathers in, and what messages are made in. A stream has some only while
+// it sends.
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
 func putBuffer(buffer *[]byte) {
@@ -82,8 +82,8 @@ func (o *output) keepAlive() error {
 	return o.stream.send(eventMessage{processEvent{KeepAlive: &empty{}}})
 }
 
-// data sends what is held of a channel and what follows it, both in data, but for the beginning of a
-// character.
+// data sends what is held of a channel and what follows it, both in data, but for the beginning of
+// a character.
 func (o *output) data(to channel, data []byte) error {
 	n := eventlog.WholeRunes(data)
 	if n > 0 {
@@ -136,8 +136,8 @@ func (o *output) followCommand(ctx context.Context, reader *eventlog.Reader) err
 	}
 }
 
-// catchUp sends the output that is at hand, or as much as is worth a message, and reports whether the
-// command has ended.
+// catchUp sends the output that is at hand, or as much as is worth a message, and reports whether
+// the command has ended.
 func (o *output) catchUp(reader *eventlog.Reader) (ended bool, err error) {
 	buffer := buffers.Get().(*[]byte)
 	defer putBuffer(buffer)

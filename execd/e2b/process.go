@@ -276,8 +276,9 @@ func (a account) workingDirectory(given string) string {
 	return a.path(given)
 }
 
-// variables are what a process has besides the variables of the sandbox, which the engines add: those
-// that name the user, whose values among the sandbox's are execd's own, and those of the request.
+// variables are what a process has besides the variables of the sandbox, which the engines add:
+// those that name the user, whose values among the sandbox's are execd's own, and those of the
+// request.
 func (h *handler) variables(as account, given map[string]string) map[string]string {
 	variables := map[string]string{
 		"PATH": environment.Path(h.Env), "HOME": as.Home, "USER": as.Name, "LOGNAME": as.Name,
@@ -295,8 +296,8 @@ func (p *ptyConfig) size() (rows, cols uint16, failed *failure) {
 	return uint16(p.Size.Rows), uint16(p.Size.Cols), nil
 }
 
-// connectProcess follows a process from now on. The client's Connect-Timeout-Ms is that of the stream
-// here.
+// connectProcess follows a process from now on. The client's Connect-Timeout-Ms is that of the
+// stream here.
 func (h *handler) connectProcess(_ context.Context, c echo.Context, in *processRequest, out *stream) error {
 	r := c.Request()
 	ctx := r.Context()

@@ -21,7 +21,8 @@ func (t *Terminal) kill() {
 var hangingUp = []syscall.Signal{syscall.SIGHUP, syscall.SIGCONT}
 
 // expire hangs the terminal up because its timeout has elapsed. In a frozen sandbox, where no
-// process may run, and where the spec says so, it kills at once. A program that has ended by itself keeps its exit code.
+// process may run, and where the spec says so, it kills at once. A program that has ended by itself
+// keeps its exit code.
 func (t *Terminal) expire() {
 	signals := hangingUp
 	if t.abrupt {

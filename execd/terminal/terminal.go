@@ -84,8 +84,8 @@ type Status struct {
 // ID returns the terminal's id.
 func (t *Terminal) ID() string { return t.id }
 
-// PID returns the number of the terminal's program, which another process may have once the terminal
-// has ended.
+// PID returns the number of the terminal's program, which another process may have once the
+// terminal has ended.
 func (t *Terminal) PID() int { return t.process.Process.Pid }
 
 // Done returns a channel that is closed when the terminal has ended.
@@ -130,8 +130,8 @@ func (t *Terminal) Resize(rows, cols uint16) error {
 	return nil
 }
 
-// Signal sends a signal to the terminal's program alone, and reports whether it was there to receive
-// it.
+// Signal sends a signal to the terminal's program alone, and reports whether it was there to
+// receive it.
 func (t *Terminal) Signal(signal syscall.Signal) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
