@@ -65,9 +65,9 @@ func (f *Files) RemoveDirectories(ctx context.Context, paths []string) error {
 	return nil
 }
 
-// Remove removes whatever is at a path: a directory with all that is in it, or anything else. A
-// missing path is no error. Links are not followed; the roots that RemoveDirectories refuses are
-// KindInvalid here too. An end of ctx leaves the rest.
+// Remove removes whatever is at a path: a directory with all that is in it, or anything else.
+// Removing a missing path succeeds. Links are not followed; the roots that RemoveDirectories refuses
+// are KindInvalid here too. An end of ctx leaves the rest.
 func (f *Files) Remove(ctx context.Context, path string) error {
 	abs, err := f.resolve(path)
 	if err != nil {

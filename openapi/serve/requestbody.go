@@ -175,8 +175,9 @@ func setPace(r *http.Request, pace pace) {
 // sends it. Call it before anything else wraps the body.
 func WithoutDeadline(r *http.Request) { setPace(r, paceNoDeadline) }
 
-// DeadlinePerPart gives each part of a request's body the time that the whole body has otherwise, for
-// handlers of uploads that have checked who sends them. Call it before anything else wraps the body.
+// DeadlinePerPart gives each part of a request's body the time that the whole body has otherwise,
+// for handlers of uploads that have checked who sends them. Call it before anything else wraps the
+// body.
 func DeadlinePerPart(r *http.Request) { setPace(r, pacePart) }
 
 // ForwardBody is for handlers that have checked who sends a request and forward it to another
