@@ -158,6 +158,10 @@ func TestUploadForm(t *testing.T) {
 	wantRefusal(t, response, data, 400, "directory")
 	response, data = e.do(t, "POST", "/files", form, strings.NewReader(part("b", `name="file"; filename="`+dir+`/cut"`, "1")))
 	wantRefusal(t, response, data, 400, "completely")
+	// Between two files, where the cut could be taken for the end of the form.
+	response, data = e.do(t, "POST", "/files", form,
+		strings.NewReader(part("b", `name="file"; filename="`+dir+`/whole"`, "1")+"--b\r\n"))
+	wantRefusal(t, response, data, 400, "completely")
 	if _, err := os.Lstat(dir + "/cut"); err == nil {
 		t.Error("a file that was cut is there")
 	}

@@ -3,6 +3,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -150,7 +151,8 @@ func (a *App) addFrontEnds(cfg config.Config, options api.Options) error {
 	if slices.Contains(cfg.Server.Compatibility, config.CompatibilityE2B) {
 		var err error
 		a.e2b, err = e2b.New(e2b.Options{
-			Next: a.server, Admits: admits, Backend: a.backend, Templates: templates(cfg), Domain: cfg.E2B.Domain, Logger: a.logger,
+			Next: a.server, Admits: admits, Backend: a.backend, MaxTimeout: maxTimeout(options),
+			Templates: templates(cfg), Domain: cfg.E2B.Domain, Logger: a.logger,
 		})
 		if err != nil {
 			return err
@@ -174,6 +176,17 @@ func (a *App) addFrontEnds(cfg config.Config, options api.Options) error {
 		mcphttp.Register(a.server, options.Version.Version, options.RuntimeClasses)
 	}
 	return a.addPages()
+}
+
+// maxTimeout returns a function that returns the longest timeout that a key allows, by its name.
+func maxTimeout(options api.Options) func(string) time.Duration {
+	return func(owner string) time.Duration {
+		bounds := options.Limits.Bounds // without any key
+		if key, ok := options.Keys.Named(owner); ok {
+			bounds = key.Bounds
+		}
+		return cmp.Or(bounds.MaxTimeout, lifecycle.MaxTimeout)
+	}
 }
 
 // templates returns what clients of E2B create sandboxes from.

@@ -154,6 +154,10 @@ func (x *exchange) refresh(id string) {
 // When it reports false, the client has been answered.
 func (x *exchange) moveDeadline(sandbox lifecycle.Sandbox, deadline time.Time, timeout int64) bool {
 	path := sandboxesPath + "/" + sandbox.ID
+	if most := int64(x.edge.MaxTimeout(sandbox.Owner) / time.Second); timeout > most {
+		sendProblem(x.w, http.StatusBadRequest, fmt.Sprintf("timeout: must be at most %d seconds, which the key of the sandbox allows, not %d", most, timeout))
+		return false
+	}
 	if expiry := x.edge.expiryFor(deadline, sandbox.Metadata); expiry.After(sandbox.ExpiresAt) {
 		renewed := x.ask(http.MethodPost, path+"/renew-expiration", nil, map[string]string{"expiresAt": stamp(expiry)})
 		if !renewed.OK() {

@@ -22,9 +22,11 @@ type Options struct {
 	Next http.Handler
 	// Admits reports whether the service would accept the key of a request. No other request is
 	// translated: translation takes memory.
-	Admits    func(*http.Request) bool
-	Backend   lifecycle.Backend
-	Templates Templates
+	Admits  func(*http.Request) bool
+	Backend lifecycle.Backend
+	// MaxTimeout returns the longest timeout that a key allows, by the name of the key.
+	MaxTimeout func(owner string) time.Duration
+	Templates  Templates
 	// Domain is the domain of the hosts PORT-ID.DOMAIN, with a port where clients need one; empty
 	// where there are none.
 	Domain string

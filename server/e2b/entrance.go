@@ -196,7 +196,7 @@ func (e *Edge) wake(ctx context.Context, sandbox lifecycle.Sandbox) (lifecycle.S
 	if err != nil || timeout < 1 || timeout > maxTimeout {
 		timeout = defaultTimeout
 	}
-	deadline := e.Clock().Add(time.Duration(timeout) * time.Second)
+	deadline := e.Clock().Add(min(time.Duration(timeout)*time.Second, e.MaxTimeout(sandbox.Owner)))
 	if expiry := e.expiryFor(deadline, sandbox.Metadata); expiry.After(sandbox.ExpiresAt) {
 		if _, err := e.Backend.Renew(ctx, sandbox.ID, expiry); err != nil {
 			return sandbox, err
