@@ -22,7 +22,11 @@ type Options struct {
 	Next http.Handler
 	// Admits reports whether the service would accept the key of a request. No other request is
 	// translated: translation takes memory.
-	Admits  func(*http.Request) bool
+	Admits func(*http.Request) bool
+	// Attempt runs a check of something that takes the place of a key, as [serve.Server.Attempt].
+	Attempt func(r *http.Request, check func() error) error
+	// IsKey reports whether a text is an API key, which no program in a sandbox may get.
+	IsKey   func(text string) bool
 	Backend lifecycle.Backend
 	// MaxTimeout returns the longest timeout that a key allows, by the name of the key.
 	MaxTimeout func(owner string) time.Duration

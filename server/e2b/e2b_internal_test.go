@@ -37,6 +37,9 @@ func TestDestination(t *testing.T) {
 		"headers":                     {"http://service/files", map[string]string{idHeader: short, portHeader: "49999"}, destination{short, codePort}, true},
 		"an id alone":                 {"http://service/health", map[string]string{idHeader: short}, destination{short, daemonPort}, true},
 		"a port that is none":         {"http://service/health", map[string]string{idHeader: short, portHeader: "x"}, destination{short, 0}, true},
+		"a negative port":             {"http://service/health", map[string]string{idHeader: short, portHeader: "-1"}, destination{short, 0}, true},
+		"a port with a sign":          {"http://service/health", map[string]string{idHeader: short, portHeader: "+44772"}, destination{short, 0}, true},
+		"a port above all":            {"http://service/health", map[string]string{idHeader: short, portHeader: "110308"}, destination{short, 0}, true},
 		"host":                        {"http://49983-" + short + ".sandbox.test:8443/x", nil, destination{short, daemonPort}, true},
 		"host in capitals with a dot": {"http://8000-" + short + ".SANDBOX.test./x", nil, destination{short, 8000}, true},
 		"headers before a host":       {"http://8000-" + short + ".sandbox.test/", map[string]string{idHeader: "other"}, destination{"other", daemonPort}, true},
@@ -101,7 +104,9 @@ func TestTokens(t *testing.T) {
 		status       int
 	}{
 		"health":                         {"GET", "/health", daemonPort, nil, true, token, 0},
-		"token":                          {"POST", "/process.Process/Start", daemonPort, map[string]string{tokenHeader: "S"}, false, "S", 0},
+		"token":                          {"POST", "/process.Process/Start", daemonPort, map[string]string{tokenHeader: token}, false, token, 0},
+		"wrong token":                    {"POST", "/process.Process/Start", daemonPort, map[string]string{tokenHeader: "S"}, false, "", 401},
+		"wrong token, health":            {"GET", "/health", daemonPort, map[string]string{tokenHeader: "S"}, false, "", 401},
 		"no token":                       {"POST", "/process.Process/Start", daemonPort, nil, false, "", 401},
 		"daemon by the code port":        {"POST", "/process.Process/Start", codePort, nil, false, "", 404},
 		"daemon by the code port, token": {"POST", "/process.Process/Start", codePort, map[string]string{tokenHeader: token}, false, "", 404},
@@ -124,7 +129,7 @@ func TestTokens(t *testing.T) {
 		"signed until before":            {"GET", file("path", "/x", "signature", sign("/x", "read", "", token, before), expirationName, before), daemonPort, nil, false, "", 401},
 		"expiration left out":            {"GET", file("path", "/x", "signature", sign("/x", "read", "", token, before)), daemonPort, nil, false, "", 401},
 		"expiration that is no number":   {"GET", file("path", "/x", "signature", sign("/x", "read", "", token, "x"), expirationName, "x"), daemonPort, nil, false, "", 401},
-		"wrong token, right signature":   {"GET", file("path", "/x", "signature", sign("/x", "read", "", token, "")), daemonPort, map[string]string{tokenHeader: "S"}, false, "S", 0},
+		"wrong token, right signature":   {"GET", file("path", "/x", "signature", sign("/x", "read", "", token, "")), daemonPort, map[string]string{tokenHeader: "S"}, false, "", 401},
 		"signed, for the code port":      {"GET", file("path", "/x", "signature", sign("/x", "read", "", token, "")), codePort, nil, false, "", 404},
 	} {
 		r := httptest.NewRequestWithContext(t.Context(), test.method, "http://service"+test.path, nil)
@@ -145,16 +150,24 @@ func TestToExecd(t *testing.T) {
 		r.Header.Set(name, "forged")
 	}
 	r.Header.Set("Range", "bytes=0-1")
+	r.Header.Set("Authorization", "Basic cm9vdDo=") // the user root
 	got := toExecd(r, id, "T", reachable{user: "user"})
 	if want := "/" + id + "/44772/e2b/files?path=%2Fa+b"; got.URL.String() != want || got.RequestURI != want {
 		t.Errorf("%s, %s, want %s", got.URL, got.RequestURI, want)
 	}
-	want := map[string][]string{"Range": {"bytes=0-1"}, "X-Execd-Access-Token": {"T"}, "X-E2b-Default-User": {"user"}}
+	want := map[string][]string{
+		"Range": {"bytes=0-1"}, "Authorization": {"Basic cm9vdDo="}, "X-Execd-Access-Token": {"T"}, "X-E2b-Default-User": {"user"},
+	}
 	if !reflect.DeepEqual(map[string][]string(got.Header), want) {
 		t.Errorf("%v, want %v", got.Header, want)
 	}
 	if r.Header.Get(tokenHeader) != "forged" {
 		t.Error("the request given has changed")
+	}
+	r.Header.Del(tokenHeader)
+	delete(want, "Authorization") // a signature is for the user that it names
+	if got := toExecd(r, id, "T", reachable{user: "user"}); !reflect.DeepEqual(map[string][]string(got.Header), want) {
+		t.Errorf("without a token: %v, want %v", got.Header, want)
 	}
 }
 
