@@ -3,6 +3,7 @@ package e2b
 import (
 	"crypto/sha256"
 	"encoding/base64"
+	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"reflect"
@@ -12,6 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"sandbox.internal/openapi/serve"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -287,4 +289,39 @@ func TestTemplates(t *testing.T) {
 	if _, ok := templates.find("python:3.12"); ok {
 		t.Error("an image is accepted")
 	}
+}
+
+// TestAttempts: a wrong token counts as a wrong key does, what is not there does not, and an address
+// with too many of them is refused before the check.
+func TestAttempts(t *testing.T) {
+	counted := 0
+	e := &Edge{Options: Options{Attempt: func(_ *http.Request, check func() error) error {
+		if counted == 2 {
+			return &serve.Problem{Status: http.StatusTooManyRequests, Message: "too many"}
+		}
+		err := check()
+		if err != nil {
+			counted++
+		}
+		return err
+	}}}
+	r := httptest.NewRequestWithContext(t.Context(), "GET", "http://service/health", nil)
+	wrong, absent := unauthenticated("wrong"), &refusal{http.StatusNotFound, "not_found", "absent"}
+	for i, step := range []struct {
+		checked *refusal
+		status  int
+		counted int
+	}{{nil, 0, 0}, {absent, 404, 0}, {wrong, 401, 1}, {wrong, 401, 2}, {nil, 429, 2}} {
+		got := e.attempt(r, func() *refusal { return step.checked })
+		if status := statusOf(got); status != step.status || counted != step.counted {
+			t.Errorf("%d: status %d, %d counted, want %d, %d", i, status, counted, step.status, step.counted)
+		}
+	}
+}
+
+func statusOf(r *refusal) int {
+	if r == nil {
+		return 0
+	}
+	return r.status
 }
