@@ -153,7 +153,8 @@ func (a *App) addFrontEnds(cfg config.Config, options api.Options) error {
 		a.e2b, err = e2b.New(e2b.Options{
 			Next: a.server, Admits: admits, Attempt: a.server.Attempt, IsKey: ring.Holds,
 			Backend: a.backend, MaxTimeout: maxTimeout(options),
-			Templates: templates(cfg), Domain: cfg.E2B.Domain, Logger: a.logger,
+			Templates: templates(cfg), Domain: cfg.E2B.Domain,
+			HostNetwork: cfg.Sandbox.NetworkMode == config.NetworkHost, Logger: a.logger,
 		})
 		if err != nil {
 			return err

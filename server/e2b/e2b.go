@@ -16,7 +16,7 @@ import (
 	"sandbox.internal/server/proxy"
 )
 
-// Options configures an [Edge]. All but Domain and Clock are required.
+// Options configures an [Edge]. All but Domain, HostNetwork and Clock are required.
 type Options struct {
 	// Next is the service itself.
 	Next http.Handler
@@ -34,6 +34,9 @@ type Options struct {
 	// Domain is the domain of the hosts PORT-ID.DOMAIN, with a port where clients need one; empty
 	// where there are none.
 	Domain string
+	// HostNetwork says that sandboxes share the network of the machine: their ports are its own, so
+	// all of them need the traffic token.
+	HostNetwork bool
 	Logger zerolog.Logger
 	// Clock returns the present time; nil means time.Now.
 	Clock func() time.Time

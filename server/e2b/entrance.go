@@ -218,7 +218,7 @@ func (e *Edge) locate(ctx context.Context, sandbox lifecycle.Sandbox) (reachable
 	location, err := e.Backend.Locate(ctx, sandbox.ID, lifecycle.DaemonPort)
 	return reachable{
 		token: location.Token, daemon: location.Daemon, user: sandbox.Metadata[userKey], directory: sandbox.Metadata[directoryKey],
-		private: sandbox.Metadata[privateKey] == yes,
+		private: e.isPrivate(sandbox),
 	}, err
 }
 
