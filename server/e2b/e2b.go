@@ -37,7 +37,7 @@ type Options struct {
 	// HostNetwork says that sandboxes share the network of the machine: their ports are its own, so
 	// all of them need the traffic token.
 	HostNetwork bool
-	Logger zerolog.Logger
+	Logger      zerolog.Logger
 	// Clock returns the present time; nil means time.Now.
 	Clock func() time.Time
 }

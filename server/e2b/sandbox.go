@@ -137,7 +137,9 @@ func (e *Edge) detailed(s lifecycle.Sandbox, token string) info {
 }
 
 // isPrivate reports whether the ports of a sandbox need its traffic token.
-func (e *Edge) isPrivate(s lifecycle.Sandbox) bool { return e.HostNetwork || s.Metadata[privateKey] == yes }
+func (e *Edge) isPrivate(s lifecycle.Sandbox) bool {
+	return e.HostNetwork || s.Metadata[privateKey] == yes
+}
 
 // endOf returns when the sandbox ends or is paused: the deadline that its client asked for, or the
 // service's own expiry.
