@@ -151,8 +151,10 @@ func (a *App) addFrontEnds(cfg config.Config, options api.Options) error {
 	if slices.Contains(cfg.Server.Compatibility, config.CompatibilityE2B) {
 		var err error
 		a.e2b, err = e2b.New(e2b.Options{
-			Next: a.server, Admits: admits, Backend: a.backend, MaxTimeout: maxTimeout(options),
-			Templates: templates(cfg), Domain: cfg.E2B.Domain, Logger: a.logger,
+			Next: a.server, Admits: admits, Attempt: a.server.Attempt, IsKey: ring.Holds,
+			Backend: a.backend, MaxTimeout: maxTimeout(options),
+			Templates: templates(cfg), Domain: cfg.E2B.Domain,
+			HostNetwork: cfg.Sandbox.NetworkMode == config.NetworkHost, Logger: a.logger,
 		})
 		if err != nil {
 			return err

@@ -160,7 +160,7 @@ func (x *exchange) moveDeadline(sandbox lifecycle.Sandbox, deadline time.Time, t
 	}
 	if expiry := x.edge.expiryFor(deadline, sandbox.Metadata); expiry.After(sandbox.ExpiresAt) {
 		renewed := x.ask(http.MethodPost, path+"/renew-expiration", nil, map[string]string{"expiresAt": stamp(expiry)})
-		if !renewed.OK() {
+		if !renewed.OK() && (renewed.Status == http.StatusForbidden || !x.edge.outlives(x.r.Context(), sandbox.ID, expiry)) {
 			x.refuse(renewed)
 			return false
 		}

@@ -16,13 +16,17 @@ import (
 	"sandbox.internal/server/proxy"
 )
 
-// Options configures an [Edge]. All but Domain and Clock are required.
+// Options configures an [Edge]. All but Domain, HostNetwork and Clock are required.
 type Options struct {
 	// Next is the service itself.
 	Next http.Handler
 	// Admits reports whether the service would accept the key of a request. No other request is
 	// translated: translation takes memory.
-	Admits  func(*http.Request) bool
+	Admits func(*http.Request) bool
+	// Attempt runs a check of something that takes the place of a key, as [serve.Server.Attempt].
+	Attempt func(r *http.Request, check func() error) error
+	// IsKey reports whether a text is an API key, which no program in a sandbox may get.
+	IsKey   func(text string) bool
 	Backend lifecycle.Backend
 	// MaxTimeout returns the longest timeout that a key allows, by the name of the key.
 	MaxTimeout func(owner string) time.Duration
@@ -30,7 +34,10 @@ type Options struct {
 	// Domain is the domain of the hosts PORT-ID.DOMAIN, with a port where clients need one; empty
 	// where there are none.
 	Domain string
-	Logger zerolog.Logger
+	// HostNetwork says that sandboxes share the network of the machine: their ports are its own, so
+	// all of them need the traffic token.
+	HostNetwork bool
+	Logger      zerolog.Logger
 	// Clock returns the present time; nil means time.Now.
 	Clock func() time.Time
 }

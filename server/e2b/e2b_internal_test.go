@@ -3,6 +3,7 @@ package e2b
 import (
 	"crypto/sha256"
 	"encoding/base64"
+	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"reflect"
@@ -12,6 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"sandbox.internal/openapi/serve"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -37,6 +39,9 @@ func TestDestination(t *testing.T) {
 		"headers":                     {"http://service/files", map[string]string{idHeader: short, portHeader: "49999"}, destination{short, codePort}, true},
 		"an id alone":                 {"http://service/health", map[string]string{idHeader: short}, destination{short, daemonPort}, true},
 		"a port that is none":         {"http://service/health", map[string]string{idHeader: short, portHeader: "x"}, destination{short, 0}, true},
+		"a negative port":             {"http://service/health", map[string]string{idHeader: short, portHeader: "-1"}, destination{short, 0}, true},
+		"a port with a sign":          {"http://service/health", map[string]string{idHeader: short, portHeader: "+44772"}, destination{short, 0}, true},
+		"a port above all":            {"http://service/health", map[string]string{idHeader: short, portHeader: "110308"}, destination{short, 0}, true},
 		"host":                        {"http://49983-" + short + ".sandbox.test:8443/x", nil, destination{short, daemonPort}, true},
 		"host in capitals with a dot": {"http://8000-" + short + ".SANDBOX.test./x", nil, destination{short, 8000}, true},
 		"headers before a host":       {"http://8000-" + short + ".sandbox.test/", map[string]string{idHeader: "other"}, destination{"other", daemonPort}, true},
@@ -101,7 +106,9 @@ func TestTokens(t *testing.T) {
 		status       int
 	}{
 		"health":                         {"GET", "/health", daemonPort, nil, true, token, 0},
-		"token":                          {"POST", "/process.Process/Start", daemonPort, map[string]string{tokenHeader: "S"}, false, "S", 0},
+		"token":                          {"POST", "/process.Process/Start", daemonPort, map[string]string{tokenHeader: token}, false, token, 0},
+		"wrong token":                    {"POST", "/process.Process/Start", daemonPort, map[string]string{tokenHeader: "S"}, false, "", 401},
+		"wrong token, health":            {"GET", "/health", daemonPort, map[string]string{tokenHeader: "S"}, false, "", 401},
 		"no token":                       {"POST", "/process.Process/Start", daemonPort, nil, false, "", 401},
 		"daemon by the code port":        {"POST", "/process.Process/Start", codePort, nil, false, "", 404},
 		"daemon by the code port, token": {"POST", "/process.Process/Start", codePort, map[string]string{tokenHeader: token}, false, "", 404},
@@ -124,7 +131,7 @@ func TestTokens(t *testing.T) {
 		"signed until before":            {"GET", file("path", "/x", "signature", sign("/x", "read", "", token, before), expirationName, before), daemonPort, nil, false, "", 401},
 		"expiration left out":            {"GET", file("path", "/x", "signature", sign("/x", "read", "", token, before)), daemonPort, nil, false, "", 401},
 		"expiration that is no number":   {"GET", file("path", "/x", "signature", sign("/x", "read", "", token, "x"), expirationName, "x"), daemonPort, nil, false, "", 401},
-		"wrong token, right signature":   {"GET", file("path", "/x", "signature", sign("/x", "read", "", token, "")), daemonPort, map[string]string{tokenHeader: "S"}, false, "S", 0},
+		"wrong token, right signature":   {"GET", file("path", "/x", "signature", sign("/x", "read", "", token, "")), daemonPort, map[string]string{tokenHeader: "S"}, false, "", 401},
 		"signed, for the code port":      {"GET", file("path", "/x", "signature", sign("/x", "read", "", token, "")), codePort, nil, false, "", 404},
 	} {
 		r := httptest.NewRequestWithContext(t.Context(), test.method, "http://service"+test.path, nil)
@@ -145,16 +152,24 @@ func TestToExecd(t *testing.T) {
 		r.Header.Set(name, "forged")
 	}
 	r.Header.Set("Range", "bytes=0-1")
+	r.Header.Set("Authorization", "Basic cm9vdDo=") // the user root
 	got := toExecd(r, id, "T", reachable{user: "user"})
 	if want := "/" + id + "/44772/e2b/files?path=%2Fa+b"; got.URL.String() != want || got.RequestURI != want {
 		t.Errorf("%s, %s, want %s", got.URL, got.RequestURI, want)
 	}
-	want := map[string][]string{"Range": {"bytes=0-1"}, "X-Execd-Access-Token": {"T"}, "X-E2b-Default-User": {"user"}}
+	want := map[string][]string{
+		"Range": {"bytes=0-1"}, "Authorization": {"Basic cm9vdDo="}, "X-Execd-Access-Token": {"T"}, "X-E2b-Default-User": {"user"},
+	}
 	if !reflect.DeepEqual(map[string][]string(got.Header), want) {
 		t.Errorf("%v, want %v", got.Header, want)
 	}
 	if r.Header.Get(tokenHeader) != "forged" {
 		t.Error("the request given has changed")
+	}
+	r.Header.Del(tokenHeader)
+	delete(want, "Authorization") // a signature is for the user that it names
+	if got := toExecd(r, id, "T", reachable{user: "user"}); !reflect.DeepEqual(map[string][]string(got.Header), want) {
+		t.Errorf("without a token: %v, want %v", got.Header, want)
 	}
 }
 
@@ -273,5 +288,55 @@ func TestTemplates(t *testing.T) {
 	templates.Images = false
 	if _, ok := templates.find("python:3.12"); ok {
 		t.Error("an image is accepted")
+	}
+}
+
+// TestAttempts: a wrong token counts as a wrong key does, what is not there does not, and an address
+// with too many of them is refused before the check.
+func TestAttempts(t *testing.T) {
+	counted := 0
+	e := &Edge{Options: Options{Attempt: func(_ *http.Request, check func() error) error {
+		if counted == 2 {
+			return &serve.Problem{Status: http.StatusTooManyRequests, Message: "too many"}
+		}
+		err := check()
+		if err != nil {
+			counted++
+		}
+		return err
+	}}}
+	r := httptest.NewRequestWithContext(t.Context(), "GET", "http://service/health", nil)
+	wrong, absent := unauthenticated("wrong"), &refusal{http.StatusNotFound, "not_found", "absent"}
+	for i, step := range []struct {
+		checked *refusal
+		status  int
+		counted int
+	}{{nil, 0, 0}, {absent, 404, 0}, {wrong, 401, 1}, {wrong, 401, 2}, {nil, 429, 2}} {
+		got := e.attempt(r, func() *refusal { return step.checked })
+		if status := statusOf(got); status != step.status || counted != step.counted {
+			t.Errorf("%d: status %d, %d counted, want %d, %d", i, status, counted, step.status, step.counted)
+		}
+	}
+}
+
+func statusOf(r *refusal) int {
+	if r == nil {
+		return 0
+	}
+	return r.status
+}
+
+// TestPrivate: the ports of the machine's own network always need the traffic token.
+func TestPrivate(t *testing.T) {
+	asked := lifecycle.Sandbox{Metadata: map[string]string{privateKey: yes}}
+	for _, test := range []struct {
+		host    bool
+		sandbox lifecycle.Sandbox
+		want    bool
+	}{{false, lifecycle.Sandbox{}, false}, {false, asked, true}, {true, lifecycle.Sandbox{}, true}} {
+		e := &Edge{Options: Options{HostNetwork: test.host}}
+		if shown := e.detailed(test.sandbox, "T"); e.isPrivate(test.sandbox) != test.want || (shown.TrafficAccessToken != nil) != test.want {
+			t.Errorf("%+v: %v", test, !test.want)
+		}
 	}
 }

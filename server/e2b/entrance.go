@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"sandbox.internal/openapi/serve"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/server/reach"
 )
@@ -48,22 +50,27 @@ func (e *Edge) destination(r *http.Request) (destination, bool) {
 	if id := r.Header.Get(idHeader); id != "" {
 		port := daemonPort
 		if text := r.Header.Get(portHeader); text != "" {
-			port, _ = strconv.Atoi(text) // 0 is no port of a sandbox
+			port = parsePort(text)
 		}
 		return destination{id, port}, true
 	}
 	if name, ok := e.label(r.Host); ok {
 		port, id, _ := strings.Cut(name, "-")
-		number, err := strconv.ParseUint(port, 10, 16)
-		if err != nil {
-			number = 0
-		}
-		return destination{id, int(number)}, true
+		return destination{id, parsePort(port)}, true
 	}
 	if r.URL.Path == "/files" && isSignature(r.URL.Query().Get(signatureName)) {
 		return destination{"", daemonPort}, true
 	}
 	return destination{}, false
+}
+
+// parsePort returns the number of a port, 0 for what is none.
+func parsePort(text string) int {
+	number, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		return 0
+	}
+	return int(number)
 }
 
 // label returns the first label of a host below the domain.
@@ -87,12 +94,17 @@ func bare(host string) string {
 // enter answers a request to a sandbox.
 func (e *Edge) enter(w http.ResponseWriter, r *http.Request, to destination) {
 	if to.id == "" {
-		id, ok := e.search(r)
-		if !ok {
-			sendProblem(w, http.StatusUnauthorized, "signature: is not one for this file, user and operation of a sandbox that runs, or has expired")
+		refused := e.attempt(r, func() *refusal {
+			if id, ok := e.search(r); ok {
+				to.id = id
+				return nil
+			}
+			return unauthenticated("signature: is not one for this file, user and operation of a sandbox that runs, or has expired")
+		})
+		if refused != nil {
+			sendProblem(w, refused.status, refused.message)
 			return
 		}
-		to.id = id
 	}
 	id, ok := internalID(to.id)
 	if !ok || to.port == 0 {
@@ -106,7 +118,10 @@ func (e *Edge) enter(w http.ResponseWriter, r *http.Request, to destination) {
 	var token string
 	var refused *refusal
 	target, unreachable := e.ready(r.Context(), id, func(target reachable) bool {
-		token, refused = tokenFor(r, to.port, target, e.Clock())
+		refused = e.attempt(r, func() (failed *refusal) {
+			token, failed = tokenFor(r, to.port, target, e.Clock())
+			return failed
+		})
 		return refused == nil
 	})
 	switch {
@@ -127,6 +142,23 @@ type refusal struct {
 
 func unauthenticated(message string) *refusal {
 	return &refusal{http.StatusUnauthorized, "unauthenticated", message}
+}
+
+// attempt runs a check of a token or a signature. A refusal counts as a wrong key does, and an
+// address with too many of them is refused before the check.
+func (e *Edge) attempt(r *http.Request, check func() *refusal) *refusal {
+	var refused *refusal
+	err := e.Attempt(r, func() error {
+		if refused = check(); refused != nil && refused.status == http.StatusUnauthorized {
+			return serve.Unauthorized("%s", refused.message)
+		}
+		return nil
+	})
+	var problem *serve.Problem
+	if refused == nil && errors.As(err, &problem) {
+		refused = &refusal{problem.Status, "resource_exhausted", problem.Message}
+	}
+	return refused
 }
 
 // sendUnreachable answers that a sandbox or a port of it cannot be reached.
@@ -162,7 +194,7 @@ func (e *Edge) ready(ctx context.Context, id string, admit func(reachable) bool)
 		return reachable{}, over
 	}
 	target, err := e.locate(ctx, sandbox)
-	if err != nil {
+	if err != nil || target.token == "" { // every client could make the signatures of an empty token
 		return reachable{}, over
 	}
 	if !admit(target) {
@@ -186,7 +218,7 @@ func (e *Edge) locate(ctx context.Context, sandbox lifecycle.Sandbox) (reachable
 	location, err := e.Backend.Locate(ctx, sandbox.ID, lifecycle.DaemonPort)
 	return reachable{
 		token: location.Token, daemon: location.Daemon, user: sandbox.Metadata[userKey], directory: sandbox.Metadata[directoryKey],
-		private: sandbox.Metadata[privateKey] == yes,
+		private: e.isPrivate(sandbox),
 	}, err
 }
 
@@ -198,7 +230,8 @@ func (e *Edge) wake(ctx context.Context, sandbox lifecycle.Sandbox) (lifecycle.S
 	}
 	deadline := e.Clock().Add(min(time.Duration(timeout)*time.Second, e.MaxTimeout(sandbox.Owner)))
 	if expiry := e.expiryFor(deadline, sandbox.Metadata); expiry.After(sandbox.ExpiresAt) {
-		if _, err := e.Backend.Renew(ctx, sandbox.ID, expiry); err != nil {
+		_, err := e.Backend.Renew(ctx, sandbox.ID, expiry)
+		if err != nil && !e.outlives(ctx, sandbox.ID, expiry) {
 			return sandbox, err
 		}
 	}
@@ -214,19 +247,29 @@ func (e *Edge) wake(ctx context.Context, sandbox lifecycle.Sandbox) (lifecycle.S
 	return e.Backend.AwaitStable(ctx, sandbox.ID, changeWait*time.Second)
 }
 
+// outlives reports whether a sandbox does not expire before a time: [Edge.Keep] may have extended
+// the expiry since the sandbox was read.
+func (e *Edge) outlives(ctx context.Context, id string, until time.Time) bool {
+	sandbox, err := e.Backend.Read(ctx, id)
+	return err == nil && !until.After(sandbox.ExpiresAt)
+}
+
 // codePath are the paths of the code interpreter that clients send no token to. The sandbox's id,
 // which cannot be guessed, lets them in, or the traffic token of a private sandbox.
 var codePath = regexp.MustCompile(`^/contexts(/[0-9A-Za-z-]+(/restart)?)?$`)
 
-// tokenFor returns the token that a request is forwarded with, which the service checks, or why the
-// request is refused. A sandbox's own token goes out for what needs none, and for nothing else.
+// tokenFor returns the token that a request is forwarded with, or why the request is refused. Without
+// the sandbox's token a client may do what needs none, and nothing else.
 func tokenFor(r *http.Request, port int, target reachable, now time.Time) (string, *refusal) {
 	path := r.URL.Path
 	if port == codePort && path != "/health" && path != "/execute" && !codePath.MatchString(path) {
 		return "", &refusal{http.StatusNotFound, "not_found", fmt.Sprintf("path %.128q: the code interpreter has no such operation", path)}
 	}
 	if sent := r.Header.Get(tokenHeader); sent != "" {
-		return sent, nil
+		if !reach.Equal(sent, target.token) { // the service would refuse it, but a paused sandbox would be resumed
+			return "", unauthenticated("header X-Access-Token: is not this sandbox's token")
+		}
+		return target.token, nil
 	}
 	switch {
 	case path == "/health":
@@ -256,6 +299,9 @@ func toExecd(r *http.Request, id, token string, target reachable) *http.Request 
 	ours.Header = r.Header.Clone()
 	for _, name := range []string{idHeader, portHeader, tokenHeader, reach.KeyHeader, defaultUserHeader, defaultDirectoryHeader} {
 		ours.Header.Del(name)
+	}
+	if r.Header.Get(tokenHeader) == "" {
+		ours.Header.Del("Authorization") // a signature is for the user that its URL names, and no other
 	}
 	ours.Header.Set(lifecycle.TokenHeader, token)
 	for name, value := range map[string]string{defaultUserHeader: target.user, defaultDirectoryHeader: target.directory} {

@@ -123,7 +123,7 @@ func (e *Edge) detailed(s lifecycle.Sandbox, token string) info {
 	if e.Domain != "" {
 		shown.Domain = &e.Domain
 	}
-	if s.Metadata[privateKey] == yes && token != "" {
+	if e.isPrivate(s) && token != "" {
 		traffic := trafficToken(token)
 		shown.TrafficAccessToken = &traffic
 	}
@@ -134,6 +134,11 @@ func (e *Edge) detailed(s lifecycle.Sandbox, token string) info {
 		shown.Lifecycle.OnTimeout = pause
 	}
 	return shown
+}
+
+// isPrivate reports whether the ports of a sandbox need its traffic token.
+func (e *Edge) isPrivate(s lifecycle.Sandbox) bool {
+	return e.HostNetwork || s.Metadata[privateKey] == yes
 }
 
 // endOf returns when the sandbox ends or is paused: the deadline that its client asked for, or the

@@ -70,7 +70,7 @@ func (e *Edge) visit(c echo.Context) error {
 	}
 	serve.ForwardBody(r)
 	name := strconv.Itoa(v.port)
-	err := e.proxy.Forward(c.Response(), r, proxy.Target{
+	err := e.proxy.Forward(c.Response(), reach.WithoutKeys(r, e.IsKey), proxy.Target{
 		Address:      target.daemon,
 		Path:         "/proxy/" + name,
 		Set:          map[string]string{lifecycle.TokenHeader: target.token},
