@@ -291,13 +291,13 @@ func TestTemplates(t *testing.T) {
 	}
 }
 
-// TestAttempts: a wrong token counts as a wrong key does, what is not there does not, and an address
-// with too many of them is refused before the check.
+// TestAttempts: a wrong token counts as a wrong key does, what is not there does not, and an
+// address with too many of them is refused before the check.
 func TestAttempts(t *testing.T) {
 	counted := 0
 	e := &Edge{Options: Options{Attempt: func(_ *http.Request, check func() error) error {
 		if counted == 2 {
-			return &serve.Problem{Status: http.StatusTooManyRequests, Message: "too many"}
+			return &serve.Problem{Status: http.StatusTooManyRequests, Message: "too many", RetryAfter: 1500 * time.Millisecond}
 		}
 		err := check()
 		if err != nil {
@@ -306,7 +306,7 @@ func TestAttempts(t *testing.T) {
 		return err
 	}}}
 	r := httptest.NewRequestWithContext(t.Context(), "GET", "http://service/health", nil)
-	wrong, absent := unauthenticated("wrong"), &refusal{http.StatusNotFound, "not_found", "absent"}
+	wrong, absent := unauthenticated("wrong"), &refusal{status: http.StatusNotFound, code: "not_found", message: "absent"}
 	for i, step := range []struct {
 		checked *refusal
 		status  int

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/http"
 	"net/url"
@@ -102,7 +103,7 @@ func (e *Edge) enter(w http.ResponseWriter, r *http.Request, to destination) {
 			return unauthenticated("signature: is not one for this file, user and operation of a sandbox that runs, or has expired")
 		})
 		if refused != nil {
-			sendProblem(w, refused.status, refused.message)
+			refused.send(w)
 			return
 		}
 	}
@@ -126,7 +127,7 @@ func (e *Edge) enter(w http.ResponseWriter, r *http.Request, to destination) {
 	})
 	switch {
 	case refused != nil:
-		sendJSON(w, refused.status, map[string]any{"code": refused.code, "message": refused.message})
+		refused.send(w)
 	case unreachable != "":
 		sendUnreachable(w, to.id, unreachable)
 	default:
@@ -138,10 +139,19 @@ func (e *Edge) enter(w http.ResponseWriter, r *http.Request, to destination) {
 type refusal struct {
 	status        int
 	code, message string // code is one of Connect
+	retryAfter    int    // seconds; 0 for none
 }
 
 func unauthenticated(message string) *refusal {
-	return &refusal{http.StatusUnauthorized, "unauthenticated", message}
+	return &refusal{status: http.StatusUnauthorized, code: "unauthenticated", message: message}
+}
+
+// send answers with the refusal.
+func (f *refusal) send(w http.ResponseWriter) {
+	if f.retryAfter > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(f.retryAfter))
+	}
+	sendJSON(w, f.status, map[string]any{"code": f.code, "message": f.message})
 }
 
 // attempt runs a check of a token or a signature. A refusal counts as a wrong key does, and an
@@ -156,7 +166,7 @@ func (e *Edge) attempt(r *http.Request, check func() *refusal) *refusal {
 	})
 	var problem *serve.Problem
 	if refused == nil && errors.As(err, &problem) {
-		refused = &refusal{problem.Status, "resource_exhausted", problem.Message}
+		refused = &refusal{problem.Status, "resource_exhausted", problem.Message, int(math.Ceil(problem.RetryAfter.Seconds()))}
 	}
 	return refused
 }
@@ -258,12 +268,14 @@ func (e *Edge) outlives(ctx context.Context, id string, until time.Time) bool {
 // which cannot be guessed, lets them in, or the traffic token of a private sandbox.
 var codePath = regexp.MustCompile(`^/contexts(/[0-9A-Za-z-]+(/restart)?)?$`)
 
-// tokenFor returns the token that a request is forwarded with, or why the request is refused. Without
-// the sandbox's token a client may do what needs none, and nothing else.
+// tokenFor returns the token that a request is forwarded with, or why the request is refused.
+// Without the sandbox's token a client may do what needs none, and nothing else.
 func tokenFor(r *http.Request, port int, target reachable, now time.Time) (string, *refusal) {
 	path := r.URL.Path
 	if port == codePort && path != "/health" && path != "/execute" && !codePath.MatchString(path) {
-		return "", &refusal{http.StatusNotFound, "not_found", fmt.Sprintf("path %.128q: the code interpreter has no such operation", path)}
+		return "", &refusal{
+			status: http.StatusNotFound, code: "not_found", message: fmt.Sprintf("path %.128q: the code interpreter has no such operation", path),
+		}
 	}
 	if sent := r.Header.Get(tokenHeader); sent != "" {
 		if !reach.Equal(sent, target.token) { // the service would refuse it, but a paused sandbox would be resumed
@@ -276,7 +288,7 @@ func tokenFor(r *http.Request, port int, target reachable, now time.Time) (strin
 		return target.token, nil
 	case port == codePort && path != "/execute":
 		if target.private && !reach.Equal(r.Header.Get(trafficHeader), trafficToken(target.token)) {
-			return "", &refusal{http.StatusForbidden, "permission_denied", needsTraffic}
+			return "", &refusal{status: http.StatusForbidden, code: "permission_denied", message: needsTraffic}
 		}
 		return target.token, nil
 	case port == daemonPort && path == "/files" && r.URL.Query().Get(signatureName) != "":
