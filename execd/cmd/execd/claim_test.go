@@ -107,6 +107,7 @@ func TestClaim(t *testing.T) {
 	if said := w.read("said"); !strings.HasPrefix(said, "|a b|line\nbreak|kept|") || !strings.HasSuffix(said, "|0\n") || strings.Contains(said, "|1|") {
 		t.Errorf("the entrypoint says %q", said)
 	}
+	wait.Until(t, "the entrypoint has logged", func() bool { return w.read("log") != "" })
 	if log := w.read("log"); log != "logged\n" {
 		t.Errorf("the log of the container is %q", log)
 	}
