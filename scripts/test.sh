@@ -76,6 +76,7 @@ install() {
 	scripts/node.sh clients/typescript
 	scripts/node.sh test/e2e/clients/python
 	scripts/node.sh test/e2e/clients/opensandbox
+	scripts/node.sh test/e2e/clients/e2b
 	scripts/node.sh deploy/testdata/node
 	scripts/python.sh
 	[[ $command == test-all ]] || return 0
