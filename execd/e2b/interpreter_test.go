@@ -300,9 +300,11 @@ func TestExecuteRefusals(t *testing.T) {
 func TestKeepAliveAndLeaving(t *testing.T) {
 	t.Parallel()
 	e := startEnvd(t)
-	response, from := e.begin(t, nil, map[string]any{"code": "import time\ntry:\n  while True: time.sleep(0.01)\nexcept KeyboardInterrupt: seen = True"})
+	response, from := e.begin(t, nil, map[string]any{"code": "import time\ntry:\n  print(1, flush=True)\n  while True: time.sleep(0.01)\nexcept KeyboardInterrupt: seen = True"})
+	begun := false // a keepalive before that is of the cell that waits for its kernel
 	for l := nextLine(t, from); ; l = nextLine(t, from) {
-		if l["type"] == "keepalive" {
+		begun = begun || l["type"] == "stdout"
+		if begun && l["type"] == "keepalive" {
 			wantLine(t, l, `{"type":"keepalive"}`)
 			break
 		}

@@ -340,3 +340,37 @@ func TestPrivate(t *testing.T) {
 		}
 	}
 }
+
+// TestUnreachable: an error of the service about the sandbox is 502 for clients, and what execd
+// answers passes.
+func TestUnreachable(t *testing.T) {
+	for name, test := range map[string]struct {
+		status int
+		body   string
+		want   int
+	}{
+		"ended meanwhile":   {409, `{"code":"SANDBOX_CONFLICT","message":"the sandbox is Stopping"}`, 502},
+		"not there":         {404, `{"code":"SANDBOX_NOT_FOUND","message":"x"}`, 502},
+		"exists":            {409, `{"code":"already_exists","message":"x"}`, 409},
+		"a missing file":    {404, `{"code":404,"message":"x"}`, 404},
+		"an unknown cell":   {404, `not found`, 404},
+		"a long text":       {404, strings.Repeat("x", maxHeld+1), 404},
+		"another error":     {400, `{"code":"INVALID_REQUEST_BODY","message":"x"}`, 400},
+		"nothing to report": {204, "", 204},
+		"an answer":         {200, "x", 200},
+	} {
+		sent := httptest.NewRecorder()
+		w := &unreachableWriter{ResponseWriter: sent, id: short}
+		w.WriteHeader(test.status)
+		if _, err := w.Write([]byte(test.body)); err != nil {
+			t.Error(err)
+		}
+		if err := w.FlushError(); err != nil {
+			t.Error(err)
+		}
+		w.finish()
+		if sent.Code != test.want || test.want != 502 && sent.Body.String() != test.body {
+			t.Errorf("%s: %d %.200s, want %d", name, sent.Code, sent.Body, test.want)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -131,7 +132,87 @@ func (e *Edge) enter(w http.ResponseWriter, r *http.Request, to destination) {
 	case unreachable != "":
 		sendUnreachable(w, to.id, unreachable)
 	default:
-		e.Next.ServeHTTP(w, toExecd(r, id, token, target))
+		out := &unreachableWriter{ResponseWriter: w, id: to.id}
+		e.Next.ServeHTTP(out, toExecd(r, id, token, target))
+		out.finish()
+	}
+}
+
+// unreachableWriter answers in the place of the service when that finds no sandbox that runs: it may
+// have ended since it was looked for. Answers of execd pass.
+type unreachableWriter struct {
+	http.ResponseWriter
+	id     string
+	status int // of an answer that is held back; 0 for none
+	held   bytes.Buffer
+	begun  bool
+}
+
+// serviceCode begins an error of the service, whose codes are in capitals; those of execd/e2b are
+// not.
+var serviceCode = regexp.MustCompile(`^\s*\{\s*"code"\s*:\s*"[A-Z_]+"`)
+
+// maxHeld bounds an error that is held back, in bytes. The service's have fewer.
+const maxHeld = 64 << 10
+
+// Unwrap gives a [http.ResponseController] access to the wrapped writer.
+func (w *unreachableWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// WriteHeader implements http.ResponseWriter.
+func (w *unreachableWriter) WriteHeader(status int) {
+	if w.begun || w.status != 0 {
+		return
+	}
+	if status == http.StatusConflict || status == http.StatusNotFound || status == http.StatusBadGateway {
+		w.status = status
+		return
+	}
+	w.begun = status >= http.StatusOK
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (w *unreachableWriter) Write(p []byte) (int, error) {
+	if !w.begun && w.status == 0 {
+		w.WriteHeader(http.StatusOK)
+	}
+	if w.begun {
+		return w.ResponseWriter.Write(p)
+	}
+	if w.held.Len()+len(p) > maxHeld {
+		w.release()
+		return w.ResponseWriter.Write(p)
+	}
+	return w.held.Write(p)
+}
+
+// FlushError keeps a [http.ResponseController] from sending the headers of an answer that is held
+// back.
+func (w *unreachableWriter) FlushError() error {
+	if !w.begun && w.status != 0 {
+		return nil
+	}
+	return http.NewResponseController(w.ResponseWriter).Flush()
+}
+
+// release sends what is held back as it is.
+func (w *unreachableWriter) release() {
+	w.begun = true
+	w.ResponseWriter.WriteHeader(w.status)
+	_, _ = w.ResponseWriter.Write(w.held.Bytes()) // a client that is gone by now needs no answer
+}
+
+// finish ends the answer.
+func (w *unreachableWriter) finish() {
+	switch {
+	case w.begun || w.status == 0:
+	case serviceCode.Match(w.held.Bytes()):
+		for _, name := range []string{"Content-Length", "Retry-After"} {
+			w.Header().Del(name)
+		}
+		sendUnreachable(w.ResponseWriter, w.id, "the sandbox is not running")
+	default:
+		w.release()
 	}
 }
 

@@ -293,6 +293,11 @@ func testTerminal(t *testing.T, box *sandbox.Sandbox) {
 	check(t, err)
 	defer terminal.Close()
 	check(t, terminal.Resize(ctx, 30, 100))
+	wait.Until(t, "the terminal has its new size", func() bool {
+		list, err := box.Terminals.List(ctx)
+		check(t, err)
+		return slices.ContainsFunc(list, func(s sandbox.TerminalInfo) bool { return s.ID == id && s.Rows == 30 })
+	})
 	near, err := box.Terminals.Attach(ctx, id)
 	check(t, err)
 	defer near.Close()
