@@ -138,8 +138,8 @@ func (e *Edge) enter(w http.ResponseWriter, r *http.Request, to destination) {
 	}
 }
 
-// unreachableWriter answers in the place of the service when that finds no sandbox that runs: it may
-// have ended since it was looked for. Answers of execd pass.
+// unreachableWriter answers in the place of the service when that finds no sandbox that runs: it
+// may have ended since it was looked for. Answers of execd pass.
 type unreachableWriter struct {
 	http.ResponseWriter
 	id     string
