@@ -3,6 +3,7 @@ package e2b
 import (
 	"context"
 	"errors"
+	"maps"
 	"sync"
 	"time"
 
@@ -25,18 +26,26 @@ const (
 // deadlines are when sandboxes are to be ended or paused.
 type deadlines struct {
 	mu      sync.Mutex
-	at      map[string]time.Time
-	changed chan struct{} // one is earlier than before
+	byID    map[string]deadline
+	look    int           // the number of the latest look through all sandboxes
+	changed chan struct{} // has an element when one was set
+}
+
+// deadline is when a sandbox is to be looked at, and the look through all sandboxes that it was set
+// in or after.
+type deadline struct {
+	at   time.Time
+	look int
 }
 
 func newDeadlines() deadlines {
-	return deadlines{at: map[string]time.Time{}, changed: make(chan struct{}, 1)}
+	return deadlines{byID: map[string]deadline{}, changed: make(chan struct{}, 1)}
 }
 
 // set has the sandbox looked at when its deadline comes.
 func (d *deadlines) set(id string, at time.Time) {
 	d.mu.Lock()
-	d.at[id] = at
+	d.byID[id] = deadline{at, d.look}
 	d.mu.Unlock()
 	select {
 	case d.changed <- struct{}{}:
@@ -44,17 +53,32 @@ func (d *deadlines) set(id string, at time.Time) {
 	}
 }
 
+// beginLook begins a look through all sandboxes, which sets the deadline of each that there is.
+func (d *deadlines) beginLook() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.look++
+}
+
+// endLook forgets the deadlines that were not set since the look began: of sandboxes that have
+// ended before.
+func (d *deadlines) endLook() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	maps.DeleteFunc(d.byID, func(_ string, known deadline) bool { return known.look < d.look })
+}
+
 // due takes out those whose time has come, and returns how long until the next one's.
 func (d *deadlines) due(now time.Time) (ids []string, wait time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	wait = lookInterval
-	for id, at := range d.at {
-		if left := at.Sub(now); left > 0 {
+	for id, known := range d.byID {
+		if left := known.at.Sub(now); left > 0 {
 			wait = min(wait, left)
 			continue
 		}
-		delete(d.at, id)
+		delete(d.byID, id)
 		ids = append(ids, id)
 	}
 	return ids, wait
@@ -104,6 +128,7 @@ func (e *Edge) Keep(ctx context.Context) {
 
 // lookThrough reads the deadlines of all sandboxes.
 func (e *Edge) lookThrough(ctx context.Context) {
+	e.deadlines.beginLook()
 	states := []lifecycle.State{lifecycle.StateRunning, lifecycle.StatePausing, lifecycle.StatePaused, lifecycle.StateResuming}
 	for number := 1; ; number++ {
 		listing, err := e.Backend.List(ctx, lifecycle.Filter{States: states}, lifecycle.Page{Number: number, Size: lifecycle.MaxPageSize})
@@ -117,6 +142,7 @@ func (e *Edge) lookThrough(ctx context.Context) {
 			}
 		}
 		if number*lifecycle.MaxPageSize >= listing.Total {
+			e.deadlines.endLook()
 			return
 		}
 	}

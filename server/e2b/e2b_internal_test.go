@@ -3,10 +3,12 @@ package e2b
 import (
 	"crypto/sha256"
 	"encoding/base64"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -274,6 +276,21 @@ func TestDeadlines(t *testing.T) {
 	}
 	if ids, wait = d.due(now.Add(time.Minute)); !reflect.DeepEqual(ids, []string{"late"}) || wait != lookInterval {
 		t.Errorf("%q, %s", ids, wait)
+	}
+}
+
+// TestForgottenDeadlines: the deadline of a sandbox that has ended is kept until the next look
+// through all sandboxes, and not until it comes.
+func TestForgottenDeadlines(t *testing.T) {
+	d := newDeadlines()
+	d.set("ended", now.Add(time.Hour))
+	d.set("alive", now.Add(time.Hour))
+	d.beginLook()
+	d.set("alive", now.Add(time.Hour)) // it is in the list
+	d.set("new", now.Add(time.Hour))   // it was created behind what has been read of the list
+	d.endLook()
+	if got := slices.Sorted(maps.Keys(d.byID)); !reflect.DeepEqual(got, []string{"alive", "new"}) {
+		t.Errorf("%q", got)
 	}
 }
 
