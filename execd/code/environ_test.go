@@ -119,7 +119,7 @@ func TestRestartDefaultContext(t *testing.T) {
 	}
 }
 
-// TestDisplayAndResult: the log tells them apart.
+// TestDisplayAndResult: the log distinguishes them.
 func TestDisplayAndResult(t *testing.T) {
 	m := newManager(t, &fakeHost{})
 	got, _ := outcomeOf(t, execute(t, m, code.Spec{Code: "show", ContextID: newContext(t, m, "python")}))

@@ -107,6 +107,17 @@ func (in *input) acquire(ctx context.Context, until time.Time) bool {
 	return false
 }
 
+// await waits for the lock as long as the client does. It returns the cause of ctx when that ends
+// first.
+func (in *input) await(ctx context.Context) error {
+	select {
+	case in.lock <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
 // check refuses bytes up to a position that do not continue what was written. The caller holds the
 // lock.
 func (in *input) check(from, to int64) error {
@@ -227,10 +238,8 @@ func (c *Command) AppendInput(ctx context.Context, data []byte) error {
 	if in == nil {
 		return errNoInput
 	}
-	select {
-	case in.lock <- struct{}{}:
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	if err := in.await(ctx); err != nil {
+		return err
 	}
 	defer func() { <-in.lock }()
 	if in.closed.Load() {
@@ -264,10 +273,8 @@ func (c *Command) CloseInput(ctx context.Context) error {
 	if in == nil {
 		return errNoInput
 	}
-	select {
-	case in.lock <- struct{}{}:
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	if err := in.await(ctx); err != nil {
+		return err
 	}
 	defer func() { <-in.lock }()
 	in.ended = true

@@ -272,7 +272,7 @@ func TestEnvironment(t *testing.T) {
 func TestUsers(t *testing.T) {
 	t.Parallel()
 	if os.Getuid() != 0 {
-		t.Skip("needs root to run processes as other users")
+		t.Fatal("this test must be root: it runs processes as other users")
 	}
 	d := start(t)
 	basic := func(name string) headers {
@@ -330,7 +330,7 @@ func TestWorkingDirectory(t *testing.T) {
 		}
 	}
 	if list := d.succeeds(t, "process.Process/List", message{}); len(list) != 0 {
-		t.Errorf("none runs, and the list is %v", list)
+		t.Errorf("the list without a running process is %v", list)
 	}
 }
 
@@ -510,7 +510,7 @@ func TestTagsAndList(t *testing.T) {
 	two.all()
 	got, _ = d.succeeds(t, list, message{})["processes"].([]any)
 	if len(got) != 1 {
-		t.Errorf("one runs, and the list is %v", got)
+		t.Errorf("the list of one running process is %v", got)
 	}
 	// The number of a process may be a string, as that of 64 bits is.
 	d.succeeds(t, "process.Process/SendSignal", message{"process": message{"pid": strconv.Itoa(third.pid)}, "signal": "SIGNAL_SIGKILL"})
