@@ -89,6 +89,8 @@ install() {
 flags=$*
 announce
 trap record EXIT
+trap 'exit 143' TERM # recorded as a failure
+trap 'exit 130' INT
 (install) &
 installing=$!
 look=vet

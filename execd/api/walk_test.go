@@ -82,7 +82,8 @@ func TestWalkThatFailsOnTheWayIsCut(t *testing.T) {
 	response, err := client.Get(d.url + "/files/search?path=" + url.QueryEscape(root))
 	must(t, err)
 	defer response.Body.Close()
-	must(t, os.RemoveAll(root))
+	// At one moment: a walk that meets a tree during its removal may leave out what is gone, and end.
+	must(t, os.Rename(root, root+".moved"))
 	if read, err := io.Copy(io.Discard, response.Body); err == nil || response.StatusCode != http.StatusOK {
 		t.Errorf("status %d, and %d bytes end in order", response.StatusCode, read)
 	}

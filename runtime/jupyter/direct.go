@@ -16,9 +16,10 @@ import (
 	"sandbox.internal/runtime/kernel"
 )
 
-// startTimeout is how long a kernel has to answer when the options say nothing. Kernels that
-// compile themselves take seconds.
-const startTimeout = time.Minute
+// startTimeout is how long a kernel has to answer when the options say nothing. It takes a second
+// on a machine with processors to spare and has taken more than a minute on one that was short of
+// them. A client that has to ask again would begin from the start.
+const startTimeout = 3 * time.Minute
 
 // closeWait is how long Close waits for its kernels, together.
 const closeWait = 5 * time.Second
@@ -37,7 +38,7 @@ type DirectOptions struct {
 	// TempDir is where each kernel's private folder is made; empty means the system's folder for
 	// temporary files.
 	TempDir string
-	// StartTimeout is how long a kernel has to answer after its start; zero means a minute.
+	// StartTimeout is how long a kernel has to answer after its start; zero means three minutes.
 	StartTimeout time.Duration
 	// Enter, if not nil, is called before each process is started and leave right afterwards. With
 	// an error nothing is started.

@@ -102,6 +102,11 @@ func startKernel(ctx context.Context, spec kernelspec, options kernel.StartOptio
 	}
 	process.kill()
 	<-k.gone
+	if state := process.cmd.ProcessState; state != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		// A kernel that is stuck has used little.
+		err = fmt.Errorf("%w, in which it used %v of processor time", err,
+			(state.UserTime() + state.SystemTime()).Round(time.Millisecond))
+	}
 	return nil, fmt.Errorf("%w%s", err, process.outputTail())
 }
 

@@ -68,7 +68,7 @@ func TestDirectStartFailures(t *testing.T) {
 		never string
 	}{
 		{"exits", kernel.ErrStart, []string{"exit status 3", "the reason"}, "early"},
-		{"silent", kernel.ErrStart, []string{"no answer within 5s", "still here"}, ""},
+		{"silent", kernel.ErrStart, []string{"no answer within 5s, in which it used ", "still here"}, ""},
 		{"missing", kernel.ErrStart, []string{"no-such-program-anywhere"}, ""},
 		{"unknown", kernel.ErrNoSpec, []string{`"unknown"`, "exits, missing, silent"}, ""},
 	} {
