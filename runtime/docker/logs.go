@@ -1,7 +1,6 @@
 package docker
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -34,7 +33,7 @@ func (e *Engine) Logs(ctx context.Context, id string, tail int) (string, error) 
 	if err != nil {
 		return "", err
 	}
-	return strings.ToValidUTF8(string(last.kept), "?"), nil
+	return strings.ToValidUTF8(string(last.end()), "?"), nil
 }
 
 // OpenLog implements [engine.Engine].
@@ -94,13 +93,18 @@ func (l openLog) Close() error {
 
 // lastBytes keeps the end of what is written to it.
 type lastBytes struct {
-	kept []byte
+	kept []byte // with up to as much again of what comes before the end
 }
 
 func (l *lastBytes) Write(p []byte) (int, error) {
 	l.kept = append(l.kept, p...)
-	if over := len(l.kept) - engine.MaxLogsBytes; over > 0 {
-		l.kept = bytes.Clone(l.kept[over:])
+	if len(l.kept) > 2*engine.MaxLogsBytes { // seldom: a log has many short lines
+		l.kept = l.kept[:copy(l.kept, l.end())]
 	}
 	return len(p), nil
+}
+
+// end returns the last bytes, at most [engine.MaxLogsBytes].
+func (l *lastBytes) end() []byte {
+	return l.kept[max(0, len(l.kept)-engine.MaxLogsBytes):]
 }
