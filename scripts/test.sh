@@ -34,6 +34,7 @@ announce() {
 # record keeps how long it took.
 record() {
 	local status=$? result=passed
+	trap '' TERM INT # make sends another
 	((status == 0)) || result=failed
 	printf '%s after %d min %d s, on %s, with %s\n' "$result" $((SECONDS / 60)) $((SECONDS % 60)) "$(date -u +%F)" "${flags:-no flags}" \
 		>"$SANDBOX_CACHE/times/$command"
