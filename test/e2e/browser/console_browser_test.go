@@ -317,7 +317,8 @@ display(HTML('<script>window.hurt = 1</script><table><tr><td onclick="x" style="
 		"Executing inline event handler violates", base64.StdEncoding.EncodeToString(red[:]),
 		"net::ERR_INTERNET_DISCONNECTED "+api+"/"+id+"/network-policy",
 		"404 (Not Found) "+api+"/"+id+"/proxy/44772/files/info?", // whether the new file exists
-		"400 (Bad Request) "+api) // the volume without a path
+		"409 (Conflict) "+api+"/"+id+"/proxy/44772/metrics",      // measured at the moment of its pause or end
+		"400 (Bad Request) "+api)                                 // the volume without a path
 }
 
 // TestConsoleRoles: a viewer sees every sandbox and no button that it may not use, a user its own
