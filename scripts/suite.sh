@@ -81,11 +81,10 @@ all() {
 	tee -a "$output" <"$output.kube"
 	with_race "$limit" -p "$(nproc)" "$@" "${cluster[@]}" | tee -a "$output" || failed=1
 	with_race "$limit" "$@" ./test/e2e | tee -a "$output" || failed=1
-	with_race "$limit" -p "$(nproc)" "$@" ./runtime/jupyter ./execd/api ./test/e2e/{browser,cells,goclient,local} | tee -a "$output" || failed=1
-	# What is installed, and other clients than Go's, are processes of their own, where the race detector sees nothing, and the service below
-	# them has it in the tests before: make test has these results.
+	with_race "$limit" -p "$(nproc)" "$@" ./runtime/jupyter ./execd/api ./test/e2e/{browser,cells,clients,goclient,local} | tee -a "$output" || failed=1
+	# What is installed are processes of their own, where the race detector sees nothing: make test has these results.
 	machine=$(command=test; facts | sha256sum | cut -c1-16)
-	without_engine "$@" ./deploy ./test/e2e/clients | tee -a "$output" || failed=1
+	without_engine "$@" ./deploy | tee -a "$output" || failed=1
 }
 
 if [[ $command == test ]]; then

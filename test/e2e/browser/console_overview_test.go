@@ -90,10 +90,12 @@ func TestConsoleShowsWhatHasNotEnded(t *testing.T) {
 	checker := axe(t)
 	s := start(t, lives.Plan{Keys: []config.Key{keyOf("alice", "user")}})
 	alice := s.As(t, "alice"+keySuffix)
+	var measured []string // at the moment of a pause or an end
 	for i, name := range []string{"bravo", "charlie", "alpha"} {
 		request := s.Idle()
 		request.Metadata = lifecycle.Metadata{"name": name}
-		alice.Running(t, lives.Limited(request, fmt.Sprintf("%d00m", i+3), "64Mi"))
+		id := alice.Running(t, lives.Limited(request, fmt.Sprintf("%d00m", i+3), "64Mi"))
+		measured = append(measured, "409 (Conflict) "+s.URL+"/console/api/v1/sandboxes/"+id+"/proxy/44772/metrics")
 	}
 	s.fail(t, 200)
 	b := console(t, s, s.URL, lives.AdminKey)
@@ -158,8 +160,7 @@ func TestConsoleShowsWhatHasNotEnded(t *testing.T) {
 	b.accessible(t, checker, "delete several")
 	b.run(t, "document.querySelector('dialog .danger').click()")
 	b.until(t, fmt.Sprintf("%s === 'alpha'", rowNames))
-	// The page may measure a sandbox at the moment at which it is paused or deleted.
-	b.unexpected(t, "/proxy/44772/metrics")
+	b.unexpected(t, measured...)
 }
 
 // TestConsoleCreatesAgain: a sandbox that failed is created again with what is known of its
