@@ -6,6 +6,8 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"testing"
+
+	"sandbox.internal/test/reverse"
 )
 
 // cutter is a proxy whose connections from clients can be cut.
@@ -27,10 +29,10 @@ func newCutter(t *testing.T, target string) *cutter {
 	c := &cutter{url: "http://" + listener.Addr().String(), conns: make(chan net.Conn, 100)}
 	transport := &http.Transport{DisableKeepAlives: true}
 	server := &http.Server{
-		Handler: &httputil.ReverseProxy{
+		Handler: reverse.Handler(&httputil.ReverseProxy{
 			Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(parsed) },
 			Transport: transport,
-		},
+		}),
 		ConnState: func(conn net.Conn, state http.ConnState) {
 			if state == http.StateNew {
 				c.conns <- conn

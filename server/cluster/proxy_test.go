@@ -13,6 +13,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"sandbox.internal/server/cluster"
+	"sandbox.internal/test/reverse"
 )
 
 // behind makes a replica reach the API server through a proxy, which passes on what handle leaves
@@ -27,7 +28,8 @@ func behind(t *testing.T, handle func(w http.ResponseWriter, r *http.Request, pa
 	must(t, err)
 	proxy := httputil.NewSingleHostReverseProxy(at)
 	proxy.Transport, proxy.FlushInterval = transport, -1
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handle(w, r, proxy) }))
+	pass := reverse.Handler(proxy)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handle(w, r, pass) }))
 	t.Cleanup(server.Close)
 	made := clientcmdapi.NewConfig()
 	made.Clusters["proxy"] = &clientcmdapi.Cluster{Server: server.URL}

@@ -22,6 +22,8 @@ import (
 	"time"
 
 	"golang.org/x/net/http/httpproxy"
+
+	"sandbox.internal/test/reverse"
 )
 
 const (
@@ -36,7 +38,7 @@ const (
 // without TLS and at port 443 with it.
 type forward struct {
 	plain, secure *httptest.Server // the service
-	through       *httputil.ReverseProxy
+	through       http.Handler     // to the service without TLS
 	mu            sync.Mutex
 	counts        map[string]*forwarded // by host
 }
@@ -60,8 +62,8 @@ func Forward(t *testing.T, service string) []string {
 	certificate := selfSigned(t, "*"+proxyDomain)
 	transport := &http.Transport{}
 	f := &forward{counts: map[string]*forwarded{}}
-	onward := &httputil.ReverseProxy{Transport: transport, FlushInterval: -1,
-		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }}
+	onward := reverse.Handler(&httputil.ReverseProxy{Transport: transport, FlushInterval: -1,
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }})
 	front := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Proxy-Authorization") != "" {
 			f.count(r.Host, func(c *forwarded) { c.Leaked++ })
@@ -81,8 +83,8 @@ func Forward(t *testing.T, service string) []string {
 	}
 	t.Cleanup(transport.CloseIdleConnections)
 	f.plain, f.secure = serve(front, false), serve(front, true)
-	f.through = &httputil.ReverseProxy{Transport: transport, FlushInterval: -1,
-		Rewrite: func(r *httputil.ProxyRequest) { r.Out.URL.Host = f.plain.Listener.Addr().String() }}
+	f.through = reverse.Handler(&httputil.ReverseProxy{Transport: transport, FlushInterval: -1,
+		Rewrite: func(r *httputil.ProxyRequest) { r.Out.URL.Host = f.plain.Listener.Addr().String() }})
 	folder := t.TempDir()
 	Write(t, folder, "ca.pem", string(pem.EncodeToMemory(
 		&pem.Block{Type: "CERTIFICATE", Bytes: certificate.Certificate[0]})))

@@ -10,6 +10,8 @@ import (
 	"net/url"
 	"path/filepath"
 	"testing"
+
+	"sandbox.internal/test/reverse"
 )
 
 // Hosts is a reverse proxy with TLS and HTTP/2 for the hosts below a domain.
@@ -49,12 +51,12 @@ func (h *Hosts) Serve(t *testing.T, service string) {
 	}
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
-	h.server.Config.Handler = &httputil.ReverseProxy{
+	h.server.Config.Handler = reverse.Handler(&httputil.ReverseProxy{
 		Transport: transport, FlushInterval: -1,
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(target)
 			r.Out.Host = r.In.Host
 		},
-	}
+	})
 	h.server.StartTLS()
 }
