@@ -169,7 +169,7 @@ var projectRules = importRules{
 	libraries: []libraryRule{
 		{libraries: docker, packages: []string{"runtime/docker"}},
 		{libraries: kubernetes, packages: []string{"runtime/kube/...", "server/cluster/...", "test/e2e/kube",
-			"test/cluster/nodes"}},
+			"test/cluster/..."}},
 		{libraries: []string{sqlite}, packages: []string{"server/store"}},
 		{libraries: netfilter, packages: []string{"egress/firewall", "runtime/oci/network"}},
 	},

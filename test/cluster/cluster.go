@@ -28,6 +28,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"sandbox.internal/test/program"
@@ -92,6 +93,9 @@ type Cluster struct {
 	nodes   io.Closer // ends the program that plays the nodes of mode Fake
 	scripts string
 	log     io.Writer
+
+	rendering sync.Mutex
+	rendered  string // the chart, for Accounts; empty until it is asked for
 }
 
 // Start returns a cluster that is ready. It is the one that KUBECONFIG names, if mode Node is asked
