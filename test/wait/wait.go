@@ -26,8 +26,12 @@ const (
 	// may need more than two minutes there, a pod of a cluster more than three.
 	base = 5 * time.Minute
 
-	firstPause   = time.Millisecond // between two looks; each one after it is a quarter longer
-	longestPause = 20 * time.Millisecond
+	// The pause between two looks is a tenth of the time that the wait has taken, from shortestPause
+	// to longestPause: a wait takes a tenth longer at most, and a long one loads what it waits for
+	// with few looks.
+	tenth         = 10
+	shortestPause = time.Millisecond
+	longestPause  = 250 * time.Millisecond
 	// A look that takes long, such as a request, loads what is tested. The pause after it is share
 	// times as long, up to costlyPause.
 	share       = 3
@@ -129,7 +133,8 @@ func For[T any](t testing.TB, what string, from <-chan T) T {
 // end the test, for a program that is no test, and for a condition that need not hold; else see
 // [Until]. The last look begins after the limit, so that a machine that stood still fails nothing.
 func Within(limit time.Duration, holds func() bool) bool {
-	deadline, pause := time.Now().Add(limit), firstPause
+	start := time.Now()
+	deadline := start.Add(limit)
 	for {
 		began := time.Now()
 		if holds() {
@@ -138,7 +143,6 @@ func Within(limit time.Duration, holds func() bool) bool {
 		if began.After(deadline) {
 			return false
 		}
-		time.Sleep(max(pause, min(share*time.Since(began), costlyPause)))
-		pause = min(pause*5/4, longestPause)
+		time.Sleep(max(shortestPause, min(time.Since(start)/tenth, longestPause), min(share*time.Since(began), costlyPause)))
 	}
 }

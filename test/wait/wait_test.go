@@ -117,7 +117,7 @@ func TestLastLook(t *testing.T) {
 // take long are longer.
 func TestWithin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for look, most := range map[time.Duration]int{0: 600, 30 * time.Millisecond: 100, time.Second: 10} {
+		for look, most := range map[time.Duration]int{0: 130, 30 * time.Millisecond: 80, time.Second: 10} {
 			looks, began := 0, time.Now()
 			if wait.Within(10*time.Second, func() bool { looks++; time.Sleep(look); return false }) {
 				t.Error("a condition that never holds does")
