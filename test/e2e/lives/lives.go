@@ -32,6 +32,10 @@ type Backend struct {
 	// of them if id is empty. The storage of a record that the API still shows is not among it.
 	Leftovers func(t *testing.T, instance, id string) []string
 
+	// Leaks names those of an instance's Leftovers that nothing removes any more. It is nil where
+	// that is all of them: the service removes them itself, and answers afterwards.
+	Leaks func(t *testing.T, instance string) []string
+
 	// Clear removes what Leftovers names for an instance, so that a test that fails leaves nothing
 	// to the others.
 	Clear func(t *testing.T, instance string)

@@ -210,7 +210,15 @@ func (s *Service) end(t *testing.T) {
 		}
 		s.DeleteAll(t)
 	}
-	if left := s.backend.Leftovers(t, s.Instance, ""); len(left) > 0 {
+	left := s.backend.Leftovers(t, s.Instance, "")
+	if len(left) > 0 && s.backend.Leaks != nil {
+		if left = s.backend.Leaks(t, s.Instance); len(left) == 0 {
+			wait.Until(t, "the backend has removed what it is removing",
+				func() bool { return len(s.backend.Leftovers(t, s.Instance, "")) == 0 },
+				func() any { return s.backend.Leftovers(t, s.Instance, "") })
+		}
+	}
+	if len(left) > 0 {
 		t.Errorf("of instance %s is left: %s", s.Instance, strings.Join(left, ", "))
 		s.backend.Clear(t, s.Instance)
 	}
