@@ -10,8 +10,9 @@ import (
 	gen "sandbox.internal/clients/go/execd"
 )
 
-// interrupts is how many signals a kernel gets in TestInterruptsAtRandomMoments.
-const interrupts = 1000
+// interrupts is how many signals a kernel gets in TestInterruptsAtRandomMoments. A thousand took
+// two minutes of two processors.
+const interrupts = 300
 
 // TestInterruptsAtRandomMoments: a kernel of ours (deploy/kernels), or ipykernel as execd
 // configures it, gets SIGINT again and again, whatever it does at that moment, while other
