@@ -78,6 +78,7 @@ install() {
 	scripts/node.sh test/e2e/clients/python
 	scripts/node.sh test/e2e/clients/opensandbox
 	scripts/node.sh test/e2e/clients/e2b
+	scripts/node.sh test/e2e/clients/adapters
 	scripts/node.sh deploy/testdata/node
 	scripts/python.sh
 	[[ $command == test-all ]] || return 0

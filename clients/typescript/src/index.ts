@@ -50,6 +50,7 @@ export type { WebSocketConstructor, WebSocketLike } from "./websocket.js";
 export type { EgressRule, Network, NetworkDecision, NetworkPolicy } from "./network.js";
 export type { CreateKeyOptions, IssuedKey, Key, Keys, RotateOptions } from "./keys.js";
 export type { LogOptions } from "./logs.js";
+export { type DeepagentsOptions, deepagentsBackend } from "./deepagents.js";
 export { type ErrorDetails, type ErrorKind, isKind, SandboxError } from "./errors.js";
 export type { Api, ApiOptions } from "./calls.js";
 export type { Answered, CallOptions } from "./http.js";
