@@ -22,6 +22,7 @@ import (
 	"sandbox.internal/runtime/oci"
 	"sandbox.internal/runtime/oci/keeper"
 	"sandbox.internal/test/random"
+	"sandbox.internal/test/wait"
 )
 
 const (
@@ -69,7 +70,8 @@ func killWhileWorking(t *testing.T, s site, victims victims) {
 	rounds, started, failed := 0, 0, 0
 	numbers := random.New(t)
 	longest := time.Second // until something is killed
-	for end := time.Now().Add(crashTime); time.Now().Before(end) || started == 0 && longest < time.Minute; rounds++ {
+	limit := wait.Deadline()
+	for end := time.Now().Add(crashTime); time.Now().Before(end) || started == 0 && time.Now().Before(limit); rounds++ {
 		service := startService(t, job{s, imageID, numbers.Uint64()})
 		for { // the keeper can be killed several times in the life of a service
 			pause := time.NewTimer(time.Duration(numbers.Int64N(int64(longest))))
@@ -85,7 +87,7 @@ func killWhileWorking(t *testing.T, s site, victims victims) {
 		service.kill(t)
 		started, failed = started+service.started, failed+service.failed
 		if started == 0 { // a slow machine
-			longest *= 2
+			longest = min(2*longest, time.Minute)
 		}
 	}
 	t.Logf("%d rounds, %d containers started, %d starts failed", rounds, started, failed)

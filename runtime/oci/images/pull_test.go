@@ -270,9 +270,9 @@ func cutting(blob []byte, digest v1.Hash, part int, ranges bool, served *atomic.
 		}
 		w.Header().Set("Content-Length", fmt.Sprint(len(blob)-start))
 		w.WriteHeader(status)
-		n, _ := w.Write(blob[start:min(start+part, len(blob))])
-		served.Add(int64(n))
-		if start+n == len(blob) {
+		next := blob[start:min(start+part, len(blob))]
+		served.Add(int64(len(next))) // before the client has them
+		if n, _ := w.Write(next); start+n == len(blob) {
 			return true
 		}
 		if err := http.NewResponseController(w).Flush(); err != nil {
