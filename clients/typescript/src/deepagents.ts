@@ -43,7 +43,7 @@ export function deepagentsBackend<B extends object>(
 ): B {
   const { maxOutput = defaultMaxOutput, ...call } = options;
 
-  /** What a request on a file came to: undefined, or the framework's word for its failure. */
+  /** Makes a request on a file, and returns the framework's word for its failure, null for none. */
   const attempt = async (path: string, request: () => Promise<void>): Promise<FileError | null> => {
     try {
       await request();
