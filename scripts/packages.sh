@@ -4,11 +4,13 @@
 #
 #   unit     Go, root for some of them, and nothing else            make check
 #   local    crun, our images as archives, Jupyter, Node.js, Python make test
+#   alone    as local, and nothing that runs beside it              make test
 #   docker   a Docker Engine, or an image that one has built        make test-all
 #   browser  Chromium                                               make test-all
 #   cluster  a Kubernetes                                           make test-all
 #
-# make test also runs what make check runs, and make test-all runs every package. --skip prints the
+# make test also runs what make check runs, and make test-all runs every package. What is alone runs
+# with nothing beside it: its clients have deadlines that a shared machine would miss. --skip prints the
 # tests of local packages that make test leaves to make test-all, as a pattern for go test. --all
 # prints the patterns of every package of the three modules.
 set -euo pipefail
@@ -21,6 +23,7 @@ module=sandbox.internal
 cluster="test/cluster"
 docker="runtime/docker egress/app= taskexecutor= test/e2e/cells="
 browser="test/e2e/browser="
+alone="test/e2e/clients/burst="
 local="runtime/engine/enginetest runtime/kernel/kerneltest test/e2e/lives test/program deploy= execd/api="
 # Docker's container beside ours; sandboxes with the other two OCI runtimes.
 # Alternatives with fewer elements come first: go test looks no further at one that matches in part.
@@ -40,8 +43,8 @@ case ${1:-} in
 	;;
 esac
 go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.TestImports}} {{.XTestImports}}{{end}}' "${all[@]}" |
-	awk -v module="$module" -v cluster="$cluster" -v docker="$docker" -v browser="$browser" -v local="$local" \
-		-v wanted="$*" '
+	awk -v module="$module" -v cluster="$cluster" -v docker="$docker" -v browser="$browser" -v alone="$alone" \
+		-v local="$local" -v wanted="$*" '
 		# of: the list has a package that the tests of this line import, or, as NAME=, its own.
 		function of(list, names, count, i, name) {
 			count = split(list, names, " ")
@@ -55,6 +58,7 @@ go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.TestImports}}
 			if (of(cluster)) return "cluster"
 			if (of(docker)) return "docker"
 			if (of(browser)) return "browser"
+			if (of(alone)) return "alone"
 			if (of(local)) return "local"
 			return "unit"
 		}

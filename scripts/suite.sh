@@ -51,6 +51,8 @@ quick() {
 	mapfile -t packages < <(scripts/packages.sh local && scripts/packages.sh unit)
 	begin=(CGO_ENABLED=0 go test)
 	without_engine -p "$(($(nproc) * 3 / 2))" "$@" "${packages[@]}" | tee -a "$output" || failed=1
+	mapfile -t packages < <(scripts/packages.sh alone)
+	without_engine -p 1 "$@" "${packages[@]}" | tee -a "$output" || failed=1
 }
 
 # without_engine FLAG...: without the race detector and without a Docker Engine, with the flags with which `make build` has compiled what the
@@ -66,13 +68,14 @@ with_race() { CGO_ENABLED=1 go_test "$1" -race "${@:2}"; }
 # terms are those of Kubernetes and takes 16 to 21 minutes beside other packages: it has a longer limit than the others, and begins first. The
 # other packages with a cluster follow it, and then what keeps two processors busy by itself, or takes long with many neighbours.
 all() {
-	local module packages cluster first kube
+	local module packages cluster alone first kube
 	module=$(go list -m)
 	local late=("$module"/{deploy,execd/api,runtime/jupyter,test/e2e,test/e2e/{browser,cells,clients,goclient,local}})
 	mapfile -t packages < <(scripts/packages.sh --all)
 	CGO_ENABLED=1 go list -race -export -test -gcflags=all=-dwarf=false "${packages[@]}" >/dev/null
 	mapfile -t cluster < <(scripts/packages.sh cluster | grep -vx "$module/test/e2e/kube")
-	mapfile -t first < <(go list "${packages[@]}" | grep -vxF -f <(printf '%s\n' "${cluster[@]}" "${late[@]}" "$module/test/e2e/kube"))
+	mapfile -t alone < <(scripts/packages.sh alone)
+	mapfile -t first < <(go list "${packages[@]}" | grep -vxF -f <(printf '%s\n' "${cluster[@]}" "${late[@]}" "${alone[@]}" "$module/test/e2e/kube"))
 	begin=(CGO_ENABLED=1 go test -race)
 	with_race 35m "$@" ./test/e2e/kube >"$output.kube" 2>&1 &
 	kube=$!
@@ -82,6 +85,7 @@ all() {
 	with_race "$limit" -p "$(nproc)" "$@" "${cluster[@]}" | tee -a "$output" || failed=1
 	with_race "$limit" "$@" ./test/e2e | tee -a "$output" || failed=1
 	with_race "$limit" -p "$(nproc)" "$@" ./runtime/jupyter ./execd/api ./test/e2e/{browser,cells,clients,goclient,local} | tee -a "$output" || failed=1
+	with_race "$limit" -p 1 "$@" "${alone[@]}" | tee -a "$output" || failed=1
 	# What is installed are processes of their own, where the race detector sees nothing: make test has these results.
 	machine=$(command=test; facts | sha256sum | cut -c1-16)
 	without_engine "$@" ./deploy | tee -a "$output" || failed=1

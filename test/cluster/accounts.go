@@ -144,8 +144,11 @@ func (a accounts) write(ctx context.Context, account, path string) error {
 	var requested struct {
 		Status struct{ Token string }
 	}
-	if err := json.Unmarshal(answer, &requested); err != nil || requested.Status.Token == "" {
-		return fmt.Errorf("the API server gave account %s no token: %w", account, err)
+	if err := json.Unmarshal(answer, &requested); err != nil {
+		return fmt.Errorf("cannot decode the token of account %s: %w", account, err)
+	}
+	if requested.Status.Token == "" {
+		return fmt.Errorf("the API server gave account %s no token", account)
 	}
 	authority := a.admin.CAData
 	if len(authority) == 0 && a.admin.CAFile != "" {

@@ -169,10 +169,3 @@ func TestE2BFrameworks(t *testing.T) {
 		})
 	}
 }
-
-// TestE2BManyAtOnce creates a hundred sandboxes at once with an unmodified client.
-func TestE2BManyAtOnce(t *testing.T) {
-	t.Parallel()
-	_, byURL, _ := e2bService(t)
-	t.Log(lives.Tool(t, e2bFolder(t), byURL, "node", "many.mjs", "e2b-2.51.0"))
-}

@@ -53,8 +53,7 @@ func testLogs(t *testing.T, b Backend) {
 	s.Kill()
 	s.Boot(t)
 	again := s.FollowLog(t, path+"?follow=true&tail=1")
-	inside = s.Enter(t, id)
-	inside.Want(t, "touch /tmp/stop", "")
+	s.Enter(t, id).RunFatal(t, "touch /tmp/stop")
 	const all = first + "three\nend"
 	if got := strings.TrimPrefix(again.Rest(), "three\n"); got != "end" {
 		t.Errorf("the log that was followed from its last line on: %q", got)

@@ -1,0 +1,45 @@
+// Package burst_test creates more sandboxes at once than a machine has processors for. The clients
+// have deadlines for this, and the machine has to do nothing else: scripts/packages.sh has the
+// package in a class of its own.
+package burst_test
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"sandbox.internal/server/config"
+	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/lives/onlocal"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		onlocal.Remove()
+		lives.RemoveBuilt()
+		os.Exit(code)
+	}))
+}
+
+// TestE2BManyAtOnce creates a hundred sandboxes at once with an unmodified client of E2B. None may
+// be refused: a create is answered within the 60 s after which the client ends its request.
+func TestE2BManyAtOnce(t *testing.T) {
+	const key = "e2b_0123456789abcdef0123456789abcdef"
+	digest := sha256.Sum256([]byte(key))
+	s := lives.Start(t, onlocal.New("crun").Backend(), lives.Plan{
+		Server: fmt.Sprintf("compatibility = [\"e2b\"]\ndefault_image = %q", onlocal.BaseImage),
+		Keys:   []config.Key{{Name: "agent", SHA256: hex.EncodeToString(digest[:]), Role: config.RoleUser}},
+	})
+	folder := lives.CopyOf(t, "../e2b")
+	packages := filepath.Join(lives.Script(t, "node.sh", "test/e2e/clients/e2b"), "node_modules")
+	if err := os.Symlink(packages, filepath.Join(folder, "node_modules")); err != nil {
+		t.Fatal(err)
+	}
+	environment := []string{"E2B_API_KEY=" + key, "E2B_API_URL=" + s.URL, "E2B_SANDBOX_URL=" + s.URL}
+	t.Log(lives.Tool(t, folder, environment, "node", "many.mjs", "e2b-2.51.0"))
+}
