@@ -27,7 +27,9 @@ func (x *exchange) get(id string) {
 		return
 	}
 	if token, ok := x.token(id); ok {
-		sendJSON(x.w, http.StatusOK, x.edge.detailed(sandbox, token))
+		shown := x.edge.detailed(sandbox, token)
+		shown.Network = x.network(sandbox)
+		sendJSON(x.w, http.StatusOK, shown)
 	}
 }
 

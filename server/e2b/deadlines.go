@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -21,6 +23,9 @@ const (
 	pauseMargin = 5 * time.Minute
 	// retryDelay is when a deadline is tried again that the backend could not keep.
 	retryDelay = 5 * time.Second
+	// maxChanges is how many sandboxes are paused or ended at once: each may take a second, and many
+	// have the same deadline.
+	maxChanges = 16
 )
 
 // deadlines are when sandboxes are to be ended or paused.
@@ -119,9 +124,12 @@ func (e *Edge) Keep(ctx context.Context) {
 		case <-e.deadlines.changed:
 		}
 		ids, wait := e.deadlines.due(e.Clock())
+		var group errgroup.Group
+		group.SetLimit(maxChanges)
 		for _, id := range ids {
-			e.keep(ctx, id)
+			group.Go(func() error { e.keep(ctx, id); return nil })
 		}
+		_ = group.Wait() // keep logs its errors
 		next.Reset(wait)
 	}
 }

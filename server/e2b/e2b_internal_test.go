@@ -228,6 +228,23 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
+// TestPolicyInfo: a policy is shown as the client gave it.
+func TestPolicyInfo(t *testing.T) {
+	for name, asked := range map[string]network{
+		"an address":       {DenyOut: []string{"192.0.2.1"}},
+		"denied":           {DenyOut: []string{anywhere}},
+		"allowed in parts": {AllowOut: []string{"*.x.test", "10.0.0.0/8"}, DenyOut: []string{anywhere, "10.1.0.0/16"}},
+	} {
+		made, refusal := asked.policy(false, "")
+		if refusal != "" {
+			t.Fatalf("%s: %s", name, refusal)
+		}
+		if got := made.info(); !slices.Equal(got.AllowOut, asked.AllowOut) || !slices.Equal(got.DenyOut, asked.DenyOut) {
+			t.Errorf("%s: %+v, want %+v", name, got, asked)
+		}
+	}
+}
+
 // TestCursors: a page ends where the next begins, whatever is created meanwhile.
 func TestCursors(t *testing.T) {
 	at := cursor{now, id}

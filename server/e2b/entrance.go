@@ -119,7 +119,9 @@ func (e *Edge) enter(w http.ResponseWriter, r *http.Request, to destination) {
 	}
 	var token string
 	var refused *refusal
-	target, unreachable := e.ready(r.Context(), id, func(target reachable) bool {
+	// A client asks with /health whether the sandbox runs, which is no reason to resume it.
+	wakes := r.URL.Path != healthPath
+	target, unreachable := e.ready(r.Context(), id, wakes, func(target reachable) bool {
 		refused = e.attempt(r, func() (failed *refusal) {
 			token, failed = tokenFor(r, to.port, target, e.Clock())
 			return failed
@@ -268,8 +270,9 @@ type reachable struct {
 }
 
 // ready returns a sandbox that answers requests, or why there is none. It resumes a paused one that
-// is to be resumed by traffic, if the request is let in; admit reports that.
-func (e *Edge) ready(ctx context.Context, id string, admit func(reachable) bool) (reachable, string) {
+// is to be resumed by traffic, if the request is one that wakes it and is let in; admit reports the
+// latter.
+func (e *Edge) ready(ctx context.Context, id string, wakes bool, admit func(reachable) bool) (reachable, string) {
 	const over = "the sandbox is not running"
 	sandbox, err := e.Backend.Get(ctx, id)
 	if err != nil {
@@ -281,7 +284,7 @@ func (e *Edge) ready(ctx context.Context, id string, admit func(reachable) bool)
 		}
 	}
 	state := sandbox.Status.State
-	if state != lifecycle.StateRunning && (state != lifecycle.StatePaused || sandbox.Metadata[autoResumeKey] != yes) {
+	if state != lifecycle.StateRunning && (state != lifecycle.StatePaused || !wakes || sandbox.Metadata[autoResumeKey] != yes) {
 		return reachable{}, over
 	}
 	target, err := e.locate(ctx, sandbox)
@@ -345,6 +348,9 @@ func (e *Edge) outlives(ctx context.Context, id string, until time.Time) bool {
 	return err == nil && !until.After(sandbox.ExpiresAt)
 }
 
+// healthPath is where execd says that it runs. It needs no token.
+const healthPath = "/health"
+
 // codePath are the paths of the code interpreter that clients send no token to. The sandbox's id,
 // which cannot be guessed, lets them in, or the traffic token of a private sandbox.
 var codePath = regexp.MustCompile(`^/contexts(/[0-9A-Za-z-]+(/restart)?)?$`)
@@ -353,7 +359,7 @@ var codePath = regexp.MustCompile(`^/contexts(/[0-9A-Za-z-]+(/restart)?)?$`)
 // Without the sandbox's token a client may do what needs none, and nothing else.
 func tokenFor(r *http.Request, port int, target reachable, now time.Time) (string, *refusal) {
 	path := r.URL.Path
-	if port == codePort && path != "/health" && path != "/execute" && !codePath.MatchString(path) {
+	if port == codePort && path != healthPath && path != "/execute" && !codePath.MatchString(path) {
 		return "", &refusal{
 			status: http.StatusNotFound, code: "not_found", message: fmt.Sprintf("path %.128q: the code interpreter has no such operation", path),
 		}
@@ -365,7 +371,7 @@ func tokenFor(r *http.Request, port int, target reachable, now time.Time) (strin
 		return target.token, nil
 	}
 	switch {
-	case path == "/health":
+	case path == healthPath:
 		return target.token, nil
 	case port == codePort && path != "/execute":
 		if target.private && !reach.Equal(r.Header.Get(trafficHeader), trafficToken(target.token)) {

@@ -1,12 +1,14 @@
 package e2b
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 
-	"net/netip"
+	"sandbox.internal/server/lifecycle"
 )
 
 // anywhere is the address range of everything.
@@ -98,6 +100,43 @@ func (n network) policy(offline bool, prefix string) (*policy, string) {
 		made.Egress = append(made.Egress, rule{"deny", target})
 	}
 	return made, ""
+}
+
+// networkInfo is what a sandbox may reach and who may reach it, as clients see it.
+type networkInfo struct {
+	AllowOut           []string `json:"allowOut,omitempty"`
+	DenyOut            []string `json:"denyOut,omitempty"`
+	AllowPublicTraffic bool     `json:"allowPublicTraffic"`
+}
+
+// info returns a network policy as clients of E2B give it.
+func (p policy) info() networkInfo {
+	var shown networkInfo
+	if p.DefaultAction == "deny" {
+		shown.DenyOut = []string{anywhere}
+	}
+	for _, r := range p.Egress {
+		if r.Action == "deny" {
+			shown.DenyOut = append(shown.DenyOut, r.Target)
+		} else {
+			shown.AllowOut = append(shown.AllowOut, r.Target)
+		}
+	}
+	return shown
+}
+
+// network returns what a sandbox may reach and who may reach it. A sandbox without an egress
+// sidecar may reach everything; the rules of one whose sidecar does not answer are left out.
+func (x *exchange) network(s lifecycle.Sandbox) *networkInfo {
+	var shown networkInfo
+	if found := x.ask(http.MethodGet, sandboxesPath+"/"+s.ID+"/network-policy", nil, nil); found.OK() {
+		var p policy
+		if json.Unmarshal(found.Body.Bytes(), &p) == nil {
+			shown = p.info()
+		}
+	}
+	shown.AllowPublicTraffic = !x.edge.isPrivate(s)
+	return &shown
 }
 
 func isAddress(target string) bool {

@@ -84,6 +84,7 @@ type info struct {
 	Domain              *string      `json:"domain,omitempty"`
 	AllowInternetAccess *bool        `json:"allowInternetAccess,omitempty"`
 	Lifecycle           *lifecycleOf `json:"lifecycle,omitempty"`
+	Network             *networkInfo `json:"network,omitempty"` // in the answer to GET alone
 }
 
 // lifecycleOf says what happens to a sandbox at its deadline and when traffic reaches it paused.

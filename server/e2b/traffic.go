@@ -56,7 +56,7 @@ func (e *Edge) visit(c echo.Context) error {
 	serve.LogField(r.Context(), "sandbox_id", v.id)
 	serve.LogField(r.Context(), "port", v.port)
 	denied := false
-	target, unreachable := e.ready(r.Context(), v.id, func(target reachable) bool {
+	target, unreachable := e.ready(r.Context(), v.id, true, func(target reachable) bool {
 		denied = target.private && !reach.Equal(r.Header.Get(trafficHeader), trafficToken(target.token))
 		return !denied && !isDaemon(v.port, target.daemon)
 	})

@@ -40,7 +40,7 @@ func e2bService(t *testing.T) (s *service, byURL, byHosts []string) {
 	s = startWithPython(t, lives.Plan{
 		Server:   fmt.Sprintf("compatibility = [\"e2b\", \"opensandbox\"]\ndefault_image = %q", pythonImage),
 		Keys:     []config.Key{{Name: "agent", SHA256: hex.EncodeToString(digest[:]), Role: config.RoleUser}},
-		Settings: fmt.Sprintf("[e2b]\ndomain = %q\n", hosts.Domain),
+		Settings: fmt.Sprintf("[e2b]\ndomain = %q\n[egress]\nimage = %q\n", hosts.Domain, egressImage),
 	})
 	hosts.Serve(t, s.URL)
 	common := []string{"E2B_API_KEY=" + key, "E2B_API_URL=" + s.URL}

@@ -194,8 +194,32 @@ if (Sandbox.betaCreate && !sandbox.createSnapshot) { // of 2.6.4
   await call('a timeout that pauses, and traffic that resumes', async () => {
     const paused = await Sandbox.create({ timeoutMs: 2000, lifecycle: { onTimeout: 'pause', autoResume: true } })
     await until('the pause', async () => (await paused.getInfo()).state === 'paused')
+    assert.equal(await paused.isRunning(), false) // which resumes nothing
+    assert.equal((await paused.getInfo()).state, 'paused')
     assert.equal((await paused.commands.run('echo awake')).stdout, 'awake\n')
     await paused.kill()
+  })
+}
+if (!Sandbox.betaCreate || sandbox.createSnapshot) { // 2.6.4 shows no network
+  await call('network: allowOut and denyOut', async () => {
+    const allowOut = ['*.example.test', '192.0.2.1'], denyOut = ['0.0.0.0/0']
+    const limited = await Sandbox.create({ network: { allowOut, denyOut } })
+    const { network } = await limited.getInfo()
+    assert.deepEqual([network.allowOut, network.denyOut, network.allowPublicTraffic], [allowOut, denyOut, true])
+    const dialed = await limited.commands.run(`python3 -c '
+import socket
+try:
+    socket.create_connection(("198.51.100.1", 80), 20)
+except OSError as e:
+    print(type(e).__name__)
+'`)
+    assert.equal(dialed.stdout, 'ConnectionRefusedError\n')
+    if (limited.updateNetwork) {
+      await limited.updateNetwork({ denyOut: ['198.51.100.0/24'] })
+      const { network: changed } = await limited.getInfo()
+      assert.deepEqual([changed.allowOut ?? [], changed.denyOut], [[], ['198.51.100.0/24']])
+    }
+    await limited.kill()
   })
 }
 await call('a template that does not exist', async () => {
