@@ -45,6 +45,7 @@ func hostConfig(spec engine.ContainerSpec, seccomp string) *container.HostConfig
 		NetworkMode:   networkMode(spec),
 		PortBindings:  nat.PortMap{},
 		IpcMode:       container.IPCModePrivate,
+		ShmSize:       spec.Resources.SharedMemoryBytes, // 0 is the engine's default
 		Init:          &noInit,
 		RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyDisabled},
 		// A chatty sandbox must not fill the host's disk. The driver json-file would replace bytes

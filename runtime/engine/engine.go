@@ -222,7 +222,13 @@ type Resources struct {
 	MemoryBytes int64
 	PIDs        int64
 	GPUs        int // how many of the host's GPUs, any of them; [AllGPUs] means every one
+	// SharedMemoryBytes is the size of /dev/shm, whose files count as memory of the container. Zero
+	// means [DefaultSharedMemoryBytes].
+	SharedMemoryBytes int64
 }
+
+// DefaultSharedMemoryBytes is the size of /dev/shm that container engines give.
+const DefaultSharedMemoryBytes = 64 << 20
 
 // AllGPUs is the number of GPUs of a container that has every one of its host.
 const AllGPUs = -1

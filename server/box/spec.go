@@ -98,6 +98,8 @@ func (c *Containers) containerSpec(record lifecycle.Record, imageID, folder stri
 			MemoryBytes: limits.MemoryBytes,
 			PIDs:        c.options.PIDsLimit,
 			GPUs:        limits.GPUs, // lifecycle.AllGPUs is engine.AllGPUs
+
+			SharedMemoryBytes: limits.SharedMemoryBytes(),
 		},
 		Security:  c.options.Security,
 		KeepFiles: true,

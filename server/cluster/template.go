@@ -27,6 +27,7 @@ const (
 
 	volumeDaemon       = "sandbox-execd"
 	volumeEgress       = "sandbox-egress"
+	volumeShared       = "sandbox-shm"
 	volumeClientPrefix = "v-"
 )
 
@@ -103,6 +104,7 @@ func (c *Cluster) template(spec lifecycle.Spec, class lifecycle.RuntimeClass, to
 			SecurityContext: c.confinement(),
 		}},
 	}
+	shareMemory(&pod, resources)
 	if spec.Auth != nil {
 		if err := secret.addCredentials(spec.Image, spec.Auth); err != nil {
 			return nil, err
@@ -124,6 +126,21 @@ func (c *Cluster) template(spec lifecycle.Spec, class lifecycle.RuntimeClass, to
 	return &corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: maps.Clone(c.Placement.Labels), Annotations: maps.Clone(c.Placement.Annotations)}, Spec: pod,
 	}, nil
+}
+
+// shareMemory gives the sandbox of a pod with a limit of memory a /dev/shm as the other engines do.
+// Without one it has that of the node's container runtime, 64 MiB.
+func shareMemory(pod *corev1.PodSpec, resources corev1.ResourceRequirements) {
+	memory, limited := resources.Limits[corev1.ResourceMemory]
+	if !limited {
+		return
+	}
+	size := resource.NewQuantity(lifecycle.Limits{MemoryBytes: memory.Value()}.SharedMemoryBytes(), resource.BinarySI)
+	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: volumeShared, VolumeSource: corev1.VolumeSource{
+		EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: size},
+	}})
+	sandbox := &pod.Containers[0]
+	sandbox.VolumeMounts = append(sandbox.VolumeMounts, corev1.VolumeMount{Name: volumeShared, MountPath: "/dev/shm"})
 }
 
 // confinement is what [sandbox] says about a sandbox's container, as far as Kubernetes has it.

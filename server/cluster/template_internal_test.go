@@ -44,6 +44,31 @@ func TestAppArmorProfiles(t *testing.T) {
 	}
 }
 
+// TestSharedMemory: a pod with a limit of memory has half of it as /dev/shm, in memory.
+func TestSharedMemory(t *testing.T) {
+	for memory, want := range map[string]string{"": "", "64Mi": "64Mi", "3Gi": "1536Mi"} {
+		spec := lifecycle.Spec{Image: "busybox", Entrypoint: []string{"sleep", "60"}, Resources: lifecycle.ResourceLimits{}}
+		if memory != "" {
+			spec.Resources["memory"] = memory
+		}
+		pod, err := (&Cluster{}).template(spec, lifecycle.RuntimeClass{}, "token", newSecret("id"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		for _, mount := range pod.Spec.Containers[0].VolumeMounts {
+			for _, volume := range pod.Spec.Volumes {
+				if mount.MountPath == "/dev/shm" && volume.Name == mount.Name && volume.EmptyDir.Medium == corev1.StorageMediumMemory {
+					got = volume.EmptyDir.SizeLimit.String()
+				}
+			}
+		}
+		if got != want {
+			t.Errorf("with %q of memory /dev/shm has %q, want %q", memory, got, want)
+		}
+	}
+}
+
 // TestRequests: a pod reserves what the client asks for, and as much as its limits of what it does
 // not name.
 func TestRequests(t *testing.T) {

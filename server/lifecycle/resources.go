@@ -19,6 +19,19 @@ type Limits struct {
 	GPUs        int // [AllGPUs] means every one of the machine
 }
 
+// minSharedMemory is what container engines give, in bytes.
+const minSharedMemory = 64 << 20
+
+// SharedMemoryBytes returns the size of the sandbox's /dev/shm, whose files count as its memory:
+// half of the limit of memory, as Linux has it on a machine, and at least 64 MiB. It returns 0, the
+// engine's default, without a limit.
+func (l Limits) SharedMemoryBytes() int64 {
+	if l.MemoryBytes == 0 {
+		return 0
+	}
+	return max(l.MemoryBytes/2, minSharedMemory)
+}
+
 // AllGPUs is the number of GPUs of a sandbox that has every one of its machine.
 const AllGPUs = -1
 

@@ -1026,7 +1026,8 @@ type ResourceLimits struct {
 	Gpu *string `json:"gpu,omitempty"`
 
 	// Memory Bytes with a unit, such as `128Mi` or `1Gi`. A number without a unit, such as
-	// `512`, is invalid: write `512Mi`. At least `16Mi`.
+	// `512`, is invalid: write `512Mi`. At least `16Mi`. Half of it, and at least `64Mi`,
+	// is the size of `/dev/shm` (extension), whose files count as memory.
 	//
 	// Example: 512Mi
 	Memory *string `json:"memory,omitempty"`

@@ -3,6 +3,7 @@ package bundle
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -10,9 +11,14 @@ import (
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"sandbox.internal/runtime/engine"
 )
 
-const sysTarget = "/sys"
+const (
+	sysTarget    = "/sys"
+	sharedTarget = "/dev/shm"
+)
 
 // baseMounts are those that every container has, Docker's.
 var baseMounts = []specs.Mount{
@@ -37,8 +43,8 @@ var baseMounts = []specs.Mount{
 		Options: []string{"nosuid", "noexec", "nodev"},
 	},
 	{
-		Destination: "/dev/shm", Type: "tmpfs", Source: "shm",
-		Options: []string{"nosuid", "noexec", "nodev", "mode=1777", "size=67108864"},
+		Destination: sharedTarget, Type: "tmpfs", Source: "shm",
+		Options: []string{"nosuid", "noexec", "nodev", "mode=1777"}, // and its size
 	},
 }
 
@@ -91,9 +97,13 @@ func mounts(in Input) ([]specs.Mount, error) {
 		return slices.ContainsFunc(asked, func(mount Mount) bool { return mount.Target == ours.Destination })
 	})
 	for i := range all {
-		if all[i].Destination == sysTarget && in.Sys != "" {
+		switch {
+		case all[i].Destination == sysTarget && in.Sys != "":
 			all[i].Type, all[i].Source = "bind", in.Sys
 			all[i].Options = slices.Concat([]string{"bind", "rprivate"}, sysOptions)
+		case all[i].Destination == sharedTarget:
+			size := cmp.Or(in.Spec.Resources.SharedMemoryBytes, engine.DefaultSharedMemoryBytes)
+			all[i].Options = append(slices.Clip(all[i].Options), fmt.Sprintf("size=%d", size))
 		}
 	}
 	slices.SortStableFunc(bound, func(a, b specs.Mount) int {

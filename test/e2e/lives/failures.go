@@ -1,6 +1,7 @@
 package lives
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -120,6 +121,20 @@ func testOutOfMemoryCommandLeavesTheSandboxRunning(t *testing.T, b Backend) {
 	inside.Want(t, "echo still here", "still here\n")
 	if got := s.Get(t, id).Status.State; got != "Running" {
 		t.Errorf("the sandbox is %s", got)
+	}
+}
+
+// testSharedMemory: /dev/shm holds half of the memory, where browsers and data loaders need more
+// than the 64 MiB of container engines.
+func testSharedMemory(t *testing.T, b Backend) {
+	s := Start(t, b, Plan{})
+	for memory, kibibytes := range map[string]int{"300Mi": 150 << 10, "64Mi": 64 << 10} {
+		inside := s.Enter(t, s.Running(t, Limited(s.Idle(), "1", memory)))
+		inside.Want(t, "df -k /dev/shm | tail -n 1 | awk '{ print $2 }'", fmt.Sprintln(kibibytes))
+		if memory == "300Mi" {
+			inside.Want(t, "dd if=/dev/zero of=/dev/shm/x bs=1M count=100 2>/dev/null && echo written", "written\n")
+		}
+		inside.Want(t, "touch /dev/shm/y && stat -c %a /dev/shm", "1777\n")
 	}
 }
 

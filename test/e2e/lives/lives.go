@@ -123,6 +123,7 @@ var table = []row{
 	{"NoRoom", testNoRoom},
 	{"FailedRecordIsForgotten", testFailedRecordIsForgotten},
 	{"OutOfMemoryCommandLeavesTheSandboxRunning", testOutOfMemoryCommandLeavesTheSandboxRunning},
+	{"SharedMemory", testSharedMemory},
 	{"ManySmallProcessesLeaveTheDaemonRunning", testManySmallProcessesLeaveTheDaemonRunning},
 	{"RemovedByAnotherProgram", testRemovedByAnotherProgram},
 	{"KilledEntrypoint", testKilledEntrypoint},

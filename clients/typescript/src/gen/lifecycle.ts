@@ -1022,7 +1022,8 @@ export interface components {
             cpu?: string;
             /**
              * @description Bytes with a unit, such as `128Mi` or `1Gi`. A number without a unit, such as
-             *     `512`, is invalid: write `512Mi`. At least `16Mi`.
+             *     `512`, is invalid: write `512Mi`. At least `16Mi`. Half of it, and at least `64Mi`,
+             *     is the size of `/dev/shm` (extension), whose files count as memory.
              * @example 512Mi
              */
             memory?: string;
