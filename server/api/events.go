@@ -120,6 +120,15 @@ func write(out *serve.EventStream, batch lifecycle.EventBatch, first bool) error
 	return writeEvent(out, batch.Cursor, now)
 }
 
+// EventBody returns the JSON of an event as GET /v1/events has it. One without a sandbox has nothing
+// but its type and time, as a reset there.
+func EventBody(event lifecycle.Event) ([]byte, error) {
+	if event.SandboxID == "" {
+		return json.Marshal(gen.SandboxEvent{Type: string(event.Type), Timestamp: event.Time})
+	}
+	return json.Marshal(toEvent(event))
+}
+
 func writeEvent(out *serve.EventStream, id int64, event any) error {
 	data, err := json.Marshal(event)
 	if err != nil {

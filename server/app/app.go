@@ -28,6 +28,7 @@ import (
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/server/mcphttp"
 	"sandbox.internal/server/metrics"
+	"sandbox.internal/server/webhooks"
 )
 
 // stopGrace is how long requests in flight may go on once the service stops.
@@ -45,9 +46,10 @@ type App struct {
 	debug    net.Listener // nil when none is configured
 	server   *serve.Server
 	keys     *keys.Ring
-	compat   *compat.Edge     // nil unless configured
-	e2b      *e2b.Edge        // nil unless configured
-	console  *console.Console // nil unless configured
+	compat   *compat.Edge         // nil unless configured
+	e2b      *e2b.Edge            // nil unless configured
+	console  *console.Console     // nil unless configured
+	webhooks *webhooks.Dispatcher // nil on a cluster
 }
 
 // backend keeps sandboxes: on one machine or on a cluster.
@@ -116,6 +118,9 @@ func New(ctx context.Context, cfg config.Config, version api.Version, logger zer
 		return nil, err
 	}
 	a.server.Echo().GET("/readyz", readyz(backend.Ready))
+	if err := a.openWebhooks(ctx, cfg, measured); err != nil {
+		return nil, err
+	}
 	return a, a.addFrontEnds(cfg, options)
 }
 
@@ -247,6 +252,9 @@ func (a *App) edge(ctx context.Context) (handler http.Handler, stop func()) {
 	if a.e2b != nil {
 		keepers.Go(func() { a.e2b.Keep(ctx) })
 		handler = a.e2b.Before(handler)
+	}
+	if a.webhooks != nil {
+		keepers.Go(func() { a.webhooks.Run(ctx) })
 	}
 	stop = func() { cancel(); keepers.Wait() }
 	if a.console != nil {

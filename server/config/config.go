@@ -25,6 +25,7 @@ type Config struct {
 	Storage    Storage    `toml:"storage"`
 	Kubernetes Kubernetes `toml:"kubernetes"`
 	E2B        E2B        `toml:"e2b"`
+	Webhooks   []Webhook  `toml:"webhooks"`
 
 	// Environment comes from environment variables and has no place in the file.
 	Environment Environment `toml:"-"`
@@ -39,10 +40,14 @@ type Config struct {
 // keys, logs and settings.
 func (c Config) OwnPaths() []string {
 	var paths []string
-	for _, path := range []string{
+	own := []string{
 		c.File, c.Server.DataDir, c.Server.APIKeyFile, c.Server.SigningKey, c.Server.AuditLog,
 		c.Local.DataDir, c.Sandbox.SeccompProfile, c.Kubernetes.KubeconfigPath,
-	} {
+	}
+	for _, w := range c.Webhooks {
+		own = append(own, w.SecretFile)
+	}
+	for _, path := range own {
 		if filepath.IsAbs(path) {
 			paths = append(paths, filepath.Clean(path))
 		}
@@ -67,6 +72,7 @@ func Default(env func(string) string) Config {
 		Storage:     Storage{HostVolumes: true, AllowedHostPaths: []string{}},
 		Kubernetes:  defaultKubernetes(),
 		E2B:         defaultE2B(),
+		Webhooks:    []Webhook{},
 		Environment: defaultEnvironment(),
 	}
 }
@@ -96,6 +102,7 @@ func (c Config) check(p *problems) {
 	c.Storage.check(p)
 	c.Kubernetes.check(p, c.Runtime.Type)
 	c.E2B.check(p)
+	checkWebhooks(p, c.Webhooks, c.Runtime.Type)
 }
 
 // normalise brings values to the one spelling that the rules and the rest of

@@ -72,6 +72,7 @@ var extensions = []string{
 	"server.keys.rate_limit.requests_per_second", "server.keys.rate_limit.burst",
 	"server.rate_limit.requests_per_second", "server.rate_limit.burst",
 	"server.rate_limit.failed_attempts_per_minute",
+	"webhooks.url", "webhooks.events", "webhooks.secret", "webhooks.secret_file", "webhooks.allow_private",
 }
 
 func TestKeysAreTheDocumentsAndOurs(t *testing.T) {
@@ -194,8 +195,9 @@ func FuzzLoad(f *testing.F) {
 			}
 			return
 		}
-		c.Server.APIKey = "" // masked, so it would not load back
-		c.FromDocker = nil   // printed in [sandbox]
+		c.Server.APIKey = ""            // masked, so it would not load back
+		c.FromDocker = nil              // printed in [sandbox]
+		c.Webhooks = []config.Webhook{} // their secrets are masked
 		var out bytes.Buffer
 		if err := config.Print(&out, c); err != nil {
 			t.Fatal(err)

@@ -46,6 +46,9 @@ func Load(path string, env func(string) string) (Config, error) {
 
 	c.normalise(env)
 	c.Server.readAPIKey(&inFile)
+	for i := range c.Webhooks {
+		c.Webhooks[i].readSecret(&inFile, webhookKey(i))
+	}
 	c.check(&inFile)
 	for _, problem := range inFile {
 		problem.Key = c.Key(problem.Key)

@@ -5,6 +5,7 @@ import (
 	_ "embed" // for the example file
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -16,8 +17,8 @@ const maskedSecret = "********"
 
 // Print writes the effective values as TOML, and what came from the environment
 // as comments. [Load] reads the output back to an equal Config, except that
-// server.api_key is masked: Load refuses the mask until the real key is put back,
-// rather than start a server whose key is known or that has none.
+// server.api_key and the secrets of webhooks are masked: Load refuses the mask until the real value
+// is put back, rather than start a server whose key is known or that has none.
 func Print(w io.Writer, c Config) error {
 	var out bytes.Buffer
 	fmt.Fprintf(&out, "# Effective configuration of the lifecycle service.\n")
@@ -31,6 +32,17 @@ func Print(w io.Writer, c Config) error {
 		c.Server.APIKey = maskedSecret
 		fmt.Fprintf(&out,
 			"# server.api_key is set but not shown: put it back before you load this file.\n")
+	}
+	c.Webhooks = slices.Clone(c.Webhooks)
+	for i := range c.Webhooks {
+		w := &c.Webhooks[i]
+		if w.SecretFile != "" {
+			w.Secret = ""
+		}
+		if w.Secret != "" {
+			w.Secret = maskedSecret
+			fmt.Fprintf(&out, "# %s.secret is set but not shown: put it back before you load this file.\n", webhookKey(i))
+		}
 	}
 	out.WriteByte('\n')
 	if err := toml.NewEncoder(&out).Encode(c); err != nil {

@@ -69,9 +69,12 @@ func reference(t *testing.T) string {
 		if name == "-" {
 			continue
 		}
-		fmt.Fprintf(&r.out, "\n## [%s]\n\n| key | type | default | rule |\n|---|---|---|---|\n",
-			name)
-		r.table(name, sections.Field(i))
+		heading, section := "["+name+"]", sections.Field(i)
+		if section.Kind() == reflect.Slice { // an array of tables
+			heading, section = "["+heading+"]", reflect.New(section.Type().Elem()).Elem()
+		}
+		fmt.Fprintf(&r.out, "\n## %s\n\n| key | type | default | rule |\n|---|---|---|---|\n", heading)
+		r.table(name, section)
 	}
 	r.out.WriteString("\n")
 	return r.out.String()
@@ -169,6 +172,7 @@ func requiredKeys(t *testing.T) map[string]bool {
 	c.Server.Keys = []config.Key{{RateLimit: &config.RateLimit{}}}
 	c.Kubernetes.Tolerations = []config.Toleration{{}}
 	c.Runtime.Classes = []config.RuntimeClass{{}}
+	c.Webhooks = []config.Webhook{{}}
 	joined, ok := c.Validate().(interface{ Unwrap() []error })
 	if !ok {
 		t.Fatal("nothing is required")
@@ -181,7 +185,7 @@ func requiredKeys(t *testing.T) map[string]bool {
 		}
 	}
 	want := []string{"runtime.classes.handler", "runtime.classes.name", "runtime.execd_image",
-		"runtime.type", "server.keys.name", "server.keys.role", "server.keys.sha256"}
+		"runtime.type", "server.keys.name", "server.keys.role", "server.keys.sha256", "webhooks.url"}
 	if got := slices.Sorted(maps.Keys(required)); !slices.Equal(got, want) {
 		t.Errorf("required are %q, want %q", got, want)
 	}

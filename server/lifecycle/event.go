@@ -19,6 +19,11 @@ const (
 	EventForgotten EventType = "forgotten"     // the record of the ended sandbox was removed; the sandbox's last event
 )
 
+// EventTypes lists every type.
+func EventTypes() []EventType {
+	return []EventType{EventState, EventStage, EventProgress, EventRenewed, EventMetadata, EventPolicy, EventForgotten}
+}
+
 // Event is something that happened to a sandbox. It is as durable as the change: a store writes
 // both or neither.
 type Event struct {

@@ -46,6 +46,7 @@ type Metrics struct {
 	storeWrites  *prometheus.HistogramVec
 	storeErrors  *prometheus.CounterVec
 	auditErrors  prometheus.Counter
+	webhooks     *prometheus.CounterVec
 }
 
 // Buckets, in seconds. They distinguish fractions of milliseconds, and slow calls up to the longest
@@ -88,6 +89,8 @@ func (m *Metrics) requestMetrics() {
 		"Event streams and connections that were taken over.").WithLabelValues()
 	m.auditErrors = m.counter("audit_write_errors_total",
 		"Lines that could not be written to the audit log.").WithLabelValues()
+	m.webhooks = m.counter("webhook_deliveries_total",
+		"Tries to deliver an event to a webhook, by result.", "webhook", "result")
 }
 
 func (m *Metrics) sandboxMetrics() {
@@ -174,6 +177,21 @@ func (m *Metrics) NetworkProblem(problem func() string) {
 	}))
 }
 
+// Webhooks adds how old the event is that each webhook waits for, which oldest returns by their
+// names at every scrape; 0 when it waits for none.
+func (m *Metrics) Webhooks(oldest func() map[string]time.Duration) {
+	for webhook := range oldest() {
+		for _, result := range []string{webhookDelivered, webhookFailed} {
+			m.webhooks.WithLabelValues(webhook, result)
+		}
+	}
+	m.registry.MustRegister(&webhookCollector{
+		oldest: oldest,
+		desc: prometheus.NewDesc(namespace+"_webhook_oldest_undelivered_seconds",
+			"Age of the oldest event that a webhook has not got; 0 when it has all.", []string{"webhook"}, nil),
+	})
+}
+
 // Handler answers scrapes, in the format that the scraper asks for.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Registry: nil})
@@ -220,5 +238,21 @@ func (c *sandboxCollector) Collect(to chan<- prometheus.Metric) {
 	for _, state := range lifecycle.States() {
 		to <- prometheus.MustNewConstMetric(c.desc, prometheus.GaugeValue, float64(count[state]),
 			string(state))
+	}
+}
+
+// webhookCollector looks at the webhooks when it is scraped: ages grow by themselves.
+type webhookCollector struct {
+	oldest func() map[string]time.Duration
+	desc   *prometheus.Desc
+}
+
+// Describe implements prometheus.Collector.
+func (c *webhookCollector) Describe(to chan<- *prometheus.Desc) { to <- c.desc }
+
+// Collect implements prometheus.Collector.
+func (c *webhookCollector) Collect(to chan<- prometheus.Metric) {
+	for webhook, age := range c.oldest() {
+		to <- prometheus.MustNewConstMetric(c.desc, prometheus.GaugeValue, age.Seconds(), webhook)
 	}
 }

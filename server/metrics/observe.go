@@ -9,11 +9,14 @@ import (
 	"sandbox.internal/openapi/serve"
 	"sandbox.internal/server/host"
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/server/webhooks"
 )
 
 var (
 	_ serve.Observer = (*Metrics)(nil)
 	_ host.Observer  = (*Metrics)(nil)
+
+	_ webhooks.Observer = (*Metrics)(nil)
 )
 
 // other stands for what has no name of its own.
@@ -77,3 +80,15 @@ func (m *Metrics) Expired(late time.Duration) { m.lateness.Observe(late.Seconds(
 
 // AuditFailed counts a line that could not be written to the audit log.
 func (m *Metrics) AuditFailed() { m.auditErrors.Inc() }
+
+// The results of deliveries to webhooks.
+const webhookDelivered, webhookFailed = "delivered", "failed"
+
+// WebhookTried implements webhooks.Observer.
+func (m *Metrics) WebhookTried(webhook string, delivered bool) {
+	result := webhookFailed
+	if delivered {
+		result = webhookDelivered
+	}
+	m.webhooks.WithLabelValues(webhook, result).Inc()
+}

@@ -13,9 +13,11 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -51,6 +53,10 @@ type Options struct {
 	// MaxAnswer bounds the body of an answer, in bytes; 0 means DefaultMaxAnswer, and Unbounded is
 	// for a body that is passed on while it comes and never held.
 	MaxAnswer int64
+	// Admit, if not nil, refuses addresses: its error is that of the connection. It gets what the
+	// name of the URL was resolved to, right before the connection is made. It may not be combined
+	// with EnvironmentProxy, which would connect instead.
+	Admit func(address netip.AddrPort) error
 }
 
 // Unbounded is a value of Options.MaxAnswer.
@@ -65,6 +71,15 @@ func NewClient(o Options) *http.Client {
 		o.MaxAnswer = DefaultMaxAnswer
 	}
 	dialer := &net.Dialer{Timeout: dialTimeout}
+	if o.Admit != nil {
+		dialer.ControlContext = func(_ context.Context, _, address string, _ syscall.RawConn) error {
+			resolved, err := netip.ParseAddrPort(address)
+			if err != nil {
+				return err
+			}
+			return o.Admit(resolved)
+		}
+	}
 	var viaProxy func(*http.Request) (*url.URL, error)
 	if o.EnvironmentProxy {
 		viaProxy = environmentProxy

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -193,3 +194,32 @@ func TestProof(t *testing.T) {
 
 // vector is from: printf 'execd ping 1\n%032d' 0 | openssl dgst -sha256 -hmac token
 const vector = "48db98e384ffdb1ab2e04c569a07f5d9c8cff362454b2d9e32b8201a35657291"
+
+// TestAdmit: an address is refused after its name was resolved, and nothing is sent there.
+func TestAdmit(t *testing.T) {
+	var visits atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { visits.Add(1) }))
+	defer server.Close()
+	_, port, err := net.SplitHostPort(server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := errors.New("refused")
+	refuse := true
+	client := sandboxhttp.NewClient(sandboxhttp.Options{Timeout: time.Minute, Admit: func(address netip.AddrPort) error {
+		if refuse && address.Addr().Unmap().IsLoopback() {
+			return refused
+		}
+		return nil
+	}})
+	url := "http://localhost:" + port
+	if _, err := client.Get(url); !errors.Is(err, refused) || visits.Load() != 0 {
+		t.Errorf("%v, %d visits", err, visits.Load())
+	}
+	refuse = false
+	response, err := client.Get(url)
+	if err != nil || visits.Load() != 1 {
+		t.Fatalf("%v, %d visits", err, visits.Load())
+	}
+	response.Body.Close()
+}
