@@ -37,6 +37,7 @@ func newMetrics() *metrics.Metrics {
 	m.Sandboxes(
 		func() map[lifecycle.State]int { return map[lifecycle.State]int{lifecycle.StateRunning: 3} })
 	m.SpareNetworks(func() (free, taken, missed int) { return 2, 5, 1 })
+	m.Webhooks(func() map[string]time.Duration { return map[string]time.Duration{"webhooks[0]": 90 * time.Second} })
 	return m
 }
 
@@ -118,6 +119,17 @@ func TestRequests(t *testing.T) {
 		`sandbox_http_request_duration_seconds_count{operation="watch"`); len(found) > 0 {
 		t.Errorf("a stream counts as a request's duration: %s", found)
 	}
+}
+
+func TestWebhooks(t *testing.T) {
+	m := newMetrics()
+	m.WebhookTried("webhooks[0]", true)
+	m.WebhookTried("webhooks[0]", true)
+	has(t, scrape(t, m),
+		`sandbox_webhook_deliveries_total{result="delivered",webhook="webhooks[0]"} 2`,
+		`sandbox_webhook_deliveries_total{result="failed",webhook="webhooks[0]"} 0`,
+		`sandbox_webhook_oldest_undelivered_seconds{webhook="webhooks[0]"} 90`,
+	)
 }
 
 func TestSandboxes(t *testing.T) {

@@ -101,7 +101,7 @@ var projectRules = importRules{
 		},
 		{
 			packages: []string{
-				"server/lifecycle", "server/host", "server/box", "server/cluster/...", "server/store", "server/config", "server/audit", "server/proxy",
+				"server/lifecycle", "server/host", "server/box", "server/cluster/...", "server/store", "server/config", "server/audit", "server/webhooks", "server/proxy",
 				"execd/code", "execd/command", "execd/config", "execd/files", "execd/proxy", "execd/terminal", "execd/internal/...",
 				"egress/config", "egress/dnsproxy", "egress/enforcer", "egress/firewall", "egress/policy", "taskexecutor",
 			},
