@@ -39,6 +39,7 @@ func exported(t *testing.T) metricLabels {
 	service := metrics.New("v0", "", time.Now)
 	service.Sandboxes(func() map[lifecycle.State]int { return nil })
 	service.NetworkProblem(func() string { return "" })
+	service.Webhooks(func() map[string]time.Duration { return nil })
 
 	routes := filepath.Join(t.TempDir(), "routes.toml")
 	if err := os.WriteFile(routes, nil, 0o600); err != nil {
@@ -79,8 +80,9 @@ func exported(t *testing.T) metricLabels {
 			if match[2] != "" {
 				names = strings.Split(match[2], ",")
 			}
-			// Every metric of a duration of ours is a histogram.
-			if name := match[1]; strings.HasPrefix(name, "sandbox_") && strings.HasSuffix(name, "_seconds") {
+			// Every metric of a duration of ours is a histogram, but for an age.
+			if name := match[1]; strings.HasPrefix(name, "sandbox_") && strings.HasSuffix(name, "_seconds") &&
+				name != "sandbox_webhook_oldest_undelivered_seconds" {
 				found[name+"_sum"], found[name+"_count"] = names, names
 				found[name+"_bucket"] = append(slices.Clone(names), "le")
 			} else {

@@ -120,8 +120,8 @@ func write(out *serve.EventStream, batch lifecycle.EventBatch, first bool) error
 	return writeEvent(out, batch.Cursor, now)
 }
 
-// EventBody returns the JSON of an event as GET /v1/events has it. One without a sandbox has nothing
-// but its type and time, as a reset there.
+// EventBody returns the JSON of an event as GET /v1/events has it. An event without a sandbox has
+// nothing but its type and time, as a reset there.
 func EventBody(event lifecycle.Event) ([]byte, error) {
 	if event.SandboxID == "" {
 		return json.Marshal(gen.SandboxEvent{Type: string(event.Type), Timestamp: event.Time})

@@ -27,7 +27,9 @@ func (a *App) openWebhooks(ctx context.Context, cfg config.Config, measured *met
 		if err != nil {
 			return fmt.Errorf("%s.secret: %w", name, err)
 		}
-		o.Webhooks = append(o.Webhooks, webhooks.Webhook{Name: name, URL: w.URL, Events: w.Events, Key: key, AllowPrivate: w.AllowPrivate})
+		o.Webhooks = append(o.Webhooks, webhooks.Webhook{
+			Name: name, URL: w.URL, Events: w.Events, Key: key, AllowPrivate: w.AllowPrivate,
+		})
 	}
 	var err error
 	if a.webhooks, err = webhooks.Open(ctx, o); err != nil {

@@ -81,8 +81,8 @@ func (w *Webhook) readSecret(p *problems, at string) {
 
 func checkWebhooks(p *problems, webhooks []Webhook, runtime RuntimeType) {
 	if len(webhooks) > 0 && runtime == RuntimeKubernetes {
-		p.add("webhooks", "must be empty with the kubernetes runtime: each replica of the service would deliver every event. "+
-			"Follow GET /v1/events instead")
+		p.add("webhooks", "must be empty with the kubernetes runtime: each replica of the service "+
+			"would deliver every event. Follow GET /v1/events instead")
 	}
 	seen := map[string]bool{}
 	for i, w := range webhooks {
@@ -118,8 +118,9 @@ func (w Webhook) checkURL() error {
 	}
 	u, err := url.Parse(w.URL)
 	switch {
-	case err != nil || u.Scheme != "https" && u.Scheme != "http" || !isHostPort(u.Host) || u.User != nil || u.Fragment != "":
-		return errors.New("must be the URL of a receiver, without a user and a fragment, such as https://hooks.example.com/sandbox")
+	case err != nil, u.Scheme != "https" && u.Scheme != "http", !isHostPort(u.Host), u.User != nil, u.Fragment != "":
+		return errors.New("must be the URL of a receiver, without a user and a fragment, " +
+			"such as https://hooks.example.com/sandbox")
 	case u.Scheme == "http" && !w.AllowPrivate:
 		return errors.New("must be an https URL: http needs allow_private = true in the same section")
 	}

@@ -33,12 +33,12 @@ const typeReset lifecycle.EventType = "reset"
 type hook struct {
 	options Options
 	webhook Webhook
-	host    string
 	path    string // of the file with the progress
 	client  *http.Client
 	logger  zerolog.Logger
 	at      progress
-	waiting atomic.Pointer[time.Time] // when the event happened that is delivered next; nil when there is none
+	// waiting is when the event happened that is delivered next; nil when there is none.
+	waiting atomic.Pointer[time.Time]
 
 	failures int  // tries that have failed since the last success
 	failing  bool // and the log says so
@@ -51,7 +51,7 @@ func newHook(o Options, w Webhook) (*hook, error) {
 		return nil, errors.New("the URL cannot be read") // err has the URL, which may hold a secret
 	}
 	return &hook{
-		options: o, webhook: w, host: target.Host, path: filepath.Join(o.Folder, fileOf(w)), client: newClient(w, o.Timeout),
+		options: o, webhook: w, path: filepath.Join(o.Folder, fileOf(w)), client: newClient(w, o.Timeout),
 		logger: o.Logger.With().Str("webhook", w.Name).Str("host", target.Host).Logger(),
 	}, nil
 }
@@ -122,7 +122,8 @@ func (h *hook) follow(ctx context.Context) error {
 // take delivers a batch.
 func (h *hook) take(ctx context.Context, batch lifecycle.EventBatch) error {
 	if cursor, lost := lostBefore(h.at.Cursor, batch); lost {
-		h.logger.Warn().Int64("after", h.at.Cursor).Int64("until", cursor).Msg("events that were not delivered to a webhook are no longer kept")
+		h.logger.Warn().Int64("after", h.at.Cursor).Int64("until", cursor).
+			Msg("events that were not delivered to a webhook are no longer kept")
 		h.at = progress{Cursor: cursor, Reset: &reset{After: h.at.Cursor, At: h.options.Clock().UTC()}}
 		h.save()
 		if err := h.deliverReset(ctx); err != nil {

@@ -33,7 +33,8 @@ const token = "token-of-the-path"
 
 var key = []byte("0123456789abcdef0123456789abcdef")
 
-// journal has events as the service's store does: one sequence without gaps, whose oldest part goes.
+// journal has events as the service's store does: one sequence without gaps, whose oldest part is
+// forgotten.
 type journal struct {
 	mu      sync.Mutex
 	events  []lifecycle.Event

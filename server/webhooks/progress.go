@@ -33,7 +33,8 @@ type reset struct {
 // errUnreadable is the content of a file that is no progress.
 var errUnreadable = errors.New("the file cannot be read as a cursor")
 
-const progressSuffix = ".json"
+// A file is written under another name first.
+const progressSuffix, draftSuffix = ".json", ".new"
 
 // fileOf returns the name of a webhook's file. Another URL or other events are another webhook.
 func fileOf(w Webhook) string {
@@ -64,7 +65,7 @@ func (p progress) write(path string) error {
 	if err != nil {
 		return err
 	}
-	draft := path + ".new"
+	draft := path + draftSuffix
 	file, err := os.OpenFile(draft, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
@@ -83,8 +84,9 @@ func removeOthers(folder string, kept map[string]bool) error {
 		return err
 	}
 	for _, entry := range entries {
-		if name := entry.Name(); strings.HasSuffix(name, progressSuffix) && !kept[name] {
-			if err := os.Remove(filepath.Join(folder, name)); err != nil {
+		name := strings.TrimSuffix(entry.Name(), draftSuffix)
+		if strings.HasSuffix(name, progressSuffix) && !kept[name] {
+			if err := os.Remove(filepath.Join(folder, entry.Name())); err != nil {
 				return err
 			}
 		}

@@ -67,8 +67,8 @@ type Dispatcher struct {
 	clock func() time.Time
 }
 
-// Open reads the cursors. A webhook without one begins with the next event. Cursors of webhooks that
-// are not configured are removed.
+// Open reads the cursors. A webhook without one begins with the next event. Cursors of webhooks
+// that are not configured are removed.
 func Open(ctx context.Context, o Options) (*Dispatcher, error) {
 	if o.Sleep == nil {
 		o.Sleep = clock.Sleep
@@ -140,8 +140,8 @@ func (d *Dispatcher) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// Oldest returns, by the names of the webhooks, how old the event is that is to be delivered next; 0
-// when none waits.
+// Oldest returns, by the names of the webhooks, how old the event is that is to be delivered next;
+// 0 when none waits.
 func (d *Dispatcher) Oldest() map[string]time.Duration {
 	ages := make(map[string]time.Duration, len(d.hooks))
 	now := d.clock()

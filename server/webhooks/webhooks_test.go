@@ -159,8 +159,8 @@ func TestKilledBeforeTheCursorIsWritten(t *testing.T) {
 	}
 }
 
-// TestRestart: what happens while the service is stopped is delivered, and what was delivered is not
-// delivered again.
+// TestRestart: what happens while the service is stopped is delivered, and what was delivered is
+// not delivered again.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t, nil)
@@ -252,8 +252,8 @@ func TestLostFromTheFirst(t *testing.T) {
 	}
 }
 
-// TestDamagedCursor: which events are undelivered is not known; the receiver is told that some may be
-// lost. So it is with a cursor of another database.
+// TestDamagedCursor: which events are undelivered is not known; the receiver gets a reset. So it is
+// with a cursor of another database.
 func TestDamagedCursor(t *testing.T) {
 	t.Parallel()
 	for _, content := range []string{"", "{", `{"cursor":-1}`, `{"cursor":99}`} {
@@ -288,7 +288,7 @@ func TestNoRedirectIsFollowed(t *testing.T) {
 	s.wantLogged(t, 1, "the receiver answered 307 Temporary Redirect")
 }
 
-// TestPrivateAddresses: only allow_private leads to an address that is not public, by whatever name.
+// TestPrivateAddresses: without allow_private no name leads to an address that is not public.
 func TestPrivateAddresses(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t, nil)
@@ -364,7 +364,9 @@ func TestEndlessAnswers(t *testing.T) {
 			}
 		}
 	})
-	s := newService(t, hookOf("one", r)).start(t)
+	s := newService(t, hookOf("one", r))
+	s.timeout = time.Hour // not what ends it
+	s.start(t)
 	s.add(state, stage)
 	r.wantIDs(t, "evt_1", "evt_2")
 	wait.For(t, "the end of the first answer", ended)

@@ -17,8 +17,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestWebhooks has the receiver of docs/lifecycle.md verify what a service sends that is killed while
-// it does.
+// TestWebhooks has the receiver of docs/lifecycle.md verify what a service sends that is killed
+// meanwhile.
 func TestWebhooks(t *testing.T) {
 	t.Parallel()
 	const encoded = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="
