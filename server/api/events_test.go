@@ -8,6 +8,7 @@ import (
 	"time"
 
 	gen "sandbox.internal/clients/go/lifecycle"
+	"sandbox.internal/server/api"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -33,6 +34,22 @@ func (s *service) get(t *testing.T, method, path string, headers ...string) (sta
 		t.Fatal(err)
 	}
 	return response.StatusCode, response.Header, string(content)
+}
+
+// TestEventBody: webhooks get what the stream has.
+func TestEventBody(t *testing.T) {
+	for want, event := range map[string]lifecycle.Event{
+		`{"from":"Pending","message":"ready","reason":"CONTAINER_RUNNING","sandboxId":"a","timestamp":"` + birth.Format(time.RFC3339Nano) +
+			`","to":"Running","type":"state"}`: {
+			Sequence: 7, SandboxID: "a", Owner: "alice", Type: lifecycle.EventState, Time: birth, From: lifecycle.StatePending, To: lifecycle.StateRunning,
+			Reason: lifecycle.ReasonContainerRunning, Message: "ready",
+		},
+		`{"timestamp":"` + birth.Format(time.RFC3339Nano) + `","type":"reset"}`: {Type: "reset", Time: birth},
+	} {
+		if got, err := api.EventBody(event); err != nil || string(got) != want {
+			t.Errorf("got  %s (%v)\nwant %s", got, err, want)
+		}
+	}
 }
 
 func TestEventStream(t *testing.T) {
