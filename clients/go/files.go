@@ -1,7 +1,9 @@
 package sandbox
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"iter"
 	"net/http"
@@ -47,9 +49,37 @@ func exactInfos(infos []FileInfo) []FileInfo {
 	return infos
 }
 
+// maxInfos bounds a list of files. One of the contract that fits into the default
+// [Options].MaxAnswer is shorter.
+const maxInfos = 1 << 20
+
+// infoList is a list that is decoded up to maxInfos: a list of empty values would take a hundred
+// times the memory of its text.
+type infoList []FileInfo
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (l *infoList) UnmarshalJSON(data []byte) error {
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	if _, err := decoder.Token(); err != nil {
+		return err
+	}
+	*l = infoList{}
+	for decoder.More() {
+		if len(*l) == maxInfos {
+			return fmt.Errorf("%w: more than %d files", errTooLarge, maxInfos)
+		}
+		var info FileInfo
+		if err := decoder.Decode(&info); err != nil {
+			return err
+		}
+		*l = append(*l, info)
+	}
+	return nil
+}
+
 // List returns what a directory holds, so many levels deep; 1 is its own entries.
 func (f Files) List(ctx context.Context, path string, depth int) ([]FileInfo, error) {
-	var infos []FileInfo
+	var infos infoList
 	err := f.box.client.call(ctx, repeatable, &infos,
 		func(ctx context.Context) (*http.Response, error) {
 			return f.box.daemon.ListDirectory(ctx,
@@ -61,7 +91,7 @@ func (f Files) List(ctx context.Context, path string, depth int) ([]FileInfo, er
 // Search returns the files below a directory that match a glob: one with a slash is matched against
 // the path relative to the directory, one without against the name.
 func (f Files) Search(ctx context.Context, path, pattern string) ([]FileInfo, error) {
-	var infos []FileInfo
+	var infos infoList
 	err := f.box.client.call(ctx, repeatable, &infos,
 		func(ctx context.Context) (*http.Response, error) {
 			return f.box.daemon.SearchFiles(ctx,
