@@ -171,6 +171,7 @@ var projectRules = importRules{
 		{libraries: kubernetes, packages: []string{"runtime/kube/...", "server/cluster/...", "test/e2e/kube",
 			"test/cluster/..."}},
 		{libraries: []string{sqlite}, packages: []string{"server/store"}},
+		{libraries: []string{"github.com/pkg/sftp", "golang.org/x/crypto/ssh"}, packages: []string{"clients/cli/sshserver", "test/e2e/clients"}},
 		{libraries: netfilter, packages: []string{"egress/firewall", "runtime/oci/network"}},
 	},
 
