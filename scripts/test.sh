@@ -42,7 +42,8 @@ record() {
 	exit "$status"
 }
 
-# install_missing installs what the tests need: the race detector a C compiler; the examples of the documentation, which are run, curl and jq.
+# install_missing installs what the tests need: the race detector a C compiler; the examples of the documentation, which are run, curl and jq;
+# the SSH server of the command line an OpenSSH client.
 # The local engine is tested with crun, on file systems made of a static busybox; its page types nft, and tests of its network make
 # the rules of other firewalls with iptables. With --all it is tested with runc, too,
 # which is part of what scripts/engine.sh installs.
@@ -56,6 +57,7 @@ install_missing() {
 		command -v "$tool" >/dev/null || missing+=("$tool")
 	done
 	command -v ip >/dev/null || missing+=(iproute2)
+	command -v sftp >/dev/null || missing+=(openssh-client)
 	command -v nft >/dev/null || missing+=(nftables)
 	command -v iptables >/dev/null || missing+=(iptables)
 	if [[ ! -x /bin/busybox ]] || ldd /bin/busybox >/dev/null 2>&1; then missing+=(busybox-static); fi

@@ -66,12 +66,13 @@ func newRoot(t *tool) *cobra.Command {
 	}
 	add(groupLife, runCommand(t), createCommand(t), listCommand(t), getCommand(t), pauseCommand(t),
 		resumeCommand(t), renewCommand(t), waitCommand(t), removeCommand(t))
-	add(groupInside, execCommand(t), commandsCommand(t), shellCommand(t), codeCommand(t), copyCommand(t), filesCommand(t))
+	add(groupInside, execCommand(t), commandsCommand(t), shellCommand(t), sshCommand(t), sshConfigCommand(t),
+		codeCommand(t), copyCommand(t), filesCommand(t))
 	add(groupWatch, logsCommand(t), eventsCommand(t), activityCommand(t), statsCommand(t), topCommand(t))
 	add(groupNetwork, portCommand(t), urlCommand(t), networkCommand(t))
 	add(groupTool, loginCommand(t), contextCommand(t), doctorCommand(t), mcpCommand(t), benchCommand(t),
 		imageCommand(t), keyCommand(t), demoCommand(t), versionCommand(t), docsCommand(t))
-	root.AddCommand(shortcuts(t)...)
+	root.AddCommand(append(shortcuts(t), sshProxyCommand(t))...)
 	root.SetHelpCommandGroupID(groupTool)
 	root.SetCompletionCommandGroupID(groupTool)
 	root.InitDefaultHelpCmd()

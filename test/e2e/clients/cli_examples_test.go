@@ -40,6 +40,8 @@ var examples = []struct {
 	{command: "exec"},
 	{command: "commands"},
 	{command: "shell", typed: "exit\r"},
+	{command: "ssh"},
+	{command: "ssh-config"},
 	{command: "code"},
 	{command: "cp"},
 	{command: "files"},
