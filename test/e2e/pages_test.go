@@ -168,6 +168,9 @@ func TestPages(t *testing.T) {
 				serves + ", and has data, an instance and a port of its own"},
 		}},
 		{file: "docs/runbook.md", image: busyboxImage, expects: `"CONTAINER_RUNNING"`,
+			// A receiver that is not there.
+			plan: lives.Plan{Program: true, Settings: "[[webhooks]]\nurl = \"http://127.0.0.1:1/\"\nallow_private = true\n" +
+				"secret = \"whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=\"\n"},
 			changes: []change{
 				{pageServer, "$SERVICE", elsewhere},
 				{pageID, "$SANDBOX", anyID},

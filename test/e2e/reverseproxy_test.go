@@ -37,12 +37,12 @@ import (
 func TestReverseProxies(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{})
-	id := s.Running(t, idle())
 	for name, begin := range map[string]func(t *testing.T, service, folder, address string) *exec.Cmd{
 		"nginx": nginx, "caddy": caddy,
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+			t.Parallel() // the other tests may take longer than a sandbox lives
+			id := s.Running(t, idle())
 			folder := t.TempDir()
 			address := fmt.Sprintf("127.0.0.1:%d", loopback.Port(t))
 			trusted := certificate(t, folder)
