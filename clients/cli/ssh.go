@@ -139,7 +139,9 @@ func sshConfigCommand(t *tool) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(t.Stdout, "Host *%s\n  ProxyCommand %s\n  %s\n", sshDomain, proxy,
+			// Clients before OpenSSH 9.6 pass any host to the shell of a ProxyCommand, also one of
+			// the URL of a Git submodule. A quote would end the quotes around %n.
+			_, err = fmt.Fprintf(t.Stdout, "Host *%s \"!*'*\"\n  ProxyCommand %s\n  %s\n", sshDomain, proxy,
 				strings.Join(sshOptions, "\n  "))
 			return err
 		},

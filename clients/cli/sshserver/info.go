@@ -23,8 +23,9 @@ const (
 
 	// maxAccounts bounds how many bytes of a sandbox's list of users or groups are read.
 	maxAccounts = 1 << 20
-	// nobody is the number of an account that the sandbox has no number for.
-	nobody = 65534
+	// overflowID is the number of an account that the sandbox has no number for, as it is the
+	// kernel's.
+	overflowID = 65534
 )
 
 // lister is a list that is complete.
@@ -143,7 +144,7 @@ func (a *accounts) number(list **accountList, file, name string) uint32 {
 	if id, ok := a.list(list, file).numbers[name]; ok {
 		return id
 	}
-	return nobody
+	return overflowID
 }
 
 func (a *accounts) userName(uid string) string  { return a.name(&a.users, "/etc/passwd", uid) }

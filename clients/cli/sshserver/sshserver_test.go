@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -25,6 +24,7 @@ import (
 	"sandbox.internal/clients/cli/sshserver"
 	sandbox "sandbox.internal/clients/go"
 	"sandbox.internal/clients/go/lifecycle"
+	"sandbox.internal/test/random"
 	"sandbox.internal/test/wait"
 )
 
@@ -65,6 +65,9 @@ func connect(t *testing.T, mux *http.ServeMux) *connection {
 	}
 	c := &connection{}
 	ours, theirs := pair(t)
+	if err := ours.SetDeadline(wait.Deadline()); err != nil {
+		t.Fatal(err)
+	}
 	ended := make(chan error, 1)
 	go func() {
 		ended <- sshserver.Serve(ctx, theirs, sshserver.Options{Sandbox: box, Warn: c.warn})
@@ -263,7 +266,7 @@ func TestReads(t *testing.T) {
 	if n := streams.Load(); n > 2 {
 		t.Errorf("the file took %d downloads", n)
 	}
-	random := rand.New(rand.NewPCG(1, 2))
+	random := random.New(t)
 	for range 200 {
 		offset, length := random.IntN(len(content)+1000), random.IntN(300<<10)
 		end := min(len(content), offset+length)
@@ -310,7 +313,7 @@ func TestChannels(t *testing.T) {
 		sessions = append(sessions, session)
 	}
 	if _, err := c.NewSession(); err == nil || !strings.Contains(err.Error(), "too many channels") {
-		t.Errorf("one more is answered with %v", err)
+		t.Errorf("channel 257: %v, want the refusal of too many channels", err)
 	}
 	_ = sessions[0].Close()
 	wait.Succeeds(t, "there is room again", func() error {

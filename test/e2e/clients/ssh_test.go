@@ -106,6 +106,9 @@ func sshCommands(t *testing.T, c *sshClient) {
 	if got := c.run(t, nil, "ssh", c.host, "kill -9 $$"); got.code != 137 || got.stderr != "" {
 		t.Errorf("of a command that SIGKILL ended it is %+v", got)
 	}
+	if got := c.run(t, nil, "ssh", "no'; echo $((40+2)); '.sandbox", "true"); got.code != 255 || strings.Contains(got.stdout+got.stderr, "42") {
+		t.Errorf("for a host with quotes it is %+v", got)
+	}
 	got := c.run(t, nil, "ssh", "none.sandbox", "true")
 	if got.code != 255 || !strings.Contains(got.stderr, `there is no sandbox "none"`) {
 		t.Errorf("for a sandbox that does not exist it is %+v", got)
@@ -327,7 +330,7 @@ func sshSFTP(t *testing.T, c *sshClient) {
 		}
 	}
 	if got := c.inside(t, "ls /tmp/full; ls -d /tmp/d 2>/dev/null || true"); got != "file\n" {
-		t.Errorf("what is left is %q", got)
+		t.Errorf("the sandbox has %q after the batch, want the file alone", got)
 	}
 }
 
@@ -382,6 +385,9 @@ func TestSSHMemory(t *testing.T) {
 	proxy := wait.Command(t, c.program, "ssh-proxy", "box")
 	proxy.Dir, proxy.Env = c.folder, c.env
 	ours, theirs := net.Pipe()
+	if err := ours.SetDeadline(wait.Deadline()); err != nil { // also where the proxy ends
+		t.Fatal(err)
+	}
 	proxy.Stdin, proxy.Stdout, proxy.Stderr = theirs, theirs, os.Stderr
 	if err := proxy.Start(); err != nil {
 		t.Fatal(err)
