@@ -55,40 +55,43 @@ quick() {
 	without_engine -p 1 "$@" "${packages[@]}" | tee -a "$output" || failed=1
 }
 
-# without_engine FLAG...: without the race detector and without a Docker Engine, with the flags with which `make build` has compiled what the
-# tests import.
-without_engine() {
-	CGO_ENABLED=0 DOCKER_HOST=unix:///dev/null go_test "$limit" -trimpath -skip "$(scripts/packages.sh --skip)" "$@"
-}
+# without_engine FLAG...: without a Docker Engine, and without the race detector.
+without_engine() { DOCKER_HOST=unix:///dev/null without_race "$limit" -skip "$(scripts/packages.sh --skip)" "$@"; }
+
+# without_race TIME FLAG...: with the flags with which `make build` has compiled what the tests import.
+without_race() { CGO_ENABLED=0 go_test "$1" -trimpath "${@:2}"; }
 
 # with_race TIME FLAG...: with the race detector.
 with_race() { CGO_ENABLED=1 go_test "$1" -race "${@:2}"; }
 
-# all runs every test. Everything is compiled before, which keeps all processors busy. test/e2e/kube waits for nodes, pods and leases whose
-# terms are those of Kubernetes and takes 16 to 21 minutes beside other packages: it has a longer limit than the others, and begins first. The
-# other packages with a cluster follow it, and then what keeps two processors busy by itself, or takes long with many neighbours.
+# all runs every test. Everything is compiled before, which keeps all processors busy. The race detector sees nothing of programs that are
+# processes of their own, which is what deploy, test/e2e and what is below it test, but for the Go client: those run without it, and where they
+# need no Docker Engine and no cluster, make test has their results. test/e2e/kube waits for nodes, pods and leases whose terms are those of
+# Kubernetes and takes 16 to 21 minutes beside other packages: it has a longer limit than the others, and begins first. The other packages with
+# a cluster follow it, and then what keeps two processors busy by itself, or takes long with many neighbours.
 all() {
-	local module packages cluster alone first kube
+	local module packages cluster local alone first kube
 	module=$(go list -m)
-	local late=("$module"/{deploy,execd/api,runtime/jupyter,test/e2e,test/e2e/{browser,cells,clients,goclient,local}})
 	mapfile -t packages < <(scripts/packages.sh --all)
 	CGO_ENABLED=1 go list -race -export -test -gcflags=all=-dwarf=false "${packages[@]}" >/dev/null
 	mapfile -t cluster < <(scripts/packages.sh cluster | grep -vx "$module/test/e2e/kube")
+	mapfile -t local < <(scripts/packages.sh local | grep -xE "$module/(deploy|test/e2e/.*)" | grep -vx "$module/test/e2e/goclient")
 	mapfile -t alone < <(scripts/packages.sh alone)
-	mapfile -t first < <(go list "${packages[@]}" | grep -vxF -f <(printf '%s\n' "${cluster[@]}" "${late[@]}" "${alone[@]}" "$module/test/e2e/kube"))
+	mapfile -t first < <(go list "${packages[@]}" | grep -vxF -f <(printf '%s\n' "${cluster[@]}" "${local[@]}" "${alone[@]}" \
+		"$module"/{execd/api,runtime/jupyter,test/e2e,test/e2e/{browser,cells,goclient,kube}}))
 	begin=(CGO_ENABLED=1 go test -race)
-	with_race 35m "$@" ./test/e2e/kube >"$output.kube" 2>&1 &
+	without_race 35m "$@" ./test/e2e/kube >"$output.kube" 2>&1 &
 	kube=$!
 	with_race "$limit" -p "$(nproc)" "$@" "${first[@]}" | tee -a "$output" || failed=1
 	wait "$kube" || failed=1
 	tee -a "$output" <"$output.kube"
 	with_race "$limit" -p "$(nproc)" "$@" "${cluster[@]}" | tee -a "$output" || failed=1
-	with_race "$limit" "$@" ./test/e2e | tee -a "$output" || failed=1
-	with_race "$limit" -p "$(nproc)" "$@" ./runtime/jupyter ./execd/api ./test/e2e/{browser,cells,clients,goclient,local} | tee -a "$output" || failed=1
-	with_race "$limit" -p 1 "$@" "${alone[@]}" | tee -a "$output" || failed=1
-	# What is installed are processes of their own, where the race detector sees nothing: make test has these results.
+	without_race "$limit" "$@" ./test/e2e | tee -a "$output" || failed=1
+	with_race "$limit" -p "$(nproc)" "$@" ./runtime/jupyter ./execd/api ./test/e2e/goclient | tee -a "$output" || failed=1
+	without_race "$limit" -p "$(nproc)" "$@" ./test/e2e/{browser,cells} | tee -a "$output" || failed=1
 	machine=$(command=test; facts | sha256sum | cut -c1-16)
-	without_engine "$@" ./deploy | tee -a "$output" || failed=1
+	without_engine -p "$(nproc)" "$@" "${local[@]}" | tee -a "$output" || failed=1
+	without_engine -p 1 "$@" "${alone[@]}" | tee -a "$output" || failed=1
 }
 
 if [[ $command == test ]]; then
