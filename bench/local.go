@@ -244,7 +244,11 @@ func (s *service) residentWithKeeper() (float64, error) {
 
 // withLocal starts a service with the local engine, beside a client of Docker's, and removes what
 // they leave.
-func (b *bench) withLocal(ctx context.Context, runtime string, do func(*service, *engine) error) (err error) {
+func (b *bench) withLocal(ctx context.Context, runtime string, do func(*service, *engine) error) error {
+	return b.withLocalPlan(ctx, runtime, plan{}, do)
+}
+
+func (b *bench) withLocalPlan(ctx context.Context, runtime string, p plan, do func(*service, *engine) error) (err error) {
 	engine, err := openEngine(ctx)
 	if err != nil {
 		return err
@@ -253,8 +257,10 @@ func (b *bench) withLocal(ctx context.Context, runtime string, do func(*service,
 	if err != nil {
 		return err
 	}
-	s, err := b.startServiceOn(ctx, "local", fmt.Sprintf("\n[local]\noci_runtime = %q\nbridge = \"sbench\"\narchives = [%q, %q]\n", runtime,
-		filepath.Join(archives, "execd.tar"), filepath.Join(archives, "base.tar")))
+	p.runtime = "local"
+	p.more += fmt.Sprintf("\n[local]\noci_runtime = %q\nbridge = \"sbench\"\narchives = [%q, %q]\n", runtime,
+		filepath.Join(archives, "execd.tar"), filepath.Join(archives, "base.tar"))
+	s, err := b.startPlanned(ctx, p)
 	if err != nil {
 		return err
 	}

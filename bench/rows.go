@@ -125,6 +125,9 @@ const (
 	rowIdleLocal        = "local-idle-500"
 	rowBusyLocal        = "local-command-500"
 	rowPullLocal        = "local-pull"
+	rowE2BCreate        = "e2b-create"
+	rowE2BList          = "e2b-list-1000"
+	rowWaits            = "waits-1500"
 
 	rowIngressOne      = "ingress-1"
 	rowIngressMany     = "ingress-16"
@@ -273,6 +276,15 @@ func rows() []row {
 		{rowCrowdLocal, "100 creates at once on the local engine: how many a second until all run",
 			"Docker's create and start of as many, 16 at once",
 			perSecond, higher, target{ours, 30}},
+		{rowE2BCreate, "cold create through E2B's API, on the local engine: POST to the first output of a command",
+			"the same through the service's own API",
+			milliseconds, lower, target{ratio, 1.2}},
+		{rowE2BList, "list of 1000 running sandboxes through E2B's API, in pages of 100, each seen once",
+			"a list of as many through the service's own API, in one page",
+			milliseconds, lower, target{ours, 100}},
+		{rowWaits, "1500 commands that run at once in 50 sandboxes, through the service with 50 requests a second: the latest report of an end",
+			"a process of the same command line, waited for directly",
+			milliseconds, lower, target{ours, 250}},
 		{rowPullLocal, "pull of the base image, in four layers, from a registry in the same process, by the local engine",
 			"`docker pull` of the same",
 			milliseconds, lower, target{ratio, 0.7}},

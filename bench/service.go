@@ -31,10 +31,14 @@ type service struct {
 // startService starts the service on Docker, with a piece of configuration behind that of every
 // run.
 func (b *bench) startService(ctx context.Context, more string) (*service, error) {
-	return b.startServiceOn(ctx, "docker", more)
+	return b.startPlanned(ctx, plan{runtime: "docker", more: more})
 }
 
-func (b *bench) startServiceOn(ctx context.Context, runtime, more string) (*service, error) {
+// plan is how a service of the bench is configured: its runtime, lines of [server], and sections
+// behind those of every run.
+type plan struct{ runtime, server, more string }
+
+func (b *bench) startPlanned(ctx context.Context, p plan) (*service, error) {
 	dir, err := b.folder("service")
 	if err != nil {
 		return nil, err
@@ -52,11 +56,12 @@ port = %d
 api_key = %q
 data_dir = %q
 instance = %q
+%s
 
 [runtime]
 type = %q
 execd_image = "sandbox/execd:dev"
-%s`, host, port, key, s.dataDir, s.instance, runtime, more), 0o600)
+%s`, host, port, key, s.dataDir, s.instance, p.server, p.runtime, p.more), 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -150,6 +155,17 @@ func (s *service) daemon(ctx context.Context, id string) (execd, error) {
 		headers.Set(name, value)
 	}
 	return execd{url: endpoint.URL, headers: headers, client: s.client}, nil
+}
+
+// daemonThroughService is the sandbox's daemon as the service passes requests to it.
+func (s *service) daemonThroughService(ctx context.Context, id string) (execd, error) {
+	daemon, err := s.daemon(ctx, id)
+	if err != nil {
+		return execd{}, err
+	}
+	daemon.url = s.url + "/" + id + "/44772"
+	daemon.headers.Set(keyHeader, key)
+	return daemon, nil
 }
 
 const (

@@ -165,10 +165,10 @@ func readEvents(in *bufio.Reader, first int64, each func(event)) ([]event, error
 // errCut: a connection ended before its answer did.
 var errCut = errors.New("cut")
 
-// TestTenThousandCommandsLeaveNothing: not a goroutine, not a descriptor, not a process.
-func TestTenThousandCommandsLeaveNothing(t *testing.T) {
+// TestManyCommandsLeaveNothing: not a goroutine, not a descriptor, not a process.
+func TestManyCommandsLeaveNothing(t *testing.T) {
 	t.Parallel()
-	const commands = 10_000
+	const commands = 2000
 	execd := &child{}
 	d := execd.start(t, newTransport(t))
 	client := &http.Client{Transport: crowd(t), Timeout: wait.Patience()}

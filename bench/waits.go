@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// What the row of many commands that are waited for at once does.
+const (
+	waitedCommands  = 1500
+	waitedSandboxes = 50
+	waitedPace      = time.Second / 50 // between two requests
+	waitedEnds      = 20 * time.Second // within which the commands end, once all of them run
+)
+
+// measureWaits runs many commands in sandboxes of one service, all at the same time, with a request
+// for each and no other, and measures how long after the end of each its client has the event that
+// reports the end.
+func (b *bench) measureWaits(ctx context.Context) error {
+	return b.withLocal(ctx, "crun", func(s *service, _ *engine) error {
+		count := b.rounds(waitedSandboxes, 5)
+		made, err := b.createMany(ctx, s, count)
+		if err != nil {
+			return err
+		}
+		if len(made.running) < count {
+			return fmt.Errorf("%w: %d of %d sandboxes run", errLost, len(made.running), count)
+		}
+		daemons := make([]execd, count)
+		err = concurrently(ctx, count, func(ctx context.Context, i int) (err error) {
+			daemons[i], err = s.daemonThroughService(ctx, made.ids[i])
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		var late pair
+		for range b.rounds(3, 1) {
+			took, err := waitForAll(ctx, daemons, b.rounds(waitedCommands, 100))
+			if err != nil {
+				return err
+			}
+			late.ours.add(slices.Max(took))
+			late.ours.requests = append(late.ours.requests, took...)
+			floor, err := lateLocally(ctx)
+			if err != nil {
+				return err
+			}
+			late.floor.add(floor)
+		}
+		b.results[rowWaits] = late
+		return nil
+	})
+}
+
+// waitForAll runs the commands and returns how late the end of each was reported, in milliseconds.
+func waitForAll(ctx context.Context, daemons []execd, count int) ([]float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	defer cancel()
+	pace := time.NewTicker(waitedPace)
+	defer pace.Stop()
+	took, failures := make([]float64, count), make([]error, count)
+	allRun := time.Now().Add(time.Duration(count) * waitedPace)
+	var group sync.WaitGroup
+	for i := range count {
+		select {
+		case <-pace.C:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		sleep := time.Until(allRun) + rand.N(waitedEnds)
+		group.Go(func() { took[i], failures[i] = daemons[i%len(daemons)].late(ctx, sleep) })
+	}
+	group.Wait()
+	return took, errors.Join(failures...)
+}
+
+// printsItsEnd is a command line whose last act is to print the time, in nanoseconds.
+func printsItsEnd(sleep time.Duration) string {
+	return fmt.Sprintf("sleep %.3f; date +%%s%%N", max(0, sleep.Seconds()))
+}
+
+// late runs a command and returns how long after its end that was reported, in milliseconds.
+func (d execd) late(ctx context.Context, sleep time.Duration) (float64, error) {
+	s, err := d.run(ctx, printsItsEnd(sleep))
+	if err != nil {
+		return 0, err
+	}
+	printed, err := s.until(eventStdout)
+	if err != nil {
+		s.abandon()
+		return 0, err
+	}
+	text := string(printed.text)
+	if _, err := s.until(eventComplete); err != nil {
+		s.abandon()
+		return 0, err
+	}
+	now := time.Now()
+	took, err := since(text, now)
+	return took, errors.Join(err, s.finish())
+}
+
+// lateLocally is late for a process that is waited for directly.
+func lateLocally(ctx context.Context) (float64, error) {
+	printed, err := exec.CommandContext(ctx, "bash", "-c", printsItsEnd(0)).Output()
+	if err != nil {
+		return 0, err
+	}
+	return since(strings.TrimSpace(string(printed)), time.Now())
+}
+
+// since returns the milliseconds from a time in nanoseconds until now.
+func since(nanoseconds string, now time.Time) (float64, error) {
+	ended, err := strconv.ParseInt(nanoseconds, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%w: the command printed %q", errLost, nanoseconds)
+	}
+	return float64(now.UnixNano()-ended) / float64(time.Millisecond), nil
+}
