@@ -48,7 +48,7 @@ check: vet ## gofmt, vet, and the tests that need no engine, cluster, kernels or
 test: ## what needs no Docker Engine and no cluster (FLAGS=-count=1 runs also tests whose inputs have not changed)
 	@scripts/test.sh $(FLAGS)
 
-test-all: ## every test, with the race detector, on Docker, Kubernetes and a browser too; then the performance gate
+test-all: ## every test: also Docker, Kubernetes, a browser and the race detector; then the performance gate
 	@scripts/test.sh --all $(FLAGS)
 
 test-cluster: images ## the tests on a real Kubernetes, which is built the first time (about ten minutes)

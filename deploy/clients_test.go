@@ -125,7 +125,7 @@ func fillNPM(t *testing.T, root string) []string {
 		versions[version] = filepath.Join(packages, "sandbox.internal-sdk-"+version+".tgz")
 	}
 	publish(t, at, "@sandbox.internal/sdk", versions)
-	undici := filepath.Join(lives.NodePackages(t), "undici")
+	undici := filepath.Join(lives.NodePackages(t, "clients/typescript"), "undici")
 	packed := filepath.Join(t.TempDir(), "undici.tgz")
 	pack := wait.Command(t, "tar", "-czf", packed, "-C", filepath.Dir(undici), "--transform", "s|^undici|package|", "undici")
 	if output, err := pack.CombinedOutput(); err != nil {
@@ -136,7 +136,7 @@ func fillNPM(t *testing.T, root string) []string {
 		t.Fatal(err)
 	}
 	publish(t, at, "undici", map[string]string{manifest.Version: packed})
-	return []string{filepath.Join(lives.Script(t, "node.sh", "deploy/testdata/node"), "node_modules") + " /srv/node"}
+	return []string{lives.NodePackages(t, "deploy/testdata/node") + " /srv/node"}
 }
 
 // publish puts the archives of a package, by version, into the registry in the folder.

@@ -90,6 +90,23 @@ install() {
 	scripts/node.sh server/console/web
 }
 
+# forget_environment leaves of the environment what says where things are and how the network is reached. Variables that a test looks at are
+# inputs of its result: with those of a terminal, of a shell or of another PATH, results would not be repeated, or not be the same.
+forget_environment() {
+	local name node
+	for name in $(compgen -e); do
+		case ${name^^} in
+		HOME | TMPDIR | XDG_CACHE_HOME | SANDBOX_* | TEST_* | GO* | CGO_* | DOCKER_* | *_PROXY | SSL_CERT_* | *_CA_BUNDLE | NODE_EXTRA_CA_CERTS) ;;
+		PATH) ;;
+		*) unset "$name" ;;
+		esac
+	done
+	node=$(command -v node)
+	PATH=$(go env GOROOT)/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+	[[ :$PATH: == *:${node%/*}:* ]] || PATH=$PATH:${node%/*}
+	export PATH LANG=C.UTF-8
+}
+
 flags=$*
 announce
 trap record EXIT
@@ -107,6 +124,7 @@ fi
 if [[ $EUID -ne 0 ]]; then
 	say "some tests mount file systems and make namespaces: they need root"
 fi
+forget_environment
 copy=$SANDBOX_CACHE/tree
 # The lock ends with this command, whatever the tests leave behind. They also share the images' names with those of another clone.
 flock --nonblock "$copy.lock" true || say "tests of another clone are running: waiting for their end"

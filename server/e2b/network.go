@@ -126,14 +126,20 @@ func (p policy) info() networkInfo {
 }
 
 // network returns what a sandbox may reach and who may reach it. A sandbox without an egress
-// sidecar may reach everything; the rules of one whose sidecar does not answer are left out.
+// sidecar may reach everything. When the sidecar does not answer, the result is nil: a client must
+// not read that as a network without rules.
 func (x *exchange) network(s lifecycle.Sandbox) *networkInfo {
 	var shown networkInfo
-	if found := x.ask(http.MethodGet, sandboxesPath+"/"+s.ID+"/network-policy", nil, nil); found.OK() {
+	found := x.ask(http.MethodGet, sandboxesPath+"/"+s.ID+"/network-policy", nil, nil)
+	switch {
+	case found.OK():
 		var p policy
-		if json.Unmarshal(found.Body.Bytes(), &p) == nil {
-			shown = p.info()
+		if json.Unmarshal(found.Body.Bytes(), &p) != nil {
+			return nil
 		}
+		shown = p.info()
+	case found.Status != http.StatusConflict:
+		return nil
 	}
 	shown.AllowPublicTraffic = !x.edge.isPrivate(s)
 	return &shown

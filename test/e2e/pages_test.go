@@ -274,7 +274,7 @@ func prepareClients(t *testing.T, _ *service, folder string) {
 		t.Fatal(err)
 	}
 	for name, target := range map[string]string{
-		"node_modules": lives.NodePackages(t),
+		"node_modules": lives.NodePackages(t, "clients/typescript"),
 		"openapi":      filepath.Join(root, "openapi"),
 	} {
 		if err := os.Symlink(target, filepath.Join(folder, name)); err != nil {

@@ -94,8 +94,8 @@ func (b *tab) show(t *testing.T, l look) {
 // axe is the accessibility checker, of the console's own packages.
 func axe(t *testing.T) string {
 	t.Helper()
-	packages := lives.Script(t, "node.sh", "server/console/web")
-	source, err := os.ReadFile(filepath.Join(packages, "node_modules/axe-core/axe.min.js"))
+	packages := lives.NodePackages(t, "server/console/web")
+	source, err := os.ReadFile(filepath.Join(packages, "axe-core/axe.min.js"))
 	if err != nil {
 		t.Fatal(err)
 	}

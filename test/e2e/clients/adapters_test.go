@@ -12,15 +12,15 @@ import (
 // clients/typescript, and compiles a program of a user against the types of both.
 func TestDeepagents(t *testing.T) {
 	t.Parallel()
-	packages, folder := lives.Script(t, "node.sh", "test/e2e/clients/adapters"), lives.CopyOf(t, "adapters")
+	packages, folder := lives.NodePackages(t, "test/e2e/clients/adapters"), lives.CopyOf(t, "adapters")
 	sdk := filepath.Join(buildTypeScript(t), "dist")
-	for name, target := range map[string]string{"node_modules": filepath.Join(packages, "node_modules"), "sdk": sdk} {
+	for name, target := range map[string]string{"node_modules": packages, "sdk": sdk} {
 		if err := os.Symlink(target, filepath.Join(folder, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	t.Run("types", func(t *testing.T) {
-		lives.Tool(t, folder, nil, filepath.Join(lives.NodePackages(t), ".bin", "tsc"), "--noEmit", "--strict", "--skipLibCheck",
+		lives.Tool(t, folder, nil, filepath.Join(lives.NodePackages(t, "clients/typescript"), ".bin", "tsc"), "--noEmit", "--strict", "--skipLibCheck",
 			"--exactOptionalPropertyTypes", "--module", "nodenext", "--target", "es2022", "deepagents.ts")
 	})
 	t.Run("agent", func(t *testing.T) {

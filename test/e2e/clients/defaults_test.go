@@ -147,8 +147,8 @@ func createdOverMCP(t *testing.T, s *service, image string) string {
 func consoleSources(t *testing.T) string {
 	t.Helper()
 	folder := lives.CopyOf(t, "../../../server/console/web")
-	packages := lives.Script(t, "node.sh", "server/console/web")
-	if err := os.Symlink(filepath.Join(packages, "node_modules"), filepath.Join(folder, "node_modules")); err != nil {
+	packages := lives.NodePackages(t, "server/console/web")
+	if err := os.Symlink(packages, filepath.Join(folder, "node_modules")); err != nil {
 		t.Fatal(err)
 	}
 	return folder

@@ -22,8 +22,8 @@ var update = flag.Bool("update", false, "write the table of docs/e2b.md")
 // e2bFolder returns a folder with the programs of the folder e2b and the packages that they use.
 func e2bFolder(t *testing.T) string {
 	t.Helper()
-	packages, folder := lives.Script(t, "node.sh", "test/e2e/clients/e2b"), lives.CopyOf(t, "e2b")
-	if err := os.Symlink(filepath.Join(packages, "node_modules"), filepath.Join(folder, "node_modules")); err != nil {
+	packages, folder := lives.NodePackages(t, "test/e2e/clients/e2b"), lives.CopyOf(t, "e2b")
+	if err := os.Symlink(packages, filepath.Join(folder, "node_modules")); err != nil {
 		t.Fatal(err)
 	}
 	return folder

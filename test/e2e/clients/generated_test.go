@@ -126,7 +126,7 @@ func buildTypeScript(t *testing.T) string {
 		readme.WriteString(block)
 	}
 	lives.Write(t, filepath.Join(folder, "examples"), "readme.ts", readme.String())
-	if err := os.Symlink(lives.NodePackages(t), filepath.Join(folder, "node_modules")); err != nil {
+	if err := os.Symlink(lives.NodePackages(t, "clients/typescript"), filepath.Join(folder, "node_modules")); err != nil {
 		t.Fatal(err)
 	}
 	lives.Tool(t, folder, nil, "node_modules/.bin/tsc", "-p", ".")

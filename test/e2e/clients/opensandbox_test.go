@@ -19,8 +19,8 @@ func TestOpenSandboxClient(t *testing.T) {
 	s := start(t, lives.Plan{Server: `compatibility = ["opensandbox"]`,
 		Settings: fmt.Sprintf("[egress]\nimage = %q\n", egressImage)})
 	folder := lives.CopyOf(t, "opensandbox")
-	packages := lives.Script(t, "node.sh", "test/e2e/clients/opensandbox")
-	if err := os.Symlink(filepath.Join(packages, "node_modules"), filepath.Join(folder, "node_modules")); err != nil {
+	packages := lives.NodePackages(t, "test/e2e/clients/opensandbox")
+	if err := os.Symlink(packages, filepath.Join(folder, "node_modules")); err != nil {
 		t.Fatal(err)
 	}
 	t.Log(lives.Tool(t, folder, []string{

@@ -130,8 +130,8 @@ func TestPythonClientTypes(t *testing.T) {
 	if err := os.CopyFS(filepath.Join(folder, "examples/whole"), os.DirFS(exampleFolder)); err != nil {
 		t.Fatal(err)
 	}
-	packages := lives.Script(t, "node.sh", "test/e2e/clients/python")
-	checker := filepath.Join(packages, "node_modules", "pyright", "index.js")
+	packages := lives.NodePackages(t, "test/e2e/clients/python")
+	checker := filepath.Join(packages, "pyright", "index.js")
 	t.Log(lives.Tool(t, folder, nil, "node", checker, "--pythonpath", pythonHere(t)))
 }
 

@@ -79,10 +79,16 @@ func Script(t *testing.T, name string, args ...string) string {
 	return lines[len(lines)-1]
 }
 
-// NodePackages returns the folder with the packages of clients/typescript/package-lock.json.
-func NodePackages(t *testing.T) string {
+// NodePackages returns node_modules with the packages of package-lock.json of a folder, as seen
+// from the root of the repository. The lock file is an input of the test then.
+func NodePackages(t *testing.T, folder string) string {
 	t.Helper()
-	return filepath.Join(Script(t, "node.sh", "clients/typescript"), "node_modules")
+	for _, input := range []string{"package.json", "package-lock.json"} {
+		if _, err := os.ReadFile(filepath.Join(Root(t), folder, input)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return filepath.Join(Script(t, "node.sh", folder), "node_modules")
 }
 
 // CopyOf copies a folder into a temporary one, where what is generated may be added.

@@ -36,7 +36,7 @@ func TestE2BManyAtOnce(t *testing.T) {
 		Keys:   []config.Key{{Name: "agent", SHA256: hex.EncodeToString(digest[:]), Role: config.RoleUser}},
 	})
 	folder := lives.CopyOf(t, "../e2b")
-	packages := filepath.Join(lives.Script(t, "node.sh", "test/e2e/clients/e2b"), "node_modules")
+	packages := lives.NodePackages(t, "test/e2e/clients/e2b")
 	if err := os.Symlink(packages, filepath.Join(folder, "node_modules")); err != nil {
 		t.Fatal(err)
 	}
