@@ -197,7 +197,7 @@ func TestPages(t *testing.T) {
 const (
 	readmeMake = "make run        # build, start the service, take a first sandbox through its life, serve until Ctrl-C\n" +
 		"make test       # what a change needs: the packages, the local engine with crun, the three clients\n" +
-		"make test-all   # everything, with the race detector: Docker, Kubernetes, a browser; then the benchmarks\n"
+		"make test-all   # everything: also Docker, Kubernetes, a browser, the race detector; then the benchmarks\n"
 	clientPackages = "npm install --save-dev openapi-typescript@7.13.0\n"
 )
 
