@@ -82,6 +82,15 @@ type made struct {
 	took    sample // until each runs, in milliseconds from the first request on
 }
 
+// runMany is createMany for sandboxes all of which have to run, and returns their ids.
+func (b *bench) runMany(ctx context.Context, s *service, count int) ([]string, error) {
+	made, err := b.createMany(ctx, s, count)
+	if err == nil && len(made.running) < count {
+		err = fmt.Errorf("%w: %d of %d sandboxes run", errLost, len(made.running), count)
+	}
+	return made.ids, err
+}
+
 // createMany asks for all of them at once and returns when none is Pending.
 func (b *bench) createMany(ctx context.Context, s *service, count int) (made, error) {
 	ctx, cancel := context.WithTimeout(ctx, crowdWait)

@@ -148,16 +148,13 @@ func (b *bench) measureLocalIdle(ctx context.Context) error {
 			return err
 		}
 		count := b.rounds(localIdle, 20)
-		made, err := b.createMany(ctx, s, count)
+		ids, err := b.runMany(ctx, s, count)
 		if err != nil {
 			return err
 		}
-		if len(made.running) < count {
-			return fmt.Errorf("%w: %d of %d sandboxes run", errLost, len(made.running), count)
-		}
 		daemons := make([]execd, count)
 		if err := concurrently(ctx, count, func(ctx context.Context, i int) (err error) {
-			if daemons[i], err = s.daemon(ctx, made.ids[i]); err != nil {
+			if daemons[i], err = s.daemon(ctx, ids[i]); err != nil {
 				return err
 			}
 			return daemons[i].firstOutput(ctx) // each answers
@@ -186,7 +183,7 @@ func (b *bench) measureLocalIdle(ctx context.Context) error {
 			}
 		}
 		b.results[rowIdleLocal], b.results[rowBusyLocal] = memory, command
-		return concurrently(ctx, count, func(ctx context.Context, i int) error { return s.delete(ctx, made.ids[i]) })
+		return concurrently(ctx, count, func(ctx context.Context, i int) error { return s.delete(ctx, ids[i]) })
 	})
 }
 

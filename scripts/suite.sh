@@ -64,20 +64,19 @@ without_race() { CGO_ENABLED=0 go_test "$1" -trimpath "${@:2}"; }
 with_race() { CGO_ENABLED=1 go_test "$1" -race "${@:2}"; }
 
 # all runs every test. Everything is compiled before, which keeps all processors busy. The race detector sees nothing of programs that are
-# processes of their own, which is what deploy, test/e2e and what is below it test, but for the Go client: those run without it, and where they
-# need no Docker Engine and no cluster, make test has their results. test/e2e/kube waits for nodes, pods and leases whose terms are those of
-# Kubernetes and takes 16 to 21 minutes beside other packages: it has a longer limit than the others, and begins first. The other packages with
-# a cluster follow it, and then what keeps two processors busy by itself, or takes long with many neighbours.
+# processes of their own, which is what deploy, test/e2e and what is below it test, but for the Go client: those run without it, and make test has
+# the results of deploy and of the clients, of which it skips nothing. test/e2e/kube waits for nodes, pods and leases whose terms are those of
+# Kubernetes and takes 16 to 21 minutes beside other packages: it has a longer limit than the others, and begins first. The other packages with a
+# cluster follow it, and then what keeps two processors busy by itself, or takes long with many neighbours.
 all() {
-	local module packages cluster local alone first kube
+	local module packages cluster alone first kube
 	module=$(go list -m)
 	mapfile -t packages < <(scripts/packages.sh --all)
 	CGO_ENABLED=1 go list -race -export -test -gcflags=all=-dwarf=false "${packages[@]}" >/dev/null
 	mapfile -t cluster < <(scripts/packages.sh cluster | grep -vx "$module/test/e2e/kube")
-	mapfile -t local < <(scripts/packages.sh local | grep -xE "$module/(deploy|test/e2e/.*)" | grep -vx "$module/test/e2e/goclient")
 	mapfile -t alone < <(scripts/packages.sh alone)
-	mapfile -t first < <(go list "${packages[@]}" | grep -vxF -f <(printf '%s\n' "${cluster[@]}" "${local[@]}" "${alone[@]}" \
-		"$module"/{execd/api,runtime/jupyter,test/e2e,test/e2e/{browser,cells,goclient,kube}}))
+	mapfile -t first < <(go list "${packages[@]}" | grep -vxF -f <(printf '%s\n' "${cluster[@]}" "${alone[@]}" \
+		"$module"/{deploy,execd/api,runtime/jupyter,test/e2e,test/e2e/{browser,cells,clients,goclient,kube,local}}))
 	begin=(CGO_ENABLED=1 go test -race)
 	without_race 35m "$@" ./test/e2e/kube >"$output.kube" 2>&1 &
 	kube=$!
@@ -87,9 +86,9 @@ all() {
 	with_race "$limit" -p "$(nproc)" "$@" "${cluster[@]}" | tee -a "$output" || failed=1
 	without_race "$limit" "$@" ./test/e2e | tee -a "$output" || failed=1
 	with_race "$limit" -p "$(nproc)" "$@" ./runtime/jupyter ./execd/api ./test/e2e/goclient | tee -a "$output" || failed=1
-	without_race "$limit" -p "$(nproc)" "$@" ./test/e2e/{browser,cells} | tee -a "$output" || failed=1
+	without_race "$limit" -p "$(nproc)" "$@" ./test/e2e/{browser,cells,local} | tee -a "$output" || failed=1
 	machine=$(command=test; facts | sha256sum | cut -c1-16)
-	without_engine -p "$(nproc)" "$@" "${local[@]}" | tee -a "$output" || failed=1
+	without_engine -p "$(nproc)" "$@" ./deploy ./test/e2e/clients | tee -a "$output" || failed=1
 	without_engine -p 1 "$@" "${alone[@]}" | tee -a "$output" || failed=1
 }
 

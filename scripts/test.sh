@@ -96,8 +96,8 @@ forget_environment() {
 	local name node
 	for name in $(compgen -e); do
 		case ${name^^} in
-		HOME | TMPDIR | XDG_CACHE_HOME | SANDBOX_* | TEST_* | GO* | CGO_* | DOCKER_* | *_PROXY | SSL_CERT_* | *_CA_BUNDLE | NODE_EXTRA_CA_CERTS) ;;
-		PATH) ;;
+		HOME | TMPDIR | XDG_CACHE_HOME | SANDBOX_* | TEST_* | GO* | CGO_* | DOCKER_* | *_PROXY | SSL_CERT_* | *_CA_BUNDLE | \
+			NODE_EXTRA_CA_CERTS | NPM_CONFIG_* | PATH) ;;
 		*) unset "$name" ;;
 		esac
 	done

@@ -3,6 +3,7 @@ package e2b
 import (
 	"crypto/sha256"
 	"encoding/base64"
+	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -322,6 +323,36 @@ func TestTemplates(t *testing.T) {
 	templates.Images = false
 	if _, ok := templates.find("python:3.12"); ok {
 		t.Error("an image is accepted")
+	}
+}
+
+// TestNetworkOfASandbox: a network without rules is shown where there is none, and none where the
+// rules are not known.
+func TestNetworkOfASandbox(t *testing.T) {
+	for name, c := range map[string]struct {
+		status int
+		body   string
+		want   *networkInfo
+	}{
+		"a policy":   {200, `{"defaultAction":"deny","egress":[{"action":"allow","target":"10.0.0.1"}]}`, &networkInfo{[]string{"10.0.0.1"}, []string{anywhere}, true}},
+		"no sidecar": {409, `{}`, &networkInfo{AllowPublicTraffic: true}},
+		"no answer":  {503, `{}`, nil},
+		"an error":   {500, `{}`, nil},
+		"other JSON": {200, `[]`, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			service := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(c.status)
+				_, _ = io.WriteString(w, c.body)
+			})
+			x := &exchange{
+				edge: &Edge{Options: Options{Next: service}}, w: httptest.NewRecorder(),
+				r: httptest.NewRequestWithContext(t.Context(), "GET", "http://service/sandboxes/x", nil),
+			}
+			if got := x.network(lifecycle.Sandbox{}); !reflect.DeepEqual(got, c.want) {
+				t.Errorf("got %+v, want %+v", got, c.want)
+			}
+		})
 	}
 }
 
