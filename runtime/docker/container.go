@@ -20,6 +20,9 @@ func (e *Engine) Create(ctx context.Context, spec engine.ContainerSpec) (string,
 	if err := spec.Check(); err != nil {
 		return "", fmt.Errorf("%s: %w", op, err)
 	}
+	if spec.Snapshot != "" {
+		return "", fmt.Errorf("%s: %w: snapshot: Docker has none", op, engine.ErrInvalid)
+	}
 	seccomp, err := e.defaultSeccomp(ctx)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", op, err)

@@ -154,7 +154,11 @@ type RegistryAuth struct {
 type ContainerSpec struct {
 	Name    string
 	ImageID string
-	Labels  map[string]string
+	// Snapshot, if not empty, is the name of a snapshot of the same image that the container begins
+	// with. Create returns [ErrNoSnapshot] when there is none, and [ErrInvalid] where the engine is
+	// not [Snapshots].
+	Snapshot string `json:",omitempty"`
+	Labels   map[string]string
 	// Runtime names what the container is run with, in the engine's own words: an OCI runtime of
 	// its configuration, such as runsc, or the path of one where the engine takes paths. Empty
 	// means the engine's default. Create, or Start at the latest, returns [ErrInvalid] for one that

@@ -2,13 +2,17 @@ package oci_test
 
 import (
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci"
+	"sandbox.internal/test/wait"
 )
 
 // BenchmarkLife creates, starts and removes containers with a network, a port and limits, one after
@@ -135,3 +139,79 @@ func BenchmarkHundred(b *testing.B) {
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// BenchmarkSnapshot takes snapshots of a container that has written 100 MiB in 10 000 files, and
+// reports the medians in milliseconds, also of the time for which its processes do not run: the
+// first one, one with nothing new, and one with a new file of 1 MiB; and a rollback up to the first
+// line that the program prints.
+func BenchmarkSnapshot(b *testing.B) {
+	for name, bound := range map[string]int64{"": 0, "-bounded": 10 << 30} {
+		b.Run("crun"+name, func(b *testing.B) { benchmarkSnapshot(b, bound) })
+	}
+}
+
+func benchmarkSnapshot(b *testing.B, bound int64) {
+	s := newSite(b, "crun")
+	s.DiskBytes = bound
+	e := s.mustOpen(b)
+	defer closeEngine(b, e)
+	imageID := loadProbe(b, e)
+	took := map[string][]time.Duration{}
+	measure := func(name string, call func() (held time.Duration)) {
+		began := time.Now()
+		held := call()
+		took[name] = append(took[name], time.Since(began))
+		if held > 0 {
+			took[name+"-held"] = append(took[name+"-held"], held)
+		}
+	}
+	orders := filepath.Join(b.TempDir(), "orders")
+	if err := os.Mkdir(orders, 0o755); err != nil { //nolint:gosec // a container reads it
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		b.StopTimer()
+		spec := probe(imageID, "many", "/data", "10000", "10486", "/orders/more", "/more")
+		spec.Mounts = []engine.Mount{{HostPath: orders, Target: "/orders", ReadOnly: true}}
+		id := start(b, e, spec)
+		awaitLog(b, e, id, "made")
+		b.StartTimer()
+		measure("first", func() time.Duration { return take(b, e, id, "first").Frozen })
+		measure("again", func() time.Duration { return take(b, e, id, "again").Frozen })
+		b.StopTimer()
+		if err := os.WriteFile(filepath.Join(orders, "more"), nil, 0o644); err != nil { //nolint:gosec // as above
+			b.Fatal(err)
+		}
+		awaitLog(b, e, id, "more")
+		b.StartTimer()
+		measure("dirty", func() time.Duration { return take(b, e, id, "dirty").Frozen })
+		measure("rollback", func() time.Duration {
+			rollback(b, e, id, "again")
+			awaitLines(b, e, id, "began", 2)
+			return 0
+		})
+		b.StopTimer()
+		if err := os.Remove(filepath.Join(orders, "more")); err != nil {
+			b.Fatal(err)
+		}
+		removeSnapshots(b, e)
+		removeAll(b, e)
+		b.StartTimer()
+	}
+	for name, times := range took {
+		slices.Sort(times)
+		b.ReportMetric(milliseconds(times[len(times)/2]), name+"-p50-ms")
+	}
+}
+
+// awaitLines waits until the log has so many lines of a word.
+func awaitLines(t testing.TB, e *oci.Engine, id, line string, count int) {
+	t.Helper()
+	wait.Until(t, "the log has lines "+line, func() bool {
+		log, err := e.Logs(t.Context(), id, 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Count(log, line+"\n") == count
+	})
+}

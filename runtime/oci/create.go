@@ -5,10 +5,10 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/bundle"
-	"sandbox.internal/runtime/oci/images"
 	"sandbox.internal/runtime/oci/internal/containers"
 	"sandbox.internal/runtime/oci/internal/layout"
 )
@@ -31,8 +31,13 @@ func (e *Engine) Create(ctx context.Context, spec engine.ContainerSpec) (id stri
 		return "", fmt.Errorf("%s: %w", op, err)
 	}
 	defer release() // from then on the registry has it
+	base, releaseBase, err := e.holdBase(spec)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", op, err)
+	}
+	defer releaseBase()
 	// The handler's name, so that a change of the default does not concern the container.
-	c, err := e.containers.Reserve(spec, cmp.Or(spec.Runtime, handler.Name))
+	c, err := e.containers.Reserve(spec, cmp.Or(spec.Runtime, handler.Name), base)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", op, err)
 	}
@@ -49,7 +54,11 @@ func (e *Engine) Create(ctx context.Context, spec engine.ContainerSpec) (id stri
 	if err != nil {
 		return "", err
 	}
-	if err := e.checkMounts(ctx, c, image); err != nil {
+	chain, err := e.snapshots.Trees(base)
+	if err != nil {
+		return "", err
+	}
+	if err := e.checkMounts(ctx, c, slices.Concat(image.Layers, chain)); err != nil {
 		return "", err
 	}
 	if err := e.containers.Add(c); err != nil {
@@ -96,12 +105,12 @@ func publishAddress(spec engine.ContainerSpec) (netip.Addr, error) {
 	return address.Unmap(), nil
 }
 
-// checkMounts looks whether the sources of mounts are there and the image has a place for each,
+// checkMounts looks whether the sources of mounts are there and the layers have a place for each,
 // makes volumes that are not there, and fills those that are empty. They are opened again at the
 // start.
-func (e *Engine) checkMounts(ctx context.Context, c *containers.Container, image images.Image) error {
+func (e *Engine) checkMounts(ctx context.Context, c *containers.Container, layers []string) error {
 	mounts := c.Record().Spec.Mounts
-	if err := bundle.CheckTargets(image.Layers, mounts); err != nil {
+	if err := bundle.CheckTargets(layers, mounts); err != nil {
 		return err
 	}
 	for _, m := range mounts {
@@ -109,7 +118,7 @@ func (e *Engine) checkMounts(ctx context.Context, c *containers.Container, image
 			if _, err := e.volumes.Make(m.Volume, nil); err != nil {
 				return fmt.Errorf("mount %s: %w", m.Target, err)
 			}
-			if err := e.volumes.Fill(ctx, c.ID, image.Layers, m); err != nil {
+			if err := e.volumes.Fill(ctx, c.ID, layers, m); err != nil {
 				return fmt.Errorf("mount %s: fill volume %s: %w", m.Target, m.Volume, err)
 			}
 		}

@@ -210,7 +210,11 @@ func (d *disks) adopt(c *containers.Container, attached disk.Attached) {
 // drop ends the file system of a container that has ended, or is about to. It succeeds when there
 // is none. What is kept is written back first, unless the container is being removed.
 func (d *disks) drop(c *containers.Container) {
-	dropped := c.TakeDisk()
+	d.end(c, c.TakeDisk())
+}
+
+// end is drop for a file system that was taken from a container; nil is none.
+func (d *disks) end(c *containers.Container, dropped *disk.Disk) {
 	if dropped == nil {
 		return
 	}

@@ -34,12 +34,14 @@ func (e *ends) exited(id string, end keeper.End) {
 
 // record records in memory that a container has ended; the keeper has done it on the disk.
 func (e *ends) record(c *containers.Container, end keeper.End) {
-	if !c.SetEnded(end, e.diedOfMemory(c, end)) {
+	oom, record := e.diedOfMemory(c, end), c.Record()
+	taken, ok := c.SetEnded(end, oom)
+	if !ok {
 		return
 	}
 	e.processors.release(c.ID)
-	e.background.Try(func() { e.disks.drop(c) })
-	if n := e.network.Load(); n != nil && c.Record().Run.Network != nil {
+	e.background.Run(func() { e.disks.end(c, taken) })
+	if n := e.network.Load(); n != nil && record.Run != nil && record.Run.Network != nil {
 		e.background.Try(func() { e.detach(n, c) })
 	}
 }
@@ -59,8 +61,15 @@ func (e *ends) diedOfMemory(c *containers.Container, end keeper.End) bool {
 }
 
 // detach closes the published ports of a container that has ended. The kernel removes its network
-// by itself.
+// by itself. A container that was started again meanwhile has other ones.
 func (e *ends) detach(n *network.Network, c *containers.Container) {
+	if c.Lock(e.background.Closing()) != nil {
+		return
+	}
+	defer c.Unlock()
+	if !c.HasEnded() {
+		return
+	}
 	if err := n.Detach(c.ID); err != nil {
 		e.log.Warn().Err(err).Str("container_id", c.ID).Msg("cannot release the network of container; retried at its removal")
 	}

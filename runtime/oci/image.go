@@ -98,8 +98,13 @@ func (e *Engine) PruneImages(ctx context.Context, all bool) (engine.Pruned, erro
 	return pruned, nil
 }
 
+// imagesInUse returns the ids of the images that containers and snapshots need.
+func (e *Engine) imagesInUse() []string {
+	return append(e.containers.Images(), e.snapshots.Images()...)
+}
+
 func (e *Engine) describeImages(list []images.Image) []engine.Image {
-	using := e.containers.Images()
+	using := e.imagesInUse()
 	described := make([]engine.Image, len(list))
 	for i, image := range list {
 		described[i] = engine.Image{

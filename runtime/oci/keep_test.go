@@ -35,7 +35,7 @@ func kept(imageID string) engine.ContainerSpec {
 	return spec
 }
 
-func awaitLog(t *testing.T, e *oci.Engine, id, want string) {
+func awaitLog(t testing.TB, e *oci.Engine, id, want string) {
 	t.Helper()
 	wait.Until(t, "the log has the line "+want, func() bool {
 		log, err := e.Logs(t.Context(), id, 1000)

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -67,10 +68,12 @@ type start struct {
 	container *containers.Container
 	spec      engine.ContainerSpec
 	image     images.Image
-	imagesIn  string // a folder with all layers of the image
-	test      bool   // of user namespaces: the image is not the image store's
-	again     bool   // on what an earlier start has written
-	keeps     bool   // what the container writes is to outlive a reboot
+	chain     []string // the trees of the snapshots that the container lies on, lowest first
+	imagesIn  string   // a folder with all layers of the image, and the chain
+	test      bool     // of user namespaces: the image is not the image store's
+	repeated  bool     // the container was started before
+	again     bool     // on what an earlier start has written
+	keeps     bool     // what the container writes is to outlive a reboot
 	runtime   bundle.Runtime
 	group     cgroup.Group
 	own       *network.Namespace    // the network that was made for it, or nil
@@ -131,6 +134,9 @@ func (s *start) run(ctx context.Context) (err error) {
 		return err
 	}
 	s.paths.mounts = append(s.paths.mounts, deviceMounts...)
+	if err := s.likeSnapshot(); err != nil {
+		return err
+	}
 	if err := s.makeClosedWays(); err != nil {
 		return err
 	}
@@ -156,9 +162,16 @@ func (s *start) run(ctx context.Context) (err error) {
 
 // recordBegin records that something of the container may exist from now on.
 func (s *start) recordBegin() error {
+	// One may be left from before a reboot, and its processes with it.
+	if err := os.Remove(s.container.Folder.Held()); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
 	err := s.gpus.take(s.spec.Resources.GPUs, func(names []string) error {
 		return s.container.Update(func(r *containers.Record) {
 			r.Run, r.StartError = &containers.Run{BootID: s.bootID, Users: s.ids.First, Keeps: s.keeps, GPUs: names}, ""
+			if !s.again {
+				r.Source = layout.NewID()
+			}
 		})
 	})
 	if err != nil && s.ids.First != 0 {
@@ -260,8 +273,9 @@ func (s *start) bundle() bundle.Input {
 		EtcFolder: diskPath(c, layout.Etc), EtcSource: filepath.Join(s.paths.writes, layout.Etc), Runtime: s.runtime,
 		Devices: s.devices,
 	}
+	in.Written = slices.Clone(s.chain)
 	if s.again {
-		in.Written = diskPath(c, layout.Upper)
+		in.Written = append(in.Written, diskPath(c, layout.Upper))
 	}
 	if s.ids.First != 0 {
 		in.Users = bundle.Users{First: uint32(s.ids.First), Count: users.Size, Beyond: s.beyond} //nolint:gosec // ids have 32 bits

@@ -45,7 +45,7 @@ func (s *start) attachSourcesOnce() error {
 	}
 	s.paths = paths{layers: layers, writes: s.container.Folder.Disk()}
 	open := s.volumes.Open
-	if s.again {
+	if s.repeated {
 		open = s.volumes.OpenAgain
 	}
 	set := s.sources.NewSet(s.container.ID, s.ids.Namespace)
@@ -95,7 +95,7 @@ func (s *start) addDisk(set *sourcemounts.Set) (err error) {
 	return err
 }
 
-// addImage adds the layers of the container's image.
+// addImage adds the layers of the container's image, and of the snapshots that it lies on.
 func (s *start) addImage(set *sourcemounts.Set) error {
 	images, err := set.Add("images", opener(s.imagesIn), 0, unix.MOUNT_ATTR_RDONLY)
 	if err != nil {

@@ -30,6 +30,7 @@ import (
 	"sandbox.internal/runtime/oci/internal/containerlog"
 	"sandbox.internal/runtime/oci/internal/containers"
 	"sandbox.internal/runtime/oci/internal/layout"
+	"sandbox.internal/runtime/oci/internal/snapshots"
 	"sandbox.internal/runtime/oci/internal/sourcemounts"
 	"sandbox.internal/runtime/oci/internal/trash"
 	"sandbox.internal/runtime/oci/internal/volumes"
@@ -114,6 +115,7 @@ type Engine struct {
 	containers *containers.Registry
 	logs       *containerlog.Logs
 	images     *images.Store
+	snapshots  *snapshots.Store
 	volumes    *volumes.Store
 	runtimes   *runtimes
 	disks      *disks
@@ -213,6 +215,9 @@ func (e *Engine) openParts(ctx context.Context) (err error) {
 	if e.cgroups, err = cgroup.Open(cgroupName(e.layout.Data)); err != nil {
 		return fmt.Errorf("control groups: %w", err)
 	}
+	if e.snapshots, err = snapshots.Open(e.layout.Snapshots(), e.trash, e.containers.Bases, e.log); err != nil {
+		return fmt.Errorf("snapshots: %w", err)
+	}
 	if err := e.openImages(); err != nil {
 		return fmt.Errorf("images: %w", err)
 	}
@@ -256,6 +261,7 @@ func (e *Engine) openParts(ctx context.Context) (err error) {
 	if err := recovery.run(ctx); err != nil {
 		return err
 	}
+	e.snapshots.Free()
 	err = e.users.checkHost(ctx, e.runtimes.all(), func(ctx context.Context, runtime bundle.Runtime) error {
 		return e.launcher.testUserNamespace(ctx, e.options.Keeper, runtime)
 	})
@@ -274,7 +280,7 @@ func (e *Engine) openImages() (err error) {
 		Never: func(address netip.AddrPort, listed bool) bool {
 			return e.network != nil && e.network.Sandboxed(address, listed)
 		},
-		InUse: e.containers.Images, Keep: e.options.Images.Keep, Logger: e.log,
+		InUse: e.imagesInUse, Keep: e.options.Images.Keep, Logger: e.log,
 	})
 	return err
 }

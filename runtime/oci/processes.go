@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/bundle"
 	"sandbox.internal/runtime/oci/cgroup"
 	"sandbox.internal/runtime/oci/internal/background"
@@ -83,6 +85,15 @@ func (p *processes) freeze(ctx context.Context, c *containers.Container) error {
 	if c.Frozen() {
 		return nil
 	}
+	err := p.pause(ctx, c)
+	if err == nil {
+		c.SetFrozen(true)
+	}
+	return err
+}
+
+// pause keeps the processes of a container from running, which is known to the caller alone.
+func (p *processes) pause(ctx context.Context, c *containers.Container) error {
 	runtime, err := p.runtimes.get(c.Record().Runtime)
 	if err != nil {
 		return err
@@ -94,9 +105,6 @@ func (p *processes) freeze(ctx context.Context, c *containers.Container) error {
 			_, err = runCommand(ctx, runtime.PauseArgs(p.layout.Runtime(c.Record().Runtime), c.ID))
 		}
 	}
-	if err == nil {
-		c.SetFrozen(true)
-	}
 	return err
 }
 
@@ -106,6 +114,15 @@ func (p *processes) thaw(ctx context.Context, c *containers.Container) error {
 	if !c.Frozen() {
 		return nil
 	}
+	err := p.resume(ctx, c)
+	if err == nil {
+		c.SetFrozen(false)
+	}
+	return err
+}
+
+// resume takes pause back.
+func (p *processes) resume(ctx context.Context, c *containers.Container) error {
 	runtime, err := p.runtimes.get(c.Record().Runtime)
 	if err != nil || !runtime.Pauses {
 		err = p.cgroups.Group(c.ID).Thaw(ctx)
@@ -114,10 +131,37 @@ func (p *processes) thaw(ctx context.Context, c *containers.Container) error {
 			_, err = runCommand(ctx, runtime.ResumeArgs(p.layout.Runtime(c.Record().Runtime), c.ID))
 		}
 	}
-	if err == nil {
-		c.SetFrozen(false)
-	}
 	return err
+}
+
+// whileHeld calls do while the processes of a container do not run, and returns for how long that
+// was. They run again when it returns; a service that was killed meanwhile is followed by one that
+// lets them run. No watcher sees it. do gets a moment since which they have not run. The caller
+// holds the container's lock.
+func (p *processes) whileHeld(ctx context.Context, c *containers.Container, do func(still time.Time) error) (time.Duration, error) {
+	if err := os.WriteFile(c.Folder.Held(), nil, 0o600); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	held, cancel := context.WithTimeout(ctx, holdTimeout)
+	err := p.pause(held, c)
+	cancel()
+	switch {
+	case err != nil && ctx.Err() == nil && !c.HasEnded():
+		err = fmt.Errorf("%w: %w", engine.ErrBusy, err)
+	case err == nil && c.HasEnded():
+		err = engine.ErrNotRunning
+	case err == nil:
+		err = do(time.Now())
+	}
+	// Also after a pause that failed: it may have stopped some.
+	resumed := p.resume(context.WithoutCancel(ctx), c)
+	took := time.Since(began)
+	if resumed != nil && !c.HasEnded() {
+		c.SetFrozen(true) // which a caller sees, and can thaw
+		return took, errors.Join(err, fmt.Errorf("thaw: %w", resumed))
+	}
+	return took, errors.Join(err, os.Remove(c.Folder.Held()))
 }
 
 // frozen asks the kernel, or the runtime, whether a container is frozen, for a service that has

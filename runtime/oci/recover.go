@@ -50,6 +50,7 @@ func (r recovery) adoptRunning(ctx context.Context) (inUse []network.Attachment,
 			continue
 		}
 		r.disks.adopt(c, attached)
+		r.thawHeld(ctx, c)
 		frozen, err := r.processes.frozen(ctx, c)
 		if err != nil {
 			r.log.Warn().Err(err).Str("container", c.Name).Msg("cannot read the freezer state of container")
@@ -66,6 +67,21 @@ func (r recovery) adoptRunning(ctx context.Context) (inUse []network.Attachment,
 		return nil, fmt.Errorf("keeper: %w", err)
 	}
 	return inUse, nil
+}
+
+// thawHeld lets the processes of a container run that a snapshot kept from it when the service was
+// killed.
+func (r recovery) thawHeld(ctx context.Context, c *containers.Container) {
+	if _, err := os.Lstat(c.Folder.Held()); errors.Is(err, os.ErrNotExist) {
+		return
+	}
+	err := r.processes.resume(ctx, c)
+	if err == nil {
+		err = os.Remove(c.Folder.Held())
+	}
+	if err != nil {
+		r.log.Error().Err(err).Str("container", c.Name).Msg("cannot thaw a container that a snapshot has frozen; retried at service start")
+	}
 }
 
 // afterReboot decides about containers that ran until the host was stopped, or lost its power:
@@ -145,6 +161,8 @@ func (r recovery) recoverContainer(ctx context.Context, c *containers.Container)
 	switch record := c.Record(); {
 	case record.Removing, record.IsTest():
 		return r.remove(ctx, c)
+	case record.Fresh:
+		return r.finishRollback(ctx, c)
 	case record.Run != nil && !record.Started():
 		if err := r.release(ctx, c); err != nil {
 			return err

@@ -35,8 +35,8 @@ func (e *Engine) Start(ctx context.Context, id string) error {
 	return nil
 }
 
-// launch starts a container, on what it has written if it was stopped, else from its image alone.
-// The caller holds the container's lock.
+// launch starts a container, on what it has written if it was stopped, else from its image alone,
+// or on a snapshot. The caller holds the container's lock.
 func (e *Engine) launch(ctx context.Context, c *containers.Container) error {
 	if err := e.launcher.undoEarlier(ctx, c); err != nil {
 		return err
@@ -48,9 +48,14 @@ func (e *Engine) launch(ctx context.Context, c *containers.Container) error {
 		return err
 	}
 	defer release()
+	chain, err := e.snapshots.Trees(record.Base)
+	if err != nil {
+		return err
+	}
+	again := record.Stopped && !record.Fresh
 	s := &start{
-		launcher: e.launcher, container: c, spec: spec, image: image, imagesIn: e.layout.Images(),
-		again: record.Stopped, keeps: record.Stopped || e.launcher.keepFiles && spec.KeepFiles,
+		launcher: e.launcher, container: c, spec: spec, image: image, chain: chain, imagesIn: e.layout.Images(),
+		repeated: record.Stopped, again: again, keeps: again || e.launcher.keepFiles && spec.KeepFiles,
 	}
 	return s.run(ctx)
 }

@@ -88,5 +88,6 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 	if err := e.launcher.remove(ctx, c); err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
+	e.snapshots.Free()
 	return nil
 }

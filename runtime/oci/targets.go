@@ -27,14 +27,15 @@ const manyLayers = 128
 
 // layers returns the layers of the container's root file system, lowest first.
 func (s *start) layers() ([]string, error) {
-	if s.test || len(s.image.Layers) >= manyLayers { // the image of a test lies elsewhere
-		return slices.Clone(s.image.Layers), nil
+	below := slices.Concat(s.image.Layers, s.chain)
+	if s.test || len(below) >= manyLayers { // the image of a test lies elsewhere
+		return below, nil
 	}
 	mountedOn, err := s.targets.layer(s.folderTargets())
 	if err != nil {
 		return nil, err
 	}
-	return append([]string{mountedOn}, s.image.Layers...), nil
+	return append([]string{mountedOn}, below...), nil
 }
 
 // folderTargets returns where the container has folders of the service's, which are the same in
@@ -114,7 +115,7 @@ func (s *start) makeClosedWays() error {
 	if s.test || s.again || len(targets) == 0 {
 		return nil
 	}
-	ways, err := bundle.ClosedWays(s.image.Layers, s.image.Config.User, targets)
+	ways, err := bundle.ClosedWays(s.image.Layers, s.chain, s.image.Config.User, targets)
 	if err != nil {
 		return err
 	}

@@ -65,7 +65,7 @@ func (l *launcher) addTestContainer(runtime bundle.Runtime) (*containers.Contain
 	l.containers.DropTest() // one that could not be removed
 	c, err := l.containers.Reserve(containers.TestSpec(engine.ContainerSpec{
 		Runtime: runtime.Path, Network: engine.NetworkNone, Entrypoint: []string{"/keeper", "--help"},
-	}), runtime.Path)
+	}), runtime.Path, nil)
 	if err != nil {
 		return nil, err
 	}

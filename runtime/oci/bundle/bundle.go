@@ -23,9 +23,10 @@ type Input struct {
 	Spec   engine.ContainerSpec
 	Image  Config
 	Layers []string // absolute folders of the image, lowest first
-	// Written is the absolute folder of what an earlier run of the container has written on top of
-	// the layers; empty for none. It decides where paths lead, and not about the user.
-	Written string
+	// Written are absolute folders of what this container, or those whose snapshots it lies on, have
+	// written on top of the layers, lowest first. They decide where paths lead, and not about the
+	// user.
+	Written []string
 	RootFS  string // absolute; where the root file system will be mounted
 	// NetNS is the path of the network namespace; empty for the host's with [engine.NetworkHost],
 	// and for a new one with [engine.NetworkNone].
@@ -63,10 +64,7 @@ type Devices struct {
 
 // shown are the folders that the container's root shows, lowest first.
 func (in Input) shown() []string {
-	if in.Written == "" {
-		return in.Layers
-	}
-	return append(slices.Clone(in.Layers), in.Written)
+	return slices.Concat(in.Layers, in.Written)
 }
 
 // Config is the part of an image's configuration that decides about its containers.

@@ -16,13 +16,14 @@ type Folder struct {
 }
 
 // ClosedWays returns the folders on the way to the targets that the image's user cannot pass,
-// opened for all users, and those above them as they are; each after those above it.
-func ClosedWays(folders []string, user string, targets []string) ([]Folder, error) {
+// opened for all users, and those above them as they are; each after those above it. The ways
+// lead where written decides, as in [Input].Written.
+func ClosedWays(folders, written []string, user string, targets []string) ([]Folder, error) {
 	account, err := resolveUser(folders, user)
 	if err != nil || account.user.UID == 0 {
 		return nil, err
 	}
-	image, err := openLayers(folders)
+	image, err := openLayers(slices.Concat(folders, written))
 	if err != nil {
 		return nil, err
 	}

@@ -192,7 +192,7 @@ func TestClosedWays(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		ways, err := ClosedWays([]string{folder}, test.user, []string{test.target})
+		ways, err := ClosedWays([]string{folder}, nil, test.user, []string{test.target})
 		if err != nil || len(ways) != len(test.want) {
 			t.Errorf("%q, %s: %+v, %v", test.user, test.target, ways, err)
 		}

@@ -113,6 +113,14 @@ var takesEachLayer = sync.OnceValue(func() bool {
 	return !errors.Is(unix.FsconfigSetString(context, "lowerdir+", "/no/such/folder"), unix.EINVAL)
 })
 
+// MaxLayers is how many layers the kernel takes, an upper one included.
+func MaxLayers() int {
+	if takesEachLayer() {
+		return 500
+	}
+	return os.Getpagesize() / 20 // which have to be named in one page
+}
+
 // folders are the opened folders of an overlay, as the kernel is given them: paths of descriptors.
 type folders struct {
 	overlay     Overlay

@@ -22,7 +22,7 @@ import (
 
 func main() {
 	if len(os.Args) < 2 {
-		fatal("usage: probe sleep|again|trap|stubborn|exit|later|print|bytes|lines|env|cat|write|copy|mkdir|fill|occupy|eat|fork|count|hold|receive|interfaces|sockets|hoard|take|serve [argument...]")
+		fatal("usage: probe sleep|again|trap|stubborn|exit|later|print|bytes|lines|env|cat|write|copy|mkdir|fill|occupy|eat|fork|count|hold|receive|interfaces|sockets|hoard|take|tree|prune|digest|mode|journal|numbers|many|mutate|serve [argument...]")
 	}
 	args := os.Args[2:]
 	switch os.Args[1] {
@@ -125,6 +125,36 @@ func main() {
 	case "take":
 		runtime.LockOSThread() // signals wait for a thread
 		take(args[0], number(args[1]))
+	case "tree": // a folder with files of every kind, in a container that stays
+		tree(args[0])
+		fmt.Println("made")
+		<-onTerm()
+	case "prune": // changes that folder
+		prune(args[0])
+		fmt.Println("made")
+		<-onTerm()
+	case "digest": // of a folder
+		fmt.Print(digest(args[0]))
+	case "mode":
+		info, err := os.Stat(args[0])
+		check(err)
+		fmt.Println(info.Mode())
+	case "journal":
+		journal(args[0], args[1])
+	case "numbers": // how many a journal has
+		fmt.Println(count(args[0]))
+	case "many": // so many files of so many bytes in a folder, in a container that stays
+		fmt.Println("began")
+		many(args[0], number(args[1]), number(args[2]))
+		fmt.Println("made")
+		if len(args) > 3 { // and when the one file is there, another one of 1 MiB
+			awaitFile(args[3])
+			fill(args[4], 1)
+			fmt.Println("more")
+		}
+		<-onTerm()
+	case "mutate": // at each order so many random changes
+		mutate(args[0], args[1], number(args[2]))
 	case "serve":
 		serve(args[0])
 	default:

@@ -157,7 +157,7 @@ func ExitCode(end keeper.End) int {
 // SetStarted records the first process, and returns the end that was reported before that; nil when
 // there is none. The caller holds the lock.
 func (c *Container) SetStarted(process keeper.Process) (early *keeper.End, err error) {
-	if err := c.Update(func(r *Record) { r.Run.Process, r.Stopped = process, false }); err != nil {
+	if err := c.Update(func(r *Record) { r.Run.Process, r.Stopped, r.Fresh = process, false, false }); err != nil {
 		return nil, err
 	}
 	c.registry.mu.Lock()
@@ -177,17 +177,19 @@ func (c *Container) DropEarlyEnd() {
 
 // SetEnded records in memory that the first process has ended; the keeper has done it on the disk.
 // It returns false when that is known already. oom is set when the kernel ended the process for its
-// memory.
-func (c *Container) SetEnded(end keeper.End, oom bool) bool {
+// memory. The caller closes the file system for the container's writes, which is nil where there is
+// none: another start has another one.
+func (c *Container) SetEnded(end keeper.End, oom bool) (taken *disk.Disk, ok bool) {
 	c.registry.mu.Lock()
 	defer c.registry.mu.Unlock()
 	if c.end != nil {
-		return false
+		return nil, false
 	}
 	c.end, c.oom, c.frozen = &end, oom, false
+	taken, c.disk = c.disk, nil
 	close(c.ended)
 	c.registry.emit(c, engine.EventExited)
-	return true
+	return taken, true
 }
 
 // HasEnded reports whether the first process has ended.
@@ -205,6 +207,31 @@ func (c *Container) HasEnded() bool {
 // memory also when the record cannot be written, and then the next service does this again. The
 // caller holds the lock, or is the only one that has the container.
 func (c *Container) SetStopped() error {
+	next := c.stopped()
+	err := next.write(c.Folder)
+	c.becomeStopped(next)
+	if err != nil {
+		return fmt.Errorf("write the record of container %s: %w", c.Name, err)
+	}
+	return nil
+}
+
+// SetRolledBack makes a container whose processes are gone, if there were any, one that can be
+// started again on the snapshots of base, without what it has written. The remains of the last
+// start, and what it has written, are still to be released. After an error nothing has changed. The
+// caller holds the lock.
+func (c *Container) SetRolledBack(base []string) error {
+	next := c.stopped()
+	next.Base, next.Fresh, next.Source, next.StartError = base, true, "", ""
+	if err := next.write(c.Folder); err != nil {
+		return fmt.Errorf("write the record of container %s: %w", c.Name, err)
+	}
+	c.becomeStopped(next)
+	return nil
+}
+
+// stopped returns the record of the container once it is stopped.
+func (c *Container) stopped() Record {
 	next := c.Record()
 	if next.Run != nil {
 		run := *next.Run
@@ -212,17 +239,17 @@ func (c *Container) SetStopped() error {
 		next.Run = &run
 	}
 	next.Stopped = true
-	err := next.write(c.Folder)
+	return next
+}
+
+// becomeStopped has the container be as the record says, in memory.
+func (c *Container) becomeStopped(next Record) {
 	c.registry.mu.Lock()
 	defer c.registry.mu.Unlock()
 	c.record, c.frozen, c.oom, c.overNetlink, c.early = next, false, false, false, nil
 	if c.end != nil {
 		c.end, c.ended = nil, make(chan struct{})
 	}
-	if err != nil {
-		return fmt.Errorf("write the record of container %s: %w", c.Name, err)
-	}
-	return nil
 }
 
 // SetFilesLost says why the files of a container that is about to be recorded as ended are of no

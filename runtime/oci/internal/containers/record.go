@@ -22,6 +22,14 @@ type Record struct {
 	ID      string
 	Spec    engine.ContainerSpec
 	Runtime string // the OCI runtime of the container; the name or path that it was found by
+	// Base are the snapshots that the container lies on, above the image, lowest first.
+	Base []string `json:",omitempty"`
+	// Source identifies what the container writes to: another one is made at each start that does
+	// not go on with the files of an earlier one.
+	Source string `json:",omitempty"`
+	// Fresh is set while a container that is Stopped begins with no files but those of Base, because
+	// it was rolled back.
+	Fresh bool `json:",omitempty"`
 	// Run is what a start makes, or has made, at the kernel; nil when nothing of it is left.
 	Run *Run `json:",omitempty"`
 	// StartError is why the last start failed.

@@ -75,9 +75,10 @@ func (r *Registry) newContainer(record Record) *Container {
 }
 
 // Reserve takes the name of a container that is being created. No other method but Drop finds it
-// before Add. The error is [engine.ErrExists] when the name is taken.
-func (r *Registry) Reserve(spec engine.ContainerSpec, runtime string) (*Container, error) {
-	c := r.newContainer(Record{ID: layout.NewID(), Spec: spec, Runtime: runtime})
+// before Add. base are the snapshots that the container lies on. The error is [engine.ErrExists]
+// when the name is taken.
+func (r *Registry) Reserve(spec engine.ContainerSpec, runtime string, base []string) (*Container, error) {
+	c := r.newContainer(Record{ID: layout.NewID(), Spec: spec, Runtime: runtime, Base: base})
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.byName[c.Name] != nil {
@@ -243,6 +244,18 @@ func (r *Registry) Images() []string {
 	ids := make([]string, 0, len(seen))
 	for id := range seen {
 		ids = append(ids, id)
+	}
+	return ids
+}
+
+// Bases returns the ids of the snapshots that containers lie on, or that are being created. An id
+// may be there several times.
+func (r *Registry) Bases() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var ids []string
+	for _, c := range r.byName {
+		ids = append(ids, c.record.Base...)
 	}
 	return ids
 }

@@ -50,6 +50,9 @@ func (l Layout) Images() string { return filepath.Join(l.Data, "images") }
 // container reaches all its layers by one mount.
 func (l Layout) Targets() string { return filepath.Join(l.Images(), "targets") }
 
+// Snapshots has a folder for each snapshot. It lies among the images for the same reason.
+func (l Layout) Snapshots() string { return filepath.Join(l.Images(), "snapshots") }
+
 // Volumes has a folder for each volume.
 func (l Layout) Volumes() string { return filepath.Join(l.Data, "volumes") }
 
@@ -136,6 +139,9 @@ func (c Container) Log() string { return filepath.Join(string(c), "log") }
 
 // OldLog is the file with the part of the log before that.
 func (c Container) OldLog() string { return c.Log() + ".1" }
+
+// Held is a file that is there while a snapshot keeps the container's processes from running.
+func (c Container) Held() string { return filepath.Join(string(c), "held") }
 
 // End is the file that the keeper records the container's end in.
 func (c Container) End() string { return filepath.Join(string(c), "end.json") }

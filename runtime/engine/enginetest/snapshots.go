@@ -1,0 +1,298 @@
+package enginetest
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/test/wait"
+)
+
+// snapshots returns the engine as one with snapshots. Where it has none, or not of such containers,
+// it must refuse them, and ok is false.
+func (s *suite) snapshots(t *testing.T) (_ engine.Snapshots, ok bool) {
+	t.Helper()
+	snapshots, ok := s.engine.(engine.Snapshots)
+	if !ok {
+		spec := s.spec("sleep")
+		spec.Snapshot = "any"
+		_, err := s.engine.Create(t.Context(), spec)
+		wantError(t, err, engine.ErrInvalid, "snapshot")
+		return nil, false
+	}
+	if s.ownKernel {
+		id := s.start(t, s.spec("sleep"))
+		_, err := snapshots.TakeSnapshot(t.Context(), id, engine.SnapshotOptions{Name: "enginetest-" + uuid.NewString()})
+		wantError(t, err, engine.ErrInvalid, "snapshot")
+		return nil, false
+	}
+	return snapshots, true
+}
+
+// take takes a snapshot, which is removed after the test.
+func (s *suite) take(t *testing.T, snapshots engine.Snapshots, id string) engine.Snapshot {
+	t.Helper()
+	name := "enginetest-" + uuid.NewString()
+	t.Cleanup(func() {
+		if err := snapshots.RemoveSnapshot(context.WithoutCancel(t.Context()), name); err != nil {
+			t.Errorf("remove snapshot: %v", err)
+		}
+	})
+	taken, err := snapshots.TakeSnapshot(t.Context(), id, engine.SnapshotOptions{Name: name, Labels: s.labels()})
+	if err != nil {
+		t.Fatalf("TakeSnapshot: %v", err)
+	}
+	if taken.Name != name || taken.ImageID != s.imageID || taken.Labels[runLabel] != s.run || taken.Created.IsZero() {
+		t.Errorf("the snapshot is %+v", taken)
+	}
+	return taken
+}
+
+// from is a container that begins with a snapshot.
+func (s *suite) from(snapshot engine.Snapshot, words ...string) engine.ContainerSpec {
+	spec := s.spec(words...)
+	spec.Snapshot = snapshot.Name
+	return spec
+}
+
+// testSnapshot: what a container has written is there in others, and what these write is theirs
+// alone.
+func (s *suite) testSnapshot(t *testing.T) {
+	snapshots, ok := s.snapshots(t)
+	if !ok {
+		return
+	}
+	id := s.start(t, s.spec("tree", "/data"))
+	s.waitLog(t, id, "made")
+	first := s.take(t, snapshots, id)
+	made := s.output(t, s.from(first, "digest", "/data"))
+	for _, want := range []string{
+		`"/data/file" -rw-r----- 0:0 [user.test="value"] 1000000000123456789 7`, `"/data/kept" drwxr-x--- 0:0 [user.test="of a folder"] 1000000000123456789`,
+		`"/data/kept/link" -rw-r----- 0:0 [user.test="value"] is "/data/file"`, `"/data/program" ugrwx--x--x 7:8`, `to /etc/passwd`,
+		`"/data/fifo" prw--w--w-`, "67108874", "sparse=true",
+	} {
+		if !strings.Contains(made, want) {
+			t.Errorf("the files lack %s:\n%s", want, made)
+		}
+	}
+	if first.Files < 15 || first.Bytes == 0 || first.Bytes > 1<<20 || first.Exclusive > first.Bytes || first.Frozen <= 0 || first.Frozen > wait.Patience() {
+		t.Errorf("the snapshot is %+v", first)
+	}
+
+	fork := s.start(t, s.from(first, "prune", "/data"))
+	s.waitLog(t, fork, "made")
+	second := s.take(t, snapshots, fork)
+	pruned := s.output(t, s.from(second, "digest", "/data"))
+	for _, gone := range []string{"removed", "emptied/", "replaced/"} {
+		if strings.Contains(pruned, gone) {
+			t.Errorf("%s is there again:\n%s", gone, pruned)
+		}
+	}
+	for _, want := range []string{`"/data/emptied" drwx------`, `"/data/replaced" -rw-------`, `"/data/kept" drwx--x--x`, `"/data/kept/file"`, `"/data/new"`} {
+		if !strings.Contains(pruned, want) {
+			t.Errorf("the files lack %s:\n%s", want, pruned)
+		}
+	}
+	if mode := s.output(t, s.from(second, "mode", "/")); mode != "drwxr-x--x\n" {
+		t.Errorf("the root has the mode %s", mode)
+	}
+	if again := s.output(t, s.from(first, "digest", "/data")); again != made {
+		t.Errorf("the first snapshot has changed, from\n%s\nto\n%s", made, again)
+	}
+	// Snapshots are removed while others, and containers, lie on them.
+	for _, one := range []engine.Snapshot{first, second} {
+		if err := snapshots.RemoveSnapshot(t.Context(), one.Name); err != nil {
+			t.Fatalf("RemoveSnapshot: %v", err)
+		}
+		if err := snapshots.RemoveSnapshot(t.Context(), one.Name); err != nil {
+			t.Errorf("RemoveSnapshot of a missing one: %v", err)
+		}
+	}
+	third := s.take(t, snapshots, fork)
+	if again := s.output(t, s.from(third, "digest", "/data")); again != pruned {
+		t.Errorf("the container that lies on removed snapshots has not\n%s\nbut\n%s", pruned, again)
+	}
+}
+
+// testSnapshotWhileWriting: a snapshot is of one moment, and its container runs on.
+func (s *suite) testSnapshotWhileWriting(t *testing.T) {
+	snapshots, ok := s.snapshots(t)
+	if !ok {
+		return
+	}
+	id := s.start(t, s.spec("journal", "/first", "/second"))
+	s.waitLog(t, id, "journal")
+	for range 3 {
+		taken := s.take(t, snapshots, id)
+		read := func(path string) int {
+			numbers, err := strconv.Atoi(strings.TrimSpace(s.output(t, s.from(taken, "numbers", path))))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return numbers
+		}
+		if first, second := read("/first"), read("/second"); first < 100 || first-second < 0 || first-second > 1 {
+			t.Errorf("the snapshot has %d numbers in the first file and %d in the second", first, second)
+		}
+		if c := s.inspect(t, id); c.Status != engine.StatusRunning {
+			t.Errorf("the container is %s", c.Status)
+		}
+	}
+}
+
+// testSnapshotShares: files that have not changed take no room again.
+func (s *suite) testSnapshotShares(t *testing.T) {
+	snapshots, ok := s.snapshots(t)
+	if !ok {
+		return
+	}
+	id := s.start(t, s.spec("many", "/data", "50", "100000"))
+	s.waitLog(t, id, "made")
+	first := s.take(t, snapshots, id)
+	if first.Exclusive < 50*100_000 {
+		t.Errorf("the first snapshot has %d bytes of its own", first.Exclusive)
+	}
+	var next engine.Snapshot
+	wait.Until(t, "the last change of the files is past", func() bool {
+		next = s.take(t, snapshots, id)
+		return next.Exclusive < 100_000
+	})
+	if next.Bytes != first.Bytes || next.Files != first.Files {
+		t.Errorf("the first snapshot is %+v, the next one %+v", first, next)
+	}
+	if got, want := s.output(t, s.from(next, "digest", "/data")), s.output(t, s.from(first, "digest", "/data")); got != want {
+		t.Errorf("the next snapshot has\n%s\nwant\n%s", got, want)
+	}
+}
+
+// testRollback: a container gets the files of a snapshot, and starts on them.
+func (s *suite) testRollback(t *testing.T) {
+	snapshots, ok := s.snapshots(t)
+	if !ok {
+		return
+	}
+	spec := s.spec("again", "/starts")
+	spec.Publish, spec.PublishIP = []int{8080}, "127.0.0.1"
+	id := s.start(t, spec)
+	s.waitLog(t, id, "start 1\n")
+	taken := s.take(t, snapshots, id)
+	for range 2 {
+		if err := snapshots.Rollback(t.Context(), id, taken.Name); err != nil {
+			t.Fatalf("Rollback: %v", err)
+		}
+		if c := s.inspect(t, id); c.Status != engine.StatusStopped || len(c.Ports) > 0 {
+			t.Errorf("after a rollback the container is %s, with ports %v", c.Status, c.Ports)
+		}
+	}
+	stopped := s.take(t, snapshots, id)
+	if stopped.Files != 0 || stopped.Frozen != 0 {
+		t.Errorf("the snapshot of a container that was just rolled back is %+v", stopped)
+	}
+	for round := range 2 {
+		if err := s.engine.Start(t.Context(), id); err != nil {
+			t.Fatalf("Start: %v", err)
+		}
+		wait.Until(t, "the container has started on the file of the snapshot", func() bool {
+			return strings.Count(s.logs(t, id, 1000), "start 2\n") == round+1
+		})
+		if c := s.inspect(t, id); c.Status != engine.StatusRunning || c.Ports[8080] == 0 {
+			t.Errorf("the container is %s, with ports %v", c.Status, c.Ports)
+		}
+		if err := s.engine.Freeze(t.Context(), id); err != nil {
+			t.Fatalf("Freeze: %v", err)
+		}
+		if frozen := s.take(t, snapshots, id); frozen.Frozen != 0 || frozen.Files == 0 {
+			t.Errorf("the snapshot of a frozen container is %+v", frozen)
+		}
+		if c := s.inspect(t, id); c.Status != engine.StatusFrozen {
+			t.Errorf("the container is %s", c.Status)
+		}
+		if err := snapshots.Rollback(t.Context(), id, taken.Name); err != nil { // of one that is frozen
+			t.Fatalf("Rollback: %v", err)
+		}
+	}
+	if got := s.output(t, s.from(stopped, "cat", "/starts")); got != "1" {
+		t.Errorf("a snapshot of a container that was rolled back has %q, want 1", got)
+	}
+}
+
+// testSnapshotRefuses: what cannot be is refused, and leaves nothing.
+func (s *suite) testSnapshotRefuses(t *testing.T) {
+	snapshots, ok := s.snapshots(t)
+	if !ok {
+		return
+	}
+	id := s.start(t, s.spec("many", "/data", "50", "100000"))
+	s.waitLog(t, id, "made")
+	take := func(id string, options engine.SnapshotOptions) error {
+		_, err := snapshots.TakeSnapshot(t.Context(), id, options)
+		return err
+	}
+	name := "enginetest-" + uuid.NewString()
+	wantError(t, take(id, engine.SnapshotOptions{Name: name, MaxBytes: 1 << 20}), engine.ErrSnapshotTooLarge)
+	wantError(t, take(id, engine.SnapshotOptions{}), engine.ErrInvalid)
+	wantError(t, take(id, engine.SnapshotOptions{Name: "../" + name}), engine.ErrInvalid)
+	wantError(t, take("enginetest-none", engine.SnapshotOptions{Name: name}), engine.ErrNotFound)
+	wantError(t, take(s.create(t, s.spec("sleep")), engine.SnapshotOptions{Name: name}), engine.ErrNotRunning)
+	spec := s.spec("sleep")
+	spec.Snapshot = name
+	_, err := s.engine.Create(t.Context(), spec)
+	wantError(t, err, engine.ErrNoSnapshot)
+	wantError(t, snapshots.Rollback(t.Context(), id, name), engine.ErrNoSnapshot)
+	wantError(t, snapshots.Rollback(t.Context(), "enginetest-none", name), engine.ErrNotFound)
+	if c := s.inspect(t, id); c.Status != engine.StatusRunning {
+		t.Errorf("the container is %s", c.Status)
+	}
+	all, err := snapshots.ListSnapshots(t.Context())
+	if err != nil {
+		t.Fatalf("ListSnapshots: %v", err)
+	}
+	for _, one := range all {
+		if one.Name == name {
+			t.Errorf("a snapshot that was refused is there: %+v", one)
+		}
+	}
+	taken := s.take(t, snapshots, id)
+	again, err := snapshots.TakeSnapshot(t.Context(), id, engine.SnapshotOptions{Name: taken.Name})
+	if err != nil || again.Created != taken.Created {
+		t.Errorf("taken again under the same name it is %+v, %v", again, err)
+	}
+}
+
+// testSnapshotUnseen: watchers see neither a freeze nor a thaw.
+func (s *suite) testSnapshotUnseen(t *testing.T) {
+	snapshots, ok := s.snapshots(t)
+	if !ok {
+		return
+	}
+	spec := s.spec("sleep")
+	spec.Labels["enginetest-unseen"] = uuid.NewString()
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
+	defer cancel()
+	ready, events := make(chan struct{}), make(chan engine.EventType, 100)
+	ended := make(chan error, 1)
+	id := s.start(t, spec)
+	go func() {
+		ended <- s.engine.Watch(ctx, spec.Labels, func() { close(ready) }, func(e engine.Event) { events <- e.Type })
+	}()
+	<-ready
+	s.take(t, snapshots, id)
+	if err := s.engine.Stop(t.Context(), id, time.Minute); err != nil {
+		t.Fatalf("Stop: %v", err)
+	}
+	for event := range events {
+		if event == engine.EventFrozen || event == engine.EventThawed {
+			t.Errorf("a watcher got %s", event)
+		}
+		if event == engine.EventExited {
+			break
+		}
+	}
+	cancel()
+	<-ended
+}

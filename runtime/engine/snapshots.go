@@ -1,0 +1,74 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+var (
+	// ErrNoSnapshot: there is no such snapshot.
+	ErrNoSnapshot = errors.New("no such snapshot")
+	// ErrSnapshotTooLarge: a snapshot would take more than the caller allows.
+	ErrSnapshotTooLarge = errors.New("snapshot too large")
+	// ErrBusy: the container's processes could not be stopped from running in time; they run on.
+	ErrBusy = errors.New("container busy")
+	// ErrNoRoom: the disk of the engine's host is full.
+	ErrNoRoom = errors.New("no room on the disk")
+)
+
+// Snapshots is what an [Engine] implements that can keep what containers have written to their root
+// file systems, and give it to others. Errors are as of an Engine.
+//
+// A snapshot holds what differs from the container's image: contents, owners, modes, times,
+// extended attributes, hard links, holes, and what was removed. Mounts, /dev, /proc, /sys and the
+// files below /etc that the engine provides are not part of it, nor is the container's environment.
+// It never changes.
+type Snapshots interface {
+	// TakeSnapshot makes the snapshot from a container that runs, is frozen, or is [StatusStopped].
+	// The processes of one that runs do not run while their files are compared and copied, and run
+	// again when it returns, whatever it returns, also when the service is killed meanwhile and
+	// another Engine opens; watchers see neither a freeze nor a thaw. A snapshot of that name is
+	// returned as it is. Calls that start, freeze, stop or remove the container wait.
+	//
+	// TakeSnapshot returns [ErrNotFound], [ErrNotRunning], [ErrSnapshotTooLarge], [ErrBusy],
+	// [ErrNoRoom], [ErrInvalid] for files that cannot be kept and for containers with a kernel of
+	// their own, and [ErrExists] while a snapshot of that name is made of another container; then
+	// nothing of the snapshot is left.
+	TakeSnapshot(ctx context.Context, id string, options SnapshotOptions) (Snapshot, error)
+
+	// RemoveSnapshot removes a snapshot. The files that a container or another snapshot needs of it
+	// are removed with the last of them. Removing a missing snapshot succeeds.
+	RemoveSnapshot(ctx context.Context, name string) error
+
+	// ListSnapshots returns every snapshot that was made as a whole and not removed, in no order.
+	ListSnapshots(ctx context.Context) ([]Snapshot, error)
+
+	// Rollback ends the processes of a container and gives it the files of a snapshot in place of
+	// its own: it is [StatusStopped] then, and Start starts it on them. The snapshot is of the same
+	// image. A call that fails, or is cut off, leaves the container with its own files or with
+	// those of the snapshot, and can be repeated. Rollback returns [ErrNotFound], [ErrNoSnapshot],
+	// [ErrNoRoom], and [ErrInvalid] for a snapshot of another image.
+	Rollback(ctx context.Context, id, name string) error
+}
+
+// SnapshotOptions say what a snapshot is called and what it may take.
+type SnapshotOptions struct {
+	Name     string            // as of a volume; unique
+	Labels   map[string]string // kept with it
+	MaxBytes int64             // of Exclusive; 0 means no bound but the disk
+}
+
+// Snapshot describes a snapshot.
+type Snapshot struct {
+	Name    string
+	Labels  map[string]string
+	ImageID string // of the image that it adds to
+	// Bytes is what the container had written, as blocks of its files; Exclusive is the part of it
+	// that no earlier snapshot had, and which took room on the disk.
+	Bytes, Exclusive int64
+	Files            int // how many names of files, folders and links it has
+	// Frozen is for how long the container's processes did not run; 0 when they did not run before.
+	Frozen  time.Duration
+	Created time.Time
+}

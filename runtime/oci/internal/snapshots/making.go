@@ -1,0 +1,112 @@
+package snapshots
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/oci/internal/layout"
+	"sandbox.internal/runtime/oci/internal/treecopy"
+)
+
+// Making is a snapshot that is being made. The caller calls Commit or Abort.
+type Making struct {
+	// Tree is an empty folder, and Staging another one for what Tree is made of.
+	Tree, Staging *os.File
+
+	store *Store
+	id    string
+	name  string
+}
+
+// Begin begins a snapshot. When there is one of the name, Begin returns it and no Making. Base are
+// the snapshots that the new one lies on, which its container lies on meanwhile.
+func (s *Store) Begin(name string) (*Making, Record, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if record, ok := s.find(name); ok {
+		return nil, record, nil
+	}
+	if s.making[name] {
+		return nil, Record{}, fmt.Errorf("%w: snapshot %s is being made of another container", engine.ErrExists, name)
+	}
+	m := &Making{store: s, id: layout.NewID(), name: name}
+	if err := m.makeFolders(); err != nil {
+		return nil, Record{}, errors.Join(err, s.trash.Throw(s.path(m.id)))
+	}
+	s.making[name] = true
+	return m, Record{}, nil
+}
+
+func (m *Making) makeFolders() (err error) {
+	folder := m.store.path(m.id)
+	if err := os.Mkdir(folder, layout.FolderMode); err != nil {
+		return err
+	}
+	if m.Tree, err = makeFolder(filepath.Join(folder, treeFolder)); err != nil {
+		return err
+	}
+	if m.Staging, err = makeFolder(filepath.Join(folder, stagingFolder)); err != nil {
+		_ = m.Tree.Close()
+	}
+	return err
+}
+
+// makeFolder makes a folder with the mode that the root of a container has.
+func makeFolder(path string) (*os.File, error) {
+	if err := os.Mkdir(path, 0o755); err != nil { //nolint:gosec // it is the root of containers
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o755); err != nil { //nolint:gosec // whatever the service's umask is
+		return nil, err
+	}
+	return os.OpenFile(path, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+}
+
+func (m *Making) close() {
+	_ = m.Tree.Close()
+	_ = m.Staging.Close()
+}
+
+// Commit completes the snapshot of a tree that is complete, and returns it.
+func (m *Making) Commit(record Record, index treecopy.Index) (Record, error) {
+	record.ID, record.Name = m.id, m.name
+	folder := m.store.path(m.id)
+	err := m.store.trash.Throw(filepath.Join(folder, stagingFolder))
+	if err == nil {
+		err = treecopy.WriteIndex(filepath.Join(folder, indexFile), index)
+	}
+	if err == nil {
+		// One sync of the file system in place of one for each file and folder of the tree, most of
+		// which are links to what is on the disk: those syncs would be many commits of its journal.
+		err = os.NewSyscallError("syncfs", unix.Syncfs(int(m.Tree.Fd())))
+	}
+	if err == nil {
+		err = record.write(folder)
+	}
+	if err != nil {
+		m.Abort()
+		return Record{}, err
+	}
+	m.close()
+	m.store.mu.Lock()
+	defer m.store.mu.Unlock()
+	delete(m.store.making, m.name)
+	m.store.byID[m.id] = record
+	return record, nil
+}
+
+// Abort removes everything of the snapshot.
+func (m *Making) Abort() {
+	m.close()
+	if err := m.store.trash.Throw(m.store.path(m.id)); err != nil {
+		m.store.log.Warn().Err(err).Str("snapshot", m.name).Msg("cannot remove the files of a snapshot that was cut off; retried at service start")
+	}
+	m.store.mu.Lock()
+	defer m.store.mu.Unlock()
+	delete(m.store.making, m.name)
+}

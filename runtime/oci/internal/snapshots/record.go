@@ -1,0 +1,80 @@
+package snapshots
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/oci/internal/layout"
+)
+
+const (
+	recordFile = "snapshot.json"
+	indexFile  = "index"
+	// treeFolder is an overlay's layer, with owners that count from 0 as in images.
+	treeFolder = "tree"
+	// stagingFolder has files that were copied while the container ran.
+	stagingFolder = "staging"
+)
+
+// Record is what the disk has of a snapshot. It is written last: a folder without one is what is
+// left of a snapshot that was cut off.
+type Record struct {
+	ID      string // of the folder; names can be used again
+	Name    string
+	Labels  map[string]string `json:",omitempty"`
+	ImageID string
+	// Base are the ids of the snapshots that the container began with, lowest first: the tree lies
+	// on theirs.
+	Base []string `json:",omitempty"`
+	// Source identifies the upper layer that the tree is a copy of.
+	Source           string
+	Bytes, Exclusive int64
+	Files            int
+	Frozen           time.Duration
+	Created          time.Time
+	// Removed is set when the snapshot was removed, and something needs it.
+	Removed bool `json:",omitempty"`
+}
+
+// Chain are the ids of all snapshots that a container has which begins with this one, lowest first.
+func (r Record) Chain() []string { return append(slices.Clone(r.Base), r.ID) }
+
+// Describe returns what a caller of the engine sees.
+func (r Record) Describe() engine.Snapshot {
+	return engine.Snapshot{
+		Name: r.Name, Labels: maps.Clone(r.Labels), ImageID: r.ImageID, Bytes: r.Bytes, Exclusive: r.Exclusive,
+		Files: r.Files, Frozen: r.Frozen, Created: r.Created,
+	}
+}
+
+func (r Record) write(folder string) error {
+	content, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return layout.ReplaceFileSynced(filepath.Join(folder, recordFile), content)
+}
+
+// readRecord returns [os.ErrNotExist] for a folder without a record.
+func readRecord(folder string) (Record, error) {
+	var r Record
+	path := filepath.Join(folder, recordFile)
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return r, err
+	}
+	if err = json.Unmarshal(content, &r); err == nil && r.ID != filepath.Base(folder) {
+		err = errors.New("record of another snapshot")
+	}
+	if err != nil {
+		return r, fmt.Errorf("cannot read the record %s of a snapshot: %w (remove the file to give the snapshot up)", path, err)
+	}
+	return r, nil
+}

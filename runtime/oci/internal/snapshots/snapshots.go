@@ -1,0 +1,236 @@
+// Package snapshots has the snapshots of an Engine: their records and trees on the disk, and what
+// needs each of them.
+package snapshots
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/rs/zerolog"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/oci/internal/layout"
+	"sandbox.internal/runtime/oci/internal/trash"
+)
+
+// Store has the snapshots. It is safe for concurrent use.
+//
+// The folder of a snapshot is thrown away when the snapshot was removed, and neither a container
+// nor another snapshot lies on its tree.
+type Store struct {
+	folder string
+	trash  *trash.Trash
+	using  func() []string // ids of the snapshots that containers lie on
+	log    zerolog.Logger
+
+	mu     sync.Mutex
+	byID   map[string]Record
+	holds  map[string]int  // by ids
+	making map[string]bool // by names
+}
+
+// Open reads the record of every snapshot, and throws away what an earlier service was making.
+// using returns the ids of the snapshots that containers lie on, also of those that are being
+// created.
+func Open(folder string, t *trash.Trash, using func() []string, log zerolog.Logger) (*Store, error) {
+	s := &Store{
+		folder: folder, trash: t, using: using, log: log,
+		byID: map[string]Record{}, holds: map[string]int{}, making: map[string]bool{},
+	}
+	if err := os.MkdirAll(folder, layout.FolderMode); err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return nil, err
+	}
+	for _, entry := range entries {
+		path := filepath.Join(folder, entry.Name())
+		record, err := readRecord(path)
+		if errors.Is(err, os.ErrNotExist) {
+			err = t.Throw(path)
+		} else if err == nil {
+			s.byID[record.ID] = record
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// List returns the snapshots that were not removed.
+func (s *Store) List() []Record {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := make([]Record, 0, len(s.byID))
+	for _, record := range s.byID {
+		if !record.Removed {
+			list = append(list, record)
+		}
+	}
+	return list
+}
+
+// Images returns the ids of the images that snapshots add to.
+func (s *Store) Images() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	seen, ids := map[string]bool{}, []string(nil)
+	for _, record := range s.byID {
+		if !seen[record.ImageID] {
+			seen[record.ImageID] = true
+			ids = append(ids, record.ImageID)
+		}
+	}
+	return ids
+}
+
+// find returns the snapshot of the name. mu is held.
+func (s *Store) find(name string) (Record, bool) {
+	for _, record := range s.byID {
+		if record.Name == name && !record.Removed {
+			return record, true
+		}
+	}
+	return Record{}, false
+}
+
+// Hold returns the snapshot of the name, of an image, and keeps it until release is called. The
+// error wraps [engine.ErrNoSnapshot], or [engine.ErrInvalid] for one of another image.
+func (s *Store) Hold(name, imageID string) (_ Record, release func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	record, ok := s.find(name)
+	switch {
+	case !ok:
+		return Record{}, nil, fmt.Errorf("%w: %s", engine.ErrNoSnapshot, name)
+	case record.ImageID != imageID:
+		return Record{}, nil, fmt.Errorf("%w: snapshot: %s is of image %s, and the container of %s", engine.ErrInvalid, name, record.ImageID, imageID)
+	}
+	return record, s.hold(record.ID), nil
+}
+
+// HoldLast is Hold for the newest copy of an upper layer; ok is false when there is none.
+func (s *Store) HoldLast(source string) (last Record, release func(), ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, record := range s.byID {
+		if record.Source == source && (!ok || record.Created.After(last.Created)) {
+			last, ok = record, true
+		}
+	}
+	if !ok {
+		return Record{}, func() {}, false
+	}
+	return last, s.hold(last.ID), true
+}
+
+// hold keeps a snapshot. mu is held.
+func (s *Store) hold(id string) (release func()) {
+	s.holds[id]++
+	return sync.OnceFunc(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.holds[id]--; s.holds[id] == 0 {
+			delete(s.holds, id)
+		}
+		s.free()
+	})
+}
+
+// Trees returns the folders of snapshots, in the same order. A missing snapshot is an error.
+func (s *Store) Trees(ids []string) ([]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	trees := make([]string, len(ids))
+	for i, id := range ids {
+		if _, ok := s.byID[id]; !ok {
+			return nil, fmt.Errorf("%w: the snapshot %s that the container began with is not there", engine.ErrNoSnapshot, id)
+		}
+		trees[i] = s.Tree(id)
+	}
+	return trees, nil
+}
+
+// Tree is the folder with the tree of a snapshot.
+func (s *Store) Tree(id string) string { return filepath.Join(s.path(id), treeFolder) }
+
+// Index is the file with the index of a snapshot's tree.
+func (s *Store) Index(id string) string { return filepath.Join(s.path(id), indexFile) }
+
+func (s *Store) path(id string) string { return filepath.Join(s.folder, id) }
+
+// Remove removes the snapshot of the name, at once or, when something needs it, with the last that
+// does. It succeeds when there is none.
+func (s *Store) Remove(name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	record, ok := s.find(name)
+	if !ok {
+		return nil
+	}
+	record.Removed = true
+	if !s.needed(record) {
+		// Nothing is written: the removal makes room on a disk that is full.
+		if err := s.trash.Throw(s.path(record.ID)); err != nil {
+			return err
+		}
+		delete(s.byID, record.ID)
+		s.free()
+		return layout.SyncFolder(s.folder)
+	}
+	if err := record.write(s.path(record.ID)); err != nil {
+		return err
+	}
+	s.byID[record.ID] = record
+	return nil
+}
+
+// Free throws away every snapshot that was removed and that nothing needs any more.
+func (s *Store) Free() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.free()
+}
+
+// free is Free with mu held. One that cannot be thrown away is for the next call.
+func (s *Store) free() {
+	for more := true; more; {
+		more = false
+		for id, record := range s.byID {
+			if s.needed(record) {
+				continue
+			}
+			if err := s.trash.Throw(s.path(id)); err != nil {
+				s.log.Warn().Err(err).Str("snapshot", record.Name).Msg("cannot remove the files of snapshot; retried at the next removal")
+				continue
+			}
+			delete(s.byID, id)
+			more = true // it may have been the last on another one
+		}
+	}
+}
+
+// needed reports whether a snapshot has to stay. mu is held.
+func (s *Store) needed(record Record) bool {
+	if !record.Removed || s.holds[record.ID] > 0 {
+		return true
+	}
+	for _, id := range s.using() {
+		if id == record.ID {
+			return true
+		}
+	}
+	for _, other := range s.byID {
+		for _, id := range other.Base {
+			if id == record.ID {
+				return true
+			}
+		}
+	}
+	return false
+}

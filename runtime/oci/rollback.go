@@ -1,0 +1,66 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"sandbox.internal/internal/failpoint"
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/oci/internal/containers"
+)
+
+// Rollback implements [engine.Snapshots]. The processes get no time to end by themselves.
+func (e *Engine) Rollback(ctx context.Context, id, name string) error {
+	op := "roll container " + id + " back to snapshot " + name
+	c, err := e.containers.Lock(ctx, op, id)
+	if err != nil {
+		return err
+	}
+	defer c.Unlock()
+	if c.Status() == engine.StatusRemoving {
+		return fmt.Errorf("%s: %w: it is being removed", op, engine.ErrNotFound)
+	}
+	record, release, err := e.snapshots.Hold(name, c.Record().Spec.ImageID)
+	if err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	defer release() // which also frees what the container lay on
+	if err := e.launcher.rollback(ctx, c, record.Chain()); err != nil {
+		if diskFull(err) {
+			err = fmt.Errorf("%w: %w", engine.ErrNoRoom, err)
+		}
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	return nil
+}
+
+// rollback ends the processes of a container and has the next start begin on the snapshots of base.
+// The caller holds the container's lock.
+func (l *launcher) rollback(ctx context.Context, c *containers.Container, base []string) error {
+	if c.Alive() {
+		if err := l.processes.killAndWait(ctx, c); err != nil {
+			return err
+		}
+	}
+	failpoint.Hit(KilledFailpoint)
+	if err := c.SetRolledBack(base); err != nil {
+		return err
+	}
+	failpoint.Hit(RolledBackFailpoint)
+	return l.finishRollback(ctx, c)
+}
+
+// finishRollback removes what the last start of a container that was rolled back has made, and what
+// the container has written. The caller holds the container's lock.
+func (l *launcher) finishRollback(ctx context.Context, c *containers.Container) error {
+	if dropped := c.TakeDisk(); dropped != nil { // nothing of it is written back
+		if err := errors.Join(dropped.Discard(), dropped.Close()); err != nil {
+			l.log.Warn().Err(err).Str("container", c.Name).Msg("unmount of container file system deferred until write-back completes")
+		}
+	}
+	if err := l.undoEarlier(ctx, c); err != nil {
+		return err
+	}
+	return l.disks.trash.Throw(c.Folder.Disk())
+}

@@ -1,0 +1,46 @@
+// The snapshotter takes one snapshot, or rolls one container back, with the Engine of a folder,
+// unless a failpoint kills it.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/oci"
+)
+
+func main() {
+	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
+	err := run(ctx)
+	cancel()
+	if err != nil {
+		_, _ = fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// run does what the arguments say: the Engine's options as JSON, take or rollback, the id of a
+// container, the name of a snapshot.
+func run(ctx context.Context) error {
+	options := oci.Options{Logger: zerolog.New(os.Stderr)}
+	if err := json.Unmarshal([]byte(os.Args[1]), &options); err != nil {
+		return err
+	}
+	e, err := oci.Open(ctx, options)
+	if err != nil {
+		return err
+	}
+	if os.Args[2] == "take" {
+		_, err = e.TakeSnapshot(ctx, os.Args[3], engine.SnapshotOptions{Name: os.Args[4]})
+	} else {
+		err = e.Rollback(ctx, os.Args[3], os.Args[4])
+	}
+	return errors.Join(err, e.Close())
+}
