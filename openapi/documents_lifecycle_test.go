@@ -71,9 +71,10 @@ var lifecycleDocument = document{
 		"SandboxStatus":  {fields: "state reason message lastTransitionAt"},
 		"CreateSandboxRequest": {
 			fields: "image timeout resourceLimits entrypoint env metadata networkPolicy volumes extensions",
-			// The entrypoint, too, but for requests with imageEntrypoint, an extension:
+			// The image and the resource limits, too, but for requests with snapshotId, and the
+			// entrypoint, but for those and for imageEntrypoint, which are extensions: server/api and
 			// lifecycle.Spec.Validate.
-			required: "image timeout resourceLimits",
+			required: "timeout",
 		},
 		"Image":          {fields: "uri auth"},
 		"ImageAuth":      {fields: "username password"},
@@ -110,9 +111,7 @@ var lifecycleDocument = document{
 	},
 	refused: map[string][]string{
 		"CreateSandboxRequest": {
-			`{"timeout":60,"resourceLimits":{},"entrypoint":["a"]}`,
 			`{"image":{"uri":"a"},"resourceLimits":{},"entrypoint":["a"]}`,
-			`{"image":{"uri":"a"},"timeout":60,"entrypoint":["a"]}`,
 			`{"image":{"uri":"a"},"timeout":60,"resourceLimits":{},"entrypoint":[]}`,
 			`{"image":{"uri":"a"},"timeout":60,"resourceLimits":{},"entrypoint":["a"],"enviroment":{}}`,
 			`{"image":{"uri":"a"},"timeout":59,"resourceLimits":{},"entrypoint":["a"]}`,

@@ -66,7 +66,7 @@ func TestBreaksAreFound(t *testing.T) {
 	}{
 		"nothing":                       {lifecycle, "", "", false},
 		"an operation is gone":          {lifecycle, "  /v1/sandboxes/{sandboxId}/resume:", "  /v1/sandboxes/{sandboxId}/continue:", true},
-		"a field became required":       {lifecycle, "required: [image, timeout, resourceLimits]", "required: [image, timeout, resourceLimits, env]", true},
+		"a field became required":       {lifecycle, "required: [timeout]\n      properties:\n        image:", "required: [timeout, env]\n      properties:\n        image:", true},
 		"a bound became narrower":       {lifecycle, lives + "86400", lives + "3600", true},
 		"a field of an answer is gone":  {lifecycle, "required: [id, image, status, metadata, entrypoint, expiresAt, createdAt]", "required: [id, image, status, metadata, entrypoint, expiresAt]", true},
 		"a parameter became required":   {execd, "required: false\n          x-extension: true\n          description: The format of the answer", "required: true\n          x-extension: true\n          description: The format of the answer", true},

@@ -133,6 +133,8 @@ func (l *demoSandbox) hint(c *connection) string {
 		Image:      lifecycle.Image{URI: l.options.Image},
 		Timeout:    int(l.options.Timeout / time.Second),
 		Entrypoint: l.options.Entrypoint, Metadata: l.options.Metadata,
+
+		ResourceLimits: &lifecycle.ResourceLimits{},
 	}
 	body, _ := json.Marshal(request) // of strings and a number
 	key := ""

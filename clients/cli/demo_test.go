@@ -110,7 +110,7 @@ func TestDemoDeletesASandboxThatFailed(t *testing.T) {
 	got := run(t.Context(), nil, "demo", "--url", service.start(t))
 	want := "is Failed, not Running: IMAGE_PULL_ERROR: manifest unknown"
 	if asked := service.asked; asked.Image.URI != "usual:1" || asked.Timeout != 700 || !slices.Equal(asked.Entrypoint, []string{"idle"}) ||
-		asked.ResourceLimits != (lifecycle.ResourceLimits{}) {
+		asked.ResourceLimits == nil || *asked.ResourceLimits != (lifecycle.ResourceLimits{}) {
 		t.Errorf("it asked for %+v, which are not the service's defaults", asked)
 	}
 	if got.code != cli.ExitFailed || !strings.Contains(got.stderr, want) {

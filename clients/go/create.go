@@ -31,6 +31,9 @@ type CreateOptions struct {
 	// Image is the reference of a container image; Username and Password are for a private
 	// registry.
 	Image, Username, Password string
+	// SnapshotID is a snapshot whose files the sandbox begins with; Image must be empty then. An
+	// Entrypoint and limits that are empty are those of the snapshot.
+	SnapshotID string
 	// Entrypoint is the sandbox's own program and its arguments; the sandbox ends when it does.
 	Entrypoint []string
 	// ImageEntrypoint runs the image's own entrypoint and command; Entrypoint must be empty then.
@@ -105,20 +108,22 @@ func (c *Client) Defaults(ctx context.Context) (CreateDefaults, error) {
 // filled returns the options with the service's defaults in the place of what is empty. Limits are
 // left to the service.
 func (c *Client) filled(ctx context.Context, o CreateOptions) (CreateOptions, error) {
-	own := o.ImageEntrypoint || len(o.Entrypoint) > 0
-	if o.Image != "" && o.Timeout != 0 && own {
+	own := o.ImageEntrypoint || len(o.Entrypoint) > 0 || o.SnapshotID != ""
+	if (o.Image != "" || o.SnapshotID != "") && o.Timeout != 0 && own {
 		return o, nil
 	}
 	defaults, err := c.Defaults(ctx)
 	if err != nil {
 		return o, err
 	}
-	o.Image = cmp.Or(o.Image, deref(defaults.Image))
+	if o.SnapshotID == "" {
+		o.Image = cmp.Or(o.Image, deref(defaults.Image))
+	}
 	o.Timeout = cmp.Or(o.Timeout, time.Duration(defaults.Timeout)*time.Second)
 	if !own {
 		o.Entrypoint = defaults.Entrypoint
 	}
-	if o.Image == "" {
+	if o.Image == "" && o.SnapshotID == "" {
 		return o, ErrNoImage
 	}
 	return o, nil
@@ -128,13 +133,17 @@ func (c *Client) filled(ctx context.Context, o CreateOptions) (CreateOptions, er
 func (o *CreateOptions) request() lifecycle.CreateSandboxRequest {
 	request := lifecycle.CreateSandboxRequest{
 		Image:      lifecycle.Image{URI: o.Image},
+		SnapshotID: optional(o.SnapshotID),
 		Entrypoint: o.Entrypoint,
 		Timeout:    int(o.Timeout / time.Second),
-		ResourceLimits: lifecycle.ResourceLimits{
+		ResourceLimits: &lifecycle.ResourceLimits{
 			CPU: optional(o.CPU), Memory: optional(o.Memory), Gpu: optional(o.GPU),
 		},
 		Env: o.Env, Metadata: o.Metadata, NetworkPolicy: o.NetworkPolicy, Volumes: o.Volumes,
 		Extensions: o.Extensions, RuntimeClass: optional(o.RuntimeClass),
+	}
+	if o.SnapshotID != "" && *request.ResourceLimits == (lifecycle.ResourceLimits{}) {
+		request.ResourceLimits = nil // those of the snapshot
 	}
 	if o.ImageEntrypoint {
 		request.ImageEntrypoint = &o.ImageEntrypoint
@@ -186,7 +195,7 @@ func (c *Client) Create(ctx context.Context, o *CreateOptions) (*Sandbox, error)
 		ID: created.ID, Status: created.Status, Metadata: created.Metadata,
 		Entrypoint: created.Entrypoint, Image: lifecycle.Image{URI: o.Image},
 		CreatedAt: created.CreatedAt, ExpiresAt: created.ExpiresAt, Extensions: o.Extensions,
-		RuntimeClass: optional(o.RuntimeClass),
+		RuntimeClass: optional(o.RuntimeClass), SnapshotID: optional(o.SnapshotID),
 	})
 	if err != nil || wait < 0 {
 		return box, err

@@ -141,6 +141,7 @@ var lifecycle = Contract{KeyHeader: "SERVICE-API-KEY", Operations: []*Operation{
 				{Name: "memory", Schema: &Schema{Type: "string", Pattern: "^[0-9]+(\\.[0-9]+)?([KMGT]i|[kMGT])?$", Example: "128Mi"}},
 			}, Closed: true}},
 			{Name: "runtimeClass", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 63}},
+			{Name: "snapshotId", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 128}},
 			{Name: "timeout", Schema: &Schema{Type: "integer", Minimum: Bound{Set: true, Value: 60}, Maximum: Bound{Set: true, Value: 86400}}},
 			{Name: "volumes", Schema: &Schema{Type: "array", Items: &Schema{Type: "object", Properties: []Property{
 				{Name: "host", Schema: &Schema{Type: "object", Properties: []Property{
@@ -162,9 +163,7 @@ var lifecycle = Contract{KeyHeader: "SERVICE-API-KEY", Operations: []*Operation{
 				"mountPath",
 			}, Closed: true}}},
 		}, Required: []string{
-			"image",
 			"timeout",
-			"resourceLimits",
 		}, Closed: true}},
 	}}},
 	{ID: "deleteSandbox", Parameters: []*Parameter{
@@ -195,6 +194,17 @@ var lifecycle = Contract{KeyHeader: "SERVICE-API-KEY", Operations: []*Operation{
 		{Name: "Last-Event-ID", In: "header", Schema: &Schema{Type: "string", Pattern: "^[0-9]{0,18}$", Example: "1767366245001"}},
 		{Name: "after", In: "query", Schema: &Schema{Type: "integer", Format: "int64", Minimum: Bound{Set: true}}},
 	}},
+	{ID: "forkSandbox", Parameters: []*Parameter{
+		{Name: "sandboxId", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
+		{Name: "Idempotency-Key", In: "header", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 200}},
+		{Name: "Prefer", In: "header", Schema: &Schema{Type: "string"}},
+	}, Body: &Body{Media: []Media{
+		{Type: "application/json", Schema: &Schema{Type: "object", Properties: []Property{
+			{Name: "count", Schema: &Schema{Type: "integer", Minimum: Bound{Set: true, Value: 1}, Maximum: Bound{Set: true, Value: 100}}},
+			{Name: "env", Schema: &Schema{Type: "object", Others: &Schema{Type: "string"}}},
+			{Name: "timeout", Schema: &Schema{Type: "integer", Minimum: Bound{Set: true, Value: 60}, Maximum: Bound{Set: true, Value: 86400}}},
+		}, Closed: true}},
+	}}},
 	{ID: "getLogs", Parameters: []*Parameter{
 		{Name: "sandboxId", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
 		{Name: "tail", In: "query", Schema: &Schema{Type: "integer", Minimum: Bound{Set: true}, Maximum: Bound{Set: true, Value: 1e+09}}},
@@ -272,6 +282,45 @@ var lifecycle = Contract{KeyHeader: "SERVICE-API-KEY", Operations: []*Operation{
 	}}},
 	{ID: "resumeSandbox", Parameters: []*Parameter{
 		{Name: "sandboxId", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
+		{Name: "Prefer", In: "header", Schema: &Schema{Type: "string"}},
+	}},
+	{ID: "rollbackSandbox", Parameters: []*Parameter{
+		{Name: "sandboxId", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
+		{Name: "Prefer", In: "header", Schema: &Schema{Type: "string"}},
+	}, Body: &Body{Required: true, Media: []Media{
+		{Type: "application/json", Schema: &Schema{Type: "object", Properties: []Property{
+			{Name: "snapshotId", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 128}},
+		}, Required: []string{
+			"snapshotId",
+		}, Closed: true}},
+	}}},
+	{ID: "listSandboxSnapshots", Parameters: []*Parameter{
+		{Name: "sandboxId", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
+		{Name: "page", In: "query", Schema: &Schema{Type: "integer", Minimum: Bound{Set: true, Value: 1}}},
+		{Name: "pageSize", In: "query", Schema: &Schema{Type: "integer", Minimum: Bound{Set: true, Value: 1}, Maximum: Bound{Set: true, Value: 1000}}},
+	}},
+	{ID: "takeSnapshot", Parameters: []*Parameter{
+		{Name: "sandboxId", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
+		{Name: "Prefer", In: "header", Schema: &Schema{Type: "string"}},
+	}, Body: &Body{Media: []Media{
+		{Type: "application/json", Schema: &Schema{Type: "object", Properties: []Property{
+			{Name: "comment", Schema: &Schema{Type: "string", MaxLength: 4096}},
+			{Name: "kind", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 32}},
+			{Name: "name", Schema: &Schema{Type: "string", MaxLength: 128}},
+			{Name: "ttl", Schema: &Schema{Type: "integer", Minimum: Bound{Set: true, Value: 60}, Maximum: Bound{Set: true, Value: 3.1536e+08}}},
+		}, Closed: true}},
+	}}},
+	{ID: "listSnapshots", Parameters: []*Parameter{
+		{Name: "sandboxId", In: "query", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 128}},
+		{Name: "state", In: "query", Schema: &Schema{Type: "array", Items: &Schema{Type: "string", MinLength: 1}}},
+		{Name: "page", In: "query", Schema: &Schema{Type: "integer", Minimum: Bound{Set: true, Value: 1}}},
+		{Name: "pageSize", In: "query", Schema: &Schema{Type: "integer", Minimum: Bound{Set: true, Value: 1}, Maximum: Bound{Set: true, Value: 1000}}},
+	}},
+	{ID: "deleteSnapshot", Parameters: []*Parameter{
+		{Name: "snapshotId", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
+	}},
+	{ID: "getSnapshot", Parameters: []*Parameter{
+		{Name: "snapshotId", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
 		{Name: "Prefer", In: "header", Schema: &Schema{Type: "string"}},
 	}},
 	{ID: "getVersion"},

@@ -54,6 +54,12 @@ type Options struct {
 	Backend lifecycle.Backend
 	// Images manages the images of the backend; nil when it has no such ability.
 	Images lifecycle.ImageStore
+	// Snapshots keeps the files of sandboxes; nil when the backend has no such ability.
+	Snapshots lifecycle.SnapshotStore
+	// MaxSnapshots and MaxSnapshotsBytes are how many snapshots each owner may have, and how many
+	// bytes they may have added to the disk together; 0 is no limit.
+	MaxSnapshots      int
+	MaxSnapshotsBytes int64
 	// Keys are the accepted API keys; nil means none. Without any, every client is an
 	// administrator, but for pages of other hosts in a browser.
 	Keys *keys.Ring
@@ -119,6 +125,11 @@ func New(options Options) (*serve.Server, error) {
 	h := &handlers{
 		backend: options.Backend,
 		images:  options.Images,
+
+		snapshots:         options.Snapshots,
+		maxSnapshots:      options.MaxSnapshots,
+		maxSnapshotsBytes: options.MaxSnapshotsBytes,
+
 		version: options.Version,
 		classes: append([]string{}, options.RuntimeClasses...), // never nil
 		engine:  options.Engine,
@@ -160,6 +171,11 @@ func New(options Options) (*serve.Server, error) {
 type handlers struct {
 	backend lifecycle.Backend
 	images  lifecycle.ImageStore // nil without the ability
+
+	snapshots         lifecycle.SnapshotStore // nil without the ability
+	maxSnapshots      int
+	maxSnapshotsBytes int64
+
 	version Version
 	classes []string // names of runtime classes
 	engine  *Engine  // nil on a cluster
@@ -189,6 +205,7 @@ var statuses = map[lifecycle.Kind]struct {
 	lifecycle.KindUnsupported: {http.StatusNotImplemented, "NOT_IMPLEMENTED"},
 	lifecycle.KindNoImage:     {http.StatusNotFound, "IMAGE_NOT_FOUND"},
 	lifecycle.KindNoKey:       {http.StatusNotFound, "KEY_NOT_FOUND"},
+	lifecycle.KindNoSnapshot:  {http.StatusNotFound, "SNAPSHOT_NOT_FOUND"},
 	lifecycle.KindImagePull:   {http.StatusBadRequest, "IMAGE_PULL_ERROR"},
 }
 

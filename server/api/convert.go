@@ -17,8 +17,9 @@ const (
 func fromCreateRequest(r gen.CreateSandboxRequest) lifecycle.Spec {
 	spec := lifecycle.Spec{
 		Image:        r.Image.URI,
+		SnapshotID:   value(r.SnapshotID),
 		Timeout:      time.Duration(r.Timeout) * time.Second,
-		Resources:    fromResourceLimits(r.ResourceLimits),
+		Resources:    fromResourceLimits(value(r.ResourceLimits)),
 		Entrypoint:   r.Entrypoint,
 		Env:          r.Env,
 		Metadata:     r.Metadata,
@@ -112,6 +113,9 @@ func toSandbox(s lifecycle.Sandbox) gen.Sandbox {
 	}
 	if s.Owner != "" {
 		sandbox.Owner = &s.Owner
+	}
+	if s.SnapshotID != "" {
+		sandbox.SnapshotID = &s.SnapshotID
 	}
 	if s.Limits != (lifecycle.Limits{}) {
 		sandbox.Limits = toSandboxLimits(s.Limits)

@@ -162,6 +162,9 @@ func toEvent(e lifecycle.Event) any {
 			policy := toNetworkPolicy(*e.NetworkPolicy)
 			event.NetworkPolicy = &policy
 		}
+	case lifecycle.EventSnapshot:
+		state := gen.SnapshotState(e.SnapshotState)
+		event.SnapshotID, event.SnapshotState = &e.SnapshotID, &state
 	case lifecycle.EventMetadata:
 		event.MetadataRemoved = e.Removed
 		return metadataEvent{event, toMetadata(e.Metadata)}

@@ -70,7 +70,9 @@ func TestEventStream(t *testing.T) {
 			event(13, lifecycle.Event{Type: lifecycle.EventRenewed, ExpiresAt: birth.Add(time.Hour)}),
 			event(14, lifecycle.Event{Type: lifecycle.EventMetadata, Metadata: map[string]string{"name": "x"}}),
 			event(15, lifecycle.Event{Type: lifecycle.EventMetadata, Removed: []string{"name"}}),
-			event(16, lifecycle.Event{Type: lifecycle.EventForgotten}),
+			event(16, lifecycle.Event{Type: lifecycle.EventSnapshot, SnapshotID: "s", SnapshotState: lifecycle.SnapshotReady}),
+			event(17, lifecycle.Event{Type: lifecycle.EventSnapshot, SnapshotID: "s", SnapshotState: lifecycle.SnapshotFailed, Reason: "NO_ROOM", Message: "full"}),
+			event(18, lifecycle.Event{Type: lifecycle.EventForgotten}),
 		}},
 	}
 	s := serve(t, b)
@@ -90,7 +92,9 @@ func TestEventStream(t *testing.T) {
 		`id: 13|{"expiresAt":"2026-11-21T13:00:00.123456789Z",` + head + at + `,"type":"renewed"}`,
 		`id: 14|{` + head + at + `,"type":"metadata","metadata":{"name":"x"}}`,
 		`id: 15|{"metadataRemoved":["name"],` + head + at + `,"type":"metadata","metadata":{}}`,
-		`id: 16|{` + head + at + `,"type":"forgotten"}`,
+		`id: 16|{` + head + `"snapshotId":"s","snapshotState":"Ready",` + at + `,"type":"snapshot"}`,
+		`id: 17|{"message":"full","reason":"NO_ROOM",` + head + `"snapshotId":"s","snapshotState":"Failed",` + at + `,"type":"snapshot"}`,
+		`id: 18|{` + head + at + `,"type":"forgotten"}`,
 	}
 	got := strings.Split(strings.TrimSuffix(string(r.Body), "\n\n"), "\n\n")
 	if len(got) != len(want) {

@@ -94,6 +94,9 @@ func (h *handlers) CreateSandbox(
 	if err != nil {
 		return nil, err
 	}
+	if err := h.checkOrigin(ctx, *request.Body); err != nil {
+		return nil, err
+	}
 	spec := fromCreateRequest(*request.Body)
 	spec.Extensions = memberOf(serve.JSONBody(ctx), "extensions")
 	var timing serverTiming

@@ -254,7 +254,7 @@ func with(secret string) gen.RequestEditorFn {
 }
 
 func createRequest() gen.CreateSandboxRequest {
-	return gen.CreateSandboxRequest{Image: gen.Image{URI: "busybox"}, Timeout: 60, Entrypoint: []string{"sleep", "60"}}
+	return gen.CreateSandboxRequest{Image: gen.Image{URI: "busybox"}, Timeout: 60, ResourceLimits: &gen.ResourceLimits{}, Entrypoint: []string{"sleep", "60"}}
 }
 
 // logBuffer keeps log lines. The access line may come after the answer.

@@ -33,6 +33,14 @@ var roles = map[string]struct{ admin, owner, other, viewer, none, wrong int }{
 	"getActivity":     {200, 200, 403, 200, 401, 401},
 	"watchActivity":   {200, 200, 403, 200, 401, 401},
 
+	"takeSnapshot":         {202, 202, 403, 403, 401, 401},
+	"listSandboxSnapshots": {200, 200, 403, 200, 401, 401},
+	"rollbackSandbox":      {202, 202, 403, 403, 401, 401},
+	"forkSandbox":          {202, 202, 403, 403, 401, 401},
+	"listSnapshots":        {200, 200, 200, 200, 401, 401},
+	"getSnapshot":          {200, 200, 403, 200, 401, 401},
+	"deleteSnapshot":       {204, 204, 403, 403, 401, 401},
+
 	"getNetworkPolicy":         {200, 200, 403, 200, 401, 401},
 	"replaceNetworkPolicy":     {200, 200, 403, 403, 401, 401},
 	"mergeNetworkPolicyRules":  {200, 200, 403, 403, 401, 401},
@@ -71,6 +79,8 @@ var bodies = map[string]string{
 	"createKey": `{"name": "ci", "role": "user"}`,
 	"rotateKey": `{"graceSeconds": 60}`,
 
+	"rollbackSandbox": `{"snapshotId": "` + snapshotOfTests + `"}`,
+
 	"pullImage":  `{"image": {"uri": "busybox"}}`,
 	"loadImages": "an archive",
 
@@ -99,12 +109,13 @@ func TestRoles(t *testing.T) {
 		}
 	})
 	ring := keptKeys(t, nil)
-	s := serveWith(t, api.Options{Backend: b, Images: &images{}, Keys: ring, HostLoad: idle})
+	s := serveWith(t, api.Options{Backend: b, Images: &images{}, Snapshots: newSnapshots(b), Keys: ring, HostLoad: idle})
 
 	requests := map[string]string{} // method and path, by the name of the row
 	for path, item := range document.Paths.Map() {
 		for method, operation := range item.Operations() {
 			requests[operation.OperationID] = method + " " + strings.NewReplacer("{sandboxId}", b.sandbox.ID, "{port}", "80", "{imageName}", "busybox",
+				"{snapshotId}", snapshotOfTests,
 				"{keyName}", operation.OperationID).Replace(path)
 			if strings.Contains(path, "{keyName}") {
 				if _, _, err := ring.Create(t.Context(), keys.Spec{Name: operation.OperationID, Role: lifecycle.RoleUser}); err != nil {

@@ -36,20 +36,22 @@ const stopGrace = 5 * time.Second
 
 // App is a lifecycle service that listens and does not serve yet.
 type App struct {
-	logger   zerolog.Logger
-	backend  backend
-	machine  machine              // what sandboxes on one machine need beside their backend
-	images   lifecycle.ImageStore // nil where the backend does not manage images
-	audit    *audit.Log           // nil when none is configured
-	listener net.Listener
-	most     int          // connections of clients
-	debug    net.Listener // nil when none is configured
-	server   *serve.Server
-	keys     *keys.Ring
-	compat   *compat.Edge         // nil unless configured
-	e2b      *e2b.Edge            // nil unless configured
-	console  *console.Console     // nil unless configured
-	webhooks *webhooks.Dispatcher // nil on a cluster
+	logger  zerolog.Logger
+	backend backend
+	machine machine              // what sandboxes on one machine need beside their backend
+	images  lifecycle.ImageStore // nil where the backend does not manage images
+
+	snapshots lifecycle.SnapshotStore // nil where the backend has none
+	audit     *audit.Log              // nil when none is configured
+	listener  net.Listener
+	most      int          // connections of clients
+	debug     net.Listener // nil when none is configured
+	server    *serve.Server
+	keys      *keys.Ring
+	compat    *compat.Edge         // nil unless configured
+	e2b       *e2b.Edge            // nil unless configured
+	console   *console.Console     // nil unless configured
+	webhooks  *webhooks.Dispatcher // nil on a cluster
 }
 
 // backend keeps sandboxes: on one machine or on a cluster.
@@ -134,7 +136,8 @@ func (a *App) apiOptions(ctx context.Context, cfg config.Config, version api.Ver
 		return api.Options{}, err
 	}
 	return api.Options{
-		Backend: a.backend, Images: a.images,
+		Backend: a.backend, Images: a.images, Snapshots: a.snapshots,
+		MaxSnapshots: cfg.Server.MaxSnapshots, MaxSnapshotsBytes: cfg.Server.MaxSnapshotsMiB << 20,
 		Keys: a.keys, Local: isLoopback(cfg.Server.Host), Session: console.Caller, Limits: limits(cfg.Server), Version: version, Logger: a.logger,
 		Ingress: ingress(cfg.Ingress), Signing: signing, RuntimeClasses: runtimeClasses(cfg.Runtime).Names(),
 		Engine: a.machine.describe(), HostLoad: hostLoad(cfg),

@@ -66,6 +66,9 @@ func (a *auditLog) Conclude(admitted serve.Admission, reference uint64, outcome 
 	if name, ok := outcome.Field(api.KeyField).(string); ok {
 		entry.SubjectKey = name[:min(len(name), lifecycle.MaxKeyName)]
 	}
+	if id, ok := outcome.Field(api.SnapshotField).(string); ok {
+		entry.SnapshotID = bounded(id)
+	}
 	if err := a.log.Conclude(entry); err != nil {
 		a.failed()
 		a.logger.Error().Err(err).Str("request_id", entry.RequestID).Str("operation", entry.Operation).Uint64("intent", reference).
@@ -85,6 +88,7 @@ func entryOf(admitted serve.Admission) audit.Entry {
 		Remote:     admitted.Remote,
 		SandboxID:  bounded(admitted.Params["sandboxId"]),
 		SubjectKey: subjectOf(admitted),
+		SnapshotID: bounded(admitted.Params["snapshotId"]),
 	}
 }
 

@@ -66,6 +66,6 @@ func metricNames(t *testing.T) []string {
 	for _, match := range regexp.MustCompile(`m\.(?:counter|gauge|histogram)\("(\w+)"`).FindAllStringSubmatch(string(source), -1) {
 		found = append(found, "sandbox_"+match[1])
 	}
-	return append(found, "sandbox_sandboxes", "sandbox_network_problem", "sandbox_spare_networks", "sandbox_spare_network_requests_total",
+	return append(found, "sandbox_sandboxes", "sandbox_snapshots", "sandbox_network_problem", "sandbox_spare_networks", "sandbox_spare_network_requests_total",
 		"sandbox_webhook_oldest_undelivered_seconds")
 }

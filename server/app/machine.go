@@ -60,6 +60,7 @@ func (a *App) prepareMachine(cfg config.Config, measured *metrics.Metrics) (star
 		}
 		a.machine.engine = opened
 		boxes.Engine = measured.Engine(opened)
+		boxes.Snapshots, _ = opened.(engine.Snapshots)
 		boxes.ImageGrants = a.machine.store
 		containers, err := box.Open(ctx, boxes)
 		if err != nil {
@@ -86,6 +87,8 @@ func (a *App) prepareMachine(cfg config.Config, measured *metrics.Metrics) (star
 		if err != nil {
 			return nil, err
 		}
+		a.snapshots = started
+		measured.Snapshots(started.CountSnapshots)
 		return started, nil
 	}, nil
 }

@@ -43,6 +43,8 @@ type Entry struct {
 	SandboxID string `json:"sandbox_id,omitempty"`
 	// SubjectKey is the name of the API key that the request makes, changes or removes.
 	SubjectKey string `json:"subject_key,omitempty"`
+	// SnapshotID is the snapshot that the request takes, deletes or uses.
+	SnapshotID string `json:"snapshot_id,omitempty"`
 	// Intent is the seq of the intention that an outcome belongs to.
 	Intent uint64 `json:"intent,omitempty"`
 	Status int    `json:"status,omitempty"` // the HTTP status

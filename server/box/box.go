@@ -36,8 +36,10 @@ type Sidecars interface {
 // Options configures a Containers.
 type Options struct {
 	Engine engine.Engine
-	Logger zerolog.Logger
-	Clock  func() time.Time
+	// Snapshots are the engine's; nil when it has none.
+	Snapshots engine.Snapshots
+	Logger    zerolog.Logger
+	Clock     func() time.Time
 
 	// Instance marks this service's containers, so that two services on one engine leave each
 	// other's alone.

@@ -1,6 +1,7 @@
 package box
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,7 +50,7 @@ func (l *launching) run(ctx context.Context) (lifecycle.Place, error) {
 	}
 	place, err := l.awaitDaemon(ctx)
 	if err == nil && there && l.record.Spec.ImageEntrypoint {
-		err = l.findEntrypoint(ctx, l.record.Sandbox.Image)
+		err = l.findEntrypoint(ctx, cmp.Or(l.record.EngineImage, l.record.Sandbox.Image))
 		if errors.Is(err, engine.ErrImage) {
 			err = nil // the image was removed meanwhile, and the sandbox runs
 		}
@@ -159,6 +160,9 @@ func (c *Containers) createAndStart(spec engine.ContainerSpec) error {
 }
 
 func (l *launching) image(ctx context.Context) (string, error) {
+	if l.record.Spec.SnapshotID != "" {
+		return l.record.EngineImage, nil // whoever may have the snapshot may have its image
+	}
 	auth := registryAuth(l.Auth)
 	request := imageRequest{ref: l.record.Sandbox.Image, auth: auth, key: l.record.Sandbox.Owner, admin: l.record.ByAdmin}
 	imageID, err := l.containers.images.ensure(ctx, request, func(progress string) {

@@ -104,6 +104,9 @@ func (c *Containers) containerSpec(record lifecycle.Record, imageID, folder stri
 		Security:  c.options.Security,
 		KeepFiles: true,
 	}
+	if record.Spec.SnapshotID != "" {
+		spec.Snapshot = snapshotName(record.Spec.SnapshotID)
+	}
 	flags, err := c.connect(record, &spec)
 	if err != nil {
 		return engine.ContainerSpec{}, err

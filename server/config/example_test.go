@@ -46,7 +46,7 @@ var documented = map[string]any{
 // extensions are our own keys.
 var extensions = []string{
 	"server.api_key_file", "server.data_dir", "server.instance", "server.terminated_retention",
-	"server.max_connections", "server.max_sandboxes", "server.default_image", "server.default_timeout", "server.keys.max_sandboxes", "server.compatibility", "server.audit_log", "server.signing_key", "server.debug_address",
+	"server.max_connections", "server.max_sandboxes", "server.max_snapshots", "server.max_snapshots_mib", "server.default_image", "server.default_timeout", "server.keys.max_sandboxes", "server.compatibility", "server.audit_log", "server.signing_key", "server.debug_address",
 	"server.mcp", "server.console",
 	"e2b.domain", "e2b.allow_images", "e2b.templates.name", "e2b.templates.image", "e2b.templates.entrypoint", "e2b.templates.cpu",
 	"e2b.templates.memory", "e2b.templates.user", "e2b.templates.working_directory",

@@ -31,6 +31,8 @@ instance = "blue-2"
 terminated_retention = 60
 max_connections = 500
 max_sandboxes = 40
+max_snapshots = 50
+max_snapshots_mib = 60
 default_image = "registry.example/base:1"
 default_timeout = 900
 compatibility = ["opensandbox"]
@@ -60,7 +62,7 @@ allowed_host_paths = ["/data/", "/"]
 	want.Server = config.Server{
 		Host: "::1", LogLevel: config.LogLevelWarning, APIKey: "0123456789abcdef0123456789abcdef",
 		DataDir: "/home/ada/records", Instance: "blue-2", TerminatedRetention: 60,
-		MaxConnections: 500, MaxSandboxes: 40, DefaultImage: "registry.example/base:1", DefaultTimeout: 900, Compatibility: []string{"opensandbox"},
+		MaxConnections: 500, MaxSandboxes: 40, MaxSnapshots: 50, MaxSnapshotsMiB: 60, DefaultImage: "registry.example/base:1", DefaultTimeout: 900, Compatibility: []string{"opensandbox"},
 		Keys: []config.Key{{Name: "ci", SHA256: digestA, Role: config.RoleViewer, MaxSandboxes: 4}},
 	}
 	want.Runtime = config.Runtime{Type: config.RuntimeDocker,
@@ -174,6 +176,10 @@ func TestLoadRefuses(t *testing.T) {
 			`server.default_image: must be a reference of at most 1024 bytes (got 1025)`},
 		"negative quota": {`server.max_sandboxes = -1`,
 			`server.max_sandboxes: must be between 0 (no limit) and 1000000 (got -1)`},
+		"negative number of snapshots": {`server.max_snapshots = -1`,
+			`server.max_snapshots: must be between 0 (no limit) and 1000000 (got -1)`},
+		"too many bytes of snapshots": {`server.max_snapshots_mib = 1000000001`,
+			`server.max_snapshots_mib: must be between 0 (no limit) and 1000000000 (got 1000000001)`},
 		"quota of a key": {`server.keys = [{sha256 = "` + digestA + `", name = "a", role = "user", max_sandboxes = 1000001}]`,
 			`server.keys[0].max_sandboxes: must be between 0 (no limit) and 1000000 (got 1000001)`},
 		"negative retention": {`server.terminated_retention = -1`,

@@ -75,6 +75,13 @@ type Server struct {
 	// MaxSandboxes is how many sandboxes that have not ended there may be, of all keys together, 0
 	// to 1000000; 0 is no limit. A create beyond it is 409.
 	MaxSandboxes int `toml:"max_sandboxes"`
+	// MaxSnapshots is how many snapshots the sandboxes of one API key may have, 0 to 1000000; 0 is no
+	// limit. A snapshot beyond it is 409.
+	MaxSnapshots int `toml:"max_snapshots"`
+	// MaxSnapshotsMiB is how much disk the snapshots of one API key may have added together, in MiB,
+	// 0 to 1000000000; 0 is no limit but the disk. A snapshot when it is used up is 409; one that
+	// would need more than what is left of it fails.
+	MaxSnapshotsMiB int64 `toml:"max_snapshots_mib"`
 	// RateLimit bounds how often the service may be called.
 	RateLimit RateLimits `toml:"rate_limit"`
 	// Limits are what API keys may ask for.
@@ -110,6 +117,7 @@ func defaultServer(env func(string) string) Server {
 		TerminatedRetention: 3600,
 		MaxConnections:      10_000,
 		DefaultTimeout:      3600,
+		MaxSnapshots:        100,
 		Compatibility:       []string{},
 		MCP:                 true,
 		Console:             true,
@@ -175,6 +183,10 @@ func (s Server) check(p *problems) {
 		p.add("server.max_connections", "must be between 1 and 1000000 (got %d)", s.MaxConnections)
 	}
 	checkLimit(p, "server.max_sandboxes", s.MaxSandboxes)
+	checkLimit(p, "server.max_snapshots", s.MaxSnapshots)
+	if s.MaxSnapshotsMiB < 0 || s.MaxSnapshotsMiB > 1_000_000_000 {
+		p.add("server.max_snapshots_mib", "must be between 0 (no limit) and 1000000000 (got %d)", s.MaxSnapshotsMiB)
+	}
 	if s.DefaultTimeout < 60 || s.DefaultTimeout > 86400 {
 		p.add("server.default_timeout", "must be from 60 to 86400 seconds (got %d)", int64(s.DefaultTimeout))
 	}

@@ -32,6 +32,9 @@ type actor struct {
 	// that ends while its image is pulled.
 	launched bool
 
+	// skippedInspect: a snapshot was being taken during an inspection, whose outcome is unknown.
+	skippedInspect bool
+
 	unsaved      []lifecycle.Event // of changes that are visible and not durable yet
 	saveAgainAt  time.Time         // when saving them is tried again
 	lastProgress lifecycle.Status  // the last progress that became an event
@@ -40,6 +43,7 @@ type actor struct {
 	inbox   chan func()
 	policy  sync.Mutex    // serialises changes of the network policy
 	gone    chan struct{} // closed when the actor has ended
+	taking  atomic.Int64  // one more at the begin and at the end of each snapshot that is taken
 	view    atomic.Pointer[lifecycle.Record]
 	mu      sync.Mutex
 	changed chan struct{} // closed by the next change
@@ -125,7 +129,9 @@ func (a *actor) publish() {
 	snapshot := a.record.Clone()
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	before := a.view.Load()
 	a.host.registry.publish(a, &snapshot)
+	a.host.snapshots.need(before, &snapshot)
 	close(a.changed)
 	a.changed = make(chan struct{})
 	if snapshot.Removed {
@@ -150,6 +156,9 @@ func (a *actor) afterTransition(
 	record := a.record
 	status.State, status.LastTransitionAt = to, now
 	record.Sandbox.Status = status
+	if to != lifecycle.StateResuming {
+		record.Rollback = ""
+	}
 	if to.Final() {
 		retention := a.host.options.TerminatedRetention
 		if from == lifecycle.StatePending && to == lifecycle.StateFailed {
@@ -312,6 +321,9 @@ func (a *actor) setRecord(record lifecycle.Record) {
 	}
 	a.record = record
 	a.publish()
+	if state := a.state(); state.Final() || state == lifecycle.StateStopping {
+		a.cancelSnapshots()
+	}
 }
 
 // progress changes reason and message within a state. It need not be durable.

@@ -48,6 +48,21 @@ type Boxes interface {
 	// of the box. Both succeed for a missing box.
 	Stop(ctx context.Context, record lifecycle.Record) error
 	Remove(ctx context.Context, record lifecycle.Record) error
+	// SnapshotsUnsupported returns why no snapshots can be taken here, an error of type
+	// *lifecycle.Error of KindUnsupported; nil where they can.
+	SnapshotsUnsupported() error
+	// TakeSnapshot keeps the files of the box as those of the snapshot, which may add at most
+	// maxBytes to the disk (0: however many), and returns what is known of it then. A snapshot that
+	// was made already is returned as it is. The box is frozen meanwhile.
+	TakeSnapshot(ctx context.Context, record lifecycle.Record, snapshot lifecycle.Snapshot,
+		maxBytes int64) (lifecycle.SnapshotFiles, error)
+	// Snapshots returns what this service's snapshots have at the engine, by id. RemoveSnapshot
+	// removes one; it succeeds for a missing one.
+	Snapshots(ctx context.Context) (map[string]lifecycle.FoundSnapshot, error)
+	RemoveSnapshot(ctx context.Context, id string) error
+	// Rollback ends the processes of the box and gives it the files of the snapshot with the id. It
+	// can be started again then, as it can after an error: with its own files or the snapshot's.
+	Rollback(ctx context.Context, record lifecycle.Record, id string) error
 	// OpenLog returns the output of the entrypoint. Reading it ends with ctx; the caller closes it.
 	OpenLog(ctx context.Context, record lifecycle.Record,
 		options lifecycle.LogOptions) (io.ReadCloser, error)

@@ -58,6 +58,10 @@ type memoryEngine struct {
 	listeners  map[chan engine.Event]bool
 	ping       http.HandlerFunc
 	ports      map[string]int // by name
+
+	files     map[string]string // of containers, by name: what they have written
+	images    map[string]string // of containers, by name
+	snapshots map[string]memorySnapshot
 }
 
 var _ engine.Engine = (*memoryEngine)(nil)
@@ -74,6 +78,9 @@ func newMemoryEngine(t testing.TB) *memoryEngine {
 		counts:     map[string]int{},
 		listeners:  map[chan engine.Event]bool{},
 		ports:      map[string]int{},
+		files:      map[string]string{},
+		images:     map[string]string{},
+		snapshots:  map[string]memorySnapshot{},
 		t:          t,
 	}
 	return e
@@ -309,6 +316,17 @@ func (e *memoryEngine) Create(ctx context.Context, spec engine.ContainerSpec) (s
 		if e.containers[spec.Name] != nil {
 			return fmt.Errorf("%w: %s", engine.ErrExists, spec.Name)
 		}
+		if spec.Snapshot != "" {
+			from, there := e.snapshots[spec.Snapshot]
+			if !there {
+				return fmt.Errorf("%w: %s", engine.ErrNoSnapshot, spec.Snapshot)
+			}
+			if from.ImageID != spec.ImageID {
+				return fmt.Errorf("%w: snapshot of image %q, container of %q", engine.ErrInvalid, from.ImageID, spec.ImageID)
+			}
+			e.files[spec.Name] = from.files
+		}
+		e.images[spec.Name] = spec.ImageID
 		e.mounts[spec.Name] = slices.Clone(spec.Mounts)
 		e.joins[spec.Name] = spec.Join
 		e.tokens[spec.Name] = spec.Env["EXECD_ACCESS_TOKEN"]

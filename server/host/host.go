@@ -71,8 +71,10 @@ type Host struct {
 	keys     keyLocks
 	quota    lifecycle.Quota
 	ended    *lifecycle.Ended[*actor]
-	slot     sync.Mutex // serialises creates of sandboxes that share the host's network
-	creating sync.RWMutex
+
+	snapshots snapshots
+	slot      sync.Mutex // serialises creates of sandboxes that share the host's network
+	creating  sync.RWMutex
 
 	ctx    context.Context // ends when the host stops
 	cancel context.CancelFunc
@@ -85,22 +87,34 @@ var _ lifecycle.Backend = (*Host)(nil)
 // host that serves. ctx bounds the start only. The host closes its Boxes, also when the start
 // fails.
 func Start(ctx context.Context, options Options) (*Host, error) {
-	h := &Host{options: options, registry: newRegistry(), ended: lifecycle.NewEnded[*actor](cmp.Or(options.EndedBudget, endedBudget)), quota: lifecycle.Quota{Total: options.MaxSandboxes}}
+	h := &Host{options: options, registry: newRegistry(), ended: lifecycle.NewEnded[*actor](cmp.Or(options.EndedBudget, endedBudget)), quota: lifecycle.Quota{Total: options.MaxSandboxes}, snapshots: newSnapshots()}
 	if h.options.Observer == nil {
 		h.options.Observer = noObserver{}
 	}
 	h.since = h.options.Clock()
 	h.notifier.feeds = make(map[*feed]struct{})
 	h.ctx, h.cancel = context.WithCancel(context.Background())
-	if err := h.recover(ctx); err != nil {
+	if err := h.takeUp(ctx); err != nil {
 		h.Close()
 		return nil, err
 	}
-	h.tasks.Add(3)
+	h.tasks.Add(4)
+	go h.expireSnapshots()
 	go h.watch()
 	go h.watchSidecars()
 	go h.sweepPeriodically()
 	return h, nil
+}
+
+// takeUp goes on with every sandbox and snapshot of the store and of the engine.
+func (h *Host) takeUp(ctx context.Context) error {
+	if err := h.loadSnapshots(ctx); err != nil {
+		return err
+	}
+	if err := h.recover(ctx); err != nil {
+		return err
+	}
+	return h.recoverSnapshots(ctx)
 }
 
 // Close stops working on sandboxes. They continue to run; the next Start continues their work.

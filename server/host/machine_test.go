@@ -56,7 +56,7 @@ func newMachine(t testing.TB) *machine {
 	m := &machine{t: t, engine: newMemoryEngine(t), clock: &clock{}}
 	m.store = &watchedStore{Store: records, t: t, states: map[string]lifecycle.State{}, faults: map[string]error{}, unsynced: map[string][]string{}}
 	m.box = box.Options{
-		Engine: newProving(m.engine), Logger: zerolog.Nop(), Clock: m.clock.now,
+		Engine: newProving(m.engine), Snapshots: m.engine, Logger: zerolog.Nop(), Clock: m.clock.now,
 		Instance: instance, ExecdImage: "execd", EngineHost: "127.0.0.1",
 	}
 	m.options = host.Options{
@@ -208,6 +208,8 @@ const (
 	callSave   = "Save"
 	callForget = "Forget"
 
+	callSaveSnapshot = "SaveSnapshot"
+
 	callCheckWritable = "CheckWritable"
 )
 
@@ -290,6 +292,21 @@ func (s *watchedStore) Forget(ctx context.Context, id string, events ...lifecycl
 		return err
 	}
 	return s.Store.Forget(ctx, id, events...)
+}
+
+func (s *watchedStore) SaveSnapshot(ctx context.Context, snapshot lifecycle.Snapshot, r *lifecycle.Record, events ...lifecycle.Event) error {
+	s.mu.Lock()
+	err := s.faults[callSaveSnapshot]
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if r != nil {
+		if err := s.note(callSave, *r); err != nil {
+			return err
+		}
+	}
+	return s.Store.SaveSnapshot(ctx, snapshot, r, events...)
 }
 
 func (s *watchedStore) CheckWritable(ctx context.Context) error {

@@ -22,7 +22,8 @@ func TestRandomLives(t *testing.T) {
 	var mu sync.Mutex
 	numbers := random.New(t)
 	dice := numbers.IntN
-	for _, call := range []string{callEnsureImage, callCreate, callStart, callFreeze, callThaw, callStop, callRemove, callInspect, callWatch} {
+	for _, call := range []string{callEnsureImage, callCreate, callStart, callFreeze, callThaw, callStop, callRemove, callInspect, callWatch,
+		callTakeSnapshot, callRemoveSnapshot, callListSnapshots, callRollback} {
 		m.engine.failBefore(call, func(context.Context, string) error {
 			if dice(20) == 0 {
 				return fmt.Errorf("%w: connection reset", engine.ErrUnavailable)
@@ -36,18 +37,19 @@ func TestRandomLives(t *testing.T) {
 			return nil
 		})
 	}
-	var ids []string
-	pick := func() string {
+	var ids, snapshots []string
+	pickOf := func(list *[]string) string {
 		mu.Lock()
 		defer mu.Unlock()
-		if len(ids) == 0 {
+		if len(*list) == 0 {
 			return "none"
 		}
-		return ids[numbers.IntN(len(ids))]
+		return (*list)[numbers.IntN(len(*list))]
 	}
+	pick, pickSnapshot := func() string { return pickOf(&ids) }, func() string { return pickOf(&snapshots) }
 	step := func() error {
 		ctx, id := context.Background(), pick()
-		switch dice(12) {
+		switch dice(16) {
 		case 0, 1:
 			sandbox, err := m.host.Create(ctx, spec(), lifecycle.CreateOptions{IdempotencyKey: fmt.Sprint("key", dice(100))})
 			mu.Lock()
@@ -80,6 +82,19 @@ func TestRandomLives(t *testing.T) {
 			}
 		case 11:
 			m.engine.hangUp()
+		case 12, 13:
+			snapshot, err := m.host.TakeSnapshot(ctx, id, files())
+			mu.Lock()
+			snapshots = append(snapshots, snapshot.ID)
+			mu.Unlock()
+			return err
+		case 14:
+			return m.host.Rollback(ctx, id, pickSnapshot())
+		case 15:
+			if dice(2) == 0 {
+				return m.host.DeleteSnapshot(ctx, pickSnapshot())
+			}
+			return errorOf(m.host.Create(ctx, from(pickSnapshot()), lifecycle.CreateOptions{}))
 		}
 		return nil
 	}
@@ -94,6 +109,9 @@ func TestRandomLives(t *testing.T) {
 		})
 	}
 	group.Wait()
+	for _, sandbox := range m.sandboxes() {
+		ids = append(ids, sandbox.ID)
+	}
 	for _, id := range ids {
 		if err := m.host.Delete(t.Context(), id); err != nil && kindOf(err) != lifecycle.KindConflict {
 			t.Errorf("delete %s: %v", id, err)
@@ -103,4 +121,27 @@ func TestRandomLives(t *testing.T) {
 		wait.Until(t, "sandbox "+id+" has ended", func() bool { return m.get(id).Status.State.Final() }, func() any { return m.get(id) })
 	}
 	m.awaitEmpty()
+	listing, err := m.host.Snapshots(t.Context(), lifecycle.SnapshotFilter{}, lifecycle.Page{Number: 1, Size: lifecycle.MaxPageSize})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, snapshot := range listing.Items {
+		if err := m.host.DeleteSnapshot(t.Context(), snapshot.ID); err != nil && kindOf(err) != lifecycle.KindNoSnapshot {
+			t.Errorf("delete snapshot %s: %v", snapshot.ID, err)
+		}
+	}
+	wait.Until(t, "no snapshot is left", func() bool {
+		m.host.Sweep() // what a call has made that seemed to have failed
+		return len(m.host.CountSnapshots()) == 0 && len(m.engine.snapshotNames()) == 0
+	}, func() any { return []any{m.host.CountSnapshots(), m.engine.snapshotNames()} })
+}
+
+// sandboxes returns all that there are.
+func (m *machine) sandboxes() []lifecycle.Sandbox {
+	m.t.Helper()
+	listing, err := m.host.List(context.Background(), lifecycle.Filter{}, lifecycle.Page{Number: 1, Size: lifecycle.MaxPageSize})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return listing.Items
 }

@@ -125,6 +125,7 @@ func (h *Host) sweep() {
 	} else {
 		h.compare(boxes)
 	}
+	h.sweepSnapshots()
 	now := h.options.Clock()
 	if err := h.options.Store.PurgeKeys(h.ctx, now.Add(-lifecycle.IdempotencyWindow)); err != nil {
 		h.options.Logger.Warn().Err(err).Msg("cannot remove old idempotency keys")

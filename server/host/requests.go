@@ -16,8 +16,10 @@ func (h *Host) Create(
 	ctx context.Context, spec lifecycle.Spec, options lifecycle.CreateOptions,
 ) (lifecycle.Sandbox, error) {
 	began := h.options.Clock()
-	if err := spec.Validate(); err != nil {
-		return lifecycle.Sandbox{}, err
+	if spec.SnapshotID == "" { // one that begins with a snapshot is completed before it is valid
+		if err := spec.Validate(); err != nil {
+			return lifecycle.Sandbox{}, err
+		}
 	}
 	// Close waits for creates, so that none begins work after the actors have ended.
 	h.creating.RLock()
@@ -46,12 +48,17 @@ func (h *Host) Create(
 	return h.create(ctx, spec, options, key, began)
 }
 
-// create makes the sandbox of a valid spec. key is the request's, nil without one; began is when
-// the request came.
+// create makes the sandbox of a spec that is valid, or begins with a snapshot. key is the
+// request's, nil without one; began is when the request came.
 func (h *Host) create(
 	ctx context.Context, spec lifecycle.Spec, options lifecycle.CreateOptions,
 	key *lifecycle.IdempotencyKey, began time.Time,
 ) (lifecycle.Sandbox, error) {
+	spec, engineImage, begun, err := h.complete(spec, options)
+	if err != nil {
+		return lifecycle.Sandbox{}, err
+	}
+	defer begun()
 	if err := options.Bounds.Apply(&spec); err != nil {
 		return lifecycle.Sandbox{}, err
 	}
@@ -59,6 +66,7 @@ func (h *Host) create(
 		return lifecycle.Sandbox{}, err
 	}
 	record := h.newRecord(spec, options)
+	record.EngineImage = engineImage
 	done, err := h.quota.Take(lifecycle.Request{
 		ID: record.Sandbox.ID, Owner: options.Owner, Limits: record.Sandbox.Limits,
 		MaxSandboxes: options.MaxSandboxes, Bounds: options.Bounds,
@@ -152,6 +160,7 @@ func (h *Host) newRecord(spec lifecycle.Spec, options lifecycle.CreateOptions) l
 			Limits:     limits,
 
 			RuntimeClass: spec.RuntimeClass,
+			SnapshotID:   spec.SnapshotID,
 			Status: lifecycle.Status{
 				State:            lifecycle.StatePending,
 				Reason:           lifecycle.ReasonProvisioning,

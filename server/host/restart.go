@@ -28,12 +28,8 @@ func (a *actor) stop(reason lifecycle.Reason, message string) {
 		known && state == lifecycle.StatePaused {
 		return
 	}
-	a.record.Stopped, a.record.Port = true, 0
-	if a.record.Sidecar != nil {
-		sidecar := *a.record.Sidecar
-		sidecar.Port, sidecar.Restarts, sidecar.Silent = 0, 0, false
-		a.record.Sidecar = &sidecar
-	}
+	a.record = withoutPlace(a.record)
+	a.record.Stopped = true
 	if state != lifecycle.StatePaused {
 		a.recordTransition(lifecycle.TriggerStopped, reason, message)
 		return

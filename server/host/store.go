@@ -20,6 +20,15 @@ type Store interface {
 	SaveUnsynced(ctx context.Context, record lifecycle.Record, events ...lifecycle.Event) error
 	Forget(ctx context.Context, id string, events ...lifecycle.Event) error
 
+	// LoadSnapshots returns the snapshots, oldest first. InsertSnapshot and SaveSnapshot return once
+	// the snapshot, the sandbox's record unless it is nil, and the events are on disk, and write all
+	// or nothing.
+	LoadSnapshots(ctx context.Context) ([]lifecycle.Snapshot, error)
+	InsertSnapshot(ctx context.Context, snapshot lifecycle.Snapshot, events ...lifecycle.Event) error
+	SaveSnapshot(ctx context.Context, snapshot lifecycle.Snapshot, record *lifecycle.Record,
+		events ...lifecycle.Event) error
+	ForgetSnapshot(ctx context.Context, id string) error
+
 	// Events returns the matching events, and the bounds of those that are kept, once they are on
 	// disk. TrimEvents forgets events older than notBefore, and the oldest ones in excess of keep.
 	// The store may forget the oldest ones at any time.

@@ -39,7 +39,10 @@ func (a *actor) freeze(ctx context.Context, record lifecycle.Record) func() {
 
 // thaw is the job of Resuming.
 func (a *actor) thaw(ctx context.Context, record lifecycle.Record) func() {
-	if record.Stopped {
+	switch {
+	case record.Rollback != "":
+		return a.rollback(ctx, record)
+	case record.Stopped:
 		return a.restart(ctx, record)
 	}
 	return a.act(ctx, record, "resume", a.host.options.Boxes.Thaw, func() {
@@ -157,6 +160,7 @@ func removed(record lifecycle.Record) lifecycle.Record {
 
 // inspect reads the condition of the box after another process may have acted on it.
 func (a *actor) inspect(ctx context.Context, record lifecycle.Record) func() {
+	taking := a.taking.Load()
 	box, err := a.host.options.Boxes.Inspect(ctx, record)
 	failure := (*lifecycle.BoxFailure)(nil)
 	switch {
@@ -179,12 +183,24 @@ func (a *actor) inspect(ctx context.Context, record lifecycle.Record) func() {
 	if err := a.syncSidecar(ctx, &record, box.Place); err != nil && ctx.Err() == nil {
 		a.log.Warn().Err(err).Msg("the egress sidecar does not answer")
 	}
-	return func() { a.observe(box) }
+	return func() {
+		if now := a.taking.Load(); now == taking && now%2 == 0 {
+			a.observe(box)
+			return
+		}
+		// Whether the box is frozen says nothing: a snapshot freezes it.
+		if a.skippedInspect = true; a.taking.Load()%2 == 0 {
+			a.inspectSkipped()
+		}
+	}
 }
 
 // observe updates the record from a living box. A freeze or thaw by another process is recorded and
 // not undone.
 func (a *actor) observe(box lifecycle.BoxCondition) {
+	if a.state() == lifecycle.StateResuming && a.record.Stopped {
+		return // what was observed is about to end, or has
+	}
 	if port := box.Place.Port; port != 0 && port != a.record.Port {
 		record := a.record
 		record.Port = port

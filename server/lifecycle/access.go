@@ -42,6 +42,24 @@ func (p Principal) CanUse(owner string) error {
 	return p.CanRead(owner)
 }
 
+// CanReadSnapshot returns an Error of KindForbidden unless the principal may look at a snapshot
+// that the owner asked for.
+func (p Principal) CanReadSnapshot(owner string) error {
+	if p.CanRead(owner) == nil {
+		return nil
+	}
+	return forbidden("API key %q with the role %s may not access a snapshot that another key asked for", p)
+}
+
+// CanUseSnapshot returns an Error of KindForbidden unless the principal may delete the snapshot, or
+// begin a sandbox with it.
+func (p Principal) CanUseSnapshot(owner string) error {
+	if p.Role == RoleViewer {
+		return p.CanUse(owner)
+	}
+	return p.CanReadSnapshot(owner)
+}
+
 // CanReadAll returns an Error of KindForbidden unless the principal may look at what concerns all
 // sandboxes, whoever created them.
 func (p Principal) CanReadAll() error {

@@ -17,6 +17,7 @@ const (
 	KindNoImage     Kind = "no image"    // no such image
 	KindNoKey       Kind = "no key"      // no such API key
 	KindImagePull   Kind = "image pull"  // the image cannot be had from its registry
+	KindNoSnapshot  Kind = "no snapshot" // no such snapshot
 )
 
 // Error is a failure that the client may see. Every other error is internal and appears in the log

@@ -16,12 +16,13 @@ const (
 	EventRenewed   EventType = "renewed"       // the expiry was moved
 	EventMetadata  EventType = "metadata"      // the metadata was changed
 	EventPolicy    EventType = "networkPolicy" // the network policy was changed
+	EventSnapshot  EventType = "snapshot"      // a snapshot of the sandbox changed its state
 	EventForgotten EventType = "forgotten"     // the record of the ended sandbox was removed; the sandbox's last event
 )
 
 // EventTypes lists every type.
 func EventTypes() []EventType {
-	return []EventType{EventState, EventStage, EventProgress, EventRenewed, EventMetadata, EventPolicy, EventForgotten}
+	return []EventType{EventState, EventStage, EventProgress, EventRenewed, EventMetadata, EventPolicy, EventSnapshot, EventForgotten}
 }
 
 // Event is something that happened to a sandbox. It is as durable as the change: a store writes
@@ -55,6 +56,10 @@ type Event struct {
 	Removed  []string          `json:",omitempty"`
 	// NetworkPolicy is the policy in force after an EventPolicy.
 	NetworkPolicy *NetworkPolicy `json:",omitempty"`
+	// SnapshotID is the snapshot of an EventSnapshot, SnapshotState the state that it came into;
+	// Reason and Message explain a failure.
+	SnapshotID    string        `json:",omitempty"`
+	SnapshotState SnapshotState `json:",omitempty"`
 }
 
 // Stage is a milestone of provisioning.

@@ -29,6 +29,9 @@ type Sandbox struct {
 	RuntimeClass string `json:",omitempty"`
 	// Limits are its resource limits in numbers.
 	Limits Limits `json:",omitzero"`
+	// SnapshotID is the snapshot that its files come from: that of its creation, or of its last
+	// rollback. Empty when there is none.
+	SnapshotID string `json:",omitempty"`
 	// Stages are the stages of provisioning that the sandbox has reached, in order. Empty when they
 	// are not known.
 	Stages []StageTime `json:",omitempty"`
@@ -48,10 +51,13 @@ type Status struct {
 
 // Spec is what a client asks for (lifecycle document, "Create request body"). Validate checks it.
 type Spec struct {
-	Image     string
-	Auth      *ImageAuth `json:"-"` // never stored
-	Timeout   time.Duration
-	Resources ResourceLimits
+	Image string
+	// SnapshotID is the snapshot that the sandbox begins with, in place of Image; empty for none.
+	// The backend completes Image, Entrypoint and Resources from the snapshot.
+	SnapshotID string     `json:",omitempty"`
+	Auth       *ImageAuth `json:"-"` // never stored
+	Timeout    time.Duration
+	Resources  ResourceLimits
 	// Requests is what a cluster reserves of the resources; a key that is absent is reserved as
 	// Resources limits it.
 	Requests ResourceLimits `json:",omitempty"`
@@ -108,6 +114,15 @@ type Record struct {
 	// StopTime is how long the box may take to end when it is stopped, before it is killed. 0 is
 	// for one that was made when none was recorded.
 	StopTime time.Duration `json:",omitempty"`
+	// EngineImage is the engine's id of the image, of a sandbox that begins with a snapshot or that
+	// one was taken of; empty where it is not known.
+	EngineImage string `json:",omitempty"`
+	// Rollback is the snapshot whose files the box is being given, while it is Resuming for that;
+	// empty otherwise.
+	Rollback string `json:",omitempty"`
+	// LastSnapshot is the last snapshot that was taken of the sandbox since its files came from
+	// another one; empty when there was none.
+	LastSnapshot string `json:",omitempty"`
 	// Stopped is true while the processes of the sandbox are gone and its files are kept: it is
 	// Paused or Resuming then, and resuming starts its box again.
 	Stopped bool `json:",omitempty"`

@@ -65,6 +65,7 @@ const (
 	TriggerResume      Trigger = "resume"      // POST resume
 	TriggerResumed     Trigger = "resumed"     // the engine thawed it, or started it again
 	TriggerStopped     Trigger = "stopped"     // the processes are gone and the files are kept
+	TriggerRollback    Trigger = "rollback"    // POST rollback
 	TriggerDelete      Trigger = "delete"      // DELETE
 	TriggerExpire      Trigger = "expire"      // the time of the sandbox is up
 	TriggerExit        Trigger = "exit"        // the entrypoint ended with exit code 0
@@ -85,7 +86,8 @@ type Transition struct {
 // The document's row Paused → Running is two rows here, through Resuming. Rows that the document
 // leaves open: DELETE and expiry also end a sandbox that is still Pending, Pausing or Resuming (or
 // it would leak until the next request), an entrypoint that ends with exit code 0 ends its sandbox,
-// and a sandbox whose files outlive its processes is Paused.
+// a sandbox whose files outlive its processes is Paused, and one that is given the files of a
+// snapshot is Resuming.
 func Transitions() []Transition {
 	table := []Transition{
 		{StatePending, TriggerProvisioned, StateRunning},
@@ -96,6 +98,8 @@ func Transitions() []Transition {
 		{StateRunning, TriggerStopped, StatePaused},
 		{StatePausing, TriggerStopped, StatePaused},
 		{StateResuming, TriggerStopped, StatePaused},
+		{StateRunning, TriggerRollback, StateResuming},
+		{StatePaused, TriggerRollback, StateResuming},
 		{StateStopping, TriggerTerminated, StateTerminated},
 		{StateStopping, TriggerFail, StateFailed},
 	}
@@ -142,6 +146,8 @@ const (
 	ReasonHostRebooted      Reason = "HOST_REBOOTED"           // the processes are gone, the files are kept; resume starts it again
 	ReasonResumeFailed      Reason = "RESUME_FAILED"           // it could not be started again, and is as it was; message has the cause
 	ReasonFilesLost         Reason = "FILES_LOST"              // after a reboot of the host its file system cannot be mounted
+	ReasonRollback          Reason = "ROLLBACK"                // a client asked for the files of a snapshot
+	ReasonRollbackFailed    Reason = "ROLLBACK_FAILED"         // the engine refused the files of a snapshot; message has the cause
 	ReasonUserDelete        Reason = "USER_DELETE"             // a client asked
 	ReasonExpired           Reason = "EXPIRED"                 // the time of the sandbox is up
 	ReasonEntrypointExited  Reason = "ENTRYPOINT_EXITED"       // message has the exit code and the last lines of its log
@@ -154,6 +160,15 @@ const (
 	ReasonContainerError    Reason = "CONTAINER_ERROR"         // the engine refused or could not start the container
 	ReasonEngineUnavailable Reason = "ENGINE_UNAVAILABLE"      // the engine does not answer
 	ReasonRemovedExternally Reason = "REMOVED_EXTERNALLY"      // another process removed the container
+)
+
+// The reasons of a snapshot that has failed; [ReasonEngineUnavailable] is another one.
+const (
+	ReasonSnapshotFailed   Reason = "SNAPSHOT_FAILED"    // the engine could not make it; message has the cause
+	ReasonSnapshotTooLarge Reason = "SNAPSHOT_TOO_LARGE" // the sandbox has written more than its owner may keep
+	ReasonNoRoom           Reason = "NO_ROOM"            // the disk of the engine's host is full
+	ReasonSandboxBusy      Reason = "SANDBOX_BUSY"       // the sandbox's processes could not be stopped from running in time
+	ReasonSandboxEnded     Reason = "SANDBOX_ENDED"      // the sandbox ended before the snapshot was made
 )
 
 // HostRebooted is the message of ReasonHostRebooted.

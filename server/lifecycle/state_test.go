@@ -40,6 +40,8 @@ func extensions() map[row]lifecycle.State {
 		{"Running", "stopped"}:  "Paused",
 		{"Pausing", "stopped"}:  "Paused",
 		{"Resuming", "stopped"}: "Paused",
+		{"Running", "rollback"}: "Resuming",
+		{"Paused", "rollback"}:  "Resuming",
 		{"Resuming", "delete"}:  "Stopping",
 		{"Resuming", "expire"}:  "Stopping",
 		{"Resuming", "fail"}:    "Failed",
@@ -82,7 +84,7 @@ func TestNext(t *testing.T) {
 	want := expectedTransitions()
 	states := append(lifecycle.States(), "", "Unknown")
 	triggers := []lifecycle.Trigger{
-		lifecycle.TriggerProvisioned, lifecycle.TriggerPause, lifecycle.TriggerPaused, lifecycle.TriggerResume, lifecycle.TriggerResumed, lifecycle.TriggerStopped,
+		lifecycle.TriggerProvisioned, lifecycle.TriggerPause, lifecycle.TriggerPaused, lifecycle.TriggerResume, lifecycle.TriggerResumed, lifecycle.TriggerStopped, lifecycle.TriggerRollback,
 		lifecycle.TriggerDelete, lifecycle.TriggerExpire, lifecycle.TriggerExit, lifecycle.TriggerTerminated, lifecycle.TriggerFail, "", "unknown",
 	}
 	for _, from := range states {

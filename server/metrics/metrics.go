@@ -142,6 +142,16 @@ func (m *Metrics) Sandboxes(count func() map[lifecycle.State]int) {
 	})
 }
 
+// Snapshots adds the number of snapshots in each state, which count returns at every scrape.
+func (m *Metrics) Snapshots(count func() map[lifecycle.SnapshotState]int) {
+	for _, state := range lifecycle.SnapshotStates() {
+		m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Namespace: namespace, Name: "snapshots", Help: "Snapshots of sandboxes, by state.",
+			ConstLabels: prometheus.Labels{"state": string(state)},
+		}, func() float64 { return float64(count()[state]) }))
+	}
+}
+
 // SpareNetworks adds the networks that are made ahead: how many are free, how many sandboxes have
 // taken one, and how many found none. Count returns these at every scrape.
 func (m *Metrics) SpareNetworks(count func() (free, taken, missed int)) {

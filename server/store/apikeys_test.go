@@ -104,7 +104,7 @@ func TestNamesOfEarlierReleases(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for _, statement := range []string{"DROP TABLE api_keys", "DROP TABLE key_names", "PRAGMA user_version = 4"} {
+	for _, statement := range []string{"DROP TABLE snapshots", "DROP TABLE api_keys", "DROP TABLE key_names", "PRAGMA user_version = 4"} {
 		rawExec(t, dir, statement)
 	}
 	s = open(t, dir)

@@ -335,6 +335,7 @@ func TestEventsOfTheReleaseBefore(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
+	rawExec(t, dir, "DROP TABLE snapshots")
 	rawExec(t, dir, "DROP TABLE api_keys")
 	rawExec(t, dir, "DROP TABLE key_names")
 	rawExec(t, dir, "DROP TABLE image_grants")

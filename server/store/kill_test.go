@@ -49,6 +49,18 @@ func writeUntilKilled(dir string) error {
 					return err
 				}
 				fmt.Println("unsynced", r.Sandbox.ID)
+				kept := snapshot(r.Sandbox.ID)
+				if err := s.InsertSnapshot(context.Background(), kept,
+					event(r.Sandbox.ID, birth)); err != nil {
+					return err
+				}
+				fmt.Println("kept", r.Sandbox.ID)
+				kept.Status.State, r.LastSnapshot = lifecycle.SnapshotReady, kept.ID
+				if err := s.SaveSnapshot(context.Background(), kept, &r,
+					event(r.Sandbox.ID, birth)); err != nil {
+					return err
+				}
+				fmt.Println("ready", r.Sandbox.ID)
 			}
 		})
 	}
@@ -57,7 +69,7 @@ func writeUntilKilled(dir string) error {
 
 func TestKill(t *testing.T) {
 	dir := t.TempDir()
-	steps := []string{"inserted", "saved", "unsynced"} // each with an event
+	steps := []string{"inserted", "saved", "unsynced", "kept", "ready"} // each with an event
 	states := []lifecycle.State{lifecycle.StatePending, lifecycle.StateRunning, lifecycle.StatePaused}
 	reported := map[string]int{} // how many steps
 	moments := random.New(t)
@@ -65,7 +77,7 @@ func TestKill(t *testing.T) {
 	for kill := range kills {
 		after := steps[0]
 		if kill == kills-1 {
-			after = steps[2] // at least one record has all steps
+			after = steps[4] // at least one record has all steps
 		}
 		for _, line := range runAndKill(t, dir, after, time.Duration(moments.Int64N(int64(80*time.Millisecond)))) {
 			step, id, _ := strings.Cut(line, " ")
@@ -81,9 +93,21 @@ func TestKill(t *testing.T) {
 			t.Fatalf("event %d has the sequence %d, the first has %d", i, e.Sequence, all.Oldest)
 		}
 	}
+	snapshots := map[string]lifecycle.SnapshotState{}
+	for _, kept := range loadSnapshots(t, s) {
+		snapshots[kept.SandboxID] = kept.Status.State
+	}
 	last := 0
 	for _, r := range load(t, s) {
 		id, done := r.Sandbox.ID, slices.Index(states, r.Sandbox.Status.State)+1
+		if state, kept := snapshots[id]; kept {
+			done++
+			if ready := state == lifecycle.SnapshotReady; ready != (r.LastSnapshot != "") {
+				t.Fatalf("the snapshot of %s is %s, and its last snapshot %q", id, state, r.LastSnapshot)
+			} else if ready {
+				done++
+			}
+		}
 		if rows[id] != done {
 			t.Fatalf("%s is %s and has %d events", id, r.Sandbox.Status.State, rows[id])
 		}

@@ -95,17 +95,24 @@ func (s *Store) save(ctx context.Context,
 		return err
 	}
 	return do(ctx, func(stmts *statements) error {
-		sandbox := &record.Sandbox
-		result, err := stmts.save.ExecContext(context.Background(), string(sandbox.Status.State), data,
-			sandbox.ID)
-		if err != nil {
-			return fmt.Errorf("store: save sandbox %q: %w", sandbox.ID, err)
-		}
-		if n, err := result.RowsAffected(); err != nil || n != 1 {
-			return fmt.Errorf("store: save sandbox %q: there is no such record", sandbox.ID)
+		if err := update(stmts, &record.Sandbox, data); err != nil {
+			return err
 		}
 		return insertEvents(stmts, rows)
 	})
+}
+
+// update writes the encoded record of a sandbox over the one that is there.
+func update(stmts *statements, sandbox *lifecycle.Sandbox, data []byte) error {
+	result, err := stmts.save.ExecContext(context.Background(), string(sandbox.Status.State), data,
+		sandbox.ID)
+	if err != nil {
+		return fmt.Errorf("store: save sandbox %q: %w", sandbox.ID, err)
+	}
+	if n, err := result.RowsAffected(); err != nil || n != 1 {
+		return fmt.Errorf("store: save sandbox %q: there is no such record", sandbox.ID)
+	}
+	return nil
 }
 
 // Forget removes a record and its log, and makes its events durable: all or nothing. Forgetting a

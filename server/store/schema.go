@@ -81,6 +81,15 @@ func migrations() []string {
 				SELECT json_extract(CAST(record AS TEXT), '$.Sandbox.Owner') AS name FROM sandboxes WHERE json_valid(CAST(record AS TEXT))
 				UNION SELECT owner FROM events UNION SELECT owner FROM idempotency_keys UNION SELECT key FROM image_grants
 			) WHERE name <> '';`,
+
+		// As of sandboxes, which a snapshot outlives.
+		`CREATE TABLE snapshots (
+			id         TEXT PRIMARY KEY NOT NULL,
+			created_at INTEGER NOT NULL,
+			sandbox_id TEXT NOT NULL,
+			state      TEXT NOT NULL,
+			record     BLOB NOT NULL
+		) STRICT;`,
 	}
 }
 

@@ -25,6 +25,9 @@ type statements struct {
 	deleteAPIKey, noteUse    *sql.Stmt
 	findName, noteName       *sql.Stmt
 	trimNames                *sql.Stmt
+	insertSnapshot           *sql.Stmt
+	saveSnapshot             *sql.Stmt
+	forgetSnapshot           *sql.Stmt
 	all                      []*sql.Stmt
 }
 
@@ -74,6 +77,9 @@ func prepareStatements(ctx context.Context, conn *sql.Conn) (*statements, error)
 		{&s.findName, `SELECT 1 FROM key_names WHERE name = ?`},
 		{&s.noteName, `INSERT INTO key_names (name, held_at) VALUES (?, ?) ON CONFLICT DO UPDATE SET held_at = excluded.held_at`},
 		{&s.trimNames, `DELETE FROM key_names WHERE name IN (SELECT name FROM key_names ORDER BY held_at DESC, name LIMIT -1 OFFSET ?)`},
+		{&s.insertSnapshot, `INSERT INTO snapshots (id, created_at, sandbox_id, state, record) VALUES (?, ?, ?, ?, ?)`},
+		{&s.saveSnapshot, `UPDATE snapshots SET state = ?, record = ? WHERE id = ?`},
+		{&s.forgetSnapshot, `DELETE FROM snapshots WHERE id = ?`},
 	} {
 		stmt, err := conn.PrepareContext(ctx, each.query)
 		if err != nil {

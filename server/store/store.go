@@ -1,5 +1,5 @@
-// Package store keeps sandbox records, events, ends of logs and idempotency keys in one SQLite
-// file, so that nothing accepted is lost to a crash.
+// Package store keeps records of sandboxes and snapshots, events, ends of logs and idempotency keys
+// in one SQLite file, so that nothing accepted is lost to a crash.
 //
 // A change that a method reports as done survives kill -9 and, unless [Store.SaveUnsynced] has
 // written it, a loss of power: the database runs with a write-ahead log and syncs it at every

@@ -335,8 +335,9 @@ type CreateKeyRequest struct {
 	TakeOver *bool `json:"takeOver,omitempty"`
 }
 
-// CreateSandboxRequest What to run, for how long and within which limits. Unknown fields are refused. `entrypoint`
-// is required, unless `imageEntrypoint` is true.
+// CreateSandboxRequest What to run, for how long and within which limits. Unknown fields are refused. `image` and
+// `resourceLimits` are required, and so is `entrypoint`, unless `imageEntrypoint` is true. An
+// extension: `snapshotId` takes the place of `image`, and all three may be left out with it.
 type CreateSandboxRequest struct {
 	// Entrypoint The entry process as `[executable, arg1, ...]`. It replaces the image's own entrypoint and
 	// command. Every sandbox has `/opt/sandbox/execd-init idle`, whatever its image: it does
@@ -358,7 +359,7 @@ type CreateSandboxRequest struct {
 	Extensions Extensions `json:"extensions,omitempty"`
 
 	// Image A container image in a public or private registry.
-	Image Image `json:"image"`
+	Image Image `json:"image,omitempty,omitzero"`
 
 	// ImageEntrypoint Whether the image's own entrypoint and command run. `entrypoint` must then be left out;
 	// answers have the image's, and `/opt/sandbox/execd-init` until the sandbox is Running. On
@@ -381,7 +382,7 @@ type CreateSandboxRequest struct {
 
 	// ResourceLimits The most that the sandbox may use of each resource. For what is left out the API key's
 	// default or maximum counts (extension); without one it is not limited.
-	ResourceLimits ResourceLimits `json:"resourceLimits"`
+	ResourceLimits *ResourceLimits `json:"resourceLimits,omitempty"`
 
 	// ResourceRequests What a node of Kubernetes reserves for the sandbox, at most `resourceLimits` of each
 	// resource. What is left out is reserved as it is limited. Without Kubernetes, and with
@@ -393,6 +394,14 @@ type CreateSandboxRequest struct {
 	//
 	// Example: gvisor
 	RuntimeClass *RuntimeClass `json:"runtimeClass,omitempty"`
+
+	// SnapshotID The snapshot whose files the sandbox begins with, in place of `image`. It must be
+	// `Ready`. `entrypoint` and `resourceLimits` are those of the sandbox that it was taken of,
+	// unless they are given. Runtime class and network policy cannot be wider than those of
+	// that sandbox.
+	//
+	// Example: 2b7d5f0a-6c1e-4a7b-8a53-1f0e9d3c4b21
+	SnapshotID *string `json:"snapshotId,omitempty"`
 
 	// Timeout How many seconds the sandbox lives, counted from its creation.
 	//
@@ -556,8 +565,8 @@ type Env map[string]string
 // Error Why a request was not fulfilled.
 type Error struct {
 	// Code The kind of error for machines: `INVALID_REQUEST_BODY`, `UNAUTHORIZED`, `FORBIDDEN`,
-	// `SANDBOX_NOT_FOUND`, `IMAGE_NOT_FOUND`, `KEY_NOT_FOUND`, `IMAGE_PULL_ERROR`,
-	// `CONFLICT`, `REQUEST_TOO_LARGE`, `RATE_LIMITED`, `INTERNAL_ERROR`, `NOT_IMPLEMENTED` or
+	// `SANDBOX_NOT_FOUND`, `IMAGE_NOT_FOUND`, `KEY_NOT_FOUND`, `SNAPSHOT_NOT_FOUND`,
+	// `IMAGE_PULL_ERROR`, `CONFLICT`, `REQUEST_TOO_LARGE`, `RATE_LIMITED`, `INTERNAL_ERROR`, `NOT_IMPLEMENTED` or
 	// `SERVICE_UNAVAILABLE`. More may be added.
 	//
 	// Example: INVALID_REQUEST_BODY
@@ -594,6 +603,43 @@ type Expiration struct {
 //
 // Example: {"example.priority":"high"}
 type Extensions = json.RawMessage
+
+// Fork One sandbox of a fork, or why it was not created. It has either field.
+type Fork struct {
+	// Error Why a request was not fulfilled.
+	Error *Error `json:"error,omitempty"`
+
+	// Sandbox A sandbox.
+	//
+	// Example: {"createdAt":"2026-01-02T15:04:05Z","entrypoint":["sleep","infinity"],"expiresAt":"2026-01-02T15:14:05Z","id":"5f0c1e0e-2f0b-4a53-9b0e-0a4a3c1c7d11","image":{"uri":"python:3.12"},"metadata":{"name":"nightly-run"},"status":{"lastTransitionAt":"2026-01-02T15:04:07Z","message":"the sandbox is ready","reason":"CONTAINER_RUNNING","state":"Running"}}
+	Sandbox *Sandbox `json:"sandbox,omitempty"`
+}
+
+// ForkList What a fork has created.
+type ForkList struct {
+	// Items As many items as were asked for.
+	Items []Fork `json:"items"`
+}
+
+// ForkRequest How many sandboxes, and what is different in them. Unknown fields are refused.
+type ForkRequest struct {
+	// Count How many sandboxes to create.
+	//
+	// Example: 2
+	Count *int `json:"count,omitempty"`
+
+	// Env Environment variables of the sandbox, on top of the image's own. Names that begin with
+	// `EXECD_` are reserved, but for `EXECD_API_GRACE_SHUTDOWN` and `EXECD_LOG_FILE`.
+	//
+	// Example: {"LANG":"C.UTF-8"}
+	Env Env `json:"env,omitempty"`
+
+	// Timeout How many seconds each lives, counted from its creation; without it as long as the sandbox
+	// was to live when it was created.
+	//
+	// Example: 600
+	Timeout *int `json:"timeout,omitempty"`
+}
 
 // Health The health of the service.
 type Health struct {
@@ -992,7 +1038,7 @@ type PrunedImages struct {
 // PullImageRequest Which image to get.
 type PullImageRequest struct {
 	// Image A container image in a public or private registry.
-	Image Image `json:"image"`
+	Image Image `json:"image,omitzero"`
 }
 
 // RenewRequest A new expiry. Unknown fields are refused.
@@ -1048,6 +1094,14 @@ type ResourceRequests struct {
 	Memory *string `json:"memory,omitempty"`
 }
 
+// RollbackRequest Where to go back to. Unknown fields are refused.
+type RollbackRequest struct {
+	// SnapshotID The snapshot whose files the sandbox gets.
+	//
+	// Example: 2b7d5f0a-6c1e-4a7b-8a53-1f0e9d3c4b21
+	SnapshotID string `json:"snapshotId"`
+}
+
 // RotateKeyRequest How to replace a secret. Unknown fields are refused.
 type RotateKeyRequest struct {
 	// ExpiresAt The new time at which the key ceases to be valid, in the future; without it the time stays.
@@ -1100,7 +1154,7 @@ type Sandbox struct {
 	ID string `json:"id"`
 
 	// Image A container image in a public or private registry.
-	Image Image `json:"image"`
+	Image Image `json:"image,omitzero"`
 
 	// Limits The resource limits of a sandbox in numbers. One that is absent does not limit it; all are
 	// absent for a sandbox that was created before the service recorded them.
@@ -1124,6 +1178,12 @@ type Sandbox struct {
 	//
 	// Example: gvisor
 	RuntimeClass *RuntimeClass `json:"runtimeClass,omitempty"`
+
+	// SnapshotID The snapshot that its files come from - that of its creation, or of its last rollback. It
+	// may be gone. Absent when there is none.
+	//
+	// Example: 2b7d5f0a-6c1e-4a7b-8a53-1f0e9d3c4b21
+	SnapshotID *string `json:"snapshotId,omitempty"`
 
 	// Status The state of a sandbox and why it has it.
 	Status SandboxStatus `json:"status"`
@@ -1192,6 +1252,21 @@ type SandboxEvent struct {
 	// Example: 5f0c1e0e-2f0b-4a53-9b0e-0a4a3c1c7d11
 	SandboxID *string `json:"sandboxId,omitempty"`
 
+	// SnapshotID The snapshot.
+	//
+	// Example: 2b7d5f0a-6c1e-4a7b-8a53-1f0e9d3c4b21
+	SnapshotID *string `json:"snapshotId,omitempty"`
+
+	// SnapshotState The state of a snapshot. New values may be added, so clients must tolerate unknown ones.
+	//
+	// - `Creating`: it is being made.
+	// - `Ready`: it is whole, and durable.
+	// - `Failed`: it could not be made; `reason` and `message` say why, and no file is kept.
+	// - `Deleting`: it is being removed, and cannot be used any more.
+	//
+	// Example: Ready
+	SnapshotState *SnapshotState `json:"snapshotState,omitempty"`
+
 	// Stage What was reached: `accepted` (on durable record), `pulled` (the image is here),
 	// `created` (the container is made), `started` (it runs), `ready` (its daemon answers).
 	//
@@ -1230,6 +1305,8 @@ type SandboxEvent struct {
 	// - `metadata`: the keys of `metadata` were set to its values, those of
 	//   `metadataRemoved` were removed, and all others stayed.
 	// - `networkPolicy`: the network policy is now `networkPolicy`.
+	// - `snapshot`: the snapshot `snapshotId` of the sandbox is now in `snapshotState`; of one
+	//   that failed, `reason` and `message` say why.
 	// - `forgotten`: the record of the ended sandbox is gone. It is the sandbox's last event.
 	// - `reset`: events that were asked for are forgotten, or the id is of another
 	//   database. Read the sandboxes themselves; the stream goes on from here.
@@ -1332,6 +1409,136 @@ type SandboxStatus struct {
 // Example: {"example.priority":"high"}
 type SentExtensions = json.RawMessage
 
+// Snapshot The files of a sandbox as they were at a moment.
+//
+// Example: {"createdAt":"2026-01-02T15:04:06Z","exclusiveSize":65536,"expiresAt":"2026-01-03T15:04:06Z","freezeMs":1.8,"id":"2b7d5f0a-6c1e-4a7b-8a53-1f0e9d3c4b21","image":{"uri":"python:3.12"},"kind":"filesystem","name":"before-upgrade","sandboxId":"5f0c1e0e-2f0b-4a53-9b0e-0a4a3c1c7d11","size":1048576,"status":{"lastTransitionAt":"2026-01-02T15:04:07Z","state":"Ready"}}
+type Snapshot struct {
+	// Comment The comment that it was given; absent without one.
+	//
+	// Example: all tests pass
+	Comment *string `json:"comment,omitempty"`
+
+	// CreatedAt When it was asked for, RFC 3339 in UTC.
+	//
+	// Example: 2026-01-02T15:04:06Z
+	CreatedAt time.Time `json:"createdAt"`
+
+	// ExclusiveSize What the snapshot added to the disk when it was made, in bytes; 0 until it is `Ready`.
+	//
+	// Example: 65536
+	ExclusiveSize int64 `json:"exclusiveSize"`
+
+	// ExpiresAt When it is deleted by itself, RFC 3339 in UTC; absent when it is not.
+	//
+	// Example: 2026-01-03T15:04:06Z
+	ExpiresAt *time.Time `json:"expiresAt,omitempty"`
+
+	// FreezeMs For how many milliseconds the processes of the sandbox stood still; 0 until they go on,
+	// and for a sandbox that was `Paused`.
+	//
+	// Example: 1.8
+	FreezeMs float64 `json:"freezeMs"`
+
+	// ID The unique id of the snapshot.
+	//
+	// Example: 2b7d5f0a-6c1e-4a7b-8a53-1f0e9d3c4b21
+	ID string `json:"id"`
+
+	// Image A container image in a public or private registry.
+	Image Image `json:"image,omitzero"`
+
+	// Kind What a snapshot holds. New values may be added, so clients must tolerate unknown ones.
+	//
+	// - `filesystem`: the files of a sandbox, without its processes.
+	//
+	// Example: filesystem
+	Kind SnapshotKind `json:"kind"`
+
+	// Name The name that it was given; absent without one.
+	//
+	// Example: before-upgrade
+	Name *string `json:"name,omitempty"`
+
+	// Owner The name of the API key that asked for it; absent where the service admits requests
+	// without a key.
+	//
+	// Example: ci
+	Owner *string `json:"owner,omitempty"`
+
+	// ParentID The snapshot that the files of the sandbox came from, or were kept in last, when it was
+	// taken. It may be gone. Absent when there was none.
+	//
+	// Example: 9c1f4d27-0b3a-4e58-8d6f-7a2e5b1c0d94
+	ParentID *string `json:"parentId,omitempty"`
+
+	// SandboxID The sandbox that it was taken of, which may be gone.
+	//
+	// Example: 5f0c1e0e-2f0b-4a53-9b0e-0a4a3c1c7d11
+	SandboxID string `json:"sandboxId"`
+
+	// Size What the sandbox had written, in bytes of disk; 0 until it is `Ready`.
+	//
+	// Example: 1048576
+	Size int64 `json:"size"`
+
+	// Status The state of a snapshot and why it has it.
+	Status SnapshotStatus `json:"status"`
+}
+
+// SnapshotKind What a snapshot holds. New values may be added, so clients must tolerate unknown ones.
+//
+// - `filesystem`: the files of a sandbox, without its processes.
+//
+// Example: filesystem
+type SnapshotKind = string
+
+// SnapshotList One page of snapshots.
+type SnapshotList struct {
+	// Items The snapshots of this page, newest first; empty past the last page.
+	Items []Snapshot `json:"items"`
+
+	// Pagination Where a page stands among all pages.
+	Pagination Pagination `json:"pagination"`
+}
+
+// SnapshotState The state of a snapshot. New values may be added, so clients must tolerate unknown ones.
+//
+// - `Creating`: it is being made.
+// - `Ready`: it is whole, and durable.
+// - `Failed`: it could not be made; `reason` and `message` say why, and no file is kept.
+// - `Deleting`: it is being removed, and cannot be used any more.
+//
+// Example: Ready
+type SnapshotState = string
+
+// SnapshotStatus The state of a snapshot and why it has it.
+type SnapshotStatus struct {
+	// LastTransitionAt When the state last changed, RFC 3339 in UTC.
+	//
+	// Example: 2026-01-02T15:04:07Z
+	LastTransitionAt time.Time `json:"lastTransitionAt"`
+
+	// Message The cause for people; absent when there is none.
+	//
+	// Example: the disk of the store is full
+	Message *string `json:"message,omitempty"`
+
+	// Reason A short cause for machines; absent when there is none.
+	//
+	// Example: NO_ROOM
+	Reason *string `json:"reason,omitempty"`
+
+	// State The state of a snapshot. New values may be added, so clients must tolerate unknown ones.
+	//
+	// - `Creating`: it is being made.
+	// - `Ready`: it is whole, and durable.
+	// - `Failed`: it could not be made; `reason` and `message` say why, and no file is kept.
+	// - `Deleting`: it is being removed, and cannot be used any more.
+	//
+	// Example: Ready
+	State SnapshotState `json:"state"`
+}
+
 // StoredImage An image that the engine has.
 type StoredImage struct {
 	// Bytes The size of its unpacked layers, of which other images may share some.
@@ -1362,6 +1569,31 @@ type StoredImage struct {
 type StoredImageList struct {
 	// Items The images.
 	Items []StoredImage `json:"items"`
+}
+
+// TakeSnapshotRequest What to keep, and for how long. Unknown fields are refused.
+type TakeSnapshotRequest struct {
+	// Comment A comment for people, at most 4096 bytes.
+	//
+	// Example: all tests pass
+	Comment *string `json:"comment,omitempty"`
+
+	// Kind What a snapshot holds. New values may be added, so clients must tolerate unknown ones.
+	//
+	// - `filesystem`: the files of a sandbox, without its processes.
+	//
+	// Example: filesystem
+	Kind *SnapshotKind `json:"kind,omitempty"`
+
+	// Name A name for people, at most 128 bytes. Several snapshots may have the same.
+	//
+	// Example: before-upgrade
+	Name *string `json:"name,omitempty"`
+
+	// TTL After how many seconds it is deleted by itself; without it, it is not.
+	//
+	// Example: 86400
+	TTL *int `json:"ttl,omitempty"`
 }
 
 // Version The build of the service.
@@ -1446,10 +1678,26 @@ type LastEventID = string
 // Example: wait=30
 type Prefer = string
 
+// PreferSnapshot Preferences, joined by commas.
+//
+// Example: wait=30
+type PreferSnapshot = string
+
 // SandboxID A sandbox id.
 //
 // Example: 5f0c1e0e-2f0b-4a53-9b0e-0a4a3c1c7d11
 type SandboxID = string
+
+// SnapshotID A snapshot id.
+//
+// Example: 2b7d5f0a-6c1e-4a7b-8a53-1f0e9d3c4b21
+type SnapshotID = string
+
+// SnapshotPage A page number.
+type SnapshotPage = int
+
+// SnapshotPageSize A number of snapshots.
+type SnapshotPageSize = int
 
 // BadRequest Why a request was not fulfilled.
 type BadRequest = Error
@@ -1487,8 +1735,14 @@ type NoImage = Error
 // NoKey Why a request was not fulfilled.
 type NoKey = Error
 
+// NoSandboxOrSnapshot Why a request was not fulfilled.
+type NoSandboxOrSnapshot = Error
+
 // NoSidecar Why a request was not fulfilled.
 type NoSidecar = Error
+
+// NoSnapshot Why a request was not fulfilled.
+type NoSnapshot = Error
 
 // NotAdmin Why a request was not fulfilled.
 type NotAdmin = Error
@@ -1507,6 +1761,12 @@ type NotReader = Error
 
 // RateLimited Why a request was not fulfilled.
 type RateLimited = Error
+
+// SnapshotConflict Why a request was not fulfilled.
+type SnapshotConflict = Error
+
+// Snapshots One page of snapshots.
+type Snapshots = SnapshotList
 
 // Unauthorized Why a request was not fulfilled.
 type Unauthorized = Error
@@ -1633,6 +1893,20 @@ type StreamSandboxEventsParams struct {
 	LastEventID *LastEventID `json:"Last-Event-ID,omitempty"`
 }
 
+// ForkSandboxParams defines parameters for ForkSandbox.
+type ForkSandboxParams struct {
+	// IdempotencyKey A value of the client's choice that makes the fork safe to repeat. For 24 hours the same
+	// key with the same body gives the sandboxes that there are and creates those that could
+	// not be created; with another body, or once the record of one is gone, it is 409.
+	IdempotencyKey *string `json:"Idempotency-Key,omitempty"`
+
+	// Prefer `wait=SECONDS` (RFC 7240) holds the answer until the state is none of `Pending`,
+	// `Pausing`, `Resuming` and `Stopping`, but no longer than so many seconds, which are at
+	// most 60. Status and body are the same as without it and show the state at the time of
+	// the answer. Other preferences, and a wait that is no whole number from 1 on, are ignored.
+	Prefer *Prefer `json:"Prefer,omitempty"`
+}
+
 // GetLogsParams defines parameters for GetLogs.
 type GetLogsParams struct {
 	// Tail How many of the last lines to begin with. Without it, all that are kept.
@@ -1672,6 +1946,58 @@ type ResumeSandboxParams struct {
 	Prefer *Prefer `json:"Prefer,omitempty"`
 }
 
+// RollbackSandboxParams defines parameters for RollbackSandbox.
+type RollbackSandboxParams struct {
+	// Prefer `wait=SECONDS` (RFC 7240) holds the answer until the state is none of `Pending`,
+	// `Pausing`, `Resuming` and `Stopping`, but no longer than so many seconds, which are at
+	// most 60. Status and body are the same as without it and show the state at the time of
+	// the answer. Other preferences, and a wait that is no whole number from 1 on, are ignored.
+	Prefer *Prefer `json:"Prefer,omitempty"`
+}
+
+// ListSandboxSnapshotsParams defines parameters for ListSandboxSnapshots.
+type ListSandboxSnapshotsParams struct {
+	// Page Which page to return; the first is 1.
+	Page *SnapshotPage `form:"page,omitempty" json:"page,omitempty"`
+
+	// PageSize How many snapshots a page holds.
+	PageSize *SnapshotPageSize `form:"pageSize,omitempty" json:"pageSize,omitempty"`
+}
+
+// TakeSnapshotParams defines parameters for TakeSnapshot.
+type TakeSnapshotParams struct {
+	// Prefer `wait=SECONDS` (RFC 7240) holds the answer until the snapshot is not `Creating`, but no
+	// longer than so many seconds, which are at most 60. Status and body are the same as without
+	// it and show the state at the time of the answer. Other preferences, and a wait that is no
+	// whole number from 1 on, are ignored.
+	Prefer *PreferSnapshot `json:"Prefer,omitempty"`
+}
+
+// ListSnapshotsParams defines parameters for ListSnapshots.
+type ListSnapshotsParams struct {
+	// SandboxID Keep only snapshots that were taken of this sandbox, which may be gone.
+	SandboxID *string `form:"sandboxId,omitempty" json:"sandboxId,omitempty"`
+
+	// State Keep only snapshots in this state. Repeat the parameter for several states,
+	// which are OR-ed. Letter case does not matter.
+	State []SnapshotState `form:"state,omitempty" json:"state,omitempty"`
+
+	// Page Which page to return; the first is 1.
+	Page *SnapshotPage `form:"page,omitempty" json:"page,omitempty"`
+
+	// PageSize How many snapshots a page holds.
+	PageSize *SnapshotPageSize `form:"pageSize,omitempty" json:"pageSize,omitempty"`
+}
+
+// GetSnapshotParams defines parameters for GetSnapshot.
+type GetSnapshotParams struct {
+	// Prefer `wait=SECONDS` (RFC 7240) holds the answer until the snapshot is not `Creating`, but no
+	// longer than so many seconds, which are at most 60. Status and body are the same as without
+	// it and show the state at the time of the answer. Other preferences, and a wait that is no
+	// whole number from 1 on, are ignored.
+	Prefer *PreferSnapshot `json:"Prefer,omitempty"`
+}
+
 // PullImageJSONRequestBody defines body for PullImage for application/json ContentType.
 type PullImageJSONRequestBody = PullImageRequest
 
@@ -1683,6 +2009,9 @@ type RotateKeyJSONRequestBody = RotateKeyRequest
 
 // CreateSandboxJSONRequestBody defines body for CreateSandbox for application/json ContentType.
 type CreateSandboxJSONRequestBody = CreateSandboxRequest
+
+// ForkSandboxJSONRequestBody defines body for ForkSandbox for application/json ContentType.
+type ForkSandboxJSONRequestBody = ForkRequest
 
 // UpdateMetadataJSONRequestBody defines body for UpdateMetadata for application/json ContentType.
 type UpdateMetadataJSONRequestBody = MetadataPatch
@@ -1701,3 +2030,9 @@ type ReplaceNetworkPolicyJSONRequestBody = NetworkPolicy
 
 // RenewExpirationJSONRequestBody defines body for RenewExpiration for application/json ContentType.
 type RenewExpirationJSONRequestBody = RenewRequest
+
+// RollbackSandboxJSONRequestBody defines body for RollbackSandbox for application/json ContentType.
+type RollbackSandboxJSONRequestBody = RollbackRequest
+
+// TakeSnapshotJSONRequestBody defines body for TakeSnapshot for application/json ContentType.
+type TakeSnapshotJSONRequestBody = TakeSnapshotRequest

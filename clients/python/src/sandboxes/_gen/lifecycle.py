@@ -36,6 +36,21 @@ unknown ones.
 - `Failed`: a critical error ended it; `reason` and `message` say which.
 """
 
+SnapshotKind: TypeAlias = Literal["filesystem"] | str
+"""What a snapshot holds. New values may be added, so clients must tolerate unknown ones.
+
+- `filesystem`: the files of a sandbox, without its processes.
+"""
+
+SnapshotState: TypeAlias = Literal["Creating", "Ready", "Failed", "Deleting"] | str
+"""The state of a snapshot. New values may be added, so clients must tolerate unknown ones.
+
+- `Creating`: it is being made.
+- `Ready`: it is whole, and durable.
+- `Failed`: it could not be made; `reason` and `message` say why, and no file is kept.
+- `Deleting`: it is being removed, and cannot be used any more.
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
@@ -161,8 +176,9 @@ class CreateKeyRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateSandboxRequest:
-    """What to run, for how long and within which limits. Unknown fields are refused. `entrypoint`
-    is required, unless `imageEntrypoint` is true.
+    """What to run, for how long and within which limits. Unknown fields are refused. `image` and
+    `resourceLimits` are required, and so is `entrypoint`, unless `imageEntrypoint` is true. An
+    extension: `snapshotId` takes the place of `image`, and all three may be left out with it.
     """
 
     JSON_NAMES: ClassVar[Mapping[str, str]] = {
@@ -171,6 +187,7 @@ class CreateSandboxRequest:
         "resource_limits": "resourceLimits",
         "resource_requests": "resourceRequests",
         "runtime_class": "runtimeClass",
+        "snapshot_id": "snapshotId",
     }
 
     entrypoint: Sequence[str] | None = None
@@ -186,7 +203,7 @@ class CreateSandboxRequest:
     """An opaque container for provider-specific settings, passed through unchanged.
     Namespaced keys such as `prefix.key` are advised.
     """
-    image: Image
+    image: Image | None = None
     """A container image in a public or private registry."""
     image_entrypoint: bool | None = None
     """Whether the image's own entrypoint and command run. `entrypoint` must then be left out;
@@ -203,7 +220,7 @@ class CreateSandboxRequest:
     image; without them a create that has one, even an empty one, is 400. An empty policy
     allows everything.
     """
-    resource_limits: ResourceLimits
+    resource_limits: ResourceLimits | None = None
     """The most that the sandbox may use of each resource. For what is left out the API key's
     default or maximum counts (extension); without one it is not limited.
     """
@@ -215,6 +232,12 @@ class CreateSandboxRequest:
     runtime_class: str | None = None
     """The name of what runs the sandbox, such as a runtime with a kernel of its own. It is one of
     the `runtimeClasses` of `/v1/version`; without it the service's default runs the sandbox.
+    """
+    snapshot_id: str | None = None
+    """The snapshot whose files the sandbox begins with, in place of `image`. It must be
+    `Ready`. `entrypoint` and `resourceLimits` are those of the sandbox that it was taken of,
+    unless they are given. Runtime class and network policy cannot be wider than those of
+    that sandbox.
     """
     timeout: int
     """How many seconds the sandbox lives, counted from its creation."""
@@ -333,8 +356,8 @@ class Error:
 
     code: str
     """The kind of error for machines: `INVALID_REQUEST_BODY`, `UNAUTHORIZED`, `FORBIDDEN`,
-    `SANDBOX_NOT_FOUND`, `IMAGE_NOT_FOUND`, `KEY_NOT_FOUND`, `IMAGE_PULL_ERROR`,
-    `CONFLICT`, `REQUEST_TOO_LARGE`, `RATE_LIMITED`, `INTERNAL_ERROR`, `NOT_IMPLEMENTED` or
+    `SANDBOX_NOT_FOUND`, `IMAGE_NOT_FOUND`, `KEY_NOT_FOUND`, `SNAPSHOT_NOT_FOUND`,
+    `IMAGE_PULL_ERROR`, `CONFLICT`, `REQUEST_TOO_LARGE`, `RATE_LIMITED`, `INTERNAL_ERROR`, `NOT_IMPLEMENTED` or
     `SERVICE_UNAVAILABLE`. More may be added.
     """
     detail: str
@@ -353,6 +376,40 @@ class Expiration:
 
     expires_at: datetime
     """When the sandbox ends by itself, RFC 3339 in UTC."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fork:
+    """One sandbox of a fork, or why it was not created. It has either field."""
+
+    error: Error | None = None
+    """Why a request was not fulfilled."""
+    sandbox: Sandbox | None = None
+    """A sandbox."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForkList:
+    """What a fork has created."""
+
+    items: Sequence[Fork]
+    """As many items as were asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForkRequest:
+    """How many sandboxes, and what is different in them. Unknown fields are refused."""
+
+    count: int | None = None
+    """How many sandboxes to create."""
+    env: Mapping[str, str] | None = None
+    """Environment variables of the sandbox, on top of the image's own. Names that begin with
+    `EXECD_` are reserved, but for `EXECD_API_GRACE_SHUTDOWN` and `EXECD_LOG_FILE`.
+    """
+    timeout: int | None = None
+    """How many seconds each lives, counted from its creation; without it as long as the sandbox
+    was to live when it was created.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -712,6 +769,18 @@ class ResourceRequests:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RollbackRequest:
+    """Where to go back to. Unknown fields are refused."""
+
+    JSON_NAMES: ClassVar[Mapping[str, str]] = {
+        "snapshot_id": "snapshotId",
+    }
+
+    snapshot_id: str
+    """The snapshot whose files the sandbox gets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RotateKeyRequest:
     """How to replace a secret. Unknown fields are refused."""
 
@@ -734,6 +803,7 @@ class Sandbox:
         "created_at": "createdAt",
         "expires_at": "expiresAt",
         "runtime_class": "runtimeClass",
+        "snapshot_id": "snapshotId",
     }
 
     created_at: datetime
@@ -770,6 +840,10 @@ class Sandbox:
     """The name of what runs the sandbox, such as a runtime with a kernel of its own. It is one of
     the `runtimeClasses` of `/v1/version`; without it the service's default runs the sandbox.
     """
+    snapshot_id: str | None = None
+    """The snapshot that its files come from - that of its creation, or of its last rollback. It
+    may be gone. Absent when there is none.
+    """
     status: SandboxStatus
     """The state of a sandbox and why it has it."""
 
@@ -786,6 +860,8 @@ class SandboxEvent:
         "metadata_removed": "metadataRemoved",
         "network_policy": "networkPolicy",
         "sandbox_id": "sandboxId",
+        "snapshot_id": "snapshotId",
+        "snapshot_state": "snapshotState",
     }
 
     duration_ms: float | None = None
@@ -826,6 +902,16 @@ class SandboxEvent:
     """The cause for machines, as in the status of a sandbox."""
     sandbox_id: str | None = None
     """The sandbox; absent in `reset` and `ping`."""
+    snapshot_id: str | None = None
+    """The snapshot."""
+    snapshot_state: SnapshotState | None = None
+    """The state of a snapshot. New values may be added, so clients must tolerate unknown ones.
+
+    - `Creating`: it is being made.
+    - `Ready`: it is whole, and durable.
+    - `Failed`: it could not be made; `reason` and `message` say why, and no file is kept.
+    - `Deleting`: it is being removed, and cannot be used any more.
+    """
     stage: str | None = None
     """What was reached: `accepted` (on durable record), `pulled` (the image is here),
     `created` (the container is made), `started` (it runs), `ready` (its daemon answers).
@@ -858,6 +944,8 @@ class SandboxEvent:
     - `metadata`: the keys of `metadata` were set to its values, those of
       `metadataRemoved` were removed, and all others stayed.
     - `networkPolicy`: the network policy is now `networkPolicy`.
+    - `snapshot`: the snapshot `snapshotId` of the sandbox is now in `snapshotState`; of one
+      that failed, `reason` and `message` say why.
     - `forgotten`: the record of the ended sandbox is gone. It is the sandbox's last event.
     - `reset`: events that were asked for are forgotten, or the id is of another
       database. Read the sandboxes themselves; the stream goes on from here.
@@ -934,6 +1022,92 @@ class SandboxStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The files of a sandbox as they were at a moment."""
+
+    JSON_NAMES: ClassVar[Mapping[str, str]] = {
+        "created_at": "createdAt",
+        "exclusive_size": "exclusiveSize",
+        "expires_at": "expiresAt",
+        "freeze_ms": "freezeMs",
+        "parent_id": "parentId",
+        "sandbox_id": "sandboxId",
+    }
+
+    comment: str | None = None
+    """The comment that it was given; absent without one."""
+    created_at: datetime
+    """When it was asked for, RFC 3339 in UTC."""
+    exclusive_size: int
+    """What the snapshot added to the disk when it was made, in bytes; 0 until it is `Ready`."""
+    expires_at: datetime | None = None
+    """When it is deleted by itself, RFC 3339 in UTC; absent when it is not."""
+    freeze_ms: float
+    """For how many milliseconds the processes of the sandbox stood still; 0 until they go on,
+    and for a sandbox that was `Paused`.
+    """
+    id: str
+    """The unique id of the snapshot."""
+    image: Image
+    """A container image in a public or private registry."""
+    kind: SnapshotKind
+    """What a snapshot holds. New values may be added, so clients must tolerate unknown ones.
+
+    - `filesystem`: the files of a sandbox, without its processes.
+    """
+    name: str | None = None
+    """The name that it was given; absent without one."""
+    owner: str | None = None
+    """The name of the API key that asked for it; absent where the service admits requests
+    without a key.
+    """
+    parent_id: str | None = None
+    """The snapshot that the files of the sandbox came from, or were kept in last, when it was
+    taken. It may be gone. Absent when there was none.
+    """
+    sandbox_id: str
+    """The sandbox that it was taken of, which may be gone."""
+    size: int
+    """What the sandbox had written, in bytes of disk; 0 until it is `Ready`."""
+    status: SnapshotStatus
+    """The state of a snapshot and why it has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotList:
+    """One page of snapshots."""
+
+    items: Sequence[Snapshot]
+    """The snapshots of this page, newest first; empty past the last page."""
+    pagination: Pagination
+    """Where a page stands among all pages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotStatus:
+    """The state of a snapshot and why it has it."""
+
+    JSON_NAMES: ClassVar[Mapping[str, str]] = {
+        "last_transition_at": "lastTransitionAt",
+    }
+
+    last_transition_at: datetime
+    """When the state last changed, RFC 3339 in UTC."""
+    message: str | None = None
+    """The cause for people; absent when there is none."""
+    reason: str | None = None
+    """A short cause for machines; absent when there is none."""
+    state: SnapshotState
+    """The state of a snapshot. New values may be added, so clients must tolerate unknown ones.
+
+    - `Creating`: it is being made.
+    - `Ready`: it is whole, and durable.
+    - `Failed`: it could not be made; `reason` and `message` say why, and no file is kept.
+    - `Deleting`: it is being removed, and cannot be used any more.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoredImage:
     """An image that the engine has."""
 
@@ -960,6 +1134,23 @@ class StoredImageList:
 
     items: Sequence[StoredImage]
     """The images."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeSnapshotRequest:
+    """What to keep, and for how long. Unknown fields are refused."""
+
+    comment: str | None = None
+    """A comment for people, at most 4096 bytes."""
+    kind: SnapshotKind | None = None
+    """What a snapshot holds. New values may be added, so clients must tolerate unknown ones.
+
+    - `filesystem`: the files of a sandbox, without its processes.
+    """
+    name: str | None = None
+    """A name for people, at most 128 bytes. Several snapshots may have the same."""
+    ttl: int | None = None
+    """After how many seconds it is deleted by itself; without it, it is not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -1048,6 +1239,7 @@ def create_sandbox(
     survives a crash of the service. The image is pulled and the sandbox started
     behind the answer: poll the sandbox named by `Location` until its state is
     `Running` or `Failed`. Pull progress shows in `status.message`.
+    An extension: with `snapshotId` the sandbox begins with the files of a snapshot.
     With `sandbox.network_mode` `host` there is one sandbox at a time: while it is not
     `Terminated` or `Failed`, another create is 409. So is one beyond `max_sandboxes`
     of the service or of the key (extension).
@@ -1114,6 +1306,52 @@ def delete_sandbox(
             ("Prefer", prefer),
         ),
         answer=type(None),
+    )
+
+
+def delete_snapshot(
+    snapshot_id: str,
+) -> Call[None]:
+    """Delete a snapshot.
+
+    From the answer on the snapshot cannot be used; its disk is freed behind the answer, as far
+    as no sandbox and no other snapshot has the same files. Sandboxes that began with it, or
+    were rolled back to it, keep theirs.
+    """
+    return Call(
+        method="DELETE",
+        path=fill("/v1/snapshots/{}", snapshot_id),
+        answer=type(None),
+    )
+
+
+def fork_sandbox(
+    sandbox_id: str,
+    body: ForkRequest,
+    *,
+    idempotency_key: str | None = None,
+    prefer: str | None = None,
+) -> Call[ForkList]:
+    """Create sandboxes that begin with the files of another.
+
+    Takes a snapshot of a `Running` or `Paused` sandbox and creates sandboxes with it. Each has
+    an id, a token and an address of its own, and the image, entrypoint, metadata, limits,
+    policy, volumes and runtime class of the sandbox. None has its processes, nor its
+    environment: `env` is all that they get.
+
+    When the answer is 202 each item is a sandbox or why that one was not created: beyond
+    `max_sandboxes` of the key, for example. When the snapshot itself cannot be had the answer
+    is an error, and there is no sandbox. The snapshot is not among those that are listed.
+    """
+    return Call(
+        method="POST",
+        path=fill("/v1/sandboxes/{}/fork", sandbox_id),
+        headers=(
+            ("Idempotency-Key", idempotency_key),
+            ("Prefer", prefer),
+        ),
+        body=encode(body),
+        answer=ForkList,
     )
 
 
@@ -1260,6 +1498,25 @@ def get_sandbox(
     )
 
 
+def get_snapshot(
+    snapshot_id: str,
+    *,
+    prefer: str | None = None,
+) -> Call[Snapshot]:
+    """Read one snapshot.
+
+    A snapshot stays when its sandbox ends, until it is deleted or expires.
+    """
+    return Call(
+        method="GET",
+        path=fill("/v1/snapshots/{}", snapshot_id),
+        headers=(
+            ("Prefer", prefer),
+        ),
+        answer=Snapshot,
+    )
+
+
 def get_version(
 ) -> Call[Version]:
     """Get the version of the service."""
@@ -1355,6 +1612,28 @@ def list_network_decisions_stream(
     )
 
 
+def list_sandbox_snapshots(
+    sandbox_id: str,
+    *,
+    page: int | None = None,
+    page_size: int | None = None,
+) -> Call[SnapshotList]:
+    """List the snapshots of one sandbox, newest first.
+
+    A key with the role `user` sees those that it asked for. Once the record of the sandbox is
+    gone the answer is 404: `GET /v1/snapshots?sandboxId=` lists them still.
+    """
+    return Call(
+        method="GET",
+        path=fill("/v1/sandboxes/{}/snapshots", sandbox_id),
+        query=(
+            ("page", page),
+            ("pageSize", page_size),
+        ),
+        answer=SnapshotList,
+    )
+
+
 def list_sandboxes(
     *,
     state: Sequence[SandboxState] | None = None,
@@ -1379,6 +1658,32 @@ def list_sandboxes(
             ("pageSize", page_size),
         ),
         answer=SandboxList,
+    )
+
+
+def list_snapshots(
+    *,
+    sandbox_id: str | None = None,
+    state: Sequence[SnapshotState] | None = None,
+    page: int | None = None,
+    page_size: int | None = None,
+) -> Call[SnapshotList]:
+    """List snapshots, newest first.
+
+    Shows the snapshots that the key may read, newest first and ties by id: a key with the role
+    `user` sees those that it asked for. Values of `state` are OR-ed; different filters combine
+    with AND.
+    """
+    return Call(
+        method="GET",
+        path="/v1/snapshots",
+        query=(
+            ("sandboxId", sandbox_id),
+            ("state", state),
+            ("page", page),
+            ("pageSize", page_size),
+        ),
+        answer=SnapshotList,
     )
 
 
@@ -1575,6 +1880,34 @@ def resume_sandbox(
     )
 
 
+def rollback_sandbox(
+    sandbox_id: str,
+    body: RollbackRequest,
+    *,
+    prefer: str | None = None,
+) -> Call[None]:
+    """Give a sandbox the files of a snapshot.
+
+    Only a `Running` or `Paused` sandbox can be rolled back, to a snapshot of the same image that
+    is its own or that of another sandbox of its owner. Its processes end. The sandbox is `Resuming` and then
+    `Running`, with the same id, endpoints and token: the entrypoint has started again, with
+    the environment, volumes, limits and policy of the sandbox.
+
+    Connections to its ports break off. What was written since the snapshot is gone, unless
+    another snapshot has it. A snapshot that is not `Ready` is 409, and so is one of another
+    image.
+    """
+    return Call(
+        method="POST",
+        path=fill("/v1/sandboxes/{}/rollback", sandbox_id),
+        headers=(
+            ("Prefer", prefer),
+        ),
+        body=encode(body),
+        answer=type(None),
+    )
+
+
 def rotate_key(
     key_name: str,
     body: RotateKeyRequest,
@@ -1662,6 +1995,36 @@ def stream_sandbox_events(
             ("Last-Event-ID", last_event_id),
         ),
         answer=SandboxEvent,
+    )
+
+
+def take_snapshot(
+    sandbox_id: str,
+    body: TakeSnapshotRequest,
+    *,
+    prefer: str | None = None,
+) -> Call[Snapshot]:
+    """Keep the files of a sandbox.
+
+    Only a `Running` or `Paused` sandbox has a snapshot taken of it (409 otherwise). Answers as
+    soon as the snapshot is on durable record, `Creating`; it is `Ready` or `Failed` later. The
+    processes of the sandbox stand still for `freezeMs` and go on.
+
+    The snapshot has what was written to the root file system. It has neither processes and
+    their memory, nor volumes, `/dev/shm` and other mounts, nor the environment of the create
+    request and the token.
+
+    An owner has at most `server.max_snapshots` snapshots (409 beyond), which may have added
+    `server.max_snapshots_mib` to the disk together. A backend without snapshots is 501.
+    """
+    return Call(
+        method="POST",
+        path=fill("/v1/sandboxes/{}/snapshots", sandbox_id),
+        headers=(
+            ("Prefer", prefer),
+        ),
+        body=encode(body),
+        answer=Snapshot,
     )
 
 

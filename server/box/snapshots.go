@@ -1,0 +1,126 @@
+package box
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/server/lifecycle"
+)
+
+// The labels of every snapshot: its id, and its record, from which it can be rebuilt.
+const (
+	labelSnapshot       = lifecycle.LabelPrefix + "snapshot"
+	labelSnapshotRecord = lifecycle.LabelPrefix + "snapshot-record"
+)
+
+// snapshotName returns the engine's name of the snapshot with the id.
+func snapshotName(id string) string { return "sandbox-snapshot-" + id }
+
+// SnapshotsUnsupported returns an Error of KindUnsupported where the engine has no snapshots.
+func (c *Containers) SnapshotsUnsupported() error {
+	if c.options.Snapshots == nil {
+		return lifecycle.Unsupportedf("snapshots need the local engine (runtime.type = \"local\"): this service's container engine has none")
+	}
+	return nil
+}
+
+// TakeSnapshot keeps the files of a box as the snapshot. It returns
+// [lifecycle.ErrNoBox], [lifecycle.ErrBoxNotAlive], [lifecycle.ErrBoxUnavailable], ctx's error, or
+// a *[lifecycle.BoxFailure]; then there is no such snapshot, unless the engine did not answer.
+func (c *Containers) TakeSnapshot(ctx context.Context, record lifecycle.Record, snapshot lifecycle.Snapshot, maxBytes int64) (lifecycle.SnapshotFiles, error) {
+	if err := c.SnapshotsUnsupported(); err != nil {
+		return lifecycle.SnapshotFiles{}, err
+	}
+	encoded, err := lifecycle.EncodeJSON(snapshot)
+	if err != nil {
+		return lifecycle.SnapshotFiles{}, err
+	}
+	labels := maps.Clone(c.ours())
+	labels[labelSnapshot], labels[labelSnapshotRecord] = snapshot.ID, string(encoded)
+	made, err := c.options.Snapshots.TakeSnapshot(ctx, containerName(record.Box),
+		engine.SnapshotOptions{Name: snapshotName(snapshot.ID), Labels: labels, MaxBytes: maxBytes})
+	if err != nil {
+		return lifecycle.SnapshotFiles{}, snapshotFailure(ctx, err)
+	}
+	return filesOf(made), nil
+}
+
+func filesOf(s engine.Snapshot) lifecycle.SnapshotFiles {
+	return lifecycle.SnapshotFiles{EngineImage: s.ImageID, Size: s.Bytes, ExclusiveSize: s.Exclusive, Frozen: s.Frozen}
+}
+
+// snapshotFailure returns why a snapshot could not be taken, in the terms of its status.
+func snapshotFailure(ctx context.Context, err error) error {
+	for _, kind := range kinds {
+		if errors.Is(err, kind.from) {
+			return translated(err)
+		}
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	reason := lifecycle.ReasonSnapshotFailed
+	switch {
+	case errors.Is(err, engine.ErrSnapshotTooLarge):
+		reason = lifecycle.ReasonSnapshotTooLarge
+	case errors.Is(err, engine.ErrNoRoom):
+		reason = lifecycle.ReasonNoRoom
+	case errors.Is(err, engine.ErrBusy):
+		reason = lifecycle.ReasonSandboxBusy
+	}
+	return &lifecycle.BoxFailure{Reason: reason, Message: err.Error()}
+}
+
+// Snapshots returns what the engine has of this service's snapshots, by id.
+func (c *Containers) Snapshots(ctx context.Context) (map[string]lifecycle.FoundSnapshot, error) {
+	if err := c.SnapshotsUnsupported(); err != nil {
+		return nil, err
+	}
+	list, err := c.options.Snapshots.ListSnapshots(ctx)
+	if err != nil {
+		return nil, translated(err)
+	}
+	found := map[string]lifecycle.FoundSnapshot{}
+	for _, s := range list {
+		id := s.Labels[labelSnapshot]
+		if s.Labels[labelInstance] != c.options.Instance || s.Name != snapshotName(id) {
+			continue
+		}
+		known := lifecycle.FoundSnapshot{SnapshotFiles: filesOf(s)}
+		var record lifecycle.Snapshot
+		if json.Unmarshal([]byte(s.Labels[labelSnapshotRecord]), &record) == nil && record.ID == id {
+			known.Record = &record
+		}
+		found[id] = known
+	}
+	return found, nil
+}
+
+// RemoveSnapshot removes the snapshot with the id. Removing a missing one succeeds.
+func (c *Containers) RemoveSnapshot(ctx context.Context, id string) error {
+	if err := c.SnapshotsUnsupported(); err != nil {
+		return err
+	}
+	return translated(c.options.Snapshots.RemoveSnapshot(ctx, snapshotName(id)))
+}
+
+// Rollback ends the processes of a box and gives it the files of the snapshot with the id;
+// [Containers.Restart] starts it on them. It returns [lifecycle.ErrNoBox],
+// [lifecycle.ErrBoxUnavailable], ctx's error, or a *[lifecycle.BoxFailure] for what is refused, and
+// can be repeated.
+func (c *Containers) Rollback(ctx context.Context, record lifecycle.Record, id string) error {
+	if err := c.SnapshotsUnsupported(); err != nil {
+		return err
+	}
+	err := c.options.Snapshots.Rollback(ctx, containerName(record.Box), snapshotName(id))
+	switch {
+	case err == nil || ctx.Err() != nil:
+		return err
+	case errors.Is(err, engine.ErrNoSnapshot), errors.Is(err, engine.ErrInvalid), errors.Is(err, engine.ErrNoRoom):
+		return &lifecycle.BoxFailure{Reason: lifecycle.ReasonRollbackFailed, Message: err.Error()}
+	}
+	return translated(err)
+}

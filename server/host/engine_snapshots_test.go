@@ -1,0 +1,119 @@
+package host_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"sandbox.internal/runtime/engine"
+)
+
+// Names of the calls of an engine's snapshots, for faults and counts.
+const (
+	callTakeSnapshot   = "TakeSnapshot"
+	callRemoveSnapshot = "RemoveSnapshot"
+	callListSnapshots  = "ListSnapshots"
+	callRollback       = "Rollback"
+)
+
+// memorySnapshot is a snapshot of a memoryEngine: the text that its container had written.
+type memorySnapshot struct {
+	engine.Snapshot
+	files string
+}
+
+var _ engine.Snapshots = (*memoryEngine)(nil)
+
+// write changes the files of a container, read returns them.
+func (e *memoryEngine) write(name, files string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.files[name] = files
+}
+
+func (e *memoryEngine) read(name string) string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.files[name]
+}
+
+// snapshotNames returns the names of the snapshots that there are.
+func (e *memoryEngine) snapshotNames() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Sorted(maps.Keys(e.snapshots))
+}
+
+// TakeSnapshot freezes the container with the events that another process would cause.
+func (e *memoryEngine) TakeSnapshot(ctx context.Context, id string, options engine.SnapshotOptions) (made engine.Snapshot, err error) {
+	err = e.around(ctx, callTakeSnapshot, options.Name, func() error {
+		if has, there := e.snapshots[options.Name]; there {
+			made = has.Snapshot
+			return nil
+		}
+		c, err := e.find(id)
+		if err != nil {
+			return err
+		}
+		if c.Status != engine.StatusRunning && c.Status != engine.StatusFrozen && c.Status != engine.StatusStopped {
+			return fmt.Errorf("%w: it is %s", engine.ErrNotRunning, c.Status)
+		}
+		if c.Status == engine.StatusRunning {
+			e.emit(engine.EventFrozen, c)
+			e.emit(engine.EventThawed, c)
+		}
+		files := e.files[c.Name]
+		size := int64(len(files))
+		if options.MaxBytes > 0 && size > options.MaxBytes {
+			return fmt.Errorf("%w: %d bytes", engine.ErrSnapshotTooLarge, size)
+		}
+		made = engine.Snapshot{
+			Name: options.Name, Labels: maps.Clone(options.Labels), ImageID: e.images[c.Name], Bytes: size, Exclusive: size, Files: 1, Frozen: time.Millisecond, Created: time.Now(),
+		}
+		e.snapshots[options.Name] = memorySnapshot{made, files}
+		return nil
+	})
+	return made, err
+}
+
+func (e *memoryEngine) RemoveSnapshot(ctx context.Context, name string) error {
+	return e.around(ctx, callRemoveSnapshot, name, func() error {
+		delete(e.snapshots, name)
+		return nil
+	})
+}
+
+func (e *memoryEngine) ListSnapshots(ctx context.Context) (list []engine.Snapshot, err error) {
+	err = e.around(ctx, callListSnapshots, "", func() error {
+		for _, s := range e.snapshots {
+			list = append(list, s.Snapshot)
+		}
+		return nil
+	})
+	return list, err
+}
+
+func (e *memoryEngine) Rollback(ctx context.Context, id, name string) error {
+	return e.around(ctx, callRollback, name, func() error {
+		c, err := e.find(id)
+		if err != nil {
+			return err
+		}
+		s, there := e.snapshots[name]
+		switch {
+		case !there:
+			return fmt.Errorf("%w: %s", engine.ErrNoSnapshot, name)
+		case s.ImageID != e.images[c.Name]:
+			return fmt.Errorf("%w: of another image", engine.ErrInvalid)
+		}
+		was := c.Status
+		c.Status, c.Ports = engine.StatusStopped, nil
+		e.files[c.Name] = s.files
+		if was == engine.StatusRunning || was == engine.StatusFrozen {
+			e.emit(engine.EventExited, c)
+		}
+		return nil
+	})
+}

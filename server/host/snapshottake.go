@@ -1,0 +1,269 @@
+package host
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sandbox.internal/server/clock"
+	"sandbox.internal/server/lifecycle"
+)
+
+var (
+	// errSandboxEnded is why a snapshot of a sandbox is given up that ends, or has ended.
+	errSandboxEnded = errors.New("the sandbox ended before the snapshot was made")
+	// errSnapshotDeleted is why one is given up that a client has deleted.
+	errSnapshotDeleted = errors.New("the snapshot was deleted")
+)
+
+// TakeSnapshot implements lifecycle.SnapshotStore.
+func (h *Host) TakeSnapshot(
+	ctx context.Context, sandboxID string, request lifecycle.SnapshotRequest,
+) (lifecycle.Snapshot, error) {
+	return h.beginSnapshot(ctx, sandboxID, request, false)
+}
+
+func (h *Host) beginSnapshot(
+	ctx context.Context, sandboxID string, request lifecycle.SnapshotRequest, temporary bool,
+) (snapshot lifecycle.Snapshot, err error) {
+	if err := h.options.Boxes.SnapshotsUnsupported(); err != nil {
+		return snapshot, err
+	}
+	if err := request.Validate(); err != nil {
+		return snapshot, err
+	}
+	a, err := h.registry.get(sandboxID)
+	if err != nil {
+		return snapshot, err
+	}
+	err = a.do(ctx, func() error {
+		snapshot, err = a.beginSnapshot(request, temporary)
+		return err
+	})
+	return snapshot.Clone(), err
+}
+
+// beginSnapshot records a snapshot of the actor's sandbox, and has it taken.
+func (a *actor) beginSnapshot(request lifecycle.SnapshotRequest, temporary bool) (lifecycle.Snapshot, error) {
+	if state := a.state(); state != lifecycle.StateRunning && state != lifecycle.StatePaused {
+		return lifecycle.Snapshot{}, state.Conflict("take a snapshot", lifecycle.StateRunning, lifecycle.StatePaused)
+	}
+	h := a.host
+	if err := h.snapshots.reserve(request); err != nil {
+		return lifecycle.Snapshot{}, err
+	}
+	snapshot := a.newSnapshot(request, temporary)
+	events := []lifecycle.Event{a.snapshotEvent(snapshot)}
+	if err := h.options.Store.InsertSnapshot(h.ctx, snapshot, events...); err != nil {
+		h.snapshots.unreserve(request.Owner)
+		if h.ctx.Err() != nil {
+			return lifecycle.Snapshot{}, lifecycle.Stopping()
+		}
+		return lifecycle.Snapshot{}, fmt.Errorf("save the new snapshot: %w", err)
+	}
+	h.notifier.notify(events)
+	k := h.snapshots.add(h.ctx, snapshot, true)
+	h.tasks.Go(func() { h.take(k) })
+	return snapshot, nil
+}
+
+func (a *actor) newSnapshot(request lifecycle.SnapshotRequest, temporary bool) lifecycle.Snapshot {
+	now := a.host.options.Clock().UTC()
+	snapshot := lifecycle.Snapshot{
+		ID: uuid.NewString(), SandboxID: a.id, ParentID: parentOf(&a.record), Name: request.Name, Comment: request.Comment,
+		Owner: request.Owner, Kind: request.Kind, Image: a.record.Sandbox.Image, CreatedAt: now, Temporary: temporary,
+		Origin: originOf(&a.record), MaxBytes: request.MaxBytes,
+		Status: lifecycle.SnapshotStatus{State: lifecycle.SnapshotCreating, LastTransitionAt: now},
+	}
+	if request.TTL > 0 {
+		snapshot.ExpiresAt = wall(now.Add(request.TTL))
+	}
+	return snapshot.Clone()
+}
+
+// parentOf returns the snapshot that the files of a sandbox were last kept in, or come from.
+func parentOf(record *lifecycle.Record) string {
+	return cmp.Or(record.LastSnapshot, record.Sandbox.SnapshotID)
+}
+
+// originOf returns what a snapshot keeps of what its sandbox was created with.
+func originOf(record *lifecycle.Record) lifecycle.SnapshotOrigin {
+	origin := lifecycle.SnapshotOrigin{
+		Entrypoint: record.Sandbox.Entrypoint, Resources: record.Spec.Resources,
+		RuntimeClass: record.Sandbox.RuntimeClass, NetworkPolicy: record.Spec.NetworkPolicy,
+	}
+	if record.Spec.ImageEntrypoint {
+		origin.Entrypoint, origin.ImageEntrypoint = nil, true
+	}
+	// A policy that allows everything is what a sandbox has that has none.
+	if p := origin.NetworkPolicy; p != nil && (p.DefaultAction == "" || p.DefaultAction == "allow") && len(p.Egress) == 0 {
+		origin.NetworkPolicy = nil
+	}
+	return origin
+}
+
+// take takes a snapshot when its turn has come, and records what has become of it. When the service
+// ends meanwhile, the next one goes on.
+func (h *Host) take(k *kept) {
+	defer func() {
+		select { // those behind it still wait for those before it
+		case <-k.before:
+		case <-h.ctx.Done():
+		}
+		h.snapshots.taken(k)
+	}()
+	files, err := h.takeInTurn(k)
+	if h.ctx.Err() != nil {
+		return
+	}
+	unlock, locked := k.lock(h.ctx)
+	if locked != nil {
+		return
+	}
+	defer unlock()
+	record, _, _ := h.snapshots.read(k)
+	if record.Status.State != lifecycle.SnapshotCreating {
+		return // it was deleted
+	}
+	record.Status = lifecycle.SnapshotStatus{State: lifecycle.SnapshotReady, LastTransitionAt: h.options.Clock().UTC()}
+	if err == nil {
+		record = record.With(files)
+	} else {
+		record.Status.State = lifecycle.SnapshotFailed
+		record.Status.Reason, record.Status.Message = whyFailed(k, err)
+		// The record of one that has failed is kept for as long as that of a sandbox that has ended.
+		until := wall(record.Status.LastTransitionAt.Add(h.options.TerminatedRetention))
+		if record.ExpiresAt.IsZero() || until.Before(record.ExpiresAt) {
+			record.ExpiresAt = until
+		}
+	}
+	for {
+		err := h.saveSnapshot(h.ctx, k, record)
+		if err == nil || h.ctx.Err() != nil {
+			return
+		}
+		h.options.Logger.Error().Err(err).Str("snapshot_id", k.id).Msg("cannot save what has become of a snapshot; retrying")
+		if !clock.Sleep(h.ctx, saveInterval) {
+			return
+		}
+	}
+}
+
+// whyFailed returns the reason and the message of a snapshot that could not be taken.
+func whyFailed(k *kept, err error) (lifecycle.Reason, string) {
+	var failure *lifecycle.BoxFailure
+	switch {
+	case k.ctx.Err() != nil, errors.Is(err, errSandboxEnded), missing(err):
+		if k.recovered {
+			return lifecycle.ReasonSandboxEnded, "the service ended while the snapshot was made, and the sandbox has ended since"
+		}
+		if missing(err) {
+			return lifecycle.ReasonSandboxEnded, fmt.Sprintf("%v: %v", errSandboxEnded, err)
+		}
+		return lifecycle.ReasonSandboxEnded, errSandboxEnded.Error()
+	case errors.As(err, &failure):
+		return failure.Reason, failure.Message
+	case errors.Is(err, lifecycle.ErrBoxUnavailable):
+		return lifecycle.ReasonEngineUnavailable, err.Error()
+	}
+	return lifecycle.ReasonSnapshotFailed, err.Error()
+}
+
+// takeInTurn waits until those of the sandbox that were asked for before are taken, and for a place
+// among those that are taken at once, and takes the snapshot.
+func (h *Host) takeInTurn(k *kept) (files lifecycle.SnapshotFiles, err error) {
+	if k.found != nil {
+		return *k.found, nil
+	}
+	select {
+	case <-k.before:
+	case <-k.ctx.Done():
+		return files, context.Cause(k.ctx)
+	}
+	select {
+	case h.snapshots.slots <- struct{}{}:
+		defer func() { <-h.snapshots.slots }()
+	case <-k.ctx.Done():
+		return files, context.Cause(k.ctx)
+	}
+	snapshot, _, _ := h.snapshots.read(k)
+	a, err := h.registry.get(snapshot.SandboxID)
+	if err != nil {
+		return files, errSandboxEnded
+	}
+	record := a.snapshot()
+	if state := record.Sandbox.Status.State; state.Final() || state == lifecycle.StateStopping || state == lifecycle.StatePending {
+		return files, errSandboxEnded
+	}
+	h.snapshots.setParent(k, parentOf(record))
+	a.taking.Add(1)
+	defer func() {
+		a.taking.Add(1)
+		a.post(a.inspectSkipped)
+	}()
+	snapshot, _, _ = h.snapshots.read(k) // with its parent
+	return h.takeNow(k, record.Clone(), snapshot, h.snapshots.left(snapshot))
+}
+
+// setParent notes the parent as it is when the snapshot is taken. It becomes durable with the next
+// state.
+func (s *snapshots) setParent(k *kept, parent string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k.record.ParentID = parent
+}
+
+// takeNow has the engine take a snapshot. While the engine does not answer it tries again, but not
+// for ever.
+func (h *Host) takeNow(
+	k *kept, record lifecycle.Record, snapshot lifecycle.Snapshot, left int64,
+) (files lifecycle.SnapshotFiles, err error) {
+	began := h.options.Clock()
+	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
+		files, err = h.options.Boxes.TakeSnapshot(k.ctx, record, snapshot, left)
+		if err == nil || k.ctx.Err() != nil || !errors.Is(err, lifecycle.ErrBoxUnavailable) || h.options.Clock().Sub(began) > stuckAfter {
+			return files, err
+		}
+		h.options.Logger.Warn().
+			Err(err).
+			Str("snapshot_id", k.id).
+			Dur("retry_in", pause).
+			Msg("a snapshot waits for the container engine")
+		if !clock.Sleep(k.ctx, pause) {
+			return files, context.Cause(k.ctx)
+		}
+	}
+}
+
+// cancelSnapshots gives up the snapshots of the actor's sandbox, which ends, that are not taken
+// yet.
+func (a *actor) cancelSnapshots() {
+	for _, k := range a.host.snapshots.line(a.id) {
+		k.cancel(errSandboxEnded)
+	}
+}
+
+// awaitSnapshots waits until the snapshots of the actor's sandbox are taken that were asked for
+// before. It returns false when ctx ends first.
+func (a *actor) awaitSnapshots(ctx context.Context) bool {
+	for _, k := range a.host.snapshots.line(a.id) {
+		select {
+		case <-k.done:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
+}
+
+// inspectSkipped inspects the box again where the outcome of an inspection could not be used,
+// because a snapshot was being taken, which freezes the box.
+func (a *actor) inspectSkipped() {
+	if a.skippedInspect {
+		a.skippedInspect, a.needsInspect = false, true
+	}
+}

@@ -1,0 +1,234 @@
+package lifecycle
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+	"unicode/utf8"
+)
+
+// SnapshotStore keeps the files of sandboxes and gives them to others. It is an ability that not
+// every backend has. Errors that a client may see are of type *[Error]; where the engine of a
+// backend has no snapshots, every method returns KindUnsupported.
+type SnapshotStore interface {
+	// TakeSnapshot records a snapshot of a Running or Paused sandbox, Creating, and returns it; the
+	// rest goes on behind. It returns KindNotFound, KindConflict for another state of the sandbox
+	// and for more snapshots than the owner may have, and KindInvalid for a request that breaks a
+	// rule.
+	TakeSnapshot(ctx context.Context, sandboxID string, request SnapshotRequest) (Snapshot, error)
+
+	// AwaitSnapshot waits until the snapshot is not Creating, is forgotten, the time is up or ctx
+	// ends, whatever comes first, and returns the snapshot as it was last seen. It returns
+	// KindNoSnapshot.
+	AwaitSnapshot(ctx context.Context, id string, atMost time.Duration) (Snapshot, error)
+
+	// Snapshot returns a snapshot. It returns KindNoSnapshot.
+	Snapshot(ctx context.Context, id string) (Snapshot, error)
+
+	// Snapshots returns a page of those that match, newest first, ties by id.
+	Snapshots(ctx context.Context, filter SnapshotFilter, page Page) (SnapshotListing, error)
+
+	// DeleteSnapshot removes a snapshot; it returns once the snapshot is Deleting, durably, and the
+	// rest goes on behind. Sandboxes that began with it, or were rolled back to it, keep their
+	// files. It returns KindNoSnapshot, also for one that is Deleting.
+	DeleteSnapshot(ctx context.Context, id string) error
+
+	// Rollback gives a Running or Paused sandbox the files of one of its snapshots, or of one that
+	// its own files come from: the sandbox is Resuming when it returns, its processes are ended, and
+	// it is Running once execd has answered again, with the same id, endpoints and token. It returns
+	// KindNotFound, KindNoSnapshot, and KindConflict for another state, and for a snapshot that is
+	// not Ready or of another image.
+	Rollback(ctx context.Context, sandboxID, snapshotID string) error
+
+	// Fork takes a snapshot of a Running or Paused sandbox and creates sandboxes that begin with it.
+	// Each has its own id, token and address, and what the sandbox was created with, but for its
+	// environment. The results are as many as were asked for. It returns an error when nothing was
+	// created: those of TakeSnapshot, and of Create for what concerns all.
+	Fork(ctx context.Context, sandboxID string, request ForkRequest, options CreateOptions) ([]ForkResult, error)
+}
+
+// SnapshotKind is what a snapshot holds.
+type SnapshotKind string
+
+// SnapshotFilesystem is a snapshot of the files of a sandbox, without its processes.
+const SnapshotFilesystem SnapshotKind = "filesystem"
+
+// SnapshotState is where a snapshot stands. Clients must tolerate other values.
+type SnapshotState string
+
+// The states of a snapshot.
+const (
+	SnapshotCreating SnapshotState = "Creating" // being made
+	SnapshotReady    SnapshotState = "Ready"    // whole, and durable
+	SnapshotFailed   SnapshotState = "Failed"   // could not be made; nothing of it is left but the record
+	SnapshotDeleting SnapshotState = "Deleting" // being removed; it cannot be used any more
+)
+
+// SnapshotStates lists every state of a snapshot.
+func SnapshotStates() []SnapshotState {
+	return []SnapshotState{SnapshotCreating, SnapshotReady, SnapshotFailed, SnapshotDeleting}
+}
+
+// Snapshot is a snapshot as a client may see it, and who owns it.
+type Snapshot struct {
+	ID        string
+	SandboxID string // of the sandbox that the snapshot was taken of, which may be gone
+	// ParentID is the snapshot that the sandbox's files came from, or were last kept in, when it was
+	// taken; empty when there was none. It may be gone.
+	ParentID string `json:",omitempty"`
+	Name     string `json:",omitempty"`
+	Comment  string `json:",omitempty"`
+	Owner    string // name of the API key that asked for it
+	Kind     SnapshotKind
+	Status   SnapshotStatus
+	// Image is that of the sandbox, as it was named; EngineImage is the engine's id of it, empty
+	// before the snapshot is Ready.
+	Image       string
+	EngineImage string `json:",omitempty"`
+	// Size is what the sandbox had written, in bytes of disk; ExclusiveSize is what the snapshot
+	// added to the disk when it was made.
+	Size, ExclusiveSize int64
+	// Frozen is for how long the sandbox's processes did not run.
+	Frozen    time.Duration
+	CreatedAt time.Time // UTC
+	ExpiresAt time.Time `json:",omitzero"` // UTC; zero when it does not expire
+	// Temporary is set for a snapshot that a fork has made for itself: lists do not show it, and it
+	// is removed once the sandboxes that begin with it have it.
+	Temporary bool `json:",omitempty"`
+	// Origin is what a sandbox that begins with the snapshot gets where nothing else is asked for.
+	Origin SnapshotOrigin
+	// MaxBytes is the bound of its owner when it was asked for ([SnapshotRequest].MaxBytes).
+	MaxBytes int64 `json:",omitempty"`
+}
+
+// SnapshotOrigin is what a snapshot keeps of the request that its sandbox was created with: neither
+// its environment nor credentials.
+type SnapshotOrigin struct {
+	Entrypoint      []string       `json:",omitempty"`
+	ImageEntrypoint bool           `json:",omitempty"`
+	Resources       ResourceLimits `json:",omitempty"`
+	// RuntimeClass and NetworkPolicy are also the widest that such a sandbox can have.
+	RuntimeClass  string         `json:",omitempty"`
+	NetworkPolicy *NetworkPolicy `json:",omitempty"`
+}
+
+// SnapshotStatus is a state and why the snapshot is in it.
+type SnapshotStatus struct {
+	State            SnapshotState
+	Reason           Reason `json:",omitempty"`
+	Message          string `json:",omitempty"` // for people
+	LastTransitionAt time.Time
+}
+
+// SnapshotFiles is what a backend's engine knows of a snapshot.
+type SnapshotFiles struct {
+	EngineImage         string
+	Size, ExclusiveSize int64
+	Frozen              time.Duration
+}
+
+// FoundSnapshot is a snapshot as a backend's engine has it.
+type FoundSnapshot struct {
+	SnapshotFiles
+	// Record is the snapshot as it was when it was being taken; nil where that cannot be read.
+	Record *Snapshot
+}
+
+// With returns the snapshot with what is known of its files.
+func (s Snapshot) With(files SnapshotFiles) Snapshot {
+	s.EngineImage, s.Size, s.ExclusiveSize, s.Frozen = files.EngineImage, files.Size, files.ExclusiveSize, files.Frozen
+	return s
+}
+
+// Clone returns a copy that shares nothing mutable with the snapshot.
+func (s Snapshot) Clone() Snapshot {
+	s.Origin.Entrypoint = slices.Clone(s.Origin.Entrypoint)
+	s.Origin.Resources = maps.Clone(s.Origin.Resources)
+	s.Origin.NetworkPolicy = s.Origin.NetworkPolicy.Clone()
+	return s
+}
+
+// SnapshotRequest is what a client asks for. Validate checks it.
+type SnapshotRequest struct {
+	Name    string
+	Comment string
+	Kind    SnapshotKind
+	TTL     time.Duration // 0 means that the snapshot does not expire
+	Owner   string        // name of the API key that asks
+	// MaxSnapshots and MaxBytes are how many snapshots the owner may have, and how many bytes they
+	// may have added to the disk together; 0 is no limit.
+	MaxSnapshots int
+	MaxBytes     int64
+}
+
+// The limits of a request for a snapshot.
+const (
+	MaxSnapshotName    = 128  // bytes
+	MaxSnapshotComment = 4096 // bytes
+	MinSnapshotTTL     = 60 * time.Second
+	MaxSnapshotTTL     = 10 * 365 * 24 * time.Hour
+	MaxForks           = 100
+)
+
+// Validate returns an Error of KindInvalid that names the first field that breaks a rule, and the
+// rule.
+func (r SnapshotRequest) Validate() error {
+	switch {
+	case r.Kind == "memory":
+		return Unsupportedf("kind: snapshots of memory are not implemented: this service keeps the files of sandboxes (kind filesystem)")
+	case r.Kind != SnapshotFilesystem:
+		return Invalidf("kind: must be filesystem, not %.40q", r.Kind)
+	case len(r.Name) > MaxSnapshotName:
+		return Invalidf("name: must have at most %d bytes, has %d", MaxSnapshotName, len(r.Name))
+	case len(r.Comment) > MaxSnapshotComment:
+		return Invalidf("comment: must have at most %d bytes, has %d", MaxSnapshotComment, len(r.Comment))
+	case !utf8.ValidString(r.Name) || !utf8.ValidString(r.Comment):
+		return Invalidf("name, comment: must be UTF-8")
+	case r.TTL != 0 && (r.TTL < MinSnapshotTTL || r.TTL > MaxSnapshotTTL):
+		return Invalidf("ttl: must be within %d and %d seconds, got %d",
+			int64(MinSnapshotTTL/time.Second), int64(MaxSnapshotTTL/time.Second), int64(r.TTL/time.Second))
+	}
+	return nil
+}
+
+// SnapshotFilter selects snapshots. Conditions are combined with AND; the zero value matches every
+// snapshot that is not temporary.
+type SnapshotFilter struct {
+	SandboxID string
+	States    []SnapshotState // any of them
+	Owner     *string         // nil means any owner
+}
+
+// Match reports whether the snapshot passes the filter.
+func (f SnapshotFilter) Match(s *Snapshot) bool {
+	return !s.Temporary && (f.Owner == nil || s.Owner == *f.Owner) && (f.SandboxID == "" || s.SandboxID == f.SandboxID) &&
+		(len(f.States) == 0 || slices.Contains(f.States, s.Status.State))
+}
+
+// SnapshotListing is one page of snapshots and how many there are in all.
+type SnapshotListing struct {
+	Items []Snapshot
+	Total int
+}
+
+// ForkRequest is what a client asks for.
+type ForkRequest struct {
+	Count   int           // 1..MaxForks
+	Timeout time.Duration // of each fork; 0 means that of the sandbox
+	Env     map[string]string
+	// Snapshot is the request for the snapshot that the forks begin with.
+	Snapshot SnapshotRequest
+}
+
+// ForkResult is one sandbox that a fork created, or why it was not.
+type ForkResult struct {
+	Sandbox Sandbox
+	Err     error
+}
+
+// NoSnapshot returns an Error of KindNoSnapshot for the snapshot's id.
+func NoSnapshot(id string) *Error {
+	return &Error{Kind: KindNoSnapshot, Message: fmt.Sprintf("snapshot %.64q does not exist", id)}
+}
