@@ -39,6 +39,7 @@ package sandbox
 //go:generate go run ./clients/python/synchronous -o clients/python/src/sandboxes/_sync/keys.py clients/python/src/sandboxes/_async/keys.py
 //go:generate go run ./clients/python/synchronous -o clients/python/src/sandboxes/_sync/network.py clients/python/src/sandboxes/_async/network.py
 //go:generate go run ./clients/python/synchronous -o clients/python/src/sandboxes/_sync/sandbox.py clients/python/src/sandboxes/_async/sandbox.py
+//go:generate go run ./clients/python/synchronous -o clients/python/src/sandboxes/_sync/snapshots.py clients/python/src/sandboxes/_async/snapshots.py
 //go:generate go run ./clients/python/synchronous -o clients/python/src/sandboxes/_sync/stdin.py clients/python/src/sandboxes/_async/stdin.py
 //go:generate go run ./clients/python/synchronous -o clients/python/src/sandboxes/_sync/streams.py clients/python/src/sandboxes/_async/streams.py
 //go:generate go run ./clients/python/synchronous -o clients/python/src/sandboxes/_sync/terminals.py clients/python/src/sandboxes/_async/terminals.py

@@ -12,7 +12,7 @@ import (
 
 func createCommand(t *tool) *cobra.Command {
 	spec := &specFlags{}
-	noWait := false
+	noWait, snapshot := false, ""
 	command := &cobra.Command{
 		Use:   "create [flags] [IMAGE] [-- ENTRYPOINT...]",
 		Short: "Create a sandbox and wait until it runs",
@@ -32,6 +32,14 @@ func createCommand(t *tool) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if snapshot != "" || c.Flags().Changed("snapshot") {
+				if image != "" {
+					return usageErrorf("snapshot: must not be given with the IMAGE %q", image)
+				}
+				if options.SnapshotID, err = t.findSnapshot(c.Context(), "", snapshot); err != nil {
+					return err
+				}
+			}
 			if len(args) > 0 {
 				if len(options.Entrypoint) > 0 || options.ImageEntrypoint {
 					return usageErrorf("the entrypoint is given twice: by a flag and by %q", args[0])
@@ -42,6 +50,9 @@ func createCommand(t *tool) *cobra.Command {
 		},
 	}
 	spec.register(command, 0)
+	command.Flags().StringVar(&snapshot, "snapshot", "",
+		"`SNAPSHOT` whose files it begins with, in place of an IMAGE")
+	_ = command.RegisterFlagCompletionFunc("snapshot", t.completeSnapshots(0, -1))
 	command.Flags().BoolVar(&noWait, "no-wait", false, "return while it is still Pending")
 	t.registerOutput(command, "ids")
 	return command

@@ -193,6 +193,12 @@ func describeEvent(e sandbox.Event) string {
 		return "expires at " + optional(e.ExpiresAt).Local().Format(time.RFC3339)
 	case sandbox.EventMetadata:
 		return fmt.Sprintf("set %v, removed %v", e.Metadata, e.MetadataRemoved)
+	case sandbox.EventSnapshot:
+		text := optional(e.SnapshotID) + " is " + optional(e.SnapshotState)
+		if cause := optional(e.Message); cause != "" {
+			text += ": " + cause
+		}
+		return text
 	case sandbox.EventNetworkPolicy:
 		policy := optional(e.NetworkPolicy)
 		return fmt.Sprintf("%s by default, %d rules", optional(policy.DefaultAction), len(policy.Egress))

@@ -17,6 +17,14 @@ const (
 	Failed     = "Failed"
 )
 
+// The states of a [Snapshot]. Services may add more.
+const (
+	SnapshotCreating = "Creating"
+	SnapshotReady    = "Ready"
+	SnapshotFailed   = "Failed"
+	SnapshotDeleting = "Deleting"
+)
+
 // The types of an [Event]. Services may add more.
 const (
 	EventState         = "state"         // the sandbox went From one state To another
@@ -25,6 +33,7 @@ const (
 	EventRenewed       = "renewed"       // the expiry is now ExpiresAt
 	EventMetadata      = "metadata"      // Metadata was set and MetadataRemoved removed
 	EventNetworkPolicy = "networkPolicy" // the policy is now NetworkPolicy
+	EventSnapshot      = "snapshot"      // the snapshot SnapshotID is now in SnapshotState
 	EventForgotten     = "forgotten"     // the record of the ended sandbox is gone; its last event
 	EventReset         = "reset"         // events are missing: read the sandboxes again
 
@@ -60,6 +69,8 @@ type (
 	StoredImage = lifecycle.StoredImage
 	// PrunedImages is what a removal of images has freed, and what it has left.
 	PrunedImages = lifecycle.PrunedImages
+	// Snapshot has the files of a sandbox as they were at a moment.
+	Snapshot = lifecycle.Snapshot
 	// Event is something that happened to a sandbox; which fields it has depends on its Type.
 	Event = lifecycle.SandboxEvent
 	// HostLoad is how busy the machine of the service is.

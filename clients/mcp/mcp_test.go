@@ -21,7 +21,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
-	maxTools  = 12
+	maxTools  = 13
 	maxTokens = 3000
 )
 

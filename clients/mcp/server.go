@@ -55,6 +55,7 @@ func newServer(version string, classes []string, t *tools) *mcp.Server {
 	server.AddReceivingMiddleware(withoutNulls, t.withImages)
 	t.client = named(t.client)
 	t.addLife(server, classes)
+	t.addCheckpoint(server)
 	t.addWork(server)
 	t.addFiles(server)
 	return server

@@ -91,6 +91,12 @@ func testContractDefaults(t *testing.T) {
 		"lifecycle listKeys page":          constant(t, "server/api/convert.go", "defaultPage"),
 		"lifecycle listKeys pageSize":      constant(t, "server/api/convert.go", "defaultPageSize"),
 
+		"lifecycle listSnapshots page":            constant(t, "server/api/convert.go", "defaultPage"),
+		"lifecycle listSnapshots pageSize":        constant(t, "server/api/convert.go", "defaultPageSize"),
+		"lifecycle listSandboxSnapshots page":     constant(t, "server/api/convert.go", "defaultPage"),
+		"lifecycle listSandboxSnapshots pageSize": constant(t, "server/api/convert.go", "defaultPageSize"),
+		"lifecycle ForkRequest count":             constant(t, "server/api/snapshots.go", "defaultForks"),
+
 		"lifecycle RotateKeyRequest graceSeconds": 0, // the zero value of a field that is left out
 	}
 	for name, load := range map[string]func() (*openapi3.T, error){

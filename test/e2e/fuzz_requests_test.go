@@ -95,6 +95,10 @@ func TestFuzzLifecycle(t *testing.T) {
 	f := newFuzzer(t, s.URL, document, http.Header{lives.KeyHeader: {lives.AdminKey}})
 	f.health = "/health"
 	f.expected["pruneImages 501"] = "a Docker Engine has images of others"
+	for _, operation := range []string{"createSandbox", "takeSnapshot", "listSandboxSnapshots", "rollbackSandbox", "forkSandbox",
+		"listSnapshots", "getSnapshot", "deleteSnapshot"} {
+		f.expected[operation+" 501"] = "a Docker Engine has no snapshots"
+	}
 	// Nothing listens on that port: pulls fail at once, and reach no registry.
 	nowhere := []string{"127.0.0.1:1/none:a", "127.0.0.1:1/none@sha256:" + strings.Repeat("0", 64),
 		"127.0.0.1:1/none", "UPPER", "a b", ":", "a:b:c", "@"}

@@ -22,7 +22,7 @@ func TestResourcesThatTheHostDoesNotHave(t *testing.T) {
 		"memory": {lifecycle.ResourceLimits{Memory: &memory}, memory},
 	} {
 		r := idle()
-		r.ResourceLimits = c.limits
+		r.ResourceLimits = &c.limits
 		status := s.Await(t, s.Create(t, r), "Failed").Status
 		if status.Reason != "RESOURCE_LIMIT_EXCEEDED" {
 			t.Errorf("%s: the reason is %s", field, status.Reason)

@@ -177,6 +177,14 @@ class ScriptedService(ThreadingHTTPServer):
         """Says nothing of a client that has left."""
 
 
+def snapshot_of(state: str) -> dict[str, object]:
+    """A snapshot of the sandbox `box` as a service describes it."""
+    moment = "2026-01-02T15:04:05Z"
+    status = {"state": state, "reason": "NO_ROOM", "message": "full", "lastTransitionAt": moment}
+    return {"id": "s", "sandboxId": "box", "kind": "filesystem", "status": status, "image": {"uri": "x"}, "size": 1,
+            "exclusiveSize": 1, "freezeMs": 1.5, "createdAt": moment}
+
+
 def described(state: str) -> dict[str, object]:
     """The sandbox `box` as a service describes it."""
     moment = "2026-01-02T15:04:05Z"

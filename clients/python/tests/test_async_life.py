@@ -159,6 +159,30 @@ class AsyncLife(AsyncCase):
                         await sandbox.files.move("/tmp/runs", "/tmp/moved")
                     self.assertTrue(lost.exception.sent)
 
+    async def test_snapshots(self) -> None:
+        """The client goes on with a sandbox that was rolled back."""
+        async with AsyncClient() as client, await client.create(image(), env={"SECRET": "s"}) as sandbox:
+            await sandbox.files.write("/root/note", "kept")
+            taken = await sandbox.snapshot("before", comment="all is well", ttl=timedelta(hours=1))
+            self.assertEqual((taken.status.state, taken.sandbox_id, taken.name), ("Ready", sandbox.id, "before"))
+            self.assertEqual([item.id async for item in sandbox.snapshots()], [taken.id])
+            await sandbox.files.write("/root/note", "changed")
+            await sandbox.rollback(taken)
+            self.assertEqual(sandbox.state, "Running")
+            self.assertEqual(await sandbox.files.read_text("/root/note"), "kept")
+            self.assertEqual((await sandbox.commands.run("echo $SECRET")).stdout, "s\n")
+            forks = await sandbox.fork(2, env={"ATTEMPT": "1"})
+            for fork in forks:
+                assert not isinstance(fork, APIError), fork
+                async with fork:
+                    self.assertEqual((await fork.commands.run("cat /root/note; echo $ATTEMPT$SECRET")).stdout, "kept1\n")
+            async with await client.create(snapshot=taken.id) as other:
+                self.assertEqual(await other.files.read_text("/root/note"), "kept")
+                self.assertEqual((await other.refresh()).snapshot_id, taken.id)
+            await client.snapshots.delete(taken.id)
+            with self.assertRaises(NotFoundError):
+                await client.snapshots.delete(taken.id)
+
     async def test_failures(self) -> None:
         async with AsyncClient() as client:
             with self.assertRaises(SandboxFailed) as failed:

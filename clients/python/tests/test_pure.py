@@ -26,6 +26,7 @@ from sandboxes import (
     Network,
     ProtocolError,
     Sandbox,
+    Snapshots,
     Terminal,
     Terminals,
     Upload,
@@ -337,7 +338,7 @@ class Rules(unittest.TestCase):
 class Pages(unittest.TestCase):
     def test_readme_has_every_call_and_its_defaults(self) -> None:
         kinds: dict[str, type] = {
-            "client": Client, "client.keys": Keys, "sandbox": Sandbox, "sandbox.commands": Commands, "command": Command,
+            "client": Client, "client.keys": Keys, "client.snapshots": Snapshots, "sandbox": Sandbox, "sandbox.commands": Commands, "command": Command,
             "sandbox.code": Code, "cell": Cell, "sandbox.files": Files, "sandbox.terminals": Terminals,
             "terminal": Terminal, "attachment": Attachment, "sandbox.network": Network,
         }

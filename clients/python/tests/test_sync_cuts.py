@@ -8,13 +8,23 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any, cast
 from unittest.mock import patch
 from urllib.parse import parse_qs, urlsplit
 
-from sandboxes import Client, Sandbox, ConflictError, NotFoundError, ProtocolError, StreamError
+from sandboxes import (
+    Client,
+    Sandbox,
+    ConflictError,
+    NotFoundError,
+    ProtocolError,
+    SandboxFailed,
+    SnapshotFailed,
+    StreamError,
+)
 
 from .sync_support import RUN, Case, interrupt, together
-from .support import PATIENCE, CuttingProxy, Exchange, ScriptedService, described, image
+from .support import PATIENCE, CuttingProxy, Exchange, ScriptedService, described, image, snapshot_of
 
 CUTS = 1000
 AT_ONCE = 8
@@ -282,6 +292,50 @@ class Failures(Case):
             self.deleted(lost, over, state="Running")
         with self.assertRaises(NotFoundError):
             self.deleted(gone)
+
+    def test_snapshots(self) -> None:
+        """A snapshot is waited for, one that fails is an error, and so is a rollback that does."""
+        states, box = ["Creating", "Creating", "Ready", "Creating", "Failed"], described("Running")
+        requests: list[tuple[str, Any]] = []
+
+        def script(exchange: Exchange) -> None:
+            if exchange.body:
+                requests.append((exchange.path, json.loads(exchange.body)))
+            if exchange.path.endswith("/fork"):
+                exchange.answer(202, {"items": [{"sandbox": described("Running")},
+                                                {"error": {"code": "CONFLICT", "message": "no more", "detail": ""}}]})
+            elif exchange.path.endswith("/rollback"):
+                exchange.stream(202, "text/plain")
+            elif exchange.path.endswith("/events"):
+                exchange.events()
+            elif exchange.path.startswith("/v1/snapshots?"):
+                listed = [snapshot_of("Ready")]
+                exchange.answer(200, {"items": listed, "pagination": {
+                    "page": 1, "pageSize": 1, "totalItems": 1, "totalPages": 1, "hasNextPage": False}})
+            elif "snapshots" in exchange.path:
+                exchange.answer(202 if exchange.command == "POST" else 200, snapshot_of(states.pop(0)))
+            else:
+                exchange.answer(200, box)
+
+        with ScriptedService(script) as service:
+            sandbox = self.scripted(service)
+            taken = sandbox.snapshot("before", ttl=3600)
+            self.assertEqual((taken.status.state, taken.freeze_ms, taken.parent_id), ("Ready", 1.5, None))
+            with self.assertRaises(SnapshotFailed) as failed:
+                sandbox.snapshot()
+            self.assertEqual((failed.exception.reason, failed.exception.snapshot_id), ("NO_ROOM", "s"))
+            self.assertEqual([item.id for item in sandbox.snapshots()], ["s"])
+            first, second = sandbox.fork(2, env={"A": "1"})
+            self.assertIsInstance(first, Sandbox)
+            self.assertIsInstance(second, ConflictError)
+            sandbox.rollback(taken)
+            cast(dict[str, str], box["status"])["reason"] = "ROLLBACK_FAILED"
+            with self.assertRaises(SandboxFailed):
+                sandbox.rollback("s")
+        self.assertEqual(requests, [
+            ("/v1/sandboxes/box/snapshots", {"name": "before", "ttl": 3600}), ("/v1/sandboxes/box/snapshots", {}),
+            ("/v1/sandboxes/box/fork", {"count": 2, "env": {"A": "1"}}),
+            ("/v1/sandboxes/box/rollback", {"snapshotId": "s"}), ("/v1/sandboxes/box/rollback", {"snapshotId": "s"})])
 
     def test_the_404_of_a_proxy_is_no_success(self) -> None:
         with self.assertRaises(NotFoundError):

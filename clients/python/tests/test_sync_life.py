@@ -160,6 +160,30 @@ class Life(Case):
                         sandbox.files.move("/tmp/runs", "/tmp/moved")
                     self.assertTrue(lost.exception.sent)
 
+    def test_snapshots(self) -> None:
+        """The client goes on with a sandbox that was rolled back."""
+        with Client() as client, client.create(image(), env={"SECRET": "s"}) as sandbox:
+            sandbox.files.write("/root/note", "kept")
+            taken = sandbox.snapshot("before", comment="all is well", ttl=timedelta(hours=1))
+            self.assertEqual((taken.status.state, taken.sandbox_id, taken.name), ("Ready", sandbox.id, "before"))
+            self.assertEqual([item.id for item in sandbox.snapshots()], [taken.id])
+            sandbox.files.write("/root/note", "changed")
+            sandbox.rollback(taken)
+            self.assertEqual(sandbox.state, "Running")
+            self.assertEqual(sandbox.files.read_text("/root/note"), "kept")
+            self.assertEqual((sandbox.commands.run("echo $SECRET")).stdout, "s\n")
+            forks = sandbox.fork(2, env={"ATTEMPT": "1"})
+            for fork in forks:
+                assert not isinstance(fork, APIError), fork
+                with fork:
+                    self.assertEqual((fork.commands.run("cat /root/note; echo $ATTEMPT$SECRET")).stdout, "kept1\n")
+            with client.create(snapshot=taken.id) as other:
+                self.assertEqual(other.files.read_text("/root/note"), "kept")
+                self.assertEqual((other.refresh()).snapshot_id, taken.id)
+            client.snapshots.delete(taken.id)
+            with self.assertRaises(NotFoundError):
+                client.snapshots.delete(taken.id)
+
     def test_failures(self) -> None:
         with Client() as client:
             with self.assertRaises(SandboxFailed) as failed:

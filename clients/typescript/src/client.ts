@@ -7,6 +7,7 @@ import { Keys } from "./keys.js";
 import { checkPolicy } from "./network.js";
 import { transportTo } from "./proxy.js";
 import { type Connection, Sandbox, type SandboxInfo, type SandboxState } from "./sandbox.js";
+import { Snapshots } from "./snapshots.js";
 import type { WebSocketConstructor } from "./websocket.js";
 
 type CreateRequest = components["schemas"]["CreateSandboxRequest"];
@@ -57,7 +58,9 @@ export interface CreateOptions extends CallOptions {
   /** Such as `{ cpu: "500m", memory: "512Mi" }`. */
   resourceLimits?: CreateRequest["resourceLimits"];
   /** Credentials for a private registry. */
-  auth?: NonNullable<CreateRequest["image"]["auth"]>;
+  auth?: NonNullable<NonNullable<CreateRequest["image"]>["auth"]>;
+  /** The id of a snapshot that it begins with, in place of an image: what is left out is that of the snapshot. */
+  snapshotId?: string;
   /** What the sandbox may reach; everything without it. An empty one is `invalid`. */
   networkPolicy?: NonNullable<CreateRequest["networkPolicy"]>;
   volumes?: NonNullable<CreateRequest["volumes"]>;
@@ -89,6 +92,8 @@ export class Client {
   readonly api: Api<paths>;
   /** The API keys of the service, for its administrators. */
   readonly keys: Keys;
+  /** The snapshots of sandboxes. */
+  readonly snapshots: Snapshots;
   readonly #connection: Connection;
   #defaults: CreateDefaults | undefined;
 
@@ -106,6 +111,7 @@ export class Client {
     });
     this.api = new Api<paths>(http);
     this.keys = new Keys(this.api);
+    this.snapshots = new Snapshots(this.api);
     this.#connection = {
       api: this.api,
       resumeFor: options.resumeFor ?? 60_000,
@@ -123,30 +129,32 @@ export class Client {
   create(options: CreateOptions): Promise<Sandbox>;
   async create(first?: string | CreateOptions, second: CreateOptions = {}): Promise<Sandbox> {
     const named = typeof first === "string" ? first : undefined;
-    const { resourceLimits = {}, startTimeout = 300_000, auth, signal, ...rest } =
+    const { resourceLimits, startTimeout = 300_000, auth, signal, ...rest } =
       typeof first === "object" ? first : second;
     signal?.throwIfAborted();
     checkPolicy(rest.networkPolicy);
     const call = signal ? { signal } : {};
-    const own = rest.imageEntrypoint === true || rest.entrypoint !== undefined;
-    const complete = named !== undefined && rest.timeout !== undefined && own;
+    const kept = rest.snapshotId !== undefined;
+    if (kept && named !== undefined) throw new SandboxError("invalid", "image: must not be given with a snapshotId");
+    const own = kept || rest.imageEntrypoint === true || rest.entrypoint !== undefined;
+    const complete = (kept || named !== undefined) && rest.timeout !== undefined && own;
     const defaults = complete ? fallback : await this.defaults(call);
-    const image = named ?? defaults.image;
-    if (image === undefined) {
+    const image = kept ? undefined : named ?? defaults.image;
+    if (image === undefined && !kept) {
       const why = "image: is required, because the service has no default one (server.default_image)";
       throw new SandboxError("invalid", why);
     }
     const body: CreateRequest = {
       ...(own ? {} : { entrypoint: defaults.entrypoint }),
       ...rest,
-      image: { uri: image, ...(auth ? { auth } : {}) },
+      ...(image === undefined ? {} : { image: { uri: image, ...(auth ? { auth } : {}) } }),
       timeout: rest.timeout ?? defaults.timeout,
-      resourceLimits,
+      ...(kept && resourceLimits === undefined ? {} : { resourceLimits: resourceLimits ?? {} }),
     };
     const header = newKey();
     const request = async (options: CallOptions) => {
       const created = await this.api.json("post", "/v1/sandboxes", { body, header }, { ...options, idempotent: true });
-      return new Sandbox(this.#connection, { ...created, image: { uri: image } });
+      return new Sandbox(this.#connection, { ...created, image: { uri: image ?? "" } });
     };
     const sandbox = await request(call).catch(async (error: unknown) => {
       // The request may have arrived: the same key finds the sandbox. The first error counts.

@@ -5,11 +5,12 @@ import { SandboxError, clean, isKind } from "./errors.js";
 import { Files } from "./files.js";
 import type { components as insideComponents, paths as ExecdPaths } from "./gen/execd.js";
 import type { components, paths } from "./gen/lifecycle.js";
-import type { CallOptions } from "./http.js";
+import { type CallOptions, newKey } from "./http.js";
 import type { Inside } from "./inside.js";
 import { type LogOptions, logs } from "./logs.js";
 import { Network } from "./network.js";
 import { type EventOptions, type NumberedEvent, followEvents } from "./events.js";
+import { type Snapshot, type SnapshotOptions, Snapshots, takeSnapshot } from "./snapshots.js";
 import { numbered, resumable } from "./resume.js";
 import { Terminals } from "./terminals.js";
 import type { WebSocketConstructor } from "./websocket.js";
@@ -32,6 +33,24 @@ export interface Connection {
   webSocket: () => Promise<WebSocketConstructor | undefined>;
 }
 
+/** How many sandboxes a fork makes, and what is different in them. */
+export interface ForkOptions extends CallOptions {
+  /** How many, at most 100; 1 without it. */
+  count?: number;
+  /** Seconds that each lives; without it as long as the sandbox was to. */
+  timeout?: number;
+  /** The environment variables of each: they have none of those of the sandbox. */
+  env?: Record<string, string>;
+  /** Milliseconds in which all must be Running; 5 minutes without it. */
+  startTimeout?: number;
+}
+
+/** Why one sandbox of a fork is not there. */
+export type ForkError = components["schemas"]["Error"];
+
+/** The reasons of a sandbox that could not be started after a reboot of its host, or not be rolled back. */
+const notResumed = ["RESUME_FAILED", "ROLLBACK_FAILED"];
+
 /** How long one request waits for a state, in seconds; the service permits 60. */
 const longestWait = 30;
 const path = "/v1/sandboxes/{sandboxId}";
@@ -51,6 +70,7 @@ export class Sandbox implements AsyncDisposable {
   readonly network: Network;
   /** Every operation of the sandbox's daemon, typed from its contract. */
   readonly api: Api<ExecdPaths>;
+  readonly #connection: Connection;
   readonly #api: Api<paths>;
   readonly #resumeFor: number;
   readonly #inside: Inside;
@@ -59,6 +79,7 @@ export class Sandbox implements AsyncDisposable {
 
   /** Use the methods of a client. */
   constructor(connection: Connection, info: SandboxInfo) {
+    this.#connection = connection;
     this.#api = connection.api;
     this.#resumeFor = connection.resumeFor;
     this.#info = info;
@@ -117,12 +138,16 @@ export class Sandbox implements AsyncDisposable {
   }
 
   #reached(wanted: SandboxState): boolean {
+    const { state, reason } = this.#info.status;
+    const stuck = wanted === "Running" && state === "Paused" && notResumed.includes(reason);
+    if (state === wanted || (!isFinal(state) && !stuck)) return state === wanted;
+    throw this.#failure();
+  }
+
+  #failure(): SandboxError {
     const { state, reason, message } = this.#info.status;
-    // After a reboot of its host it could not be started again.
-    const notResumed = wanted === "Running" && state === "Paused" && reason === "RESUME_FAILED";
-    if (state === wanted || (!isFinal(state) && !notResumed)) return state === wanted;
     const text = `${this.id}: is ${clean(state)} (${clean(reason)}): ${clean(message)}`;
-    throw new SandboxError("failed", text, { code: clean(reason) });
+    return new SandboxError("failed", text, { code: clean(reason) });
   }
 
   /** Stops all processes and keeps their memory; returns when the sandbox is Paused. */
@@ -141,6 +166,56 @@ export class Sandbox implements AsyncDisposable {
   async #change(verb: "pause" | "resume", state: SandboxState, options: CallOptions): Promise<SandboxInfo> {
     await this.#api.json("post", `${path}/${verb}`, this.#input, options);
     return this.wait(state, options);
+  }
+
+  /**
+   * Keeps the files of the sandbox, which is Running or Paused, and returns once they are kept; its
+   * processes stand still for a moment. The request is not repeated when its answer was lost:
+   * {@link Sandbox.snapshots} shows whether it had its effect.
+   */
+  snapshot(options: SnapshotOptions = {}): Promise<Snapshot> {
+    return takeSnapshot(this.#api, this.id, options);
+  }
+
+  /** The snapshots of the sandbox that the key may read, newest first. */
+  snapshots(options: CallOptions = {}): AsyncGenerator<Snapshot, void, undefined> {
+    return new Snapshots(this.#api).list({ ...options, sandboxId: this.id });
+  }
+
+  /**
+   * Gives the sandbox the files of a snapshot, or of the one with an id; returns when it is Running
+   * again. Its processes end; its id, endpoints and token stay.
+   */
+  async rollback(snapshot: Snapshot | string, options: CallOptions = {}): Promise<SandboxInfo> {
+    const body = { snapshotId: typeof snapshot === "string" ? snapshot : snapshot.id };
+    await this.#api.json("post", `${path}/rollback`, { ...this.#input, body }, options);
+    await this.wait("Running", options);
+    if (notResumed.includes(this.#info.status.reason)) throw this.#failure();
+    return this.#info;
+  }
+
+  /**
+   * Makes sandboxes that begin with the files of this one, and returns them once they are Running, or
+   * in the place of one why it was not made. They have none of its processes, and `env` is all of
+   * their environment. A cut connection never makes them twice.
+   */
+  async fork(options: ForkOptions = {}): Promise<(Sandbox | ForkError)[]> {
+    const { signal, startTimeout = 300_000, ...body } = options;
+    const call = signal ? { signal } : {};
+    const input = { ...this.#input, body, header: newKey() };
+    const { items } = await this.#api.json("post", `${path}/fork`, input, { ...call, idempotent: true });
+    const end = Date.now() + startTimeout;
+    const forks: (Sandbox | ForkError)[] = [];
+    for (const { sandbox, error } of items) {
+      if (sandbox === undefined) {
+        forks.push(error ?? { code: "UNKNOWN", message: "no message", detail: "no message" });
+        continue;
+      }
+      const fork = new Sandbox(this.#connection, sandbox);
+      await fork.wait("Running", { ...call, timeout: Math.max(1, end - Date.now()) });
+      forks.push(fork);
+    }
+    return forks;
   }
 
   /** Moves the expiry to so many seconds from now; it can only move forward. */

@@ -49,7 +49,7 @@ func enter(t *testing.T, runtime string, env map[string]string, entrypoint ...st
 	memory := "4Gi"
 	created, err := client.CreateSandboxWithResponse(t.Context(), nil, lifecycle.CreateSandboxRequest{
 		Image: lifecycle.Image{URI: interpreterImage}, Timeout: 3600, Env: env, Entrypoint: entrypoint,
-		ResourceLimits: lifecycle.ResourceLimits{Memory: &memory},
+		ResourceLimits: &lifecycle.ResourceLimits{Memory: &memory},
 	})
 	must(t, err)
 	if created.JSON202 == nil {

@@ -72,6 +72,12 @@ var examples = []struct {
 	{command: "pause"},
 	{command: "resume"},
 	{command: "renew"},
+	{command: "snapshot create"},
+	{command: "snapshot"},
+	{command: "snapshot ls"},
+	{command: "rollback"},
+	{command: "fork"},
+	{command: "snapshot rm"},
 	{command: "bench"},
 	{command: "image"},
 	{command: "image ls"},
@@ -204,7 +210,7 @@ func (c *commandLine) commands(t *testing.T, above string) []string {
 		}
 		command := strings.TrimSpace(above + " " + name)
 		found = append(found, command)
-		if above == "" && slices.Contains([]string{"context", "files", "image", "key", "mcp", "network"}, name) {
+		if above == "" && slices.Contains([]string{"context", "files", "image", "key", "mcp", "network", "snapshot"}, name) {
 			found = append(found, c.commands(t, command)...)
 		}
 	}

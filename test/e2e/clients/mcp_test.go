@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"regexp"
 	"strings"
@@ -53,6 +54,7 @@ func TestMCP(t *testing.T) {
 	prints := s.As(t, alice).Running(t, lives.Request(baseImage, "sh", "-c", "echo said by the program; exec sleep 1000"))
 	t.Run("tools", func(t *testing.T) { testTools(t, a, id, prints) })
 	t.Run("images", func(t *testing.T) { testImages(t, a) })
+	t.Run("checkpoints", func(t *testing.T) { testCheckpoints(t, a) })
 	t.Run("roles", func(t *testing.T) {
 		b, v := overHTTP(t, s.URL, bob), overHTTP(t, s.URL, viewer)
 		b.refused("FORBIDDEN", "run_command", map[string]any{"sandbox": id, "command": "true"})
@@ -244,6 +246,52 @@ func TestMCPOverStdio(t *testing.T) {
 
 // readsOn is how cut output says what reads the rest.
 var readsOn = regexp.MustCompile(`cursor (\d+) reads on`)
+
+// testCheckpoints keeps the files of a sandbox, goes back to them, and copies it.
+func testCheckpoints(t *testing.T, a *agent) {
+	id := a.create(busyboxImage)
+	checkpoint := func(action string, more map[string]any) string {
+		arguments := map[string]any{"sandbox": id, "action": action}
+		maps.Copy(arguments, more)
+		return a.call("checkpoint", arguments)
+	}
+	write := func(content string) {
+		a.call("write_file", map[string]any{"sandbox": id, "path": "/w/note", "content": content})
+	}
+	read := func(id string) string {
+		return a.call("read_file", map[string]any{"sandbox": id, "path": "/w/note"})
+	}
+	if got := checkpoint("list", nil); !strings.Contains(got, "no checkpoints") {
+		t.Errorf("the list is %q", got)
+	}
+	write("good")
+	kept := strings.TrimPrefix(checkpoint("take", map[string]any{"name": "before"}), "checkpoint: ")
+	write("broken")
+	if got := checkpoint("list", nil); !strings.Contains(got, kept+` name="before"`) {
+		t.Errorf("the list is %q, without %s", got, kept)
+	}
+	checkpoint("rollback", map[string]any{"checkpoint": kept})
+	if got := read(id); got != "good" {
+		t.Errorf("after the rollback: %q", got)
+	}
+	forked := checkpoint("fork", map[string]any{"count": 2})
+	ids := regexp.MustCompile(`id: (\S+) state: Running`).FindAllStringSubmatch(forked, -1)
+	if len(ids) != 2 {
+		t.Fatalf("the fork answers %q", forked)
+	}
+	for _, match := range ids {
+		if got := read(match[1]); got != "good" {
+			t.Errorf("in a fork: %q", got)
+		}
+	}
+	checkpoint("delete", map[string]any{"checkpoint": kept})
+	a.refused("SNAPSHOT_NOT_FOUND", "checkpoint", map[string]any{"sandbox": id, "action": "rollback", "checkpoint": kept})
+	a.refused("action list", "checkpoint", map[string]any{"sandbox": id, "action": "rollback"})
+	a.refused("at most 10", "checkpoint", map[string]any{"sandbox": id, "action": "fork", "count": 11})
+	for _, id := range []string{id, ids[0][1], ids[1][1]} {
+		a.call("delete_sandbox", map[string]any{"sandbox": id})
+	}
+}
 
 func testTools(t *testing.T, a *agent, id, prints string) {
 	with := func(more map[string]any) map[string]any {

@@ -433,7 +433,7 @@ spec: {hostPID: true, containers: [{name: a, image: %s}]}
 // fromPool is a request for a sandbox of a Pool that runs a script.
 func fromPool(pool, script string) lifecycle.CreateSandboxRequest {
 	r := lives.Request(busyboxImage, "sh", "-c", script)
-	r.ResourceLimits = lifecycle.ResourceLimits{} // those of the Pool
+	r.ResourceLimits = &lifecycle.ResourceLimits{} // those of the Pool
 	r.Extensions = []byte(`{"poolRef":"` + pool + `"}`)
 	return r
 }

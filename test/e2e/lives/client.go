@@ -124,7 +124,7 @@ func Request(image string, entrypoint ...string) lifecycle.CreateSandboxRequest 
 	return lifecycle.CreateSandboxRequest{
 		Image:          lifecycle.Image{URI: image},
 		Timeout:        600,
-		ResourceLimits: lifecycle.ResourceLimits{Memory: &memory},
+		ResourceLimits: &lifecycle.ResourceLimits{Memory: &memory},
 		Entrypoint:     entrypoint,
 	}
 }

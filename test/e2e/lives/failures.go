@@ -79,7 +79,7 @@ func testNoRoom(t *testing.T, b Backend) {
 
 // Limited returns a request with other limits.
 func Limited(r lifecycle.CreateSandboxRequest, cpu, memory string) lifecycle.CreateSandboxRequest {
-	r.ResourceLimits = lifecycle.ResourceLimits{CPU: &cpu, Memory: &memory}
+	r.ResourceLimits = &lifecycle.ResourceLimits{CPU: &cpu, Memory: &memory}
 	return r
 }
 

@@ -60,6 +60,9 @@ type Backend struct {
 	// ends as a whole when its memory is used up.
 	OwnKernel bool
 
+	// Snapshots is whether the backend keeps the files of sandboxes.
+	Snapshots bool
+
 	// InternalErrors provokes answers with status 500 and proves that they show no cause.
 	// Afterwards the service works again, and the sandboxes are in the states that they are named
 	// after. It may be nil when Unprovoked says so.
@@ -105,6 +108,7 @@ var table = []row{
 	{"ServiceWithoutAKeyIsOpen", testServiceWithoutAKeyIsOpen},
 	{"Limits", testLimits},
 	{"Keys", testKeysOfTheService},
+	{"Snapshots", testSnapshots},
 	{"MetadataPatch", testMetadataPatch},
 	{"ExtensionsComeBackByteForByte", testExtensionsComeBackByteForByte},
 

@@ -155,7 +155,7 @@ func testRowsOfCreation(t *testing.T, b Backend) {
 	r.Env = lifecycle.Env{"COLOUR": "red"}
 	r.Extensions = json.RawMessage(`{"example.key": [1.0, "two"]}`)
 	cpu, memory := "500m", "128Mi"
-	r.ResourceLimits = lifecycle.ResourceLimits{CPU: &cpu, Memory: &memory}
+	r.ResourceLimits = &lifecycle.ResourceLimits{CPU: &cpu, Memory: &memory}
 	id := s.Running(t, r)
 	inside := s.Enter(t, id)
 

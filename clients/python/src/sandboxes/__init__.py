@@ -11,6 +11,7 @@ from ._async.files import AsyncFiles
 from ._async.keys import AsyncKeys
 from ._async.network import AsyncNetwork
 from ._async.sandbox import AsyncSandbox
+from ._async.snapshots import AsyncSnapshots
 from ._async.stdin import AsyncStdin
 from ._async.streams import AsyncDownload, AsyncEvents
 from ._async.terminals import AsyncAttachment, AsyncTerminal, AsyncTerminals
@@ -24,6 +25,7 @@ from ._errors import (
     RateLimitedError,
     SandboxesError,
     SandboxFailed,
+    SnapshotFailed,
     StreamError,
     TransportError,
     UnauthorizedError,
@@ -42,6 +44,7 @@ from ._gen.lifecycle import (
     KeyRateLimit,
     NetworkPolicy,
     SandboxEvent,
+    Snapshot,
     Volume,
 )
 from ._gen.lifecycle import Sandbox as SandboxInfo
@@ -53,6 +56,7 @@ from ._sync.files import Files
 from ._sync.keys import Keys
 from ._sync.network import Network
 from ._sync.sandbox import Sandbox
+from ._sync.snapshots import Snapshots
 from ._sync.stdin import Stdin
 from ._sync.streams import Download, Events
 from ._sync.terminals import Attachment, Terminal, Terminals
@@ -61,12 +65,12 @@ from ._upload import Upload
 
 __all__ = [
     "APIError", "ActivityEntry", "AsyncAttachment", "AsyncCell", "AsyncClient", "AsyncCode", "AsyncCommand", "AsyncCommands",
-    "AsyncDownload", "AsyncEvents", "AsyncFiles", "AsyncKeys", "AsyncNetwork", "AsyncSandbox", "AsyncStdin", "AsyncTerminal",
+    "AsyncDownload", "AsyncEvents", "AsyncFiles", "AsyncKeys", "AsyncNetwork", "AsyncSandbox", "AsyncSnapshots", "AsyncStdin", "AsyncTerminal",
     "AsyncTerminals", "Attachment", "Cell", "Client", "Code", "CodeContext", "CodeError", "Command",
     "CommandFailed", "CommandResult", "Commands", "ConflictError", "Download", "EgressRule", "Events",
     "Execution", "FileEvent", "FileInfo", "Files", "ForbiddenError", "ImageAuth", "IssuedKey", "Key", "KeyLimits", "KeyRateLimit", "Keys", "Metrics", "Network",
     "NetworkPolicy", "NotFoundError", "Output", "ProtocolError", "RateLimitedError", "Result", "Sandbox",
-    "SandboxEvent", "SandboxFailed", "SandboxInfo", "SandboxesError", "Stdin", "StreamError", "Terminal",
+    "SandboxEvent", "SandboxFailed", "SandboxInfo", "SandboxesError", "Snapshot", "SnapshotFailed", "Snapshots", "Stdin", "StreamError", "Terminal",
     "TerminalEvent", "TerminalExit", "TerminalOutput", "TerminalReplay", "Terminals", "TransportError",
     "UnauthorizedError", "UnavailableError", "Upload", "Volume", "WaitTimeout", "execd", "lifecycle",
 ]

@@ -6,6 +6,8 @@ import json
 import ssl
 from typing import Any, cast
 
+from ._gen import lifecycle
+
 
 class SandboxesError(Exception):
     """Anything that went wrong between this client, the service and a sandbox."""
@@ -33,7 +35,7 @@ class StreamError(SandboxesError):
 
 
 class WaitTimeout(SandboxesError, TimeoutError):
-    """A state did not come in time. The sandbox exists."""
+    """A state did not come in time. The sandbox exists, and so does the snapshot of it that was waited for."""
 
     def __init__(self, message: str, sandbox_id: str) -> None:
         super().__init__(message)
@@ -41,12 +43,23 @@ class WaitTimeout(SandboxesError, TimeoutError):
 
 
 class SandboxFailed(SandboxesError):
-    """A sandbox will not have the state that was waited for: it is Failed or Terminated, or Paused because it could
-    not be resumed."""
+    """A sandbox will not have the state that was waited for: it is Failed or Terminated, or could not be resumed or
+    rolled back."""
 
     def __init__(self, sandbox_id: str, state: str, reason: str, message: str) -> None:
         super().__init__(printable(f"sandbox {sandbox_id} is {state} ({reason}): {message}"))
         self.sandbox_id = sandbox_id
+        self.state = state
+        self.reason = reason
+        self.message = message
+
+
+class SnapshotFailed(SandboxesError):
+    """A snapshot could not be made, or is being deleted. Nothing of its files is kept."""
+
+    def __init__(self, snapshot_id: str, state: str, reason: str, message: str) -> None:
+        super().__init__(printable(f"snapshot {snapshot_id} is {state} ({reason}): {message}"))
+        self.snapshot_id = snapshot_id
         self.state = state
         self.reason = reason
         self.message = message
@@ -113,6 +126,16 @@ _KINDS: dict[int, type[APIError]] = {
 def printable(text: str) -> str:
     """A text without control characters: what is in a sandbox can choose messages, which people print."""
     return "".join(letter if letter.isprintable() or letter in "\n\t" else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+_STATUSES = {"INVALID_REQUEST_BODY": 400, "FORBIDDEN": 403, "CONFLICT": 409, "SERVICE_UNAVAILABLE": 503}
+
+
+def fork_error(error: lifecycle.Error | None) -> APIError:
+    """Why a sandbox of a fork was not made, as the error that a create would have been."""
+    code, message = ("", "") if error is None else (error.code, error.message)
+    status = _STATUSES.get(code, 500)
+    return _KINDS.get(status, APIError)(status, printable(code[:100]) or "UNKNOWN", printable(message[:2000]) or "no message")
 
 
 NEEDS_TLS = "the server speaks TLS: the URL should begin with https://, not http://"

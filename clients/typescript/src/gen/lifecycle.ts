@@ -63,6 +63,7 @@ export interface paths {
          *     survives a crash of the service. The image is pulled and the sandbox started
          *     behind the answer: poll the sandbox named by `Location` until its state is
          *     `Running` or `Failed`. Pull progress shows in `status.message`.
+         *     An extension: with `snapshotId` the sandbox begins with the files of a snapshot.
          *     With `sandbox.network_mode` `host` there is one sandbox at a time: while it is not
          *     `Terminated` or `Failed`, another create is 409. So is one beyond `max_sandboxes`
          *     of the service or of the key (extension).
@@ -504,6 +505,154 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/sandboxes/{sandboxId}/snapshots": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the sandbox, as the create operation returned it. */
+                sandboxId: components["parameters"]["SandboxID"];
+            };
+            cookie?: never;
+        };
+        /**
+         * List the snapshots of one sandbox, newest first
+         * @description A key with the role `user` sees those that it asked for. Once the record of the sandbox is
+         *     gone the answer is 404: `GET /v1/snapshots?sandboxId=` lists them still.
+         */
+        get: operations["listSandboxSnapshots"];
+        put?: never;
+        /**
+         * Keep the files of a sandbox
+         * @description Only a `Running` or `Paused` sandbox has a snapshot taken of it (409 otherwise). Answers as
+         *     soon as the snapshot is on durable record, `Creating`; it is `Ready` or `Failed` later. The
+         *     processes of the sandbox stand still for `freezeMs` and go on.
+         *
+         *     The snapshot has what was written to the root file system. It has neither processes and
+         *     their memory, nor volumes, `/dev/shm` and other mounts, nor the environment of the create
+         *     request and the token.
+         *
+         *     An owner has at most `server.max_snapshots` snapshots (409 beyond), which may have added
+         *     `server.max_snapshots_mib` to the disk together. A backend without snapshots is 501.
+         */
+        post: operations["takeSnapshot"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{sandboxId}/rollback": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the sandbox, as the create operation returned it. */
+                sandboxId: components["parameters"]["SandboxID"];
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Give a sandbox the files of a snapshot
+         * @description Only a `Running` or `Paused` sandbox can be rolled back, to a snapshot of the same image that
+         *     is its own or that of another sandbox of its owner. Its processes end. The sandbox is `Resuming` and then
+         *     `Running`, with the same id, endpoints and token: the entrypoint has started again, with
+         *     the environment, volumes, limits and policy of the sandbox.
+         *
+         *     Connections to its ports break off. What was written since the snapshot is gone, unless
+         *     another snapshot has it. A snapshot that is not `Ready` is 409, and so is one of another
+         *     image.
+         */
+        post: operations["rollbackSandbox"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{sandboxId}/fork": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the sandbox, as the create operation returned it. */
+                sandboxId: components["parameters"]["SandboxID"];
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Create sandboxes that begin with the files of another
+         * @description Takes a snapshot of a `Running` or `Paused` sandbox and creates sandboxes with it. Each has
+         *     an id, a token and an address of its own, and the image, entrypoint, metadata, limits,
+         *     policy, volumes and runtime class of the sandbox. None has its processes, nor its
+         *     environment: `env` is all that they get.
+         *
+         *     When the answer is 202 each item is a sandbox or why that one was not created: beyond
+         *     `max_sandboxes` of the key, for example. When the snapshot itself cannot be had the answer
+         *     is an error, and there is no sandbox. The snapshot is not among those that are listed.
+         */
+        post: operations["forkSandbox"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/snapshots": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List snapshots, newest first
+         * @description Shows the snapshots that the key may read, newest first and ties by id: a key with the role
+         *     `user` sees those that it asked for. Values of `state` are OR-ed; different filters combine
+         *     with AND.
+         */
+        get: operations["listSnapshots"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/snapshots/{snapshotId}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the snapshot, as the answer to its creation had it. */
+                snapshotId: components["parameters"]["SnapshotID"];
+            };
+            cookie?: never;
+        };
+        /**
+         * Read one snapshot
+         * @description A snapshot stays when its sandbox ends, until it is deleted or expires.
+         */
+        get: operations["getSnapshot"];
+        put?: never;
+        post?: never;
+        /**
+         * Delete a snapshot
+         * @description From the answer on the snapshot cannot be used; its disk is freed behind the answer, as far
+         *     as no sandbox and no other snapshot has the same files. Sandboxes that began with it, or
+         *     were rolled back to it, keep theirs.
+         */
+        delete: operations["deleteSnapshot"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/images": {
         parameters: {
             query?: never;
@@ -934,17 +1083,18 @@ export interface components {
             timestamp: string;
         };
         /**
-         * @description What to run, for how long and within which limits. Unknown fields are refused. `entrypoint`
-         *     is required, unless `imageEntrypoint` is true.
+         * @description What to run, for how long and within which limits. Unknown fields are refused. `image` and
+         *     `resourceLimits` are required, and so is `entrypoint`, unless `imageEntrypoint` is true. An
+         *     extension: `snapshotId` takes the place of `image`, and all three may be left out with it.
          */
         CreateSandboxRequest: {
-            image: components["schemas"]["Image"];
+            image?: components["schemas"]["Image"];
             /**
              * @description How many seconds the sandbox lives, counted from its creation.
              * @example 600
              */
             timeout: number;
-            resourceLimits: components["schemas"]["ResourceLimits"];
+            resourceLimits?: components["schemas"]["ResourceLimits"];
             entrypoint?: components["schemas"]["Entrypoint"];
             env?: components["schemas"]["Env"];
             metadata?: components["schemas"]["Metadata"];
@@ -961,6 +1111,14 @@ export interface components {
              * @example true
              */
             imageEntrypoint?: boolean;
+            /**
+             * @description The snapshot whose files the sandbox begins with, in place of `image`. It must be
+             *     `Ready`. `entrypoint` and `resourceLimits` are those of the sandbox that it was taken of,
+             *     unless they are given. Runtime class and network policy cannot be wider than those of
+             *     that sandbox.
+             * @example 2b7d5f0a-6c1e-4a7b-8a53-1f0e9d3c4b21
+             */
+            snapshotId?: string;
         };
         /**
          * @description What a node of Kubernetes reserves for the sandbox, at most `resourceLimits` of each
@@ -1315,6 +1473,8 @@ export interface components {
              *     - `metadata`: the keys of `metadata` were set to its values, those of
              *       `metadataRemoved` were removed, and all others stayed.
              *     - `networkPolicy`: the network policy is now `networkPolicy`.
+             *     - `snapshot`: the snapshot `snapshotId` of the sandbox is now in `snapshotState`; of one
+             *       that failed, `reason` and `message` say why.
              *     - `forgotten`: the record of the ended sandbox is gone. It is the sandbox's last event.
              *     - `reset`: events that were asked for are forgotten, or the id is of another
              *       database. Read the sandboxes themselves; the stream goes on from here.
@@ -1373,6 +1533,12 @@ export interface components {
             /** @description The keys that were removed from the metadata. Absent when none was. */
             metadataRemoved?: string[];
             networkPolicy?: components["schemas"]["NetworkPolicy"];
+            /**
+             * @description The snapshot.
+             * @example 2b7d5f0a-6c1e-4a7b-8a53-1f0e9d3c4b21
+             */
+            snapshotId?: string;
+            snapshotState?: components["schemas"]["SnapshotState"];
         };
         /**
          * @description The state of a sandbox. New values may be added, so clients must tolerate
@@ -1517,6 +1683,12 @@ export interface components {
              */
             owner?: string;
             limits?: components["schemas"]["SandboxLimits"];
+            /**
+             * @description The snapshot that its files come from - that of its creation, or of its last rollback. It
+             *     may be gone. Absent when there is none.
+             * @example 2b7d5f0a-6c1e-4a7b-8a53-1f0e9d3c4b21
+             */
+            snapshotId?: string;
         };
         /**
          * @description The resource limits of a sandbox in numbers. One that is absent does not limit it; all are
@@ -1540,6 +1712,191 @@ export interface components {
              * @example 1
              */
             gpus?: number;
+        };
+        /**
+         * @description What a snapshot holds. New values may be added, so clients must tolerate unknown ones.
+         *
+         *     - `filesystem`: the files of a sandbox, without its processes.
+         * @example filesystem
+         */
+        SnapshotKind: string;
+        /**
+         * @description The state of a snapshot. New values may be added, so clients must tolerate unknown ones.
+         *
+         *     - `Creating`: it is being made.
+         *     - `Ready`: it is whole, and durable.
+         *     - `Failed`: it could not be made; `reason` and `message` say why, and no file is kept.
+         *     - `Deleting`: it is being removed, and cannot be used any more.
+         * @example Ready
+         */
+        SnapshotState: string;
+        /** @description The state of a snapshot and why it has it. */
+        SnapshotStatus: {
+            state: components["schemas"]["SnapshotState"];
+            /**
+             * @description A short cause for machines; absent when there is none.
+             * @example NO_ROOM
+             */
+            reason?: string;
+            /**
+             * @description The cause for people; absent when there is none.
+             * @example the disk of the store is full
+             */
+            message?: string;
+            /**
+             * Format: date-time
+             * @description When the state last changed, RFC 3339 in UTC.
+             * @example 2026-01-02T15:04:07Z
+             */
+            lastTransitionAt: string;
+        };
+        /**
+         * @description The files of a sandbox as they were at a moment.
+         * @example {
+         *       "id": "2b7d5f0a-6c1e-4a7b-8a53-1f0e9d3c4b21",
+         *       "sandboxId": "5f0c1e0e-2f0b-4a53-9b0e-0a4a3c1c7d11",
+         *       "name": "before-upgrade",
+         *       "kind": "filesystem",
+         *       "status": {
+         *         "state": "Ready",
+         *         "lastTransitionAt": "2026-01-02T15:04:07Z"
+         *       },
+         *       "image": {
+         *         "uri": "python:3.12"
+         *       },
+         *       "size": 1048576,
+         *       "exclusiveSize": 65536,
+         *       "freezeMs": 1.8,
+         *       "createdAt": "2026-01-02T15:04:06Z",
+         *       "expiresAt": "2026-01-03T15:04:06Z"
+         *     }
+         */
+        Snapshot: {
+            /**
+             * @description The unique id of the snapshot.
+             * @example 2b7d5f0a-6c1e-4a7b-8a53-1f0e9d3c4b21
+             */
+            id: string;
+            /**
+             * @description The sandbox that it was taken of, which may be gone.
+             * @example 5f0c1e0e-2f0b-4a53-9b0e-0a4a3c1c7d11
+             */
+            sandboxId: string;
+            /**
+             * @description The snapshot that the files of the sandbox came from, or were kept in last, when it was
+             *     taken. It may be gone. Absent when there was none.
+             * @example 9c1f4d27-0b3a-4e58-8d6f-7a2e5b1c0d94
+             */
+            parentId?: string;
+            /**
+             * @description The name that it was given; absent without one.
+             * @example before-upgrade
+             */
+            name?: string;
+            /**
+             * @description The comment that it was given; absent without one.
+             * @example all tests pass
+             */
+            comment?: string;
+            /**
+             * @description The name of the API key that asked for it; absent where the service admits requests
+             *     without a key.
+             * @example ci
+             */
+            owner?: string;
+            kind: components["schemas"]["SnapshotKind"];
+            status: components["schemas"]["SnapshotStatus"];
+            image: components["schemas"]["Image"];
+            /**
+             * Format: int64
+             * @description What the sandbox had written, in bytes of disk; 0 until it is `Ready`.
+             * @example 1048576
+             */
+            size: number;
+            /**
+             * Format: int64
+             * @description What the snapshot added to the disk when it was made, in bytes; 0 until it is `Ready`.
+             * @example 65536
+             */
+            exclusiveSize: number;
+            /**
+             * Format: double
+             * @description For how many milliseconds the processes of the sandbox stood still; 0 until they go on,
+             *     and for a sandbox that was `Paused`.
+             * @example 1.8
+             */
+            freezeMs: number;
+            /**
+             * Format: date-time
+             * @description When it was asked for, RFC 3339 in UTC.
+             * @example 2026-01-02T15:04:06Z
+             */
+            createdAt: string;
+            /**
+             * Format: date-time
+             * @description When it is deleted by itself, RFC 3339 in UTC; absent when it is not.
+             * @example 2026-01-03T15:04:06Z
+             */
+            expiresAt?: string;
+        };
+        /** @description One page of snapshots. */
+        SnapshotList: {
+            /** @description The snapshots of this page, newest first; empty past the last page. */
+            items: components["schemas"]["Snapshot"][];
+            pagination: components["schemas"]["Pagination"];
+        };
+        /** @description What to keep, and for how long. Unknown fields are refused. */
+        TakeSnapshotRequest: {
+            /**
+             * @description A name for people, at most 128 bytes. Several snapshots may have the same.
+             * @example before-upgrade
+             */
+            name?: string;
+            /**
+             * @description A comment for people, at most 4096 bytes.
+             * @example all tests pass
+             */
+            comment?: string;
+            kind?: components["schemas"]["SnapshotKind"];
+            /**
+             * @description After how many seconds it is deleted by itself; without it, it is not.
+             * @example 86400
+             */
+            ttl?: number;
+        };
+        /** @description Where to go back to. Unknown fields are refused. */
+        RollbackRequest: {
+            /**
+             * @description The snapshot whose files the sandbox gets.
+             * @example 2b7d5f0a-6c1e-4a7b-8a53-1f0e9d3c4b21
+             */
+            snapshotId: string;
+        };
+        /** @description How many sandboxes, and what is different in them. Unknown fields are refused. */
+        ForkRequest: {
+            /**
+             * @description How many sandboxes to create.
+             * @default 1
+             * @example 2
+             */
+            count?: number;
+            /**
+             * @description How many seconds each lives, counted from its creation; without it as long as the sandbox
+             *     was to live when it was created.
+             * @example 600
+             */
+            timeout?: number;
+            env?: components["schemas"]["Env"];
+        };
+        /** @description What a fork has created. */
+        ForkList: {
+            /** @description As many items as were asked for. */
+            items: components["schemas"]["Fork"][];
+        };
+        /** @description One sandbox of a fork, or why it was not created. It has either field. */
+        Fork: {
+            sandbox?: components["schemas"]["Sandbox"];
+            error?: components["schemas"]["Error"];
         };
         /**
          * @description What a key may do - `admin` everything, `user` everything with its own sandboxes,
@@ -1791,8 +2148,8 @@ export interface components {
         Error: {
             /**
              * @description The kind of error for machines: `INVALID_REQUEST_BODY`, `UNAUTHORIZED`, `FORBIDDEN`,
-             *     `SANDBOX_NOT_FOUND`, `IMAGE_NOT_FOUND`, `KEY_NOT_FOUND`, `IMAGE_PULL_ERROR`,
-             *     `CONFLICT`, `REQUEST_TOO_LARGE`, `RATE_LIMITED`, `INTERNAL_ERROR`, `NOT_IMPLEMENTED` or
+             *     `SANDBOX_NOT_FOUND`, `IMAGE_NOT_FOUND`, `KEY_NOT_FOUND`, `SNAPSHOT_NOT_FOUND`,
+             *     `IMAGE_PULL_ERROR`, `CONFLICT`, `REQUEST_TOO_LARGE`, `RATE_LIMITED`, `INTERNAL_ERROR`, `NOT_IMPLEMENTED` or
              *     `SERVICE_UNAVAILABLE`. More may be added.
              * @example INVALID_REQUEST_BODY
              */
@@ -1972,6 +2329,70 @@ export interface components {
                  *       "code": "CONFLICT",
                  *       "message": "image \"example/tool:1\" is in use",
                  *       "detail": "image \"example/tool:1\" is in use"
+                 *     }
+                 */
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+        /** @description One page of the snapshots that match. */
+        Snapshots: {
+            headers: {
+                "X-Request-ID": components["headers"]["RequestID"];
+                [name: string]: unknown;
+            };
+            content: {
+                "application/json": components["schemas"]["SnapshotList"];
+            };
+        };
+        /** @description The snapshot does not exist. */
+        NoSnapshot: {
+            headers: {
+                "X-Request-ID": components["headers"]["RequestID"];
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "code": "SNAPSHOT_NOT_FOUND",
+                 *       "message": "snapshot \"2b7d5f0a-6c1e-4a7b-8a53-1f0e9d3c4b21\" does not exist",
+                 *       "detail": "snapshot \"2b7d5f0a-6c1e-4a7b-8a53-1f0e9d3c4b21\" does not exist"
+                 *     }
+                 */
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+        /** @description The sandbox does not exist (`SANDBOX_NOT_FOUND`), or the snapshot (`SNAPSHOT_NOT_FOUND`). */
+        NoSandboxOrSnapshot: {
+            headers: {
+                "X-Request-ID": components["headers"]["RequestID"];
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "code": "SNAPSHOT_NOT_FOUND",
+                 *       "message": "snapshot \"2b7d5f0a-6c1e-4a7b-8a53-1f0e9d3c4b21\" does not exist",
+                 *       "detail": "snapshot \"2b7d5f0a-6c1e-4a7b-8a53-1f0e9d3c4b21\" does not exist"
+                 *     }
+                 */
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+        /**
+         * @description The state of the sandbox or of the snapshot does not allow it, or a limit of the owner does
+         *     not. The message says which.
+         */
+        SnapshotConflict: {
+            headers: {
+                "X-Request-ID": components["headers"]["RequestID"];
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "code": "CONFLICT",
+                 *       "message": "cannot take a snapshot: the sandbox is Pending; it must be Running or Paused",
+                 *       "detail": "cannot take a snapshot: the sandbox is Pending; it must be Running or Paused"
                  *     }
                  */
                 "application/json": components["schemas"]["Error"];
@@ -2214,6 +2635,19 @@ export interface components {
          *     the answer. Other preferences, and a wait that is no whole number from 1 on, are ignored.
          */
         Prefer: string;
+        /** @description The id of the snapshot, as the answer to its creation had it. */
+        SnapshotID: string;
+        /** @description Which page to return; the first is 1. */
+        SnapshotPage: number;
+        /** @description How many snapshots a page holds. */
+        SnapshotPageSize: number;
+        /**
+         * @description `wait=SECONDS` (RFC 7240) holds the answer until the snapshot is not `Creating`, but no
+         *     longer than so many seconds, which are at most 60. Status and body are the same as without
+         *     it and show the state at the time of the answer. Other preferences, and a wait that is no
+         *     whole number from 1 on, are ignored.
+         */
+        PreferSnapshot: string;
         /**
          * @description The id of the last event that the client has; the stream goes on after it. It
          *     comes before `after`, so that a client that reconnects to the same URL goes on.
@@ -2233,6 +2667,14 @@ export interface components {
         RequestID: components["schemas"]["RequestID"];
         /** @description The URI of the new sandbox. */
         Location: string;
+        /** @description The URI of the new snapshot. */
+        SnapshotLocation: string;
+        /**
+         * @description How many milliseconds the parts of the request took - `decode` and `durable` - and, with
+         *     `Prefer: wait` and a snapshot that is `Ready`, `frozen`: for how long the sandbox's
+         *     processes stood still.
+         */
+        SnapshotTiming: string;
         /** @description The answer has a secret. */
         NoStore: "no-store";
         /** @description Names the preference of `Prefer` that was applied (RFC 7240). */
@@ -2388,10 +2830,12 @@ export interface operations {
             400: components["responses"]["BadRequest"];
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["MayNotCreate"];
+            404: components["responses"]["NoSnapshot"];
             409: components["responses"]["Conflict"];
             413: components["responses"]["ContentTooLarge"];
             429: components["responses"]["RateLimited"];
             500: components["responses"]["InternalError"];
+            501: components["responses"]["NotImplemented"];
             503: components["responses"]["Unavailable"];
         };
     };
@@ -3130,6 +3574,306 @@ export interface operations {
             400: components["responses"]["UnknownParameter"];
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["NotReader"];
+            429: components["responses"]["RateLimited"];
+            500: components["responses"]["InternalError"];
+            501: components["responses"]["NotImplemented"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    listSandboxSnapshots: {
+        parameters: {
+            query?: {
+                /** @description Which page to return; the first is 1. */
+                page?: components["parameters"]["SnapshotPage"];
+                /** @description How many snapshots a page holds. */
+                pageSize?: components["parameters"]["SnapshotPageSize"];
+            };
+            header?: never;
+            path: {
+                /** @description The id of the sandbox, as the create operation returned it. */
+                sandboxId: components["parameters"]["SandboxID"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: components["responses"]["Snapshots"];
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            429: components["responses"]["RateLimited"];
+            500: components["responses"]["InternalError"];
+            501: components["responses"]["NotImplemented"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    takeSnapshot: {
+        parameters: {
+            query?: never;
+            header?: {
+                /**
+                 * @description `wait=SECONDS` (RFC 7240) holds the answer until the snapshot is not `Creating`, but no
+                 *     longer than so many seconds, which are at most 60. Status and body are the same as without
+                 *     it and show the state at the time of the answer. Other preferences, and a wait that is no
+                 *     whole number from 1 on, are ignored.
+                 */
+                Prefer?: components["parameters"]["PreferSnapshot"];
+            };
+            path: {
+                /** @description The id of the sandbox, as the create operation returned it. */
+                sandboxId: components["parameters"]["SandboxID"];
+            };
+            cookie?: never;
+        };
+        /** @description What to keep, and for how long. */
+        requestBody?: {
+            content: {
+                /**
+                 * @example {
+                 *       "name": "before-upgrade",
+                 *       "ttl": 86400
+                 *     }
+                 */
+                "application/json": components["schemas"]["TakeSnapshotRequest"];
+            };
+        };
+        responses: {
+            /**
+             * @description Accepted. The snapshot is `Creating`. With `Prefer: wait` it shows the state at the time
+             *     of the answer.
+             */
+            202: {
+                headers: {
+                    "X-Request-ID": components["headers"]["RequestID"];
+                    Location: components["headers"]["SnapshotLocation"];
+                    "Preference-Applied": components["headers"]["PreferenceApplied"];
+                    "Server-Timing": components["headers"]["SnapshotTiming"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Snapshot"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["SnapshotConflict"];
+            413: components["responses"]["ContentTooLarge"];
+            429: components["responses"]["RateLimited"];
+            500: components["responses"]["InternalError"];
+            501: components["responses"]["NotImplemented"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    rollbackSandbox: {
+        parameters: {
+            query?: never;
+            header?: {
+                /**
+                 * @description `wait=SECONDS` (RFC 7240) holds the answer until the state is none of `Pending`,
+                 *     `Pausing`, `Resuming` and `Stopping`, but no longer than so many seconds, which are at
+                 *     most 60. Status and body are the same as without it and show the state at the time of
+                 *     the answer. Other preferences, and a wait that is no whole number from 1 on, are ignored.
+                 */
+                Prefer?: components["parameters"]["Prefer"];
+            };
+            path: {
+                /** @description The id of the sandbox, as the create operation returned it. */
+                sandboxId: components["parameters"]["SandboxID"];
+            };
+            cookie?: never;
+        };
+        /** @description Where to go back to. */
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RollbackRequest"];
+            };
+        };
+        responses: {
+            /** @description Accepted. The state becomes `Resuming`, then `Running`. */
+            202: {
+                headers: {
+                    "X-Request-ID": components["headers"]["RequestID"];
+                    "Preference-Applied": components["headers"]["PreferenceApplied"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NoSandboxOrSnapshot"];
+            409: components["responses"]["SnapshotConflict"];
+            413: components["responses"]["ContentTooLarge"];
+            429: components["responses"]["RateLimited"];
+            500: components["responses"]["InternalError"];
+            501: components["responses"]["NotImplemented"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    forkSandbox: {
+        parameters: {
+            query?: never;
+            header?: {
+                /**
+                 * @description A value of the client's choice that makes the fork safe to repeat. For 24 hours the same
+                 *     key with the same body gives the sandboxes that there are and creates those that could
+                 *     not be created; with another body, or once the record of one is gone, it is 409.
+                 */
+                "Idempotency-Key"?: string;
+                /**
+                 * @description `wait=SECONDS` (RFC 7240) holds the answer until the state is none of `Pending`,
+                 *     `Pausing`, `Resuming` and `Stopping`, but no longer than so many seconds, which are at
+                 *     most 60. Status and body are the same as without it and show the state at the time of
+                 *     the answer. Other preferences, and a wait that is no whole number from 1 on, are ignored.
+                 */
+                Prefer?: components["parameters"]["Prefer"];
+            };
+            path: {
+                /** @description The id of the sandbox, as the create operation returned it. */
+                sandboxId: components["parameters"]["SandboxID"];
+            };
+            cookie?: never;
+        };
+        /** @description How many sandboxes, and what is different in them. */
+        requestBody?: {
+            content: {
+                /**
+                 * @example {
+                 *       "count": 2,
+                 *       "timeout": 600,
+                 *       "env": {
+                 *         "ATTEMPT": "1"
+                 *       }
+                 *     }
+                 */
+                "application/json": components["schemas"]["ForkRequest"];
+            };
+        };
+        responses: {
+            /**
+             * @description Accepted. The sandboxes are `Pending`. With `Prefer: wait` they show the states at the
+             *     time of the answer, which waits for all of them.
+             */
+            202: {
+                headers: {
+                    "X-Request-ID": components["headers"]["RequestID"];
+                    "Preference-Applied": components["headers"]["PreferenceApplied"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ForkList"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["SnapshotConflict"];
+            413: components["responses"]["ContentTooLarge"];
+            429: components["responses"]["RateLimited"];
+            500: components["responses"]["InternalError"];
+            501: components["responses"]["NotImplemented"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    listSnapshots: {
+        parameters: {
+            query?: {
+                /** @description Keep only snapshots that were taken of this sandbox, which may be gone. */
+                sandboxId?: string;
+                /**
+                 * @description Keep only snapshots in this state. Repeat the parameter for several states,
+                 *     which are OR-ed. Letter case does not matter.
+                 */
+                state?: components["schemas"]["SnapshotState"][];
+                /** @description Which page to return; the first is 1. */
+                page?: components["parameters"]["SnapshotPage"];
+                /** @description How many snapshots a page holds. */
+                pageSize?: components["parameters"]["SnapshotPageSize"];
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: components["responses"]["Snapshots"];
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
+            429: components["responses"]["RateLimited"];
+            500: components["responses"]["InternalError"];
+            501: components["responses"]["NotImplemented"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    getSnapshot: {
+        parameters: {
+            query?: never;
+            header?: {
+                /**
+                 * @description `wait=SECONDS` (RFC 7240) holds the answer until the snapshot is not `Creating`, but no
+                 *     longer than so many seconds, which are at most 60. Status and body are the same as without
+                 *     it and show the state at the time of the answer. Other preferences, and a wait that is no
+                 *     whole number from 1 on, are ignored.
+                 */
+                Prefer?: components["parameters"]["PreferSnapshot"];
+            };
+            path: {
+                /** @description The id of the snapshot, as the answer to its creation had it. */
+                snapshotId: components["parameters"]["SnapshotID"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The snapshot as it is now. */
+            200: {
+                headers: {
+                    "X-Request-ID": components["headers"]["RequestID"];
+                    "Preference-Applied": components["headers"]["PreferenceApplied"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Snapshot"];
+                };
+            };
+            400: components["responses"]["UnknownParameter"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NoSnapshot"];
+            429: components["responses"]["RateLimited"];
+            500: components["responses"]["InternalError"];
+            501: components["responses"]["NotImplemented"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    deleteSnapshot: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the snapshot, as the answer to its creation had it. */
+                snapshotId: components["parameters"]["SnapshotID"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The snapshot is being deleted. */
+            204: {
+                headers: {
+                    "X-Request-ID": components["headers"]["RequestID"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["UnknownParameter"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NoSnapshot"];
             429: components["responses"]["RateLimited"];
             500: components["responses"]["InternalError"];
             501: components["responses"]["NotImplemented"];

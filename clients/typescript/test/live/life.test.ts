@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { isKind, type NumberedEvent } from "@sandbox.internal/sdk";
+import { isKind, type NumberedEvent, Sandbox } from "@sandbox.internal/sdk";
 
 import { CuttingProxy, busybox, newClient } from "../support.js";
 
@@ -174,4 +174,28 @@ test("the life of a key", async () => {
   await assert.rejects(keys.create(name, { role: "viewer" }), (error) => isKind(error, "conflict"));
   assert.equal((await keys.create(name, { role: "viewer", takeOver: true })).key.role, "viewer");
   await keys.delete(name);
+});
+
+test("a snapshot, a rollback, forks and a sandbox that begins with the snapshot", async () => {
+  await using sandbox = await client.create(busybox, { env: { SECRET: "s" } });
+  await sandbox.files.write("/root/note", "kept");
+  const taken = await sandbox.snapshot({ name: "before", ttl: 3_600 });
+  assert.deepEqual([taken.status.state, taken.sandboxId, taken.name], ["Ready", sandbox.id, "before"]);
+  const listed = [];
+  for await (const { id } of sandbox.snapshots()) listed.push(id);
+  assert.deepEqual(listed, [taken.id]);
+  await sandbox.files.write("/root/note", "changed");
+  assert.equal((await sandbox.rollback(taken)).status.state, "Running");
+  assert.equal(await sandbox.files.readText("/root/note"), "kept");
+  assert.equal((await sandbox.commands.run("echo $SECRET")).stdout, "s\n");
+  for (const fork of await sandbox.fork({ count: 2, env: { ATTEMPT: "1" } })) {
+    assert.ok(fork instanceof Sandbox);
+    await using other = fork;
+    assert.equal((await other.commands.run("cat /root/note; echo $ATTEMPT$SECRET")).stdout, "kept1\n");
+  }
+  await using begun = await client.create({ snapshotId: taken.id });
+  assert.equal(await begun.files.readText("/root/note"), "kept");
+  assert.equal(begun.info.snapshotId, taken.id);
+  await client.snapshots.delete(taken.id);
+  await assert.rejects(client.snapshots.delete(taken.id), (error) => isKind(error, "not_found") && error.code === "SNAPSHOT_NOT_FOUND");
 });

@@ -28,7 +28,7 @@ test("the README has a row for every call", async () => {
   const stdin: Stdin = command.stdin;
   const { commands, code, files, terminals, network } = sandbox;
   for (const [path, object] of Object.entries({
-    "client.keys": client.keys, sandbox, "sandbox.commands": commands, "sandbox.code": code, "sandbox.code.contexts": code.contexts,
+    "client.keys": client.keys, "client.snapshots": client.snapshots, sandbox, "sandbox.commands": commands, "sandbox.code": code, "sandbox.code.contexts": code.contexts,
     "sandbox.files": files, "sandbox.terminals": terminals, "sandbox.network": network, stdin,
   })) {
     prototypes[path] = Object.getPrototypeOf(object) as object;

@@ -13,7 +13,7 @@ export async function wrong(client: Client, sandbox: Sandbox): Promise<void> {
   // @ts-expect-error The path needs its parameter.
   await client.api.json("get", "/v1/sandboxes/{sandboxId}", {});
   // @ts-expect-error The body lacks what is required.
-  await client.api.json("post", "/v1/sandboxes", { body: { timeout: 60 } });
+  await client.api.json("post", "/v1/sandboxes", { body: { metadata: {} } });
   // @ts-expect-error It is an array.
   await client.api.json("get", "/v1/sandboxes", { query: { state: "Running" } });
   // @ts-expect-error An absent option is left out.

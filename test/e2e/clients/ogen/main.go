@@ -97,9 +97,9 @@ func as[T any](answer any, err error) (T, error) {
 
 func create(ctx context.Context, service *lifecycle.Client, image string) (string, error) {
 	created, err := as[*lifecycle.CreatedSandboxHeaders](service.CreateSandbox(ctx, &lifecycle.CreateSandboxRequest{
-		Image:          lifecycle.Image{URI: image},
+		Image:          lifecycle.NewOptImage(lifecycle.Image{URI: image}),
 		Timeout:        600,
-		ResourceLimits: lifecycle.ResourceLimits{Memory: lifecycle.NewOptString("256Mi")},
+		ResourceLimits: lifecycle.NewOptResourceLimits(lifecycle.ResourceLimits{Memory: lifecycle.NewOptString("256Mi")}),
 		Entrypoint:     lifecycle.Entrypoint{"sleep", "1000"},
 		Env:            lifecycle.NewOptEnv(lifecycle.Env{"GREETING": "hello"}),
 		Metadata:       lifecycle.NewOptMetadata(lifecycle.Metadata{"client": "ogen"}),
@@ -197,7 +197,7 @@ func refusals(ctx context.Context, service *lifecycle.Client, url string) error 
 		return fmt.Errorf("a wrong key: %+v, %w", refused, err)
 	}
 	short, err := as[*lifecycle.BadRequestHeaders](service.CreateSandbox(ctx, &lifecycle.CreateSandboxRequest{
-		Image: lifecycle.Image{URI: "any"}, Timeout: 59, Entrypoint: lifecycle.Entrypoint{"true"},
+		Image: lifecycle.NewOptImage(lifecycle.Image{URI: "any"}), Timeout: 59, Entrypoint: lifecycle.Entrypoint{"true"},
 	}, lifecycle.CreateSandboxParams{}))
 	if err != nil || !strings.Contains(short.Response.Message, "timeout") {
 		return fmt.Errorf("a timeout of 59 seconds: %+v, %w", short, err)

@@ -244,6 +244,7 @@ func (m *Machines) Backend() lives.Backend {
 			return claim
 		},
 		OwnKernel:      OwnKernel(m.Runtime),
+		Snapshots:      true,
 		RuntimeHandler: func(*testing.T) string { return m.Runtime },
 	}
 }

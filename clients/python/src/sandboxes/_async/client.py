@@ -20,6 +20,7 @@ from .._proxy import ProxyOption
 from .http import AsyncHTTP
 from .keys import AsyncKeys
 from .sandbox import AsyncSandbox
+from .snapshots import AsyncSnapshots
 from .streams import AsyncEvents
 
 T = TypeVar("T")
@@ -42,6 +43,7 @@ class AsyncClient:
         self._http = AsyncHTTP(service_url(url), service_key(key), seconds(timeout), tls, proxy)
         self._defaults: CreateDefaults | None = None
         self.keys = AsyncKeys(self._http)
+        self.snapshots = AsyncSnapshots(self._http)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._http.origin.url}>"
@@ -63,7 +65,7 @@ class AsyncClient:
                      env: Mapping[str, str] | None = None, metadata: Mapping[str, str] | None = None,
                      network_policy: NetworkPolicy | None = None, volumes: Sequence[Volume] | None = None,
                      auth: ImageAuth | None = None, extensions: Mapping[str, Any] | None = None,
-                     runtime_class: str | None = None,
+                     runtime_class: str | None = None, snapshot: str | None = None,
                      idempotency_key: str | None = None, ready_timeout: Duration = 300) -> AsyncSandbox:
         """Creates a sandbox and waits until it is Running.
 
@@ -74,6 +76,8 @@ class AsyncClient:
         and command run.
         A `network_policy` that is empty is a ValueError; without one everything is allowed.
         `runtime_class` names what runs it, one of those of the service's version.
+        `snapshot` is the id of a snapshot that it begins with, in place of an image: entrypoint and limits that are not
+        given are those of the snapshot.
 
         The request has an idempotency key, so repetitions after a cut connection make one sandbox. One that
         fails is a SandboxFailed. One that is not Running after `ready_timeout` seconds is a WaitTimeout; it
@@ -85,18 +89,24 @@ class AsyncClient:
         limit = seconds(ready_timeout)
         prefer, held = prefer_wait(limit) if limit > 0 else (None, 0)
         key = idempotency_key or str(uuid.uuid4())
-        if image is None or timeout is None or (entrypoint is None and not image_entrypoint):
+        if snapshot is not None:
+            if image is not None:
+                raise ValueError("image: must not be given with a snapshot")
+            timeout = (await self.defaults()).timeout if timeout is None else timeout
+        elif image is None or timeout is None or (entrypoint is None and not image_entrypoint):
             defaults = await self.defaults()
             image = defaults.image if image is None else image
             timeout = defaults.timeout if timeout is None else timeout
             if entrypoint is None and not image_entrypoint:
                 entrypoint = defaults.entrypoint
-        if not image:
+        if not image and snapshot is None:
             raise ValueError("image: is required, because the service has no default one (server.default_image)")
+        limits = lifecycle.ResourceLimits(cpu=cpu, memory=memory, gpu=gpu)
+        own_limits = snapshot is None or any((cpu, memory, gpu))
         request = lifecycle.CreateSandboxRequest(
-            image=lifecycle.Image(uri=image, auth=auth), timeout=round(seconds(timeout)),
+            image=lifecycle.Image(uri=image, auth=auth) if image else None, snapshot_id=snapshot, timeout=round(seconds(timeout)),
             entrypoint=entrypoint, image_entrypoint=image_entrypoint or None, env=env, metadata=metadata,
-            resource_limits=lifecycle.ResourceLimits(cpu=cpu, memory=memory, gpu=gpu),
+            resource_limits=limits if own_limits else None,
             network_policy=network_policy, volumes=volumes, extensions=extensions,
             runtime_class=runtime_class)
         sandbox: AsyncSandbox | None = None
@@ -104,10 +114,10 @@ class AsyncClient:
             created = await self._http.call(
                 lifecycle.create_sandbox(request, idempotency_key=key, prefer=prefer), wait=held)
             sandbox = AsyncSandbox(self._http, SandboxInfo(
-                id=created.id, image=lifecycle.Image(uri=image), status=created.status,
+                id=created.id, image=lifecycle.Image(uri=image or ""), status=created.status,
                 metadata=created.metadata, entrypoint=created.entrypoint,
                 expires_at=created.expires_at, created_at=created.created_at,
-                extensions=extensions, runtime_class=runtime_class))
+                extensions=extensions, runtime_class=runtime_class, snapshot_id=snapshot))
             if limit > 0 and sandbox.state != "Running":
                 await sandbox.wait("Running", timeout=limit)
         except (SandboxFailed, WaitTimeout):

@@ -21,6 +21,7 @@ from .._proxy import ProxyOption
 from .http import HTTP
 from .keys import Keys
 from .sandbox import Sandbox
+from .snapshots import Snapshots
 from .streams import Events
 
 T = TypeVar("T")
@@ -43,6 +44,7 @@ class Client:
         self._http = HTTP(service_url(url), service_key(key), seconds(timeout), tls, proxy)
         self._defaults: CreateDefaults | None = None
         self.keys = Keys(self._http)
+        self.snapshots = Snapshots(self._http)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._http.origin.url}>"
@@ -64,7 +66,7 @@ class Client:
                      env: Mapping[str, str] | None = None, metadata: Mapping[str, str] | None = None,
                      network_policy: NetworkPolicy | None = None, volumes: Sequence[Volume] | None = None,
                      auth: ImageAuth | None = None, extensions: Mapping[str, Any] | None = None,
-                     runtime_class: str | None = None,
+                     runtime_class: str | None = None, snapshot: str | None = None,
                      idempotency_key: str | None = None, ready_timeout: Duration = 300) -> Sandbox:
         """Creates a sandbox and waits until it is Running.
 
@@ -75,6 +77,8 @@ class Client:
         and command run.
         A `network_policy` that is empty is a ValueError; without one everything is allowed.
         `runtime_class` names what runs it, one of those of the service's version.
+        `snapshot` is the id of a snapshot that it begins with, in place of an image: entrypoint and limits that are not
+        given are those of the snapshot.
 
         The request has an idempotency key, so repetitions after a cut connection make one sandbox. One that
         fails is a SandboxFailed. One that is not Running after `ready_timeout` seconds is a WaitTimeout; it
@@ -86,18 +90,24 @@ class Client:
         limit = seconds(ready_timeout)
         prefer, held = prefer_wait(limit) if limit > 0 else (None, 0)
         key = idempotency_key or str(uuid.uuid4())
-        if image is None or timeout is None or (entrypoint is None and not image_entrypoint):
+        if snapshot is not None:
+            if image is not None:
+                raise ValueError("image: must not be given with a snapshot")
+            timeout = (self.defaults()).timeout if timeout is None else timeout
+        elif image is None or timeout is None or (entrypoint is None and not image_entrypoint):
             defaults = self.defaults()
             image = defaults.image if image is None else image
             timeout = defaults.timeout if timeout is None else timeout
             if entrypoint is None and not image_entrypoint:
                 entrypoint = defaults.entrypoint
-        if not image:
+        if not image and snapshot is None:
             raise ValueError("image: is required, because the service has no default one (server.default_image)")
+        limits = lifecycle.ResourceLimits(cpu=cpu, memory=memory, gpu=gpu)
+        own_limits = snapshot is None or any((cpu, memory, gpu))
         request = lifecycle.CreateSandboxRequest(
-            image=lifecycle.Image(uri=image, auth=auth), timeout=round(seconds(timeout)),
+            image=lifecycle.Image(uri=image, auth=auth) if image else None, snapshot_id=snapshot, timeout=round(seconds(timeout)),
             entrypoint=entrypoint, image_entrypoint=image_entrypoint or None, env=env, metadata=metadata,
-            resource_limits=lifecycle.ResourceLimits(cpu=cpu, memory=memory, gpu=gpu),
+            resource_limits=limits if own_limits else None,
             network_policy=network_policy, volumes=volumes, extensions=extensions,
             runtime_class=runtime_class)
         sandbox: Sandbox | None = None
@@ -105,10 +115,10 @@ class Client:
             created = self._http.call(
                 lifecycle.create_sandbox(request, idempotency_key=key, prefer=prefer), wait=held)
             sandbox = Sandbox(self._http, SandboxInfo(
-                id=created.id, image=lifecycle.Image(uri=image), status=created.status,
+                id=created.id, image=lifecycle.Image(uri=image or ""), status=created.status,
                 metadata=created.metadata, entrypoint=created.entrypoint,
                 expires_at=created.expires_at, created_at=created.created_at,
-                extensions=extensions, runtime_class=runtime_class))
+                extensions=extensions, runtime_class=runtime_class, snapshot_id=snapshot))
             if limit > 0 and sandbox.state != "Running":
                 sandbox.wait("Running", timeout=limit)
         except (SandboxFailed, WaitTimeout):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Iterator
 from datetime import datetime
 from types import TracebackType
@@ -11,17 +12,20 @@ from typing import Mapping
 
 from .. import _logs
 from .._errors import (
+    APIError,
     ConflictError,
     NotFoundError,
     SandboxesError,
     SandboxFailed,
+    SnapshotFailed,
     StreamError,
     TransportError,
     WaitTimeout,
+    fork_error,
 )
 from .._gen import execd, lifecycle
 from .._gen.execd import Metrics
-from .._gen.lifecycle import ActivityEntry, Endpoint, SandboxEvent
+from .._gen.lifecycle import ActivityEntry, Endpoint, SandboxEvent, Snapshot
 from .._gen.lifecycle import Sandbox as SandboxInfo
 from .._logs import LogPart
 from .._operations import fill
@@ -34,12 +38,13 @@ from .daemon import Daemon
 from .files import Files
 from .http import HTTP
 from .network import Network
+from .snapshots import Snapshots
 from .streams import GIVE_UP, Events
 from .terminals import Terminals
 
 ENDED = ("Terminated", "Failed")
-RESUME_FAILED = "RESUME_FAILED"
-"""The reason of a sandbox that is Paused again, because it could not be started after a reboot of its host."""
+NOT_RESUMED = ("RESUME_FAILED", "ROLLBACK_FAILED")
+"""The reasons of a sandbox that could not be started after a reboot of its host, or not be rolled back."""
 
 
 class Sandbox:
@@ -107,7 +112,7 @@ class Sandbox:
 
     def _check_alive(self, state: str) -> None:
         status = self.info.status
-        resumed = state != "Running" or status.state != "Paused" or status.reason != RESUME_FAILED
+        resumed = state != "Running" or status.state != "Paused" or status.reason not in NOT_RESUMED
         if status.state in ENDED or not resumed:
             raise SandboxFailed(self.id, status.state, status.reason, status.message)
 
@@ -126,6 +131,72 @@ class Sandbox:
         prefer, held = prefer_wait(seconds(timeout))
         self._http.call(lifecycle.resume_sandbox(self.id, prefer=prefer), wait=held)
         self.wait("Running", timeout=timeout)
+
+    def snapshot(self, name: str | None = None, *, comment: str | None = None, ttl: Duration | None = None,
+                       timeout: Duration = 300) -> Snapshot:
+        """Keeps the files of the sandbox, which is Running or Paused, and returns once they are kept.
+
+        The processes stand still for a moment. With `ttl` the snapshot is deleted by itself after so many seconds. One
+        that fails is a SnapshotFailed, and one that is still Creating after `timeout` seconds a WaitTimeout. The
+        request is not repeated when its answer was lost: `snapshots` shows whether it had its effect.
+        """
+        limit = time.monotonic() + seconds(timeout)
+        prefer, held = prefer_wait(seconds(timeout))
+        request = lifecycle.TakeSnapshotRequest(
+            name=name, comment=comment, ttl=None if ttl is None else round(seconds(ttl)))
+        taken = self._http.call(lifecycle.take_snapshot(self.id, request, prefer=prefer), wait=held)
+        while taken.status.state == "Creating":
+            left = limit - time.monotonic()
+            if left <= 0:
+                raise WaitTimeout(f"snapshot {taken.id} is Creating after {seconds(timeout):g} s", self.id)
+            prefer, held = prefer_wait(left)
+            taken = self._http.call(lifecycle.get_snapshot(taken.id, prefer=prefer), wait=held)
+        if taken.status.state != "Ready":
+            raise SnapshotFailed(taken.id, taken.status.state, taken.status.reason or "", taken.status.message or "")
+        return taken
+
+    def snapshots(self, *, page_size: int = 100) -> Iterator[Snapshot]:
+        """The snapshots of the sandbox that the key may read, newest first."""
+        for snapshot in Snapshots(self._http).list(sandbox_id=self.id, page_size=page_size):
+            yield snapshot
+
+    def rollback(self, snapshot: Snapshot | str, *, timeout: Duration = 60) -> None:
+        """Gives the sandbox the files of a snapshot, or of the one with an id, and returns when it is Running again.
+
+        Its processes end; its id, endpoints and token stay. When it fails it is a SandboxFailed.
+        """
+        prefer, held = prefer_wait(seconds(timeout))
+        id = snapshot if isinstance(snapshot, str) else snapshot.id
+        request = lifecycle.RollbackRequest(snapshot_id=id)
+        self._http.call(lifecycle.rollback_sandbox(self.id, request, prefer=prefer), wait=held)
+        status = (self.wait("Running", timeout=timeout)).status
+        if status.reason in NOT_RESUMED:
+            raise SandboxFailed(self.id, status.state, status.reason, status.message)
+
+    def fork(self, count: int = 1, *, timeout: Duration | None = None, env: Mapping[str, str] | None = None,
+                   ready_timeout: Duration = 300) -> list[Sandbox | APIError]:
+        """Makes sandboxes that begin with the files of this one, and returns them, or in the place of one why it was not made.
+
+        Each lives for `timeout` seconds, or as long as this one was to, and has none of its processes; `env` is all of
+        its environment. They are Running when `ready_timeout` is not 0: else it is a SandboxFailed or a WaitTimeout.
+        """
+        limit = seconds(ready_timeout)
+        prefer, held = prefer_wait(limit) if limit > 0 else (None, 0)
+        request = lifecycle.ForkRequest(
+            count=count, timeout=None if timeout is None else round(seconds(timeout)), env=env)
+        made = self._http.call(
+            lifecycle.fork_sandbox(self.id, request, idempotency_key=str(uuid.uuid4()), prefer=prefer), wait=held)
+        end = time.monotonic() + limit
+        forks: list[Sandbox | APIError] = []
+        for item in made.items:
+            if item.sandbox is None:
+                forks.append(fork_error(item.error))
+                continue
+            fork = Sandbox(self._http, item.sandbox)
+            if limit > 0 and fork.state != "Running":
+                fork.wait("Running", timeout=max(0.001, end - time.monotonic()))
+            forks.append(fork)
+        return forks
 
     def renew(self, duration: Duration) -> datetime:
         """Moves the expiry to so many seconds from now; it can only be moved forward."""

@@ -1,0 +1,81 @@
+import type { Api } from "./calls.js";
+import { SandboxError, clean } from "./errors.js";
+import type { components, paths } from "./gen/lifecycle.js";
+import type { CallOptions } from "./http.js";
+
+/** The files of a sandbox as they were at a moment. */
+export type Snapshot = components["schemas"]["Snapshot"];
+/** The state of a snapshot; there may be others than those of the contract. */
+export type SnapshotState = components["schemas"]["SnapshotState"];
+
+/** What a snapshot to make is like. */
+export interface SnapshotOptions extends CallOptions {
+  /** For people. */
+  name?: string;
+  /** For people, too. */
+  comment?: string;
+  /** Seconds after which it is deleted by itself; without it, it is not. */
+  ttl?: number;
+  /** Milliseconds in which it must be Ready; 5 minutes without it. */
+  timeout?: number;
+}
+
+/** Which snapshots to list. */
+export interface SnapshotListOptions extends CallOptions {
+  /** Those of one sandbox, which may be gone. */
+  sandboxId?: string;
+  /** Those in one of these states. */
+  state?: SnapshotState | SnapshotState[];
+}
+
+/** How long one request waits for a state, in seconds; the service permits 60. */
+const longestWait = 30;
+
+/** The snapshots of the service that the key may read. {@link Sandbox.snapshot} makes one. */
+export class Snapshots {
+  constructor(private readonly api: Api<paths>) {}
+
+  /** Snapshots, newest first. Pages are read as they are needed. */
+  async *list(options: SnapshotListOptions = {}): AsyncGenerator<Snapshot, void, undefined> {
+    const { sandboxId, state, signal } = options;
+    const chosen = {
+      ...(sandboxId === undefined ? {} : { sandboxId }),
+      ...(state === undefined ? {} : { state: typeof state === "string" ? [state] : state }),
+    };
+    for (let page = 1; ; page++) {
+      const input = { query: { ...chosen, page, pageSize: 100 } };
+      const { items, pagination } = await this.api.json("get", "/v1/snapshots", input, signal ? { signal } : {});
+      yield* items;
+      if (!pagination.hasNextPage) return;
+    }
+  }
+
+  /** One snapshot. */
+  get(id: string, options: CallOptions = {}): Promise<Snapshot> {
+    return this.api.json("get", "/v1/snapshots/{snapshotId}", { path: { snapshotId: id } }, options);
+  }
+
+  /** Deletes a snapshot. Sandboxes that began with it, or were rolled back to it, keep their files. */
+  async delete(id: string, options: CallOptions = {}): Promise<void> {
+    await this.api.json("delete", "/v1/snapshots/{snapshotId}", { path: { snapshotId: id } }, {
+      ...options,
+      idempotent: false, // once deleted, it is missing
+    });
+  }
+}
+
+/** Takes a snapshot of a sandbox and waits until it is Ready. */
+export async function takeSnapshot(api: Api<paths>, sandboxId: string, options: SnapshotOptions): Promise<Snapshot> {
+  const { signal, timeout = 300_000, ...body } = options;
+  const call = { ...(signal ? { signal } : {}), longer: longestWait * 1_000 };
+  const header = { Prefer: `wait=${longestWait}` };
+  const input = { path: { sandboxId }, header, body };
+  let taken = await api.json("post", "/v1/sandboxes/{sandboxId}/snapshots", input, call);
+  for (const end = Date.now() + timeout; taken.status.state === "Creating"; ) {
+    if (Date.now() >= end) throw new SandboxError("timeout", `snapshot ${taken.id}: not Ready within ${timeout} ms`);
+    taken = await api.json("get", "/v1/snapshots/{snapshotId}", { path: { snapshotId: taken.id }, header }, call);
+  }
+  const { state, reason = "", message = "" } = taken.status;
+  if (state === "Ready") return taken;
+  throw new SandboxError("failed", `snapshot ${taken.id}: is ${clean(state)} (${clean(reason)}): ${clean(message)}`, { code: clean(reason) });
+}
