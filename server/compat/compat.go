@@ -105,7 +105,17 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request) {
 // without a version.
 func theirs(r *http.Request) bool {
 	return r.Header.Get(keyHeader) != "" || r.Header.Get(dialectHeader) == dialect || strings.HasPrefix(r.UserAgent(), agentPrefix) ||
-		r.URL.Path == barePath || strings.HasPrefix(r.URL.Path, barePath+"/")
+		isBare(r.URL.Path)
+}
+
+// isBare reports whether the path is one of sandboxes or snapshots without a version.
+func isBare(path string) bool {
+	for _, bare := range []string{barePath, bareSnapshots} {
+		if path == bare || strings.HasPrefix(path, bare+"/") {
+			return true
+		}
+	}
+	return false
 }
 
 // withServiceKey returns the request with the key where the service looks for it. Their header must
@@ -122,7 +132,7 @@ func withServiceKey(r *http.Request) *http.Request {
 
 // withVersion returns the request with the path that the service has for one without a version.
 func withVersion(r *http.Request) *http.Request {
-	if path := r.URL.Path; path != barePath && !strings.HasPrefix(path, barePath+"/") && path != "/version" {
+	if path := r.URL.Path; !isBare(path) && path != "/version" {
 		return r
 	}
 	ours, there := *r, *r.URL
@@ -148,7 +158,12 @@ func isOperation(path string) bool {
 // route returns what translates the request, nil for what passes as it is.
 func (x *exchange) route() func() {
 	rest, ok := strings.CutPrefix(x.r.URL.Path, sandboxesPath)
-	if !ok || x.r.URL.RawPath != "" {
+	switch {
+	case x.r.URL.RawPath != "":
+		return nil
+	case ofSnapshots(x.r.URL.Path) && !ok:
+		return x.routeSnapshots()
+	case !ok:
 		return nil
 	}
 	parts := strings.Split(rest, "/") // the first is empty
@@ -167,6 +182,7 @@ func (x *exchange) route() func() {
 		}
 		return map[string]func(){
 			"PATCH metadata": x.patchMetadata, "POST renew-expiration": x.renew, "POST pause": x.act, "POST resume": x.act,
+			"POST snapshots": x.takeSnapshot,
 		}[at+parts[2]]
 	case 4:
 		switch at + parts[2] {

@@ -48,6 +48,12 @@ func (x *exchange) toTheirs(p problem) problem {
 		if len(reach.PresentedKeys(x.r.Header)) == 0 {
 			p.Code = "MISSING_API_KEY"
 		}
+	case p.Code == "SNAPSHOT_NOT_FOUND":
+		p.Code = "SNAPSHOT::NOT_FOUND"
+	case p.Status == http.StatusConflict && ofSnapshots(x.r.URL.Path):
+		p.Code = "SNAPSHOT::INVALID_STATE"
+	case p.Status == http.StatusNotImplemented && ofSnapshots(x.r.URL.Path):
+		p.Code = "SNAPSHOT::NOT_IMPLEMENTED"
 	case p.Code == "SANDBOX_NOT_FOUND":
 		p.Code = x.edge.code("SANDBOX_NOT_FOUND")
 	case p.Status == http.StatusConflict && action == "pause":

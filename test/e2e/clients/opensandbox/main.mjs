@@ -119,7 +119,26 @@ async function withoutExpiry() {
   await Promise.all([sandbox.close(), manager.close()]);
 }
 
-await Promise.all([life(false), life(true), withoutExpiry()]);
+// snapshots keeps the files of a sandbox that is gone, and makes another one with them.
+async function snapshots() {
+  const resource = { cpu: "200m", memory: "128Mi" };
+  const sandbox = await Sandbox.create({ image, timeoutSeconds: 600, resource });
+  await sandbox.files.writeFiles([{ path: "/root/kept.txt", data: "kept" }]);
+  const manager = SandboxManager.create();
+  const made = await manager.createSnapshot(sandbox.id, { name: "first" });
+  await until("the snapshot is ready", async () => (await manager.getSnapshot(made.id)).status.state === "Ready");
+  const list = await manager.listSnapshots({ sandboxId: sandbox.id, states: ["Ready", "Failed"] });
+  assert.deepEqual(list.items.map((item) => [item.id, item.name]), [[made.id, "first"]]);
+  await sandbox.kill();
+  const restored = await Sandbox.create({ snapshotId: made.id, timeoutSeconds: 600, resource });
+  assert.equal(await restored.files.readFile("/root/kept.txt"), "kept");
+  await restored.kill();
+  await manager.deleteSnapshot(made.id);
+  await until("the snapshot is gone", () => manager.getSnapshot(made.id).then(() => false, (error) => error.statusCode === 404));
+  await Promise.all([sandbox.close(), restored.close(), manager.close()]);
+}
+
+await Promise.all([life(false), life(true), withoutExpiry(), snapshots()]);
 await compareWithRecorded(process.env.OPEN_SANDBOX_DOMAIN, process.env.OPEN_SANDBOX_API_KEY, image);
 await assert.rejects(Sandbox.create({ connectionConfig: { apiKey: "wrong" }, image }), { statusCode: 401 });
 console.log("all of it works");
