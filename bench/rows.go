@@ -129,6 +129,15 @@ const (
 	rowE2BList          = "e2b-list-1000"
 	rowWaits            = "waits-1500"
 
+	rowSnapshotClean       = "snapshot-clean"
+	rowSnapshotSmall       = "snapshot-1mib"
+	rowSnapshotSmallFrozen = "snapshot-1mib-frozen"
+	rowSnapshotLarge       = "snapshot-10000"
+	rowSnapshotLargeFrozen = "snapshot-10000-frozen"
+	rowRollback            = "rollback"
+	rowFork                = "fork-10"
+	rowTrajectory          = "trajectory-100"
+
 	rowIngressOne      = "ingress-1"
 	rowIngressMany     = "ingress-16"
 	rowIngressDownload = "ingress-download"
@@ -285,6 +294,26 @@ func rows() []row {
 		{rowWaits, "1500 commands that run at once in 50 sandboxes, through the service with 50 requests a second: the latest report of an end",
 			"a process of the same command line, waited for directly",
 			milliseconds, lower, target{tail, 250}}, // the worst of its few rounds
+		{rowSnapshotClean, "snapshot of a running sandbox that has written nothing since the last one, until Ready",
+			"`cp -a` and `sync` of an empty folder",
+			milliseconds, lower, target{ours, 5}},
+		{rowSnapshotSmall, "the same with 1 MiB written since", "`cp -a` and `sync` of the same file",
+			milliseconds, lower, target{ours, 20}},
+		{rowSnapshotSmallFrozen, "for how long the sandbox's processes stand still for it", "`cp -a` and `sync` of the same file",
+			milliseconds, lower, target{ours, 5}},
+		{rowSnapshotLarge, "snapshot with 100 MiB in 10 000 files written since, until Ready", "`cp -a` and `sync` of the same files",
+			milliseconds, lower, target{ours, 200}},
+		{rowSnapshotLargeFrozen, "for how long the sandbox's processes stand still for it", "`cp -a` and `sync` of the same files",
+			milliseconds, lower, target{ours, 10}},
+		{rowRollback, "rollback of a running sandbox: POST to the first output of a command",
+			"a cold create of the same sandbox",
+			milliseconds, lower, target{ours, 25}},
+		{rowFork, "fork of a running sandbox into ten: POST until a command in each has printed",
+			"ten cold creates at once",
+			milliseconds, lower, target{ours, 300}},
+		{rowTrajectory, "100 commands of an agent (edits, tests of 0.3 s, searches, packages), a snapshot after each",
+			"the same in a sandbox without snapshots",
+			milliseconds, lower, target{ratio, 1.05}},
 		{rowPullLocal, "pull of the base image, in four layers, from a registry in the same process, by the local engine",
 			"`docker pull` of the same",
 			milliseconds, lower, target{ratio, 0.7}},

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -77,6 +78,11 @@ execd_image = "sandbox/execd:dev"
 
 // call sends a request, expects the status, and decodes the answer into out unless that is nil.
 func (s *service) call(ctx context.Context, method, path string, want int, in, out any) error {
+	return s.callWith(ctx, method, path, nil, want, in, out)
+}
+
+// callWith is call with more headers.
+func (s *service) callWith(ctx context.Context, method, path string, header http.Header, want int, in, out any) error {
 	var body io.Reader
 	if in != nil {
 		encoded, err := json.Marshal(in)
@@ -89,6 +95,7 @@ func (s *service) call(ctx context.Context, method, path string, want int, in, o
 	if err != nil {
 		return err
 	}
+	maps.Copy(request.Header, header)
 	request.Header.Set(keyHeader, key)
 	if in != nil {
 		request.Header.Set("Content-Type", "application/json")
