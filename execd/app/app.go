@@ -11,6 +11,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -56,6 +57,7 @@ type App struct {
 	terminals *terminal.Manager
 	freezer   *freeze.Freezer
 	handler   http.Handler
+	stopping  *atomic.Bool // Run is ending what runs
 }
 
 // New puts a daemon together and listens. It returns an error when the address cannot be listened
@@ -97,6 +99,7 @@ func New(settings config.Settings, logger zerolog.Logger) (*App, error) {
 	stored := files.New(files.Options{Root: dir})
 	port := listener.Addr().(*net.TCPAddr).Port
 	operations := activity.New(time.Now)
+	stopping := new(atomic.Bool)
 	server, err := api.New(api.Options{
 		Activity:  operations,
 		Code:      cells,
@@ -117,12 +120,12 @@ func New(settings config.Settings, logger zerolog.Logger) (*App, error) {
 	}
 	e2b.Register(server, e2b.Options{
 		Activity: operations, Code: cells, Commands: commands, Files: stored, Freezer: freezer, Terminals: terminals,
-		Env: environ(), Logger: logger,
+		Env: environ(), Stopping: stopping.Load, Logger: logger,
 	})
 	handler := compat.New(server, compat.Options{Code: cells, Commands: commands, Files: stored, Port: port})
 	return &App{
 		settings: settings, logger: logger, listener: listener,
-		code: cells, commands: commands, terminals: terminals, freezer: freezer, handler: handler,
+		code: cells, commands: commands, terminals: terminals, freezer: freezer, handler: handler, stopping: stopping,
 	}, nil
 }
 
@@ -152,6 +155,7 @@ func (a *App) Run(ctx context.Context) error {
 	go func() {
 		defer close(stopped)
 		<-ctx.Done()
+		a.stopping.Store(true)
 		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
 		defer cancel()
 		cells := make(chan struct{})

@@ -169,7 +169,7 @@ func (m *Manager) start(spec Spec) (*Command, error) {
 		defer reader.Close() // the process has its own
 		prepared.Stdin = reader
 	}
-	r, err := startRun(c, p, prepared, m.runeDelay, m.options.OOMKills, m.ended)
+	r, err := m.startRun(c, p, prepared)
 	if err != nil {
 		if c.input != nil {
 			c.input.close()

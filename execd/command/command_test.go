@@ -377,7 +377,8 @@ func TestInterruptReachesTheWholeGroup(t *testing.T) {
 // output belongs to the command.
 func TestInterruptLetsTheGroupEnd(t *testing.T) {
 	t.Parallel()
-	m := newManager(t)
+	// An end that came with the kill would not come while the test waits.
+	m := newManager(t, func(o *command.Options) { o.KillDelay = time.Hour })
 	const program = `sh -c 'trap "sleep 0.2; echo saved; exit" TERM; echo ready; while :; do sleep 0.01; done'`
 	for _, line := range []string{program + " & wait", program + "; echo $?"} {
 		c := start(t, m, command.Spec{Command: line})
@@ -385,13 +386,9 @@ func TestInterruptLetsTheGroupEnd(t *testing.T) {
 		if err := m.Interrupt(c.ID()); err != nil {
 			t.Fatal(err)
 		}
-		began := time.Now()
 		events := all(t, c)
 		if got := rebuild(events, eventlog.TypeStdout); got != "ready\nsaved\n" {
 			t.Errorf("%s: stdout = %q", line, got)
-		}
-		if took := time.Since(began); took > 1900*time.Millisecond {
-			t.Errorf("%s: the end came %v after the interrupt, though no process was left", line, took)
 		}
 		if status := c.Status(); status.Error != "the command was interrupted" || *status.ExitCode != 143 {
 			t.Errorf("%s: status = %+v, exit code %d", line, status, *status.ExitCode)
@@ -402,7 +399,8 @@ func TestInterruptLetsTheGroupEnd(t *testing.T) {
 // TestStopKillsWhatIsLeftOfAGroup: the shell has ended when the time is over.
 func TestStopKillsWhatIsLeftOfAGroup(t *testing.T) {
 	t.Parallel()
-	m := newManager(t)
+	// What the end of the context does not kill is not killed at all.
+	m := newManager(t, func(o *command.Options) { o.KillDelay = time.Hour })
 	c := start(t, m, command.Spec{Command: `sh -c 'trap "" TERM; echo $$; while :; do sleep 0.05; done' & wait`})
 	var pid int
 	events := follow(t, c, 0, func(e event) bool { return e.Type == eventlog.TypeStdout })
@@ -411,11 +409,7 @@ func TestStopKillsWhatIsLeftOfAGroup(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	began := time.Now()
 	m.Stop(ctx)
-	if took := time.Since(began); took > 1900*time.Millisecond {
-		t.Errorf("stopped after %v", took)
-	}
 	wait.Until(t, "a child that ignores SIGTERM is gone", func() bool { return gone(pid) })
 }
 

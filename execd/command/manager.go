@@ -49,8 +49,14 @@ type Options struct {
 	// OOMKills says which commands the kernel has ended because memory ran out; nil means that
 	// none is known.
 	OOMKills *oomkill.Ledger
-	Clock    func() time.Time
+	// KillDelay is how long the process group of a command that was interrupted has to end after
+	// SIGTERM before it is killed; 0 means 2 s.
+	KillDelay time.Duration
+	Clock     func() time.Time
 }
+
+// defaultKillDelay is the default of [Options.KillDelay].
+const defaultKillDelay = 2 * time.Second
 
 // Manager starts commands and keeps those that have ended.
 type Manager struct {
@@ -68,6 +74,7 @@ type Manager struct {
 
 // New returns a manager without commands.
 func New(options Options) *Manager {
+	options.KillDelay = cmp.Or(options.KillDelay, defaultKillDelay)
 	m := &Manager{options: options, env: process.Environment(options.Env), runeDelay: runeDelay}
 	m.retention = eventlog.NewRetention(func(c *Command) { m.commands.Remove(c.id) })
 	return m

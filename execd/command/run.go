@@ -31,7 +31,7 @@ import (
 //
 // Only a command that was interrupted, or whose timeout has elapsed, ends with its whole process
 // group: a shell ends at the signal, and the program that it waited for may have something to
-// finish, for as long as killDelay.
+// finish, for as long as [Options.KillDelay].
 type run struct {
 	poller *poller
 	number int32 // by which the poller names it
@@ -39,6 +39,8 @@ type run struct {
 	ended  func(*Command)
 	kills  *oomkill.Ledger
 	before oomkill.Mark // of the kills
+
+	killDelay time.Duration // see [Options.KillDelay]
 
 	mu       sync.Mutex
 	pending  events
@@ -75,9 +77,6 @@ const (
 	interrupted
 )
 
-// killDelay is how long a process group has to end after SIGTERM before it is killed.
-const killDelay = 2 * time.Second
-
 // killedCode is the exit code of a process that SIGKILL has ended.
 const killedCode = 128 + int(syscall.SIGKILL)
 
@@ -88,14 +87,14 @@ const (
 	lastPause  = 160 * time.Millisecond
 )
 
-// startRun starts the process of a command, and has ended called at its end. Its outputs wait that
-// long for the rest of a UTF-8 sequence. Events are not handled before release.
-func startRun(
-	c *Command, p *poller, prepared *exec.Cmd, wait time.Duration, kills *oomkill.Ledger, ended func(*Command),
-) (*run, error) {
-	r := &run{poller: p, ended: ended, kills: kills, before: kills.Mark(), command: c, served: true}
+// startRun starts the process of a command. Events are not handled before release.
+func (m *Manager) startRun(c *Command, p *poller, prepared *exec.Cmd) (*run, error) {
+	kills := m.options.OOMKills
+	r := &run{
+		poller: p, ended: m.ended, kills: kills, before: kills.Mark(), killDelay: m.options.KillDelay, command: c, served: true,
+	}
 	for i, stream := range []eventlog.Type{eventlog.TypeStdout, eventlog.TypeStderr} {
-		r.outputs[i] = output{stream: stream, wait: wait, fd: -1, log: &c.log, late: func() { r.deliver(late<<i, false) }}
+		r.outputs[i] = output{stream: stream, wait: m.runeDelay, fd: -1, log: &c.log, late: func() { r.deliver(late<<i, false) }}
 	}
 	p.add(r)
 	var err error
@@ -353,7 +352,7 @@ func (r *run) stop(why reason) {
 	if r.timer != nil {
 		r.timer.Stop()
 	}
-	r.timer = time.AfterFunc(killDelay, r.kill)
+	r.timer = time.AfterFunc(r.killDelay, r.kill)
 }
 
 // killTimedOut ends the process group at once, because the timeout has elapsed.

@@ -27,11 +27,14 @@ import (
 const Prefix = "/e2b"
 
 // The headers that the service adds to every request, and takes away from what clients send: the
-// default user and working directory of the sandbox's template. Empty means execd's own user, and
-// the home of the user.
+// default user and working directory of the sandbox's template, and the ids of the sandbox and of
+// the template, escaped as parts of a path. Empty means execd's own user, the home of the user, and
+// processes without a variable for the id.
 const (
 	DefaultUserHeader      = "X-E2b-Default-User"
 	DefaultDirectoryHeader = "X-E2b-Default-Directory"
+	SandboxHeader          = "X-E2b-Own-Sandbox"
+	TemplateHeader         = "X-E2b-Own-Template"
 )
 
 // Options are the engines of execd.
@@ -43,8 +46,11 @@ type Options struct {
 	Freezer   *freeze.Freezer
 	Terminals *terminal.Manager
 	// Env is the environment of the sandbox, NAME=value each, which processes start with.
-	Env    []string
-	Logger zerolog.Logger
+	Env []string
+	// Stopping reports whether execd stops, and ends what runs with the sandbox. It does so before
+	// the first process is ended for that.
+	Stopping func() bool
+	Logger   zerolog.Logger
 }
 
 // handler answers the clients of E2B.

@@ -258,6 +258,34 @@ func TestWatchDir(t *testing.T) {
 	}
 }
 
+// TestWatchDirOfUploads: an upload looks like a file that is written in place.
+func TestWatchDirOfUploads(t *testing.T) {
+	t.Parallel()
+	e, dir := startEnvd(t), t.TempDir()
+	stream := e.stream(t, "/filesystem.Filesystem/WatchDir", nil, quote(dir))
+	stream.next()
+	for _, name := range []string{"new", "last"} {
+		response, data := e.do(t, "POST", at(dir+"/"+name), header("Content-Type", "application/octet-stream"), strings.NewReader("x"))
+		if response.StatusCode != http.StatusOK {
+			t.Fatalf("status %d: %s", response.StatusCode, data)
+		}
+	}
+	var got []string
+	for len(got) == 0 || got[len(got)-1] != "last WRITE" {
+		message, last := stream.next()
+		var event struct{ Filesystem struct{ Name, Type string } }
+		must(t, json.Unmarshal([]byte(message), &event))
+		if last {
+			t.Fatalf("the stream ends with %s", message)
+		}
+		got = append(got, event.Filesystem.Name+" "+strings.TrimPrefix(event.Filesystem.Type, "EVENT_TYPE_"))
+	}
+	want := []string{"new CREATE", "new WRITE", "last CREATE", "last WRITE"}
+	if got = slices.DeleteFunc(got, func(event string) bool { return strings.HasSuffix(event, " CHMOD") }); !slices.Equal(got, want) {
+		t.Errorf("the events are %q, want %q", got, want)
+	}
+}
+
 func TestWatchDirEnds(t *testing.T) {
 	t.Parallel()
 	e, dir := startEnvd(t), t.TempDir()

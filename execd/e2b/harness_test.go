@@ -38,6 +38,7 @@ func TestMain(m *testing.M) {
 type daemon struct {
 	url  string
 	http *http.Client
+	stop context.CancelFunc // begins its end, as a sandbox that is deleted does
 }
 
 func start(t *testing.T) *daemon {
@@ -54,7 +55,7 @@ func start(t *testing.T) *daemon {
 	})
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
-	return &daemon{url: "http://" + execd.Addr(), http: &http.Client{Transport: transport, Timeout: wait.Patience()}}
+	return &daemon{url: "http://" + execd.Addr(), http: &http.Client{Transport: transport, Timeout: wait.Patience()}, stop: stop}
 }
 
 func must(t testing.TB, err error) {

@@ -105,9 +105,14 @@ func (h *handler) requireThawed() error {
 	return nil
 }
 
-// codeDirectory returns the working directory of contexts that name none; empty is the engine's.
+// codeDirectory returns the working directory of contexts that name none: where relative paths of
+// files start, or else that of E2B's images. Empty is the engine's.
 func codeDirectory(r *http.Request) string {
-	for _, dir := range []string{r.Header.Get(DefaultDirectoryHeader), homeDirectory} {
+	candidates := []string{homeDirectory}
+	if user, failed := accountOf(r, ""); failed == nil {
+		candidates = []string{user.directory, homeDirectory}
+	}
+	for _, dir := range candidates {
 		if info, err := os.Stat(dir); err == nil && info.IsDir() {
 			return dir
 		}
@@ -193,7 +198,7 @@ func (h *handler) execute(c echo.Context) error {
 	}
 	record := h.record(r, activity.Code)
 	spec.Ended = func(o code.Outcome) { record.End(resultOfCell(o)) }
-	cell := &cell{ctx: r.Context(), response: c.Response(), queued: make(chan struct{})}
+	cell := &cell{ctx: r.Context(), response: c.Response(), stopping: h.Stopping, queued: make(chan struct{})}
 	go func() {
 		defer close(cell.queued)
 		if cell.execution, cell.failed = h.Code.Execute(r.Context(), spec); cell.failed == nil {
@@ -252,10 +257,15 @@ func resultOfCell(o code.Outcome) activity.Result {
 	return activity.Result{Failed: true, Error: o.Error.Name + ": " + o.Error.Value}
 }
 
+// errStopping cuts the answer of a cell that the end of the sandbox has ended. Clients must not
+// take that for an error of the code.
+var errStopping = errors.New("the sandbox is ending")
+
 // cell is a cell on its way to its client.
 type cell struct {
 	ctx      context.Context
 	response *echo.Response
+	stopping func() bool // see [Options.Stopping]
 	out      io.Writer
 	line     []byte
 
@@ -400,6 +410,9 @@ func (l *cell) catchUp(reader *eventlog.Reader) (ended bool, err error) {
 			outcome, err := code.ParseOutcome(event.Text)
 			if err != nil {
 				return false, err
+			}
+			if outcome.Error != nil && l.stopping() {
+				return false, errStopping
 			}
 			if raised := outcome.Error; raised != nil {
 				l.say(errorLine{"error", raised.Name, raised.Value, strings.Join(raised.Traceback, "\n")})

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/http"
 	"os"
+	"os/user"
 	"slices"
 	"strings"
 	"testing"
@@ -272,6 +273,32 @@ func TestContexts(t *testing.T) {
 			!strings.HasPrefix(media, "text/plain") || !strings.Contains(string(data), first.ID) {
 			t.Errorf("%s %s: %d, %s: %s", gone.method, gone.path, response.StatusCode, media, data)
 		}
+	}
+}
+
+// TestDirectoryOfCode: code starts where relative paths of files do.
+func TestDirectoryOfCode(t *testing.T) {
+	t.Parallel()
+	e := startEnvd(t)
+	user, err := user.Current()
+	must(t, err)
+	if got := e.stdout(t, nil, map[string]any{"code": "import os; print(os.getcwd())"}); got != user.HomeDir+"\n" {
+		t.Errorf("the directory is %q, want %s", got, user.HomeDir)
+	}
+}
+
+// TestEndOfTheSandboxCutsACell: an error of the cell would say that its code failed.
+func TestEndOfTheSandboxCutsACell(t *testing.T) {
+	t.Parallel()
+	d := start(t)
+	e := &envd{d.url + e2b.Prefix, d.http}
+	_, from := e.begin(t, nil, map[string]any{"code": "print('ready', flush=True); import time; time.sleep(600)"})
+	for l := nextLine(t, from); l["type"] != "stdout"; l = nextLine(t, from) {
+	}
+	d.stop()
+	rest, err := io.ReadAll(from)
+	if err == nil || strings.Contains(string(rest), "error") {
+		t.Errorf("behind the end of the sandbox: %q, %v; want an answer that is cut", rest, err)
 	}
 }
 

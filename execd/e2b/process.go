@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"syscall"
@@ -191,7 +192,7 @@ func (h *handler) startProcess(_ context.Context, c echo.Context, in *startReque
 		if status.TimedOut {
 			return failf(codeDeadlineExceeded, "the process was killed: its time (Connect-Timeout-Ms) of %v is over", limit)
 		}
-		return o.end(endOfCommand(status))
+		return h.sendEnd(o, endOfCommand(status))
 	}
 	started.pid = started.terminal.PID()
 	viewer := started.terminal.Follow(false)
@@ -207,7 +208,16 @@ func (h *handler) startProcess(_ context.Context, c echo.Context, in *startReque
 	if status.TimedOut {
 		return failf(codeDeadlineExceeded, "the process was killed: its time (Connect-Timeout-Ms) of %v is over", limit)
 	}
-	return o.end(endOfTerminal(status))
+	return h.sendEnd(o, endOfTerminal(status))
+}
+
+// sendEnd sends the end of a process. That of one which has failed while the sandbox ends is the
+// sandbox's end, for which clients have an error of their own.
+func (h *handler) sendEnd(o *output, end endEvent) error {
+	if end.Error != "" && h.Stopping() {
+		return failf(codeUnavailable, "the sandbox is ending")
+	}
+	return o.end(end)
 }
 
 // startCommand starts a process whose output goes to pipes.
@@ -220,7 +230,7 @@ func (h *handler) startCommand(r *http.Request, as account, in *startRequest, li
 	record := h.record(r, activity.Command)
 	started, err := h.Commands.Start(command.Spec{
 		Argv: append([]string{in.Process.Cmd}, in.Process.Args...),
-		Dir:  as.workingDirectory(in.Process.Cwd), Env: h.variables(as, in.Process.Envs), UID: &as.UID, GID: &as.GID,
+		Dir:  as.workingDirectory(in.Process.Cwd), Env: h.variables(r, as, in.Process.Envs), UID: &as.UID, GID: &as.GID,
 		Timeout: limit, Abrupt: true, Input: in.Stdin == nil || *in.Stdin,
 		Ended: func(status command.Status) {
 			record.End(activity.Result{Failed: status.Error != "", Exit: status.ExitCode, Error: status.Error})
@@ -252,7 +262,7 @@ func (h *handler) startTerminal(r *http.Request, as account, in *startRequest, l
 	record := h.record(r, activity.Terminal)
 	started, err := h.Terminals.Start(terminal.Spec{
 		Command: in.Process.Cmd, Args: in.Process.Args, Rows: rows, Cols: cols,
-		Dir: as.workingDirectory(in.Process.Cwd), Env: h.variables(as, in.Process.Envs), UID: &as.UID, GID: &as.GID,
+		Dir: as.workingDirectory(in.Process.Cwd), Env: h.variables(r, as, in.Process.Envs), UID: &as.UID, GID: &as.GID,
 		Timeout: limit, Abrupt: true,
 		Ended: func(status terminal.Status) {
 			end := endOfTerminal(status)
@@ -277,11 +287,16 @@ func (a account) workingDirectory(given string) string {
 }
 
 // variables are what a process has besides the variables of the sandbox, which the engines add:
-// those that name the user, whose values among the sandbox's are execd's own, and those of the
-// request.
-func (h *handler) variables(as account, given map[string]string) map[string]string {
+// those that name the user, whose values among the sandbox's are execd's own, those by which a
+// process knows that it is in a sandbox of E2B, and those of the request.
+func (h *handler) variables(r *http.Request, as account, given map[string]string) map[string]string {
 	variables := map[string]string{
-		"PATH": environment.Path(h.Env), "HOME": as.Home, "USER": as.Name, "LOGNAME": as.Name,
+		"PATH": environment.Path(h.Env), "HOME": as.Home, "USER": as.Name, "LOGNAME": as.Name, "E2B_SANDBOX": "true",
+	}
+	for name, header := range map[string]string{"E2B_SANDBOX_ID": SandboxHeader, "E2B_TEMPLATE_ID": TemplateHeader} {
+		if id, err := url.PathUnescape(r.Header.Get(header)); err == nil && id != "" {
+			variables[name] = id
+		}
 	}
 	maps.Copy(variables, given)
 	return variables
@@ -330,7 +345,7 @@ func (h *handler) connectProcess(_ context.Context, c echo.Context, in *processR
 		if err := o.followTerminal(ctx, viewer); err != nil {
 			return err
 		}
-		return o.end(endOfTerminal(p.terminal.Status()))
+		return h.sendEnd(o, endOfTerminal(p.terminal.Status()))
 	}
 	reader := p.command.Log().Tail()
 	if err := o.start(p.pid); err != nil {
@@ -340,7 +355,7 @@ func (h *handler) connectProcess(_ context.Context, c echo.Context, in *processR
 	if err := o.followCommand(ctx, reader); err != nil {
 		return err
 	}
-	return o.end(endOfCommand(p.command.Status()))
+	return h.sendEnd(o, endOfCommand(p.command.Status()))
 }
 
 func (h *handler) listProcesses(echo.Context, *empty) (*listResponse, error) {

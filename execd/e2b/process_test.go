@@ -145,6 +145,28 @@ func TestEndOfAProcess(t *testing.T) {
 }
 
 // TestArguments: no shell reads them.
+// TestEndOfTheSandbox: clients have an error of their own for a sandbox that ends, which an exit of
+// the process would hide from them. A process that ends well has done so.
+func TestEndOfTheSandbox(t *testing.T) {
+	t.Parallel()
+	d := start(t)
+	killed := d.run(t, message{"process": bash("echo ready; exec sleep 600")}, nil)
+	failing := d.run(t, message{"process": bash(`trap 'exit 3' TERM; echo ready; while :; do sleep 0.01; done`)}, nil)
+	clean := d.run(t, message{"process": bash(`trap 'exit 0' TERM; echo ready; while :; do sleep 0.01; done`)}, nil)
+	shell := d.run(t, message{"process": bash("echo ready; exec sleep 600"), "pty": message{"size": message{"cols": 80, "rows": 24}}}, nil)
+	connected := d.follow(t, message{"pid": killed.pid}, nil)
+	for _, f := range []*follower{killed, failing, clean, shell} {
+		f.until("ready")
+	}
+	d.stop()
+	for name, f := range map[string]*follower{"killed": killed, "failing": failing, "terminal": shell, "connected": connected} {
+		if f.all(); f.code != "unavailable" || f.end != nil {
+			t.Errorf("%s: the end is %v, error %s %s, want unavailable", name, f.end, f.code, f.failText)
+		}
+	}
+	clean.all().wantEnd(message{"exited": true, "status": "exit status 0"})
+}
+
 func TestArguments(t *testing.T) {
 	t.Parallel()
 	d := start(t)
@@ -251,7 +273,7 @@ func TestEnvironment(t *testing.T) {
 	must(t, err)
 	for _, pty := range []any{nil, message{}} {
 		f := d.run(t, message{"process": message{"cmd": "env", "cwd": "/", "envs": message{"CHANGED": "two", "MORE": "$x"}}, "pty": pty},
-			headers{"X-E2b-Default-User": "root"}).all()
+			headers{"X-E2b-Default-User": "root", "X-E2b-Own-Sandbox": "5f0c", "X-E2b-Own-Template": "image%3A1"}).all()
 		got := strings.Split(strings.TrimSpace(strings.ReplaceAll(f.out.String()+f.pty.String(), "\r", "")), "\n")
 		have := make(map[string]bool)
 		for _, entry := range got {
@@ -261,7 +283,7 @@ func TestEnvironment(t *testing.T) {
 			}
 		}
 		for _, want := range []string{"HOME=" + root.HomeDir, "USER=root", "LOGNAME=root", "OF_THE_SANDBOX=one", "CHANGED=two",
-			"MORE=$x", "PATH=" + os.Getenv("PATH"), "PWD=/"} {
+			"MORE=$x", "PATH=" + os.Getenv("PATH"), "PWD=/", "E2B_SANDBOX=true", "E2B_SANDBOX_ID=5f0c", "E2B_TEMPLATE_ID=image:1"} {
 			if !have[want] {
 				t.Errorf("%s is not among %q", want, got)
 			}

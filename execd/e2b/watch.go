@@ -5,11 +5,14 @@ import (
 	"crypto/rand"
 	"errors"
 	"io"
+	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
+	"sandbox.internal/execd/files"
 	"sandbox.internal/execd/internal/watch"
 	"sandbox.internal/openapi/serve"
 )
@@ -50,17 +53,36 @@ type watchDirResponse struct {
 	KeepAlive  *empty           `json:"keepalive,omitempty"`
 }
 
-// toEvents converts events up to the first that a client has no event for, which is the error.
-func toEvents(root string, in []watch.Event) ([]filesystemEvent, error) {
+// converter converts the events of one watch for clients.
+type converter struct {
+	root string
+	// placed is whether the last event was that a temporary file of execd has got another name: the
+	// next one is about that.
+	placed bool
+}
+
+// convert returns the events up to the first that clients have no event for, which is the error.
+// Clients expect that a file is written in place. Execd writes a temporary file and renames it: the
+// events of that file are left out, and its new name is one that was created and written.
+func (c *converter) convert(in []watch.Event) ([]filesystemEvent, error) {
 	out := make([]filesystemEvent, 0, len(in))
 	for _, event := range in {
 		switch event.Type {
 		case watch.Overflow:
-			return out, failf(codeInternal, "%s: events were lost: read the directory, and watch it again", root)
+			return out, failf(codeInternal, "%s: events were lost: read the directory, and watch it again", c.root)
 		case watch.Failed:
-			return out, failf(codeInternal, "%s: cannot be watched any longer: %s", root, event.Message)
+			return out, failf(codeInternal, "%s: cannot be watched any longer: %s", c.root, event.Message)
 		}
-		out = append(out, filesystemEvent{Name: relative(root, event.Path), Type: eventTypes[event.Type]})
+		if strings.HasPrefix(filepath.Base(event.Path), files.TempPrefix) {
+			c.placed = event.Type == watch.Rename
+			continue
+		}
+		name := relative(c.root, event.Path)
+		out = append(out, filesystemEvent{Name: name, Type: eventTypes[event.Type]})
+		if c.placed && event.Type == watch.Create {
+			out = append(out, filesystemEvent{Name: name, Type: eventTypes[watch.Write]})
+		}
+		c.placed = false
 	}
 	return out, nil
 }
@@ -86,6 +108,7 @@ func (f *filesystem) watchDir(ctx context.Context, c echo.Context, in *watchRequ
 		return err
 	}
 	interval := keepAlive(c.Request())
+	converter := converter{root: path}
 	for {
 		waiting, done := context.WithTimeout(ctx, interval)
 		happened, err := w.Next(waiting)
@@ -104,7 +127,7 @@ func (f *filesystem) watchDir(ctx context.Context, c echo.Context, in *watchRequ
 			}
 			continue
 		}
-		events, lost := toEvents(path, happened)
+		events, lost := converter.convert(happened)
 		for i := range events {
 			if err := out.send(watchDirResponse{Filesystem: &events[i]}); err != nil {
 				return err
@@ -124,13 +147,13 @@ type watchers struct {
 
 // watcher is a watch whose events wait for their client.
 type watcher struct {
-	path    string
 	watch   *watch.Watch
 	expire  *time.Timer
 	release func() // what keeps it until execd stops
 
-	mu   sync.Mutex
-	lost error // every further request gets it
+	mu        sync.Mutex
+	converter converter
+	lost      error // every further request gets it
 }
 
 type watcherMessage struct {
@@ -151,7 +174,7 @@ func (f *filesystem) createWatcher(c echo.Context, in *watchRequest) (*watcherMe
 		return nil, err
 	}
 	id := "w" + rand.Text()
-	if !f.watchers.add(c.Request().Context(), id, &watcher{path: path, watch: opened}) {
+	if !f.watchers.add(c.Request().Context(), id, &watcher{watch: opened, converter: converter{root: path}}) {
 		opened.Close()
 		return nil, failf(codeResourceExhausted, "%d watchers are the limit: remove one", maxWatchers)
 	}
@@ -215,7 +238,7 @@ func (f *filesystem) getWatcherEvents(_ echo.Context, in *watcherMessage) (*watc
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
-	events, lost := toEvents(w.path, happened)
+	events, lost := w.converter.convert(happened)
 	w.lost = lost
 	if len(events) == 0 && lost != nil {
 		return nil, lost

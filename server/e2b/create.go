@@ -85,7 +85,7 @@ func (x *exchange) create() {
 	if policy != nil {
 		spec["networkPolicy"] = policy
 	}
-	x.start(spec)
+	x.start(spec, template)
 }
 
 // check returns why a create is refused, empty for one that is not.
@@ -146,13 +146,14 @@ func (b createBody) kept(template Template, timeout int64, now time.Time) map[st
 }
 
 // start creates the sandbox and answers once it runs.
-func (x *exchange) start(spec map[string]any) {
+func (x *exchange) start(spec map[string]any, template Template) {
 	created := x.askAndWait(createWait, http.MethodPost, sandboxesPath, spec)
 	var accepted struct {
 		ID     string `json:"id"`
 		Status struct {
-			State   lifecycle.State `json:"state"`
-			Message string          `json:"message"`
+			State   lifecycle.State  `json:"state"`
+			Reason  lifecycle.Reason `json:"reason"`
+			Message string           `json:"message"`
 		} `json:"status"`
 	}
 	if !created.OK() || json.Unmarshal(created.Body.Bytes(), &accepted) != nil {
@@ -167,17 +168,28 @@ func (x *exchange) start(spec map[string]any) {
 		return
 	}
 	if err != nil || !isAlive(sandbox.Status.State) {
-		message := sandbox.Status.Message
+		reason, message := sandbox.Status.Reason, sandbox.Status.Message
 		if err != nil {
-			message = accepted.Status.Message
+			reason, message = accepted.Status.Reason, accepted.Status.Message
 		}
-		sendProblem(x.w, http.StatusInternalServerError, "the sandbox did not start: "+message)
+		status, text := x.edge.Templates.notStarted(template, reason, message)
+		sendProblem(x.w, status, text)
 		return
 	}
 	x.edge.deadlines.set(sandbox.ID, endOf(sandbox))
 	if token, ok := x.token(sandbox.ID); ok {
 		sendJSON(x.w, http.StatusCreated, x.edge.detailed(sandbox, token))
 	}
+}
+
+// notStarted returns the status and the message for a sandbox that did not start. An id that is no
+// template of the service may be a wrong one: without such an image it is what E2B does not find.
+func (t Templates) notStarted(template Template, reason lifecycle.Reason, message string) (status int, text string) {
+	if _, named := t.Named[template.Name]; !named && reason == lifecycle.ReasonImagePullError {
+		return http.StatusNotFound, fmt.Sprintf("template %.128q: not found; there are: %s, and no such image: %s", template.Name,
+			strings.Join(t.names(), ", "), message)
+	}
+	return http.StatusInternalServerError, "the sandbox did not start: " + message
 }
 
 // abandon deletes a sandbox whose id no client will get.

@@ -1,10 +1,13 @@
 package e2b
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/base64"
+	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -18,6 +21,7 @@ import (
 
 	"sandbox.internal/openapi/serve"
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/test/wait"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -151,17 +155,20 @@ func TestTokens(t *testing.T) {
 // TestToExecd: what clients send for the service, or in its place, does not reach execd.
 func TestToExecd(t *testing.T) {
 	r := httptest.NewRequestWithContext(t.Context(), "GET", "http://service/files?path=%2Fa%20b&signature=s&signature_expiration=1", nil)
-	for _, name := range []string{idHeader, portHeader, tokenHeader, "Service-Api-Key", defaultUserHeader, defaultDirectoryHeader, lifecycle.TokenHeader} {
+	for _, name := range []string{idHeader, portHeader, tokenHeader, "Service-Api-Key", sandboxHeader, templateHeader, defaultUserHeader,
+		defaultDirectoryHeader, lifecycle.TokenHeader} {
 		r.Header.Set(name, "forged")
 	}
 	r.Header.Set("Range", "bytes=0-1")
 	r.Header.Set("Authorization", "Basic cm9vdDo=") // the user root
-	got := toExecd(r, id, "T", reachable{user: "user"})
+	target := reachable{user: "user", template: "one\n/ü"}
+	got := toExecd(r, id, "T", target)
 	if want := "/" + id + "/44772/e2b/files?path=%2Fa+b"; got.URL.String() != want || got.RequestURI != want {
 		t.Errorf("%s, %s, want %s", got.URL, got.RequestURI, want)
 	}
 	want := map[string][]string{
 		"Range": {"bytes=0-1"}, "Authorization": {"Basic cm9vdDo="}, "X-Execd-Access-Token": {"T"}, "X-E2b-Default-User": {"user"},
+		"X-E2b-Own-Sandbox": {short}, "X-E2b-Own-Template": {"one%0A%2F%C3%BC"},
 	}
 	if !reflect.DeepEqual(map[string][]string(got.Header), want) {
 		t.Errorf("%v, want %v", got.Header, want)
@@ -171,7 +178,7 @@ func TestToExecd(t *testing.T) {
 	}
 	r.Header.Del(tokenHeader)
 	delete(want, "Authorization") // a signature is for the user that it names
-	if got := toExecd(r, id, "T", reachable{user: "user"}); !reflect.DeepEqual(map[string][]string(got.Header), want) {
+	if got := toExecd(r, id, "T", target); !reflect.DeepEqual(map[string][]string(got.Header), want) {
 		t.Errorf("without a token: %v, want %v", got.Header, want)
 	}
 }
@@ -328,6 +335,26 @@ func TestTemplates(t *testing.T) {
 
 // TestNetworkOfASandbox: a network without rules is shown where there is none, and none where the
 // rules are not known.
+// TestNotStarted: a template that is not there and whose image is not there either is not found.
+func TestNotStarted(t *testing.T) {
+	templates := Templates{Named: map[string]Template{"base": {Name: "base", Image: "one"}}, Images: true}
+	for name, test := range map[string]struct {
+		id     string
+		reason lifecycle.Reason
+		status int
+		text   string
+	}{
+		"no image":                        {"bsae", lifecycle.ReasonImagePullError, 404, `template "bsae": not found; there are: base, and no such image: why`},
+		"no image of a template":          {"base", lifecycle.ReasonImagePullError, 500, "the sandbox did not start: why"},
+		"an image that does not start up": {"bsae", lifecycle.ReasonContainerError, 500, "the sandbox did not start: why"},
+	} {
+		template, _ := templates.find(test.id)
+		if status, text := templates.notStarted(template, test.reason, "why"); status != test.status || text != test.text {
+			t.Errorf("%s: %d, %q, want %d, %q", name, status, text, test.status, test.text)
+		}
+	}
+}
+
 func TestNetworkOfASandbox(t *testing.T) {
 	for name, c := range map[string]struct {
 		status int
@@ -439,5 +466,64 @@ func TestUnreachable(t *testing.T) {
 		if sent.Code != test.want || test.want != 502 && sent.Body.String() != test.body {
 			t.Errorf("%s: %d %.200s, want %d", name, sent.Code, sent.Body, test.want)
 		}
+	}
+}
+
+// backend has one sandbox that runs, whose execd is at an address.
+type backend struct {
+	lifecycle.Backend
+	daemon string
+}
+
+func (b backend) Get(context.Context, string) (lifecycle.Sandbox, error) {
+	return lifecycle.Sandbox{ID: id, Status: lifecycle.Status{State: lifecycle.StateRunning}}, nil
+}
+
+func (b backend) Locate(context.Context, string, int) (lifecycle.Location, error) {
+	return lifecycle.Location{Daemon: b.daemon, Token: "T"}, nil
+}
+
+// TestUploadToAPort: a request to a port of a sandbox is no longer one of those without a key,
+// whose bytes are bounded together.
+func TestUploadToAPort(t *testing.T) {
+	daemon := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		read, err := io.Copy(io.Discard, r.Body)
+		fmt.Fprint(w, read, err)
+	}))
+	defer daemon.Close()
+	e, err := New(Options{
+		Domain: "sandbox.test", Backend: backend{daemon: daemon.Listener.Addr().String()}, IsKey: func(string) bool { return false },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() {
+		served <- serve.Serve(ctx, listener, e.Before(http.NotFoundHandler()), serve.ServeOptions{MaxUnauthenticated: 1})
+	}()
+	defer func() {
+		stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	}()
+	const length = 1 << 20 // more than 4 KiB, and more than arrives with the header
+	r, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+listener.Addr().String(), strings.NewReader(strings.Repeat("x", length)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Host = "8000-" + short + ".sandbox.test"
+	response, err := wait.Client().Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if body, err := io.ReadAll(response.Body); err != nil || string(body) != fmt.Sprint(length, nil) {
+		t.Errorf("%s: %q, %v", response.Status, body, err)
 	}
 }

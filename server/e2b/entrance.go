@@ -32,6 +32,8 @@ const (
 	// The headers that execd/e2b reads.
 	defaultUserHeader      = "X-E2b-Default-User"
 	defaultDirectoryHeader = "X-E2b-Default-Directory"
+	sandboxHeader          = "X-E2b-Own-Sandbox"
+	templateHeader         = "X-E2b-Own-Template"
 
 	signatureName, expirationName = "signature", "signature_expiration"
 
@@ -265,6 +267,7 @@ func sendUnreachable(w http.ResponseWriter, id, message string) {
 type reachable struct {
 	token           string
 	daemon          string // the address of its execd
+	template        string // the id of its template
 	user, directory string // the defaults of its template
 	private         bool
 }
@@ -312,7 +315,7 @@ func (e *Edge) locate(ctx context.Context, sandbox lifecycle.Sandbox) (reachable
 	location, err := e.Backend.Locate(ctx, sandbox.ID, lifecycle.DaemonPort)
 	return reachable{
 		token: location.Token, daemon: location.Daemon, user: sandbox.Metadata[userKey], directory: sandbox.Metadata[directoryKey],
-		private: e.isPrivate(sandbox),
+		template: infoOf(sandbox).TemplateID, private: e.isPrivate(sandbox),
 	}, err
 }
 
@@ -396,14 +399,17 @@ func toExecd(r *http.Request, id, token string, target reachable) *http.Request 
 	ours.URL = &url.URL{Path: "/" + id + "/" + strconv.Itoa(lifecycle.DaemonPort) + "/e2b" + r.URL.Path, RawQuery: query.Encode()}
 	ours.RequestURI = ours.URL.RequestURI()
 	ours.Header = r.Header.Clone()
-	for _, name := range []string{idHeader, portHeader, tokenHeader, reach.KeyHeader, defaultUserHeader, defaultDirectoryHeader} {
+	for _, name := range []string{idHeader, portHeader, tokenHeader, reach.KeyHeader, sandboxHeader, templateHeader, defaultUserHeader, defaultDirectoryHeader} {
 		ours.Header.Del(name)
 	}
 	if r.Header.Get(tokenHeader) == "" {
 		ours.Header.Del("Authorization") // a signature is for the user that its URL names, and no other
 	}
 	ours.Header.Set(lifecycle.TokenHeader, token)
-	for name, value := range map[string]string{defaultUserHeader: target.user, defaultDirectoryHeader: target.directory} {
+	ours.Header.Set(sandboxHeader, externalID(id))
+	for name, value := range map[string]string{
+		templateHeader: url.PathEscape(target.template), defaultUserHeader: target.user, defaultDirectoryHeader: target.directory,
+	} {
 		if value != "" {
 			ours.Header.Set(name, value)
 		}

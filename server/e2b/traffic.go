@@ -68,6 +68,9 @@ func (e *Edge) visit(c echo.Context) error {
 		sendUnreachable(c.Response(), externalID(v.id), unreachable)
 		return nil
 	}
+	// The id of the sandbox let the request in. Among the connections without a key, whose number
+	// and bytes are bounded, an upload of more than 4 MiB would be cut, and the oldest WebSocket.
+	serve.NoteAuthenticated(r.Context())
 	serve.ForwardBody(r)
 	name := strconv.Itoa(v.port)
 	err := e.proxy.Forward(c.Response(), reach.WithoutKeys(r, e.IsKey), proxy.Target{
