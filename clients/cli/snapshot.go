@@ -266,6 +266,7 @@ func (t *tool) findSnapshot(ctx context.Context, sandboxID, name string) (string
 	var own, named, begun []sandbox.Snapshot
 	for _, snapshot := range list {
 		switch {
+		case snapshot.Status.State == sandbox.SnapshotDeleting:
 		case optional(snapshot.Name) == name && snapshot.SandboxID == sandboxID:
 			own = append(own, snapshot)
 		case optional(snapshot.Name) == name:

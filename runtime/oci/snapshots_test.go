@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci"
 	"sandbox.internal/test/program"
@@ -230,6 +232,37 @@ func TestSnapshotFullDisk(t *testing.T) {
 	if left := entries(t, filepath.Join(s.Folder, "images"), "snapshots"); len(left) > 0 {
 		t.Errorf("the folder of snapshots has %v", left)
 	}
+	remove(t, e, id)
+}
+
+// TestSnapshotLeavesRoom: a snapshot that would fit takes no room that containers may need.
+func TestSnapshotLeavesRoom(t *testing.T) {
+	s := newSite(t, "crun")
+	disk := smallDisk(t, s)
+	e := s.mustOpen(t)
+	defer closeEngine(t, e)
+	id := occupy(t, e, loadProbe(t, e))
+	var info unix.Statfs_t
+	if err := unix.Statfs(disk, &info); err != nil {
+		t.Fatal(err)
+	}
+	const fits = 42 << 20 // the 40 MiB of the container, and less than a twentieth of the disk
+	rest := filepath.Join(disk, "rest")
+	if err := os.WriteFile(rest, make([]byte, int64(info.Bavail)*info.Bsize-fits), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := e.TakeSnapshot(t.Context(), id, engine.SnapshotOptions{Name: "one"})
+	if !errors.Is(err, engine.ErrNoRoom) || !strings.Contains(err.Error(), "too little") {
+		t.Errorf("a snapshot that leaves too little: %v", err)
+	}
+	if left := entries(t, filepath.Join(s.Folder, "images"), "snapshots"); len(left) > 0 {
+		t.Errorf("the folder of snapshots has %v", left)
+	}
+	if err := os.Remove(rest); err != nil {
+		t.Fatal(err)
+	}
+	take(t, e, id, "one")
+	removeSnapshots(t, e)
 	remove(t, e, id)
 }
 
