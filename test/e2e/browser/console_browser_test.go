@@ -358,7 +358,7 @@ func TestConsoleRoles(t *testing.T) {
 		"ports":    {there(".facts"), "Copy"},
 	} {
 		b.visit(t, "#/sandboxes/"+id+"/"+tab, page.expression)
-		if got := buttons(page.reads); got != "Summary Activity Logs Events Network" {
+		if got := buttons(page.reads); got != "Summary Activity Checkpoints Logs Events Network" {
 			t.Errorf("a viewer's page %q has %q", tab, got)
 		}
 	}

@@ -4,6 +4,7 @@ import { ActionButtons } from './actions.js';
 import { Activity } from './activity.js';
 import { ByCode } from './bycode.js';
 import { Charts } from './charts.js';
+import { Checkpoints } from './checkpoints.js';
 import { Files } from './files.js';
 import { Logs } from './logs.js';
 import { Network } from './network.js';
@@ -21,6 +22,7 @@ const tabs = [
   { id: 'activity', label: 'Activity', page: Activity },
   { id: 'terminal', label: 'Terminal', page: Terminals, use: true },
   { id: 'files', label: 'Files', page: Files, use: true },
+  { id: 'checkpoints', label: 'Checkpoints', page: Checkpoints },
   { id: 'notebook', label: 'Notebook', page: Notebook, use: true },
   { id: 'logs', label: 'Logs', page: Logs },
   { id: 'events', label: 'Events', page: Timeline },

@@ -108,6 +108,12 @@ const pages = {
     python: 'print(sandbox.files.read_text("/etc/passwd"))',
     typescript: 'console.log(await sandbox.files.readText("/etc/passwd"));',
   }),
+  checkpoints: inside({
+    curl: (at) => `${curl('POST', `${at}/snapshots`, { name: 'before' }, " -H 'Prefer: wait=30'")}\n${curl('GET', `${at}/snapshots`)}`,
+    go: 'kept, err := box.Snapshot(ctx, &sandbox.SnapshotOptions{Name: "before"})\ncheck(err)\nfmt.Println(kept.ID, kept.Size)\ncheck(box.Rollback(ctx, kept.ID))',
+    python: 'kept = sandbox.snapshot("before")\nprint(kept.id, kept.size)\nsandbox.rollback(kept)',
+    typescript: 'const kept = await sandbox.snapshot({ name: "before" });\nconsole.log(kept.id, kept.size);\nawait sandbox.rollback(kept);',
+  }),
   notebook: inside({
     curl: (at) => curl('POST', `${daemon(at)}/code`, { code: '6 * 7', context: { language: 'python' } }, ' -N'),
     go: 'cell, err := box.Code.Run(ctx, "6 * 7", &sandbox.CodeOptions{Language: "python"})\ncheck(err)\nfor _, result := range cell.Results {\n\tfmt.Println(result.Text())\n}',

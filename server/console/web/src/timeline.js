@@ -43,6 +43,8 @@ function describe(event) {
         ${event.metadataRemoved?.map((key) => html`<del><code>${key}</code></del> `)}`;
     case 'networkPolicy':
       return html`Network policy: default <b>${event.networkPolicy?.defaultAction ?? 'allow'}</b>, ${event.networkPolicy?.egress?.length ?? 0} rules${event.networkPolicy?.dryRun ? ', dry run' : ''}`;
+    case 'snapshot':
+      return html`Snapshot <code>${event.snapshotId.slice(0, 8)}</code> <${State} state=${event.snapshotState} /> ${event.reason && html`<code>${event.reason}</code>`} <span class="dim">${event.message}</span>`;
     case 'reset':
       return 'Earlier events are forgotten';
     case 'forgotten':
@@ -52,4 +54,5 @@ function describe(event) {
   }
 }
 
-const milliseconds = (n) => (n === undefined ? '–' : n < 1000 ? `${n.toFixed(n < 10 ? 1 : 0)} ms` : `${(n / 1000).toFixed(2)} s`);
+/** milliseconds writes a duration. */
+export const milliseconds = (n) => (n === undefined ? '–' : n < 1000 ? `${n.toFixed(n < 10 ? 1 : 0)} ms` : `${(n / 1000).toFixed(2)} s`);
