@@ -94,7 +94,7 @@ func (h *handlers) CreateSandbox(
 	if err != nil {
 		return nil, err
 	}
-	if err := h.checkOrigin(ctx, *request.Body); err != nil {
+	if err := h.checkOrigin(ctx, *request.Body, request.Params.IdempotencyKey != nil); err != nil {
 		return nil, err
 	}
 	spec := fromCreateRequest(*request.Body)

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strings"
 	"time"
@@ -341,13 +342,19 @@ func (a forkAnswer) write(body *bytes.Buffer, result lifecycle.ForkResult) error
 }
 
 // checkOrigin holds a request to the rule about image and snapshotId, one of which it has: the
-// schema of the contract requires neither. A snapshot must be one that the caller may use.
-func (h *handlers) checkOrigin(ctx context.Context, r gen.CreateSandboxRequest) error {
+// schema of the contract requires neither. A snapshot must be one that the caller may use. One that
+// is gone is left to the backend in a request with an Idempotency-Key: an earlier request with the
+// key may have created the sandbox.
+func (h *handlers) checkOrigin(ctx context.Context, r gen.CreateSandboxRequest, keyed bool) error {
 	switch {
 	case r.SnapshotID != nil && r.Image != (gen.Image{}):
 		return serve.Invalid("body/image: must be left out when snapshotId is given")
 	case r.SnapshotID != nil:
 		_, err := h.authorizedSnapshot(ctx, *r.SnapshotID, lifecycle.Principal.CanUseSnapshot)
+		var known *lifecycle.Error
+		if keyed && errors.As(err, &known) && known.Kind == lifecycle.KindNoSnapshot {
+			return nil
+		}
 		return err
 	case r.Image == (gen.Image{}):
 		return serve.Invalid("body/image: is required, unless snapshotId is given")

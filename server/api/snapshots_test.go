@@ -265,6 +265,29 @@ func TestCreateWithASnapshot(t *testing.T) {
 	}
 }
 
+// TestRepeatedCreateWithASnapshot: with an Idempotency-Key the backend says what became of a create
+// whose snapshot is gone.
+func TestRepeatedCreateWithASnapshot(t *testing.T) {
+	b := newBackend()
+	s := serveWith(t, api.Options{Backend: b, Snapshots: newSnapshots(b), Keys: keys.Fixed(allKeys()...)})
+	params := &gen.CreateSandboxParams{IdempotencyKey: new("key")}
+	body := gen.CreateSandboxRequest{SnapshotID: new("gone"), Timeout: 60}
+	again, err := s.client.CreateSandboxWithResponse(t.Context(), params, body, with(aliceSecret))
+	if err != nil || again.JSON202 == nil || b.spec.SnapshotID != "gone" || b.options.IdempotencyKey != "key" {
+		t.Errorf("%v: %s, spec %+v", err, again.Body, b.spec)
+	}
+	b.err = lifecycle.NoSnapshot("gone")
+	first, err := s.client.CreateSandboxWithResponse(t.Context(), params, body, with(aliceSecret))
+	if err != nil || first.StatusCode() != http.StatusNotFound {
+		t.Errorf("%v: %s", err, first.Body)
+	}
+	body.SnapshotID = new(snapshotOfTests)
+	foreign, err := s.client.CreateSandboxWithResponse(t.Context(), params, body, with(bobSecret))
+	if err != nil || foreign.StatusCode() != http.StatusForbidden {
+		t.Errorf("a snapshot of another key: %v: %s", err, foreign.Body)
+	}
+}
+
 // TestErrorsOfSnapshots has every answer but those of the whole service.
 func TestErrorsOfSnapshots(t *testing.T) {
 	for name, tt := range map[string]struct {
