@@ -13,6 +13,10 @@ func (h *Host) Sweep() { h.sweep() }
 // did not answer.
 func (h *Host) CheckSidecars(missed map[*actor]bool) map[*actor]bool { return h.checkSidecars(missed) }
 
+// WaitingSnapshots returns how many snapshots wait until others are taken, each first of its
+// sandbox.
+func (h *Host) WaitingSnapshots() int { return h.snapshots.slots.waits() }
+
 // RecordOf returns the published record of a sandbox.
 func (h *Host) RecordOf(id string) lifecycle.Record {
 	a, err := h.registry.get(id)

@@ -12,8 +12,12 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// forkTimeout bounds how long a fork waits for its snapshot.
-const forkTimeout = 10 * time.Minute
+const (
+	// forkTimeout bounds how long a fork waits for its snapshot.
+	forkTimeout = 10 * time.Minute
+	// dropTimeout bounds how long a fork waits until its snapshot is Deleting.
+	dropTimeout = 5 * time.Second
+)
 
 // Fork implements lifecycle.SnapshotStore. With an Idempotency-Key each fork has a key of its own,
 // so that a repeated request returns those that there are and creates those that failed.
@@ -74,15 +78,34 @@ func (h *Host) fork(
 	if missing == 0 {
 		return results, nil
 	}
+	if err := h.forkMissing(ctx, sandboxID, request, options, keys, results, there); err != nil {
+		if missing == request.Count {
+			return nil, err
+		}
+		for i := range results {
+			if !there[i] {
+				results[i].Err = err
+			}
+		}
+	}
+	return results, nil
+}
+
+// forkMissing creates the forks that are not there, and sets their results. It returns an error
+// when it created none for a reason that concerns all.
+func (h *Host) forkMissing(
+	ctx context.Context, sandboxID string, request lifecycle.ForkRequest, options lifecycle.CreateOptions, keys []lifecycle.IdempotencyKey,
+	results []lifecycle.ForkResult, there []bool,
+) error {
 	snapshot, err := h.forkSnapshot(ctx, sandboxID, request.Snapshot)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	// The forks that are not made yet keep it until they are.
 	defer h.dropSnapshot(snapshot.ID)
 	spec, err := h.forkSpec(sandboxID, snapshot.ID, request)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	failed, first := 0, error(nil)
 	for i := range results {
@@ -103,9 +126,9 @@ func (h *Host) fork(
 		}
 	}
 	if failed == request.Count {
-		return nil, first
+		return first
 	}
-	return results, nil
+	return nil
 }
 
 func (h *Host) createFork(
@@ -146,11 +169,15 @@ func (h *Host) forkSnapshot(
 	return taken, err
 }
 
-// dropSnapshot deletes a temporary snapshot. Where that fails, a start of the service does it.
+// dropSnapshot deletes a temporary snapshot. Where that fails it expires at once, and the start of
+// the next service deletes it, too. The fork's client may be gone.
 func (h *Host) dropSnapshot(id string) {
-	err := h.DeleteSnapshot(context.WithoutCancel(h.ctx), id)
+	ctx, cancel := context.WithTimeout(h.ctx, dropTimeout)
+	defer cancel()
+	err := h.DeleteSnapshot(ctx, id)
 	if err != nil && h.ctx.Err() == nil && !isKind(err, lifecycle.KindNoSnapshot) {
-		h.options.Logger.Error().Err(err).Str("snapshot_id", id).Msg("cannot delete the snapshot of a fork")
+		h.options.Logger.Error().Err(err).Str("snapshot_id", id).Msg("cannot delete the snapshot of a fork; retrying")
+		h.snapshots.expire(id, h.options.Clock())
 	}
 }
 

@@ -2,10 +2,12 @@ package host_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -244,6 +246,74 @@ func TestRollbackIsRefused(t *testing.T) {
 	m.await(another.ID, lifecycle.StateTerminated)
 	if err := m.host.Rollback(t.Context(), another.ID, foreign.ID); kindOf(err) != lifecycle.KindConflict {
 		t.Errorf("of an ended sandbox: %v", err)
+	}
+}
+
+// separateSidecars are egress sidecars in memory with a policy each.
+type separateSidecars struct {
+	sidecars
+	policies sync.Map // by token
+}
+
+func (g *separateSidecars) Environment(at lifecycle.Sidecar, policy *lifecycle.NetworkPolicy) (map[string]string, bool, error) {
+	if policy == nil {
+		policy = &lifecycle.NetworkPolicy{DefaultAction: "allow"}
+	}
+	g.policies.Store(at.Token, *policy.Clone())
+	return g.sidecars.Environment(at, policy)
+}
+
+func (g *separateSidecars) Policy(_ context.Context, at lifecycle.Sidecar) (lifecycle.NetworkPolicy, error) {
+	policy, _ := g.policies.Load(at.Token)
+	return policy.(lifecycle.NetworkPolicy), nil
+}
+
+func (g *separateSidecars) Change(_ context.Context, at lifecycle.Sidecar, change lifecycle.PolicyChange) (lifecycle.NetworkPolicy, error) {
+	g.policies.Store(at.Token, *change.Replace)
+	return *change.Replace, nil
+}
+
+// TestRollbackKeepsTheBounds: a snapshot of a sandbox of another runtime class, or with another
+// policy, is refused; one that the sandbox has had itself is not.
+func TestRollbackKeepsTheBounds(t *testing.T) {
+	m, g := newMachine(t), &separateSidecars{}
+	m.box.EgressImage, m.box.Sidecars, m.options.Sidecars = "egress", g, g
+	m.box.RuntimeClasses = lifecycle.RuntimeClasses{{Name: "class", Handler: "runsc", EgressSidecar: true}}
+	m.start()
+	create := func(asked lifecycle.Spec) string {
+		sandbox, err := m.host.Create(t.Context(), asked, lifecycle.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.await(sandbox.ID, lifecycle.StateRunning)
+		return sandbox.ID
+	}
+	open, closed, equal, classed := spec(), spec(), spec(), spec()
+	closed.NetworkPolicy = &lifecycle.NetworkPolicy{DefaultAction: "deny"}
+	equal.NetworkPolicy = &lifecycle.NetworkPolicy{DefaultAction: "deny", Egress: []lifecycle.EgressRule{}}
+	classed.RuntimeClass = "class"
+	opened, origin := create(open), create(closed)
+	free, first, second := m.keep(opened), m.keep(origin), m.keep(origin)
+	begun := create(from(first.ID))
+	changed := lifecycle.NetworkPolicy{DefaultAction: "allow"}
+	for _, id := range []string{origin, begun} {
+		if _, err := m.host.ChangeNetworkPolicy(t.Context(), id, lifecycle.PolicyChange{Replace: &changed}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, test := range []struct{ sandbox, snapshot, refused string }{
+		{opened, first.ID, "the network policy of snapshot " + first.ID + " differs"},
+		{begun, second.ID, "create a sandbox with the snapshot instead"},
+		{begun, first.ID, ""},  // its files come from it
+		{origin, first.ID, ""}, // it is its own
+		{create(equal), first.ID, ""},
+		{create(closed), free.ID, ""}, // of a sandbox without a policy
+		{create(classed), free.ID, `of the runtime class "", and the sandbox of "class"`},
+	} {
+		err := m.host.Rollback(t.Context(), test.sandbox, test.snapshot)
+		if test.refused == "" && err != nil || test.refused != "" && (kindOf(err) != lifecycle.KindConflict || !strings.Contains(err.Error(), test.refused)) {
+			t.Errorf("%v, want %q", err, test.refused)
+		}
 	}
 }
 
@@ -490,6 +560,69 @@ func TestForkBeyondAQuota(t *testing.T) {
 		t.Errorf("a repeated request returns %+v", again)
 	}
 	wait.Until(t, "the snapshots are removed", func() bool { return len(m.engine.snapshotNames()) == 0 }, func() any { return m.engine.snapshotNames() })
+}
+
+// TestForkOfAnEndedSandbox: a repeated request returns the sandboxes that there are, and why there
+// are not more.
+func TestForkOfAnEndedSandbox(t *testing.T) {
+	m := newMachine(t).start()
+	id := m.running()
+	options := lifecycle.CreateOptions{MaxSandboxes: 3, IdempotencyKey: "key"}
+	results := m.fork(id, lifecycle.ForkRequest{Count: 4}, options)
+	if err := m.host.Delete(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	m.await(id, lifecycle.StateTerminated)
+	for i, again := range m.fork(id, lifecycle.ForkRequest{Count: 4}, options) {
+		if again.Sandbox.ID != results[i].Sandbox.ID || (again.Err != nil) != (i >= 2) || again.Err != nil && kindOf(again.Err) != lifecycle.KindConflict {
+			t.Errorf("fork %d is %s (%v), want %s", i, again.Sandbox.ID, again.Err, results[i].Sandbox.ID)
+		}
+	}
+	options.IdempotencyKey = "another"
+	if _, err := m.host.Fork(t.Context(), id, lifecycle.ForkRequest{Count: 4, Snapshot: files()}, options); kindOf(err) != lifecycle.KindConflict {
+		t.Errorf("with another key: %v", err)
+	}
+}
+
+// TestForkWhoseClientGoes: its snapshot is removed, also where its deletion cannot be saved at
+// first, and the service can end meanwhile.
+func TestForkWhoseClientGoes(t *testing.T) {
+	for name, ends := range map[string]bool{"the service goes on": false, "the service ends": true} {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine(t).start()
+			id := m.running()
+			m.store.fail(callSaveSnapshot, errDisk)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			failed := make(chan error, 1)
+			go func() {
+				_, err := m.host.Fork(ctx, id, lifecycle.ForkRequest{Count: 2, Snapshot: files()}, lifecycle.CreateOptions{})
+				failed <- err
+			}()
+			wait.Until(t, "the engine has a snapshot", func() bool { return len(m.engine.snapshotNames()) == 1 })
+			temporary := strings.TrimPrefix(m.engine.snapshotNames()[0], engineName(""))
+			if got := m.snapshot(temporary); !got.Temporary || got.ExpiresAt.Sub(got.CreatedAt) != 20*time.Minute {
+				t.Errorf("the snapshot is %+v", got)
+			}
+			cancel()
+			if err := wait.For(t, "the end of the fork", failed); !errors.Is(err, context.Canceled) {
+				t.Errorf("the fork: %v", err)
+			}
+			if ends {
+				ended := make(chan struct{})
+				go func() {
+					m.host.Close()
+					close(ended)
+				}()
+				wait.For(t, "the end of the service", ended)
+			}
+			m.store.fail(callSaveSnapshot, nil)
+			if ends {
+				m.start()
+			}
+			m.awaitRemoval(temporary)
+		})
+	}
 }
 
 // TestForkThatFails leaves nothing.

@@ -1,9 +1,11 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"sandbox.internal/server/lifecycle"
 )
@@ -45,6 +47,9 @@ func (a *actor) beginRollback(snapshot lifecycle.Snapshot) error {
 		return lifecycle.Conflictf("cannot roll back: snapshot %s is of the image %s, and the sandbox of another one, %s",
 			snapshot.ID, snapshot.Image, a.record.Sandbox.Image)
 	}
+	if err := a.checkOrigin(snapshot); err != nil {
+		return err
+	}
 	record, err := a.afterTransition(lifecycle.TriggerRollback,
 		lifecycle.Status{Reason: lifecycle.ReasonRollback, Message: "is being given the files of snapshot " + snapshot.ID})
 	if err != nil {
@@ -53,6 +58,32 @@ func (a *actor) beginRollback(snapshot lifecycle.Snapshot) error {
 	record = withoutPlace(record)
 	record.Rollback, record.Stopped = snapshot.ID, true
 	return a.commit(synced, record, a.transition(record))
+}
+
+// checkOrigin refuses a snapshot of another sandbox that ran in another runtime class, or under
+// another policy: its files must not come out of what held them by a rollback, as they cannot by a
+// create. Those that the sandbox has had itself it may have again, under the policy in force.
+func (a *actor) checkOrigin(snapshot lifecycle.Snapshot) error {
+	if snapshot.SandboxID == a.id || snapshot.ID == a.record.Sandbox.SnapshotID {
+		return nil
+	}
+	if has, want := a.record.Sandbox.RuntimeClass, snapshot.Origin.RuntimeClass; has != want {
+		return lifecycle.Conflictf(
+			"cannot roll back: snapshot %s is of the runtime class %q, and the sandbox of %q; create a sandbox with the snapshot instead",
+			snapshot.ID, want, has)
+	}
+	if want := snapshot.Origin.NetworkPolicy; want != nil && !samePolicy(want, a.record.Spec.NetworkPolicy) {
+		return lifecycle.Conflictf(
+			"cannot roll back: the network policy of snapshot %s differs from the one of the sandbox; create a sandbox with the snapshot instead",
+			snapshot.ID)
+	}
+	return nil
+}
+
+// samePolicy reports whether a sandbox's policy is the one of a snapshot; nil is none.
+func samePolicy(want, has *lifecycle.NetworkPolicy) bool {
+	return has != nil && cmp.Or(want.DefaultAction, "allow") == cmp.Or(has.DefaultAction, "allow") && want.DryRun == has.DryRun &&
+		slices.Equal(want.Egress, has.Egress)
 }
 
 // withoutPlace returns the record of a sandbox that is reached nowhere, because its processes are

@@ -77,6 +77,7 @@ func (h *Host) removeSnapshot(k *kept) {
 		if err := h.options.Boxes.RemoveSnapshot(h.ctx, k.id); err != nil {
 			return err
 		}
+		h.measureSnapshots()
 		return h.options.Store.ForgetSnapshot(h.ctx, k.id)
 	}
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
@@ -192,13 +193,31 @@ func (h *Host) recoverSnapshots(ctx context.Context) error {
 			}
 			h.tasks.Go(func() { h.take(k) })
 		case state == lifecycle.SnapshotReady && !there:
-			h.options.Logger.Error().Str("snapshot_id", record.ID).Msg("the container engine does not have the files of a snapshot")
+			if err := h.lostSnapshot(ctx, k); err != nil {
+				return err
+			}
 		}
 	}
 	if err := h.adoptSnapshots(ctx, found); err != nil {
 		return err
 	}
 	h.removeStraySnapshots(ctx, found)
+	return nil
+}
+
+// lostSnapshot makes a Ready snapshot Failed whose files the engine does not have.
+func (h *Host) lostSnapshot(ctx context.Context, k *kept) error {
+	unlock, err := k.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	record, _, _ := h.snapshots.read(k)
+	h.options.Logger.Error().Str("snapshot_id", k.id).Msg("the container engine does not have the files of a snapshot")
+	record = h.failed(record, lifecycle.ReasonSnapshotFailed, "its files are missing at the container engine")
+	if err := h.saveSnapshot(ctx, k, record); err != nil {
+		return fmt.Errorf("save snapshot %s, whose files are missing: %w", k.id, err)
+	}
 	return nil
 }
 
@@ -221,19 +240,66 @@ func (h *Host) adoptSnapshots(ctx context.Context, found map[string]lifecycle.Fo
 	return nil
 }
 
-// sweepSnapshots removes what the engine has and no record needs, and deletes snapshots whose time
-// is up by the wall clock.
+// sweepSnapshots removes what the engine has and no record needs, deletes snapshots whose time is
+// up by the wall clock, and notes the sizes of the others.
 func (h *Host) sweepSnapshots() {
 	if h.options.Boxes.SnapshotsUnsupported() != nil {
 		return
 	}
 	h.deleteDueSnapshots()
+	if found := h.measureSnapshots(); found != nil {
+		h.removeStraySnapshots(h.ctx, found)
+	}
+}
+
+// measureSnapshots notes what the snapshots that are Ready have of the disk, which is more once one
+// is removed that had files which a later one has, too. It returns what the engine has, nil when
+// that cannot be read.
+func (h *Host) measureSnapshots() map[string]lifecycle.FoundSnapshot {
+	h.snapshots.measuring.Lock()
+	defer h.snapshots.measuring.Unlock()
 	found, err := h.options.Boxes.Snapshots(h.ctx)
 	if err != nil {
 		h.options.Logger.Warn().Err(err).Msg("cannot compare snapshots with their records")
-		return
+		return nil
 	}
-	h.removeStraySnapshots(h.ctx, found)
+	for id, s := range found {
+		k, err := h.snapshots.get(id)
+		if err != nil {
+			continue
+		}
+		if err := h.noteSize(k, s.ExclusiveSize); err != nil && h.ctx.Err() == nil {
+			h.options.Logger.Error().Err(err).Str("snapshot_id", id).Msg("cannot save the size of a snapshot; the next sweep tries again")
+		}
+	}
+	return found
+}
+
+// noteSize saves what a Ready snapshot has of the disk alone, if that has changed. It is no event,
+// and a loss of power may undo it: the next sweep reads it again.
+func (h *Host) noteSize(k *kept, size int64) error {
+	differs := func() (lifecycle.Snapshot, bool) {
+		record, gone, _ := h.snapshots.read(k)
+		return record, !gone && record.Status.State == lifecycle.SnapshotReady && record.ExclusiveSize != size
+	}
+	if _, now := differs(); !now {
+		return nil
+	}
+	unlock, err := k.lock(h.ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	record, now := differs()
+	if !now {
+		return nil
+	}
+	record.ExclusiveSize = size
+	if err := h.options.Store.SaveSnapshotUnsynced(h.ctx, record); err != nil {
+		return err
+	}
+	h.snapshots.set(k, record)
+	return nil
 }
 
 // removeStraySnapshots removes snapshots of the engine that have no record, or failed as far as the

@@ -20,8 +20,10 @@ const concurrentSnapshots = 2
 // its changes pass through the actor of its sandbox while there is one, so that their events come
 // before that sandbox's last.
 type snapshots struct {
-	slots chan struct{} // an element for each that is being taken
+	slots slots
 	due   chan struct{} // holds one: an expiry may be earlier than those before
+	// measuring serialises what is read of the sizes of all, so that no older size is noted last.
+	measuring sync.Mutex
 
 	mu       sync.Mutex
 	kept     map[string]*kept
@@ -53,7 +55,7 @@ type kept struct {
 
 func newSnapshots() snapshots {
 	return snapshots{
-		slots: make(chan struct{}, concurrentSnapshots), due: make(chan struct{}, 1),
+		slots: slots{free: concurrentSnapshots, held: map[string]int{}}, due: make(chan struct{}, 1),
 		kept: map[string]*kept{}, reserved: map[string]int{}, taking: map[string][]*kept{}, needs: map[string]int{},
 	}
 }
@@ -105,6 +107,16 @@ func (s *snapshots) line(sandboxID string) []*kept {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.taking[sandboxID]
+}
+
+// expire has a snapshot deleted by the next look at the expiries, which goes on until it succeeds.
+func (s *snapshots) expire(id string, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if k, ok := s.kept[id]; ok {
+		k.record.ExpiresAt = wall(now)
+		s.noteDue()
+	}
 }
 
 // noteDue has the expiries looked at. The caller holds mu, or nothing.

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -75,6 +76,21 @@ func (m *machine) awaitRemoval(id string) {
 	}
 }
 
+// statesOf returns the states of a snapshot in the events of its sandbox.
+func (m *machine) statesOf(sandbox, snapshot string) (states []lifecycle.SnapshotState) {
+	m.t.Helper()
+	page, err := m.store.Events(context.Background(), lifecycle.EventQuery{SandboxID: sandbox, Limit: 100})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	for _, event := range page.Events {
+		if event.Type == lifecycle.EventSnapshot && event.SnapshotID == snapshot {
+			states = append(states, event.SnapshotState)
+		}
+	}
+	return states
+}
+
 // TestSnapshot: it becomes Ready with what the engine knows of it, has the one before as its
 // parent, and outlives its sandbox.
 func TestSnapshot(t *testing.T) {
@@ -140,16 +156,7 @@ func TestEventsOfSnapshots(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.awaitRemoval(kept.ID)
-	page, err := m.store.Events(t.Context(), lifecycle.EventQuery{SandboxID: id, Limit: 100})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var states []lifecycle.SnapshotState
-	for _, event := range page.Events {
-		if event.Type == lifecycle.EventSnapshot && event.SnapshotID == kept.ID {
-			states = append(states, event.SnapshotState)
-		}
-	}
+	states := m.statesOf(id, kept.ID)
 	if want := []lifecycle.SnapshotState{lifecycle.SnapshotCreating, lifecycle.SnapshotReady, lifecycle.SnapshotDeleting}; !slices.Equal(states, want) {
 		t.Errorf("the events have %v, want %v", states, want)
 	}
@@ -231,6 +238,70 @@ func TestSnapshotsInTheOrderOfTheirRequests(t *testing.T) {
 	}
 	if got := m.snapshot(second); got.ParentID != first[0] {
 		t.Errorf("the parent of the second is %q, want %q", got.ParentID, first[0])
+	}
+}
+
+// TestOwnersOfSnapshotsTakeTurns: the many snapshots of one do not hold up another's.
+func TestOwnersOfSnapshotsTakeTurns(t *testing.T) {
+	m := newMachine(t).start()
+	entered, next := make(chan string, 10), make(chan struct{}, 1)
+	m.engine.failBefore(callTakeSnapshot, func(ctx context.Context, name string) error {
+		entered <- name
+		select {
+		case <-next:
+		case <-ctx.Done():
+		}
+		return ctx.Err()
+	})
+	ask := func(owner string, waiting int) string {
+		request := files()
+		request.Owner = owner
+		id := m.take(m.running(), request)
+		wait.Until(t, "the snapshot waits", func() bool { return m.host.WaitingSnapshots() == waiting }, func() any { return m.host.WaitingSnapshots() })
+		return id
+	}
+	ids := []string{ask("one", 0), ask("one", 0)}
+	wait.For(t, "the first snapshot", entered)
+	wait.For(t, "the second snapshot", entered)
+	ids = append(ids, ask("one", 1), ask("one", 2))
+	another := ask("two", 3)
+	next <- struct{}{}
+	if got := wait.For(t, "the next snapshot", entered); got != engineName(another) {
+		t.Errorf("the next one is %s, want %s", got, another)
+	}
+	close(next)
+	for _, id := range append(ids, another) {
+		m.awaitSnapshot(id, lifecycle.SnapshotReady)
+	}
+}
+
+// TestSnapshotsThatWaitForTheEngine hold up no others.
+func TestSnapshotsThatWaitForTheEngine(t *testing.T) {
+	m := newMachine(t)
+	now := time.Now()
+	m.options.Clock = func() time.Time { return now } // they wait for ever
+	m.start()
+	var answered atomic.Value
+	answered.Store("")
+	m.engine.failBefore(callTakeSnapshot, func(_ context.Context, name string) error {
+		if has := answered.Load(); has == "all" || has == name {
+			return nil
+		}
+		return fmt.Errorf("%w: connection refused", engine.ErrUnavailable)
+	})
+	waiting := []string{m.take(m.running(), files()), m.take(m.running(), files())}
+	wait.Until(t, "the engine is asked", func() bool { return m.engine.count(callTakeSnapshot) >= 2 })
+	other := m.take(m.running(), files())
+	answered.Store(engineName(other))
+	m.awaitSnapshot(other, lifecycle.SnapshotReady)
+	for _, id := range waiting {
+		if got := m.snapshot(id).Status; got.State != lifecycle.SnapshotCreating {
+			t.Errorf("one that waits is %+v", got)
+		}
+	}
+	answered.Store("all")
+	for _, id := range waiting {
+		m.awaitSnapshot(id, lifecycle.SnapshotReady)
 	}
 }
 
@@ -345,6 +416,70 @@ func TestLostDatabaseOfSnapshots(t *testing.T) {
 	records, err := m.store.LoadSnapshots(t.Context())
 	if err != nil || len(records) != 1 || records[0].ID != kept.ID {
 		t.Errorf("the store has %+v, %v", records, err)
+	}
+}
+
+// TestSnapshotWhoseFilesAreMissing is Failed after a start, and is forgotten as others are.
+func TestSnapshotWhoseFilesAreMissing(t *testing.T) {
+	m := newMachine(t).start()
+	id := m.running()
+	kept := m.keep(id)
+	m.host.Close()
+	m.engine.mu.Lock()
+	delete(m.engine.snapshots, engineName(kept.ID))
+	m.engine.mu.Unlock()
+	m.start()
+	lost := m.snapshot(kept.ID)
+	if got := lost.Status; got.State != lifecycle.SnapshotFailed || got.Reason != lifecycle.ReasonSnapshotFailed ||
+		got.Message != "its files are missing at the container engine" || lost.ExpiresAt.Sub(got.LastTransitionAt) != m.options.TerminatedRetention {
+		t.Errorf("the snapshot is %+v", lost)
+	}
+	stored, err := m.store.LoadSnapshots(t.Context())
+	if err != nil || len(stored) != 1 || stored[0].Status.State != lifecycle.SnapshotFailed {
+		t.Errorf("the store has %+v, %v", stored, err)
+	}
+	if got, want := m.statesOf(id, kept.ID), []lifecycle.SnapshotState{lifecycle.SnapshotCreating, lifecycle.SnapshotReady, lifecycle.SnapshotFailed}; !slices.Equal(got, want) {
+		t.Errorf("the events have %v, want %v", got, want)
+	}
+	m.clock.advance(m.options.TerminatedRetention)
+	m.host.Sweep()
+	m.awaitRemoval(kept.ID)
+}
+
+// TestSizesOfSnapshots: what the engine hands on to another when one is removed counts as the
+// other's, and so does what the sweep finds. Neither is an event.
+func TestSizesOfSnapshots(t *testing.T) {
+	m := newMachine(t).start()
+	id := m.running()
+	m.engine.write(container(id), "some bytes")
+	first, second := m.keep(id), m.keep(id)
+	resize := func(to int64) {
+		m.engine.mu.Lock()
+		defer m.engine.mu.Unlock()
+		has := m.engine.snapshots[engineName(second.ID)]
+		has.Exclusive = to
+		m.engine.snapshots[engineName(second.ID)] = has
+	}
+	m.engine.failAfter(callRemoveSnapshot, func(context.Context, string) error {
+		resize(15)
+		return nil
+	})
+	if err := m.host.DeleteSnapshot(t.Context(), first.ID); err != nil {
+		t.Fatal(err)
+	}
+	m.awaitRemoval(first.ID)
+	if got := m.snapshot(second.ID); got.ExclusiveSize != 15 || got.Size != 10 || got.Status != second.Status {
+		t.Errorf("after the removal: %+v", got)
+	}
+	resize(12)
+	m.host.Sweep()
+	m.host.Close()
+	stored, err := m.store.LoadSnapshots(t.Context())
+	if err != nil || len(stored) != 1 || stored[0].ExclusiveSize != 12 {
+		t.Errorf("the store has %+v, %v", stored, err)
+	}
+	if got := m.statesOf(id, second.ID); len(got) != 2 {
+		t.Errorf("the events have %v", got)
 	}
 }
 

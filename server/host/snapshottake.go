@@ -82,6 +82,9 @@ func (a *actor) newSnapshot(request lifecycle.SnapshotRequest, temporary bool) l
 	if request.TTL > 0 {
 		snapshot.ExpiresAt = wall(now.Add(request.TTL))
 	}
+	if temporary { // its fork deletes it before; where that fails, the expiry does
+		snapshot.ExpiresAt = wall(now.Add(2 * forkTimeout))
+	}
 	return snapshot.Clone()
 }
 
@@ -117,40 +120,46 @@ func (h *Host) take(k *kept) {
 		h.snapshots.taken(k)
 	}()
 	files, err := h.takeInTurn(k)
-	if h.ctx.Err() != nil {
-		return
+	for h.ctx.Err() == nil {
+		failed := h.settle(k, files, err)
+		if failed == nil || h.ctx.Err() != nil {
+			return
+		}
+		h.options.Logger.Error().Err(failed).Str("snapshot_id", k.id).Msg("cannot save what has become of a snapshot; retrying")
+		clock.Sleep(h.ctx, saveInterval)
 	}
+}
+
+// settle records what has become of a snapshot that was taken, or with err could not be, unless it
+// was deleted meanwhile.
+func (h *Host) settle(k *kept, files lifecycle.SnapshotFiles, err error) error {
 	unlock, locked := k.lock(h.ctx)
 	if locked != nil {
-		return
+		return locked
 	}
 	defer unlock()
 	record, _, _ := h.snapshots.read(k)
 	if record.Status.State != lifecycle.SnapshotCreating {
-		return // it was deleted
+		return nil
+	}
+	if err != nil {
+		reason, message := whyFailed(k, err)
+		return h.saveSnapshot(h.ctx, k, h.failed(record, reason, message))
 	}
 	record.Status = lifecycle.SnapshotStatus{State: lifecycle.SnapshotReady, LastTransitionAt: h.options.Clock().UTC()}
-	if err == nil {
-		record = record.With(files)
-	} else {
-		record.Status.State = lifecycle.SnapshotFailed
-		record.Status.Reason, record.Status.Message = whyFailed(k, err)
-		// The record of one that has failed is kept for as long as that of a sandbox that has ended.
-		until := wall(record.Status.LastTransitionAt.Add(h.options.TerminatedRetention))
-		if record.ExpiresAt.IsZero() || until.Before(record.ExpiresAt) {
-			record.ExpiresAt = until
-		}
+	return h.saveSnapshot(h.ctx, k, record.With(files))
+}
+
+// failed returns the record of a snapshot that has failed. It is kept for as long as that of a
+// sandbox that has ended.
+func (h *Host) failed(record lifecycle.Snapshot, reason lifecycle.Reason, message string) lifecycle.Snapshot {
+	now := h.options.Clock().UTC()
+	record.Status = lifecycle.SnapshotStatus{State: lifecycle.SnapshotFailed, Reason: reason, Message: message, LastTransitionAt: now}
+	until := wall(now.Add(h.options.TerminatedRetention))
+	if record.ExpiresAt.IsZero() || until.Before(record.ExpiresAt) {
+		record.ExpiresAt = until
 	}
-	for {
-		err := h.saveSnapshot(h.ctx, k, record)
-		if err == nil || h.ctx.Err() != nil {
-			return
-		}
-		h.options.Logger.Error().Err(err).Str("snapshot_id", k.id).Msg("cannot save what has become of a snapshot; retrying")
-		if !clock.Sleep(h.ctx, saveInterval) {
-			return
-		}
-	}
+	return record
 }
 
 // whyFailed returns the reason and the message of a snapshot that could not be taken.
@@ -184,13 +193,12 @@ func (h *Host) takeInTurn(k *kept) (files lifecycle.SnapshotFiles, err error) {
 	case <-k.ctx.Done():
 		return files, context.Cause(k.ctx)
 	}
-	select {
-	case h.snapshots.slots <- struct{}{}:
-		defer func() { <-h.snapshots.slots }()
-	case <-k.ctx.Done():
-		return files, context.Cause(k.ctx)
-	}
 	snapshot, _, _ := h.snapshots.read(k)
+	leave, err := h.snapshots.slots.enter(k.ctx, snapshot.Owner)
+	if err != nil {
+		return files, err
+	}
+	defer leave()
 	a, err := h.registry.get(snapshot.SandboxID)
 	if err != nil {
 		return files, errSandboxEnded
@@ -206,7 +214,7 @@ func (h *Host) takeInTurn(k *kept) (files lifecycle.SnapshotFiles, err error) {
 		a.post(a.inspectSkipped)
 	}()
 	snapshot, _, _ = h.snapshots.read(k) // with its parent
-	return h.takeNow(k, record.Clone(), snapshot, h.snapshots.left(snapshot))
+	return h.takeNow(k, record.Clone(), snapshot, leave)
 }
 
 // setParent notes the parent as it is when the snapshot is taken. It becomes durable with the next
@@ -217,14 +225,15 @@ func (s *snapshots) setParent(k *kept, parent string) {
 	k.record.ParentID = parent
 }
 
-// takeNow has the engine take a snapshot. While the engine does not answer it tries again, but not
-// for ever.
+// takeNow has the engine take a snapshot that has a slot, which leave frees. While the engine does
+// not answer it tries again, but not for ever, and others may have the slot meanwhile.
 func (h *Host) takeNow(
-	k *kept, record lifecycle.Record, snapshot lifecycle.Snapshot, left int64,
+	k *kept, record lifecycle.Record, snapshot lifecycle.Snapshot, leave func(),
 ) (files lifecycle.SnapshotFiles, err error) {
+	defer func() { leave() }()
 	began := h.options.Clock()
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
-		files, err = h.options.Boxes.TakeSnapshot(k.ctx, record, snapshot, left)
+		files, err = h.options.Boxes.TakeSnapshot(k.ctx, record, snapshot, h.snapshots.left(snapshot))
 		if err == nil || k.ctx.Err() != nil || !errors.Is(err, lifecycle.ErrBoxUnavailable) || h.options.Clock().Sub(began) > stuckAfter {
 			return files, err
 		}
@@ -233,8 +242,12 @@ func (h *Host) takeNow(
 			Str("snapshot_id", k.id).
 			Dur("retry_in", pause).
 			Msg("a snapshot waits for the container engine")
+		leave()
 		if !clock.Sleep(k.ctx, pause) {
 			return files, context.Cause(k.ctx)
+		}
+		if leave, err = h.snapshots.slots.enter(k.ctx, snapshot.Owner); err != nil {
+			return files, err
 		}
 	}
 }

@@ -22,11 +22,12 @@ type Store interface {
 
 	// LoadSnapshots returns the snapshots, oldest first. InsertSnapshot and SaveSnapshot return once
 	// the snapshot, the sandbox's record unless it is nil, and the events are on disk, and write all
-	// or nothing.
+	// or nothing. SaveSnapshotUnsynced saves a snapshot as SaveUnsynced does a sandbox.
 	LoadSnapshots(ctx context.Context) ([]lifecycle.Snapshot, error)
 	InsertSnapshot(ctx context.Context, snapshot lifecycle.Snapshot, events ...lifecycle.Event) error
 	SaveSnapshot(ctx context.Context, snapshot lifecycle.Snapshot, record *lifecycle.Record,
 		events ...lifecycle.Event) error
+	SaveSnapshotUnsynced(ctx context.Context, snapshot lifecycle.Snapshot) error
 	ForgetSnapshot(ctx context.Context, id string) error
 
 	// Events returns the matching events, and the bounds of those that are kept, once they are on

@@ -39,7 +39,7 @@ type SnapshotStore interface {
 	// its own files come from: the sandbox is Resuming when it returns, its processes are ended, and
 	// it is Running once execd has answered again, with the same id, endpoints and token. It returns
 	// KindNotFound, KindNoSnapshot, and KindConflict for another state, and for a snapshot that is
-	// not Ready or of another image.
+	// not Ready, of another image, or of another sandbox with another runtime class or policy.
 	Rollback(ctx context.Context, sandboxID, snapshotID string) error
 
 	// Fork takes a snapshot of a Running or Paused sandbox and creates sandboxes that begin with it.
@@ -88,7 +88,7 @@ type Snapshot struct {
 	Image       string
 	EngineImage string `json:",omitempty"`
 	// Size is what the sandbox had written, in bytes of disk; ExclusiveSize is what the snapshot
-	// added to the disk when it was made.
+	// added to the disk when it was made, and what removed ones have left to it.
 	Size, ExclusiveSize int64
 	// Frozen is for how long the sandbox's processes did not run.
 	Frozen    time.Duration
@@ -109,7 +109,8 @@ type SnapshotOrigin struct {
 	Entrypoint      []string       `json:",omitempty"`
 	ImageEntrypoint bool           `json:",omitempty"`
 	Resources       ResourceLimits `json:",omitempty"`
-	// RuntimeClass and NetworkPolicy are also the widest that such a sandbox can have.
+	// RuntimeClass and NetworkPolicy are also the widest that such a sandbox can have at its
+	// creation.
 	RuntimeClass  string         `json:",omitempty"`
 	NetworkPolicy *NetworkPolicy `json:",omitempty"`
 }

@@ -68,6 +68,18 @@ func (s *Store) InsertSnapshot(ctx context.Context, snapshot lifecycle.Snapshot,
 // that is not there is an error.
 func (s *Store) SaveSnapshot(ctx context.Context, snapshot lifecycle.Snapshot,
 	record *lifecycle.Record, events ...lifecycle.Event) error {
+	return s.saveSnapshot(ctx, s.writer.do, snapshot, record, events)
+}
+
+// SaveSnapshotUnsynced is SaveSnapshot of the snapshot alone, without the sync: a loss of power may
+// undo it, as [Store.SaveUnsynced] says.
+func (s *Store) SaveSnapshotUnsynced(ctx context.Context, snapshot lifecycle.Snapshot) error {
+	return s.saveSnapshot(ctx, s.writer.doUnsynced, snapshot, nil, nil)
+}
+
+func (s *Store) saveSnapshot(ctx context.Context,
+	do func(context.Context, func(*statements) error) error, snapshot lifecycle.Snapshot,
+	record *lifecycle.Record, events []lifecycle.Event) error {
 	data, err := encodeSnapshot(snapshot)
 	if err != nil {
 		return err
@@ -82,7 +94,7 @@ func (s *Store) SaveSnapshot(ctx context.Context, snapshot lifecycle.Snapshot,
 	if err != nil {
 		return err
 	}
-	return s.writer.do(ctx, func(stmts *statements) error {
+	return do(ctx, func(stmts *statements) error {
 		result, err := stmts.saveSnapshot.ExecContext(context.Background(),
 			string(snapshot.Status.State), data, snapshot.ID)
 		if err != nil {

@@ -59,6 +59,10 @@ func TestSnapshots(t *testing.T) {
 	if got := load(t, s); len(got) != 1 || got[0].LastSnapshot != full.ID {
 		t.Errorf("the record of the sandbox is %+v", got)
 	}
+	least.ExclusiveSize = 7
+	if err := s.SaveSnapshotUnsynced(t.Context(), least); err != nil {
+		t.Fatal(err)
+	}
 	for range 2 { // the second finds nothing
 		if err := s.ForgetSnapshot(t.Context(), gone.ID); err != nil {
 			t.Fatal(err)
@@ -69,6 +73,9 @@ func TestSnapshots(t *testing.T) {
 	}
 	if err := s.SaveSnapshot(t.Context(), full, &kept, event("a", birth)); err == nil {
 		t.Error("the record of a sandbox was saved that is forgotten")
+	}
+	if err := s.SaveSnapshotUnsynced(t.Context(), gone); err == nil || !strings.Contains(err.Error(), gone.ID) {
+		t.Errorf("saving the size of a forgotten snapshot: %v", err)
 	}
 	if err := s.SaveSnapshot(t.Context(), gone, nil, event("c", birth)); err == nil || !strings.Contains(err.Error(), gone.ID) {
 		t.Errorf("saving a forgotten snapshot: %v", err)

@@ -1,12 +1,12 @@
 // Package store keeps records of sandboxes and snapshots, events, ends of logs and idempotency keys
 // in one SQLite file, so that nothing accepted is lost to a crash.
 //
-// A change that a method reports as done survives kill -9 and, unless [Store.SaveUnsynced] has
-// written it, a loss of power: the database runs with a write-ahead log and syncs it at every
-// commit. A single goroutine writes; all writes requested during a commit share the next one, so a
-// single client pays one sync per operation and a hundred concurrent ones pay little more between
-// them. Reads go past the writer. [Store.Events] returns nothing that a loss of power could take
-// back.
+// A change that a method reports as done survives kill -9 and, unless [Store.SaveUnsynced] or
+// [Store.SaveSnapshotUnsynced] has written it, a loss of power: the database runs with a
+// write-ahead log and syncs it at every commit. A single goroutine writes; all writes requested
+// during a commit share the next one, so a single client pays one sync per operation and a hundred
+// concurrent ones pay little more between them. Reads go past the writer. [Store.Events] returns
+// nothing that a loss of power could take back.
 //
 // An operation that returns an error has no effect, with one exception that no database can avoid:
 // when the disk fails during the commit itself, a crash right after may find the change done.
