@@ -397,8 +397,8 @@ type CreateSandboxRequest struct {
 
 	// SnapshotID The snapshot whose files the sandbox begins with, in place of `image`. It must be
 	// `Ready`. `entrypoint` and `resourceLimits` are those of the sandbox that it was taken of,
-	// unless they are given. Runtime class and network policy cannot be wider than those of
-	// that sandbox.
+	// unless they are given. At its creation its runtime class and network policy cannot be
+	// wider than those of that sandbox.
 	//
 	// Example: 2b7d5f0a-6c1e-4a7b-8a53-1f0e9d3c4b21
 	SnapshotID *string `json:"snapshotId,omitempty"`
@@ -1423,7 +1423,8 @@ type Snapshot struct {
 	// Example: 2026-01-02T15:04:06Z
 	CreatedAt time.Time `json:"createdAt"`
 
-	// ExclusiveSize What the snapshot added to the disk when it was made, in bytes; 0 until it is `Ready`.
+	// ExclusiveSize What the snapshot added to the disk when it was made, and what deleted snapshots have
+	// left to it since, in bytes; 0 until it is `Ready`.
 	//
 	// Example: 65536
 	ExclusiveSize int64 `json:"exclusiveSize"`

@@ -79,8 +79,9 @@ type Server struct {
 	// limit. A snapshot beyond it is 409.
 	MaxSnapshots int `toml:"max_snapshots"`
 	// MaxSnapshotsMiB is how much disk the snapshots of one API key may have added together, in MiB,
-	// 0 to 1000000000; 0 is no limit but the disk. A snapshot when it is used up is 409; one that
-	// would need more than what is left of it fails.
+	// 0 to 1000000000; 0 is no limit but the disk. The exclusiveSize of each that has not
+	// failed counts: what it added when it was taken, and what deleted ones have left to it. A
+	// snapshot when it is used up is 409; one that would need more than what is left of it fails.
 	MaxSnapshotsMiB int64 `toml:"max_snapshots_mib"`
 	// RateLimit bounds how often the service may be called.
 	RateLimit RateLimits `toml:"rate_limit"`

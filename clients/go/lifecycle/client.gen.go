@@ -600,7 +600,8 @@ type ClientInterface interface {
 	//
 	// Connections to its ports break off. What was written since the snapshot is gone, unless
 	// another snapshot has it. A snapshot that is not `Ready` is 409, and so is one of another
-	// image.
+	// image, and one of another sandbox with another runtime class, or with a network policy that
+	// is not the one of this sandbox: create a sandbox with the snapshot instead.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -616,7 +617,8 @@ type ClientInterface interface {
 	//
 	// Connections to its ports break off. What was written since the snapshot is gone, unless
 	// another snapshot has it. A snapshot that is not `Ready` is 409, and so is one of another
-	// image.
+	// image, and one of another sandbox with another runtime class, or with a network policy that
+	// is not the one of this sandbox: create a sandbox with the snapshot instead.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -642,7 +644,8 @@ type ClientInterface interface {
 	// request and the token.
 	//
 	// An owner has at most `server.max_snapshots` snapshots (409 beyond), which may have added
-	// `server.max_snapshots_mib` to the disk together. A backend without snapshots is 501.
+	// `server.max_snapshots_mib` to the disk together (`exclusiveSize`). A backend without
+	// snapshots is 501.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -660,7 +663,8 @@ type ClientInterface interface {
 	// request and the token.
 	//
 	// An owner has at most `server.max_snapshots` snapshots (409 beyond), which may have added
-	// `server.max_snapshots_mib` to the disk together. A backend without snapshots is 501.
+	// `server.max_snapshots_mib` to the disk together (`exclusiveSize`). A backend without
+	// snapshots is 501.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -1648,7 +1652,8 @@ func (c *Client) ResumeSandbox(ctx context.Context, sandboxID SandboxID, params 
 //
 // Connections to its ports break off. What was written since the snapshot is gone, unless
 // another snapshot has it. A snapshot that is not `Ready` is 409, and so is one of another
-// image.
+// image, and one of another sandbox with another runtime class, or with a network policy that
+// is not the one of this sandbox: create a sandbox with the snapshot instead.
 //
 // Takes any type of body and a specified content type.
 //
@@ -1674,7 +1679,8 @@ func (c *Client) RollbackSandboxWithBody(ctx context.Context, sandboxID SandboxI
 //
 // Connections to its ports break off. What was written since the snapshot is gone, unless
 // another snapshot has it. A snapshot that is not `Ready` is 409, and so is one of another
-// image.
+// image, and one of another sandbox with another runtime class, or with a network policy that
+// is not the one of this sandbox: create a sandbox with the snapshot instead.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -1720,7 +1726,8 @@ func (c *Client) ListSandboxSnapshots(ctx context.Context, sandboxID SandboxID, 
 // request and the token.
 //
 // An owner has at most `server.max_snapshots` snapshots (409 beyond), which may have added
-// `server.max_snapshots_mib` to the disk together. A backend without snapshots is 501.
+// `server.max_snapshots_mib` to the disk together (`exclusiveSize`). A backend without
+// snapshots is 501.
 //
 // Takes any type of body and a specified content type.
 //
@@ -1748,7 +1755,8 @@ func (c *Client) TakeSnapshotWithBody(ctx context.Context, sandboxID SandboxID, 
 // request and the token.
 //
 // An owner has at most `server.max_snapshots` snapshots (409 beyond), which may have added
-// `server.max_snapshots_mib` to the disk together. A backend without snapshots is 501.
+// `server.max_snapshots_mib` to the disk together (`exclusiveSize`). A backend without
+// snapshots is 501.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -4524,7 +4532,8 @@ type ClientWithResponsesInterface interface {
 	//
 	// Connections to its ports break off. What was written since the snapshot is gone, unless
 	// another snapshot has it. A snapshot that is not `Ready` is 409, and so is one of another
-	// image.
+	// image, and one of another sandbox with another runtime class, or with a network policy that
+	// is not the one of this sandbox: create a sandbox with the snapshot instead.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -4540,7 +4549,8 @@ type ClientWithResponsesInterface interface {
 	//
 	// Connections to its ports break off. What was written since the snapshot is gone, unless
 	// another snapshot has it. A snapshot that is not `Ready` is 409, and so is one of another
-	// image.
+	// image, and one of another sandbox with another runtime class, or with a network policy that
+	// is not the one of this sandbox: create a sandbox with the snapshot instead.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -4568,7 +4578,8 @@ type ClientWithResponsesInterface interface {
 	// request and the token.
 	//
 	// An owner has at most `server.max_snapshots` snapshots (409 beyond), which may have added
-	// `server.max_snapshots_mib` to the disk together. A backend without snapshots is 501.
+	// `server.max_snapshots_mib` to the disk together (`exclusiveSize`). A backend without
+	// snapshots is 501.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -4586,7 +4597,8 @@ type ClientWithResponsesInterface interface {
 	// request and the token.
 	//
 	// An owner has at most `server.max_snapshots` snapshots (409 beyond), which may have added
-	// `server.max_snapshots_mib` to the disk together. A backend without snapshots is 501.
+	// `server.max_snapshots_mib` to the disk together (`exclusiveSize`). A backend without
+	// snapshots is 501.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -11765,7 +11777,8 @@ func (c *ClientWithResponses) ResumeSandboxWithResponse(ctx context.Context, san
 //
 // Connections to its ports break off. What was written since the snapshot is gone, unless
 // another snapshot has it. A snapshot that is not `Ready` is 409, and so is one of another
-// image.
+// image, and one of another sandbox with another runtime class, or with a network policy that
+// is not the one of this sandbox: create a sandbox with the snapshot instead.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -11787,7 +11800,8 @@ func (c *ClientWithResponses) RollbackSandboxWithBodyWithResponse(ctx context.Co
 //
 // Connections to its ports break off. What was written since the snapshot is gone, unless
 // another snapshot has it. A snapshot that is not `Ready` is 409, and so is one of another
-// image.
+// image, and one of another sandbox with another runtime class, or with a network policy that
+// is not the one of this sandbox: create a sandbox with the snapshot instead.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -11827,7 +11841,8 @@ func (c *ClientWithResponses) ListSandboxSnapshotsWithResponse(ctx context.Conte
 // request and the token.
 //
 // An owner has at most `server.max_snapshots` snapshots (409 beyond), which may have added
-// `server.max_snapshots_mib` to the disk together. A backend without snapshots is 501.
+// `server.max_snapshots_mib` to the disk together (`exclusiveSize`). A backend without
+// snapshots is 501.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -11851,7 +11866,8 @@ func (c *ClientWithResponses) TakeSnapshotWithBodyWithResponse(ctx context.Conte
 // request and the token.
 //
 // An owner has at most `server.max_snapshots` snapshots (409 beyond), which may have added
-// `server.max_snapshots_mib` to the disk together. A backend without snapshots is 501.
+// `server.max_snapshots_mib` to the disk together (`exclusiveSize`). A backend without
+// snapshots is 501.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //

@@ -533,7 +533,8 @@ export interface paths {
          *     request and the token.
          *
          *     An owner has at most `server.max_snapshots` snapshots (409 beyond), which may have added
-         *     `server.max_snapshots_mib` to the disk together. A backend without snapshots is 501.
+         *     `server.max_snapshots_mib` to the disk together (`exclusiveSize`). A backend without
+         *     snapshots is 501.
          */
         post: operations["takeSnapshot"];
         delete?: never;
@@ -563,7 +564,8 @@ export interface paths {
          *
          *     Connections to its ports break off. What was written since the snapshot is gone, unless
          *     another snapshot has it. A snapshot that is not `Ready` is 409, and so is one of another
-         *     image.
+         *     image, and one of another sandbox with another runtime class, or with a network policy that
+         *     is not the one of this sandbox: create a sandbox with the snapshot instead.
          */
         post: operations["rollbackSandbox"];
         delete?: never;
@@ -1114,8 +1116,8 @@ export interface components {
             /**
              * @description The snapshot whose files the sandbox begins with, in place of `image`. It must be
              *     `Ready`. `entrypoint` and `resourceLimits` are those of the sandbox that it was taken of,
-             *     unless they are given. Runtime class and network policy cannot be wider than those of
-             *     that sandbox.
+             *     unless they are given. At its creation its runtime class and network policy cannot be
+             *     wider than those of that sandbox.
              * @example 2b7d5f0a-6c1e-4a7b-8a53-1f0e9d3c4b21
              */
             snapshotId?: string;
@@ -1815,7 +1817,8 @@ export interface components {
             size: number;
             /**
              * Format: int64
-             * @description What the snapshot added to the disk when it was made, in bytes; 0 until it is `Ready`.
+             * @description What the snapshot added to the disk when it was made, and what deleted snapshots have
+             *     left to it since, in bytes; 0 until it is `Ready`.
              * @example 65536
              */
             exclusiveSize: number;

@@ -236,8 +236,8 @@ class CreateSandboxRequest:
     snapshot_id: str | None = None
     """The snapshot whose files the sandbox begins with, in place of `image`. It must be
     `Ready`. `entrypoint` and `resourceLimits` are those of the sandbox that it was taken of,
-    unless they are given. Runtime class and network policy cannot be wider than those of
-    that sandbox.
+    unless they are given. At its creation its runtime class and network policy cannot be
+    wider than those of that sandbox.
     """
     timeout: int
     """How many seconds the sandbox lives, counted from its creation."""
@@ -1039,7 +1039,9 @@ class Snapshot:
     created_at: datetime
     """When it was asked for, RFC 3339 in UTC."""
     exclusive_size: int
-    """What the snapshot added to the disk when it was made, in bytes; 0 until it is `Ready`."""
+    """What the snapshot added to the disk when it was made, and what deleted snapshots have
+    left to it since, in bytes; 0 until it is `Ready`.
+    """
     expires_at: datetime | None = None
     """When it is deleted by itself, RFC 3339 in UTC; absent when it is not."""
     freeze_ms: float
@@ -1895,7 +1897,8 @@ def rollback_sandbox(
 
     Connections to its ports break off. What was written since the snapshot is gone, unless
     another snapshot has it. A snapshot that is not `Ready` is 409, and so is one of another
-    image.
+    image, and one of another sandbox with another runtime class, or with a network policy that
+    is not the one of this sandbox: create a sandbox with the snapshot instead.
     """
     return Call(
         method="POST",
@@ -2015,7 +2018,8 @@ def take_snapshot(
     request and the token.
 
     An owner has at most `server.max_snapshots` snapshots (409 beyond), which may have added
-    `server.max_snapshots_mib` to the disk together. A backend without snapshots is 501.
+    `server.max_snapshots_mib` to the disk together (`exclusiveSize`). A backend without
+    snapshots is 501.
     """
     return Call(
         method="POST",
