@@ -58,7 +58,7 @@ func (e *Engine) Create(ctx context.Context, spec engine.ContainerSpec) (id stri
 	if err != nil {
 		return "", err
 	}
-	if err := e.checkMounts(ctx, c, slices.Concat(image.Layers, chain)); err != nil {
+	if err := e.checkMounts(ctx, c, image.Layers, chain); err != nil {
 		return "", err
 	}
 	if err := e.containers.Add(c); err != nil {
@@ -105,12 +105,13 @@ func publishAddress(spec engine.ContainerSpec) (netip.Addr, error) {
 	return address.Unmap(), nil
 }
 
-// checkMounts looks whether the sources of mounts are there and the layers have a place for each,
-// makes volumes that are not there, and fills those that are empty. They are opened again at the
-// start.
-func (e *Engine) checkMounts(ctx context.Context, c *containers.Container, layers []string) error {
+// checkMounts looks whether the sources of mounts are there and the layers, of the image and of
+// snapshots, have a place for each, makes volumes that are not there, and fills those that are
+// empty with what the image has: how much there is in a snapshot, its container has decided. They
+// are opened again at the start.
+func (e *Engine) checkMounts(ctx context.Context, c *containers.Container, layers, chain []string) error {
 	mounts := c.Record().Spec.Mounts
-	if err := bundle.CheckTargets(layers, mounts); err != nil {
+	if err := bundle.CheckTargets(slices.Concat(layers, chain), mounts); err != nil {
 		return err
 	}
 	for _, m := range mounts {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/bundle"
@@ -151,6 +152,9 @@ func (s *start) run(ctx context.Context) (err error) {
 	}
 	s.background.Run(func() { s.sources.Release(c.ID) })
 	if s.own != nil {
+		if err := s.checkNetwork(process); err != nil {
+			return err
+		}
 		s.network.Started(c.ID)
 	}
 	early, err := c.SetStarted(process)
@@ -158,6 +162,23 @@ func (s *start) run(ctx context.Context) (err error) {
 		s.ends.record(c, *early)
 	}
 	return err
+}
+
+// checkNetwork makes sure that the container is in the network that was made for it, which the
+// runtime has found by the number of a descriptor of this process. In another one, it could reach
+// what only another container may.
+func (s *start) checkNetwork(process keeper.Process) error {
+	if s.runtime.OwnKernel { // whose processes are in no namespace of the host that can be compared
+		return nil
+	}
+	var info unix.Stat_t
+	err := unix.Stat(filepath.Join("/proc", strconv.Itoa(process.PID), "ns/net"), &info)
+	if err != nil || !process.Alive() || info.Ino == s.own.Inode { // what has ended reaches nothing
+		return nil
+	}
+	s.log.Error().Str("container", s.container.Name).Uint64("want", s.own.Inode).Uint64("has", info.Ino).
+		Msg("a container was started in another network than its own: it is ended, and started again")
+	return fmt.Errorf("%w: the container was started in another network than its own", engine.ErrUnavailable)
 }
 
 // recordBegin records that something of the container may exist from now on.

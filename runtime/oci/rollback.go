@@ -38,13 +38,18 @@ func (e *Engine) Rollback(ctx context.Context, id, name string) error {
 // rollback ends the processes of a container and has the next start begin on the snapshots of base.
 // The caller holds the container's lock.
 func (l *launcher) rollback(ctx context.Context, c *containers.Container, base []string) error {
+	// Before anything ends: on a disk that is full the container runs on as it was.
+	commit, err := c.PrepareRollback(base)
+	if err != nil {
+		return err
+	}
 	if c.Alive() {
 		if err := l.processes.killAndWait(ctx, c); err != nil {
 			return err
 		}
 	}
 	failpoint.Hit(KilledFailpoint)
-	if err := c.SetRolledBack(base); err != nil {
+	if err := commit(); err != nil {
 		return err
 	}
 	failpoint.Hit(RolledBackFailpoint)

@@ -43,8 +43,6 @@ const (
 	// What is copied while the processes do not run takes a few milliseconds when it is not more
 	// than this. A snapshot copies the rest before, in as many rounds at most.
 	heldBytes, heldFiles, maxRounds = 1 << 20, 200, 3
-	// maxReserve is how much of the disk a snapshot leaves free at most, in bytes.
-	maxReserve = 2 << 30
 )
 
 // TakeSnapshot implements [engine.Snapshots]. The container is not started, frozen, thawed or
@@ -103,17 +101,7 @@ func (e *Engine) takeSnapshot(ctx context.Context, c *containers.Container, opti
 	taken = snapshots.Record{
 		Labels: options.Labels, ImageID: record.Spec.ImageID, Base: record.Base, Source: record.Source,
 	}
-	bound, room := options.MaxBytes, int64(0)
-	if room, err = e.roomForSnapshot(); err != nil {
-		return has, err
-	}
-	if bound == 0 || room < bound {
-		bound = room
-	}
-	result, err := e.copyWritten(ctx, c, making, bound, &taken)
-	if errors.Is(err, treecopy.ErrMaxBytes) && bound != options.MaxBytes {
-		err = fmt.Errorf("%w: the snapshot would leave too little for the containers: %s", engine.ErrNoRoom, err.Error())
-	}
+	result, err := e.copyWritten(ctx, c, making, options.MaxBytes, &taken)
 	if err != nil {
 		return has, err
 	}
@@ -121,22 +109,6 @@ func (e *Engine) takeSnapshot(ctx context.Context, c *containers.Container, opti
 	taken.Bytes, taken.Exclusive, taken.Files = result.Bytes, result.Exclusive, result.Files
 	committed = true // or aborted by Commit
 	return making.Commit(taken, result.Index)
-}
-
-// roomForSnapshot returns how many bytes a snapshot may take on the disk. It leaves a twentieth of
-// the disk, and not more than maxReserve, to what containers write: a full disk is to fail a
-// snapshot, and no container.
-func (e *Engine) roomForSnapshot() (int64, error) {
-	var info unix.Statfs_t
-	if err := unix.Statfs(e.layout.Data, &info); err != nil {
-		return 0, &os.PathError{Op: "statfs", Path: e.layout.Data, Err: err}
-	}
-	size, free := int64(info.Blocks)*info.Bsize, int64(info.Bavail)*info.Bsize //nolint:gosec // a disk has fewer bytes
-	room := free - min(size/20, maxReserve)
-	if room <= 0 {
-		return 0, fmt.Errorf("%w: %d bytes are left, which are kept for the containers", engine.ErrNoRoom, free)
-	}
-	return room, nil
 }
 
 // checkSnapshot refuses containers that no snapshot can be taken from.

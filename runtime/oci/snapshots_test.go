@@ -252,7 +252,7 @@ func TestSnapshotLeavesRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := e.TakeSnapshot(t.Context(), id, engine.SnapshotOptions{Name: "one"})
-	if !errors.Is(err, engine.ErrNoRoom) || !strings.Contains(err.Error(), "too little") {
+	if !errors.Is(err, engine.ErrNoRoom) || !strings.Contains(err.Error(), "too few") {
 		t.Errorf("a snapshot that leaves too little: %v", err)
 	}
 	if left := entries(t, filepath.Join(s.Folder, "images"), "snapshots"); len(left) > 0 {

@@ -65,7 +65,7 @@ func (n *Network) attach(ctx context.Context, container string, ports []int,
 		return Namespace{}, err
 	}
 	a.Address = a.namespace.address
-	out := Namespace{Attachment: a.copy(), Path: a.namespace.path()}
+	out := Namespace{Attachment: a.copy(), Path: a.namespace.path(), Inode: a.namespace.inode}
 	if out.Nameservers, err = n.admit(a); err != nil {
 		a.close()
 		n.returnAddress(a.Address)

@@ -143,11 +143,11 @@ func newNamespace() (int, error) {
 		if unix.Gettid() == unix.Getpid() { // the first thread must stay where it is
 			fd, err := newNamespace()
 			runtime.UnlockOSThread()
-			made <- opening{fd, err}
+			made <- opening{fd: fd, err: err}
 			return
 		}
-		fd, err := unshareNetwork()
-		made <- opening{fd, err}
+		fd, _, err := unshareNetwork()
+		made <- opening{fd: fd, err: err}
 	}()
 	o := <-made
 	return o.fd, o.err

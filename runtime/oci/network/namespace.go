@@ -16,12 +16,20 @@ import (
 // namespace is a network namespace that this process holds.
 type namespace struct {
 	fd      int
+	inode   uint64
 	address netip.Addr
 }
 
 func (ns *namespace) path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), ns.fd) }
 
-func (ns *namespace) close() { _ = unix.Close(ns.fd) }
+// close closes the descriptor, unless that is another file by now: then a part of this process has
+// closed a descriptor that was not its own.
+func (ns *namespace) close() {
+	var info unix.Stat_t
+	if unix.Fstat(ns.fd, &info) == nil && info.Ino == ns.inode {
+		_ = unix.Close(ns.fd)
+	}
+}
 
 // makeNamespace makes a namespace with an address, connected to the bridge.
 func (n *Network) makeNamespace() (*namespace, error) {
@@ -44,7 +52,7 @@ func (b *bridge) makeNamespace(address netip.Addr) (*namespace, error) {
 	if first.err != nil {
 		return nil, first.err
 	}
-	ns := &namespace{fd: first.fd, address: address}
+	ns := &namespace{fd: first.fd, inode: first.inode, address: address}
 	err := b.addPort(address, ns.fd)
 	connected <- err == nil
 	if inner := <-configured; err == nil {
@@ -57,18 +65,19 @@ func (b *bridge) makeNamespace(address netip.Addr) (*namespace, error) {
 	return ns, nil
 }
 
-// opening is the descriptor of a new namespace.
+// opening is the descriptor of a new namespace, and its inode.
 type opening struct {
-	fd  int
-	err error
+	fd    int
+	inode uint64
+	err   error
 }
 
 // inside is what is done within a new namespace, on a thread of its own: a thread in another
 // namespace must never run anything else.
 func (b *bridge) inside(address netip.Addr, opened chan<- opening, connected <-chan bool,
 	configured chan<- error) {
-	fd, err := unshareNetwork()
-	if opened <- (opening{fd, err}); err != nil {
+	fd, inode, err := unshareNetwork()
+	if opened <- (opening{fd, inode, err}); err != nil {
 		return
 	}
 	if !<-connected {
@@ -78,19 +87,25 @@ func (b *bridge) inside(address netip.Addr, opened chan<- opening, connected <-c
 	configured <- b.configureEth0(address)
 }
 
-// unshareNetwork moves the thread to a new namespace, and returns a descriptor of that.
-func unshareNetwork() (int, error) {
+// unshareNetwork moves the thread to a new namespace, and returns a descriptor of that and its
+// inode.
+func unshareNetwork() (fd int, inode uint64, err error) {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		return -1, fmt.Errorf("unshare: %w", err)
+		return -1, 0, fmt.Errorf("unshare: %w", err)
 	}
 	if err := configureNamespace(); err != nil {
-		return -1, err
+		return -1, 0, err
 	}
-	fd, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	fd, err = unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return -1, fmt.Errorf("open the namespace: %w", err)
+		return -1, 0, fmt.Errorf("open the namespace: %w", err)
 	}
-	return fd, nil
+	var info unix.Stat_t
+	if err := unix.Fstat(fd, &info); err != nil {
+		_ = unix.Close(fd)
+		return -1, 0, fmt.Errorf("look at the namespace: %w", err)
+	}
+	return fd, info.Ino, nil
 }
 
 // configureNamespace switches IPv6 off in this thread's namespace, and sets the loopback interface

@@ -70,6 +70,7 @@ type Attachment struct {
 type Namespace struct {
 	Attachment
 	Path        string // /proc/PID/fd/N, valid until Started, Detach or Close
+	Inode       uint64 // of the namespace, which no other one has while it exists
 	Nameservers []string
 }
 

@@ -216,18 +216,25 @@ func (c *Container) SetStopped() error {
 	return nil
 }
 
-// SetRolledBack makes a container whose processes are gone, if there were any, one that can be
-// started again on the snapshots of base, without what it has written. The remains of the last
-// start, and what it has written, are still to be released. After an error nothing has changed. The
-// caller holds the lock.
-func (c *Container) SetRolledBack(base []string) error {
+// PrepareRollback writes the record of the container as one that can be started again on the
+// snapshots of base, without what it has written, beside the present one. The call of commit, once
+// the container's processes are gone, makes that the record, and needs no room on the disk. The
+// remains of the last start, and what the container has written, are still to be released. After an
+// error nothing has changed. The caller holds the lock.
+func (c *Container) PrepareRollback(base []string) (commit func() error, err error) {
 	next := c.stopped()
 	next.Base, next.Fresh, next.Source, next.StartError = base, true, "", ""
-	if err := next.write(c.Folder); err != nil {
-		return fmt.Errorf("write the record of container %s: %w", c.Name, err)
+	replace, err := next.prepare(c.Folder, ".rollback")
+	if err != nil {
+		return nil, fmt.Errorf("write the record of container %s: %w", c.Name, err)
 	}
-	c.becomeStopped(next)
-	return nil
+	return func() error {
+		if err := replace(); err != nil {
+			return fmt.Errorf("replace the record of container %s: %w", c.Name, err)
+		}
+		c.becomeStopped(next)
+		return nil
+	}, nil
 }
 
 // stopped returns the record of the container once it is stopped.

@@ -86,6 +86,16 @@ func (r *Record) write(at layout.Container) error {
 	return layout.ReplaceFile(at.Record(), content)
 }
 
+// prepare writes the record of a container that keeps its files to a file beside the present one,
+// which replace puts in its place.
+func (r *Record) prepare(at layout.Container, suffix string) (replace func() error, err error) {
+	content, err := json.Marshal(r)
+	if err != nil {
+		return nil, err
+	}
+	return layout.PrepareFileSynced(at.Record(), suffix, content)
+}
+
 func readRecord(at layout.Container) (Record, error) {
 	var r Record
 	content, err := os.ReadFile(at.Record())

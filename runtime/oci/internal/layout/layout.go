@@ -253,20 +253,32 @@ func ReplaceFile(path string, content []byte) error {
 // ReplaceFileSynced is ReplaceFile for what a loss of power must neither undo nor cut off. The
 // folder itself may be new: it is found after that, too.
 func ReplaceFileSynced(path string, content []byte) error {
-	next := path + ".next"
-	file, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	replace, err := PrepareFileSynced(path, ".next", content)
 	if err != nil {
 		return err
 	}
+	return replace()
+}
+
+// PrepareFileSynced is ReplaceFileSynced in two steps. The first one writes the content to a file
+// of that name with the suffix; replace puts that in its place, which takes no room on the disk.
+func PrepareFileSynced(path, suffix string, content []byte) (replace func() error, err error) {
+	next := path + suffix
+	file, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, err
+	}
 	_, err = file.Write(content)
 	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
-		return err
+		return nil, err
 	}
-	if err := os.Rename(next, path); err != nil {
-		return err
-	}
-	folder := filepath.Dir(path)
-	return errors.Join(SyncFolder(folder), SyncFolder(filepath.Dir(folder)))
+	return func() error {
+		if err := os.Rename(next, path); err != nil {
+			return err
+		}
+		folder := filepath.Dir(path)
+		return errors.Join(SyncFolder(folder), SyncFolder(filepath.Dir(folder)))
+	}, nil
 }
 
 // SyncFolder makes the names in a folder outlast a loss of power.

@@ -174,6 +174,7 @@ func (s *Store) Remove(name string) error {
 		return nil
 	}
 	record.Removed = true
+	s.handOn(record)
 	if !s.needed(record) {
 		// Nothing is written: the removal makes room on a disk that is full.
 		if err := s.trash.Throw(s.path(record.ID)); err != nil {
@@ -190,6 +191,26 @@ func (s *Store) Remove(name string) error {
 	return nil
 }
 
+// handOn counts the bytes of a snapshot that is being removed for the next one of the same upper
+// layer, which may share them. That is too much where it does not. mu is held.
+func (s *Store) handOn(removed Record) {
+	var next Record
+	for _, record := range s.byID {
+		if record.Source == removed.Source && !record.Removed && record.Created.After(removed.Created) &&
+			(next.ID == "" || record.Created.Before(next.Created)) {
+			next = record
+		}
+	}
+	if next.ID == "" || removed.Source == "" {
+		return
+	}
+	next.Exclusive = min(next.Exclusive+removed.Exclusive, max(next.Exclusive, next.Bytes))
+	s.byID[next.ID] = next
+	if err := next.write(s.path(next.ID)); err != nil { // the disk may be full, and the removal makes room
+		s.log.Warn().Err(err).Str("snapshot", next.Name).Msg("cannot record what a snapshot shares with a removed one")
+	}
+}
+
 // Free throws away every snapshot that was removed and that nothing needs any more.
 func (s *Store) Free() {
 	s.mu.Lock()
@@ -201,8 +222,9 @@ func (s *Store) Free() {
 func (s *Store) free() {
 	for more := true; more; {
 		more = false
+		needed := s.allNeeded()
 		for id, record := range s.byID {
-			if s.needed(record) {
+			if !record.Removed || needed[id] {
 				continue
 			}
 			if err := s.trash.Throw(s.path(id)); err != nil {
@@ -213,6 +235,23 @@ func (s *Store) free() {
 			more = true // it may have been the last on another one
 		}
 	}
+}
+
+// allNeeded returns what containers, other snapshots and holds need. mu is held.
+func (s *Store) allNeeded() map[string]bool {
+	needed := make(map[string]bool, len(s.byID))
+	for id := range s.holds {
+		needed[id] = true
+	}
+	for _, id := range s.using() {
+		needed[id] = true
+	}
+	for _, other := range s.byID {
+		for _, id := range other.Base {
+			needed[id] = true
+		}
+	}
+	return needed
 }
 
 // needed reports whether a snapshot has to stay. mu is held.

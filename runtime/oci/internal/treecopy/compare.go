@@ -125,7 +125,7 @@ func (f *comparison) subfolder(from, to *os.File, entry, name string, depth int)
 // regular puts a regular file into the copy, if possible without copying the content.
 func (f *comparison) regular(from, to *os.File, entry, name string, info *unix.Stat_t) error {
 	stat := statOf(info)
-	if f.linked(name, stat) {
+	if f.linked(name, stat, uint64(info.Nlink)) {
 		f.result.Bytes += blocks(info)
 		f.result.Index[stat.Inode] = File{Stat: stat, Path: name}
 		return f.exceeds(f.result.Files, 0, f.names)
@@ -164,8 +164,8 @@ func (f *comparison) moved(name string, stat Stat) bool {
 }
 
 // linked has Complete take a file from Previous, and returns false where it has changed since.
-func (f *comparison) linked(name string, stat Stat) bool {
-	at, ok := f.inPrevious(stat)
+func (f *comparison) linked(name string, stat Stat, names uint64) bool {
+	at, ok := f.inPrevious(stat, names)
 	if ok {
 		f.later = append(f.later, later{kind: linkPrevious, from: at, to: name})
 	}

@@ -70,6 +70,9 @@ func (c *Copy) complete(ctx context.Context, l later, to *os.File, result *Resul
 	}
 	defer func() { _ = unix.Close(from) }()
 	result.Exclusive += blocks(&info)
+	if err := c.exceeds(0, result.Exclusive, 0); err != nil {
+		return err
+	}
 	_, err = c.file(ctx, from, &info, to, l.to)
 	return err
 }

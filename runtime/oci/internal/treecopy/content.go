@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pieceBytes is how much is copied between two looks at the context.
+// pieceBytes is how much is copied between two looks at the context and at the room on the disk.
 const pieceBytes = 4 << 20
 
 // file copies an open regular file, with attributes, to a new name in a folder. timed is whether a
@@ -75,10 +75,10 @@ func isUnsupported(err error) bool {
 // piece copies the bytes from start to end. A file that was truncated meanwhile has fewer.
 func (c *Copy) piece(ctx context.Context, from, to int, start, end int64) error {
 	for start < end {
-		if err := ctx.Err(); err != nil {
+		length := int(min(end-start, pieceBytes))
+		if err := errors.Join(ctx.Err(), c.checkRoom(int64(length))); err != nil {
 			return err
 		}
-		length := int(min(end-start, pieceBytes))
 		n, err := c.some(from, to, start, length)
 		if err != nil {
 			return err

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sandbox.internal/runtime/engine"
 )
 
 // Stage copies regular files to Staging while the source may be changing: those that neither
@@ -90,7 +92,7 @@ func (s *stage) count(info *unix.Stat_t) (known bool, err error) {
 
 func (s *stage) regular(folder *os.File, entry string, info *unix.Stat_t) error {
 	stat := statOf(info)
-	if _, ok := s.inPrevious(stat); ok {
+	if _, ok := s.inPrevious(stat, uint64(info.Nlink)); ok {
 		return nil
 	}
 	s.bytes += blocks(info)
@@ -146,7 +148,7 @@ func (s *stage) one(folder *os.File, entry string) (done bool, err error) {
 
 // ended reports whether an error ends the copy, and is not about a file that was changed meanwhile.
 func ended(ctx context.Context, err error) bool {
-	return ctx.Err() != nil || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || isLimit(err)
+	return ctx.Err() != nil || errors.Is(err, engine.ErrNoRoom) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || isLimit(err)
 }
 
 func ignoreMissing(err error) error {

@@ -30,7 +30,12 @@ const (
 	maxPath = 4000
 	// maxFiles and maxNames bound the names in a copy, and the bytes of their paths: they are kept in
 	// memory.
-	maxFiles, maxNames = 2_000_000, 128 << 20
+	maxFiles, maxNames = 500_000, 64 << 20
+	// A copy leaves a twentieth of the disk free, in bytes at most maxReserve, and in inodes: a full
+	// disk is to fail a copy, and nothing else.
+	reservedPart, maxReserve = 20, 2 << 30
+	// minBytes is what any file is counted as at least: its inode.
+	minBytes = 512
 )
 
 // ErrMaxBytes is the error of a copy that would add more than [Copy].MaxBytes.
@@ -103,6 +108,9 @@ func (c *Copy) prepare() error {
 	var info unix.Statfs_t
 	if err := unix.Fstatfs(int(c.From.Fd()), &info); err != nil {
 		return &os.PathError{Op: "statfs", Path: c.From.Name(), Err: err}
+	}
+	if err := c.checkRoom(0); err != nil {
+		return err
 	}
 	c.untimed = info.Type == unix.TMPFS_MAGIC
 	c.staged = map[uint64]Stat{}
@@ -182,7 +190,24 @@ func descriptorPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) 
 func shown(name string) string { return fmt.Sprintf("%.200q", name) }
 
 // blocks is what a file takes on the disk, in bytes.
-func blocks(info *unix.Stat_t) int64 { return info.Blocks * 512 }
+func blocks(info *unix.Stat_t) int64 { return max(info.Blocks*512, minBytes) }
+
+// checkRoom returns an error that wraps [engine.ErrNoRoom] when the disk of the copy has no room
+// for more bytes besides what is left to others. It is asked again and again: others write, too.
+func (c *Copy) checkRoom(more int64) error {
+	var info unix.Statfs_t
+	if err := unix.Fstatfs(int(c.Staging.Fd()), &info); err != nil {
+		return &os.PathError{Op: "statfs", Path: c.Staging.Name(), Err: err}
+	}
+	size, free := int64(info.Blocks)*info.Bsize, int64(info.Bavail)*info.Bsize //nolint:gosec // a disk has fewer bytes
+	switch {
+	case free-more < min(size/reservedPart, maxReserve):
+		return fmt.Errorf("%w: %d bytes are left, too few besides what is kept for containers", engine.ErrNoRoom, free)
+	case info.Files > 0 && info.Ffree < info.Files/reservedPart: // some file systems have no bound
+		return fmt.Errorf("%w: %d inodes are left, which are kept for containers", engine.ErrNoRoom, info.Ffree)
+	}
+	return nil
+}
 
 // child is the path of an entry. The error wraps [engine.ErrInvalid] where a copy cannot have it.
 func child(folder, entry string, depth int) (string, error) {
@@ -199,6 +224,12 @@ func child(folder, entry string, depth int) (string, error) {
 // exceeds returns an error that wraps [engine.ErrSnapshotTooLarge] when a copy is larger than it
 // may be.
 func (c *Copy) exceeds(files int, bytes, names int64) error {
+	const between = 1024 // files
+	if files%between == between-1 {
+		if err := c.checkRoom(0); err != nil {
+			return err
+		}
+	}
 	switch {
 	case c.MaxBytes > 0 && bytes > c.MaxBytes:
 		return fmt.Errorf("%w since the last snapshot than %d", ErrMaxBytes, c.MaxBytes)
@@ -211,10 +242,22 @@ func (c *Copy) exceeds(files int, bytes, names int64) error {
 }
 
 // inPrevious reports whether the previous copy has the file as it is.
-func (c *Copy) inPrevious(stat Stat) (at string, ok bool) {
+//
+// One with so many names that the file system may refuse more is not: it is copied, and counted.
+func (c *Copy) inPrevious(stat Stat, names uint64) (at string, ok bool) {
 	if c.Previous == nil || c.untimed {
 		return "", false
 	}
 	file, ok := c.Previous.Index[stat.Inode]
-	return file.Path, ok && file.Stat == stat
+	if !ok || file.Stat != stat {
+		return "", false
+	}
+	var info unix.Stat_t
+	if names > 1 && (unix.Fstatat(int(c.Previous.Root.Fd()), file.Path, &info, unix.AT_SYMLINK_NOFOLLOW) != nil || uint64(info.Nlink)+names > maxLinks) {
+		return "", false
+	}
+	return file.Path, true
 }
+
+// maxLinks is how many names a file of ext4 can have.
+const maxLinks = 65000

@@ -363,3 +363,47 @@ func checkInside(t *testing.T, folder, secret string) {
 		return nil
 	}))
 }
+
+// TestFileWithManyNames: a file that has as many names as a file system takes is copied, and
+// counted for it.
+func TestFileWithManyNames(t *testing.T) {
+	const names = 33_000 // of at most 65000 on ext4, in two copies
+	first := newJob(t)
+	write(t, filepath.Join(first.source, "file"), strings.Repeat("x", 1<<20))
+	for i := range names - 1 {
+		must(t, os.Link(filepath.Join(first.source, "file"), filepath.Join(first.source, fmt.Sprint("name-", i))))
+	}
+	first.stageAll(t)
+	result := first.finish(t)
+	if len(result.Index) != 1 {
+		t.Fatalf("the index has %d files", len(result.Index))
+	}
+	again := func(maxBytes int64) (treecopy.Result, error) {
+		j := newJob(t)
+		j.From, j.MaxBytes = first.From, maxBytes
+		j.Previous = &treecopy.Tree{Root: first.to, Index: result.Index}
+		second, err := j.Compare(t.Context(), j.to, time.Now())
+		if err == nil {
+			err = j.Complete(t.Context(), j.to, &second)
+		}
+		return second, err
+	}
+	if second, err := again(0); err != nil || second.Files != names || second.Exclusive < 1<<20 {
+		t.Errorf("the copy has %d names and adds %d bytes (%v), want %d names of a new file", second.Files, second.Exclusive, err, names)
+	}
+	if _, err := again(1 << 19); !errors.Is(err, engine.ErrSnapshotTooLarge) {
+		t.Errorf("beyond the bound: %v", err)
+	}
+}
+
+// TestEmptyFilesAreCounted: what has no blocks takes an inode.
+func TestEmptyFilesAreCounted(t *testing.T) {
+	j := newJob(t)
+	j.MaxBytes = 16 << 10
+	for i := range 100 {
+		must(t, os.Symlink("somewhere", filepath.Join(j.source, fmt.Sprint(i))))
+	}
+	if _, err := j.Compare(t.Context(), j.to, time.Now()); !errors.Is(err, engine.ErrSnapshotTooLarge) {
+		t.Errorf("a hundred links beyond the bound: %v", err)
+	}
+}

@@ -1,0 +1,134 @@
+package snapshots_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"sandbox.internal/runtime/oci/internal/layout"
+	"sandbox.internal/runtime/oci/internal/snapshots"
+	"sandbox.internal/runtime/oci/internal/trash"
+)
+
+// site is where a store keeps its snapshots, and what containers lie on.
+type site struct {
+	folder string
+	using  []string
+}
+
+func (s *site) open(t *testing.T) *snapshots.Store {
+	t.Helper()
+	bin := trash.New(t.TempDir(), zerolog.Nop())
+	t.Cleanup(bin.Stop)
+	store, err := snapshots.Open(s.folder, bin, func() []string { return s.using }, zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+// make makes a snapshot of an upper layer that lies on base, as Commit does, with nothing in it.
+func (s *site) make(t *testing.T, store *snapshots.Store, record snapshots.Record) string {
+	t.Helper()
+	making, _, err := store.Begin(record.Name)
+	if err != nil || making == nil {
+		t.Fatalf("begin %s: %v", record.Name, err)
+	}
+	made, err := making.Commit(record, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made.ID
+}
+
+func (s *site) entries(t *testing.T) int {
+	t.Helper()
+	list, err := os.ReadDir(s.folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
+}
+
+// TestRemovedSnapshotsStayWhileNeeded: a chain of removed snapshots goes with the last container
+// that lies on it, also in another store.
+func TestRemovedSnapshotsStayWhileNeeded(t *testing.T) {
+	s := &site{folder: t.TempDir()}
+	store := s.open(t)
+	var chain []string
+	for i := range 20 {
+		chain = append(chain, s.make(t, store, snapshots.Record{Name: fmt.Sprint(i), Base: append([]string(nil), chain...)}))
+	}
+	s.using = chain
+	for i := range chain {
+		if err := store.Remove(fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if list, n := store.List(), s.entries(t); len(list) != 0 || n != len(chain) {
+		t.Errorf("%d snapshots are listed and %d kept, want 0 and %d", len(list), n, len(chain))
+	}
+	store = s.open(t)
+	if trees, err := store.Trees(chain); err != nil || len(trees) != len(chain) {
+		t.Errorf("%d trees, %v", len(trees), err)
+	}
+	s.using = chain[:1]
+	store.Free()
+	if n := s.entries(t); n != 1 {
+		t.Errorf("%d snapshots are kept, want the one that is needed", n)
+	}
+	s.using = nil
+	store.Free()
+	if n := s.entries(t); n != 0 {
+		t.Errorf("%d snapshots are kept, and nothing needs them", n)
+	}
+}
+
+// TestRemovedBytesAreHandedOn: a snapshot that links the files of a removed one has their bytes.
+func TestRemovedBytesAreHandedOn(t *testing.T) {
+	s := &site{folder: t.TempDir()}
+	store := s.open(t)
+	now := time.Now().UTC()
+	at := func(second int) time.Time { return now.Add(time.Duration(second) * time.Second) }
+	s.make(t, store, snapshots.Record{Name: "first", Source: "upper", Created: at(0), Bytes: 80, Exclusive: 80})
+	s.make(t, store, snapshots.Record{Name: "third", Source: "upper", Created: at(2), Bytes: 90, Exclusive: 5})
+	s.make(t, store, snapshots.Record{Name: "second", Source: "upper", Created: at(1), Bytes: 85, Exclusive: 10})
+	s.make(t, store, snapshots.Record{Name: "other", Source: "another", Created: at(1), Bytes: 7, Exclusive: 7})
+	check := func(want map[string]int64) {
+		t.Helper()
+		for _, store := range []*snapshots.Store{store, s.open(t)} {
+			got := map[string]int64{}
+			for _, record := range store.List() {
+				got[record.Name] = record.Exclusive
+			}
+			if fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Errorf("the bytes are %v, want %v", got, want)
+			}
+		}
+	}
+	if err := store.Remove("first"); err != nil {
+		t.Fatal(err)
+	}
+	check(map[string]int64{"second": 85, "third": 5, "other": 7}) // and no more than it has
+	if err := store.Remove("second"); err != nil {
+		t.Fatal(err)
+	}
+	check(map[string]int64{"third": 90, "other": 7})
+}
+
+// TestCutOffSnapshotGoes: a folder without a record is thrown away by the next store.
+func TestCutOffSnapshotGoes(t *testing.T) {
+	s := &site{folder: t.TempDir()}
+	s.open(t)
+	if err := os.MkdirAll(filepath.Join(s.folder, layout.NewID(), "tree"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s.open(t)
+	if n := s.entries(t); n != 0 {
+		t.Errorf("%d folders are left", n)
+	}
+}
