@@ -267,7 +267,7 @@ func TestOwnersOfSnapshotsTakeTurns(t *testing.T) {
 	another := ask("two", 3)
 	next <- struct{}{}
 	if got := wait.For(t, "the next snapshot", entered); got != engineName(another) {
-		t.Errorf("the next one is %s, want %s", got, another)
+		t.Errorf("the next one is %s, want %s", got, engineName(another))
 	}
 	close(next)
 	for _, id := range append(ids, another) {
