@@ -288,7 +288,7 @@ func (b *bench) measureTrajectory(ctx context.Context) error {
 					}
 				}
 				took := elapsed(began)
-				return took, s.delete(ctx, id)
+				return took, errors.Join(s.delete(ctx, id), s.deleteSnapshots(ctx, id))
 			}
 		}
 		return b.inTurns(ctx, rowTrajectory, b.rounds(3, 1), sides{
@@ -299,6 +299,16 @@ func (b *bench) measureTrajectory(ctx context.Context) error {
 			floor: run(func(context.Context, string) error { return nil }),
 		})
 	})
+}
+
+// deleteSnapshots deletes the snapshots of a sandbox: a key may have a hundred.
+func (s *service) deleteSnapshots(ctx context.Context, id string) error {
+	var page struct{ Items []struct{ ID string } }
+	err := s.call(ctx, http.MethodGet, "/v1/snapshots?pageSize=1000&sandboxId="+id, http.StatusOK, nil, &page)
+	for _, snapshot := range page.Items {
+		err = errors.Join(err, s.call(ctx, http.MethodDelete, "/v1/snapshots/"+snapshot.ID, http.StatusNoContent, nil, nil))
+	}
+	return err
 }
 
 // agentPreparation makes a project of 200 files and a package that can be installed.

@@ -311,7 +311,7 @@ func rows() []row {
 		{rowFork, "fork of a running sandbox into ten: POST until a command in each has printed",
 			"ten cold creates at once",
 			milliseconds, lower, target{ours, 300}},
-		{rowTrajectory, "100 commands of an agent (edits, tests of 0.3 s, searches, packages), a snapshot after each",
+		{rowTrajectory, "100 commands of an agent (edits, tests of 0.1 s, searches, packages), a snapshot after each",
 			"the same in a sandbox without snapshots",
 			milliseconds, lower, target{ratio, 1.05}},
 		{rowPullLocal, "pull of the base image, in four layers, from a registry in the same process, by the local engine",
