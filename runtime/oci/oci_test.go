@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -53,7 +54,12 @@ func run(m *testing.M) int {
 		return 1
 	}
 	code := m.Run()
-	if err := goleak.Find(); err != nil {
+	err = goleak.Find()
+	// A keeper that was made to end is waited for: on a busy machine that takes longer than a look.
+	for deadline := time.Now().Add(wait.Patience()); err != nil && time.Now().Before(deadline); {
+		err = goleak.Find()
+	}
+	if err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
