@@ -261,7 +261,10 @@ func TestSnapshotLeavesRoom(t *testing.T) {
 	if err := os.Remove(rest); err != nil {
 		t.Fatal(err)
 	}
-	take(t, e, id, "one")
+	wait.Until(t, "a snapshot has room, once what the first has copied is removed behind", func() bool {
+		_, err := e.TakeSnapshot(t.Context(), id, engine.SnapshotOptions{Name: "one"})
+		return err == nil
+	})
 	removeSnapshots(t, e)
 	remove(t, e, id)
 }
