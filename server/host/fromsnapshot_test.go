@@ -48,7 +48,7 @@ func TestCreateFromASnapshot(t *testing.T) {
 	}
 	m.await(made.ID, lifecycle.StateRunning)
 	if got := m.engine.read(container(made.ID)); got != "written" {
-		t.Errorf("its files are %q", got)
+		t.Errorf("the files of the sandbox are %q", got)
 	}
 	got, record := m.get(made.ID), m.host.RecordOf(made.ID)
 	if got.Image != "busybox" || got.SnapshotID != kept.ID || !slices.Equal(got.Entrypoint, asked.Entrypoint) || got.Limits.NanoCPUs != 5e8 || record.Spec.Env != nil {
@@ -413,7 +413,7 @@ func TestRollbackGoesOn(t *testing.T) {
 				t.Errorf("the files are %q", got)
 			}
 			if got := m.get(id).SnapshotID; got != kept.ID {
-				t.Errorf("its files come from %q", got)
+				t.Errorf("the files of the sandbox come from %q", got)
 			}
 			m.awaitRemoval(kept.ID)
 		})

@@ -296,7 +296,7 @@ func TestSnapshotsThatWaitForTheEngine(t *testing.T) {
 	m.awaitSnapshot(other, lifecycle.SnapshotReady)
 	for _, id := range waiting {
 		if got := m.snapshot(id).Status; got.State != lifecycle.SnapshotCreating {
-			t.Errorf("one that waits is %+v", got)
+			t.Errorf("a waiting snapshot is %+v", got)
 		}
 	}
 	answered.Store("all")

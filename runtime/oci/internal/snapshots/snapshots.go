@@ -174,13 +174,13 @@ func (s *Store) Remove(name string) error {
 		return nil
 	}
 	record.Removed = true
-	s.handOn(record)
-	if !s.needed(record) {
+	if !s.allNeeded()[record.ID] {
 		// Nothing is written: the removal makes room on a disk that is full.
 		if err := s.trash.Throw(s.path(record.ID)); err != nil {
 			return err
 		}
 		delete(s.byID, record.ID)
+		s.handOn(record)
 		s.free()
 		return layout.SyncFolder(s.folder)
 	}
@@ -188,10 +188,11 @@ func (s *Store) Remove(name string) error {
 		return err
 	}
 	s.byID[record.ID] = record
+	s.handOn(record)
 	return nil
 }
 
-// handOn counts the bytes of a snapshot that is being removed for the next one of the same upper
+// handOn counts the bytes of a snapshot that was removed for the next one of the same upper
 // layer, which may share them. That is too much where it does not. mu is held.
 func (s *Store) handOn(removed Record) {
 	var next Record
@@ -252,24 +253,4 @@ func (s *Store) allNeeded() map[string]bool {
 		}
 	}
 	return needed
-}
-
-// needed reports whether a snapshot has to stay. mu is held.
-func (s *Store) needed(record Record) bool {
-	if !record.Removed || s.holds[record.ID] > 0 {
-		return true
-	}
-	for _, id := range s.using() {
-		if id == record.ID {
-			return true
-		}
-	}
-	for _, other := range s.byID {
-		for _, id := range other.Base {
-			if id == record.ID {
-				return true
-			}
-		}
-	}
-	return false
 }

@@ -38,9 +38,6 @@ const (
 	minBytes = 512
 )
 
-// ErrMaxBytes is the error of a copy that would add more than [Copy].MaxBytes.
-var ErrMaxBytes = fmt.Errorf("%w: the container has written more bytes", engine.ErrSnapshotTooLarge)
-
 // Settle is the age that the last change of a file must have for the time of the change to prove
 // that no later one has the same time. The kernel's clock for that ticks every 1 to 10 ms, and a
 // write that goes around the page cache changes a file until the disk answers.
@@ -232,7 +229,7 @@ func (c *Copy) exceeds(files int, bytes, names int64) error {
 	}
 	switch {
 	case c.MaxBytes > 0 && bytes > c.MaxBytes:
-		return fmt.Errorf("%w since the last snapshot than %d", ErrMaxBytes, c.MaxBytes)
+		return fmt.Errorf("%w: the container has written more than %d bytes since the last snapshot", engine.ErrSnapshotTooLarge, c.MaxBytes)
 	case files > maxFiles:
 		return fmt.Errorf("%w: the container has written more than %d files", engine.ErrSnapshotTooLarge, maxFiles)
 	case names > maxNames:

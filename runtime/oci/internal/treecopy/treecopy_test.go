@@ -201,7 +201,7 @@ func TestMappedWrites(t *testing.T) {
 	mapped[0] = 'c' // the page was written to before, and may be dirty
 	result := first.finish(t)
 	if got := read(t, filepath.Join(first.target, "mapped")); got[0] != 'c' {
-		t.Errorf("what was staged is used after a write: it begins with %c", got[0])
+		t.Errorf("a staged file is used after a write: the copy begins with %c", got[0])
 	}
 	mapped[0] = 'd'
 	second.Previous = &treecopy.Tree{Root: first.to, Index: result.Index}
