@@ -76,12 +76,13 @@ func (s *Server) observeBegin(c echo.Context) {
 }
 
 func (s *Server) observeEnd(state *requestState, took time.Duration) {
-	if s.options.Observer == nil {
-		return
-	}
-	s.options.Observer.RequestEnded(Exchange{
+	exchange := Exchange{
 		Operation: state.operation, Status: state.line.status, Took: took, Stream: state.stream,
-	})
+	}
+	s.traceEnd(state, exchange)
+	if s.options.Observer != nil {
+		s.options.Observer.RequestEnded(exchange)
+	}
 }
 
 // takeover notices that a connection is taken over.

@@ -33,6 +33,8 @@ type requestState struct {
 	body      *watchedBody
 	rest      func(context.Context, *EventStream) error // see StreamEvents
 	line      accessLine                                // of a stream that goes on
+	trace     string                                    // id of the request's trace; empty for none
+	traced    func(Traced)                              // ends its span; nil without a tracer
 	// nil unless the request is recorded in an audit log
 	admission *admission
 	json      []byte
@@ -160,6 +162,7 @@ func (s *Server) identify(w http.ResponseWriter, r *http.Request) *requestState 
 	w.Header().Set(headerRequestID, id)
 
 	state := &requestState{id: id, began: time.Now()}
+	s.trace(state, r)
 	logger := s.logger(state)
 	state.request = r.WithContext(context.WithValue(logger.WithContext(r.Context()), stateKey{},
 		state))
@@ -168,7 +171,11 @@ func (s *Server) identify(w http.ResponseWriter, r *http.Request) *requestState 
 
 // logger is the one that every line about the request is written with.
 func (s *Server) logger(state *requestState) zerolog.Logger {
-	return s.options.Logger.With().Str("request_id", state.id).Logger()
+	fields := s.options.Logger.With().Str("request_id", state.id)
+	if state.trace != "" {
+		fields = fields.Str("trace_id", state.trace)
+	}
+	return fields.Logger()
 }
 
 // validRequestID accepts visible ASCII only: the id goes into headers and logs.

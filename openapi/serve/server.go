@@ -61,6 +61,9 @@ type Options struct {
 	// Observer, if not nil, gets every request, for measurements.
 	Observer Observer
 
+	// Tracer, if not nil, follows every request across services.
+	Tracer Tracer
+
 	// AuditLog, if not nil, records every admitted request that changes something: one
 	// with a method that is not safe, one that asks for another protocol, and those of
 	// the operations that Audited names.

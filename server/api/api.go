@@ -92,6 +92,8 @@ type Options struct {
 	Metrics http.Handler
 	// Observer measures requests and AuditLog records those that change state; both may be nil.
 	Observer serve.Observer
+	// Tracer follows requests across services; nil for none.
+	Tracer   serve.Tracer
 	AuditLog serve.AuditLog
 }
 
@@ -115,6 +117,7 @@ func New(options Options) (*serve.Server, error) {
 		RateLimits:   rateLimits(options.Keys, options.Limits, clock),
 		WarnRefusals: true,
 		Observer:     options.Observer,
+		Tracer:       options.Tracer,
 		AuditLog:     options.AuditLog,
 		Audited:      []string{"getEndpoint"}, // its response has the token of the sandbox
 	})

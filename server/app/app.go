@@ -28,6 +28,7 @@ import (
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/server/mcphttp"
 	"sandbox.internal/server/metrics"
+	"sandbox.internal/server/telemetry"
 	"sandbox.internal/server/webhooks"
 )
 
@@ -52,6 +53,7 @@ type App struct {
 	e2b       *e2b.Edge            // nil unless configured
 	console   *console.Console     // nil unless configured
 	webhooks  *webhooks.Dispatcher // nil on a cluster
+	telemetry *telemetry.Telemetry // nil unless configured
 }
 
 // backend keeps sandboxes: on one machine or on a cluster.
@@ -112,6 +114,9 @@ func New(ctx context.Context, cfg config.Config, version api.Version, logger zer
 	}
 	a.backend = backend
 	measured.Sandboxes(backend.Count)
+	if err := a.openTelemetry(ctx, cfg.Telemetry, version.Version, measured); err != nil {
+		return nil, err
+	}
 	options, err := a.apiOptions(ctx, cfg, version, measured)
 	if err != nil {
 		return nil, err
@@ -142,7 +147,7 @@ func (a *App) apiOptions(ctx context.Context, cfg config.Config, version api.Ver
 		Ingress: ingress(cfg.Ingress), Signing: signing, RuntimeClasses: runtimeClasses(cfg.Runtime).Names(),
 		Engine: a.machine.describe(), HostLoad: hostLoad(cfg),
 		Defaults: api.Defaults{Image: cfg.Server.DefaultImage, Timeout: cfg.Server.DefaultTimeout.Duration()},
-		Metrics:  measured.Handler(), Observer: measured, AuditLog: a.auditLog(measured.AuditFailed),
+		Metrics:  measured.Handler(), Observer: measured, Tracer: a.tracer(), AuditLog: a.auditLog(measured.AuditFailed),
 	}, nil
 }
 
@@ -283,6 +288,7 @@ func (a *App) close() {
 		a.backend.Close()
 	}
 	a.machine.close(a.logger)
+	a.closeTelemetry()
 	if a.audit != nil {
 		if err := a.audit.Close(); err != nil {
 			a.logger.Error().Err(err).Msg("the audit log did not close cleanly")

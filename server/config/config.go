@@ -25,6 +25,7 @@ type Config struct {
 	Storage    Storage    `toml:"storage"`
 	Kubernetes Kubernetes `toml:"kubernetes"`
 	E2B        E2B        `toml:"e2b"`
+	Telemetry  Telemetry  `toml:"telemetry"`
 	Webhooks   []Webhook  `toml:"webhooks"`
 
 	// Environment comes from environment variables and has no place in the file.
@@ -72,6 +73,7 @@ func Default(env func(string) string) Config {
 		Storage:     Storage{HostVolumes: true, AllowedHostPaths: []string{}},
 		Kubernetes:  defaultKubernetes(),
 		E2B:         defaultE2B(),
+		Telemetry:   defaultTelemetry(),
 		Webhooks:    []Webhook{},
 		Environment: defaultEnvironment(),
 	}
@@ -102,6 +104,7 @@ func (c Config) check(p *problems) {
 	c.Storage.check(p)
 	c.Kubernetes.check(p, c.Runtime.Type)
 	c.E2B.check(p)
+	c.Telemetry.check(p)
 	checkWebhooks(p, c.Webhooks, c.Runtime.Type)
 }
 

@@ -72,6 +72,7 @@ var extensions = []string{
 	"server.keys.rate_limit.requests_per_second", "server.keys.rate_limit.burst",
 	"server.rate_limit.requests_per_second", "server.rate_limit.burst",
 	"server.rate_limit.failed_attempts_per_minute",
+	"telemetry.endpoint", "telemetry.traces", "telemetry.sample_percent", "telemetry.metrics", "telemetry.interval",
 	"webhooks.url", "webhooks.events", "webhooks.secret", "webhooks.secret_file", "webhooks.allow_private",
 }
 

@@ -207,7 +207,7 @@ func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Registry: nil})
 }
 
-// Gatherer returns what a scrape would, for tests.
+// Gatherer returns what a scrape shows.
 func (m *Metrics) Gatherer() prometheus.Gatherer { return m.registry }
 
 func (m *Metrics) counter(name, help string, labels ...string) *prometheus.CounterVec {

@@ -172,6 +172,7 @@ var projectRules = importRules{
 			"test/cluster/..."}},
 		{libraries: []string{sqlite}, packages: []string{"server/store"}},
 		{libraries: []string{"github.com/pkg/sftp", "golang.org/x/crypto/ssh"}, packages: []string{"clients/cli/sshserver", "test/e2e/clients"}},
+		{libraries: []string{"go.opentelemetry.io/otel", "go.opentelemetry.io/contrib"}, packages: []string{"server/telemetry"}},
 		{libraries: netfilter, packages: []string{"egress/firewall", "runtime/oci/network"}},
 	},
 
