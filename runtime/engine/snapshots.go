@@ -44,6 +44,13 @@ type Snapshots interface {
 	// ListSnapshots returns every snapshot that was made as a whole and not removed, in no order.
 	ListSnapshots(ctx context.Context) ([]Snapshot, error)
 
+	// Suspend ends the container's processes, with a SIGTERM to the first and after grace with a
+	// SIGKILL to all, and keeps what they have written: the container is [StatusStopped] then, and
+	// Start starts it on its files. A call that fails, or is cut off, can be repeated, also when the
+	// processes have ended meanwhile. Suspend returns [ErrNotFound], and [ErrNotRunning] for a
+	// container that was not started or whose files are lost.
+	Suspend(ctx context.Context, id string, grace time.Duration) error
+
 	// Rollback ends the processes of a container and gives it the files of a snapshot in place of
 	// its own: it is [StatusStopped] then, and Start starts it on them. The snapshot is of the same
 	// image. A call that fails, or is cut off, leaves the container with its own files or with

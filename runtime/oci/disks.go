@@ -140,7 +140,10 @@ func (d *disks) reopen(c *containers.Container, root string) error {
 	}
 	switch _, err := os.Lstat(c.Folder.Filesystem()); {
 	case errors.Is(err, os.ErrNotExist):
-		return d.checkUnbounded(c)
+		if err := d.checkUnbounded(c); err != nil {
+			return err
+		}
+		return allowMount(c.Folder.Work())
 	case err != nil:
 		return err
 	}
@@ -149,7 +152,41 @@ func (d *disks) reopen(c *containers.Container, root string) error {
 		return fmt.Errorf("file system for what it writes: %w", err)
 	}
 	c.SetDisk(opened)
-	return nil
+	return allowMount(opened.Path(layout.Work))
+}
+
+// allowMount has the kernel mount an overlay again that was mounted as volatile: the kernel refuses
+// that because the files may be lost if the host has crashed, after which nothing calls this.
+func allowMount(work string) error {
+	return os.RemoveAll(filepath.Join(work, "work", "incompat"))
+}
+
+// sync has what a container has written, none of whose processes is left, on the disk.
+func (d *disks) sync(c *containers.Container) error {
+	switch _, err := os.Lstat(c.Folder.Filesystem()); {
+	case errors.Is(err, os.ErrNotExist):
+		return syncFileSystem(c.Folder.Disk())
+	case err != nil:
+		return err
+	}
+	opened, err := openBounded(c)
+	if err != nil {
+		return err
+	}
+	err = syncFileSystem(opened.Path("."))
+	return errors.Join(err, opened.Close(), syncFileSystem(c.Folder.Filesystem()))
+}
+
+// syncFileSystem syncs the file system of a file or folder, which is no symbolic link.
+func syncFileSystem(path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	if err := unix.Syncfs(int(file.Fd())); err != nil {
+		return errors.Join(os.NewSyscallError("syncfs", err), file.Close())
+	}
+	return file.Close()
 }
 
 // openBounded opens the file system of a container. If that is still in use, such as by the

@@ -116,6 +116,10 @@ func (r recovery) keepAfterReboot(c *containers.Container) bool {
 	if !record.KeepsFiles() || record.Removing {
 		return false
 	}
+	if record.Volatile && !record.Stopped {
+		c.SetFilesLost("the host was started again before they were written")
+		return false
+	}
 	err := r.disks.check(c)
 	if errors.Is(err, disk.ErrBroken) {
 		r.log.Error().Err(err).Str("container", c.Name).Msg("files of container cannot be kept after the reboot")

@@ -21,7 +21,7 @@ import (
 
 var _ engine.Snapshots = (*Engine)(nil)
 
-// Failpoints of a snapshot and of a rollback.
+// Failpoints of a snapshot, of a rollback and of a suspension.
 const (
 	// HeldFailpoint: the processes of the container do not run, and its files are copied.
 	HeldFailpoint = "snapshot-held"
@@ -33,6 +33,10 @@ const (
 	KilledFailpoint = "rollback-killed"
 	// RolledBackFailpoint: the container is rolled back, and what it has written is there.
 	RolledBackFailpoint = "rollback-recorded"
+	// KeepingFailpoint: the files of the container are kept, and its processes run.
+	KeepingFailpoint = "suspend-keeping"
+	// SuspendedFailpoint: the processes of the container have ended, and it is not stopped.
+	SuspendedFailpoint = "suspend-ended"
 )
 
 const (

@@ -180,6 +180,45 @@ func TestRollbackKilled(t *testing.T) {
 	})
 }
 
+// TestSuspendKilled: a service that is killed while it suspends a container leaves one that runs, or
+// whose files are kept, and the call can be repeated.
+func TestSuspendKilled(t *testing.T) {
+	eachSnapshotting(t, func(t *testing.T, s site) {
+		e := s.mustOpen(t)
+		id := start(t, e, kept(loadProbe(t, e)))
+		awaitLog(t, e, id, "start 1")
+		for round, failpoint := range []string{oci.KeepingFailpoint, oci.SuspendedFailpoint} {
+			closeEngine(t, e)
+			s.snapshotter(t, failpoint, "suspend", id, "")
+			e = s.mustOpen(t)
+			want := engine.StatusRunning
+			if failpoint == oci.SuspendedFailpoint {
+				want = engine.StatusExited
+			}
+			if c := inspect(t, e, id); c.Status != want {
+				t.Errorf("%s: the container is %s, want %s", failpoint, c.Status, want)
+			}
+			if err := e.Suspend(t.Context(), id, 0); err != nil {
+				t.Fatal(err)
+			}
+			if c := inspect(t, e, id); c.Status != engine.StatusStopped {
+				t.Errorf("%s: the suspended container is %s", failpoint, c.Status)
+			}
+			taken := take(t, e, id, "suspended")
+			if taken.Files == 0 || taken.Frozen != 0 {
+				t.Errorf("%s: the snapshot of the suspended container is %+v", failpoint, taken)
+			}
+			removeSnapshots(t, e)
+			if err := e.Start(t.Context(), id); err != nil {
+				t.Fatal(err)
+			}
+			awaitLog(t, e, id, fmt.Sprintf("start %d", round+2))
+		}
+		removeAll(t, e)
+		closeEngine(t, e)
+	})
+}
+
 // TestSnapshotOfStopped: what a container kept across a reboot can be taken, also if it lies on a
 // snapshot, and a container that was rolled back outlives a reboot if it is to.
 func TestSnapshotOfStopped(t *testing.T) {

@@ -53,9 +53,13 @@ func (e *Engine) launch(ctx context.Context, c *containers.Container) error {
 		return err
 	}
 	again := record.Stopped && !record.Fresh
+	keeps := e.launcher.keepFiles && spec.KeepFiles
+	if again {
+		keeps = !record.Volatile
+	}
 	s := &start{
 		launcher: e.launcher, container: c, spec: spec, image: image, chain: chain, imagesIn: e.layout.Images(),
-		repeated: record.Stopped, again: again, keeps: again || e.launcher.keepFiles && spec.KeepFiles,
+		repeated: record.Stopped, again: again, keeps: keeps,
 	}
 	return s.run(ctx)
 }

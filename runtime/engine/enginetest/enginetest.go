@@ -94,6 +94,7 @@ func Run(t *testing.T, open Open, traits ...Trait) {
 			"SnapshotRefuses":             s.testSnapshotRefuses,
 			"SnapshotUnseen":              s.testSnapshotUnseen,
 			"Rollback":                    s.testRollback,
+			"Suspend":                     s.testSuspend,
 			"EnsureFolderHeals":           s.testEnsureFolderHeals,
 			"EnsureFolderTogether":        s.testEnsureFolderTogether,
 			"EnsureFolderRefuses":         s.testEnsureFolderRefuses,

@@ -2,6 +2,8 @@ package enginetest
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"testing"
@@ -218,6 +220,47 @@ func (s *suite) testRollback(t *testing.T) {
 	}
 	if got := s.output(t, s.from(stopped, "cat", "/starts")); got != "1" {
 		t.Errorf("a snapshot of a container that was rolled back has %q, want 1", got)
+	}
+}
+
+// testSuspend: a container whose processes have ended starts on the files that they have written,
+// and each start counts.
+func (s *suite) testSuspend(t *testing.T) {
+	snapshots, ok := s.engine.(engine.Snapshots) // also of containers with a kernel of their own
+	if !ok {
+		return
+	}
+	spec := s.spec("again", "/starts")
+	spec.Publish, spec.PublishIP = []int{8080}, "127.0.0.1"
+	if err := snapshots.Suspend(t.Context(), s.create(t, s.spec("sleep")), 0); !errors.Is(err, engine.ErrNotRunning) {
+		t.Errorf("suspending a container that was not started: %v, want ErrNotRunning", err)
+	}
+	if err := snapshots.Suspend(t.Context(), "none", 0); !errors.Is(err, engine.ErrNotFound) {
+		t.Errorf("suspending a missing container: %v, want ErrNotFound", err)
+	}
+	id := s.start(t, spec)
+	for round := 1; round <= 3; round++ {
+		s.waitLog(t, id, fmt.Sprintf("start %d\n", round))
+		if round == 2 { // of one that is frozen
+			if err := s.engine.Freeze(t.Context(), id); err != nil {
+				t.Fatalf("Freeze: %v", err)
+			}
+		}
+		for range 2 {
+			if err := snapshots.Suspend(t.Context(), id, 0); err != nil {
+				t.Fatalf("Suspend: %v", err)
+			}
+			if c := s.inspect(t, id); c.Status != engine.StatusStopped || len(c.Ports) > 0 {
+				t.Errorf("the suspended container is %s, with ports %v", c.Status, c.Ports)
+			}
+		}
+		if err := s.engine.Start(t.Context(), id); err != nil {
+			t.Fatalf("Start: %v", err)
+		}
+	}
+	s.waitLog(t, id, "start 4\n")
+	if c := s.inspect(t, id); c.Status != engine.StatusRunning || c.Ports[8080] == 0 {
+		t.Errorf("the container is %s, with ports %v", c.Status, c.Ports)
 	}
 }
 

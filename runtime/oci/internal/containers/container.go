@@ -223,7 +223,7 @@ func (c *Container) SetStopped() error {
 // error nothing has changed. The caller holds the lock.
 func (c *Container) PrepareRollback(base []string) (commit func() error, err error) {
 	next := c.stopped()
-	next.Base, next.Fresh, next.Source, next.StartError = base, true, "", ""
+	next.Base, next.Fresh, next.Volatile, next.Source, next.StartError = base, true, false, "", ""
 	replace, err := next.prepare(c.Folder, ".rollback")
 	if err != nil {
 		return nil, fmt.Errorf("write the record of container %s: %w", c.Name, err)

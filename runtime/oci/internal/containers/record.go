@@ -38,6 +38,9 @@ type Record struct {
 	// as they are. A container that was started again is no longer Stopped once its first process
 	// is known to run.
 	Stopped bool `json:",omitempty"`
+	// Volatile is set for good once the container was suspended although what it writes was not to
+	// outlive a reboot: that holds for the later starts on its files, too.
+	Volatile bool `json:",omitempty"`
 	// Removing is set before anything is removed: a removal is finished, even by a later service.
 	Removing bool `json:",omitempty"`
 }
@@ -51,6 +54,8 @@ type Run struct {
 	Network *network.Attachment `json:",omitempty"` // nil without a network of its own
 	// Keeps is whether what the container writes can be used after a reboot.
 	Keeps bool `json:",omitempty"`
+	// Suspends is set before the processes are ended of a container whose files are to be kept.
+	Suspends bool `json:",omitempty"`
 	// GPUs are the full names of the GPUs that the container alone has while it runs.
 	GPUs []string `json:",omitempty"`
 	// Process is the container's first process. PID is 0 from before it exists until it is known to
@@ -72,7 +77,9 @@ func (r *Record) IsTest() bool { return r.Spec.Name == testName }
 func (r *Record) Started() bool { return r.Run != nil && r.Run.Process.PID != 0 }
 
 // KeepsFiles reports whether what the container has written is of use when its processes are gone.
-func (r *Record) KeepsFiles() bool { return r.Stopped || r.Started() && r.Run.Keeps }
+func (r *Record) KeepsFiles() bool {
+	return r.Stopped || r.Started() && (r.Run.Keeps || r.Run.Suspends)
+}
 
 // write replaces the record on the disk.
 func (r *Record) write(at layout.Container) error {

@@ -1,4 +1,4 @@
-// The snapshotter takes one snapshot, or rolls one container back, with the Engine of a folder,
+// The snapshotter takes one snapshot, or rolls one container back or suspends it, with the Engine of a folder,
 // unless a failpoint kills it.
 package main
 
@@ -26,7 +26,7 @@ func main() {
 	}
 }
 
-// run does what the arguments say: the Engine's options as JSON, take or rollback, the id of a
+// run does what the arguments say: the Engine's options as JSON, take, rollback or suspend, the id of a
 // container, the name of a snapshot.
 func run(ctx context.Context) error {
 	options := oci.Options{Logger: zerolog.New(os.Stderr)}
@@ -37,10 +37,13 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if os.Args[2] == "take" {
+	switch os.Args[2] {
+	case "take":
 		_, err = e.TakeSnapshot(ctx, os.Args[3], engine.SnapshotOptions{Name: os.Args[4]})
-	} else {
+	case "rollback":
 		err = e.Rollback(ctx, os.Args[3], os.Args[4])
+	case "suspend":
+		err = e.Suspend(ctx, os.Args[3], 0)
 	}
 	return errors.Join(err, e.Close())
 }
