@@ -1,5 +1,5 @@
-// The snapshotter takes one snapshot, or rolls one container back or suspends it, with the Engine of a folder,
-// unless a failpoint kills it.
+// The snapshotter takes one snapshot, or rolls one container back or suspends it, with the Engine of
+// a folder, unless a failpoint kills it.
 package main
 
 import (
@@ -26,8 +26,8 @@ func main() {
 	}
 }
 
-// run does what the arguments say: the Engine's options as JSON, take, rollback or suspend, the id of a
-// container, the name of a snapshot.
+// run does what the arguments say: the Engine's options as JSON; take, rollback or suspend; the id
+// of a container; the name of a snapshot.
 func run(ctx context.Context) error {
 	options := oci.Options{Logger: zerolog.New(os.Stderr)}
 	if err := json.Unmarshal([]byte(os.Args[1]), &options); err != nil {
