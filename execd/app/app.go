@@ -25,6 +25,7 @@ import (
 	"sandbox.internal/execd/e2b"
 	"sandbox.internal/execd/files"
 	"sandbox.internal/execd/internal/freeze"
+	"sandbox.internal/execd/internal/holds"
 	"sandbox.internal/execd/internal/metrics"
 	"sandbox.internal/execd/internal/oomkill"
 	"sandbox.internal/execd/internal/ports"
@@ -83,6 +84,8 @@ func New(settings config.Settings, logger zerolog.Logger) (*App, error) {
 	if err != nil {
 		return nil, err
 	}
+	sampler := metrics.New(metrics.Options{})
+	awake := holds.New(holds.Options{Used: sampler.OpenProcessorTime().Used})
 	kills := oomkill.New(metrics.OpenOOMKills(metrics.Options{}).Count)
 	commands := command.New(command.Options{
 		Dir:          dir,
@@ -106,7 +109,8 @@ func New(settings config.Settings, logger zerolog.Logger) (*App, error) {
 		Commands:  commands,
 		Files:     stored,
 		Freezer:   freezer,
-		Metrics:   metrics.New(metrics.Options{}),
+		Holds:     awake,
+		Metrics:   sampler,
 		Ports:     ports.New(ports.Options{}),
 		Terminals: terminals,
 		Token:     settings.AccessToken,
