@@ -16,9 +16,9 @@ import (
 // the work that is announced waits for it.
 const busyTime = time.Second
 
-// restful are the paths whose requests do not keep the sandbox awake: those by which it is watched,
-// which may be all the time, and those of the service that puts it to sleep.
-var restful = map[string]bool{
+// uncounted are the paths whose requests do not keep the sandbox awake: those by which it is
+// watched, which may be all the time, and those of the service that puts it to sleep.
+var uncounted = map[string]bool{
 	"/ping": true, "/metrics": true, "/metrics/watch": true, "/activity": true, "/activity/watch": true,
 	"/idle/watch": true, "/freeze": true, "/thaw": true, "/e2b/health": true,
 }
@@ -48,7 +48,7 @@ func begin(registry *holds.Registry, r *http.Request) *holds.Hold {
 		port, _, _ := strings.Cut(rest, "/")
 		return registry.Begin(holds.Proxy, port)
 	}
-	if restful[path] || path == "/holds" && r.Method != http.MethodPost {
+	if uncounted[path] || path == "/holds" && r.Method != http.MethodPost {
 		return nil
 	}
 	return registry.BeginRequest(r.Method, path)

@@ -61,9 +61,21 @@ type App struct {
 	stopping  *atomic.Bool // Run is ending what runs
 }
 
+// Machine is what a daemon measures that tests give it instead.
+type Machine struct {
+	// Used returns the processor time that the sandbox has used so far; nil means that of its
+	// control group.
+	Used func() (time.Duration, error)
+}
+
 // New puts a daemon together and listens. It returns an error when the address cannot be listened
 // on.
 func New(settings config.Settings, logger zerolog.Logger) (*App, error) {
+	return NewOn(Machine{}, settings, logger)
+}
+
+// NewOn is [New] with what is measured given.
+func NewOn(machine Machine, settings config.Settings, logger zerolog.Logger) (*App, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return nil, fmt.Errorf("find the working directory: %w", err)
@@ -85,7 +97,10 @@ func New(settings config.Settings, logger zerolog.Logger) (*App, error) {
 		return nil, err
 	}
 	sampler := metrics.New(metrics.Options{})
-	awake := holds.New(holds.Options{Used: sampler.OpenProcessorTime().Used})
+	if machine.Used == nil {
+		machine.Used = sampler.OpenProcessorTime().Used
+	}
+	awake := holds.New(holds.Options{Used: machine.Used})
 	kills := oomkill.New(metrics.OpenOOMKills(metrics.Options{}).Count)
 	commands := command.New(command.Options{
 		Dir:          dir,
@@ -93,12 +108,14 @@ func New(settings config.Settings, logger zerolog.Logger) (*App, error) {
 		LogLimit:     settings.CommandLogLimit,
 		BuiltinShell: []string{"/proc/self/exe", "sh"},
 		OOMKills:     kills,
+		Holds:        awake,
 		Clock:        time.Now,
 	})
 	cells := code.New(code.Options{
 		Host: kernels, Dir: dir, LogLimit: settings.CommandLogLimit, Logger: logger, Clock: time.Now, Frozen: freezer.Frozen,
+		Holds: awake,
 	})
-	terminals := terminal.New(terminal.Options{Dir: dir, Env: environ(), Clock: time.Now, Enter: freezer.Enter})
+	terminals := terminal.New(terminal.Options{Dir: dir, Env: environ(), Clock: time.Now, Enter: freezer.Enter, Holds: awake})
 	stored := files.New(files.Options{Root: dir})
 	port := listener.Addr().(*net.TCPAddr).Port
 	operations := activity.New(time.Now)

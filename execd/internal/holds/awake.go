@@ -10,7 +10,8 @@ import (
 const maxAsked = 100
 
 // ErrTooMany is the error of what is asked for when there are as many already as there may be.
-var ErrTooMany = errors.New("there is no room for another one: wait until one ends, or use a name again")
+var ErrTooMany = errors.New("as many programs have asked to be kept awake, or to be woken, as may: " +
+	"wait until one of their times is over, or ask under a name that was used")
 
 // kept is a hold that was asked for. The timer ends it.
 type kept struct {

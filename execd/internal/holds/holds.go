@@ -2,9 +2,9 @@
 // for as long as its work lasts. Watches follow whether there is a hold.
 //
 // A hold that ends the idleness of a sandbox is announced before its work: [Registry.Begin] returns
-// when each watch that has reported the sandbox as idle has written that it is busy. Who freezes
-// the sandbox after the report, and reads on, therefore reads it, whenever the freeze came. A watch
-// that cannot write is given up, and the work goes on.
+// when each watch that has reported the sandbox as idle has written that it is busy. A service that
+// freezes the sandbox after the report, and reads on, therefore reads it, whenever the freeze came.
+// A watch that cannot write is given up, and the work goes on.
 package holds
 
 import (
