@@ -3,13 +3,14 @@
 //
 // A [Watch] is a packet(7) socket at the host's end of the container's veth pair, with a filter
 // that the kernel runs. Every way to the container ends there, behind the translation of published
-// ports and behind what the firewall drops. The alternative, a rule of nftables that logs packets to
-// netlink (NFLOG), was tried and works too, but is the worse one: a firewall that is loaded again
-// removes the rule for a moment, in which packets pass unseen; the group of the messages is a number
-// that programs of the host must not share; one queue serves all containers, which a flood to one
-// of them fills; the headers, which others write, are parsed in the service; and it needs a module
-// of the kernel more. A socket per container costs a descriptor, and nothing while the container is
-// not watched.
+// ports and behind what the firewall drops. It costs a descriptor per container, and nothing while
+// the container is not watched.
+//
+// The alternative is a rule of nftables that logs packets to netlink (NFLOG). It works, but has
+// disadvantages: a firewall that is loaded again removes the rule for a moment, in which packets
+// pass unseen; its group is a number that no other program of the host may use; one queue serves
+// all containers, and a flood to one of them fills it; the service parses headers that others have
+// written; and the kernel needs a module more.
 package traffic
 
 import (
