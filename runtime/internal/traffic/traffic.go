@@ -77,8 +77,16 @@ func (w *Watch) bind(socket, index int, address netip.Addr) (err error) {
 	return unix.Bind(socket, &unix.SockaddrLinklayer{Protocol: all, Ifindex: index})
 }
 
+// closing bounds how many sockets are closed at once: the kernel waits at each until no processor
+// runs its filter, some milliseconds, and each of them takes a thread of this process meanwhile.
+var closing = make(chan struct{}, 16)
+
 // Close ends a Watch that no Report serves.
-func (w *Watch) Close() { _ = w.file.Close() }
+func (w *Watch) Close() {
+	closing <- struct{}{}
+	defer func() { <-closing }()
+	_ = w.file.Close()
+}
 
 // Report calls notify for packets that have come, at most once per second, until ctx ends or the
 // interface is removed. Then it closes the Watch. When packets may have been missed, it calls
