@@ -296,7 +296,8 @@ func TestAWrongExampleIsNoticed(t *testing.T) {
 
 func TestEveryObjectIsUsed(t *testing.T) {
 	// Named by descriptions only: events by x-event-schema, metadata as JSON in a form.
-	described := []string{"StreamEvent", "UploadMetadata", "FileEvent", "TerminalControl", "TerminalNews", "SandboxEvent", "HostLoad", "Decision"}
+	described := []string{"StreamEvent", "UploadMetadata", "FileEvent", "TerminalControl", "TerminalNews", "SandboxEvent", "HostLoad", "Decision",
+		"IdleEvent"}
 	each(t, func(t *testing.T, c contract) {
 		text, err := json.Marshal(c.doc)
 		if err != nil {

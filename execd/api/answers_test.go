@@ -32,6 +32,10 @@ var unprovoked = map[string]string{
 	"watchMetrics 503":      "cut off together with its connection",
 	"listCommands 503":      "cut off together with its connection",
 	"listPorts 503":         "cut off together with its connection",
+	"getHolds 500":          "works on memory",
+	"getHolds 503":          "cut off together with its connection",
+	"keepAwake 500":         "works on memory",
+	"watchIdle 500":         "works on memory",
 	"getActivity 500":       "works on memory",
 	"getActivity 503":       "cut off together with its connection",
 	"watchActivity 500":     "works on memory",
@@ -200,11 +204,13 @@ func TestEveryDeclaredAnswer(t *testing.T) {
 	check(atProcessLimit(t, transport))
 	check(frozen(t, transport))
 	check(claimRefusals(t, plain))
+	check(idleRefusals(t, plain, transport))
 	successes(t, plain)
 	codeSuccesses(t, plain)
 	terminalSuccesses(t, plain)
 	watchSuccesses(t, plain)
 	claimSuccess(t, transport)
+	idleSuccesses(t, plain)
 
 	for _, pair := range transport.Unseen() {
 		if unprovoked[pair] == "" {

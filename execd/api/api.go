@@ -19,6 +19,7 @@ import (
 	"sandbox.internal/execd/command"
 	"sandbox.internal/execd/files"
 	"sandbox.internal/execd/internal/freeze"
+	"sandbox.internal/execd/internal/holds"
 	"sandbox.internal/execd/internal/invalid"
 	"sandbox.internal/execd/internal/metrics"
 	"sandbox.internal/execd/internal/ports"
@@ -42,11 +43,13 @@ const maxJSONBody = 16 << 20
 // Options configures the API. The engines are required.
 type Options struct {
 	// Activity records operations; nil means a log of its own.
-	Activity  *activity.Log
-	Code      *code.Manager
-	Commands  *command.Manager
-	Files     *files.Files
-	Freezer   *freeze.Freezer
+	Activity *activity.Log
+	Code     *code.Manager
+	Commands *command.Manager
+	Files    *files.Files
+	Freezer  *freeze.Freezer
+	// Holds has what keeps the sandbox awake; nil means a registry of its own.
+	Holds     *holds.Registry
 	Metrics   *metrics.Sampler
 	Ports     *ports.Table
 	Terminals *terminal.Manager
@@ -62,10 +65,13 @@ type Options struct {
 
 // New returns the HTTP server of execd.
 func New(options Options) (*serve.Server, error) {
+	if options.Holds == nil {
+		options.Holds = holds.New(holds.Options{})
+	}
 	server, err := serve.New(serve.Options{
 		Rules:        rules.Execd(),
 		Logger:       options.Logger,
-		Authenticate: serve.HeaderSecret(tokenHeader, options.Token),
+		Authenticate: holding(options.Holds, serve.HeaderSecret(tokenHeader, options.Token)),
 		MaxJSONBody:  maxJSONBody,
 		Problem:      problem,
 		InternalCode: "RUNTIME_ERROR",
@@ -79,7 +85,7 @@ func New(options Options) (*serve.Server, error) {
 	}
 	h := &handlers{code: options.Code, commands: options.Commands, files: options.Files, freezer: options.Freezer,
 		metrics: options.Metrics, ports: options.Ports, ownPort: options.Port, terminals: options.Terminals, linger: options.Linger,
-		token: options.Token, repeats: newRepeats(), activity: options.Activity}
+		token: options.Token, repeats: newRepeats(), activity: options.Activity, holds: options.Holds}
 	gen.RegisterHandlersWithOptions(server.Echo(), gen.NewStrictHandler(h, nil), gen.RegisterHandlersOptions{
 		OperationMiddlewares: server.OperationMiddlewares(),
 	})
@@ -134,6 +140,7 @@ type handlers struct {
 	token     string
 	repeats   *repeats
 	activity  *activity.Log
+	holds     *holds.Registry
 }
 
 // problem is the one table from the engines' errors to HTTP (execd document, "Errors").
@@ -155,7 +162,8 @@ func problem(err error) (serve.Problem, bool) {
 		return serve.Problem{Status: http.StatusServiceUnavailable, Code: "SERVICE_UNAVAILABLE",
 			Message: "the sandbox has as many processes as it may have: end some, with DELETE /command, and try again"}, true
 	case errors.Is(err, command.ErrClosed), errors.Is(err, code.ErrClosed), errors.Is(err, code.ErrUnavailable),
-		errors.Is(err, code.ErrFull), errors.Is(err, terminal.ErrClosed), errors.Is(err, watch.ErrLimit):
+		errors.Is(err, code.ErrFull), errors.Is(err, terminal.ErrClosed), errors.Is(err, watch.ErrLimit),
+		errors.Is(err, holds.ErrTooMany), errors.Is(err, holds.ErrTooManyWatches):
 		return serve.Problem{Status: http.StatusServiceUnavailable, Code: "SERVICE_UNAVAILABLE", Message: err.Error()}, true
 	}
 	switch files.KindOf(err) {

@@ -71,7 +71,9 @@ func start(t *testing.T) *daemon {
 func startWith(t *testing.T, settings config.Settings) *daemon {
 	t.Helper()
 	settings.Host, settings.CommandLogLimit = "127.0.0.1", cmp.Or(settings.CommandLogLimit, 1<<30)
-	execd, err := app.New(settings, zerolog.Nop())
+	// Other processes of the machine compute, of which some are in the test's control group.
+	still := app.Machine{Used: func() (time.Duration, error) { return 0, nil }}
+	execd, err := app.NewOn(still, settings, zerolog.Nop())
 	must(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	stopped := make(chan error, 1)

@@ -25,6 +25,7 @@ import (
 	"sandbox.internal/execd/e2b"
 	"sandbox.internal/execd/files"
 	"sandbox.internal/execd/internal/freeze"
+	"sandbox.internal/execd/internal/holds"
 	"sandbox.internal/execd/internal/metrics"
 	"sandbox.internal/execd/internal/oomkill"
 	"sandbox.internal/execd/internal/ports"
@@ -60,9 +61,21 @@ type App struct {
 	stopping  *atomic.Bool // Run is ending what runs
 }
 
+// Machine is what a daemon measures that tests give it instead.
+type Machine struct {
+	// Used returns the processor time that the sandbox has used so far; nil means that of its
+	// control group.
+	Used func() (time.Duration, error)
+}
+
 // New puts a daemon together and listens. It returns an error when the address cannot be listened
 // on.
 func New(settings config.Settings, logger zerolog.Logger) (*App, error) {
+	return NewOn(Machine{}, settings, logger)
+}
+
+// NewOn is [New] with what is measured given.
+func NewOn(machine Machine, settings config.Settings, logger zerolog.Logger) (*App, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return nil, fmt.Errorf("find the working directory: %w", err)
@@ -83,6 +96,11 @@ func New(settings config.Settings, logger zerolog.Logger) (*App, error) {
 	if err != nil {
 		return nil, err
 	}
+	sampler := metrics.New(metrics.Options{})
+	if machine.Used == nil {
+		machine.Used = sampler.OpenProcessorTime().Used
+	}
+	awake := holds.New(holds.Options{Used: machine.Used})
 	kills := oomkill.New(metrics.OpenOOMKills(metrics.Options{}).Count)
 	commands := command.New(command.Options{
 		Dir:          dir,
@@ -90,12 +108,14 @@ func New(settings config.Settings, logger zerolog.Logger) (*App, error) {
 		LogLimit:     settings.CommandLogLimit,
 		BuiltinShell: []string{"/proc/self/exe", "sh"},
 		OOMKills:     kills,
+		Holds:        awake,
 		Clock:        time.Now,
 	})
 	cells := code.New(code.Options{
 		Host: kernels, Dir: dir, LogLimit: settings.CommandLogLimit, Logger: logger, Clock: time.Now, Frozen: freezer.Frozen,
+		Holds: awake,
 	})
-	terminals := terminal.New(terminal.Options{Dir: dir, Env: environ(), Clock: time.Now, Enter: freezer.Enter})
+	terminals := terminal.New(terminal.Options{Dir: dir, Env: environ(), Clock: time.Now, Enter: freezer.Enter, Holds: awake})
 	stored := files.New(files.Options{Root: dir})
 	port := listener.Addr().(*net.TCPAddr).Port
 	operations := activity.New(time.Now)
@@ -106,7 +126,8 @@ func New(settings config.Settings, logger zerolog.Logger) (*App, error) {
 		Commands:  commands,
 		Files:     stored,
 		Freezer:   freezer,
-		Metrics:   metrics.New(metrics.Options{}),
+		Holds:     awake,
+		Metrics:   sampler,
 		Ports:     ports.New(ports.Options{}),
 		Terminals: terminals,
 		Token:     settings.AccessToken,

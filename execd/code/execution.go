@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"sandbox.internal/execd/internal/eventlog"
+	"sandbox.internal/execd/internal/holds"
 	"sandbox.internal/execd/internal/invalid"
 	"sandbox.internal/runtime/kernel"
 )
@@ -55,7 +56,8 @@ type Execution struct {
 	raised  *kernel.Error
 	finally func()
 	ended   func(Outcome) // nil for none
-	session *session      // guarded by the manager's mu
+	hold    *holds.Hold
+	session *session // guarded by the manager's mu
 }
 
 // ID returns the execution's id.
@@ -92,7 +94,7 @@ func (m *Manager) Execute(ctx context.Context, spec Spec) (*Execution, error) {
 	id := uuid.NewString()
 	e := &Execution{
 		id: id, code: spec.Code, prepare: prepare, restore: restore, session: s, clock: m.options.Clock, done: make(chan struct{}),
-		ended: spec.Ended,
+		ended: spec.Ended, hold: m.options.Holds.Begin(holds.Code, id),
 	}
 	e.log.Start(id, eventlog.Options{
 		Limit: m.options.LogLimit, SpoolDir: m.options.SpoolDir, Memory: &m.memory, Clock: m.options.Clock,
@@ -109,6 +111,7 @@ func (m *Manager) Execute(ctx context.Context, spec Spec) (*Execution, error) {
 	if err := s.enqueue(e); err != nil {
 		m.forget(e)
 		e.log.Close()
+		e.hold.End()
 		return nil, err
 	}
 	return e, nil
@@ -249,13 +252,14 @@ func (e *Execution) finish(count int, raised *kernel.Error) {
 	}
 	e.log.Finish(kind, detail)
 	close(e.done)
-	finally, ended := e.finally, e.ended
+	finally, ended, hold := e.finally, e.ended, e.hold
 	e.code, e.prepare, e.restore = "", "", ""
-	e.raised, e.finally, e.ended = nil, nil, nil
+	e.raised, e.finally, e.ended, e.hold = nil, nil, nil, nil
 	finally()
 	if ended != nil {
 		ended(outcome)
 	}
+	hold.End()
 }
 
 // ParseOutcome reads the detail of a terminal event.

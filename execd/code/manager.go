@@ -19,6 +19,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"sandbox.internal/execd/internal/eventlog"
+	"sandbox.internal/execd/internal/holds"
 	"sandbox.internal/execd/internal/invalid"
 	"sandbox.internal/runtime/kernel"
 )
@@ -56,6 +57,8 @@ type Options struct {
 	// Frozen, if not nil, reports whether the kernels' processes are stopped: that time does not
 	// count as theirs.
 	Frozen func() bool
+	// Holds gets a hold for each cell that waits or runs; nil means that no one asks for them.
+	Holds *holds.Registry
 	// SpareTime is how long a kernel is kept ready for the next cell without a context; zero means
 	// five minutes.
 	SpareTime time.Duration

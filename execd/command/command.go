@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"sandbox.internal/execd/internal/eventlog"
+	"sandbox.internal/execd/internal/holds"
 	"sandbox.internal/execd/internal/identity"
 	"sandbox.internal/execd/internal/invalid"
 	"sandbox.internal/internal/process"
@@ -169,14 +170,17 @@ func (m *Manager) start(spec Spec) (*Command, error) {
 		defer reader.Close() // the process has its own
 		prepared.Stdin = reader
 	}
+	hold := m.options.Holds.Begin(holds.Command, c.id)
 	r, err := m.startRun(c, p, prepared)
 	if err != nil {
+		hold.End()
 		if c.input != nil {
 			c.input.close()
 		}
 		return nil, startError(spec, prepared.Path, err)
 	}
 	c.pid = r.pid
+	r.hold = hold
 	c.run.Store(r)
 	return c, nil
 }
@@ -271,7 +275,9 @@ func (c *Command) end(exit Exit) {
 		c.exit.Code = &c.code
 	}
 	c.log.Finish(exit.Type(), exit.detail())
-	c.run.Store(nil)
+	if r := c.run.Swap(nil); r != nil {
+		r.hold.End()
+	}
 	c.ended = true
 	if c.done != nil {
 		close(c.done)

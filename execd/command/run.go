@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/execd/internal/eventlog"
+	"sandbox.internal/execd/internal/holds"
 	"sandbox.internal/execd/internal/oomkill"
 	"sandbox.internal/internal/process"
 )
@@ -39,6 +40,7 @@ type run struct {
 	ended  func(*Command)
 	kills  *oomkill.Ledger
 	before oomkill.Mark // of the kills
+	hold   *holds.Hold  // until the command has ended
 
 	killDelay time.Duration // see [Options.KillDelay]
 

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"sandbox.internal/execd/internal/holds"
 	"sandbox.internal/execd/internal/registry"
 	"sandbox.internal/internal/process"
 )
@@ -45,6 +46,8 @@ type Options struct {
 	// Enter, if not nil, keeps the sandbox from being frozen until leave is called; it returns an
 	// error while it is frozen.
 	Enter func() (leave func(), err error)
+	// Holds gets a hold for each terminal with a viewer; nil means that no one asks for them.
+	Holds *holds.Registry
 }
 
 // Manager starts terminals and keeps those that have ended.

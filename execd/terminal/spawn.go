@@ -81,6 +81,7 @@ func (m *Manager) start(spec Spec) (*Terminal, error) {
 		timeout:   spec.Timeout,
 		abrupt:    spec.Abrupt,
 		enter:     m.options.Enter,
+		holds:     m.options.Holds,
 		process:   program,
 		master:    master,
 		typing:    make(chan struct{}, 1),

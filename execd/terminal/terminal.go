@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sandbox.internal/execd/internal/holds"
 	"sandbox.internal/execd/internal/invalid"
 	"sandbox.internal/internal/process"
 )
@@ -43,6 +44,7 @@ type Terminal struct {
 	timeout   time.Duration // 0 is none
 	abrupt    bool          // see Spec
 	enter     func() (leave func(), err error)
+	holds     *holds.Registry
 	process   *exec.Cmd
 	master    *os.File
 	typing    chan struct{} // held by whoever writes input
@@ -52,8 +54,9 @@ type Terminal struct {
 	history   history
 	changed   chan struct{} // closed and replaced when there is more to see
 	viewers   int
-	followers []*Viewer // those that miss nothing
-	taken     sync.Cond // signals that room may have grown
+	hold      *holds.Hold // nil without viewers
+	followers []*Viewer   // those that miss nothing
+	taken     sync.Cond   // signals that room may have grown
 	rows      uint16
 	cols      uint16
 	reaped    bool        // the program is no more: its process id must not be signalled

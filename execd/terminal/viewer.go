@@ -4,6 +4,8 @@ import (
 	"context"
 	"io"
 	"slices"
+
+	"sandbox.internal/execd/internal/holds"
 )
 
 // chunkSize is how much a viewer takes at once, in bytes.
@@ -29,9 +31,9 @@ type Output struct {
 
 // Attach adds a viewer. It is to be closed.
 func (t *Terminal) Attach() *Viewer {
+	t.watched()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.viewers++
 	return &Viewer{terminal: t, next: -1, buffer: make([]byte, chunkSize)}
 }
 
@@ -39,9 +41,9 @@ func (t *Terminal) Attach() *Viewer {
 // when it is a whole history behind, until the terminal is killed. It begins with what is kept, or,
 // if it is live, with what comes from now on. It is to be closed.
 func (t *Terminal) Follow(live bool) *Viewer {
+	t.watched()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.viewers++
 	v := &Viewer{terminal: t, next: t.history.start(), buffer: make([]byte, chunkSize)}
 	if live {
 		v.next = t.history.end
@@ -50,11 +52,27 @@ func (t *Terminal) Follow(live bool) *Viewer {
 	return v
 }
 
+// watched counts a viewer. The first takes a hold for the terminal.
+func (t *Terminal) watched() {
+	hold := t.holds.Begin(holds.Terminal, t.id) // which may wait
+	t.mu.Lock()
+	t.viewers++
+	if t.hold == nil {
+		t.hold, hold = hold, nil
+	}
+	t.mu.Unlock()
+	hold.End()
+}
+
 // Close takes the viewer off its terminal.
 func (v *Viewer) Close() {
 	v.terminal.mu.Lock()
 	defer v.terminal.mu.Unlock()
 	v.terminal.viewers--
+	if v.terminal.viewers == 0 {
+		v.terminal.hold.End()
+		v.terminal.hold = nil
+	}
 	v.terminal.followers = slices.DeleteFunc(v.terminal.followers, func(other *Viewer) bool { return other == v })
 	v.terminal.taken.Broadcast()
 }

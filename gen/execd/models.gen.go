@@ -135,6 +135,57 @@ func (e FileType) Valid() bool {
 	}
 }
 
+// Defines values for HoldKind.
+const (
+	HoldKindCode      HoldKind = "code"
+	HoldKindCommand   HoldKind = "command"
+	HoldKindKeepAwake HoldKind = "keepAwake"
+	HoldKindProcessor HoldKind = "processor"
+	HoldKindProxy     HoldKind = "proxy"
+	HoldKindRequest   HoldKind = "request"
+	HoldKindTerminal  HoldKind = "terminal"
+)
+
+// Valid indicates whether the value is a known member of the HoldKind enum.
+func (e HoldKind) Valid() bool {
+	switch e {
+	case HoldKindCode:
+		return true
+	case HoldKindCommand:
+		return true
+	case HoldKindKeepAwake:
+		return true
+	case HoldKindProcessor:
+		return true
+	case HoldKindProxy:
+		return true
+	case HoldKindRequest:
+		return true
+	case HoldKindTerminal:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for IdleEventType.
+const (
+	IdleEventTypeBusy IdleEventType = "busy"
+	IdleEventTypeIdle IdleEventType = "idle"
+)
+
+// Valid indicates whether the value is a known member of the IdleEventType enum.
+func (e IdleEventType) Valid() bool {
+	switch e {
+	case IdleEventTypeBusy:
+		return true
+	case IdleEventTypeIdle:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for MetricsFormat.
 const (
 	MetricsFormatJSON       MetricsFormat = "json"
@@ -761,6 +812,125 @@ type FileType string
 //
 // Example: 1000
 type GID = int64
+
+// Hold One thing that keeps the sandbox awake.
+type Hold struct {
+	// ID The id of the command, of the execution of the cell or of the terminal; the method and
+	// the path of a request; the port; the name given to a `keepAwake`, empty without one;
+	// empty for processor time. At most 256 bytes.
+	//
+	// Example: 5f2c9d1e-2f0b-4a53-9b0e-0a4a3c1c7d11
+	ID string `json:"id"`
+
+	// Kind What keeps the sandbox awake. There may be others in the future.
+	//
+	// - `request`: a request to the daemon that is being answered, streams included.
+	// - `command`: a command that runs.
+	// - `code`: a cell that waits or runs.
+	// - `terminal`: a terminal with a viewer.
+	// - `proxy`: a request or a connection through `/proxy/{port}`.
+	// - `processor`: more than 5 percent of one processor in use.
+	// - `keepAwake`: what was asked for with `POST /holds`.
+	//
+	// Example: command
+	Kind HoldKind `json:"kind"`
+
+	// Since When it began, RFC 3339.
+	//
+	// Example: 2026-01-02T15:04:05Z
+	Since time.Time `json:"since"`
+}
+
+// HoldKind What keeps the sandbox awake. There may be others in the future.
+//
+// - `request`: a request to the daemon that is being answered, streams included.
+// - `command`: a command that runs.
+// - `code`: a cell that waits or runs.
+// - `terminal`: a terminal with a viewer.
+// - `proxy`: a request or a connection through `/proxy/{port}`.
+// - `processor`: more than 5 percent of one processor in use.
+// - `keepAwake`: what was asked for with `POST /holds`.
+//
+// Example: command
+type HoldKind string
+
+// Holds What keeps the sandbox awake.
+type Holds struct {
+	// Holds The holds, oldest first, at most 1000.
+	Holds []Hold `json:"holds"`
+
+	// IdleMilliseconds How long there has been no hold; 0 while there is one.
+	//
+	// Example: 0
+	IdleMilliseconds int64 `json:"idleMilliseconds"`
+
+	// WakeAt When the sandbox is to be woken next, RFC 3339; absent without a time.
+	//
+	// Example: 2026-01-02T15:04:05Z
+	WakeAt *time.Time `json:"wakeAt,omitempty"`
+}
+
+// IdleEvent The data of one event of whether the sandbox is idle.
+type IdleEvent struct {
+	// Kind What keeps the sandbox awake. There may be others in the future.
+	//
+	// - `request`: a request to the daemon that is being answered, streams included.
+	// - `command`: a command that runs.
+	// - `code`: a cell that waits or runs.
+	// - `terminal`: a terminal with a viewer.
+	// - `proxy`: a request or a connection through `/proxy/{port}`.
+	// - `processor`: more than 5 percent of one processor in use.
+	// - `keepAwake`: what was asked for with `POST /holds`.
+	//
+	// Example: command
+	Kind *HoldKind `json:"kind,omitempty"`
+
+	// Type `idle`: nothing has kept the sandbox awake for the time. `busy`: something does now.
+	//
+	// Example: busy
+	Type IdleEventType `json:"type"`
+
+	// WakeAt When the sandbox is to be woken if it sleeps, RFC 3339; in an `idle`, absent without a time.
+	//
+	// Example: 2026-01-02T15:04:05Z
+	WakeAt *time.Time `json:"wakeAt,omitempty"`
+}
+
+// IdleEventType `idle`: nothing has kept the sandbox awake for the time. `busy`: something does now.
+//
+// Example: busy
+type IdleEventType string
+
+// KeepAwakeRequest For how long to keep the sandbox awake, or when to wake it. Unknown fields are refused.
+type KeepAwakeRequest struct {
+	// Name Who asks.
+	//
+	// Example: poller
+	Name *string `json:"name,omitempty"`
+
+	// Seconds For how many seconds to keep the sandbox awake.
+	//
+	// Example: 120
+	Seconds *int `json:"seconds,omitempty"`
+
+	// WakeAfterSeconds In how many seconds to wake the sandbox, if it sleeps then.
+	//
+	// Example: 600
+	WakeAfterSeconds *int `json:"wakeAfterSeconds,omitempty"`
+}
+
+// KeptAwake What was granted.
+type KeptAwake struct {
+	// Until Until when the sandbox is kept awake for this request, RFC 3339; absent without `seconds`.
+	//
+	// Example: 2026-01-02T15:06:05Z
+	Until *time.Time `json:"until,omitempty"`
+
+	// WakeAt When the sandbox is woken for this request, RFC 3339; absent without `wakeAfterSeconds`.
+	//
+	// Example: 2026-01-02T15:14:05Z
+	WakeAt *time.Time `json:"wakeAt,omitempty"`
+}
 
 // Language A language whose kernel the sandbox's image has: `python`, `java`, `javascript`,
 // `typescript`, `go` or `bash`. Letter case does not matter. To start a cell or a
@@ -1546,6 +1716,12 @@ type WatchFilesParams struct {
 	Recursive *bool `form:"recursive,omitempty" json:"recursive,omitempty"`
 }
 
+// WatchIdleParams defines parameters for WatchIdle.
+type WatchIdleParams struct {
+	// IdleMilliseconds For how long nothing may have kept the sandbox awake.
+	IdleMilliseconds int64 `form:"idleMilliseconds" json:"idleMilliseconds"`
+}
+
 // GetMetricsParams defines parameters for GetMetrics.
 type GetMetricsParams struct {
 	// Format The format of the answer; it wins over the `Accept` header.
@@ -1601,6 +1777,9 @@ type ReplaceInFilesJSONRequestBody = ReplacementByPath
 
 // UploadFilesMultipartRequestBody defines body for UploadFiles for multipart/form-data ContentType.
 type UploadFilesMultipartRequestBody = UploadForm
+
+// KeepAwakeJSONRequestBody defines body for KeepAwake for application/json ContentType.
+type KeepAwakeJSONRequestBody = KeepAwakeRequest
 
 // StartTerminalJSONRequestBody defines body for StartTerminal for application/json ContentType.
 type StartTerminalJSONRequestBody = TerminalRequest

@@ -111,6 +111,15 @@ type ServerInterface interface {
 	// Freeze Stop all processes of the sandbox
 	// (POST /freeze)
 	Freeze(ctx echo.Context) error
+	// GetHolds List what keeps the sandbox awake
+	// (GET /holds)
+	GetHolds(ctx echo.Context) error
+	// KeepAwake Keep the sandbox awake, or have it woken
+	// (POST /holds)
+	KeepAwake(ctx echo.Context) error
+	// WatchIdle Follow whether the sandbox is idle
+	// (GET /idle/watch)
+	WatchIdle(ctx echo.Context, params WatchIdleParams) error
 	// GetMetrics Take a snapshot of processor and memory use
 	// (GET /metrics)
 	GetMetrics(ctx echo.Context, params GetMetricsParams) error
@@ -897,6 +906,42 @@ func (w *ServerInterfaceWrapper) Freeze(ctx echo.Context) error {
 	return err
 }
 
+// GetHolds converts echo context to params.
+func (w *ServerInterfaceWrapper) GetHolds(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetHolds(ctx)
+	return err
+}
+
+// KeepAwake converts echo context to params.
+func (w *ServerInterfaceWrapper) KeepAwake(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.KeepAwake(ctx)
+	return err
+}
+
+// WatchIdle converts echo context to params.
+func (w *ServerInterfaceWrapper) WatchIdle(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params WatchIdleParams
+	// ------------- Required query parameter "idleMilliseconds" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "idleMilliseconds", ctx.QueryParams(), &params.IdleMilliseconds, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter idleMilliseconds: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.WatchIdle(ctx, params)
+	return err
+}
+
 // GetMetrics converts echo context to params.
 func (w *ServerInterfaceWrapper) GetMetrics(ctx echo.Context) error {
 	var err error
@@ -1157,6 +1202,9 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/pty/:id/attach", wrapper.AttachTerminal, options.OperationMiddlewares["attachTerminal"]...)
 	router.GET(options.BaseURL+"/activity", wrapper.GetActivity, options.OperationMiddlewares["getActivity"]...)
 	router.GET(options.BaseURL+"/activity/watch", wrapper.WatchActivity, options.OperationMiddlewares["watchActivity"]...)
+	router.GET(options.BaseURL+"/holds", wrapper.GetHolds, options.OperationMiddlewares["getHolds"]...)
+	router.POST(options.BaseURL+"/holds", wrapper.KeepAwake, options.OperationMiddlewares["keepAwake"]...)
+	router.GET(options.BaseURL+"/idle/watch", wrapper.WatchIdle, options.OperationMiddlewares["watchIdle"]...)
 	router.POST(options.BaseURL+"/freeze", wrapper.Freeze, options.OperationMiddlewares["freeze"]...)
 	router.POST(options.BaseURL+"/thaw", wrapper.Thaw, options.OperationMiddlewares["thaw"]...)
 	router.POST(options.BaseURL+"/claim", wrapper.Claim, options.OperationMiddlewares["claim"]...)
@@ -4843,6 +4891,282 @@ func (response Freeze503JSONResponse) VisitFreezeResponse(w http.ResponseWriter)
 	return err
 }
 
+type GetHoldsRequestObject struct {
+}
+
+type GetHoldsResponseObject interface {
+	VisitGetHoldsResponse(w http.ResponseWriter) error
+}
+
+type GetHolds200JSONResponse Holds
+
+func (response GetHolds200JSONResponse) VisitGetHoldsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetHolds400JSONResponse struct{ UnknownParameterJSONResponse }
+
+func (response GetHolds400JSONResponse) VisitGetHoldsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetHolds401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response GetHolds401JSONResponse) VisitGetHoldsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetHolds500JSONResponse struct{ RuntimeErrorJSONResponse }
+
+func (response GetHolds500JSONResponse) VisitGetHoldsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetHolds503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response GetHolds503JSONResponse) VisitGetHoldsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type KeepAwakeRequestObject struct {
+	Body *KeepAwakeJSONRequestBody
+}
+
+type KeepAwakeResponseObject interface {
+	VisitKeepAwakeResponse(w http.ResponseWriter) error
+}
+
+type KeepAwake200JSONResponse KeptAwake
+
+func (response KeepAwake200JSONResponse) VisitKeepAwakeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type KeepAwake400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response KeepAwake400JSONResponse) VisitKeepAwakeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type KeepAwake401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response KeepAwake401JSONResponse) VisitKeepAwakeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type KeepAwake413JSONResponse struct{ ContentTooLargeJSONResponse }
+
+func (response KeepAwake413JSONResponse) VisitKeepAwakeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type KeepAwake500JSONResponse struct{ RuntimeErrorJSONResponse }
+
+func (response KeepAwake500JSONResponse) VisitKeepAwakeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type KeepAwake503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response KeepAwake503JSONResponse) VisitKeepAwakeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WatchIdleRequestObject struct {
+	Params WatchIdleParams
+}
+
+type WatchIdleResponseObject interface {
+	VisitWatchIdleResponse(w http.ResponseWriter) error
+}
+
+type WatchIdle200TextEventStreamResponse struct {
+	Body          io.Reader
+	ContentLength int64
+}
+
+func (response WatchIdle200TextEventStreamResponse) VisitWatchIdleResponse(w http.ResponseWriter) error {
+
+	w.Header().Set("Content-Type", "text/event-stream")
+	if response.ContentLength != 0 {
+		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
+	}
+	w.WriteHeader(200)
+
+	if closer, ok := response.Body.(io.ReadCloser); ok {
+		defer closer.Close()
+	}
+	flusher, ok := w.(http.Flusher)
+	if !ok {
+		// If w doesn't support flushing, fall back to io.Copy.
+		_, err := io.Copy(w, response.Body)
+		return err
+	}
+	// text/event-stream messages are typically small; use a
+	// modest buffer and flush after each chunk so clients see
+	// events immediately instead of waiting on OS buffering.
+	buf := make([]byte, 4096)
+	for {
+		n, err := response.Body.Read(buf)
+		if n > 0 {
+			if _, writeErr := w.Write(buf[:n]); writeErr != nil {
+				return writeErr
+			}
+			flusher.Flush()
+		}
+		if err != nil {
+			if err == io.EOF {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+type WatchIdle400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response WatchIdle400JSONResponse) VisitWatchIdleResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WatchIdle401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response WatchIdle401JSONResponse) VisitWatchIdleResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WatchIdle500JSONResponse struct{ RuntimeErrorJSONResponse }
+
+func (response WatchIdle500JSONResponse) VisitWatchIdleResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WatchIdle503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response WatchIdle503JSONResponse) VisitWatchIdleResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type GetMetricsRequestObject struct {
 	Params GetMetricsParams
 }
@@ -5816,6 +6140,15 @@ type StrictServerInterface interface {
 	// Freeze Stop all processes of the sandbox
 	// (POST /freeze)
 	Freeze(ctx context.Context, request FreezeRequestObject) (FreezeResponseObject, error)
+	// GetHolds List what keeps the sandbox awake
+	// (GET /holds)
+	GetHolds(ctx context.Context, request GetHoldsRequestObject) (GetHoldsResponseObject, error)
+	// KeepAwake Keep the sandbox awake, or have it woken
+	// (POST /holds)
+	KeepAwake(ctx context.Context, request KeepAwakeRequestObject) (KeepAwakeResponseObject, error)
+	// WatchIdle Follow whether the sandbox is idle
+	// (GET /idle/watch)
+	WatchIdle(ctx context.Context, request WatchIdleRequestObject) (WatchIdleResponseObject, error)
 	// GetMetrics Take a snapshot of processor and memory use
 	// (GET /metrics)
 	GetMetrics(ctx context.Context, request GetMetricsRequestObject) (GetMetricsResponseObject, error)
@@ -6815,6 +7148,100 @@ func (sh *strictHandler) Freeze(ctx echo.Context) error {
 		return err
 	} else if validResponse, ok := response.(FreezeResponseObject); ok {
 		return validResponse.VisitFreezeResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// GetHolds operation middleware
+func (sh *strictHandler) GetHolds(ctx echo.Context) error {
+	var request GetHoldsRequestObject
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.GetHolds(ctx.Request().Context(), request.(GetHoldsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetHolds")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(GetHoldsResponseObject); ok {
+		return validResponse.VisitGetHoldsResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// KeepAwake operation middleware
+func (sh *strictHandler) KeepAwake(ctx echo.Context) error {
+	var request KeepAwakeRequestObject
+
+	var body KeepAwakeJSONRequestBody
+	var err error
+	if binder, ok := ctx.Echo().Binder.(*echo.DefaultBinder); ok {
+		// A request validator built on kin-openapi's openapi3filter with
+		// KeepValidatedValue leaves the value it validated on the body. Bind
+		// that value, matching member names exactly, so the handler receives
+		// what was validated instead of a second, case-insensitive decode.
+		// Otherwise bind only the request body, so that path and query
+		// parameters are not also bound into the body struct.
+		if vb, ok := ctx.Request().Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+			err = binder.BindBody(ctx, &body)
+		}
+	} else {
+		// A custom binder is installed on the Echo instance; defer to it
+		// entirely, since echo.Binder does not expose body-only binding and
+		// the binder may do more than decode (for example call ctx.Validate).
+		err = ctx.Bind(&body)
+	}
+	if err != nil {
+		return err
+	}
+	request.Body = &body
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.KeepAwake(ctx.Request().Context(), request.(KeepAwakeRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "KeepAwake")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(KeepAwakeResponseObject); ok {
+		return validResponse.VisitKeepAwakeResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// WatchIdle operation middleware
+func (sh *strictHandler) WatchIdle(ctx echo.Context, params WatchIdleParams) error {
+	var request WatchIdleRequestObject
+
+	request.Params = params
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.WatchIdle(ctx.Request().Context(), request.(WatchIdleRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "WatchIdle")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(WatchIdleResponseObject); ok {
+		return validResponse.VisitWatchIdleResponse(ctx.Response())
 	} else if response != nil {
 		return fmt.Errorf("unexpected response type: %T", response)
 	}

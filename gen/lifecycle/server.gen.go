@@ -86,6 +86,12 @@ type ServerInterface interface {
 	// ForkSandbox Create sandboxes that begin with the files of another
 	// (POST /v1/sandboxes/{sandboxId}/fork)
 	ForkSandbox(ctx echo.Context, sandboxID SandboxID, params ForkSandboxParams) error
+	// GetHolds List what keeps a sandbox awake
+	// (GET /v1/sandboxes/{sandboxId}/holds)
+	GetHolds(ctx echo.Context, sandboxID SandboxID) error
+	// UpdateLifecycle Change when a sandbox falls asleep or ends by itself
+	// (PATCH /v1/sandboxes/{sandboxId}/lifecycle)
+	UpdateLifecycle(ctx echo.Context, sandboxID SandboxID) error
 	// GetLogs Read what the entrypoint of a sandbox printed
 	// (GET /v1/sandboxes/{sandboxId}/logs)
 	GetLogs(ctx echo.Context, sandboxID SandboxID, params GetLogsParams) error
@@ -600,6 +606,13 @@ func (w *ServerInterfaceWrapper) GetEndpoint(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter direct: %s", err))
 	}
 
+	// ------------- Optional query parameter "wake" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "wake", ctx.QueryParams(), &params.Wake, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter wake: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.GetEndpoint(ctx, sandboxID, port, params)
 	return err
@@ -695,6 +708,38 @@ func (w *ServerInterfaceWrapper) ForkSandbox(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.ForkSandbox(ctx, sandboxID, params)
+	return err
+}
+
+// GetHolds converts echo context to params.
+func (w *ServerInterfaceWrapper) GetHolds(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "sandboxId" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxId", ctx.Param("sandboxId"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sandboxId: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetHolds(ctx, sandboxID)
+	return err
+}
+
+// UpdateLifecycle converts echo context to params.
+func (w *ServerInterfaceWrapper) UpdateLifecycle(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "sandboxId" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxId", ctx.Param("sandboxId"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sandboxId: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.UpdateLifecycle(ctx, sandboxID)
 	return err
 }
 
@@ -1219,6 +1264,8 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.POST(options.BaseURL+"/v1/sandboxes/:sandboxId/renew-expiration", wrapper.RenewExpiration, options.OperationMiddlewares["renewExpiration"]...)
 	router.GET(options.BaseURL+"/v1/sandboxes/:sandboxId/endpoints/:port", wrapper.GetEndpoint, options.OperationMiddlewares["getEndpoint"]...)
 	router.PATCH(options.BaseURL+"/v1/sandboxes/:sandboxId/metadata", wrapper.UpdateMetadata, options.OperationMiddlewares["updateMetadata"]...)
+	router.PATCH(options.BaseURL+"/v1/sandboxes/:sandboxId/lifecycle", wrapper.UpdateLifecycle, options.OperationMiddlewares["updateLifecycle"]...)
+	router.GET(options.BaseURL+"/v1/sandboxes/:sandboxId/holds", wrapper.GetHolds, options.OperationMiddlewares["getHolds"]...)
 	router.DELETE(options.BaseURL+"/v1/sandboxes/:sandboxId/network-policy", wrapper.DeleteNetworkPolicyRules, options.OperationMiddlewares["deleteNetworkPolicyRules"]...)
 	router.GET(options.BaseURL+"/v1/sandboxes/:sandboxId/network-policy", wrapper.GetNetworkPolicy, options.OperationMiddlewares["getNetworkPolicy"]...)
 	router.PATCH(options.BaseURL+"/v1/sandboxes/:sandboxId/network-policy", wrapper.MergeNetworkPolicyRules, options.OperationMiddlewares["mergeNetworkPolicyRules"]...)
@@ -5251,6 +5298,423 @@ func (response ForkSandbox503JSONResponse) VisitForkSandboxResponse(w http.Respo
 	return err
 }
 
+type GetHoldsRequestObject struct {
+	SandboxID SandboxID `json:"sandboxId"`
+}
+
+type GetHoldsResponseObject interface {
+	VisitGetHoldsResponse(w http.ResponseWriter) error
+}
+
+type GetHolds200ResponseHeaders struct {
+	XRequestID *RequestID
+}
+
+type GetHolds200JSONResponse struct {
+	Body    Holds
+	Headers GetHolds200ResponseHeaders
+}
+
+func (response GetHolds200JSONResponse) VisitGetHoldsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetHolds400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response GetHolds400JSONResponse) VisitGetHoldsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetHolds401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response GetHolds401JSONResponse) VisitGetHoldsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetHolds403JSONResponse struct{ ForbiddenJSONResponse }
+
+func (response GetHolds403JSONResponse) VisitGetHoldsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetHolds404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response GetHolds404JSONResponse) VisitGetHoldsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetHolds409JSONResponse struct{ ConflictJSONResponse }
+
+func (response GetHolds409JSONResponse) VisitGetHoldsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetHolds429JSONResponse struct{ RateLimitedJSONResponse }
+
+func (response GetHolds429JSONResponse) VisitGetHoldsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetHolds500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response GetHolds500JSONResponse) VisitGetHoldsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetHolds501JSONResponse struct{ NotImplementedJSONResponse }
+
+func (response GetHolds501JSONResponse) VisitGetHoldsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(501)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetHolds502JSONResponse struct{ NotAnsweringJSONResponse }
+
+func (response GetHolds502JSONResponse) VisitGetHoldsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(502)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetHolds503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response GetHolds503JSONResponse) VisitGetHoldsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type UpdateLifecycleRequestObject struct {
+	SandboxID SandboxID `json:"sandboxId"`
+	Body      *UpdateLifecycleJSONRequestBody
+}
+
+type UpdateLifecycleResponseObject interface {
+	VisitUpdateLifecycleResponse(w http.ResponseWriter) error
+}
+
+type UpdateLifecycle200ResponseHeaders struct {
+	XRequestID *RequestID
+}
+
+type UpdateLifecycle200JSONResponse struct {
+	Body    SandboxLifecycle
+	Headers UpdateLifecycle200ResponseHeaders
+}
+
+func (response UpdateLifecycle200JSONResponse) VisitUpdateLifecycleResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type UpdateLifecycle400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response UpdateLifecycle400JSONResponse) VisitUpdateLifecycleResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type UpdateLifecycle401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response UpdateLifecycle401JSONResponse) VisitUpdateLifecycleResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type UpdateLifecycle403JSONResponse struct{ ForbiddenJSONResponse }
+
+func (response UpdateLifecycle403JSONResponse) VisitUpdateLifecycleResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type UpdateLifecycle404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response UpdateLifecycle404JSONResponse) VisitUpdateLifecycleResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type UpdateLifecycle409JSONResponse struct{ ConflictJSONResponse }
+
+func (response UpdateLifecycle409JSONResponse) VisitUpdateLifecycleResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type UpdateLifecycle413JSONResponse struct{ ContentTooLargeJSONResponse }
+
+func (response UpdateLifecycle413JSONResponse) VisitUpdateLifecycleResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type UpdateLifecycle429JSONResponse struct{ RateLimitedJSONResponse }
+
+func (response UpdateLifecycle429JSONResponse) VisitUpdateLifecycleResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type UpdateLifecycle500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response UpdateLifecycle500JSONResponse) VisitUpdateLifecycleResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type UpdateLifecycle501JSONResponse struct{ NotImplementedJSONResponse }
+
+func (response UpdateLifecycle501JSONResponse) VisitUpdateLifecycleResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(501)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type UpdateLifecycle503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response UpdateLifecycle503JSONResponse) VisitUpdateLifecycleResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type GetLogsRequestObject struct {
 	SandboxID SandboxID `json:"sandboxId"`
 	Params    GetLogsParams
@@ -8523,6 +8987,12 @@ type StrictServerInterface interface {
 	// ForkSandbox Create sandboxes that begin with the files of another
 	// (POST /v1/sandboxes/{sandboxId}/fork)
 	ForkSandbox(ctx context.Context, request ForkSandboxRequestObject) (ForkSandboxResponseObject, error)
+	// GetHolds List what keeps a sandbox awake
+	// (GET /v1/sandboxes/{sandboxId}/holds)
+	GetHolds(ctx context.Context, request GetHoldsRequestObject) (GetHoldsResponseObject, error)
+	// UpdateLifecycle Change when a sandbox falls asleep or ends by itself
+	// (PATCH /v1/sandboxes/{sandboxId}/lifecycle)
+	UpdateLifecycle(ctx context.Context, request UpdateLifecycleRequestObject) (UpdateLifecycleResponseObject, error)
 	// GetLogs Read what the entrypoint of a sandbox printed
 	// (GET /v1/sandboxes/{sandboxId}/logs)
 	GetLogs(ctx context.Context, request GetLogsRequestObject) (GetLogsResponseObject, error)
@@ -9254,6 +9724,79 @@ func (sh *strictHandler) ForkSandbox(ctx echo.Context, sandboxID SandboxID, para
 		return err
 	} else if validResponse, ok := response.(ForkSandboxResponseObject); ok {
 		return validResponse.VisitForkSandboxResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// GetHolds operation middleware
+func (sh *strictHandler) GetHolds(ctx echo.Context, sandboxID SandboxID) error {
+	var request GetHoldsRequestObject
+
+	request.SandboxID = sandboxID
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.GetHolds(ctx.Request().Context(), request.(GetHoldsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetHolds")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(GetHoldsResponseObject); ok {
+		return validResponse.VisitGetHoldsResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// UpdateLifecycle operation middleware
+func (sh *strictHandler) UpdateLifecycle(ctx echo.Context, sandboxID SandboxID) error {
+	var request UpdateLifecycleRequestObject
+
+	request.SandboxID = sandboxID
+
+	var body UpdateLifecycleJSONRequestBody
+	var err error
+	if binder, ok := ctx.Echo().Binder.(*echo.DefaultBinder); ok {
+		// A request validator built on kin-openapi's openapi3filter with
+		// KeepValidatedValue leaves the value it validated on the body. Bind
+		// that value, matching member names exactly, so the handler receives
+		// what was validated instead of a second, case-insensitive decode.
+		// Otherwise bind only the request body, so that path and query
+		// parameters are not also bound into the body struct.
+		if vb, ok := ctx.Request().Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+			err = binder.BindBody(ctx, &body)
+		}
+	} else {
+		// A custom binder is installed on the Echo instance; defer to it
+		// entirely, since echo.Binder does not expose body-only binding and
+		// the binder may do more than decode (for example call ctx.Validate).
+		err = ctx.Bind(&body)
+	}
+	if err != nil {
+		return err
+	}
+	request.Body = &body
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.UpdateLifecycle(ctx.Request().Context(), request.(UpdateLifecycleRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "UpdateLifecycle")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(UpdateLifecycleResponseObject); ok {
+		return validResponse.VisitUpdateLifecycleResponse(ctx.Response())
 	} else if response != nil {
 		return fmt.Errorf("unexpected response type: %T", response)
 	}

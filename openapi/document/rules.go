@@ -179,7 +179,7 @@ func schemaOf(declared *openapi3.Schema, above []*openapi3.Schema) (*rules.Schem
 	switch declared.Format {
 	case rules.FormatDateTime, rules.FormatInt32, rules.FormatInt64:
 		schema.Format = declared.Format
-	case "", "binary", "password": // not checked by kin-openapi either
+	case "", "binary", "password", "double": // not checked by kin-openapi either; every number is a double
 	default:
 		return nil, fmt.Errorf("the format %s is not checked", declared.Format)
 	}

@@ -174,6 +174,17 @@ var execd = Contract{KeyHeader: "X-EXECD-ACCESS-TOKEN", Operations: []*Operation
 		{Name: "recursive", In: "query", Schema: &Schema{Type: "boolean"}},
 	}},
 	{ID: "freeze"},
+	{ID: "getHolds"},
+	{ID: "keepAwake", Body: &Body{Required: true, Media: []Media{
+		{Type: "application/json", Schema: &Schema{Type: "object", Properties: []Property{
+			{Name: "name", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 128}},
+			{Name: "seconds", Schema: &Schema{Type: "integer", Minimum: Bound{Set: true, Value: 1}, Maximum: Bound{Set: true, Value: 3600}}},
+			{Name: "wakeAfterSeconds", Schema: &Schema{Type: "integer", Minimum: Bound{Set: true, Value: 1}, Maximum: Bound{Set: true, Value: 3.1536e+07}}},
+		}, Closed: true}},
+	}}},
+	{ID: "watchIdle", Streams: true, Parameters: []*Parameter{
+		{Name: "idleMilliseconds", In: "query", Required: true, Schema: &Schema{Type: "integer", Format: "int64", Minimum: Bound{Set: true, Value: 10}, Maximum: Bound{Set: true, Value: 3.1536e+10}}},
+	}},
 	{ID: "getMetrics", Parameters: []*Parameter{
 		{Name: "format", In: "query", Schema: &Schema{Type: "string", Enum: []string{
 			"json",

@@ -113,6 +113,12 @@ var lifecycle = Contract{KeyHeader: "SERVICE-API-KEY", Operations: []*Operation{
 				"uri",
 			}, Closed: true}},
 			{Name: "imageEntrypoint", Schema: &Schema{Type: "boolean"}},
+			{Name: "lifecycle", Schema: &Schema{Type: "object", Properties: []Property{
+				{Name: "autoResume", Schema: &Schema{Type: "boolean"}},
+				{Name: "idleSeconds", Schema: &Schema{Type: "number", Minimum: Bound{Set: true, Value: 0.05}, Maximum: Bound{Set: true, Value: 86400}}},
+				{Name: "onIdle", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 32}},
+				{Name: "onTimeout", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 32}},
+			}, Closed: true}},
 			{Name: "metadata", Schema: &Schema{Type: "object", Others: &Schema{Type: "string"}}},
 			{Name: "networkPolicy", Schema: &Schema{Type: "object", Properties: []Property{
 				{Name: "defaultAction", Schema: &Schema{Type: "string", Enum: []string{
@@ -188,6 +194,7 @@ var lifecycle = Contract{KeyHeader: "SERVICE-API-KEY", Operations: []*Operation{
 		{Name: "port", In: "path", Required: true, Schema: &Schema{Type: "integer", Minimum: Bound{Set: true, Value: 1}, Maximum: Bound{Set: true, Value: 65535}}},
 		{Name: "expires", In: "query", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 64}},
 		{Name: "direct", In: "query", Schema: &Schema{Type: "boolean"}},
+		{Name: "wake", In: "query", Schema: &Schema{Type: "boolean"}},
 	}},
 	{ID: "streamSandboxEvents", Streams: true, Parameters: []*Parameter{
 		{Name: "sandboxId", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
@@ -203,6 +210,19 @@ var lifecycle = Contract{KeyHeader: "SERVICE-API-KEY", Operations: []*Operation{
 			{Name: "count", Schema: &Schema{Type: "integer", Minimum: Bound{Set: true, Value: 1}, Maximum: Bound{Set: true, Value: 100}}},
 			{Name: "env", Schema: &Schema{Type: "object", Others: &Schema{Type: "string"}}},
 			{Name: "timeout", Schema: &Schema{Type: "integer", Minimum: Bound{Set: true, Value: 60}, Maximum: Bound{Set: true, Value: 86400}}},
+		}, Closed: true}},
+	}}},
+	{ID: "getHolds", Parameters: []*Parameter{
+		{Name: "sandboxId", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
+	}},
+	{ID: "updateLifecycle", Parameters: []*Parameter{
+		{Name: "sandboxId", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
+	}, Body: &Body{Required: true, Media: []Media{
+		{Type: "application/json", Schema: &Schema{Type: "object", Properties: []Property{
+			{Name: "autoResume", Schema: &Schema{Type: "boolean"}},
+			{Name: "idleSeconds", Schema: &Schema{Type: "number", Minimum: Bound{Set: true, Value: 0.05}, Maximum: Bound{Set: true, Value: 86400}}},
+			{Name: "onIdle", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 32}},
+			{Name: "onTimeout", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 32}},
 		}, Closed: true}},
 	}}},
 	{ID: "getLogs", Parameters: []*Parameter{

@@ -29,6 +29,7 @@ type requestState struct {
 	stream    bool
 	principal any
 	end       context.CancelCauseFunc // of the request; nil unless it is revocable
+	after     func()                  // see After; nil for none
 	code      string
 	body      *watchedBody
 	rest      func(context.Context, *EventStream) error // see StreamEvents
@@ -102,6 +103,28 @@ func Began(ctx context.Context) time.Time {
 		return state.began
 	}
 	return time.Time{}
+}
+
+// After has a function called when the request that ctx belongs to has been answered or given up,
+// and its handler has returned: for a stream that is when the stream ends. Of several functions
+// the last is called first. Outside of a [Server] it does nothing.
+func After(ctx context.Context, do func()) {
+	state := stateOf(ctx)
+	if state == nil {
+		return
+	}
+	if earlier := state.after; earlier != nil {
+		last := do
+		do = func() { defer earlier(); last() }
+	}
+	state.after = do
+}
+
+// answered calls what After was given.
+func (state *requestState) answered() {
+	if state.after != nil {
+		state.after()
+	}
 }
 
 // LogField adds a field to the request's line in the access log and to the line that

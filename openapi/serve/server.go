@@ -143,6 +143,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer done()
 	state := s.identify(w, r)
 	state.end = end
+	defer state.answered()
 	if s.only == nil {
 		s.echo.ServeHTTP(w, state.request)
 	} else {

@@ -37,6 +37,9 @@ func (h *handlers) activity(ctx context.Context, id, media string) (activityAnsw
 	if err != nil {
 		return activityAnswer{}, err
 	}
+	if state := sandbox.Status.State; state != lifecycle.StateRunning { // it is no reason to wake one that sleeps
+		return activityAnswer{}, notRunning(state)
+	}
 	location, err := h.locate(ctx, sandbox, lifecycle.DaemonPort)
 	return activityAnswer{ctx: ctx, handlers: h, id: id, location: location, media: media}, err
 }

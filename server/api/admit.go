@@ -62,7 +62,7 @@ func (p *ports) byKey(c echo.Context, v visit) error {
 		return err
 	}
 	v.key = caller(c.Request().Context()).Name
-	return p.forward(c, location, port, v)
+	return p.forward(c, sandbox, location, port, v)
 }
 
 // bySignature forwards a request that carries a signature of the port. Without a valid one the
@@ -80,12 +80,12 @@ func (p *ports) bySignature(c echo.Context, v visit, signatures []string) error 
 	if err != nil {
 		return err
 	}
-	location, err := p.find(r, v.id, port)
+	sandbox, location, err := p.find(r, v.id, port)
 	if err != nil {
 		return err
 	}
 	return p.server.Admitted(holder,
-		func(c echo.Context) error { return p.forward(c, location, port, v) })(
+		func(c echo.Context) error { return p.forward(c, sandbox, location, port, v) })(
 		c,
 	)
 }
@@ -98,7 +98,7 @@ func (p *ports) byToken(c echo.Context, v visit, signatures []string) error {
 	}
 	r := c.Request()
 	serve.LogField(r.Context(), "sandbox_id", v.id)
-	location, err := p.find(r, v.id, port)
+	sandbox, location, err := p.find(r, v.id, port)
 	if err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func (p *ports) byToken(c echo.Context, v visit, signatures []string) error {
 		return err
 	}
 	return p.server.Admitted(holder,
-		func(c echo.Context) error { return p.forward(c, location, port, v) })(
+		func(c echo.Context) error { return p.forward(c, sandbox, location, port, v) })(
 		c,
 	)
 }

@@ -56,6 +56,8 @@ type Options struct {
 	Images lifecycle.ImageStore
 	// Snapshots keeps the files of sandboxes; nil when the backend has no such ability.
 	Snapshots lifecycle.SnapshotStore
+	// Sleeper lets sandboxes fall asleep and wakes them; nil when the backend has no such ability.
+	Sleeper lifecycle.Sleeper
 	// MaxSnapshots and MaxSnapshotsBytes are how many snapshots each owner may have, and how many
 	// bytes they may have added to the disk together; 0 is no limit.
 	MaxSnapshots      int
@@ -128,6 +130,7 @@ func New(options Options) (*serve.Server, error) {
 	h := &handlers{
 		backend: options.Backend,
 		images:  options.Images,
+		sleeper: options.Sleeper,
 
 		snapshots:         options.Snapshots,
 		maxSnapshots:      options.MaxSnapshots,
@@ -174,6 +177,7 @@ func New(options Options) (*serve.Server, error) {
 type handlers struct {
 	backend lifecycle.Backend
 	images  lifecycle.ImageStore // nil without the ability
+	sleeper lifecycle.Sleeper    // nil without the ability
 
 	snapshots         lifecycle.SnapshotStore // nil without the ability
 	maxSnapshots      int

@@ -34,6 +34,9 @@ func fromCreateRequest(r gen.CreateSandboxRequest) lifecycle.Spec {
 		spec.Auth = &lifecycle.ImageAuth{Username: auth.Username, Password: auth.Password}
 	}
 	spec.NetworkPolicy = fromNetworkPolicy(r.NetworkPolicy)
+	if r.Lifecycle != nil {
+		spec.Lifecycle = new(lifecycle.DefaultLifecycle().With(fromLifecycle(*r.Lifecycle)))
+	}
 	for _, v := range r.Volumes {
 		volume := lifecycle.Volume{
 			Name:      v.Name,
@@ -116,6 +119,9 @@ func toSandbox(s lifecycle.Sandbox) gen.Sandbox {
 	}
 	if s.SnapshotID != "" {
 		sandbox.SnapshotID = &s.SnapshotID
+	}
+	if s.Lifecycle != nil {
+		sandbox.Lifecycle = new(toLifecycle(*s.Lifecycle))
 	}
 	if s.Limits != (lifecycle.Limits{}) {
 		sandbox.Limits = toSandboxLimits(s.Limits)

@@ -98,6 +98,9 @@ func (h *handlers) CreateSandbox(
 		return nil, err
 	}
 	spec := fromCreateRequest(*request.Body)
+	if spec.Lifecycle != nil && h.sleeper == nil {
+		return nil, noSleeper()
+	}
 	spec.Extensions = memberOf(serve.JSONBody(ctx), "extensions")
 	var timing serverTiming
 	timing.add("decode", time.Since(serve.Began(ctx)))
@@ -243,6 +246,11 @@ func (h *handlers) GetEndpoint(
 	sandbox, err := h.authorized(ctx, request.SandboxID, lifecycle.Principal.CanUse)
 	if err != nil {
 		return nil, err
+	}
+	if value(request.Params.Wake) {
+		if err := h.wake(ctx, sandbox); err != nil {
+			return nil, err
+		}
 	}
 	location, err := h.backend.Locate(ctx, request.SandboxID, request.Port)
 	if err != nil {

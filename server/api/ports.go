@@ -80,22 +80,23 @@ func (p *ports) hostRoute(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// find returns the location of a port of a sandbox.
-func (p *ports) find(r *http.Request, id string, port int) (lifecycle.Location, error) {
+// find returns a sandbox and the location of a port of it.
+func (p *ports) find(r *http.Request, id string, port int) (lifecycle.Sandbox, lifecycle.Location, error) {
 	sandbox, err := p.handlers.backend.Get(r.Context(), id)
 	if err != nil {
-		return lifecycle.Location{}, err
+		return sandbox, lifecycle.Location{}, err
 	}
-	return p.handlers.locate(r.Context(), sandbox, port)
+	location, err := p.handlers.locate(r.Context(), sandbox, port)
+	return sandbox, location, err
 }
 
 // locate returns where to send a request for a port of the sandbox. Only a Running sandbox answers
-// requests.
+// requests, and one that sleeps once it is woken.
 func (h *handlers) locate(
 	ctx context.Context, sandbox lifecycle.Sandbox, port int,
 ) (lifecycle.Location, error) {
 	serve.LogField(ctx, "port", port)
-	if state := sandbox.Status.State; state != lifecycle.StateRunning {
+	if state := sandbox.Status.State; state != lifecycle.StateRunning && !h.sleeps(sandbox) {
 		return lifecycle.Location{}, notRunning(state)
 	}
 	location, err := h.backend.Locate(ctx, sandbox.ID, port)
@@ -116,8 +117,18 @@ func notRunning(state lifecycle.State) *lifecycle.Error {
 	return conflict
 }
 
-// forward forwards the request.
-func (p *ports) forward(c echo.Context, location lifecycle.Location, port int, v visit) error {
+// forward forwards the request, which is let in, and wakes the sandbox first where it sleeps.
+func (p *ports) forward(c echo.Context, sandbox lifecycle.Sandbox, location lifecycle.Location, port int, v visit) error {
+	if p.handlers.sleeps(sandbox) {
+		ctx := c.Request().Context()
+		err := p.handlers.wake(ctx, sandbox)
+		if err == nil {
+			location, err = p.handlers.backend.Locate(ctx, sandbox.ID, port)
+		}
+		if err != nil {
+			return err
+		}
+	}
 	name := strconv.Itoa(port)
 	serve.ForwardBody(c.Request())
 	r, _ := reach.TakeSignatures(c.Request())

@@ -33,6 +33,9 @@ var roles = map[string]struct{ admin, owner, other, viewer, none, wrong int }{
 	"getActivity":     {200, 200, 403, 200, 401, 401},
 	"watchActivity":   {200, 200, 403, 200, 401, 401},
 
+	"updateLifecycle": {200, 200, 403, 403, 401, 401},
+	"getHolds":        {200, 200, 403, 200, 401, 401},
+
 	"takeSnapshot":         {202, 202, 403, 403, 401, 401},
 	"listSandboxSnapshots": {200, 200, 403, 200, 401, 401},
 	"rollbackSandbox":      {202, 202, 403, 403, 401, 401},
@@ -76,6 +79,8 @@ var bodies = map[string]string{
 	"renewExpiration": `{"expiresAt": "2026-11-21T15:00:00Z"}`,
 	"updateMetadata":  `{"name": "changed"}`,
 
+	"updateLifecycle": `{"onIdle": "pause"}`,
+
 	"createKey": `{"name": "ci", "role": "user"}`,
 	"rotateKey": `{"graceSeconds": 60}`,
 
@@ -109,7 +114,7 @@ func TestRoles(t *testing.T) {
 		}
 	})
 	ring := keptKeys(t, nil)
-	s := serveWith(t, api.Options{Backend: b, Images: &images{}, Snapshots: newSnapshots(b), Keys: ring, HostLoad: idle})
+	s := serveWith(t, api.Options{Backend: b, Images: &images{}, Snapshots: newSnapshots(b), Sleeper: &sleeper{backend: b}, Keys: ring, HostLoad: idle})
 
 	requests := map[string]string{} // method and path, by the name of the row
 	for path, item := range document.Paths.Map() {

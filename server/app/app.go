@@ -43,6 +43,7 @@ type App struct {
 	images  lifecycle.ImageStore // nil where the backend does not manage images
 
 	snapshots lifecycle.SnapshotStore // nil where the backend has none
+	sleeper   lifecycle.Sleeper       // nil without the ability
 	audit     *audit.Log              // nil when none is configured
 	listener  net.Listener
 	most      int          // connections of clients
@@ -141,7 +142,7 @@ func (a *App) apiOptions(ctx context.Context, cfg config.Config, version api.Ver
 		return api.Options{}, err
 	}
 	return api.Options{
-		Backend: a.backend, Images: a.images, Snapshots: a.snapshots,
+		Backend: a.backend, Images: a.images, Snapshots: a.snapshots, Sleeper: a.sleeper,
 		MaxSnapshots: cfg.Server.MaxSnapshots, MaxSnapshotsBytes: cfg.Server.MaxSnapshotsMiB << 20,
 		Keys: a.keys, Local: isLoopback(cfg.Server.Host), Session: console.Caller, Limits: limits(cfg.Server), Version: version, Logger: a.logger,
 		Ingress: ingress(cfg.Ingress), Signing: signing, RuntimeClasses: runtimeClasses(cfg.Runtime).Names(),
@@ -165,7 +166,7 @@ func (a *App) addFrontEnds(cfg config.Config, options api.Options) error {
 		var err error
 		a.e2b, err = e2b.New(e2b.Options{
 			Next: a.server, Admits: admits, Attempt: a.server.Attempt, IsKey: ring.Holds,
-			Backend: a.backend, MaxTimeout: maxTimeout(options),
+			Backend: a.backend, Sleeper: a.sleeper, MaxTimeout: maxTimeout(options),
 			Templates: templates(cfg), Domain: cfg.E2B.Domain,
 			HostNetwork: cfg.Sandbox.NetworkMode == config.NetworkHost, Logger: a.logger,
 		})

@@ -61,6 +61,7 @@ func (a *App) prepareMachine(cfg config.Config, measured *metrics.Metrics) (star
 		a.machine.engine = opened
 		boxes.Engine = measured.Engine(opened)
 		boxes.Snapshots, _ = opened.(engine.Snapshots)
+		boxes.Traffic, _ = opened.(engine.Traffic)
 		boxes.ImageGrants = a.machine.store
 		containers, err := box.Open(ctx, boxes)
 		if err != nil {
@@ -87,7 +88,7 @@ func (a *App) prepareMachine(cfg config.Config, measured *metrics.Metrics) (star
 		if err != nil {
 			return nil, err
 		}
-		a.snapshots = started
+		a.snapshots, a.sleeper = started, started
 		measured.Snapshots(started.CountSnapshots)
 		return started, nil
 	}, nil

@@ -9,6 +9,7 @@ package box
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"strings"
 	"sync"
 	"time"
@@ -38,8 +39,10 @@ type Options struct {
 	Engine engine.Engine
 	// Snapshots are the engine's; nil when it has none.
 	Snapshots engine.Snapshots
-	Logger    zerolog.Logger
-	Clock     func() time.Time
+	// Traffic reports packets to the engine's containers; nil when the engine cannot.
+	Traffic engine.Traffic
+	Logger  zerolog.Logger
+	Clock   func() time.Time
 
 	// Instance marks this service's containers, so that two services on one engine leave each
 	// other's alone.
@@ -115,6 +118,8 @@ type Containers struct {
 	options     Options
 	info        engine.Info
 	pinger      *pinger
+	watcher     *http.Client // of reports of execds
+	asker       *http.Client
 	spares      *spares
 	images      *imageAccess
 	starts      *fair.Queue
@@ -138,7 +143,7 @@ type Containers struct {
 // image available. ctx bounds the opening only.
 func Open(ctx context.Context, options Options) (*Containers, error) {
 	c := &Containers{
-		options: options, pinger: newPinger(),
+		options: options, pinger: newPinger(), watcher: newWatcher(), asker: newAsker(),
 		starts: fair.New(concurrentStarts, reservedStarts), inspections: make(chan struct{}, concurrentInspections),
 		filling: make(chan struct{}, 1),
 	}

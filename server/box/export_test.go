@@ -10,7 +10,9 @@ import (
 func AskAgain(waited time.Duration) time.Duration { return askAgain(waited) }
 
 // Unopened returns a Containers of which nothing is proved and nothing made available.
-func Unopened(options Options) *Containers { return &Containers{options: options} }
+func Unopened(options Options) *Containers {
+	return &Containers{options: options, watcher: newWatcher(), asker: newAsker()}
+}
 
 // ContainerSpec is what a sandbox's container is made of.
 var ContainerSpec = (*Containers).containerSpec

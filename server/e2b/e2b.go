@@ -28,6 +28,9 @@ type Options struct {
 	// IsKey reports whether a text is an API key, which no program in a sandbox may get.
 	IsKey   func(text string) bool
 	Backend lifecycle.Backend
+	// Sleeper wakes sandboxes that sleep by the settings of their lifecycle; nil when the backend
+	// has no such ability.
+	Sleeper lifecycle.Sleeper
 	// MaxTimeout returns the longest timeout that a key allows, by the name of the key.
 	MaxTimeout func(owner string) time.Duration
 	Templates  Templates

@@ -287,7 +287,8 @@ func (e *Edge) ready(ctx context.Context, id string, wakes bool, admit func(reac
 		}
 	}
 	state := sandbox.Status.State
-	if state != lifecycle.StateRunning && (state != lifecycle.StatePaused || !wakes || sandbox.Metadata[autoResumeKey] != yes) {
+	sleeps := e.Sleeper != nil && sandbox.Wakes()
+	if state != lifecycle.StateRunning && (state != lifecycle.StatePaused || !wakes || !sleeps && sandbox.Metadata[autoResumeKey] != yes) {
 		return reachable{}, over
 	}
 	target, err := e.locate(ctx, sandbox)
@@ -300,7 +301,15 @@ func (e *Edge) ready(ctx context.Context, id string, wakes bool, admit func(reac
 	if state == lifecycle.StateRunning {
 		return target, ""
 	}
-	if sandbox, err = e.wake(ctx, sandbox); err == nil {
+	if sleeps {
+		// It may sleep again by the time that it is looked at: then the request wakes it.
+		if err = e.Sleeper.Wake(ctx, id); err == nil {
+			sandbox.Status.State = lifecycle.StateRunning
+		}
+	} else {
+		sandbox, err = e.wake(ctx, sandbox)
+	}
+	if err == nil {
 		target, err = e.locate(ctx, sandbox)
 	}
 	if err != nil || sandbox.Status.State != lifecycle.StateRunning {
@@ -454,14 +463,19 @@ func (e *Edge) search(r *http.Request) (string, bool) {
 		return "", false
 	}
 	now := e.Clock()
-	running := lifecycle.Filter{States: []lifecycle.State{lifecycle.StateRunning}}
+	reached := lifecycle.Filter{States: []lifecycle.State{
+		lifecycle.StateRunning, lifecycle.StatePausing, lifecycle.StatePaused, lifecycle.StateResuming,
+	}}
 	for number := 1; ; number++ {
-		listing, err := e.Backend.List(r.Context(), running, lifecycle.Page{Number: number, Size: lifecycle.MaxPageSize})
+		listing, err := e.Backend.List(r.Context(), reached, lifecycle.Page{Number: number, Size: lifecycle.MaxPageSize})
 		if err != nil {
 			e.log(r.Context(), err, "", "cannot list the sandboxes")
 			return "", false
 		}
 		for _, sandbox := range listing.Items {
+			if sandbox.Status.State != lifecycle.StateRunning && (e.Sleeper == nil || !sandbox.Wakes()) {
+				continue
+			}
 			location, err := e.Backend.Locate(r.Context(), sandbox.ID, lifecycle.DaemonPort)
 			if err == nil && location.Token != "" && isSigned(r, location.Token, now) {
 				return sandbox.ID, true

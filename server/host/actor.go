@@ -37,13 +37,15 @@ type actor struct {
 
 	unsaved      []lifecycle.Event // of changes that are visible and not durable yet
 	saveAgainAt  time.Time         // when saving them is tried again
-	lastProgress lifecycle.Status  // the last progress that became an event
+	sleep        sleep
+	lastProgress lifecycle.Status // the last progress that became an event
 
 	// Shared:
 	inbox   chan func()
 	policy  sync.Mutex    // serialises changes of the network policy
 	gone    chan struct{} // closed when the actor has ended
 	taking  atomic.Int64  // one more at the begin and at the end of each snapshot that is taken
+	runs    atomic.Int64  // how often the sandbox has come into Running since the start
 	view    atomic.Pointer[lifecycle.Record]
 	mu      sync.Mutex
 	changed chan struct{} // closed by the next change
@@ -158,6 +160,12 @@ func (a *actor) afterTransition(
 	record.Sandbox.Status = status
 	if to != lifecycle.StateResuming {
 		record.Rollback = ""
+	} else if record.TimedOut { // it lives as long again as it was to live
+		record.TimedOut = false
+		record.Sandbox.ExpiresAt = wall(now.Add(record.Spec.Timeout))
+	}
+	if to != lifecycle.StatePausing && to != lifecycle.StatePaused {
+		record.WakeAt = time.Time{}
 	}
 	if to.Final() {
 		retention := a.host.options.TerminatedRetention
@@ -175,7 +183,7 @@ func (a *actor) request(trigger lifecycle.Trigger, reason lifecycle.Reason, mess
 	if err != nil {
 		return err
 	}
-	return a.commit(durabilityOf(trigger), record, a.transition(record))
+	return a.commit(a.durabilityOf(trigger, record), record, a.eventsTo(record)...)
 }
 
 // recordTransition records a transition that has happened at the engine. It is in force even when
@@ -200,7 +208,7 @@ func (a *actor) recordStatus(trigger lifecycle.Trigger, status lifecycle.Status)
 	if trigger == lifecycle.TriggerProvisioned {
 		events = a.mark(&record, lifecycle.StageReady, record.Sandbox.Status.LastTransitionAt)
 	}
-	a.saveOrRetry(durabilityOf(trigger), record, append(events, a.transition(record))...)
+	a.saveOrRetry(a.durabilityOf(trigger, record), record, append(events, a.eventsTo(record)...)...)
 }
 
 // durability is whether a change that was saved outlasts a loss of power.
@@ -211,8 +219,11 @@ const (
 	unsynced
 )
 
-// durabilityOf returns how the transition of that trigger is saved.
-func durabilityOf(trigger lifecycle.Trigger) durability {
+// durabilityOf returns how the transition of that trigger to that record is saved.
+func (a *actor) durabilityOf(trigger lifecycle.Trigger, to lifecycle.Record) durability {
+	if !to.Sandbox.ExpiresAt.Equal(a.record.Sandbox.ExpiresAt) {
+		return synced
+	}
 	switch trigger {
 	case lifecycle.TriggerPause, lifecycle.TriggerPaused, lifecycle.TriggerResume,
 		lifecycle.TriggerResumed:
@@ -223,6 +234,21 @@ func durabilityOf(trigger lifecycle.Trigger) durability {
 		return unsynced
 	}
 	return synced
+}
+
+// eventsTo returns the events for the change of state and expiry from the actor's record to that
+// one.
+func (a *actor) eventsTo(to lifecycle.Record) []lifecycle.Event {
+	var events []lifecycle.Event
+	if to.Sandbox.Status.State != a.state() {
+		events = append(events, a.transition(to))
+	}
+	if expiresAt := to.Sandbox.ExpiresAt; !expiresAt.Equal(a.record.Sandbox.ExpiresAt) {
+		event := a.event(lifecycle.EventRenewed)
+		event.ExpiresAt = expiresAt
+		events = append(events, event)
+	}
+	return events
 }
 
 // transition returns the event for the change from the actor's record to that one.
@@ -315,6 +341,9 @@ func (a *actor) setRecord(record lifecycle.Record) {
 			Str("detail", strings.TrimSuffix(detail, lifecycle.LogFollows)).
 			Msg("sandbox changed state")
 		a.host.options.Observer.StateChanged(to, record.Sandbox.Status.Reason)
+		if to == lifecycle.StateRunning {
+			a.runs.Add(1)
+		}
 	}
 	if record.Sandbox.Status.State != lifecycle.StatePending {
 		a.auth = nil

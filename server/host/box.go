@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"io"
+	"time"
 
 	"sandbox.internal/server/lifecycle"
 )
@@ -63,6 +64,20 @@ type Boxes interface {
 	// Rollback ends the processes of the box and gives it the files of the snapshot with the id. It
 	// can be started again then, as it can after an error: with its own files or the snapshot's.
 	Rollback(ctx context.Context, record lifecycle.Record, id string) error
+	// SleepUnsupported returns why packets to a frozen box cannot be reported here, an error of type
+	// *lifecycle.Error of KindUnsupported; nil where they can.
+	SleepUnsupported() error
+	// WatchTraffic calls notify, which must be quick, for packets to the box that open a connection
+	// or carry data, until stop is called; also while the box is frozen.
+	WatchTraffic(ctx context.Context, record lifecycle.Record, notify func()) (stop func(), err error)
+	// WatchIdle calls handle for what execd in the box reports of its rest, one call at a time, until
+	// handle returns an error, ctx ends or the report does, and returns why; never nil. It calls
+	// began before, once execd has begun to count. Idle is for how long nothing must have kept the
+	// sandbox awake.
+	WatchIdle(ctx context.Context, record lifecycle.Record, idle time.Duration, began func() error,
+		handle func(lifecycle.IdleEvent) error) error
+	// Holds returns what keeps the sandbox of the box awake.
+	Holds(ctx context.Context, record lifecycle.Record) (lifecycle.Holds, error)
 	// OpenLog returns the output of the entrypoint. Reading it ends with ctx; the caller closes it.
 	OpenLog(ctx context.Context, record lifecycle.Record,
 		options lifecycle.LogOptions) (io.ReadCloser, error)

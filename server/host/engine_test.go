@@ -62,6 +62,10 @@ type memoryEngine struct {
 	files     map[string]string // of containers, by name: what they have written
 	images    map[string]string // of containers, by name
 	snapshots map[string]memorySnapshot
+
+	rests      map[string]*memoryRest // of containers, by name
+	ended      chan struct{}          // closed when the test is over
+	endStreams func()
 }
 
 var _ engine.Engine = (*memoryEngine)(nil)
@@ -81,8 +85,11 @@ func newMemoryEngine(t testing.TB) *memoryEngine {
 		files:      map[string]string{},
 		images:     map[string]string{},
 		snapshots:  map[string]memorySnapshot{},
+		rests:      map[string]*memoryRest{},
+		ended:      make(chan struct{}),
 		t:          t,
 	}
+	e.endStreams = sync.OnceFunc(func() { close(e.ended) })
 	return e
 }
 
@@ -105,11 +112,16 @@ func (e *memoryEngine) published(c *engine.Container) map[int]int {
 			}
 			e.mu.Unlock()
 			w.Header().Set(sandboxhttp.ProofHeader, sandboxhttp.Proof(token, r.Header.Get(sandboxhttp.ChallengeHeader)))
-			if ping != nil {
+			switch {
+			case e.serveRest(sandbox, w, r):
+			case ping != nil:
 				ping(w, r)
 			}
 		}))
-		e.t.Cleanup(server.Close)
+		e.t.Cleanup(func() { // before the host ends, which follows the rest of sandboxes
+			e.endStreams()
+			server.Close()
+		})
 		port = server.Listener.Addr().(*net.TCPAddr).Port
 		e.ports[c.Name] = port
 	}

@@ -26,6 +26,15 @@ func (h *Host) RecordOf(id string) lifecycle.Record {
 	return *a.snapshot()
 }
 
+// RunsOf returns how often a sandbox has come into Running since the host was started.
+func (h *Host) RunsOf(id string) int64 {
+	a, err := h.registry.get(id)
+	if err != nil {
+		panic(err)
+	}
+	return a.runs.Load()
+}
+
 // HasAuth reports whether the actor of a sandbox holds credentials.
 func (h *Host) HasAuth(id string) (has bool) {
 	a, err := h.registry.get(id)

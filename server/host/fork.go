@@ -195,6 +195,7 @@ func (h *Host) forkSpec(sandboxID, snapshotID string, request lifecycle.ForkRequ
 	spec := record.Spec // without image, entrypoint and policy, which are the snapshot's
 	spec.SnapshotID, spec.Env, spec.NetworkPolicy, spec.ImageEntrypoint = snapshotID, request.Env, nil, false
 	spec.Metadata, spec.Extensions = record.Sandbox.Metadata, record.Sandbox.Extensions
+	spec.Lifecycle = record.Sandbox.Lifecycle
 	if request.Timeout > 0 {
 		spec.Timeout = request.Timeout
 	}

@@ -29,6 +29,12 @@ func (h *Host) spawn(record lifecycle.Record, auth *lifecycle.ImageAuth, isNew b
 		inbox:     make(chan func(), 16),
 		gone:      make(chan struct{}),
 		changed:   make(chan struct{}),
+		sleep:     sleep{stirs: make(chan struct{}, 1)},
+	}
+	if record.Sandbox.Status.State == lifecycle.StatePausing && record.Sandbox.Status.Reason == lifecycle.ReasonIdle {
+		// What came to the sandbox between the decision and the freeze was reported to a service
+		// that has ended.
+		a.sleep.woken = true
 	}
 	a.publish()
 	h.registry.add(a)
@@ -49,12 +55,14 @@ func (a *actor) run() {
 			return
 		}
 		a.retrySave()
+		a.attend()
 		a.next()
 		timer.Reset(a.idle())
 		select {
 		case f := <-a.inbox:
 			f()
 		case <-timer.C:
+		case <-a.sleep.stirs:
 		case <-a.host.ctx.Done():
 			a.cancelJob()
 			return
@@ -75,6 +83,8 @@ func (a *actor) next() {
 		a.start(func(ctx context.Context, record lifecycle.Record) func() {
 			return a.provision(ctx, record, auth, launched)
 		})
+	case state == lifecycle.StatePausing && a.needsEars():
+		a.start(a.freezeAsleep)
 	case state == lifecycle.StatePausing:
 		a.start(a.freeze)
 	case state == lifecycle.StateResuming:
@@ -90,6 +100,8 @@ func (a *actor) next() {
 	case a.needsInspect && !state.Final():
 		a.needsInspect = false
 		a.start(a.inspect)
+	case state == lifecycle.StatePaused && a.needsEars():
+		a.start(a.listenAgain)
 	}
 }
 
@@ -119,14 +131,18 @@ func (a *actor) cancelJob() {
 	}
 }
 
-// dueAt returns when the sandbox expires, or its record is forgotten; zero when only the running
-// job changes something.
+// dueAt returns when the sandbox expires or is to be woken, or its record is forgotten; zero when
+// only the running job changes something.
 func dueAt(record *lifecycle.Record) time.Time {
 	switch state := record.Sandbox.Status.State; {
 	case state.Final() && record.Removed:
 		return record.RetainUntil
 	case state.Final() || state == lifecycle.StateStopping:
 		return time.Time{}
+	case pausesAtTimeout(record) && (state == lifecycle.StatePausing || state == lifecycle.StateResuming):
+		return time.Time{} // it is looked at again once it is Paused or Running
+	case wakesByItself(record) && record.WakeAt.Before(record.Sandbox.ExpiresAt):
+		return record.WakeAt
 	}
 	return record.Sandbox.ExpiresAt
 }
@@ -136,6 +152,9 @@ func (a *actor) untilDue() time.Duration {
 	at := dueAt(&a.record)
 	if at.IsZero() {
 		return time.Hour
+	}
+	if at.Before(a.sleep.again) {
+		at = a.sleep.again
 	}
 	return max(0, at.Sub(a.host.options.Clock()))
 }
@@ -152,8 +171,8 @@ func (a *actor) idle() time.Duration {
 	return max(0, min(a.untilDue(), a.saveAgainAt.Sub(a.host.options.Clock())))
 }
 
-// due expires the sandbox, or forgets its record, when its time has come. It returns true when the
-// record is forgotten.
+// due expires the sandbox or wakes it, or forgets its record, when its time has come. It returns
+// true when the record is forgotten.
 func (a *actor) due() bool {
 	if a.untilDue() > 0 {
 		return false
@@ -171,6 +190,14 @@ func (a *actor) due() bool {
 		a.host.ended.Remove(a)
 		a.host.notifier.notify(events)
 		return true
+	}
+	switch now := a.host.options.Clock(); {
+	case wakesByItself(&a.record) && now.Before(a.record.Sandbox.ExpiresAt):
+		a.sleep.woken = true
+		return false
+	case pausesAtTimeout(&a.record):
+		a.timeOut()
+		return false
 	}
 	a.recordTransition(lifecycle.TriggerExpire, lifecycle.ReasonExpired, "its time is up")
 	a.host.options.Observer.Expired(a.host.options.Clock().Sub(a.record.Sandbox.ExpiresAt))

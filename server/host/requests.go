@@ -62,6 +62,9 @@ func (h *Host) create(
 	if err := options.Bounds.Apply(&spec); err != nil {
 		return lifecycle.Sandbox{}, err
 	}
+	if err := h.checkLifecycle(spec.Lifecycle); err != nil {
+		return lifecycle.Sandbox{}, err
+	}
 	if err := h.options.Boxes.Admit(ctx, spec, options); err != nil {
 		return lifecycle.Sandbox{}, err
 	}
@@ -161,6 +164,7 @@ func (h *Host) newRecord(spec lifecycle.Spec, options lifecycle.CreateOptions) l
 
 			RuntimeClass: spec.RuntimeClass,
 			SnapshotID:   spec.SnapshotID,
+			Lifecycle:    spec.Lifecycle,
 			Status: lifecycle.Status{
 				State:            lifecycle.StatePending,
 				Reason:           lifecycle.ReasonProvisioning,
@@ -172,6 +176,8 @@ func (h *Host) newRecord(spec lifecycle.Spec, options lifecycle.CreateOptions) l
 		ByAdmin:   options.Role == lifecycle.RoleAdmin,
 		NeedsAuth: needsAuth,
 		Token:     lifecycle.NewToken(),
+
+		MaxTimeout: options.Bounds.MaxTimeout,
 	}.Clone()
 	h.options.Boxes.Assign(&record)
 	return record
@@ -181,6 +187,7 @@ func (h *Host) newRecord(spec lifecycle.Spec, options lifecycle.CreateOptions) l
 // record is written as a whole at each change.
 func withoutCopies(spec lifecycle.Spec) lifecycle.Spec {
 	spec.Image, spec.Metadata, spec.Entrypoint, spec.Extensions = "", nil, nil, nil
+	spec.Lifecycle = nil
 	return spec
 }
 
@@ -211,12 +218,18 @@ func (h *Host) Delete(ctx context.Context, id string) error {
 
 // Pause implements lifecycle.Backend.
 func (h *Host) Pause(ctx context.Context, id string) error {
+	if kept, err := h.keepAsleep(ctx, id); kept || err != nil {
+		return err
+	}
 	return h.toggle(ctx, id, lifecycle.StateRunning, lifecycle.TriggerPause,
 		lifecycle.ReasonUserPause)
 }
 
 // Resume implements lifecycle.Backend.
 func (h *Host) Resume(ctx context.Context, id string) error {
+	if woken, err := h.rouse(ctx, id); woken || err != nil {
+		return err
+	}
 	return h.toggle(ctx, id, lifecycle.StatePaused, lifecycle.TriggerResume,
 		lifecycle.ReasonUserResume)
 }

@@ -57,7 +57,7 @@ func (a *actor) beginRollback(snapshot lifecycle.Snapshot) error {
 	}
 	record = withoutPlace(record)
 	record.Rollback, record.Stopped = snapshot.ID, true
-	return a.commit(synced, record, a.transition(record))
+	return a.commit(synced, record, a.eventsTo(record)...)
 }
 
 // checkOrigin refuses a snapshot of another sandbox that ran in another runtime class, or under

@@ -83,7 +83,8 @@ func (h *Host) checkSidecars(missed map[*actor]bool) map[*actor]bool {
 	for _, a := range h.registry.all() {
 		record := a.snapshot()
 		if record.Sidecar == nil || record.Sidecar.Port == 0 ||
-			!record.Sandbox.Status.State.HasNetwork() {
+			!record.Sandbox.Status.State.HasNetwork() ||
+			record.Sandbox.Sleeps() { // the question, which its network carries, would wake the sandbox
 			continue
 		}
 		semaphore <- struct{}{}

@@ -32,6 +32,8 @@ type Sandbox struct {
 	// SnapshotID is the snapshot that its files come from: that of its creation, or of its last
 	// rollback. Empty when there is none.
 	SnapshotID string `json:",omitempty"`
+	// Lifecycle says when it falls asleep or ends by itself; nil when nothing was asked for.
+	Lifecycle *Lifecycle `json:",omitempty"`
 	// Stages are the stages of provisioning that the sandbox has reached, in order. Empty when they
 	// are not known.
 	Stages []StageTime `json:",omitempty"`
@@ -73,6 +75,9 @@ type Spec struct {
 	// RuntimeClass is the name of one of the service's [RuntimeClasses]; empty means the backend's
 	// default.
 	RuntimeClass string `json:",omitempty"`
+	// Lifecycle says when the sandbox falls asleep or ends by itself; nil leaves it alone until its
+	// time is up.
+	Lifecycle *Lifecycle `json:",omitempty"`
 	// Extensions is a JSON object for other software, passed through byte for byte; nil when there
 	// is none. Not json.RawMessage: as a part of other JSON its bytes would be rewritten.
 	Extensions []byte `json:",omitempty"`
@@ -87,8 +92,8 @@ type ImageAuth struct {
 // Record is a sandbox with everything the service needs after a crash.
 type Record struct {
 	Sandbox Sandbox
-	// Spec is what was asked for, without what the Sandbox has: image, metadata, entrypoint and
-	// extensions. It is empty once Removed.
+	// Spec is what was asked for, without what the Sandbox has: image, metadata, entrypoint,
+	// extensions and lifecycle. It is empty once Removed.
 	Spec Spec
 	// ByAdmin reports that an administrator's key created it.
 	ByAdmin bool `json:",omitempty"`
@@ -126,6 +131,13 @@ type Record struct {
 	// Stopped is true while the processes of the sandbox are gone and its files are kept: it is
 	// Paused or Resuming then, and resuming starts its box again.
 	Stopped bool `json:",omitempty"`
+	// MaxTimeout is the longest time to live that the owner's key allowed; 0 is [MaxTimeout].
+	MaxTimeout time.Duration `json:",omitempty"`
+	// TimedOut is true once the sandbox was paused because its time was up, until it is resumed: its
+	// expiry is the end that it has nevertheless.
+	TimedOut bool `json:",omitempty"`
+	// WakeAt is when the sandbox, which sleeps, is to be woken; zero when it has no such time.
+	WakeAt time.Time `json:",omitzero"`
 	// Removed is true when nothing of the sandbox is left at the engine.
 	Removed bool
 	// RetainUntil is when the record of an ended sandbox is forgotten; zero while it lives.
@@ -156,6 +168,7 @@ func (s Spec) Clone() Spec {
 	s.Env = maps.Clone(s.Env)
 	s.Metadata = maps.Clone(s.Metadata)
 	s.Volumes = slices.Clone(s.Volumes)
+	s.Lifecycle = s.Lifecycle.Clone()
 	s.Extensions = slices.Clone(s.Extensions)
 	return s
 }
@@ -165,6 +178,7 @@ func (s Sandbox) Clone() Sandbox {
 	s.Metadata = maps.Clone(s.Metadata)
 	s.Entrypoint = slices.Clone(s.Entrypoint)
 	s.Extensions = slices.Clone(s.Extensions)
+	s.Lifecycle = s.Lifecycle.Clone()
 	s.Stages = slices.Clone(s.Stages)
 	if s.Status.ExitCode != nil {
 		s.Status.ExitCode = new(*s.Status.ExitCode)

@@ -17,10 +17,12 @@ func fullRecord() lifecycle.Record {
 			ID:     "id", Image: "image", Owner: "owner", CreatedAt: time.Unix(1, 0).UTC(), ExpiresAt: time.Unix(2, 0).UTC(),
 			Status:   lifecycle.Status{State: lifecycle.StateRunning, Reason: lifecycle.ReasonContainerRunning, Message: "m", LastTransitionAt: time.Unix(1, 0).UTC(), ExitCode: new(1)},
 			Metadata: map[string]string{"name": "box"}, Entrypoint: []string{"sleep", "60"},
+			Lifecycle:  &lifecycle.Lifecycle{OnIdle: lifecycle.OnIdlePause, Idle: 1, OnTimeout: lifecycle.OnTimeoutPause, AutoResume: true},
 			Extensions: []byte(`{"a": 1}`), Stages: []lifecycle.StageTime{{Stage: lifecycle.StageAccepted, At: time.Unix(1, 0).UTC()}},
 		},
 		Spec:      fullSpec(),
 		NeedsAuth: true, Token: "token", Removed: true, Port: 1, Sidecar: fullSidecar(), StopTime: time.Second, RetainUntil: time.Unix(3, 0).UTC(),
+		MaxTimeout: time.Hour, TimedOut: true, WakeAt: time.Unix(4, 0).UTC(),
 	}
 }
 
@@ -36,6 +38,7 @@ func fullSpec() lifecycle.Spec {
 		Metadata:      map[string]string{"name": "box"},
 		NetworkPolicy: &lifecycle.NetworkPolicy{DefaultAction: "deny", Egress: []lifecycle.EgressRule{{Action: "allow", Target: "example.com"}}},
 		Volumes:       []lifecycle.Volume{{Name: "v", MountPath: "/v", HostPath: "/h"}},
+		Lifecycle:     &lifecycle.Lifecycle{OnIdle: lifecycle.OnIdlePause, Idle: 1, OnTimeout: lifecycle.OnTimeoutPause, AutoResume: true},
 		Extensions:    []byte(`{"a": 1}`),
 	}
 }

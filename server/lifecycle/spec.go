@@ -57,6 +57,9 @@ func (s *Spec) Validate() error {
 	if err := s.NetworkPolicy.Validate(); err != nil {
 		return err
 	}
+	if err := s.Lifecycle.Validate(); err != nil {
+		return err
+	}
 	return validateVolumes(s.Volumes)
 }
 

@@ -141,6 +141,9 @@ const (
 	ReasonContainerRunning  Reason = "CONTAINER_RUNNING"       // usable
 	ReasonUserPause         Reason = "USER_PAUSE"              // a client asked
 	ReasonUserResume        Reason = "USER_RESUME"             // a client asked
+	ReasonIdle              Reason = "IDLE"                    // no request or program kept the sandbox awake
+	ReasonTimeout           Reason = "TIMEOUT"                 // the time of a sandbox was up that sleeps then
+	ReasonWoken             Reason = "WOKEN"                   // a request came, or the time that the sandbox had asked for
 	ReasonExternalPause     Reason = "EXTERNAL_PAUSE"          // another process froze the container
 	ReasonExternalResume    Reason = "EXTERNAL_RESUME"         // another process thawed the container
 	ReasonHostRebooted      Reason = "HOST_REBOOTED"           // the processes are gone, the files are kept; resume starts it again

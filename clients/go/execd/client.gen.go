@@ -498,6 +498,63 @@ type ClientInterface interface {
 	// Corresponds with POST /freeze (the `Freeze` operationId).
 	Freeze(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// GetHolds List what keeps the sandbox awake
+	//
+	// A sandbox that sleeps when it is idle does not while there is a hold: a request that is
+	// being answered, a command that runs, a cell that waits or runs, a terminal with a viewer, a
+	// connection through `/proxy/{port}`, or what was asked for with `POST /holds`. Processor time
+	// is one, too, while somebody follows `GET /idle/watch`.
+	//
+	// Requests to `/ping`, `/metrics`, `/activity`, `/freeze`, `/thaw`, `/idle/watch` and this one
+	// are none.
+	//
+	// Corresponds with GET /holds (the `GetHolds` operationId).
+	GetHolds(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// KeepAwakeWithBody Keep the sandbox awake, or have it woken
+	//
+	// With `seconds` the sandbox is kept awake for that long. With `wakeAfterSeconds` it is woken
+	// then, if it sleeps; awake, it is as idle as before. At least one of both must be given.
+	//
+	// What is asked for under a name takes the place of what was asked for under that name
+	// before. There are at most 100 holds of this kind, and 100 times to wake the sandbox at. All
+	// of them end with the daemon.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /holds (the `KeepAwake` operationId).
+	KeepAwakeWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// KeepAwake Keep the sandbox awake, or have it woken
+	//
+	// With `seconds` the sandbox is kept awake for that long. With `wakeAfterSeconds` it is woken
+	// then, if it sleeps; awake, it is as idle as before. At least one of both must be given.
+	//
+	// What is asked for under a name takes the place of what was asked for under that name
+	// before. There are at most 100 holds of this kind, and 100 times to wake the sandbox at. All
+	// of them end with the daemon.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /holds (the `KeepAwake` operationId).
+	KeepAwake(ctx context.Context, body KeepAwakeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// WatchIdle Follow whether the sandbox is idle
+	//
+	// For the service. An endless stream: `idle` once nothing has kept the sandbox awake for
+	// `idleMilliseconds`, counted from the beginning of the stream or from the end of the last
+	// hold, whichever is later; `busy` as soon as a hold begins then; `idle` again, and so on.
+	// `GET /holds` names what is a hold. More processor time than 5 percent of one processor in
+	// such a time is one as well.
+	//
+	// `busy` is written to the connection before the work of the hold begins: before the handler
+	// of a request runs, or the process of a command starts. A stream that takes none for a
+	// second is cut, and the work goes on. So a stream that ends while the sandbox is idle means
+	// `busy`. In silence a comment comes every 5 seconds. There are at most 16 such streams.
+	//
+	// Corresponds with GET /idle/watch (the `WatchIdle` operationId).
+	WatchIdle(ctx context.Context, params *WatchIdleParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// GetMetrics Take a snapshot of processor and memory use
 	//
 	// Measured against the sandbox's own limits. `format=prometheus`, or an `Accept`
@@ -1381,6 +1438,103 @@ func (c *Client) WatchFiles(ctx context.Context, params *WatchFilesParams, reqEd
 // Corresponds with POST /freeze (the `Freeze` operationId).
 func (c *Client) Freeze(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewFreezeRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetHolds List what keeps the sandbox awake
+//
+// A sandbox that sleeps when it is idle does not while there is a hold: a request that is
+// being answered, a command that runs, a cell that waits or runs, a terminal with a viewer, a
+// connection through `/proxy/{port}`, or what was asked for with `POST /holds`. Processor time
+// is one, too, while somebody follows `GET /idle/watch`.
+//
+// Requests to `/ping`, `/metrics`, `/activity`, `/freeze`, `/thaw`, `/idle/watch` and this one
+// are none.
+//
+// Corresponds with GET /holds (the `GetHolds` operationId).
+func (c *Client) GetHolds(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetHoldsRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// KeepAwakeWithBody Keep the sandbox awake, or have it woken
+//
+// With `seconds` the sandbox is kept awake for that long. With `wakeAfterSeconds` it is woken
+// then, if it sleeps; awake, it is as idle as before. At least one of both must be given.
+//
+// What is asked for under a name takes the place of what was asked for under that name
+// before. There are at most 100 holds of this kind, and 100 times to wake the sandbox at. All
+// of them end with the daemon.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /holds (the `KeepAwake` operationId).
+func (c *Client) KeepAwakeWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewKeepAwakeRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// KeepAwake Keep the sandbox awake, or have it woken
+//
+// With `seconds` the sandbox is kept awake for that long. With `wakeAfterSeconds` it is woken
+// then, if it sleeps; awake, it is as idle as before. At least one of both must be given.
+//
+// What is asked for under a name takes the place of what was asked for under that name
+// before. There are at most 100 holds of this kind, and 100 times to wake the sandbox at. All
+// of them end with the daemon.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /holds (the `KeepAwake` operationId).
+func (c *Client) KeepAwake(ctx context.Context, body KeepAwakeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewKeepAwakeRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// WatchIdle Follow whether the sandbox is idle
+//
+// For the service. An endless stream: `idle` once nothing has kept the sandbox awake for
+// `idleMilliseconds`, counted from the beginning of the stream or from the end of the last
+// hold, whichever is later; `busy` as soon as a hold begins then; `idle` again, and so on.
+// `GET /holds` names what is a hold. More processor time than 5 percent of one processor in
+// such a time is one as well.
+//
+// `busy` is written to the connection before the work of the hold begins: before the handler
+// of a request runs, or the process of a command starts. A stream that takes none for a
+// second is cut, and the work goes on. So a stream that ends while the sandbox is idle means
+// `busy`. In silence a comment comes every 5 seconds. There are at most 16 such streams.
+//
+// Corresponds with GET /idle/watch (the `WatchIdle` operationId).
+func (c *Client) WatchIdle(ctx context.Context, params *WatchIdleParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewWatchIdleRequest(c.Server, params)
 	if err != nil {
 		return nil, err
 	}
@@ -3223,6 +3377,123 @@ func NewFreezeRequest(server string) (*http.Request, error) {
 	return req, nil
 }
 
+// NewGetHoldsRequest constructs an http.Request for the GetHolds method
+func NewGetHoldsRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/holds")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewKeepAwakeRequest calls the generic KeepAwake builder with application/json body
+func NewKeepAwakeRequest(server string, body KeepAwakeJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewKeepAwakeRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewKeepAwakeRequestWithBody constructs an http.Request for the KeepAwake method, with any body, and a specified content type
+func NewKeepAwakeRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/holds")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewWatchIdleRequest constructs an http.Request for the WatchIdle method
+func NewWatchIdleRequest(server string, params *WatchIdleParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/idle/watch")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "idleMilliseconds", params.IdleMilliseconds, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewGetMetricsRequest constructs an http.Request for the GetMetrics method
 func NewGetMetricsRequest(server string, params *GetMetricsParams) (*http.Request, error) {
 	var err error
@@ -4088,6 +4359,67 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /freeze (the `Freeze` operationId).
 	FreezeWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*FreezeResponse, error)
+
+	// GetHoldsWithResponse List what keeps the sandbox awake
+	//
+	// A sandbox that sleeps when it is idle does not while there is a hold: a request that is
+	// being answered, a command that runs, a cell that waits or runs, a terminal with a viewer, a
+	// connection through `/proxy/{port}`, or what was asked for with `POST /holds`. Processor time
+	// is one, too, while somebody follows `GET /idle/watch`.
+	//
+	// Requests to `/ping`, `/metrics`, `/activity`, `/freeze`, `/thaw`, `/idle/watch` and this one
+	// are none.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /holds (the `GetHolds` operationId).
+	GetHoldsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetHoldsResponse, error)
+
+	// KeepAwakeWithBodyWithResponse Keep the sandbox awake, or have it woken
+	//
+	// With `seconds` the sandbox is kept awake for that long. With `wakeAfterSeconds` it is woken
+	// then, if it sleeps; awake, it is as idle as before. At least one of both must be given.
+	//
+	// What is asked for under a name takes the place of what was asked for under that name
+	// before. There are at most 100 holds of this kind, and 100 times to wake the sandbox at. All
+	// of them end with the daemon.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /holds (the `KeepAwake` operationId).
+	KeepAwakeWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*KeepAwakeResponse, error)
+
+	// KeepAwakeWithResponse Keep the sandbox awake, or have it woken
+	//
+	// With `seconds` the sandbox is kept awake for that long. With `wakeAfterSeconds` it is woken
+	// then, if it sleeps; awake, it is as idle as before. At least one of both must be given.
+	//
+	// What is asked for under a name takes the place of what was asked for under that name
+	// before. There are at most 100 holds of this kind, and 100 times to wake the sandbox at. All
+	// of them end with the daemon.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /holds (the `KeepAwake` operationId).
+	KeepAwakeWithResponse(ctx context.Context, body KeepAwakeJSONRequestBody, reqEditors ...RequestEditorFn) (*KeepAwakeResponse, error)
+
+	// WatchIdleWithResponse Follow whether the sandbox is idle
+	//
+	// For the service. An endless stream: `idle` once nothing has kept the sandbox awake for
+	// `idleMilliseconds`, counted from the beginning of the stream or from the end of the last
+	// hold, whichever is later; `busy` as soon as a hold begins then; `idle` again, and so on.
+	// `GET /holds` names what is a hold. More processor time than 5 percent of one processor in
+	// such a time is one as well.
+	//
+	// `busy` is written to the connection before the work of the hold begins: before the handler
+	// of a request runs, or the process of a command starts. A stream that takes none for a
+	// second is cut, and the work goes on. So a stream that ends while the sandbox is idle means
+	// `busy`. In silence a comment comes every 5 seconds. There are at most 16 such streams.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /idle/watch (the `WatchIdle` operationId).
+	WatchIdleWithResponse(ctx context.Context, params *WatchIdleParams, reqEditors ...RequestEditorFn) (*WatchIdleResponse, error)
 
 	// GetMetricsWithResponse Take a snapshot of processor and memory use
 	//
@@ -6809,6 +7141,213 @@ func (r FreezeResponse) ContentType() string {
 	return ""
 }
 
+type GetHoldsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Holds
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *UnknownParameter
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *RuntimeError
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetHoldsResponse) GetJSON200() *Holds {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r GetHoldsResponse) GetJSON400() *UnknownParameter {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r GetHoldsResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r GetHoldsResponse) GetJSON500() *RuntimeError {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r GetHoldsResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r GetHoldsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetHoldsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetHoldsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetHoldsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type KeepAwakeResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *KeptAwake
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON413 the response for an HTTP 413 `application/json` response
+	JSON413 *ContentTooLarge
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *RuntimeError
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r KeepAwakeResponse) GetJSON200() *KeptAwake {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r KeepAwakeResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r KeepAwakeResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON413 returns the response for an HTTP 413 `application/json` response
+func (r KeepAwakeResponse) GetJSON413() *ContentTooLarge {
+	return r.JSON413
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r KeepAwakeResponse) GetJSON500() *RuntimeError {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r KeepAwakeResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r KeepAwakeResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r KeepAwakeResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r KeepAwakeResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r KeepAwakeResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type WatchIdleResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *RuntimeError
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r WatchIdleResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r WatchIdleResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r WatchIdleResponse) GetJSON500() *RuntimeError {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r WatchIdleResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r WatchIdleResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r WatchIdleResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r WatchIdleResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r WatchIdleResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type GetMetricsResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -8195,6 +8734,91 @@ func (c *ClientWithResponses) FreezeWithResponse(ctx context.Context, reqEditors
 		return nil, err
 	}
 	return ParseFreezeResponse(rsp)
+}
+
+// GetHoldsWithResponse List what keeps the sandbox awake
+//
+// A sandbox that sleeps when it is idle does not while there is a hold: a request that is
+// being answered, a command that runs, a cell that waits or runs, a terminal with a viewer, a
+// connection through `/proxy/{port}`, or what was asked for with `POST /holds`. Processor time
+// is one, too, while somebody follows `GET /idle/watch`.
+//
+// Requests to `/ping`, `/metrics`, `/activity`, `/freeze`, `/thaw`, `/idle/watch` and this one
+// are none.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /holds (the `GetHolds` operationId).
+func (c *ClientWithResponses) GetHoldsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetHoldsResponse, error) {
+	rsp, err := c.GetHolds(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetHoldsResponse(rsp)
+}
+
+// KeepAwakeWithBodyWithResponse Keep the sandbox awake, or have it woken
+//
+// With `seconds` the sandbox is kept awake for that long. With `wakeAfterSeconds` it is woken
+// then, if it sleeps; awake, it is as idle as before. At least one of both must be given.
+//
+// What is asked for under a name takes the place of what was asked for under that name
+// before. There are at most 100 holds of this kind, and 100 times to wake the sandbox at. All
+// of them end with the daemon.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /holds (the `KeepAwake` operationId).
+func (c *ClientWithResponses) KeepAwakeWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*KeepAwakeResponse, error) {
+	rsp, err := c.KeepAwakeWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseKeepAwakeResponse(rsp)
+}
+
+// KeepAwakeWithResponse Keep the sandbox awake, or have it woken
+//
+// With `seconds` the sandbox is kept awake for that long. With `wakeAfterSeconds` it is woken
+// then, if it sleeps; awake, it is as idle as before. At least one of both must be given.
+//
+// What is asked for under a name takes the place of what was asked for under that name
+// before. There are at most 100 holds of this kind, and 100 times to wake the sandbox at. All
+// of them end with the daemon.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /holds (the `KeepAwake` operationId).
+func (c *ClientWithResponses) KeepAwakeWithResponse(ctx context.Context, body KeepAwakeJSONRequestBody, reqEditors ...RequestEditorFn) (*KeepAwakeResponse, error) {
+	rsp, err := c.KeepAwake(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseKeepAwakeResponse(rsp)
+}
+
+// WatchIdleWithResponse Follow whether the sandbox is idle
+//
+// For the service. An endless stream: `idle` once nothing has kept the sandbox awake for
+// `idleMilliseconds`, counted from the beginning of the stream or from the end of the last
+// hold, whichever is later; `busy` as soon as a hold begins then; `idle` again, and so on.
+// `GET /holds` names what is a hold. More processor time than 5 percent of one processor in
+// such a time is one as well.
+//
+// `busy` is written to the connection before the work of the hold begins: before the handler
+// of a request runs, or the process of a command starts. A stream that takes none for a
+// second is cut, and the work goes on. So a stream that ends while the sandbox is idle means
+// `busy`. In silence a comment comes every 5 seconds. There are at most 16 such streams.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /idle/watch (the `WatchIdle` operationId).
+func (c *ClientWithResponses) WatchIdleWithResponse(ctx context.Context, params *WatchIdleParams, reqEditors ...RequestEditorFn) (*WatchIdleResponse, error) {
+	rsp, err := c.WatchIdle(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseWatchIdleResponse(rsp)
 }
 
 // GetMetricsWithResponse Take a snapshot of processor and memory use
@@ -10561,6 +11185,168 @@ func ParseFreezeResponse(rsp *http.Response) (*FreezeResponse, error) {
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
 		var dest UnknownParameter
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest RuntimeError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetHoldsResponse parses an HTTP response from a GetHoldsWithResponse call
+func ParseGetHoldsResponse(rsp *http.Response) (*GetHoldsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetHoldsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Holds
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest UnknownParameter
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest RuntimeError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseKeepAwakeResponse parses an HTTP response from a KeepAwakeWithResponse call
+func ParseKeepAwakeResponse(rsp *http.Response) (*KeepAwakeResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &KeepAwakeResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest KeptAwake
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest ContentTooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest RuntimeError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseWatchIdleResponse parses an HTTP response from a WatchIdleWithResponse call
+func ParseWatchIdleResponse(rsp *http.Response) (*WatchIdleResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &WatchIdleResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}

@@ -368,6 +368,14 @@ type CreateSandboxRequest struct {
 	// Example: true
 	ImageEntrypoint *bool `json:"imageEntrypoint,omitempty"`
 
+	// Lifecycle When a sandbox falls asleep or ends by itself. A sandbox that sleeps is `Paused` with the
+	// reason `IDLE` or `TIMEOUT`: its processes keep their memory and use no processor time. The
+	// first request to it, by whichever way it comes, wakes it, waits for it and succeeds. What a
+	// client has paused (`USER_PAUSE`) does not sleep: nothing but a resume lets it run again.
+	//
+	// Answers have all fields. On a cluster the whole object is 501.
+	Lifecycle *SandboxLifecycle `json:"lifecycle,omitempty"`
+
 	// Metadata Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
 	// to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
 	// reserved. There are at most 256 tags.
@@ -647,6 +655,43 @@ type Health struct {
 	//
 	// Example: healthy
 	Status string `json:"status"`
+}
+
+// Hold One thing that keeps a sandbox awake.
+type Hold struct {
+	// ID Which one, such as the id of the command. It may be empty.
+	//
+	// Example: 9b2f6c8e
+	ID string `json:"id"`
+
+	// Kind What it is: `request` (to the daemon, streams included), `command`, `code`, `terminal`
+	// (with a viewer), `proxy` (a request or connection to a port), `processor` (time above a
+	// floor) or `keepAwake` (a program asked for it). More may be added.
+	//
+	// Example: command
+	Kind string `json:"kind"`
+
+	// Since When it began, by the clock of the sandbox.
+	//
+	// Example: 2026-01-02T15:04:05Z
+	Since time.Time `json:"since"`
+}
+
+// Holds What keeps a sandbox awake.
+type Holds struct {
+	// Holds The holds, at most 1000. Empty when nothing keeps the sandbox awake.
+	Holds []Hold `json:"holds"`
+
+	// IdleMilliseconds For how long nothing has kept the sandbox awake; 0 while there are holds, and for one that
+	// is not `Running`.
+	//
+	// Example: 0
+	IdleMilliseconds int64 `json:"idleMilliseconds"`
+
+	// WakeAt When a program in the sandbox wants it to be woken. Absent when none does.
+	//
+	// Example: 2026-01-02T16:00:00Z
+	WakeAt *time.Time `json:"wakeAt,omitempty"`
 }
 
 // HostLoad How busy the host is.
@@ -1156,6 +1201,14 @@ type Sandbox struct {
 	// Image A container image in a public or private registry.
 	Image Image `json:"image,omitzero"`
 
+	// Lifecycle When a sandbox falls asleep or ends by itself. A sandbox that sleeps is `Paused` with the
+	// reason `IDLE` or `TIMEOUT`: its processes keep their memory and use no processor time. The
+	// first request to it, by whichever way it comes, wakes it, waits for it and succeeds. What a
+	// client has paused (`USER_PAUSE`) does not sleep: nothing but a resume lets it run again.
+	//
+	// Answers have all fields. On a cluster the whole object is 501.
+	Lifecycle *SandboxLifecycle `json:"lifecycle,omitempty"`
+
 	// Limits The resource limits of a sandbox in numbers. One that is absent does not limit it; all are
 	// absent for a sandbox that was created before the service recorded them.
 	Limits *SandboxLimits `json:"limits,omitempty"`
@@ -1316,6 +1369,40 @@ type SandboxEvent struct {
 	Type string `json:"type"`
 }
 
+// SandboxLifecycle When a sandbox falls asleep or ends by itself. A sandbox that sleeps is `Paused` with the
+// reason `IDLE` or `TIMEOUT`: its processes keep their memory and use no processor time. The
+// first request to it, by whichever way it comes, wakes it, waits for it and succeeds. What a
+// client has paused (`USER_PAUSE`) does not sleep: nothing but a resume lets it run again.
+//
+// Answers have all fields. On a cluster the whole object is 501.
+type SandboxLifecycle struct {
+	// AutoResume Whether requests wake the sandbox, and it wakes at the time that a program in it has
+	// asked for. Without it they do. When it is false nothing but a resume wakes it.
+	//
+	// Example: true
+	AutoResume *bool `json:"autoResume,omitempty"`
+
+	// IdleSeconds For how many seconds nothing must have kept the sandbox awake. Without it, 60.
+	//
+	// Example: 30
+	IdleSeconds *float64 `json:"idleSeconds,omitempty"`
+
+	// OnIdle What happens when nothing has kept the sandbox awake for `idleSeconds` (see
+	// `GET /v1/sandboxes/{sandboxId}/holds`): `none`, it is left `Running`; `pause`, it falls
+	// asleep; `delete`, it ends. `hibernate` is not implemented (501). Without it, `none`.
+	//
+	// Example: pause
+	OnIdle *string `json:"onIdle,omitempty"`
+
+	// OnTimeout What happens at `expiresAt`: `delete`, the sandbox ends; `pause`, it falls asleep, and
+	// `expiresAt` becomes the latest time that its key allows, at which it ends. Once it is
+	// woken or resumed it lives as long as it was to live at its creation. Without it,
+	// `delete`.
+	//
+	// Example: pause
+	OnTimeout *string `json:"onTimeout,omitempty"`
+}
+
 // SandboxLimits The resource limits of a sandbox in numbers. One that is absent does not limit it; all are
 // absent for a sandbox that was created before the service recorded them.
 type SandboxLimits struct {
@@ -1381,7 +1468,8 @@ type SandboxStatus struct {
 	// Reason A short cause for machines, such as `CONTAINER_RUNNING`, `CONTAINER_STARTING`,
 	// `IMAGE_PULL_ERROR`, `RESOURCE_LIMIT_EXCEEDED`, `NETWORK_ERROR`, `EXPIRED`,
 	// `USER_DELETE`, `ENTRYPOINT_EXITED`, `OOM_KILLED`, `PROVISION_TIMEOUT`, `EXECD_REPLACED`,
-	// `ENGINE_UNAVAILABLE` or `REMOVED_EXTERNALLY`. More may be added.
+	// `ENGINE_UNAVAILABLE` or `REMOVED_EXTERNALLY`. More may be added. With `IDLE` and
+	// `TIMEOUT` a Paused sandbox sleeps (extension; see `lifecycle`).
 	//
 	// Example: CONTAINER_RUNNING
 	Reason string `json:"reason"`
@@ -1882,6 +1970,11 @@ type GetEndpointParams struct {
 	// Direct Asks for the address of the sandbox itself even where clients use an ingress. It is
 	// for the ingress, and cannot be combined with `expires` (400).
 	Direct *bool `form:"direct,omitempty" json:"direct,omitempty"`
+
+	// Wake Wakes a sandbox that sleeps (`lifecycle`) and waits until it is `Running`, for at most 30
+	// seconds; one that is in another state by then, or does not sleep, is 409. Without it a
+	// sandbox that sleeps has its address and sleeps on.
+	Wake *bool `form:"wake,omitempty" json:"wake,omitempty"`
 }
 
 // StreamSandboxEventsParams defines parameters for StreamSandboxEvents.
@@ -2013,6 +2106,9 @@ type CreateSandboxJSONRequestBody = CreateSandboxRequest
 
 // ForkSandboxJSONRequestBody defines body for ForkSandbox for application/json ContentType.
 type ForkSandboxJSONRequestBody = ForkRequest
+
+// UpdateLifecycleJSONRequestBody defines body for UpdateLifecycle for application/json ContentType.
+type UpdateLifecycleJSONRequestBody = SandboxLifecycle
 
 // UpdateMetadataJSONRequestBody defines body for UpdateMetadata for application/json ContentType.
 type UpdateMetadataJSONRequestBody = MetadataPatch

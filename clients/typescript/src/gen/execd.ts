@@ -723,6 +723,70 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/holds": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List what keeps the sandbox awake
+         * @description A sandbox that sleeps when it is idle does not while there is a hold: a request that is
+         *     being answered, a command that runs, a cell that waits or runs, a terminal with a viewer, a
+         *     connection through `/proxy/{port}`, or what was asked for with `POST /holds`. Processor time
+         *     is one, too, while somebody follows `GET /idle/watch`.
+         *
+         *     Requests to `/ping`, `/metrics`, `/activity`, `/freeze`, `/thaw`, `/idle/watch` and this one
+         *     are none.
+         */
+        get: operations["getHolds"];
+        put?: never;
+        /**
+         * Keep the sandbox awake, or have it woken
+         * @description With `seconds` the sandbox is kept awake for that long. With `wakeAfterSeconds` it is woken
+         *     then, if it sleeps; awake, it is as idle as before. At least one of both must be given.
+         *
+         *     What is asked for under a name takes the place of what was asked for under that name
+         *     before. There are at most 100 holds of this kind, and 100 times to wake the sandbox at. All
+         *     of them end with the daemon.
+         */
+        post: operations["keepAwake"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/idle/watch": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Follow whether the sandbox is idle
+         * @description For the service. An endless stream: `idle` once nothing has kept the sandbox awake for
+         *     `idleMilliseconds`, counted from the beginning of the stream or from the end of the last
+         *     hold, whichever is later; `busy` as soon as a hold begins then; `idle` again, and so on.
+         *     `GET /holds` names what is a hold. More processor time than 5 percent of one processor in
+         *     such a time is one as well.
+         *
+         *     `busy` is written to the connection before the work of the hold begins: before the handler
+         *     of a request runs, or the process of a command starts. A stream that takes none for a
+         *     second is cut, and the work goes on. So a stream that ends while the sandbox is idle means
+         *     `busy`. In silence a comment comes every 5 seconds. There are at most 16 such streams.
+         */
+        get: operations["watchIdle"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/freeze": {
         parameters: {
             query?: never;
@@ -1559,6 +1623,103 @@ export interface components {
             timestamp: number;
         };
         /**
+         * @description What keeps the sandbox awake. There may be others in the future.
+         *
+         *     - `request`: a request to the daemon that is being answered, streams included.
+         *     - `command`: a command that runs.
+         *     - `code`: a cell that waits or runs.
+         *     - `terminal`: a terminal with a viewer.
+         *     - `proxy`: a request or a connection through `/proxy/{port}`.
+         *     - `processor`: more than 5 percent of one processor in use.
+         *     - `keepAwake`: what was asked for with `POST /holds`.
+         * @example command
+         * @enum {string}
+         */
+        HoldKind: "request" | "command" | "code" | "terminal" | "proxy" | "processor" | "keepAwake";
+        /** @description One thing that keeps the sandbox awake. */
+        Hold: {
+            kind: components["schemas"]["HoldKind"];
+            /**
+             * @description The id of the command, of the execution of the cell or of the terminal; the method and
+             *     the path of a request; the port; the name given to a `keepAwake`, empty without one;
+             *     empty for processor time. At most 256 bytes.
+             * @example 5f2c9d1e-2f0b-4a53-9b0e-0a4a3c1c7d11
+             */
+            id: string;
+            /**
+             * Format: date-time
+             * @description When it began, RFC 3339.
+             * @example 2026-01-02T15:04:05Z
+             */
+            since: string;
+        };
+        /** @description What keeps the sandbox awake. */
+        Holds: {
+            /** @description The holds, oldest first, at most 1000. */
+            holds: components["schemas"]["Hold"][];
+            /**
+             * Format: int64
+             * @description How long there has been no hold; 0 while there is one.
+             * @example 0
+             */
+            idleMilliseconds: number;
+            /**
+             * Format: date-time
+             * @description When the sandbox is to be woken next, RFC 3339; absent without a time.
+             * @example 2026-01-02T15:04:05Z
+             */
+            wakeAt?: string;
+        };
+        /** @description For how long to keep the sandbox awake, or when to wake it. Unknown fields are refused. */
+        KeepAwakeRequest: {
+            /**
+             * @description For how many seconds to keep the sandbox awake.
+             * @example 120
+             */
+            seconds?: number;
+            /**
+             * @description In how many seconds to wake the sandbox, if it sleeps then.
+             * @example 600
+             */
+            wakeAfterSeconds?: number;
+            /**
+             * @description Who asks.
+             * @example poller
+             */
+            name?: string;
+        };
+        /** @description What was granted. */
+        KeptAwake: {
+            /**
+             * Format: date-time
+             * @description Until when the sandbox is kept awake for this request, RFC 3339; absent without `seconds`.
+             * @example 2026-01-02T15:06:05Z
+             */
+            until?: string;
+            /**
+             * Format: date-time
+             * @description When the sandbox is woken for this request, RFC 3339; absent without `wakeAfterSeconds`.
+             * @example 2026-01-02T15:14:05Z
+             */
+            wakeAt?: string;
+        };
+        /** @description The data of one event of whether the sandbox is idle. */
+        IdleEvent: {
+            /**
+             * @description `idle`: nothing has kept the sandbox awake for the time. `busy`: something does now.
+             * @example busy
+             * @enum {string}
+             */
+            type: "idle" | "busy";
+            kind?: components["schemas"]["HoldKind"];
+            /**
+             * Format: date-time
+             * @description When the sandbox is to be woken if it sleeps, RFC 3339; in an `idle`, absent without a time.
+             * @example 2026-01-02T15:04:05Z
+             */
+            wakeAt?: string;
+        };
+        /**
          * @description The id of a terminal.
          * @example 5f0d2c1a
          */
@@ -1871,7 +2032,8 @@ export interface components {
         };
         /**
          * @description The daemon is stopping, no kernel can be had, too many cells wait in the context, or the
-         *     sandbox has as many processes or watches as it may have. The message says which.
+         *     sandbox has as many processes, watches, holds or times to wake as it may have. The message
+         *     says which.
          */
         Unavailable: {
             headers: {
@@ -3330,6 +3492,98 @@ export interface operations {
                     /**
                      * @example id: 1767366245000002
                      *     data: {"id":1767366245000001,"kind":"command","operation":"5f2c9d1e-2f0b-4a53-9b0e-0a4a3c1c7d11","text":"make test","truncated":false,"key":"ci","client":"sandbox-go","state":"failed","exit":2,"error":"exit status 2","started":"2026-01-02T15:04:05Z","ended":"2026-01-02T15:04:09Z"}
+                     */
+                    "text/event-stream": components["schemas"]["EventStream"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
+            500: components["responses"]["RuntimeError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    getHolds: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The holds. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Holds"];
+                };
+            };
+            400: components["responses"]["UnknownParameter"];
+            401: components["responses"]["Unauthorized"];
+            500: components["responses"]["RuntimeError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    keepAwake: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description For how long. */
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "seconds": 120,
+                 *       "name": "poller"
+                 *     }
+                 */
+                "application/json": components["schemas"]["KeepAwakeRequest"];
+            };
+        };
+        responses: {
+            /** @description The sandbox is kept awake, or will be woken. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["KeptAwake"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
+            413: components["responses"]["ContentTooLarge"];
+            500: components["responses"]["RuntimeError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    watchIdle: {
+        parameters: {
+            query: {
+                /** @description For how long nothing may have kept the sandbox awake. */
+                idleMilliseconds: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The events. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example data: {"type":"idle","wakeAt":"2026-01-02T15:04:05Z"}
+                     *
+                     *     data: {"type":"busy","kind":"command"}
                      */
                     "text/event-stream": components["schemas"]["EventStream"];
                 };

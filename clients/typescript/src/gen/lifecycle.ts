@@ -250,6 +250,63 @@ export interface paths {
         patch: operations["updateMetadata"];
         trace?: never;
     };
+    "/v1/sandboxes/{sandboxId}/lifecycle": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the sandbox, as the create operation returned it. */
+                sandboxId: components["parameters"]["SandboxID"];
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        /**
+         * Change when a sandbox falls asleep or ends by itself
+         * @description Sets what the body names; the rest stays. `onIdle: pause` is 501 where the engine cannot
+         *     report the first packet to a sandbox that sleeps, and `onIdle: hibernate` is 501. A sandbox
+         *     that is ending or has ended is 409.
+         *
+         *     A sandbox that sleeps is not woken by it. With `autoResume` set to false nothing but a
+         *     resume wakes it from then on.
+         */
+        patch: operations["updateLifecycle"];
+        trace?: never;
+    };
+    "/v1/sandboxes/{sandboxId}/holds": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the sandbox, as the create operation returned it. */
+                sandboxId: components["parameters"]["SandboxID"];
+            };
+            cookie?: never;
+        };
+        /**
+         * List what keeps a sandbox awake
+         * @description Requests in flight, running commands and cells, terminals with a viewer, connections to its
+         *     ports, processor time and what programs in it have asked for. The daemon in the sandbox
+         *     counts them, and the list is the daemon's: at most 1000. It takes a key that may read the
+         *     sandbox.
+         *
+         *     A sandbox that is Paused or asleep has an empty list, and is not woken by the question. Any
+         *     other state but `Running` is 409.
+         */
+        get: operations["getHolds"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/sandboxes/{sandboxId}/network-policy": {
         parameters: {
             query?: never;
@@ -1121,6 +1178,83 @@ export interface components {
              * @example 2b7d5f0a-6c1e-4a7b-8a53-1f0e9d3c4b21
              */
             snapshotId?: string;
+            lifecycle?: components["schemas"]["SandboxLifecycle"];
+        };
+        /**
+         * @description When a sandbox falls asleep or ends by itself. A sandbox that sleeps is `Paused` with the
+         *     reason `IDLE` or `TIMEOUT`: its processes keep their memory and use no processor time. The
+         *     first request to it, by whichever way it comes, wakes it, waits for it and succeeds. What a
+         *     client has paused (`USER_PAUSE`) does not sleep: nothing but a resume lets it run again.
+         *
+         *     Answers have all fields. On a cluster the whole object is 501.
+         */
+        SandboxLifecycle: {
+            /**
+             * @description What happens when nothing has kept the sandbox awake for `idleSeconds` (see
+             *     `GET /v1/sandboxes/{sandboxId}/holds`): `none`, it is left `Running`; `pause`, it falls
+             *     asleep; `delete`, it ends. `hibernate` is not implemented (501). Without it, `none`.
+             * @example pause
+             */
+            onIdle?: string;
+            /**
+             * Format: double
+             * @description For how many seconds nothing must have kept the sandbox awake. Without it, 60.
+             * @example 30
+             */
+            idleSeconds?: number;
+            /**
+             * @description What happens at `expiresAt`: `delete`, the sandbox ends; `pause`, it falls asleep, and
+             *     `expiresAt` becomes the latest time that its key allows, at which it ends. Once it is
+             *     woken or resumed it lives as long as it was to live at its creation. Without it,
+             *     `delete`.
+             * @example pause
+             */
+            onTimeout?: string;
+            /**
+             * @description Whether requests wake the sandbox, and it wakes at the time that a program in it has
+             *     asked for. Without it they do. When it is false nothing but a resume wakes it.
+             * @example true
+             */
+            autoResume?: boolean;
+        };
+        /** @description What keeps a sandbox awake. */
+        Holds: {
+            /** @description The holds, at most 1000. Empty when nothing keeps the sandbox awake. */
+            holds: components["schemas"]["Hold"][];
+            /**
+             * Format: int64
+             * @description For how long nothing has kept the sandbox awake; 0 while there are holds, and for one that
+             *     is not `Running`.
+             * @example 0
+             */
+            idleMilliseconds: number;
+            /**
+             * Format: date-time
+             * @description When a program in the sandbox wants it to be woken. Absent when none does.
+             * @example 2026-01-02T16:00:00Z
+             */
+            wakeAt?: string;
+        };
+        /** @description One thing that keeps a sandbox awake. */
+        Hold: {
+            /**
+             * @description What it is: `request` (to the daemon, streams included), `command`, `code`, `terminal`
+             *     (with a viewer), `proxy` (a request or connection to a port), `processor` (time above a
+             *     floor) or `keepAwake` (a program asked for it). More may be added.
+             * @example command
+             */
+            kind: string;
+            /**
+             * @description Which one, such as the id of the command. It may be empty.
+             * @example 9b2f6c8e
+             */
+            id: string;
+            /**
+             * Format: date-time
+             * @description When it began, by the clock of the sandbox.
+             * @example 2026-01-02T15:04:05Z
+             */
+            since: string;
         };
         /**
          * @description What a node of Kubernetes reserves for the sandbox, at most `resourceLimits` of each
@@ -1565,7 +1699,8 @@ export interface components {
              * @description A short cause for machines, such as `CONTAINER_RUNNING`, `CONTAINER_STARTING`,
              *     `IMAGE_PULL_ERROR`, `RESOURCE_LIMIT_EXCEEDED`, `NETWORK_ERROR`, `EXPIRED`,
              *     `USER_DELETE`, `ENTRYPOINT_EXITED`, `OOM_KILLED`, `PROVISION_TIMEOUT`, `EXECD_REPLACED`,
-             *     `ENGINE_UNAVAILABLE` or `REMOVED_EXTERNALLY`. More may be added.
+             *     `ENGINE_UNAVAILABLE` or `REMOVED_EXTERNALLY`. More may be added. With `IDLE` and
+             *     `TIMEOUT` a Paused sandbox sleeps (extension; see `lifecycle`).
              * @example CONTAINER_RUNNING
              */
             reason: string;
@@ -1691,6 +1826,7 @@ export interface components {
              * @example 2b7d5f0a-6c1e-4a7b-8a53-1f0e9d3c4b21
              */
             snapshotId?: string;
+            lifecycle?: components["schemas"]["SandboxLifecycle"];
         };
         /**
          * @description The resource limits of a sandbox in numbers. One that is absent does not limit it; all are
@@ -3051,6 +3187,12 @@ export interface operations {
                  *     for the ingress, and cannot be combined with `expires` (400).
                  */
                 direct?: boolean;
+                /**
+                 * @description Wakes a sandbox that sleeps (`lifecycle`) and waits until it is `Running`, for at most 30
+                 *     seconds; one that is in another state by then, or does not sleep, is 409. Without it a
+                 *     sandbox that sleeps has its address and sleeps on.
+                 */
+                wake?: boolean;
             };
             header?: never;
             path: {
@@ -3119,6 +3261,79 @@ export interface operations {
             413: components["responses"]["ContentTooLarge"];
             429: components["responses"]["RateLimited"];
             500: components["responses"]["InternalError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    updateLifecycle: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the sandbox, as the create operation returned it. */
+                sandboxId: components["parameters"]["SandboxID"];
+            };
+            cookie?: never;
+        };
+        /** @description The settings to change. */
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SandboxLifecycle"];
+            };
+        };
+        responses: {
+            /** @description All settings that now hold. */
+            200: {
+                headers: {
+                    "X-Request-ID": components["headers"]["RequestID"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SandboxLifecycle"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["ContentTooLarge"];
+            429: components["responses"]["RateLimited"];
+            500: components["responses"]["InternalError"];
+            501: components["responses"]["NotImplemented"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    getHolds: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the sandbox, as the create operation returned it. */
+                sandboxId: components["parameters"]["SandboxID"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What keeps the sandbox awake now. */
+            200: {
+                headers: {
+                    "X-Request-ID": components["headers"]["RequestID"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Holds"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            429: components["responses"]["RateLimited"];
+            500: components["responses"]["InternalError"];
+            501: components["responses"]["NotImplemented"];
+            502: components["responses"]["NotAnswering"];
             503: components["responses"]["Unavailable"];
         };
     };

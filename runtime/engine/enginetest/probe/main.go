@@ -22,7 +22,7 @@ import (
 
 func main() {
 	if len(os.Args) < 2 {
-		fatal("usage: probe sleep|again|trap|stubborn|exit|later|print|bytes|lines|env|cat|write|copy|mkdir|fill|occupy|eat|fork|count|hold|receive|interfaces|sockets|hoard|take|tree|prune|digest|mode|journal|numbers|many|mutate|serve [argument...]")
+		fatal("usage: probe sleep|again|trap|stubborn|exit|later|print|bytes|lines|env|cat|write|copy|mkdir|fill|occupy|eat|fork|count|hold|receive|interfaces|sockets|hoard|take|tree|prune|digest|mode|journal|numbers|many|mutate|serve|echo [argument...]")
 	}
 	args := os.Args[2:]
 	switch os.Args[1] {
@@ -157,6 +157,8 @@ func main() {
 		mutate(args[0], args[1], number(args[2]))
 	case "serve":
 		serve(args[0])
+	case "echo":
+		echo(args[0])
 	default:
 		fatal("unknown word " + os.Args[1])
 	}
@@ -265,6 +267,21 @@ func serve(port string) {
 		check(err)
 		_, _ = fmt.Fprint(connection, "hello from "+port)
 		_ = connection.Close()
+	}
+}
+
+// echo sends back what it gets.
+func echo(port string) {
+	listener, err := net.Listen("tcp", ":"+port)
+	check(err)
+	fmt.Println("listening")
+	for {
+		connection, err := listener.Accept()
+		check(err)
+		go func() {
+			_, _ = io.Copy(connection, connection)
+			_ = connection.Close()
+		}()
 	}
 }
 

@@ -28,6 +28,18 @@ FileEventType: TypeAlias = Literal["ready", "create", "write", "remove", "rename
 FileType: TypeAlias = Literal["file", "directory", "symlink", "other"]
 """What a path is. A symbolic link is not followed."""
 
+HoldKind: TypeAlias = Literal["request", "command", "code", "terminal", "proxy", "processor", "keepAwake"]
+"""What keeps the sandbox awake. There may be others in the future.
+
+- `request`: a request to the daemon that is being answered, streams included.
+- `command`: a command that runs.
+- `code`: a cell that waits or runs.
+- `terminal`: a terminal with a viewer.
+- `proxy`: a request or a connection through `/proxy/{port}`.
+- `processor`: more than 5 percent of one processor in use.
+- `keepAwake`: what was asked for with `POST /holds`.
+"""
+
 MetricsFormat: TypeAlias = Literal["json", "prometheus"]
 """A format for metrics."""
 
@@ -341,6 +353,102 @@ class FileInfo:
     """The size in bytes."""
     type: FileType
     """What a path is. A symbolic link is not followed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """One thing that keeps the sandbox awake."""
+
+    id: str
+    """The id of the command, of the execution of the cell or of the terminal; the method and
+    the path of a request; the port; the name given to a `keepAwake`, empty without one;
+    empty for processor time. At most 256 bytes.
+    """
+    kind: HoldKind
+    """What keeps the sandbox awake. There may be others in the future.
+
+    - `request`: a request to the daemon that is being answered, streams included.
+    - `command`: a command that runs.
+    - `code`: a cell that waits or runs.
+    - `terminal`: a terminal with a viewer.
+    - `proxy`: a request or a connection through `/proxy/{port}`.
+    - `processor`: more than 5 percent of one processor in use.
+    - `keepAwake`: what was asked for with `POST /holds`.
+    """
+    since: datetime
+    """When it began, RFC 3339."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holds:
+    """What keeps the sandbox awake."""
+
+    JSON_NAMES: ClassVar[Mapping[str, str]] = {
+        "idle_milliseconds": "idleMilliseconds",
+        "wake_at": "wakeAt",
+    }
+
+    holds: Sequence[Hold]
+    """The holds, oldest first, at most 1000."""
+    idle_milliseconds: int
+    """How long there has been no hold; 0 while there is one."""
+    wake_at: datetime | None = None
+    """When the sandbox is to be woken next, RFC 3339; absent without a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleEvent:
+    """The data of one event of whether the sandbox is idle."""
+
+    JSON_NAMES: ClassVar[Mapping[str, str]] = {
+        "wake_at": "wakeAt",
+    }
+
+    kind: HoldKind | None = None
+    """What keeps the sandbox awake. There may be others in the future.
+
+    - `request`: a request to the daemon that is being answered, streams included.
+    - `command`: a command that runs.
+    - `code`: a cell that waits or runs.
+    - `terminal`: a terminal with a viewer.
+    - `proxy`: a request or a connection through `/proxy/{port}`.
+    - `processor`: more than 5 percent of one processor in use.
+    - `keepAwake`: what was asked for with `POST /holds`.
+    """
+    type: Literal["idle", "busy"]
+    """`idle`: nothing has kept the sandbox awake for the time. `busy`: something does now."""
+    wake_at: datetime | None = None
+    """When the sandbox is to be woken if it sleeps, RFC 3339; in an `idle`, absent without a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepAwakeRequest:
+    """For how long to keep the sandbox awake, or when to wake it. Unknown fields are refused."""
+
+    JSON_NAMES: ClassVar[Mapping[str, str]] = {
+        "wake_after_seconds": "wakeAfterSeconds",
+    }
+
+    name: str | None = None
+    """Who asks."""
+    seconds: int | None = None
+    """For how many seconds to keep the sandbox awake."""
+    wake_after_seconds: int | None = None
+    """In how many seconds to wake the sandbox, if it sleeps then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptAwake:
+    """What was granted."""
+
+    JSON_NAMES: ClassVar[Mapping[str, str]] = {
+        "wake_at": "wakeAt",
+    }
+
+    until: datetime | None = None
+    """Until when the sandbox is kept awake for this request, RFC 3339; absent without `seconds`."""
+    wake_at: datetime | None = None
+    """When the sandbox is woken for this request, RFC 3339; absent without `wakeAfterSeconds`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -878,6 +986,25 @@ def get_files_info(
     )
 
 
+def get_holds(
+) -> Call[Holds]:
+    """List what keeps the sandbox awake.
+
+    A sandbox that sleeps when it is idle does not while there is a hold: a request that is
+    being answered, a command that runs, a cell that waits or runs, a terminal with a viewer, a
+    connection through `/proxy/{port}`, or what was asked for with `POST /holds`. Processor time
+    is one, too, while somebody follows `GET /idle/watch`.
+
+    Requests to `/ping`, `/metrics`, `/activity`, `/freeze`, `/thaw`, `/idle/watch` and this one
+    are none.
+    """
+    return Call(
+        method="GET",
+        path="/holds",
+        answer=Holds,
+    )
+
+
 def get_metrics(
     *,
     format: MetricsFormat | None = None,
@@ -964,6 +1091,26 @@ def interrupt_command(
             ("id", id),
         ),
         answer=type(None),
+    )
+
+
+def keep_awake(
+    body: KeepAwakeRequest,
+) -> Call[KeptAwake]:
+    """Keep the sandbox awake, or have it woken.
+
+    With `seconds` the sandbox is kept awake for that long. With `wakeAfterSeconds` it is woken
+    then, if it sleeps; awake, it is as idle as before. At least one of both must be given.
+
+    What is asked for under a name takes the place of what was asked for under that name
+    before. There are at most 100 holds of this kind, and 100 times to wake the sandbox at. All
+    of them end with the daemon.
+    """
+    return Call(
+        method="POST",
+        path="/holds",
+        body=encode(body),
+        answer=KeptAwake,
     )
 
 
@@ -1405,6 +1552,32 @@ def watch_files(
             ("recursive", recursive),
         ),
         answer=FileEvent,
+    )
+
+
+def watch_idle(
+    idle_milliseconds: int,
+) -> EventStream[IdleEvent]:
+    """Follow whether the sandbox is idle.
+
+    For the service. An endless stream: `idle` once nothing has kept the sandbox awake for
+    `idleMilliseconds`, counted from the beginning of the stream or from the end of the last
+    hold, whichever is later; `busy` as soon as a hold begins then; `idle` again, and so on.
+    `GET /holds` names what is a hold. More processor time than 5 percent of one processor in
+    such a time is one as well.
+
+    `busy` is written to the connection before the work of the hold begins: before the handler
+    of a request runs, or the process of a command starts. A stream that takes none for a
+    second is cut, and the work goes on. So a stream that ends while the sandbox is idle means
+    `busy`. In silence a comment comes every 5 seconds. There are at most 16 such streams.
+    """
+    return EventStream(
+        method="GET",
+        path="/idle/watch",
+        query=(
+            ("idleMilliseconds", idle_milliseconds),
+        ),
+        answer=IdleEvent,
     )
 
 

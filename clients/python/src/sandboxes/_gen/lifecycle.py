@@ -210,6 +210,14 @@ class CreateSandboxRequest:
     answers have the image's, and `/opt/sandbox/execd-init` until the sandbox is Running. On
     Kubernetes it is refused.
     """
+    lifecycle: SandboxLifecycle | None = None
+    """When a sandbox falls asleep or ends by itself. A sandbox that sleeps is `Paused` with the
+    reason `IDLE` or `TIMEOUT`: its processes keep their memory and use no processor time. The
+    first request to it, by whichever way it comes, wakes it, waits for it and succeeds. What a
+    client has paused (`USER_PAUSE`) does not sleep: nothing but a resume lets it run again.
+
+    Answers have all fields. On a cluster the whole object is 501.
+    """
     metadata: Mapping[str, str] | None = None
     """Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
     to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
@@ -418,6 +426,40 @@ class Health:
 
     status: str
     """Always `healthy`; a service that is not healthy does not answer 200."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """One thing that keeps a sandbox awake."""
+
+    id: str
+    """Which one, such as the id of the command. It may be empty."""
+    kind: Literal["request", "command", "code", "terminal", "proxy", "processor", "keepAwake"] | str
+    """What it is: `request` (to the daemon, streams included), `command`, `code`, `terminal`
+    (with a viewer), `proxy` (a request or connection to a port), `processor` (time above a
+    floor) or `keepAwake` (a program asked for it). More may be added.
+    """
+    since: datetime
+    """When it began, by the clock of the sandbox."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holds:
+    """What keeps a sandbox awake."""
+
+    JSON_NAMES: ClassVar[Mapping[str, str]] = {
+        "idle_milliseconds": "idleMilliseconds",
+        "wake_at": "wakeAt",
+    }
+
+    holds: Sequence[Hold]
+    """The holds, at most 1000. Empty when nothing keeps the sandbox awake."""
+    idle_milliseconds: int
+    """For how long nothing has kept the sandbox awake; 0 while there are holds, and for one that
+    is not `Running`.
+    """
+    wake_at: datetime | None = None
+    """When a program in the sandbox wants it to be woken. Absent when none does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -823,6 +865,14 @@ class Sandbox:
     """The unique id of the sandbox."""
     image: Image
     """A container image in a public or private registry."""
+    lifecycle: SandboxLifecycle | None = None
+    """When a sandbox falls asleep or ends by itself. A sandbox that sleeps is `Paused` with the
+    reason `IDLE` or `TIMEOUT`: its processes keep their memory and use no processor time. The
+    first request to it, by whichever way it comes, wakes it, waits for it and succeeds. What a
+    client has paused (`USER_PAUSE`) does not sleep: nothing but a resume lets it run again.
+
+    Answers have all fields. On a cluster the whole object is 501.
+    """
     limits: SandboxLimits | None = None
     """The resource limits of a sandbox in numbers. One that is absent does not limit it; all are
     absent for a sandbox that was created before the service recorded them.
@@ -954,6 +1004,42 @@ class SandboxEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxLifecycle:
+    """When a sandbox falls asleep or ends by itself. A sandbox that sleeps is `Paused` with the
+    reason `IDLE` or `TIMEOUT`: its processes keep their memory and use no processor time. The
+    first request to it, by whichever way it comes, wakes it, waits for it and succeeds. What a
+    client has paused (`USER_PAUSE`) does not sleep: nothing but a resume lets it run again.
+
+    Answers have all fields. On a cluster the whole object is 501.
+    """
+
+    JSON_NAMES: ClassVar[Mapping[str, str]] = {
+        "auto_resume": "autoResume",
+        "idle_seconds": "idleSeconds",
+        "on_idle": "onIdle",
+        "on_timeout": "onTimeout",
+    }
+
+    auto_resume: bool | None = None
+    """Whether requests wake the sandbox, and it wakes at the time that a program in it has
+    asked for. Without it they do. When it is false nothing but a resume wakes it.
+    """
+    idle_seconds: float | None = None
+    """For how many seconds nothing must have kept the sandbox awake. Without it, 60."""
+    on_idle: Literal["none", "pause", "delete"] | str | None = None
+    """What happens when nothing has kept the sandbox awake for `idleSeconds` (see
+    `GET /v1/sandboxes/{sandboxId}/holds`): `none`, it is left `Running`; `pause`, it falls
+    asleep; `delete`, it ends. `hibernate` is not implemented (501). Without it, `none`.
+    """
+    on_timeout: Literal["delete", "pause"] | str | None = None
+    """What happens at `expiresAt`: `delete`, the sandbox ends; `pause`, it falls asleep, and
+    `expiresAt` becomes the latest time that its key allows, at which it ends. Once it is
+    woken or resumed it lives as long as it was to live at its creation. Without it,
+    `delete`.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxLimits:
     """The resource limits of a sandbox in numbers. One that is absent does not limit it; all are
     absent for a sandbox that was created before the service recorded them.
@@ -1003,7 +1089,8 @@ class SandboxStatus:
     """A short cause for machines, such as `CONTAINER_RUNNING`, `CONTAINER_STARTING`,
     `IMAGE_PULL_ERROR`, `RESOURCE_LIMIT_EXCEEDED`, `NETWORK_ERROR`, `EXPIRED`,
     `USER_DELETE`, `ENTRYPOINT_EXITED`, `OOM_KILLED`, `PROVISION_TIMEOUT`, `EXECD_REPLACED`,
-    `ENGINE_UNAVAILABLE` or `REMOVED_EXTERNALLY`. More may be added.
+    `ENGINE_UNAVAILABLE` or `REMOVED_EXTERNALLY`. More may be added. With `IDLE` and
+    `TIMEOUT` a Paused sandbox sleeps (extension; see `lifecycle`).
     """
     state: SandboxState
     """The state of a sandbox. New values may be added, so clients must tolerate
@@ -1388,6 +1475,7 @@ def get_endpoint(
     *,
     expires: str | None = None,
     direct: bool | None = None,
+    wake: bool | None = None,
 ) -> Call[Endpoint]:
     """Get the address of a port of a sandbox.
 
@@ -1409,6 +1497,7 @@ def get_endpoint(
         query=(
             ("expires", expires),
             ("direct", direct),
+            ("wake", wake),
         ),
         answer=Endpoint,
     )
@@ -1424,6 +1513,26 @@ def get_health(
         method="GET",
         path="/health",
         answer=Health,
+    )
+
+
+def get_holds(
+    sandbox_id: str,
+) -> Call[Holds]:
+    """List what keeps a sandbox awake.
+
+    Requests in flight, running commands and cells, terminals with a viewer, connections to its
+    ports, processor time and what programs in it have asked for. The daemon in the sandbox
+    counts them, and the list is the daemon's: at most 1000. It takes a key that may read the
+    sandbox.
+
+    A sandbox that is Paused or asleep has an empty list, and is not woken by the question. Any
+    other state but `Running` is 409.
+    """
+    return Call(
+        method="GET",
+        path=fill("/v1/sandboxes/{}/holds", sandbox_id),
+        answer=Holds,
     )
 
 
@@ -2029,6 +2138,27 @@ def take_snapshot(
         ),
         body=encode(body),
         answer=Snapshot,
+    )
+
+
+def update_lifecycle(
+    sandbox_id: str,
+    body: SandboxLifecycle,
+) -> Call[SandboxLifecycle]:
+    """Change when a sandbox falls asleep or ends by itself.
+
+    Sets what the body names; the rest stays. `onIdle: pause` is 501 where the engine cannot
+    report the first packet to a sandbox that sleeps, and `onIdle: hibernate` is 501. A sandbox
+    that is ending or has ended is 409.
+
+    A sandbox that sleeps is not woken by it. With `autoResume` set to false nothing but a
+    resume wakes it from then on.
+    """
+    return Call(
+        method="PATCH",
+        path=fill("/v1/sandboxes/{}/lifecycle", sandbox_id),
+        body=encode(body),
+        answer=SandboxLifecycle,
     )
 
 

@@ -1,0 +1,208 @@
+package host_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"sandbox.internal/runtime/engine"
+)
+
+const callWatchTraffic = "WatchTraffic"
+
+var _ engine.Traffic = (*memoryEngine)(nil)
+
+// memoryRest is what execd in a container counts, and who hears packets to the container. The lock
+// is the engine's.
+type memoryRest struct {
+	holds   int
+	since   time.Time // of the end of the last hold
+	wakeAt  time.Time
+	streams map[*memoryStream]bool
+	ears    map[*func()]bool
+	// deaf makes execd know no idle stream, like an older one.
+	deaf bool
+	// liar makes the stream say idle at once.
+	liar bool
+}
+
+type memoryStream struct {
+	w     http.ResponseWriter
+	idle  time.Duration
+	began time.Time
+	said  bool // idle
+	cut   context.CancelFunc
+}
+
+// say writes an event to the stream.
+func (s *memoryStream) say(event map[string]any) {
+	data, _ := json.Marshal(event)
+	fmt.Fprintf(s.w, "data: %s\n\n", data)
+	_ = http.NewResponseController(s.w).Flush() // a service that is gone needs nothing
+}
+
+// restOf returns the rest of a container. The caller holds the lock.
+func (e *memoryEngine) restOf(name string) *memoryRest {
+	if e.rests[name] == nil {
+		e.rests[name] = &memoryRest{streams: map[*memoryStream]bool{}, ears: map[*func()]bool{}, since: time.Now()}
+	}
+	return e.rests[name]
+}
+
+// changeRest changes the rest of a container.
+func (e *memoryEngine) changeRest(name string, change func(*memoryRest)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	change(e.restOf(name))
+}
+
+// runs reports whether the processes in the container run. The caller holds the lock.
+func (e *memoryEngine) runs(name string) bool {
+	c := e.containers[name]
+	return c != nil && c.Status == engine.StatusRunning
+}
+
+func (e *memoryEngine) WatchTraffic(ctx context.Context, id string, notify func()) (stop func(), err error) {
+	err = e.around(ctx, callWatchTraffic, id, func() error {
+		c, err := e.find(id)
+		if err != nil {
+			return err
+		}
+		if c.Status != engine.StatusRunning && c.Status != engine.StatusFrozen {
+			return engine.ErrNotRunning
+		}
+		rest := e.restOf(c.Name)
+		rest.ears[&notify] = true
+		stop = func() {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			delete(rest.ears, &notify)
+		}
+		return nil
+	})
+	return stop, err
+}
+
+// packet is one to the container, which may be frozen.
+func (e *memoryEngine) packet(name string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for ear := range e.restOf(name).ears {
+		(*ear)()
+	}
+}
+
+// ears returns how many hear packets to a container.
+func (e *memoryEngine) ears(name string) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.restOf(name).ears)
+}
+
+// begin begins a hold in the container if it runs.
+func (e *memoryEngine) begin(name string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.runs(name) {
+		return false
+	}
+	rest := e.restOf(name)
+	rest.holds++
+	for stream := range rest.streams {
+		if stream.said {
+			stream.said = false
+			stream.say(map[string]any{"type": "busy", "kind": "command"})
+		}
+	}
+	return true
+}
+
+// end ends a hold in the container if it runs.
+func (e *memoryEngine) end(name string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.runs(name) {
+		return false
+	}
+	rest := e.restOf(name)
+	rest.holds--
+	rest.since = time.Now()
+	return true
+}
+
+// cutStreams ends the idle streams of a container.
+func (e *memoryEngine) cutStreams(name string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for stream := range e.restOf(name).streams {
+		stream.cut()
+	}
+}
+
+// serveRest answers the requests of the service that execd has for the rest of a sandbox. It
+// returns false for others.
+func (e *memoryEngine) serveRest(name string, w http.ResponseWriter, r *http.Request) bool {
+	e.mu.Lock()
+	rest := e.restOf(name)
+	deaf, holds := rest.deaf, rest.holds
+	e.mu.Unlock()
+	switch {
+	case r.URL.Path != "/idle/watch" && r.URL.Path != "/holds":
+		return false
+	case deaf:
+		w.WriteHeader(http.StatusNotFound)
+	case r.URL.Path == "/holds":
+		list := []map[string]any{}
+		for range holds {
+			list = append(list, map[string]any{"kind": "command", "id": "one", "since": time.Unix(1, 0)})
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"holds": list, "idleMilliseconds": 7})
+	default:
+		e.serveIdle(name, w, r)
+	}
+	return true
+}
+
+func (e *memoryEngine) serveIdle(name string, w http.ResponseWriter, r *http.Request) {
+	milliseconds, err := strconv.Atoi(r.URL.Query().Get("idleMilliseconds"))
+	if err != nil {
+		e.t.Errorf("idle stream: %v", err)
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	ctx, cut := context.WithCancel(r.Context())
+	defer cut()
+	stream := &memoryStream{w: w, idle: time.Duration(milliseconds) * time.Millisecond, began: time.Now(), cut: cut}
+	e.mu.Lock()
+	_ = http.NewResponseController(w).Flush()
+	rest := e.restOf(name)
+	rest.streams[stream] = true
+	e.mu.Unlock()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-e.ended:
+			return
+		case <-ctx.Done():
+			e.mu.Lock()
+			delete(rest.streams, stream)
+			e.mu.Unlock()
+			return
+		case <-tick.C:
+		}
+		e.mu.Lock()
+		rested := time.Since(stream.began) >= stream.idle && time.Since(rest.since) >= stream.idle
+		if e.runs(name) && !stream.said && rest.holds == 0 && (rested || rest.liar) {
+			stream.said = true
+			event := map[string]any{"type": "idle"}
+			if !rest.wakeAt.IsZero() {
+				event["wakeAt"] = rest.wakeAt
+			}
+			stream.say(event)
+		}
+		e.mu.Unlock()
+	}
+}
