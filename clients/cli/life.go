@@ -67,13 +67,20 @@ func simpleCommand(t *tool, use, short, example string,
 }
 
 func pauseCommand(t *tool) *cobra.Command {
-	return simpleCommand(t, "pause", "Stop all processes of sandboxes and keep their memory",
-		"  sandbox pause box", func(ctx context.Context, box *sandbox.Sandbox) error {
-			if err := box.Pause(ctx); err != nil {
+	filesOnly := false
+	command := simpleCommand(t, "pause", "Stop all processes of sandboxes and keep their memory",
+		"  sandbox pause box\n  sandbox pause --files-only box", func(ctx context.Context, box *sandbox.Sandbox) error {
+			pause := box.Pause
+			if filesOnly {
+				pause = box.Suspend
+			}
+			if err := pause(ctx); err != nil {
 				return err
 			}
 			return t.refreshed(ctx, box, "is paused")
 		})
+	command.Flags().BoolVar(&filesOnly, "files-only", false, "end the processes and keep the files; resume starts the entrypoint again")
+	return command
 }
 
 func resumeCommand(t *tool) *cobra.Command {

@@ -133,7 +133,17 @@ func isStable(state string) bool { return state == Running || state == Paused }
 func (s *Sandbox) Pause(ctx context.Context) error {
 	return s.change(ctx, Paused, func(ctx context.Context) (*http.Response, error) {
 		return s.client.service.PauseSandbox(ctx, s.id,
-			&lifecycle.PauseSandboxParams{Prefer: prefer(waitStep)})
+			&lifecycle.PauseSandboxParams{Prefer: prefer(waitStep)}, lifecycle.PauseSandboxRequest{})
+	})
+}
+
+// Suspend pauses the sandbox without its memory: it ends all processes of the sandbox and keeps its
+// files, and returns when that is done. Resume starts its entrypoint again. Services on Docker and
+// Kubernetes refuse it.
+func (s *Sandbox) Suspend(ctx context.Context) error {
+	return s.change(ctx, Paused, func(ctx context.Context) (*http.Response, error) {
+		return s.client.service.PauseSandbox(ctx, s.id,
+			&lifecycle.PauseSandboxParams{Prefer: prefer(waitStep)}, lifecycle.PauseSandboxRequest{FilesOnly: new(true)})
 	})
 }
 

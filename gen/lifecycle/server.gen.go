@@ -7212,6 +7212,7 @@ func (response ReplaceNetworkPolicy503JSONResponse) VisitReplaceNetworkPolicyRes
 type PauseSandboxRequestObject struct {
 	SandboxID SandboxID `json:"sandboxId"`
 	Params    PauseSandboxParams
+	Body      *PauseSandboxJSONRequestBody
 }
 
 type PauseSandboxResponseObject interface {
@@ -7323,6 +7324,23 @@ func (response PauseSandbox409JSONResponse) VisitPauseSandboxResponse(w http.Res
 	return err
 }
 
+type PauseSandbox413JSONResponse struct{ ContentTooLargeJSONResponse }
+
+func (response PauseSandbox413JSONResponse) VisitPauseSandboxResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type PauseSandbox429JSONResponse struct{ RateLimitedJSONResponse }
 
 func (response PauseSandbox429JSONResponse) VisitPauseSandboxResponse(w http.ResponseWriter) error {
@@ -7356,6 +7374,23 @@ func (response PauseSandbox500JSONResponse) VisitPauseSandboxResponse(w http.Res
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
 	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PauseSandbox501JSONResponse struct{ NotImplementedJSONResponse }
+
+func (response PauseSandbox501JSONResponse) VisitPauseSandboxResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(501)
 	_, err := buf.WriteTo(w)
 	return err
 }
@@ -10130,6 +10165,32 @@ func (sh *strictHandler) PauseSandbox(ctx echo.Context, sandboxID SandboxID, par
 
 	request.SandboxID = sandboxID
 	request.Params = params
+
+	var body PauseSandboxJSONRequestBody
+	var err error
+	if binder, ok := ctx.Echo().Binder.(*echo.DefaultBinder); ok {
+		// A request validator built on kin-openapi's openapi3filter with
+		// KeepValidatedValue leaves the value it validated on the body. Bind
+		// that value, matching member names exactly, so the handler receives
+		// what was validated instead of a second, case-insensitive decode.
+		// Otherwise bind only the request body, so that path and query
+		// parameters are not also bound into the body struct.
+		if vb, ok := ctx.Request().Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+			err = binder.BindBody(ctx, &body)
+		}
+	} else {
+		// A custom binder is installed on the Echo instance; defer to it
+		// entirely, since echo.Binder does not expose body-only binding and
+		// the binder may do more than decode (for example call ctx.Validate).
+		err = ctx.Bind(&body)
+	}
+	if err != nil {
+		if !errors.Is(err, io.EOF) {
+			return err
+		}
+	} else {
+		request.Body = &body
+	}
 
 	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
 		return sh.ssi.PauseSandbox(ctx.Request().Context(), request.(PauseSandboxRequestObject))

@@ -290,7 +290,11 @@ var lifecycle = Contract{KeyHeader: "SERVICE-API-KEY", Operations: []*Operation{
 	{ID: "pauseSandbox", Parameters: []*Parameter{
 		{Name: "sandboxId", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
 		{Name: "Prefer", In: "header", Schema: &Schema{Type: "string"}},
-	}},
+	}, Body: &Body{Media: []Media{
+		{Type: "application/json", Schema: &Schema{Type: "object", Properties: []Property{
+			{Name: "filesOnly", Schema: &Schema{Type: "boolean"}},
+		}, Closed: true}},
+	}}},
 	{ID: "renewExpiration", Parameters: []*Parameter{
 		{Name: "sandboxId", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
 	}, Body: &Body{Required: true, Media: []Media{

@@ -180,8 +180,8 @@ func TestRollbackKilled(t *testing.T) {
 	})
 }
 
-// TestSuspendKilled: a service that is killed while it suspends a container leaves one that runs, or
-// whose files are kept, and the call can be repeated.
+// TestSuspendKilled: a service that is killed while it suspends a container leaves one that runs,
+// or whose files are kept, and the call can be repeated.
 func TestSuspendKilled(t *testing.T) {
 	eachSnapshotting(t, func(t *testing.T, s site) {
 		e := s.mustOpen(t)

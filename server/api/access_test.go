@@ -91,7 +91,7 @@ func operations(s *service, id string) map[string]func(ctx context.Context, secr
 			return r.StatusCode(), err
 		},
 		"pause": func(ctx context.Context, secret string) (int, error) {
-			r, err := s.client.PauseSandboxWithResponse(ctx, id, nil, with(secret))
+			r, err := s.client.PauseSandboxWithResponse(ctx, id, nil, gen.PauseSandboxRequest{}, with(secret))
 			return r.StatusCode(), err
 		},
 		"resume": func(ctx context.Context, secret string) (int, error) {

@@ -191,13 +191,24 @@ func (h *handlers) PauseSandbox(
 	if _, err := h.authorized(ctx, request.SandboxID, lifecycle.Principal.CanUse); err != nil {
 		return nil, err
 	}
-	if err := h.backend.Pause(ctx, request.SandboxID); err != nil {
+	if err := h.pause(ctx, request); err != nil {
 		return nil, err
 	}
 	_, applied := h.wait(ctx, request.Params.Prefer, request.SandboxID)
 	return gen.PauseSandbox202Response{
 		Headers: gen.PauseSandbox202ResponseHeaders{PreferenceApplied: applied},
 	}, nil
+}
+
+// pause pauses a sandbox with its memory, or with its files alone.
+func (h *handlers) pause(ctx context.Context, request gen.PauseSandboxRequestObject) error {
+	if request.Body == nil || !value(request.Body.FilesOnly) {
+		return h.backend.Pause(ctx, request.SandboxID)
+	}
+	if h.snapshots == nil {
+		return lifecycle.Unsupportedf("filesOnly: sandboxes are paused without their memory by the local engine alone (runtime.type local)")
+	}
+	return h.snapshots.Suspend(ctx, request.SandboxID)
 }
 
 func (h *handlers) ResumeSandbox(

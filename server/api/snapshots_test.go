@@ -85,6 +85,13 @@ func (s *snapshots) DeleteSnapshot(_ context.Context, id string) error {
 	return s.err
 }
 
+func (s *snapshots) Suspend(_ context.Context, sandboxID string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rollbacks = append(s.rollbacks, "suspend "+sandboxID)
+	return s.err
+}
+
 func (s *snapshots) Rollback(_ context.Context, sandboxID, snapshotID string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -193,6 +200,28 @@ func TestRollback(t *testing.T) {
 		if got := statusOf(t, s, http.MethodPost, "/v1/sandboxes/"+b.sandbox.ID+"/rollback", body, ""); got != 400 {
 			t.Errorf("%q: %d", body, got)
 		}
+	}
+}
+
+// TestPauseWithFilesOnly: the store of snapshots suspends a sandbox; without one it is refused.
+func TestPauseWithFilesOnly(t *testing.T) {
+	b := newBackend()
+	store := newSnapshots(b)
+	s := serveWith(t, api.Options{Backend: b, Snapshots: store})
+	path := "/v1/sandboxes/" + b.sandbox.ID + "/pause"
+	for body, want := range map[string]int{``: 202, `{}`: 202, `{"filesOnly":false}`: 202, `{"filesOnly":1}`: 400, `{"memory":false}`: 400} {
+		if got := statusOf(t, s, http.MethodPost, path, body, ""); got != want {
+			t.Errorf("%q: %d, want %d", body, got, want)
+		}
+	}
+	if len(store.rollbacks) > 0 {
+		t.Errorf("the store got %q", store.rollbacks)
+	}
+	if got := statusOf(t, s, http.MethodPost, path, `{"filesOnly":true}`, ""); got != http.StatusAccepted || !slices.Equal(store.rollbacks, []string{"suspend " + b.sandbox.ID}) {
+		t.Errorf("%d, and the store got %q", got, store.rollbacks)
+	}
+	if got := statusOf(t, serveWith(t, api.Options{Backend: b}), http.MethodPost, path, `{"filesOnly":true}`, ""); got != http.StatusNotImplemented {
+		t.Errorf("without snapshots: %d, want 501", got)
 	}
 }
 

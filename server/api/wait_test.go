@@ -62,7 +62,7 @@ func TestPreferWait(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			paused, err := s.client.PauseSandboxWithResponse(t.Context(), id, nil, prefer)
+			paused, err := s.client.PauseSandboxWithResponse(t.Context(), id, nil, gen.PauseSandboxRequest{}, prefer)
 			if err != nil {
 				t.Fatal(err)
 			}

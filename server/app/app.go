@@ -164,9 +164,13 @@ func (a *App) addFrontEnds(cfg config.Config, options api.Options) error {
 	}
 	if slices.Contains(cfg.Server.Compatibility, config.CompatibilityE2B) {
 		var err error
+		suspend := (func(context.Context, string) error)(nil)
+		if a.snapshots != nil {
+			suspend = a.snapshots.Suspend
+		}
 		a.e2b, err = e2b.New(e2b.Options{
 			Next: a.server, Admits: admits, Attempt: a.server.Attempt, IsKey: ring.Holds,
-			Backend: a.backend, Sleeper: a.sleeper, MaxTimeout: maxTimeout(options),
+			Backend: a.backend, Suspend: suspend, Sleeper: a.sleeper, MaxTimeout: maxTimeout(options),
 			Templates: templates(cfg), Domain: cfg.E2B.Domain,
 			HostNetwork: cfg.Sandbox.NetworkMode == config.NetworkHost, Logger: a.logger,
 		})

@@ -1,6 +1,7 @@
 package box
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -105,6 +106,21 @@ func (c *Containers) RemoveSnapshot(ctx context.Context, id string) error {
 		return err
 	}
 	return translated(c.options.Snapshots.RemoveSnapshot(ctx, snapshotName(id)))
+}
+
+// Suspend ends the processes of a box, as [Containers.Stop] does, and keeps its files;
+// [Containers.Restart] starts it on them. It returns [lifecycle.ErrNoBox],
+// [lifecycle.ErrBoxNotAlive] for one that has ended without them, [lifecycle.ErrBoxUnavailable] and
+// ctx's error, and can be repeated.
+func (c *Containers) Suspend(ctx context.Context, record lifecycle.Record) error {
+	if err := c.SnapshotsUnsupported(); err != nil {
+		return err
+	}
+	err := c.options.Snapshots.Suspend(ctx, containerName(record.Box), cmp.Or(record.StopTime, stopGrace))
+	if err != nil {
+		return translated(err)
+	}
+	return c.removeNetwork(ctx, record)
 }
 
 // Rollback ends the processes of a box and gives it the files of the snapshot with the id;

@@ -29,6 +29,8 @@ func (k *keeping) RemoveSnapshot(context.Context, string) error { return k.err }
 
 func (k *keeping) ListSnapshots(context.Context) ([]engine.Snapshot, error) { return k.list, k.err }
 
+func (k *keeping) Suspend(context.Context, string, time.Duration) error { return k.err }
+
 func (k *keeping) Rollback(context.Context, string, string) error { return k.err }
 
 // TestSnapshotAtTheEngine: it is named after its id, carries the service's labels, and is found by

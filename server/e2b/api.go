@@ -47,6 +47,9 @@ func (x *exchange) kill(id string) {
 	}
 }
 
+// keepsMemory is the rule of a field where a sandbox cannot be paused without its memory.
+const keepsMemory = "must be true or absent: a sandbox is paused with its memory"
+
 // timeoutBody is the body of requests that move the deadline.
 type timeoutBody struct {
 	Timeout   *int64 `json:"timeout"`
@@ -69,7 +72,7 @@ func (x *exchange) readTimeout(none, least int64) (int64, bool) {
 	}
 	switch {
 	case body.Memory != nil && !*body.Memory:
-		sendProblem(x.w, http.StatusBadRequest, "memory: must be true or absent: a sandbox is paused with its memory")
+		sendProblem(x.w, http.StatusBadRequest, "memory: must be true or absent: a sandbox goes on as it was paused")
 	case body.AutoPause != nil:
 		sendProblem(x.w, http.StatusBadRequest, "autoPause: is not supported when a sandbox is resumed: give it when the sandbox is created")
 	case timeout < least || timeout > maxTimeout:
@@ -186,9 +189,13 @@ func (x *exchange) pause(id string) {
 	if !x.readBody(&body) {
 		return
 	}
+	var how any
 	if body.Memory != nil && !*body.Memory {
-		sendProblem(x.w, http.StatusBadRequest, "memory: must be true or absent: a sandbox is paused with its memory")
-		return
+		if x.edge.Suspend == nil {
+			sendProblem(x.w, http.StatusBadRequest, "memory: "+keepsMemory)
+			return
+		}
+		how = map[string]any{"filesOnly": true}
 	}
 	sandbox, ok := x.find(id)
 	if !ok {
@@ -198,7 +205,7 @@ func (x *exchange) pause(id string) {
 		sendProblem(x.w, http.StatusConflict, fmt.Sprintf("sandbox %s: is paused already", externalID(id)))
 		return
 	}
-	paused := x.askAndWait(changeWait, http.MethodPost, sandboxesPath+"/"+id+"/pause", nil)
+	paused := x.askAndWait(changeWait, http.MethodPost, sandboxesPath+"/"+id+"/pause", how)
 	if !paused.OK() {
 		x.refuse(paused)
 		return

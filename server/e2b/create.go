@@ -63,7 +63,7 @@ func (x *exchange) create() {
 	if body.Timeout != nil {
 		timeout = *body.Timeout
 	}
-	if refusal := body.check(timeout, template); refusal != "" {
+	if refusal := body.check(timeout, template, x.edge.Suspend != nil); refusal != "" {
 		sendProblem(x.w, http.StatusBadRequest, refusal)
 		return
 	}
@@ -88,13 +88,14 @@ func (x *exchange) create() {
 	x.start(spec, template)
 }
 
-// check returns why a create is refused, empty for one that is not.
-func (b createBody) check(timeout int64, template Template) string {
+// check returns why a create is refused, empty for one that is not. suspends says whether a sandbox
+// can be paused without its memory.
+func (b createBody) check(timeout int64, template Template, suspends bool) string {
 	switch {
 	case timeout < 1 || timeout > maxTimeout:
 		return fmt.Sprintf("timeout: is how many seconds the sandbox lives: must be within 1 and %d, not %d", maxTimeout, timeout)
-	case b.AutoPauseMemory != nil && !*b.AutoPauseMemory:
-		return "autoPauseMemory: must be true or absent: a sandbox is paused with its memory"
+	case b.AutoPauseMemory != nil && !*b.AutoPauseMemory && !suspends:
+		return "autoPauseMemory: " + keepsMemory
 	case b.VolumeMounts != nil && !isEmpty(b.VolumeMounts):
 		return "volumeMounts: volumes are not supported by this service"
 	case b.IAM != nil && !isEmpty(b.IAM):
@@ -139,6 +140,7 @@ func (b createBody) kept(template Template, timeout int64, now time.Time) map[st
 	set(userKey, template.User, template.User != "")
 	set(directoryKey, template.Directory, template.Directory != "")
 	set(onTimeoutKey, pause, b.AutoPause != nil && *b.AutoPause)
+	set(onTimeoutKey, pauseFiles, b.AutoPause != nil && *b.AutoPause && b.AutoPauseMemory != nil && !*b.AutoPauseMemory)
 	set(autoResumeKey, yes, b.AutoResume != nil && b.AutoResume.Enabled)
 	set(offlineKey, yes, b.AllowInternetAccess != nil && !*b.AllowInternetAccess)
 	set(privateKey, yes, b.Network != nil && b.Network.AllowPublicTraffic != nil && !*b.Network.AllowPublicTraffic)

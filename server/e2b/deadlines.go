@@ -94,7 +94,7 @@ func (d *deadlines) due(now time.Time) (ids []string, wait time.Duration) {
 func (e *Edge) expiryFor(deadline time.Time, metadata map[string]string) time.Time {
 	now := e.Clock()
 	expiry := deadline
-	if metadata[onTimeoutKey] == pause {
+	if pausesAtDeadline(metadata) {
 		expiry = expiry.Add(pauseMargin)
 	}
 	if least := now.Add(lifecycle.MinTimeout); expiry.Before(least) {
@@ -178,8 +178,12 @@ func (e *Edge) keep(ctx context.Context, id string) {
 		e.deadlines.set(id, deadline)
 	case state.Transient():
 		e.deadlines.set(id, e.Clock().Add(time.Second))
-	case sandbox.Metadata[onTimeoutKey] == pause:
-		if err := e.Backend.Pause(ctx, id); err != nil {
+	case pausesAtDeadline(sandbox.Metadata):
+		pauses := e.Backend.Pause
+		if sandbox.Metadata[onTimeoutKey] == pauseFiles && e.Suspend != nil {
+			pauses = e.Suspend
+		}
+		if err := pauses(ctx, id); err != nil {
 			e.retry(ctx, err, id, "cannot pause a sandbox at its deadline")
 			return
 		}

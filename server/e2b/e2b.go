@@ -5,6 +5,7 @@
 package e2b
 
 import (
+	"context"
 	"net/http"
 	"strings"
 	"time"
@@ -31,6 +32,8 @@ type Options struct {
 	// Sleeper wakes sandboxes that sleep by the settings of their lifecycle; nil when the backend
 	// has no such ability.
 	Sleeper lifecycle.Sleeper
+	// Suspend pauses a sandbox without its memory; nil where the backend cannot.
+	Suspend func(ctx context.Context, id string) error
 	// MaxTimeout returns the longest timeout that a key allows, by the name of the key.
 	MaxTimeout func(owner string) time.Duration
 	Templates  Templates

@@ -21,7 +21,7 @@ const (
 	deadlineKey = reserved + "deadline"
 	// timeoutKey is the timeout that the deadline was made with last, in seconds.
 	timeoutKey = reserved + "timeout"
-	// onTimeoutKey says what happens at the deadline: pause; absent for the end.
+	// onTimeoutKey says what happens at the deadline: pause, or pauseFiles; absent for the end.
 	onTimeoutKey = reserved + "on-timeout"
 	// autoResumeKey is true for a sandbox that traffic resumes.
 	autoResumeKey = reserved + "auto-resume"
@@ -36,7 +36,9 @@ const (
 
 const (
 	pause = "pause"
-	yes   = "true"
+	// pauseFiles is a pause without the memory.
+	pauseFiles = "pause-files"
+	yes        = "true"
 )
 
 // envdVersion is what clients take the daemon for. It switches off what is not there: metadata of
@@ -131,10 +133,15 @@ func (e *Edge) detailed(s lifecycle.Sandbox, token string) info {
 	online := s.Metadata[offlineKey] != yes
 	shown.AllowInternetAccess = &online
 	shown.Lifecycle = &lifecycleOf{OnTimeout: "kill", AutoResume: s.Metadata[autoResumeKey] == yes}
-	if s.Metadata[onTimeoutKey] == pause {
+	if pausesAtDeadline(s.Metadata) {
 		shown.Lifecycle.OnTimeout = pause
 	}
 	return shown
+}
+
+// pausesAtDeadline reports whether a sandbox with this metadata is paused at its deadline.
+func pausesAtDeadline(metadata map[string]string) bool {
+	return metadata[onTimeoutKey] == pause || metadata[onTimeoutKey] == pauseFiles
 }
 
 // isPrivate reports whether the ports of a sandbox need its traffic token.

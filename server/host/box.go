@@ -64,6 +64,9 @@ type Boxes interface {
 	// Rollback ends the processes of the box and gives it the files of the snapshot with the id. It
 	// can be started again then, as it can after an error: with its own files or the snapshot's.
 	Rollback(ctx context.Context, record lifecycle.Record, id string) error
+	// Suspend ends the processes of the box and keeps its files, on which Restart starts it. It can
+	// be repeated, and succeeds for a box whose processes are gone and whose files are kept.
+	Suspend(ctx context.Context, record lifecycle.Record) error
 	// SleepUnsupported returns why packets to a frozen box cannot be reported here, an error of type
 	// *lifecycle.Error of KindUnsupported; nil where they can.
 	SleepUnsupported() error

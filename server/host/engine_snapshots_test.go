@@ -16,6 +16,7 @@ const (
 	callRemoveSnapshot = "RemoveSnapshot"
 	callListSnapshots  = "ListSnapshots"
 	callRollback       = "Rollback"
+	callSuspend        = "Suspend"
 )
 
 // memorySnapshot is a snapshot of a memoryEngine: the text that its container had written.
@@ -113,6 +114,24 @@ func (e *memoryEngine) Rollback(ctx context.Context, id, name string) error {
 		e.files[c.Name] = s.files
 		if was == engine.StatusRunning || was == engine.StatusFrozen {
 			e.emit(engine.EventExited, c)
+		}
+		return nil
+	})
+}
+
+func (e *memoryEngine) Suspend(ctx context.Context, id string, _ time.Duration) error {
+	return e.around(ctx, callSuspend, id, func() error {
+		c, err := e.find(id)
+		if err != nil {
+			return err
+		}
+		switch c.Status {
+		case engine.StatusStopped:
+		case engine.StatusRunning, engine.StatusFrozen:
+			c.Status, c.Ports = engine.StatusStopped, nil
+			e.emit(engine.EventExited, c)
+		default:
+			return fmt.Errorf("%w: it is %s", engine.ErrNotRunning, c.Status)
 		}
 		return nil
 	})

@@ -83,6 +83,8 @@ func (a *actor) next() {
 		a.start(func(ctx context.Context, record lifecycle.Record) func() {
 			return a.provision(ctx, record, auth, launched)
 		})
+	case state == lifecycle.StatePausing && a.record.Stopped:
+		a.start(a.suspend)
 	case state == lifecycle.StatePausing && a.needsEars():
 		a.start(a.freezeAsleep)
 	case state == lifecycle.StatePausing:

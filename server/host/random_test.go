@@ -57,6 +57,9 @@ func TestRandomLives(t *testing.T) {
 			mu.Unlock()
 			return err
 		case 2, 3:
+			if dice(3) == 0 {
+				return m.host.Suspend(ctx, id)
+			}
 			return m.host.Pause(ctx, id)
 		case 4, 5:
 			return m.host.Resume(ctx, id)

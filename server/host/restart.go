@@ -15,7 +15,8 @@ import (
 // record that the box was inspected with says so already, there is no outcome: a resume may have
 // come since.
 func (a *actor) stopped(record lifecycle.Record) func() {
-	if record.Stopped && record.Sandbox.Status.State == lifecycle.StatePaused {
+	state := record.Sandbox.Status.State
+	if record.Stopped && (state == lifecycle.StatePaused || state == lifecycle.StatePausing) {
 		return nil
 	}
 	return func() { a.stop(lifecycle.ReasonHostRebooted, lifecycle.HostRebooted) }

@@ -35,6 +35,11 @@ type SnapshotStore interface {
 	// files. It returns KindNoSnapshot, also for one that is Deleting.
 	DeleteSnapshot(ctx context.Context, id string) error
 
+	// Suspend ends the processes of a Running sandbox and keeps its files: the sandbox is Pausing,
+	// and Paused once that is done. Resume starts its entrypoint again. It returns KindNotFound, and
+	// KindConflict for another state.
+	Suspend(ctx context.Context, sandboxID string) error
+
 	// Rollback gives a Running or Paused sandbox the files of one of its snapshots, or of one that
 	// its own files come from: the sandbox is Resuming when it returns, its processes are ended, and
 	// it is Running once execd has answered again, with the same id, endpoints and token. It returns

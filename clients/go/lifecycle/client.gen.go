@@ -582,6 +582,28 @@ type ClientInterface interface {
 	// Corresponds with PUT /v1/sandboxes/{sandboxId}/network-policy (the `ReplaceNetworkPolicy` operationId).
 	ReplaceNetworkPolicy(ctx context.Context, sandboxID SandboxID, body ReplaceNetworkPolicyJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// PauseSandboxWithBody Pause a running sandbox
+	//
+	// Only a `Running` sandbox can be paused. It goes to `Pausing` and then to
+	// `Paused`, where its memory is kept and its processes stand still. The expiry
+	// goes on counting.
+	//
+	// An extension: a service can be set up so that sandboxes outlive a reboot of their
+	// host. They are `Paused` then, with the reason `HOST_REBOOTED`: their files are
+	// kept, their processes and memory are gone, also those of sandboxes that were
+	// `Paused` before. Until it is resumed, the ports and the network policy of such a
+	// sandbox are 409.
+	//
+	// An extension: with `filesOnly` the processes of the sandbox are ended, as at its
+	// deletion, and its files are kept. Its memory is free, and it is as after a reboot: its
+	// ports and network policy are 409, and a resume starts its entrypoint again. Docker and
+	// Kubernetes answer 501.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/sandboxes/{sandboxId}/pause (the `PauseSandbox` operationId).
+	PauseSandboxWithBody(ctx context.Context, sandboxID SandboxID, params *PauseSandboxParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// PauseSandbox Pause a running sandbox
 	//
 	// Only a `Running` sandbox can be paused. It goes to `Pausing` and then to
@@ -594,8 +616,15 @@ type ClientInterface interface {
 	// `Paused` before. Until it is resumed, the ports and the network policy of such a
 	// sandbox are 409.
 	//
+	// An extension: with `filesOnly` the processes of the sandbox are ended, as at its
+	// deletion, and its files are kept. Its memory is free, and it is as after a reboot: its
+	// ports and network policy are 409, and a resume starts its entrypoint again. Docker and
+	// Kubernetes answer 501.
+	//
+	// Takes a body of the `application/json` content type.
+	//
 	// Corresponds with POST /v1/sandboxes/{sandboxId}/pause (the `PauseSandbox` operationId).
-	PauseSandbox(ctx context.Context, sandboxID SandboxID, params *PauseSandboxParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+	PauseSandbox(ctx context.Context, sandboxID SandboxID, params *PauseSandboxParams, body PauseSandboxJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// RenewExpirationWithBody Move the expiry of a sandbox forward
 	//
@@ -1665,6 +1694,38 @@ func (c *Client) ReplaceNetworkPolicy(ctx context.Context, sandboxID SandboxID, 
 	return c.Client.Do(req)
 }
 
+// PauseSandboxWithBody Pause a running sandbox
+//
+// Only a `Running` sandbox can be paused. It goes to `Pausing` and then to
+// `Paused`, where its memory is kept and its processes stand still. The expiry
+// goes on counting.
+//
+// An extension: a service can be set up so that sandboxes outlive a reboot of their
+// host. They are `Paused` then, with the reason `HOST_REBOOTED`: their files are
+// kept, their processes and memory are gone, also those of sandboxes that were
+// `Paused` before. Until it is resumed, the ports and the network policy of such a
+// sandbox are 409.
+//
+// An extension: with `filesOnly` the processes of the sandbox are ended, as at its
+// deletion, and its files are kept. Its memory is free, and it is as after a reboot: its
+// ports and network policy are 409, and a resume starts its entrypoint again. Docker and
+// Kubernetes answer 501.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/sandboxes/{sandboxId}/pause (the `PauseSandbox` operationId).
+func (c *Client) PauseSandboxWithBody(ctx context.Context, sandboxID SandboxID, params *PauseSandboxParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPauseSandboxRequestWithBody(c.Server, sandboxID, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // PauseSandbox Pause a running sandbox
 //
 // Only a `Running` sandbox can be paused. It goes to `Pausing` and then to
@@ -1677,9 +1738,16 @@ func (c *Client) ReplaceNetworkPolicy(ctx context.Context, sandboxID SandboxID, 
 // `Paused` before. Until it is resumed, the ports and the network policy of such a
 // sandbox are 409.
 //
+// An extension: with `filesOnly` the processes of the sandbox are ended, as at its
+// deletion, and its files are kept. Its memory is free, and it is as after a reboot: its
+// ports and network policy are 409, and a resume starts its entrypoint again. Docker and
+// Kubernetes answer 501.
+//
+// Takes a body of the `application/json` content type.
+//
 // Corresponds with POST /v1/sandboxes/{sandboxId}/pause (the `PauseSandbox` operationId).
-func (c *Client) PauseSandbox(ctx context.Context, sandboxID SandboxID, params *PauseSandboxParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewPauseSandboxRequest(c.Server, sandboxID, params)
+func (c *Client) PauseSandbox(ctx context.Context, sandboxID SandboxID, params *PauseSandboxParams, body PauseSandboxJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPauseSandboxRequest(c.Server, sandboxID, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -3597,8 +3665,19 @@ func NewReplaceNetworkPolicyRequestWithBody(server string, sandboxID SandboxID, 
 	return req, nil
 }
 
-// NewPauseSandboxRequest constructs an http.Request for the PauseSandbox method
-func NewPauseSandboxRequest(server string, sandboxID SandboxID, params *PauseSandboxParams) (*http.Request, error) {
+// NewPauseSandboxRequest calls the generic PauseSandbox builder with application/json body
+func NewPauseSandboxRequest(server string, sandboxID SandboxID, params *PauseSandboxParams, body PauseSandboxJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewPauseSandboxRequestWithBody(server, sandboxID, params, "application/json", bodyReader)
+}
+
+// NewPauseSandboxRequestWithBody constructs an http.Request for the PauseSandbox method, with any body, and a specified content type
+func NewPauseSandboxRequestWithBody(server string, sandboxID SandboxID, params *PauseSandboxParams, contentType string, body io.Reader) (*http.Request, error) {
 	var err error
 
 	var pathParam0 string
@@ -3623,10 +3702,12 @@ func NewPauseSandboxRequest(server string, sandboxID SandboxID, params *PauseSan
 		return nil, err
 	}
 
-	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
 	if err != nil {
 		return nil, err
 	}
+
+	req.Header.Add("Content-Type", contentType)
 
 	if params != nil {
 
@@ -4717,6 +4798,28 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with PUT /v1/sandboxes/{sandboxId}/network-policy (the `ReplaceNetworkPolicy` operationId).
 	ReplaceNetworkPolicyWithResponse(ctx context.Context, sandboxID SandboxID, body ReplaceNetworkPolicyJSONRequestBody, reqEditors ...RequestEditorFn) (*ReplaceNetworkPolicyResponse, error)
 
+	// PauseSandboxWithBodyWithResponse Pause a running sandbox
+	//
+	// Only a `Running` sandbox can be paused. It goes to `Pausing` and then to
+	// `Paused`, where its memory is kept and its processes stand still. The expiry
+	// goes on counting.
+	//
+	// An extension: a service can be set up so that sandboxes outlive a reboot of their
+	// host. They are `Paused` then, with the reason `HOST_REBOOTED`: their files are
+	// kept, their processes and memory are gone, also those of sandboxes that were
+	// `Paused` before. Until it is resumed, the ports and the network policy of such a
+	// sandbox are 409.
+	//
+	// An extension: with `filesOnly` the processes of the sandbox are ended, as at its
+	// deletion, and its files are kept. Its memory is free, and it is as after a reboot: its
+	// ports and network policy are 409, and a resume starts its entrypoint again. Docker and
+	// Kubernetes answer 501.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/sandboxes/{sandboxId}/pause (the `PauseSandbox` operationId).
+	PauseSandboxWithBodyWithResponse(ctx context.Context, sandboxID SandboxID, params *PauseSandboxParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PauseSandboxResponse, error)
+
 	// PauseSandboxWithResponse Pause a running sandbox
 	//
 	// Only a `Running` sandbox can be paused. It goes to `Pausing` and then to
@@ -4729,10 +4832,15 @@ type ClientWithResponsesInterface interface {
 	// `Paused` before. Until it is resumed, the ports and the network policy of such a
 	// sandbox are 409.
 	//
-	// Returns a wrapper object for the known response body format(s).
+	// An extension: with `filesOnly` the processes of the sandbox are ended, as at its
+	// deletion, and its files are kept. Its memory is free, and it is as after a reboot: its
+	// ports and network policy are 409, and a resume starts its entrypoint again. Docker and
+	// Kubernetes answer 501.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/sandboxes/{sandboxId}/pause (the `PauseSandbox` operationId).
-	PauseSandboxWithResponse(ctx context.Context, sandboxID SandboxID, params *PauseSandboxParams, reqEditors ...RequestEditorFn) (*PauseSandboxResponse, error)
+	PauseSandboxWithResponse(ctx context.Context, sandboxID SandboxID, params *PauseSandboxParams, body PauseSandboxJSONRequestBody, reqEditors ...RequestEditorFn) (*PauseSandboxResponse, error)
 
 	// RenewExpirationWithBodyWithResponse Move the expiry of a sandbox forward
 	//
@@ -10034,6 +10142,11 @@ type PauseSandboxResponse409Headers struct {
 	XRequestID *RequestID
 }
 
+// PauseSandboxResponse413Headers the declared response headers of an HTTP 413 response for PauseSandbox
+type PauseSandboxResponse413Headers struct {
+	XRequestID *RequestID
+}
+
 // PauseSandboxResponse429Headers the declared response headers of an HTTP 429 response for PauseSandbox
 type PauseSandboxResponse429Headers struct {
 	RetryAfter *int
@@ -10042,6 +10155,11 @@ type PauseSandboxResponse429Headers struct {
 
 // PauseSandboxResponse500Headers the declared response headers of an HTTP 500 response for PauseSandbox
 type PauseSandboxResponse500Headers struct {
+	XRequestID *RequestID
+}
+
+// PauseSandboxResponse501Headers the declared response headers of an HTTP 501 response for PauseSandbox
+type PauseSandboxResponse501Headers struct {
 	XRequestID *RequestID
 }
 
@@ -10064,10 +10182,14 @@ type PauseSandboxResponse struct {
 	JSON404 *NotFound
 	// JSON409 the response for an HTTP 409 `application/json` response
 	JSON409 *Conflict
+	// JSON413 the response for an HTTP 413 `application/json` response
+	JSON413 *ContentTooLarge
 	// JSON429 the response for an HTTP 429 `application/json` response
 	JSON429 *RateLimited
 	// JSON500 the response for an HTTP 500 `application/json` response
 	JSON500 *InternalError
+	// JSON501 the response for an HTTP 501 `application/json` response
+	JSON501 *NotImplemented
 	// JSON503 the response for an HTTP 503 `application/json` response
 	JSON503 *Unavailable
 	// Headers202 the parsed response headers for an HTTP 202 response
@@ -10082,10 +10204,14 @@ type PauseSandboxResponse struct {
 	Headers404 *PauseSandboxResponse404Headers
 	// Headers409 the parsed response headers for an HTTP 409 response
 	Headers409 *PauseSandboxResponse409Headers
+	// Headers413 the parsed response headers for an HTTP 413 response
+	Headers413 *PauseSandboxResponse413Headers
 	// Headers429 the parsed response headers for an HTTP 429 response
 	Headers429 *PauseSandboxResponse429Headers
 	// Headers500 the parsed response headers for an HTTP 500 response
 	Headers500 *PauseSandboxResponse500Headers
+	// Headers501 the parsed response headers for an HTTP 501 response
+	Headers501 *PauseSandboxResponse501Headers
 	// Headers503 the parsed response headers for an HTTP 503 response
 	Headers503 *PauseSandboxResponse503Headers
 }
@@ -10115,6 +10241,11 @@ func (r PauseSandboxResponse) GetJSON409() *Conflict {
 	return r.JSON409
 }
 
+// GetJSON413 returns the response for an HTTP 413 `application/json` response
+func (r PauseSandboxResponse) GetJSON413() *ContentTooLarge {
+	return r.JSON413
+}
+
 // GetJSON429 returns the response for an HTTP 429 `application/json` response
 func (r PauseSandboxResponse) GetJSON429() *RateLimited {
 	return r.JSON429
@@ -10123,6 +10254,11 @@ func (r PauseSandboxResponse) GetJSON429() *RateLimited {
 // GetJSON500 returns the response for an HTTP 500 `application/json` response
 func (r PauseSandboxResponse) GetJSON500() *InternalError {
 	return r.JSON500
+}
+
+// GetJSON501 returns the response for an HTTP 501 `application/json` response
+func (r PauseSandboxResponse) GetJSON501() *NotImplemented {
+	return r.JSON501
 }
 
 // GetJSON503 returns the response for an HTTP 503 `application/json` response
@@ -12379,6 +12515,34 @@ func (c *ClientWithResponses) ReplaceNetworkPolicyWithResponse(ctx context.Conte
 	return ParseReplaceNetworkPolicyResponse(rsp)
 }
 
+// PauseSandboxWithBodyWithResponse Pause a running sandbox
+//
+// Only a `Running` sandbox can be paused. It goes to `Pausing` and then to
+// `Paused`, where its memory is kept and its processes stand still. The expiry
+// goes on counting.
+//
+// An extension: a service can be set up so that sandboxes outlive a reboot of their
+// host. They are `Paused` then, with the reason `HOST_REBOOTED`: their files are
+// kept, their processes and memory are gone, also those of sandboxes that were
+// `Paused` before. Until it is resumed, the ports and the network policy of such a
+// sandbox are 409.
+//
+// An extension: with `filesOnly` the processes of the sandbox are ended, as at its
+// deletion, and its files are kept. Its memory is free, and it is as after a reboot: its
+// ports and network policy are 409, and a resume starts its entrypoint again. Docker and
+// Kubernetes answer 501.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/sandboxes/{sandboxId}/pause (the `PauseSandbox` operationId).
+func (c *ClientWithResponses) PauseSandboxWithBodyWithResponse(ctx context.Context, sandboxID SandboxID, params *PauseSandboxParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PauseSandboxResponse, error) {
+	rsp, err := c.PauseSandboxWithBody(ctx, sandboxID, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePauseSandboxResponse(rsp)
+}
+
 // PauseSandboxWithResponse Pause a running sandbox
 //
 // Only a `Running` sandbox can be paused. It goes to `Pausing` and then to
@@ -12391,11 +12555,16 @@ func (c *ClientWithResponses) ReplaceNetworkPolicyWithResponse(ctx context.Conte
 // `Paused` before. Until it is resumed, the ports and the network policy of such a
 // sandbox are 409.
 //
-// Returns a wrapper object for the known response body format(s).
+// An extension: with `filesOnly` the processes of the sandbox are ended, as at its
+// deletion, and its files are kept. Its memory is free, and it is as after a reboot: its
+// ports and network policy are 409, and a resume starts its entrypoint again. Docker and
+// Kubernetes answer 501.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /v1/sandboxes/{sandboxId}/pause (the `PauseSandbox` operationId).
-func (c *ClientWithResponses) PauseSandboxWithResponse(ctx context.Context, sandboxID SandboxID, params *PauseSandboxParams, reqEditors ...RequestEditorFn) (*PauseSandboxResponse, error) {
-	rsp, err := c.PauseSandbox(ctx, sandboxID, params, reqEditors...)
+func (c *ClientWithResponses) PauseSandboxWithResponse(ctx context.Context, sandboxID SandboxID, params *PauseSandboxParams, body PauseSandboxJSONRequestBody, reqEditors ...RequestEditorFn) (*PauseSandboxResponse, error) {
+	rsp, err := c.PauseSandbox(ctx, sandboxID, params, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -18730,6 +18899,13 @@ func ParsePauseSandboxResponse(rsp *http.Response) (*PauseSandboxResponse, error
 		}
 		response.JSON409 = &dest
 
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest ContentTooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON413 = &dest
+
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
 		var dest RateLimited
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
@@ -18743,6 +18919,13 @@ func ParsePauseSandboxResponse(rsp *http.Response) (*PauseSandboxResponse, error
 			return nil, err
 		}
 		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 501:
+		var dest NotImplemented
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON501 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
 		var dest Unavailable
@@ -18821,6 +19004,16 @@ func ParsePauseSandboxResponse(rsp *http.Response) (*PauseSandboxResponse, error
 			headers.XRequestID = &value
 		}
 		response.Headers409 = &headers
+	case rsp.StatusCode == 413:
+		var headers PauseSandboxResponse413Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers413 = &headers
 	case rsp.StatusCode == 429:
 		var headers PauseSandboxResponse429Headers
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
@@ -18848,6 +19041,16 @@ func ParsePauseSandboxResponse(rsp *http.Response) (*PauseSandboxResponse, error
 			headers.XRequestID = &value
 		}
 		response.Headers500 = &headers
+	case rsp.StatusCode == 501:
+		var headers PauseSandboxResponse501Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers501 = &headers
 	case rsp.StatusCode == 503:
 		var headers PauseSandboxResponse503Headers
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {

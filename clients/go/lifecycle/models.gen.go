@@ -1062,6 +1062,12 @@ type Pagination struct {
 	TotalPages int `json:"totalPages"`
 }
 
+// PauseSandboxRequest How to pause. Unknown fields are refused.
+type PauseSandboxRequest struct {
+	// FilesOnly Ends the processes and keeps the files, in place of the memory too.
+	FilesOnly *bool `json:"filesOnly,omitempty"`
+}
+
 // PrunedImages What a removal of images has freed.
 type PrunedImages struct {
 	// FreedBytes Bytes of disk.
@@ -2124,6 +2130,9 @@ type MergeNetworkPolicyRulesJSONRequestBody = EgressRules
 
 // ReplaceNetworkPolicyJSONRequestBody defines body for ReplaceNetworkPolicy for application/json ContentType.
 type ReplaceNetworkPolicyJSONRequestBody = NetworkPolicy
+
+// PauseSandboxJSONRequestBody defines body for PauseSandbox for application/json ContentType.
+type PauseSandboxJSONRequestBody = PauseSandboxRequest
 
 // RenewExpirationJSONRequestBody defines body for RenewExpiration for application/json ContentType.
 type RenewExpirationJSONRequestBody = RenewRequest

@@ -150,9 +150,13 @@ export class Sandbox implements AsyncDisposable {
     return new SandboxError("failed", text, { code: clean(reason) });
   }
 
-  /** Stops all processes and keeps their memory; returns when the sandbox is Paused. */
-  pause(options: CallOptions = {}): Promise<SandboxInfo> {
-    return this.#change("pause", "Paused", options);
+  /**
+   * Stops all processes and keeps their memory; returns when the sandbox is Paused. With
+   * `filesOnly` it ends the processes and keeps the files; {@link Sandbox.resume} starts the entrypoint
+   * again. Services on Docker and Kubernetes refuse that.
+   */
+  pause({ filesOnly = false, ...options }: CallOptions & { filesOnly?: boolean } = {}): Promise<SandboxInfo> {
+    return this.#change("pause", "Paused", options, filesOnly ? { filesOnly } : {});
   }
 
   /**
@@ -163,8 +167,10 @@ export class Sandbox implements AsyncDisposable {
     return this.#change("resume", "Running", options);
   }
 
-  async #change(verb: "pause" | "resume", state: SandboxState, options: CallOptions): Promise<SandboxInfo> {
-    await this.#api.json("post", `${path}/${verb}`, this.#input, options);
+  async #change(
+    verb: "pause" | "resume", state: SandboxState, options: CallOptions, body?: components["schemas"]["PauseSandboxRequest"],
+  ): Promise<SandboxInfo> {
+    await this.#api.json("post", `${path}/${verb}`, { ...this.#input, ...(body && { body }) }, options);
     return this.wait(state, options);
   }
 

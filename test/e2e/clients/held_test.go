@@ -11,7 +11,7 @@ import (
 
 // heldRefused are the behaviours of the program held.mjs that the service refuses, as docs/e2b.md
 // says.
-var heldRefused = []string{"createSnapshot", "fork", "pause: without memory", "network: rules"}
+var heldRefused = []string{"createSnapshot", "fork", "network: rules"}
 
 // heldCount is how many behaviours the program has.
 const heldCount = 129

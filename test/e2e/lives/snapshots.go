@@ -60,6 +60,7 @@ func testSnapshots(t *testing.T, b Backend) {
 	before := user.snapshot(t, id, `{"name":"before","comment":"all is well","ttl":3600}`)
 	t.Run("rollback", func(t *testing.T) { testRollback(t, user, id, before) })
 	t.Run("fork", func(t *testing.T) { testFork(t, user, id) })
+	t.Run("pause with files only", func(t *testing.T) { testPauseWithFilesOnly(t, user) })
 	t.Run("refused", func(t *testing.T) { testRefusedSnapshots(t, s, id, before.ID) })
 	t.Run("create", func(t *testing.T) { testCreateWithSnapshot(t, user, id, before.ID) })
 	excused := []string{} // a store that fails, and the moment in which the service stops
@@ -78,8 +79,34 @@ func refuseSnapshots(t *testing.T, user *Client, id string) {
 	for _, o := range operationsWithSnapshots(id, unknownSnapshot) {
 		WantProblem(t, user.Send(t, o.Method, o.Path, o.Body), 501, "NOT_IMPLEMENTED", "snapshots")
 	}
+	WantProblem(t, user.Send(t, http.MethodPost, "/v1/sandboxes/"+id+"/pause", `{"filesOnly":true}`), 501, "NOT_IMPLEMENTED", "filesOnly")
 	created := user.Send(t, http.MethodPost, "/v1/sandboxes", fmt.Sprintf(`{"snapshotId":%q,"timeout":600}`, unknownSnapshot))
 	WantProblem(t, created, 501, "NOT_IMPLEMENTED", "snapshots")
+}
+
+// testPauseWithFilesOnly: the processes of the sandbox are gone, its files are kept, and it starts
+// again with its environment, also after the service was started again.
+func testPauseWithFilesOnly(t *testing.T, user *Client) {
+	r := user.Idle()
+	r.Env = lifecycle.Env{"GIVEN": "secret"}
+	id := user.Running(t, r)
+	box := user.Enter(t, id)
+	box.Want(t, "echo kept > /root/note; sleep 1000 >/dev/null 2>&1 & echo $! > /root/pid", "")
+	path := "/v1/sandboxes/" + id
+	WantProblem(t, user.Send(t, http.MethodPost, path+"/pause", `{"filesOnly":"no"}`), 400, "INVALID_REQUEST_BODY", "filesOnly")
+	if got := user.Send(t, http.MethodPost, path+"/pause", `{"filesOnly":true}`, "Prefer", "wait=60"); got.Status != http.StatusAccepted {
+		t.Fatalf("pause: %s", got)
+	}
+	if status := user.Await(t, id, "Paused").Status; status.Reason != "USER_PAUSE" || !strings.Contains(status.Message, "its files are kept") {
+		t.Errorf("the paused sandbox is %+v", status)
+	}
+	WantProblem(t, user.Send(t, http.MethodPost, path+"/pause", `{"filesOnly":true}`), 409, "CONFLICT", "Paused")
+	WantProblem(t, user.Send(t, http.MethodGet, path+"/endpoints/44772", ""), 409, "CONFLICT", "resume it first")
+	taken := user.snapshot(t, id, "{}")
+	user.Act(t, http.MethodDelete, "/v1/snapshots/"+taken.ID, http.StatusNoContent)
+	user.Resume(t, id)
+	user.Enter(t, id).Want(t, `cat /root/note; echo "$GIVEN"; ! grep -q sleep "/proc/$(cat /root/pid)/comm"`, "kept\nsecret\n")
+	user.Delete(t, id)
 }
 
 // snapshot takes a snapshot and waits until it is Ready.

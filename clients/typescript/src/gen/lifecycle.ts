@@ -127,6 +127,11 @@ export interface paths {
          *     kept, their processes and memory are gone, also those of sandboxes that were
          *     `Paused` before. Until it is resumed, the ports and the network policy of such a
          *     sandbox are 409.
+         *
+         *     An extension: with `filesOnly` the processes of the sandbox are ended, as at its
+         *     deletion, and its files are kept. Its memory is free, and it is as after a reboot: its
+         *     ports and network policy are 409, and a resume starts its entrypoint again. Docker and
+         *     Kubernetes answer 501.
          */
         post: operations["pauseSandbox"];
         delete?: never;
@@ -2003,6 +2008,14 @@ export interface components {
              */
             ttl?: number;
         };
+        /** @description How to pause. Unknown fields are refused. */
+        PauseSandboxRequest: {
+            /**
+             * @description Ends the processes and keeps the files, in place of the memory too.
+             * @default false
+             */
+            filesOnly?: boolean;
+        };
         /** @description Where to go back to. Unknown fields are refused. */
         RollbackRequest: {
             /**
@@ -2323,7 +2336,7 @@ export interface components {
                 "application/json": components["schemas"]["Error"];
             };
         };
-        /** @description The query has a parameter that this operation does not have, or a header breaks a rule. The message names it. */
+        /** @description The query has a parameter that this operation does not have, or a header or the body breaks a rule. The message names it. */
         UnknownParameter: {
             headers: {
                 "X-Request-ID": components["headers"]["RequestID"];
@@ -3075,7 +3088,12 @@ export interface operations {
             };
             cookie?: never;
         };
-        requestBody?: never;
+        /** @description How to pause. */
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["PauseSandboxRequest"];
+            };
+        };
         responses: {
             /** @description Accepted. The state becomes `Pausing`, then `Paused`. */
             202: {
@@ -3091,8 +3109,10 @@ export interface operations {
             403: components["responses"]["Forbidden"];
             404: components["responses"]["NotFound"];
             409: components["responses"]["Conflict"];
+            413: components["responses"]["ContentTooLarge"];
             429: components["responses"]["RateLimited"];
             500: components["responses"]["InternalError"];
+            501: components["responses"]["NotImplemented"];
             503: components["responses"]["Unavailable"];
         };
     };

@@ -1,5 +1,5 @@
-// The snapshotter takes one snapshot, or rolls one container back or suspends it, with the Engine of
-// a folder, unless a failpoint kills it.
+// The snapshotter takes one snapshot, or rolls one container back or suspends it, with the Engine
+// of a folder, unless a failpoint kills it.
 package main
 
 import (

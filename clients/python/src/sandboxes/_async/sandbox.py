@@ -115,10 +115,15 @@ class AsyncSandbox:
         if status.state in ENDED or not resumed:
             raise SandboxFailed(self.id, status.state, status.reason, status.message)
 
-    async def pause(self, *, timeout: Duration = 60) -> None:
-        """Stops the processes of the sandbox and keeps their memory. The expiry goes on counting."""
+    async def pause(self, *, files_only: bool = False, timeout: Duration = 60) -> None:
+        """Stops the processes of the sandbox and keeps their memory. The expiry goes on counting.
+
+        With files_only it ends the processes and keeps the files; resume starts the entrypoint again. Services on
+        Docker and Kubernetes refuse that.
+        """
         prefer, held = prefer_wait(seconds(timeout))
-        await self._http.call(lifecycle.pause_sandbox(self.id, prefer=prefer), wait=held)
+        how = lifecycle.PauseSandboxRequest(files_only=files_only)
+        await self._http.call(lifecycle.pause_sandbox(self.id, how, prefer=prefer), wait=held)
         await self.wait("Paused", timeout=timeout)
 
     async def resume(self, *, timeout: Duration = 60) -> None:
