@@ -161,6 +161,12 @@ func (x *exchange) find(id string) (lifecycle.Sandbox, bool) {
 	return sandbox, true
 }
 
+// isPaused reports whether the sandbox is paused.
+func (x *exchange) isPaused(id string) bool {
+	sandbox, err := x.edge.Backend.Get(x.r.Context(), id)
+	return err == nil && sandbox.Status.State == lifecycle.StatePaused
+}
+
 // token returns the token of the sandbox's execd, empty for a client that may see the sandbox and
 // not use it. The service decides that, and has what it gives out in its audit log. When it reports
 // false, the client has been answered.
@@ -172,6 +178,8 @@ func (x *exchange) token(id string) (string, bool) {
 	}
 	switch {
 	case found.Status == http.StatusForbidden:
+		return "", true
+	case found.Status == http.StatusConflict && x.isPaused(id): // its processes are gone
 		return "", true
 	case found.Status == http.StatusNotFound, found.Status == http.StatusConflict: // it ended meanwhile
 		x.notFound(id)

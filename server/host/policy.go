@@ -32,8 +32,7 @@ func (h *Host) runningSidecar(id string) (*actor, lifecycle.Sidecar, error) {
 // isStopped refuses what takes a sandbox whose processes run, or are frozen.
 func isStopped(action string) error {
 	return lifecycle.Conflictf(
-		"cannot %s: the processes of the sandbox are gone since the host was started again; "+
-			"resume it first", action)
+		"cannot %s: the processes of the sandbox are gone, and its files are kept; resume it first", action)
 }
 
 // NetworkPolicy implements lifecycle.Backend.

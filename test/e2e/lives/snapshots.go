@@ -103,7 +103,9 @@ func testPauseWithFilesOnly(t *testing.T, user *Client) {
 	WantProblem(t, user.Send(t, http.MethodPost, path+"/pause", `{"filesOnly":true}`), 409, "CONFLICT", "Paused")
 	WantProblem(t, user.Send(t, http.MethodGet, path+"/endpoints/44772", ""), 409, "CONFLICT", "resume it first")
 	taken := user.snapshot(t, id, "{}")
-	user.Act(t, http.MethodDelete, "/v1/snapshots/"+taken.ID, http.StatusNoContent)
+	if got := user.Send(t, http.MethodDelete, "/v1/snapshots/"+taken.ID, ""); got.Status != http.StatusNoContent {
+		t.Errorf("delete the snapshot of the paused sandbox: %s", got)
+	}
 	user.Resume(t, id)
 	user.Enter(t, id).Want(t, `cat /root/note; echo "$GIVEN"; ! grep -q sleep "/proc/$(cat /root/pid)/comm"`, "kept\nsecret\n")
 	user.Delete(t, id)
