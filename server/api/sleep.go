@@ -29,7 +29,11 @@ func (h *handlers) UpdateLifecycle(
 	if err != nil {
 		return nil, err
 	}
-	settings, err := h.sleeper.UpdateLifecycle(ctx, request.SandboxID, fromLifecycle(*request.Body), bounds.MaxTimeout)
+	change := request.ApplicationMergePatchPlusJSONBody
+	if change == nil {
+		change = request.JSONBody
+	}
+	settings, err := h.sleeper.UpdateLifecycle(ctx, request.SandboxID, fromLifecycle(*change), bounds.MaxTimeout)
 	if err != nil {
 		return nil, err
 	}

@@ -63,6 +63,10 @@ type Backend struct {
 	// Snapshots is whether the backend keeps the files of sandboxes.
 	Snapshots bool
 
+	// Lifecycles is whether sandboxes of the backend have a lifecycle, and Sleeps is whether they
+	// fall asleep when they are idle.
+	Lifecycles, Sleeps bool
+
 	// InternalErrors provokes answers with status 500 and proves that they show no cause.
 	// Afterwards the service works again, and the sandboxes are in the states that they are named
 	// after. It may be nil when Unprovoked says so.
@@ -109,6 +113,7 @@ var table = []row{
 	{"Limits", testLimits},
 	{"Keys", testKeysOfTheService},
 	{"Snapshots", testSnapshots},
+	{"Sleep", testSleep},
 	{"MetadataPatch", testMetadataPatch},
 	{"ExtensionsComeBackByteForByte", testExtensionsComeBackByteForByte},
 

@@ -3277,6 +3277,7 @@ export interface operations {
         /** @description The settings to change. */
         requestBody: {
             content: {
+                "application/merge-patch+json": components["schemas"]["SandboxLifecycle"];
                 "application/json": components["schemas"]["SandboxLifecycle"];
             };
         };
