@@ -278,6 +278,38 @@ func (s *Sandbox) Events(ctx context.Context, o *EventOptions) iter.Seq2[Event, 
 	}
 }
 
+// Holds returns what keeps the sandbox awake.
+func (s *Sandbox) Holds(ctx context.Context) (Holds, error) {
+	var holds Holds
+	err := s.client.call(ctx, repeatable, &holds,
+		func(ctx context.Context) (*http.Response, error) { return s.daemon.GetHolds(ctx) })
+	return holds, err
+}
+
+// KeepAwakeOptions says for how long to keep a sandbox awake, and when to wake it: one of both at
+// least, which are rounded up to whole seconds.
+type KeepAwakeOptions struct {
+	For       time.Duration // 0 means not at all, an hour is the most
+	WakeAfter time.Duration // when to wake it, if it sleeps then; 0 means not at all
+	// Name is who asks. A request under a name takes the place of the last one under it.
+	Name string
+}
+
+// KeepAwake keeps the sandbox from being taken for idle, or has it woken at a time.
+func (s *Sandbox) KeepAwake(ctx context.Context, o KeepAwakeOptions) (KeptAwake, error) {
+	seconds := func(d time.Duration) *int {
+		if d == 0 {
+			return nil
+		}
+		return new(int((d + time.Second - 1) / time.Second))
+	}
+	body := execd.KeepAwakeRequest{Seconds: seconds(o.For), WakeAfterSeconds: seconds(o.WakeAfter), Name: optional(o.Name)}
+	var granted KeptAwake
+	err := s.client.call(ctx, once, &granted,
+		func(ctx context.Context) (*http.Response, error) { return s.daemon.KeepAwake(ctx, body) })
+	return granted, err
+}
+
 // Metrics returns a snapshot of the sandbox's use of processors and memory.
 func (s *Sandbox) Metrics(ctx context.Context) (Metrics, error) {
 	var metrics Metrics

@@ -95,6 +95,12 @@ type (
 	Activity = lifecycle.ActivityEntry
 	// Metrics is a snapshot of a sandbox's use of processors and memory (MiB).
 	Metrics = execd.Metrics
+	// Holds is what keeps a sandbox awake.
+	Holds = execd.Holds
+	// Hold is one thing that keeps a sandbox awake.
+	Hold = execd.Hold
+	// KeptAwake is what [Sandbox.KeepAwake] was granted.
+	KeptAwake = execd.KeptAwake
 	// CommandStatus is how a command is doing.
 	CommandStatus = execd.CommandStatus
 	// CodeContext is a kernel that keeps its variables.

@@ -23,6 +23,12 @@ export type SandboxState = components["schemas"]["SandboxState"];
 export type Endpoint = components["schemas"]["Endpoint"];
 /** One thing that a client has done in a sandbox, or does. */
 export type ActivityEntry = components["schemas"]["ActivityEntry"];
+/** What keeps a sandbox awake. */
+export type Holds = insideComponents["schemas"]["Holds"];
+/** For how long to keep a sandbox awake, and in how many seconds to wake it: one of both at least. */
+export type KeepAwakeRequest = insideComponents["schemas"]["KeepAwakeRequest"];
+/** What was granted: until when it is kept awake, and when it is woken. */
+export type KeptAwake = insideComponents["schemas"]["KeptAwake"];
 /** Processor and memory use. */
 export type Metrics = insideComponents["schemas"]["Metrics"];
 
@@ -303,6 +309,19 @@ export class Sandbox implements AsyncDisposable {
       signal,
     });
     for await (const { data } of entries) yield data;
+  }
+
+  /** What keeps the sandbox awake. */
+  async holds(options: CallOptions = {}): Promise<Holds> {
+    return this.#inside.api.json("get", "/holds", {}, options);
+  }
+
+  /**
+   * Keeps the sandbox from being taken for idle for some seconds, or has it woken after some. What is
+   * asked for under a name takes the place of what was asked for under it before.
+   */
+  async keepAwake(request: KeepAwakeRequest, options: CallOptions = {}): Promise<KeptAwake> {
+    return this.#inside.api.json("post", "/holds", { body: request }, options);
   }
 
   /** Processor and memory use now. */

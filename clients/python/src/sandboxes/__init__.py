@@ -33,7 +33,7 @@ from ._errors import (
     WaitTimeout,
 )
 from ._gen import execd, lifecycle
-from ._gen.execd import CodeContext, FileEvent, FileInfo, Metrics
+from ._gen.execd import CodeContext, FileEvent, FileInfo, Holds, KeptAwake, Metrics
 from ._gen.lifecycle import (
     ActivityEntry,
     EgressRule,
@@ -68,7 +68,7 @@ __all__ = [
     "AsyncDownload", "AsyncEvents", "AsyncFiles", "AsyncKeys", "AsyncNetwork", "AsyncSandbox", "AsyncSnapshots", "AsyncStdin", "AsyncTerminal",
     "AsyncTerminals", "Attachment", "Cell", "Client", "Code", "CodeContext", "CodeError", "Command",
     "CommandFailed", "CommandResult", "Commands", "ConflictError", "Download", "EgressRule", "Events",
-    "Execution", "FileEvent", "FileInfo", "Files", "ForbiddenError", "ImageAuth", "IssuedKey", "Key", "KeyLimits", "KeyRateLimit", "Keys", "Metrics", "Network",
+    "Execution", "FileEvent", "FileInfo", "Files", "ForbiddenError", "Holds", "ImageAuth", "IssuedKey", "KeptAwake", "Key", "KeyLimits", "KeyRateLimit", "Keys", "Metrics", "Network",
     "NetworkPolicy", "NotFoundError", "Output", "ProtocolError", "RateLimitedError", "Result", "Sandbox",
     "SandboxEvent", "SandboxFailed", "SandboxInfo", "SandboxesError", "Snapshot", "SnapshotFailed", "Snapshots", "Stdin", "StreamError", "Terminal",
     "TerminalEvent", "TerminalExit", "TerminalOutput", "TerminalReplay", "Terminals", "TransportError",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from .._errors import (
     fork_error,
 )
 from .._gen import execd, lifecycle
-from .._gen.execd import Metrics
+from .._gen.execd import Holds, KeptAwake, Metrics
 from .._gen.lifecycle import ActivityEntry, Endpoint, SandboxEvent, Snapshot
 from .._gen.lifecycle import Sandbox as SandboxInfo
 from .._logs import LogPart
@@ -317,6 +318,21 @@ class Sandbox:
         return Events(
             self._http, "", f"the activity of sandbox {self.id}", ActivityEntry,
             lambda last: lifecycle.watch_activity(self.id, last_event_id=last))
+
+    def holds(self) -> Holds:
+        """What keeps the sandbox awake."""
+        return self._daemon.call(execd.get_holds())
+
+    def keep_awake(
+        self, duration: Duration | None = None, *, wake_after: Duration | None = None, name: str | None = None,
+    ) -> KeptAwake:
+        """Keeps the sandbox from being taken for idle for a time, or has it woken after one.
+
+        What is asked for under a name takes the place of what was asked for under it before.
+        """
+        return self._daemon.call(execd.keep_awake(execd.KeepAwakeRequest(
+            seconds=None if duration is None else math.ceil(seconds(duration)),
+            wake_after_seconds=None if wake_after is None else math.ceil(seconds(wake_after)), name=name)))
 
     def metrics(self) -> Metrics:
         """Processor and memory use now."""
