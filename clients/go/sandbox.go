@@ -91,7 +91,7 @@ func (s *Sandbox) Wait(ctx context.Context, state string) (Info, error) {
 func (s *Sandbox) waitFrom(ctx context.Context, info Info, want string) (Info, error) {
 	for {
 		switch state := info.Status.State; {
-		case state == want:
+		case state == want, want == Running && sleeps(info.Status):
 			return info, nil
 		case isOver(state), state == Stopping && want != Terminated && want != Failed:
 			return info, &StateError{ID: s.id, State: state, Want: want,
@@ -121,6 +121,11 @@ func (s *Sandbox) nextState(ctx context.Context, info Info) error {
 		}
 	}
 	return ctx.Err()
+}
+
+// sleeps reports whether a sandbox has been Running and sleeps: a request wakes it.
+func sleeps(status lifecycle.SandboxStatus) bool {
+	return status.State == Paused && (status.Reason == "IDLE" || status.Reason == "TIMEOUT")
 }
 
 // isOver reports whether a state never changes.
@@ -278,12 +283,27 @@ func (s *Sandbox) Events(ctx context.Context, o *EventOptions) iter.Seq2[Event, 
 	}
 }
 
-// Holds returns what keeps the sandbox awake.
+// Holds returns what keeps the sandbox awake. It does not wake one that sleeps.
 func (s *Sandbox) Holds(ctx context.Context) (Holds, error) {
 	var holds Holds
 	err := s.client.call(ctx, repeatable, &holds,
-		func(ctx context.Context) (*http.Response, error) { return s.daemon.GetHolds(ctx) })
+		func(ctx context.Context) (*http.Response, error) { return s.client.service.GetHolds(ctx, s.id) })
 	return holds, err
+}
+
+// UpdateLifecycle changes what the options name of when the sandbox falls asleep or ends by itself,
+// and returns what holds then.
+func (s *Sandbox) UpdateLifecycle(ctx context.Context, o LifecycleOptions) (Lifecycle, error) {
+	var settings Lifecycle
+	err := s.client.call(ctx, repeatable, &settings, func(ctx context.Context) (*http.Response, error) {
+		return s.client.service.UpdateLifecycle(ctx, s.id, o.request())
+	})
+	if err == nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.info.Lifecycle = &settings
+	}
+	return settings, err
 }
 
 // KeepAwakeOptions says for how long to keep a sandbox awake, and when to wake it: one of both at

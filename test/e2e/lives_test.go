@@ -74,7 +74,6 @@ func onDocker(containers *docker.Engine) lives.Backend {
 			return claim
 		},
 		RuntimeHandler: func(*testing.T) string { return otherRuntime },
-		Lifecycles:     true,
 		InternalErrors: takeTablesAway,
 		Unprovoked: map[string]string{
 			"getSandbox 500":    "it reads memory alone",

@@ -407,8 +407,8 @@ type ClientInterface interface {
 	// counts them, and the list is the daemon's: at most 1000. It takes a key that may read the
 	// sandbox.
 	//
-	// A sandbox that is Paused or asleep has an empty list, and is not woken by the question. Any
-	// other state but `Running` is 409.
+	// A sandbox that is Paused, asleep or not, has an empty list, and is not woken by the question.
+	// One that is neither Running nor Paused nor between the two is 409.
 	//
 	// Corresponds with GET /v1/sandboxes/{sandboxId}/holds (the `GetHolds` operationId).
 	GetHolds(ctx context.Context, sandboxID SandboxID, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -1344,8 +1344,8 @@ func (c *Client) ForkSandbox(ctx context.Context, sandboxID SandboxID, params *F
 // counts them, and the list is the daemon's: at most 1000. It takes a key that may read the
 // sandbox.
 //
-// A sandbox that is Paused or asleep has an empty list, and is not woken by the question. Any
-// other state but `Running` is 409.
+// A sandbox that is Paused, asleep or not, has an empty list, and is not woken by the question.
+// One that is neither Running nor Paused nor between the two is 409.
 //
 // Corresponds with GET /v1/sandboxes/{sandboxId}/holds (the `GetHolds` operationId).
 func (c *Client) GetHolds(ctx context.Context, sandboxID SandboxID, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -4581,8 +4581,8 @@ type ClientWithResponsesInterface interface {
 	// counts them, and the list is the daemon's: at most 1000. It takes a key that may read the
 	// sandbox.
 	//
-	// A sandbox that is Paused or asleep has an empty list, and is not woken by the question. Any
-	// other state but `Running` is 409.
+	// A sandbox that is Paused, asleep or not, has an empty list, and is not woken by the question.
+	// One that is neither Running nor Paused nor between the two is 409.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -12161,8 +12161,8 @@ func (c *ClientWithResponses) ForkSandboxWithResponse(ctx context.Context, sandb
 // counts them, and the list is the daemon's: at most 1000. It takes a key that may read the
 // sandbox.
 //
-// A sandbox that is Paused or asleep has an empty list, and is not woken by the question. Any
-// other state but `Running` is 409.
+// A sandbox that is Paused, asleep or not, has an empty list, and is not woken by the question.
+// One that is neither Running nor Paused nor between the two is 409.
 //
 // Returns a wrapper object for the known response body format(s).
 //

@@ -17,6 +17,7 @@ export {
   type ForkError,
   type ForkOptions,
   type Holds,
+  type Lifecycle,
   type KeepAwakeRequest,
   type KeptAwake,
   type Metrics,

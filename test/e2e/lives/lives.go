@@ -63,9 +63,8 @@ type Backend struct {
 	// Snapshots is whether the backend keeps the files of sandboxes.
 	Snapshots bool
 
-	// Lifecycles is whether sandboxes of the backend have a lifecycle, and Sleeps is whether they
-	// fall asleep when they are idle.
-	Lifecycles, Sleeps bool
+	// Sleeps is whether sandboxes of the backend fall asleep when they are idle.
+	Sleeps bool
 
 	// InternalErrors provokes answers with status 500 and proves that they show no cause.
 	// Afterwards the service works again, and the sandboxes are in the states that they are named

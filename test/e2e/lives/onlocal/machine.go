@@ -245,7 +245,6 @@ func (m *Machines) Backend() lives.Backend {
 		},
 		OwnKernel:      OwnKernel(m.Runtime),
 		Snapshots:      true,
-		Lifecycles:     true,
 		Sleeps:         true,
 		RuntimeHandler: func(*testing.T) string { return m.Runtime },
 	}
