@@ -93,6 +93,14 @@ func (c *Client) awaitAsleep(t *testing.T, id string) lifecycle.SandboxStatus {
 	return status
 }
 
+// lifecycle changes when the sandbox falls asleep.
+func (c *Client) lifecycle(t *testing.T, id, body string) {
+	t.Helper()
+	if got := c.Send(t, http.MethodPatch, "/v1/sandboxes/"+id+"/lifecycle", body); got.Status != http.StatusOK {
+		t.Fatalf("change the lifecycle: %s", got)
+	}
+}
+
 // testAsksOfSleep sends requests to a sandbox that sleeps after 50 ms, by the published port and
 // through the service in turn, each a command. Some come while it sleeps, some about when it falls
 // asleep, some at once. All succeed, in their order.
