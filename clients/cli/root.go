@@ -68,7 +68,7 @@ func newRoot(t *tool) *cobra.Command {
 		resumeCommand(t), renewCommand(t), waitCommand(t), snapshotCommand(t), rollbackCommand(t), forkCommand(t), removeCommand(t))
 	add(groupInside, execCommand(t), commandsCommand(t), shellCommand(t), sshCommand(t), sshConfigCommand(t),
 		codeCommand(t), copyCommand(t), filesCommand(t))
-	add(groupWatch, logsCommand(t), eventsCommand(t), activityCommand(t), statsCommand(t), topCommand(t))
+	add(groupWatch, logsCommand(t), eventsCommand(t), activityCommand(t), holdsCommand(t), statsCommand(t), topCommand(t))
 	add(groupNetwork, portCommand(t), urlCommand(t), networkCommand(t))
 	add(groupTool, loginCommand(t), contextCommand(t), doctorCommand(t), mcpCommand(t), benchCommand(t),
 		imageCommand(t), keyCommand(t), demoCommand(t), versionCommand(t), docsCommand(t))

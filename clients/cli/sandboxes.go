@@ -54,10 +54,26 @@ func (t *tool) sandboxView() view[sandbox.Info] {
 				return strings.Join(s.Entrypoint, " ")
 			}},
 			{title: "CLASS", wide: true, value: func(s sandbox.Info) string { return optional(s.RuntimeClass) }},
+			{title: "SLEEP", wide: true, value: describeLifecycle},
 			{title: "REASON", wide: true, value: func(s sandbox.Info) string { return s.Status.Reason }},
 			{title: "MESSAGE", wide: true, value: func(s sandbox.Info) string { return s.Status.Message }},
 		},
 	}
+}
+
+// describeLifecycle is when a sandbox falls asleep or ends by itself, but for its timeout.
+func describeLifecycle(s sandbox.Info) string {
+	if s.Lifecycle == nil {
+		return ""
+	}
+	var parts []string
+	if on := optional(s.Lifecycle.OnIdle); on != "" && on != sandbox.OnIdleNone && s.Lifecycle.IdleSeconds != nil {
+		parts = append(parts, fmt.Sprintf("%s after %gs idle", on, *s.Lifecycle.IdleSeconds))
+	}
+	if optional(s.Lifecycle.OnTimeout) == sandbox.OnTimeoutPause {
+		parts = append(parts, "pause at its expiry")
+	}
+	return strings.Join(parts, ", ")
 }
 
 // roughly is a time in its largest unit.

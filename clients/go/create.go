@@ -57,6 +57,9 @@ type CreateOptions struct {
 	RuntimeClass string
 	// Extensions are settings of the provider, a JSON object.
 	Extensions json.RawMessage
+	// Lifecycle says when the sandbox falls asleep or ends by itself; nil leaves it Running until its
+	// time is up.
+	Lifecycle *LifecycleOptions
 
 	// IdempotencyKey makes the create safe to repeat by the caller: for 24 hours the same key with
 	// the same options is the same sandbox. Empty means a new one for each call.
@@ -134,6 +137,7 @@ func (o *CreateOptions) request() lifecycle.CreateSandboxRequest {
 	request := lifecycle.CreateSandboxRequest{
 		Image:      lifecycle.Image{URI: o.Image},
 		SnapshotID: optional(o.SnapshotID),
+		Lifecycle:  o.Lifecycle.optional(),
 		Entrypoint: o.Entrypoint,
 		Timeout:    int(o.Timeout / time.Second),
 		ResourceLimits: &lifecycle.ResourceLimits{

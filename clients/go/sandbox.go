@@ -91,7 +91,7 @@ func (s *Sandbox) Wait(ctx context.Context, state string) (Info, error) {
 func (s *Sandbox) waitFrom(ctx context.Context, info Info, want string) (Info, error) {
 	for {
 		switch state := info.Status.State; {
-		case state == want:
+		case state == want, want == Running && sleeps(info.Status):
 			return info, nil
 		case isOver(state), state == Stopping && want != Terminated && want != Failed:
 			return info, &StateError{ID: s.id, State: state, Want: want,
@@ -121,6 +121,11 @@ func (s *Sandbox) nextState(ctx context.Context, info Info) error {
 		}
 	}
 	return ctx.Err()
+}
+
+// sleeps reports whether a sandbox has been Running and sleeps: a request wakes it.
+func sleeps(status lifecycle.SandboxStatus) bool {
+	return status.State == Paused && (status.Reason == "IDLE" || status.Reason == "TIMEOUT")
 }
 
 // isOver reports whether a state never changes.
@@ -286,6 +291,53 @@ func (s *Sandbox) Events(ctx context.Context, o *EventOptions) iter.Seq2[Event, 
 			}
 		}
 	}
+}
+
+// Holds returns what keeps the sandbox awake. It does not wake one that sleeps.
+func (s *Sandbox) Holds(ctx context.Context) (Holds, error) {
+	var holds Holds
+	err := s.client.call(ctx, repeatable, &holds,
+		func(ctx context.Context) (*http.Response, error) { return s.client.service.GetHolds(ctx, s.id) })
+	return holds, err
+}
+
+// UpdateLifecycle changes what the options name of when the sandbox falls asleep or ends by itself,
+// and returns what holds then.
+func (s *Sandbox) UpdateLifecycle(ctx context.Context, o LifecycleOptions) (Lifecycle, error) {
+	var settings Lifecycle
+	err := s.client.call(ctx, repeatable, &settings, func(ctx context.Context) (*http.Response, error) {
+		return s.client.service.UpdateLifecycle(ctx, s.id, o.request())
+	})
+	if err == nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.info.Lifecycle = &settings
+	}
+	return settings, err
+}
+
+// KeepAwakeOptions says for how long to keep a sandbox awake, and when to wake it: one of both at
+// least, which are rounded up to whole seconds.
+type KeepAwakeOptions struct {
+	For       time.Duration // 0 means not at all, an hour is the most
+	WakeAfter time.Duration // when to wake it, if it sleeps then; 0 means not at all
+	// Name is who asks. A request under a name takes the place of the last one under it.
+	Name string
+}
+
+// KeepAwake keeps the sandbox from being taken for idle, or has it woken at a time.
+func (s *Sandbox) KeepAwake(ctx context.Context, o KeepAwakeOptions) (KeptAwake, error) {
+	seconds := func(d time.Duration) *int {
+		if d == 0 {
+			return nil
+		}
+		return new(int((d + time.Second - 1) / time.Second))
+	}
+	body := execd.KeepAwakeRequest{Seconds: seconds(o.For), WakeAfterSeconds: seconds(o.WakeAfter), Name: optional(o.Name)}
+	var granted KeptAwake
+	err := s.client.call(ctx, once, &granted,
+		func(ctx context.Context) (*http.Response, error) { return s.daemon.KeepAwake(ctx, body) })
+	return granted, err
 }
 
 // Metrics returns a snapshot of the sandbox's use of processors and memory.

@@ -95,6 +95,14 @@ type (
 	Activity = lifecycle.ActivityEntry
 	// Metrics is a snapshot of a sandbox's use of processors and memory (MiB).
 	Metrics = execd.Metrics
+	// Holds is what keeps a sandbox awake.
+	Holds = lifecycle.Holds
+	// Hold is one thing that keeps a sandbox awake.
+	Hold = lifecycle.Hold
+	// Lifecycle is when a sandbox falls asleep or ends by itself.
+	Lifecycle = lifecycle.SandboxLifecycle
+	// KeptAwake is what [Sandbox.KeepAwake] was granted.
+	KeptAwake = execd.KeptAwake
 	// CommandStatus is how a command is doing.
 	CommandStatus = execd.CommandStatus
 	// CodeContext is a kernel that keeps its variables.

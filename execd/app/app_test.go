@@ -52,9 +52,14 @@ type daemon struct {
 
 func start(t *testing.T, settings config.Settings) *daemon {
 	t.Helper()
+	return startOn(t, app.Machine{}, settings)
+}
+
+func startOn(t *testing.T, machine app.Machine, settings config.Settings) *daemon {
+	t.Helper()
 	settings.Host, settings.CommandLogLimit = "127.0.0.1", 1<<30
 	log := &journal{}
-	execd, err := app.New(settings, zerolog.New(log))
+	execd, err := app.NewOn(machine, settings, zerolog.New(log))
 	must(t, err)
 	d := &daemon{address: execd.Addr(), url: "http://" + execd.Addr(), log: log, stopped: make(chan error, 1)}
 	ctx, stop := context.WithCancel(context.Background())

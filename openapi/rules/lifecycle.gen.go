@@ -224,6 +224,12 @@ var lifecycle = Contract{KeyHeader: "SERVICE-API-KEY", Operations: []*Operation{
 			{Name: "onIdle", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 32}},
 			{Name: "onTimeout", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 32}},
 		}, Closed: true}},
+		{Type: "application/merge-patch+json", Schema: &Schema{Type: "object", Properties: []Property{
+			{Name: "autoResume", Schema: &Schema{Type: "boolean"}},
+			{Name: "idleSeconds", Schema: &Schema{Type: "number", Minimum: Bound{Set: true, Value: 0.05}, Maximum: Bound{Set: true, Value: 86400}}},
+			{Name: "onIdle", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 32}},
+			{Name: "onTimeout", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 32}},
+		}, Closed: true}},
 	}}},
 	{ID: "getLogs", Parameters: []*Parameter{
 		{Name: "sandboxId", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},

@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/test/wait"
 )
 
 var uuid4 = regexp.MustCompile(
@@ -96,6 +97,34 @@ func TestHandlersSeeTheRequest(t *testing.T) {
 		serve.Principal(outside) != nil {
 		t.Error("something is known outside of a request")
 	}
+}
+
+// TestAfter: what is to be done after the request comes after the stream that goes on after the
+// handler, and the last first.
+func TestAfter(t *testing.T) {
+	did := make(chan string, 4)
+	note := func(ctx context.Context) {
+		serve.After(ctx, func() { did <- "first" })
+		serve.After(ctx, func() { did <- "last" })
+	}
+	streams := continued(func(_ context.Context, stream *serve.EventStream) error {
+		did <- "stream"
+		return stream.Flush()
+	})
+	watch := streams["watchWidgets"]
+	s := start(t, handlers{
+		"watchWidgets": func(c echo.Context) error { note(c.Request().Context()); return watch(c) },
+		"getWidget":    func(c echo.Context) error { note(c.Request().Context()); panic("oh no") },
+	}, setup{})
+	for path, want := range map[string][]string{"/v1/watch": {"stream", "last", "first"}, "/v1/widgets/w1": {"last", "first"}} {
+		s.request("GET", path, "")
+		for _, want := range want {
+			if got := wait.For(t, "what is done after the request", did); got != want {
+				t.Errorf("%s: %q is done, want %q", path, got, want)
+			}
+		}
+	}
+	serve.After(t.Context(), func() { t.Error("something is done outside of a request") })
 }
 
 func TestAccessLog(t *testing.T) {

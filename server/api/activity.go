@@ -57,6 +57,9 @@ type activityAnswer struct {
 // VisitGetActivityResponse implements the generated interface.
 func (a activityAnswer) VisitGetActivityResponse(w http.ResponseWriter) error { return a.serve(w) }
 
+// VisitGetHoldsResponse implements the generated interface.
+func (a activityAnswer) VisitGetHoldsResponse(w http.ResponseWriter) error { return a.serve(w) }
+
 // VisitWatchActivityResponse implements the generated interface.
 func (a activityAnswer) VisitWatchActivityResponse(w http.ResponseWriter) error { return a.serve(w) }
 
@@ -96,7 +99,7 @@ func (a activityAnswer) inspect(response *http.Response) error {
 	switch {
 	case response.StatusCode == http.StatusNotFound:
 		return lifecycle.Unsupportedf(
-			"the daemon of sandbox %s records no activity: it is of an earlier release", a.id)
+			"the daemon of sandbox %s does not have this operation: the daemon is of an earlier release", a.id)
 	case response.StatusCode != http.StatusOK || kind != a.media:
 		return fmt.Errorf("%w: %d, %.40q", errOtherAnswer, response.StatusCode, kind)
 	}

@@ -29,7 +29,11 @@ func (h *handlers) UpdateLifecycle(
 	if err != nil {
 		return nil, err
 	}
-	settings, err := h.sleeper.UpdateLifecycle(ctx, request.SandboxID, fromLifecycle(*request.Body), bounds.MaxTimeout)
+	change := request.ApplicationMergePatchPlusJSONBody
+	if change == nil {
+		change = request.JSONBody
+	}
+	settings, err := h.sleeper.UpdateLifecycle(ctx, request.SandboxID, fromLifecycle(*change), bounds.MaxTimeout)
 	if err != nil {
 		return nil, err
 	}
@@ -38,11 +42,15 @@ func (h *handlers) UpdateLifecycle(
 
 // GetHolds implements the generated interface.
 func (h *handlers) GetHolds(ctx context.Context, request gen.GetHoldsRequestObject) (gen.GetHoldsResponseObject, error) {
-	if _, err := h.authorized(ctx, request.SandboxID, lifecycle.Principal.CanRead); err != nil {
+	sandbox, err := h.authorized(ctx, request.SandboxID, lifecycle.Principal.CanRead)
+	if err != nil {
 		return nil, err
 	}
+	if h.sleeper == nil && sandbox.Status.State != lifecycle.StatePaused {
+		return h.activity(ctx, request.SandboxID, "application/json") // the daemon answers in the same form
+	}
 	if h.sleeper == nil {
-		return nil, noSleeper()
+		return gen.GetHolds200JSONResponse{Body: gen.Holds{Holds: []gen.Hold{}}}, nil
 	}
 	holds, err := h.sleeper.Holds(ctx, request.SandboxID)
 	if errors.Is(err, lifecycle.ErrNoHolds) {

@@ -158,10 +158,6 @@ func TestLifecycleIsConverted(t *testing.T) {
 			r, err := without.client.UpdateLifecycleWithResponse(t.Context(), b.sandbox.ID, gen.SandboxLifecycle{})
 			return r.StatusCode(), err
 		},
-		"holds": func() (int, error) {
-			r, err := without.client.GetHoldsWithResponse(t.Context(), b.sandbox.ID)
-			return r.StatusCode(), err
-		},
 	} {
 		if status, err := answer(); err != nil || status != http.StatusNotImplemented {
 			t.Errorf("%s on a backend without the ability: %d (%v)", name, status, err)
@@ -185,6 +181,18 @@ func TestHolds(t *testing.T) {
 	s.holds = lifecycle.Holds{}
 	if _, _, body := service.get(t, http.MethodGet, "/v1/sandboxes/"+b.sandbox.ID+"/holds"); strings.TrimSpace(body) != `{"holds":[],"idleMilliseconds":0}` {
 		t.Errorf("none: %s", body)
+	}
+	p := servePorts(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"holds":[{"kind":"code","id":%q,"since":"2026-01-02T15:04:05Z"}],"idleMilliseconds":0}`, r.URL.Path)
+	}, nil)
+	path := "/v1/sandboxes/" + p.backend.sandbox.ID + "/holds"
+	if response, body := p.get(t, path); response.StatusCode != http.StatusOK || !strings.Contains(body, `"id":"/holds"`) {
+		t.Errorf("on a backend without the ability: %d %s", response.StatusCode, body)
+	}
+	p.backend.setState(lifecycle.StatePaused)
+	if response, body := p.get(t, path); response.StatusCode != http.StatusOK || strings.TrimSpace(body) != `{"holds":[],"idleMilliseconds":0}` {
+		t.Errorf("of a Paused sandbox on a backend without the ability: %d %s", response.StatusCode, body)
 	}
 	s.err = fmt.Errorf("%w: 404", lifecycle.ErrNoHolds)
 	if status, _, body := service.get(t, http.MethodGet, "/v1/sandboxes/"+b.sandbox.ID+"/holds"); status != http.StatusBadGateway {

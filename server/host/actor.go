@@ -46,6 +46,7 @@ type actor struct {
 	gone    chan struct{} // closed when the actor has ended
 	taking  atomic.Int64  // one more at the begin and at the end of each snapshot that is taken
 	runs    atomic.Int64  // how often the sandbox has come into Running since the start
+	thaws   atomic.Int64  // how often the sandbox was thawed because it was to be woken
 	view    atomic.Pointer[lifecycle.Record]
 	mu      sync.Mutex
 	changed chan struct{} // closed by the next change
@@ -125,6 +126,14 @@ func (a *actor) await(
 			return record
 		}
 	}
+}
+
+// nudge has those look again that [actor.await] something.
+func (a *actor) nudge() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	close(a.changed)
+	a.changed = make(chan struct{})
 }
 
 func (a *actor) publish() {

@@ -19,6 +19,7 @@ var _ engine.Traffic = (*memoryEngine)(nil)
 // is the engine's.
 type memoryRest struct {
 	holds   int
+	frozen  int       // how often the container was frozen
 	since   time.Time // of the end of the last hold
 	wakeAt  time.Time
 	streams map[*memoryStream]bool

@@ -384,6 +384,9 @@ func (e *memoryEngine) turn(id string, to engine.Status, kind engine.EventType) 
 		return fmt.Errorf("%w: it is %s", engine.ErrNotRunning, c.Status)
 	}
 	c.Status = to
+	if to == engine.StatusFrozen {
+		e.restOf(c.Name).frozen++
+	}
 	e.emit(kind, c)
 	return nil
 }

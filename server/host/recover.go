@@ -96,8 +96,8 @@ func (a *actor) onBoxEvent(event lifecycle.BoxEvent) {
 		case event == lifecycle.BoxEventStarted && state == lifecycle.StatePending:
 		case event == lifecycle.BoxEventFrozen &&
 			(state == lifecycle.StatePausing || state == lifecycle.StatePaused && noJob):
-		case event == lifecycle.BoxEventThawed &&
-			(state == lifecycle.StateResuming || state == lifecycle.StateRunning && noJob):
+		case event == lifecycle.BoxEventThawed && (a.sleep.thawing ||
+			state == lifecycle.StateResuming || state == lifecycle.StateRunning && noJob):
 		default:
 			a.needsInspect = true
 		}

@@ -35,12 +35,13 @@ var (
 // sleep is what an actor has in memory for falling asleep and waking. It belongs to the actor's
 // goroutine.
 type sleep struct {
-	rest  *restWatch    // follows the sandbox's rest in this period of Running; nil when nothing does
-	ears  *ears         // hears packets to a sandbox that sleeps, or is about to; nil when nothing does
-	deaf  bool          // packets cannot be heard
-	woken bool          // it is to be woken once it is Paused
-	again time.Time     // when what was due and could not be saved is tried again
-	stirs chan struct{} // has an element when ears may have heard something
+	rest    *restWatch    // follows the sandbox's rest in this period of Running; nil when nothing does
+	ears    *ears         // hears packets to a sandbox that sleeps, or is about to; nil when nothing does
+	deaf    bool          // packets cannot be heard
+	woken   bool          // it is to be woken once it is Paused
+	thawing bool          // it is being woken
+	again   time.Time     // when what was due and could not be saved is tried again
+	stirs   chan struct{} // has an element when ears may have heard something
 }
 
 // restWatch is the watch of one period of Running and the sleep after it.
@@ -92,11 +93,31 @@ func (a *actor) attend() {
 	if ears := a.sleep.ears; ears != nil && ears.heard.Load() {
 		a.sleep.woken = true
 	}
-	if a.sleep.woken && state == lifecycle.StatePaused {
+	if a.sleep.woken && state == lifecycle.StatePaused && a.cancelRunning == nil {
+		a.sleep.thawing = true
+		a.start(a.wakeUp)
+	}
+}
+
+// wakeUp is the job of a sandbox that sleeps and is to be woken. What has woken it waits: the box
+// is thawed first, and that is recorded afterwards. A service that is started between finds the box
+// running. Where that fails it is Resuming, as if it was resumed.
+func (a *actor) wakeUp(ctx context.Context, record lifecycle.Record) func() {
+	err := a.host.options.Boxes.Thaw(ctx, record)
+	if err == nil {
+		a.thaws.Add(1)
+		a.nudge()
+	}
+	return func() {
+		a.sleep.thawing = false
+		if a.state() != lifecycle.StatePaused || !a.record.Sandbox.Sleeps() {
+			return // it has ended
+		}
 		a.sleep.woken = false
-		// Where it cannot be saved, the box of a restarted service is found running.
 		a.recordTransition(lifecycle.TriggerResume, lifecycle.ReasonWoken, "is being woken")
-		a.hear(nil)
+		if err == nil {
+			a.recordTransition(lifecycle.TriggerResumed, lifecycle.ReasonContainerRunning, "woken")
+		}
 	}
 }
 

@@ -36,19 +36,22 @@ func (h *Host) UpdateLifecycle(
 	return settings, err
 }
 
-// Wake implements lifecycle.Sleeper.
+// Wake implements lifecycle.Sleeper. It returns once the processes run, which may not be recorded
+// by then.
 func (h *Host) Wake(ctx context.Context, id string) error {
 	a, err := h.registry.get(id)
 	if err != nil {
 		return err
 	}
-	var before int64
+	var runs, thaws int64
+	// The sandbox may sleep again by the time that this goroutine looks.
+	woken := func() bool { return a.runs.Load() != runs || a.thaws.Load() != thaws }
 	err = a.do(ctx, func() error {
-		before = a.runs.Load()
+		runs, thaws = a.runs.Load(), a.thaws.Load()
 		sandbox := &a.record.Sandbox
 		switch {
 		case sandbox.Status.State == lifecycle.StateRunning:
-			before--
+			runs--
 		case !sandbox.Wakes():
 			return sandbox.Status.State.Conflict("wake the sandbox", lifecycle.StateRunning)
 		case sandbox.Sleeps():
@@ -59,12 +62,9 @@ func (h *Host) Wake(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	// It may sleep again by the time that this goroutine looks.
-	record := a.await(ctx, wakeTimeout, func(r *lifecycle.Record) bool {
-		return a.runs.Load() != before || !r.Sandbox.Wakes()
-	})
+	record := a.await(ctx, wakeTimeout, func(r *lifecycle.Record) bool { return woken() || !r.Sandbox.Wakes() })
 	switch {
-	case a.runs.Load() != before:
+	case woken():
 		return nil
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -84,8 +84,15 @@ func (h *Host) keepAsleep(ctx context.Context, id string) (kept bool, err error)
 	if err != nil {
 		return false, err
 	}
+	woken := false
+	defer func() {
+		if woken {
+			a.await(ctx, actTimeout, func(r *lifecycle.Record) bool { return !r.Sandbox.Wakes() })
+		}
+	}()
 	err = a.do(ctx, func() error {
-		if kept = a.record.Sandbox.Sleeps() && !a.sleep.woken; !kept {
+		woken = a.record.Sandbox.Sleeps() && a.sleep.woken
+		if kept = a.record.Sandbox.Sleeps() && !woken; !kept {
 			return nil
 		}
 		record := a.record

@@ -155,11 +155,17 @@ func (f *follower) apply(ctx context.Context, id string, data []byte) error {
 	case event.Type == string(lifecycle.EventForgotten):
 		f.table.remove(*event.SandboxID)
 	case event.Type == string(lifecycle.EventState) && event.To != nil:
+		reason := ""
+		if event.Reason != nil {
+			reason = *event.Reason
+		}
+		state := lifecycle.State(*event.To)
 		f.table.update(
 			observation{
-				id:    *event.SandboxID,
-				state: lifecycle.State(*event.To),
-				since: event.Timestamp,
+				id:     *event.SandboxID,
+				state:  state,
+				asleep: mayWake(state, reason),
+				since:  event.Timestamp,
 			},
 		)
 	}

@@ -36,7 +36,9 @@ type control struct {
 	resumed   []string // what streams asked to go on after
 	lists     int
 	asked     map[string]int // endpoints
-	onList    func()         // called before a list is answered
+	reasons   map[string]string
+	woken     int
+	onList    func() // called before a list is answered
 }
 
 func newControl(t *testing.T, daemon http.Handler) *control {
@@ -45,7 +47,7 @@ func newControl(t *testing.T, daemon http.Handler) *control {
 	t.Cleanup(server.Close)
 	c := &control{
 		daemon: server.Listener.Addr().String(), changed: make(chan struct{}), cut: make(chan struct{}),
-		states: map[string]string{}, since: map[string]time.Time{}, asked: map[string]int{},
+		states: map[string]string{}, since: map[string]time.Time{}, asked: map[string]int{}, reasons: map[string]string{},
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/events", c.stream)
@@ -82,7 +84,7 @@ func (c *control) set(id, state string, quietly bool) {
 		delete(c.states, id)
 	}
 	if !quietly {
-		c.emit(fmt.Sprintf(`{"type":"state","sandboxId":%q,"timestamp":%q,"to":%q}`, id, now.Format(time.RFC3339Nano), state))
+		c.emit(fmt.Sprintf(`{"type":"state","sandboxId":%q,"timestamp":%q,"to":%q,"reason":%q}`, id, now.Format(time.RFC3339Nano), state, c.reasons[id]))
 	}
 }
 
@@ -161,7 +163,7 @@ func (c *control) list(w http.ResponseWriter, r *http.Request) {
 	items := []any{}
 	for i := (page - 1) * size; i < min(page*size, len(c.sandboxes)); i++ {
 		id := c.sandboxes[i]
-		items = append(items, map[string]any{"id": id, "status": map[string]any{"state": c.states[id], "lastTransitionAt": c.since[id]}})
+		items = append(items, map[string]any{"id": id, "status": map[string]any{"state": c.states[id], "reason": c.reasons[id], "lastTransitionAt": c.since[id]}})
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(map[string]any{"items": items, "pagination": map[string]any{
@@ -179,6 +181,14 @@ func (c *control) endpoint(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
+	if r.URL.Query().Get("wake") == "true" {
+		if c.states[id] != "Running" && c.reasons[id] != "IDLE" {
+			w.WriteHeader(http.StatusConflict)
+			return
+		}
+		c.states[id] = "Running"
+		c.woken++
+	}
 	fmt.Fprintf(w, `{"endpoint":"%s/proxy/44772","url":"","headers":{"X-EXECD-ACCESS-TOKEN":%q}}`, c.daemon, token)
 }
 

@@ -50,9 +50,10 @@ const (
 	codeNoEndpoint = "SANDBOX_NOT_LOCATED"
 )
 
-// locator looks endpoints of sandboxes up; nil when the table has them.
+// locator looks endpoints of sandboxes up, and has those woken that sleep; nil when the table has
+// the endpoints.
 type locator interface {
-	endpoint(ctx context.Context, id string) (*Endpoint, error)
+	endpoint(ctx context.Context, id string, wake bool) (*Endpoint, error)
 }
 
 // handler forwards requests to sandboxes.
@@ -106,7 +107,7 @@ func (h *handler) serve(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	endpoint, err := h.locate(ctx, found)
+	endpoint, err := h.locate(ctx, found.sandbox)
 	if err != nil {
 		return err
 	}
@@ -118,14 +119,19 @@ func (h *handler) serve(c echo.Context) error {
 	}
 	serve.NoteAuthenticated(ctx)
 	serve.LogField(ctx, "access", string(pass.By))
-	if found.inFlight.Add(1) > h.connections {
-		found.inFlight.Add(-1)
+	if found.sandbox.inFlight.Add(1) > h.connections {
+		found.sandbox.inFlight.Add(-1)
 		return h.refuse("connections", http.StatusTooManyRequests, codeConnections, retryAfter,
 			"sandbox %s has %d requests and connections open, which is its limit", to.Sandbox,
 			h.connections)
 	}
-	defer found.inFlight.Add(-1)
-	return h.forward(c, r, to, found, endpoint, pass)
+	defer found.sandbox.inFlight.Add(-1)
+	if found.asleep {
+		if endpoint, err = h.wake(ctx, found); err != nil {
+			return err
+		}
+	}
+	return h.forward(c, r, to, found.sandbox, endpoint, pass)
 }
 
 // destination reads the sandbox and the port that a request is for.
@@ -145,27 +151,36 @@ func (h *handler) destination(r *http.Request) (Destination, error) {
 	return Destination{}, fmt.Errorf("header %s: must be given only once", reach.RouteHeader)
 }
 
-// find returns a Running sandbox.
-func (h *handler) find(id string) (*sandbox, error) {
+// find returns a sandbox that is Running, or may be woken.
+func (h *handler) find(id string) (row, error) {
 	found, complete := h.table.find(id)
 	switch {
 	case found.sandbox == nil && !complete:
-		return nil, h.refuse("incomplete", http.StatusServiceUnavailable, codeIncomplete,
+		return found, h.refuse("incomplete", http.StatusServiceUnavailable, codeIncomplete,
 			retryAfter,
 			"sandbox %q has no route, and the ingress does not have the routes of all sandboxes "+
 				"now",
 			id)
 	case found.sandbox == nil:
 		h.metrics.refused("unknown")
-		return nil, &serve.Problem{
+		return found, &serve.Problem{
 			Status:  http.StatusNotFound,
 			Code:    "SANDBOX_NOT_FOUND",
 			Message: lifecycle.NotFound(id).Message,
 		}
-	case found.state != lifecycle.StateRunning:
+	case found.state != lifecycle.StateRunning && (!found.asleep || h.locator == nil):
+		return found, h.notRunning(found.state)
+	}
+	return found, nil
+}
+
+// wake has a sandbox woken for a request that is let in, and returns where it is.
+func (h *handler) wake(ctx context.Context, found row) (*Endpoint, error) {
+	endpoint, err := h.look(ctx, found.sandbox, true)
+	if errors.Is(err, errNotWoken) {
 		return nil, h.notRunning(found.state)
 	}
-	return found.sandbox, nil
+	return endpoint, err
 }
 
 func (h *handler) notRunning(state lifecycle.State) error {
@@ -198,7 +213,12 @@ func (h *handler) locate(ctx context.Context, s *sandbox) (*Endpoint, error) {
 		return nil, h.refuse("not_located", http.StatusServiceUnavailable, codeNoEndpoint, 0,
 			"there is no route to sandbox %s", s.id)
 	}
-	endpoint, err := h.locator.endpoint(ctx, s.id)
+	return h.look(ctx, s, false)
+}
+
+// look asks where a sandbox is.
+func (h *handler) look(ctx context.Context, s *sandbox, wake bool) (*Endpoint, error) {
+	endpoint, err := h.locator.endpoint(ctx, s.id, wake)
 	switch {
 	case errors.Is(err, errNotKnown):
 		h.metrics.refused("unknown")

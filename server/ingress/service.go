@@ -98,12 +98,14 @@ func (s *service) pages(ctx context.Context) (all []observation, stable bool, er
 			return nil, false, fmt.Errorf("list of sandboxes: %s", response.Status())
 		}
 		for _, item := range response.JSON200.Items {
+			state := lifecycle.State(item.Status.State)
 			all = append(
 				all,
 				observation{
-					id:    item.ID,
-					state: lifecycle.State(item.Status.State),
-					since: item.Status.LastTransitionAt,
+					id:     item.ID,
+					state:  state,
+					asleep: mayWake(state, item.Status.Reason),
+					since:  item.Status.LastTransitionAt,
 				},
 			)
 		}
@@ -118,19 +120,20 @@ func (s *service) pages(ctx context.Context) (all []observation, stable bool, er
 }
 
 // errNotKnown: the service has no such sandbox. errNoEndpoint: it does not say where the sandbox
-// is.
+// is. errNotWoken: the sandbox does not run, and is not woken.
 var (
 	errNotKnown   = errors.New("the service has no such sandbox")
 	errNoEndpoint = errors.New("the service does not say where the sandbox is")
+	errNotWoken   = errors.New("the sandbox is not woken")
 )
 
-// endpoint looks up where a sandbox is. Requests for one sandbox share one look-up, which outlives
-// them.
-func (s *service) endpoint(ctx context.Context, id string) (*Endpoint, error) {
-	result := s.lookups.DoChan(id, func() (any, error) {
+// endpoint looks up where a sandbox is, and has it woken first if it sleeps and that is asked for.
+// Requests for one sandbox share one look-up, which outlives them.
+func (s *service) endpoint(ctx context.Context, id string, wake bool) (*Endpoint, error) {
+	result := s.lookups.DoChan(fmt.Sprint(id, wake), func() (any, error) {
 		call, cancel := context.WithTimeout(s.life, callTimeout)
 		defer cancel()
-		return s.lookUp(call, id)
+		return s.lookUp(call, id, wake)
 	})
 	select {
 	case answer := <-result:
@@ -143,11 +146,15 @@ func (s *service) endpoint(ctx context.Context, id string) (*Endpoint, error) {
 	}
 }
 
-func (s *service) lookUp(ctx context.Context, id string) (*Endpoint, error) {
-	direct := true
-	response, err := s.client.GetEndpointWithResponse(ctx, id, lifecycle.DaemonPort,
-		&gen.GetEndpointParams{Direct: &direct})
+func (s *service) lookUp(ctx context.Context, id string, wake bool) (*Endpoint, error) {
+	params := &gen.GetEndpointParams{Direct: new(true)}
+	if wake { // an older service refuses the parameter, and lets none sleep
+		params.Wake = new(true)
+	}
+	response, err := s.client.GetEndpointWithResponse(ctx, id, lifecycle.DaemonPort, params)
 	switch {
+	case err == nil && wake && response.StatusCode() == http.StatusConflict:
+		return nil, errNotWoken
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", errNoEndpoint, err)
 	case response.StatusCode() == http.StatusNotFound:

@@ -24,6 +24,8 @@ type Endpoint struct {
 type sandbox struct {
 	id    string
 	state lifecycle.State
+	// asleep: a request may wake it.
+	asleep bool
 	// caughtUp is when the list's state began, if that was while the list was read: the stream has
 	// the events that led to it, too, and older ones would undo it for a moment. Zero otherwise.
 	caughtUp time.Time
@@ -50,6 +52,7 @@ func newTable(limit int) *table { return &table{limit: limit, sandboxes: map[str
 type row struct {
 	sandbox *sandbox
 	state   lifecycle.State
+	asleep  bool
 }
 
 // find returns the row of a sandbox, and whether the table is complete: then a sandbox that is not
@@ -58,7 +61,7 @@ func (t *table) find(id string) (found row, complete bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	if s := t.sandboxes[id]; s != nil {
-		return row{s, s.state}, t.complete
+		return row{s, s.state, s.asleep}, t.complete
 	}
 	return row{}, t.complete
 }
@@ -67,9 +70,23 @@ func (t *table) find(id string) (found row, complete bool) {
 type observation struct {
 	id    string
 	state lifecycle.State
+	// asleep: it sleeps, or was woken and does not run yet.
+	asleep bool
 	// since is when it came into the state, zero if that does not matter.
 	since    time.Time
 	endpoint *Endpoint // nil if it has to be looked up
+}
+
+// mayWake reports whether a request may wake a sandbox with this status. The lifecycle service
+// knows whether it does.
+func mayWake(state lifecycle.State, reason string) bool {
+	switch lifecycle.Reason(reason) {
+	case lifecycle.ReasonIdle, lifecycle.ReasonTimeout:
+		return state == lifecycle.StatePausing || state == lifecycle.StatePaused
+	case lifecycle.ReasonWoken:
+		return state == lifecycle.StateResuming
+	}
+	return false
 }
 
 // replace replaces the table by these sandboxes. One whose state has stayed keeps its endpoint.
@@ -118,11 +135,13 @@ func (t *table) put(one observation) *sandbox {
 	switch {
 	case one.endpoint != nil:
 		s.endpoint.Store(one.endpoint)
+	case one.asleep, one.state == lifecycle.StateRunning && s.asleep:
+		// It stays where it is.
 	case one.state != lifecycle.StateRunning, !one.since.Equal(s.since):
 		// After a reboot of its host it is at another port, and another sandbox at that one.
 		s.endpoint.Store(nil)
 	}
-	s.state, s.caughtUp, s.since = one.state, time.Time{}, one.since
+	s.state, s.asleep, s.caughtUp, s.since = one.state, one.asleep, time.Time{}, one.since
 	return s
 }
 

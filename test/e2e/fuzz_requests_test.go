@@ -95,6 +95,7 @@ func TestFuzzLifecycle(t *testing.T) {
 	f := newFuzzer(t, s.URL, document, http.Header{lives.KeyHeader: {lives.AdminKey}})
 	f.health = "/health"
 	f.expected["pruneImages 501"] = "a Docker Engine has images of others"
+	f.expected["updateLifecycle 501"] = "a Docker Engine does not report packets to a frozen container"
 	for _, operation := range []string{"createSandbox", "takeSnapshot", "listSandboxSnapshots", "rollbackSandbox", "forkSandbox",
 		"listSnapshots", "getSnapshot", "deleteSnapshot"} {
 		f.expected[operation+" 501"] = "a Docker Engine has no snapshots"

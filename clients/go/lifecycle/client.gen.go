@@ -407,8 +407,8 @@ type ClientInterface interface {
 	// counts them, and the list is the daemon's: at most 1000. It takes a key that may read the
 	// sandbox.
 	//
-	// A sandbox that is Paused or asleep has an empty list, and is not woken by the question. Any
-	// other state but `Running` is 409.
+	// A sandbox that is Paused, asleep or not, has an empty list, and is not woken by the question.
+	// One that is neither Running nor Paused nor between the two is 409.
 	//
 	// Corresponds with GET /v1/sandboxes/{sandboxId}/holds (the `GetHolds` operationId).
 	GetHolds(ctx context.Context, sandboxID SandboxID, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -440,6 +440,20 @@ type ClientInterface interface {
 	//
 	// Corresponds with PATCH /v1/sandboxes/{sandboxId}/lifecycle (the `UpdateLifecycle` operationId).
 	UpdateLifecycle(ctx context.Context, sandboxID SandboxID, body UpdateLifecycleJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// UpdateLifecycleWithApplicationMergePatchPlusJSONBody Change when a sandbox falls asleep or ends by itself
+	//
+	// Sets what the body names; the rest stays. `onIdle: pause` is 501 where the engine cannot
+	// report the first packet to a sandbox that sleeps, and `onIdle: hibernate` is 501. A sandbox
+	// that is ending or has ended is 409.
+	//
+	// A sandbox that sleeps is not woken by it. With `autoResume` set to false nothing but a
+	// resume wakes it from then on.
+	//
+	// Takes a body of the `application/merge-patch+json` content type.
+	//
+	// Corresponds with PATCH /v1/sandboxes/{sandboxId}/lifecycle (the `UpdateLifecycle` operationId).
+	UpdateLifecycleWithApplicationMergePatchPlusJSONBody(ctx context.Context, sandboxID SandboxID, body UpdateLifecycleApplicationMergePatchPlusJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetLogs Read what the entrypoint of a sandbox printed
 	//
@@ -1359,8 +1373,8 @@ func (c *Client) ForkSandbox(ctx context.Context, sandboxID SandboxID, params *F
 // counts them, and the list is the daemon's: at most 1000. It takes a key that may read the
 // sandbox.
 //
-// A sandbox that is Paused or asleep has an empty list, and is not woken by the question. Any
-// other state but `Running` is 409.
+// A sandbox that is Paused, asleep or not, has an empty list, and is not woken by the question.
+// One that is neither Running nor Paused nor between the two is 409.
 //
 // Corresponds with GET /v1/sandboxes/{sandboxId}/holds (the `GetHolds` operationId).
 func (c *Client) GetHolds(ctx context.Context, sandboxID SandboxID, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -1413,6 +1427,30 @@ func (c *Client) UpdateLifecycleWithBody(ctx context.Context, sandboxID SandboxI
 // Corresponds with PATCH /v1/sandboxes/{sandboxId}/lifecycle (the `UpdateLifecycle` operationId).
 func (c *Client) UpdateLifecycle(ctx context.Context, sandboxID SandboxID, body UpdateLifecycleJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewUpdateLifecycleRequest(c.Server, sandboxID, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// UpdateLifecycleWithApplicationMergePatchPlusJSONBody Change when a sandbox falls asleep or ends by itself
+//
+// Sets what the body names; the rest stays. `onIdle: pause` is 501 where the engine cannot
+// report the first packet to a sandbox that sleeps, and `onIdle: hibernate` is 501. A sandbox
+// that is ending or has ended is 409.
+//
+// A sandbox that sleeps is not woken by it. With `autoResume` set to false nothing but a
+// resume wakes it from then on.
+//
+// Takes a body of the `application/merge-patch+json` content type.
+//
+// Corresponds with PATCH /v1/sandboxes/{sandboxId}/lifecycle (the `UpdateLifecycle` operationId).
+func (c *Client) UpdateLifecycleWithApplicationMergePatchPlusJSONBody(ctx context.Context, sandboxID SandboxID, body UpdateLifecycleApplicationMergePatchPlusJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewUpdateLifecycleRequestWithApplicationMergePatchPlusJSONBody(c.Server, sandboxID, body)
 	if err != nil {
 		return nil, err
 	}
@@ -3228,6 +3266,17 @@ func NewUpdateLifecycleRequest(server string, sandboxID SandboxID, body UpdateLi
 	return NewUpdateLifecycleRequestWithBody(server, sandboxID, "application/json", bodyReader)
 }
 
+// NewUpdateLifecycleRequestWithApplicationMergePatchPlusJSONBody calls the generic UpdateLifecycle builder with application/merge-patch+json body
+func NewUpdateLifecycleRequestWithApplicationMergePatchPlusJSONBody(server string, sandboxID SandboxID, body UpdateLifecycleApplicationMergePatchPlusJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewUpdateLifecycleRequestWithBody(server, sandboxID, "application/merge-patch+json", bodyReader)
+}
+
 // NewUpdateLifecycleRequestWithBody constructs an http.Request for the UpdateLifecycle method, with any body, and a specified content type
 func NewUpdateLifecycleRequestWithBody(server string, sandboxID SandboxID, contentType string, body io.Reader) (*http.Request, error) {
 	var err error
@@ -4613,8 +4662,8 @@ type ClientWithResponsesInterface interface {
 	// counts them, and the list is the daemon's: at most 1000. It takes a key that may read the
 	// sandbox.
 	//
-	// A sandbox that is Paused or asleep has an empty list, and is not woken by the question. Any
-	// other state but `Running` is 409.
+	// A sandbox that is Paused, asleep or not, has an empty list, and is not woken by the question.
+	// One that is neither Running nor Paused nor between the two is 409.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -4648,6 +4697,20 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with PATCH /v1/sandboxes/{sandboxId}/lifecycle (the `UpdateLifecycle` operationId).
 	UpdateLifecycleWithResponse(ctx context.Context, sandboxID SandboxID, body UpdateLifecycleJSONRequestBody, reqEditors ...RequestEditorFn) (*UpdateLifecycleResponse, error)
+
+	// UpdateLifecycleWithApplicationMergePatchPlusJSONBodyWithResponse Change when a sandbox falls asleep or ends by itself
+	//
+	// Sets what the body names; the rest stays. `onIdle: pause` is 501 where the engine cannot
+	// report the first packet to a sandbox that sleeps, and `onIdle: hibernate` is 501. A sandbox
+	// that is ending or has ended is 409.
+	//
+	// A sandbox that sleeps is not woken by it. With `autoResume` set to false nothing but a
+	// resume wakes it from then on.
+	//
+	// Takes a body of the `application/merge-patch+json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PATCH /v1/sandboxes/{sandboxId}/lifecycle (the `UpdateLifecycle` operationId).
+	UpdateLifecycleWithApplicationMergePatchPlusJSONBodyWithResponse(ctx context.Context, sandboxID SandboxID, body UpdateLifecycleApplicationMergePatchPlusJSONRequestBody, reqEditors ...RequestEditorFn) (*UpdateLifecycleResponse, error)
 
 	// GetLogsWithResponse Read what the entrypoint of a sandbox printed
 	//
@@ -12234,8 +12297,8 @@ func (c *ClientWithResponses) ForkSandboxWithResponse(ctx context.Context, sandb
 // counts them, and the list is the daemon's: at most 1000. It takes a key that may read the
 // sandbox.
 //
-// A sandbox that is Paused or asleep has an empty list, and is not woken by the question. Any
-// other state but `Running` is 409.
+// A sandbox that is Paused, asleep or not, has an empty list, and is not woken by the question.
+// One that is neither Running nor Paused nor between the two is 409.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -12282,6 +12345,26 @@ func (c *ClientWithResponses) UpdateLifecycleWithBodyWithResponse(ctx context.Co
 // Corresponds with PATCH /v1/sandboxes/{sandboxId}/lifecycle (the `UpdateLifecycle` operationId).
 func (c *ClientWithResponses) UpdateLifecycleWithResponse(ctx context.Context, sandboxID SandboxID, body UpdateLifecycleJSONRequestBody, reqEditors ...RequestEditorFn) (*UpdateLifecycleResponse, error) {
 	rsp, err := c.UpdateLifecycle(ctx, sandboxID, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseUpdateLifecycleResponse(rsp)
+}
+
+// UpdateLifecycleWithApplicationMergePatchPlusJSONBodyWithResponse Change when a sandbox falls asleep or ends by itself
+//
+// Sets what the body names; the rest stays. `onIdle: pause` is 501 where the engine cannot
+// report the first packet to a sandbox that sleeps, and `onIdle: hibernate` is 501. A sandbox
+// that is ending or has ended is 409.
+//
+// A sandbox that sleeps is not woken by it. With `autoResume` set to false nothing but a
+// resume wakes it from then on.
+//
+// Takes a body of the `application/merge-patch+json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PATCH /v1/sandboxes/{sandboxId}/lifecycle (the `UpdateLifecycle` operationId).
+func (c *ClientWithResponses) UpdateLifecycleWithApplicationMergePatchPlusJSONBodyWithResponse(ctx context.Context, sandboxID SandboxID, body UpdateLifecycleApplicationMergePatchPlusJSONRequestBody, reqEditors ...RequestEditorFn) (*UpdateLifecycleResponse, error) {
+	rsp, err := c.UpdateLifecycleWithApplicationMergePatchPlusJSONBody(ctx, sandboxID, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}

@@ -2116,6 +2116,9 @@ type ForkSandboxJSONRequestBody = ForkRequest
 // UpdateLifecycleJSONRequestBody defines body for UpdateLifecycle for application/json ContentType.
 type UpdateLifecycleJSONRequestBody = SandboxLifecycle
 
+// UpdateLifecycleApplicationMergePatchPlusJSONRequestBody defines body for UpdateLifecycle for application/merge-patch+json ContentType.
+type UpdateLifecycleApplicationMergePatchPlusJSONRequestBody = SandboxLifecycle
+
 // UpdateMetadataJSONRequestBody defines body for UpdateMetadata for application/json ContentType.
 type UpdateMetadataJSONRequestBody = MetadataPatch
 

@@ -95,6 +95,11 @@ class AsyncLife(AsyncCase):
 
                 expires = await sandbox.renew(7200)
                 self.assertGreater(expires, datetime.now(timezone.utc) + timedelta(minutes=110))
+                kept = await sandbox.keep_awake(60, name="test")
+                self.assertGreater(kept.until, datetime.now(timezone.utc))
+                self.assertIsNone(kept.wake_at)
+                self.assertIn(("keepAwake", "test"), [(hold.kind, hold.id) for hold in (await sandbox.holds()).holds])
+                self.assertIsNone((await sandbox.keep_awake(wake_after=timedelta(hours=1))).until)
                 metrics = await sandbox.metrics()
                 self.assertEqual(metrics.mem_total_mib, 256)
                 async with sandbox.watch_metrics() as stream:

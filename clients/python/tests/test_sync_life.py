@@ -96,6 +96,11 @@ class Life(Case):
 
                 expires = sandbox.renew(7200)
                 self.assertGreater(expires, datetime.now(timezone.utc) + timedelta(minutes=110))
+                kept = sandbox.keep_awake(60, name="test")
+                self.assertGreater(kept.until, datetime.now(timezone.utc))
+                self.assertIsNone(kept.wake_at)
+                self.assertIn(("keepAwake", "test"), [(hold.kind, hold.id) for hold in (sandbox.holds()).holds])
+                self.assertIsNone((sandbox.keep_awake(wake_after=timedelta(hours=1))).until)
                 metrics = sandbox.metrics()
                 self.assertEqual(metrics.mem_total_mib, 256)
                 with sandbox.watch_metrics() as stream:

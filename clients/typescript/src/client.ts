@@ -67,6 +67,8 @@ export interface CreateOptions extends CallOptions {
   /** What runs the sandbox, one of the `runtimeClasses` of the service's version. Without it, the service's default does. */
   runtimeClass?: NonNullable<CreateRequest["runtimeClass"]>;
   extensions?: NonNullable<CreateRequest["extensions"]>;
+  /** When the sandbox falls asleep or ends by itself, such as `{ onIdle: "pause", idleSeconds: 30 }`. */
+  lifecycle?: NonNullable<CreateRequest["lifecycle"]>;
   /** Milliseconds in which the sandbox must be Running; 5 minutes without it. */
   startTimeout?: number;
 }

@@ -23,6 +23,14 @@ export type SandboxState = components["schemas"]["SandboxState"];
 export type Endpoint = components["schemas"]["Endpoint"];
 /** One thing that a client has done in a sandbox, or does. */
 export type ActivityEntry = components["schemas"]["ActivityEntry"];
+/** What keeps a sandbox awake. */
+export type Holds = components["schemas"]["Holds"];
+/** When a sandbox falls asleep or ends by itself. */
+export type Lifecycle = components["schemas"]["SandboxLifecycle"];
+/** For how long to keep a sandbox awake, and in how many seconds to wake it: one of both at least. */
+export type KeepAwakeRequest = insideComponents["schemas"]["KeepAwakeRequest"];
+/** What was granted: until when it is kept awake, and when it is woken. */
+export type KeptAwake = insideComponents["schemas"]["KeptAwake"];
 /** Processor and memory use. */
 export type Metrics = insideComponents["schemas"]["Metrics"];
 
@@ -50,6 +58,9 @@ export type ForkError = components["schemas"]["Error"];
 
 /** The reasons of a sandbox that could not be started after a reboot of its host, or not be rolled back. */
 const notResumed = ["RESUME_FAILED", "ROLLBACK_FAILED"];
+
+/** The reasons of a sandbox that is Paused until a request wakes it. */
+const asleep = ["IDLE", "TIMEOUT"];
 
 /** How long one request waits for a state, in seconds; the service permits 60. */
 const longestWait = 30;
@@ -108,7 +119,8 @@ export class Sandbox implements AsyncDisposable {
 
   /**
    * Waits for a state, which the service's events report, for at most `timeout` milliseconds. A
-   * sandbox that ends in another one, or could not be resumed, is an error of the kind `failed`.
+   * sandbox that ends in another one, or could not be resumed, is an error of the kind `failed`. One
+   * that sleeps counts as Running: a request wakes it.
    */
   async wait(state: SandboxState, options: CallOptions & { timeout?: number } = {}): Promise<SandboxInfo> {
     const { timeout, signal } = options;
@@ -139,6 +151,7 @@ export class Sandbox implements AsyncDisposable {
 
   #reached(wanted: SandboxState): boolean {
     const { state, reason } = this.#info.status;
+    if (wanted === "Running" && state === "Paused" && asleep.includes(reason)) return true;
     const stuck = wanted === "Running" && state === "Paused" && notResumed.includes(reason);
     if (state === wanted || (!isFinal(state) && !stuck)) return state === wanted;
     throw this.#failure();
@@ -309,6 +322,27 @@ export class Sandbox implements AsyncDisposable {
       signal,
     });
     for await (const { data } of entries) yield data;
+  }
+
+  /** What keeps the sandbox awake. One that sleeps is not woken by it. */
+  async holds(options: CallOptions = {}): Promise<Holds> {
+    return this.#api.json("get", `${path}/holds`, this.#input, options);
+  }
+
+  /** Changes when the sandbox falls asleep or ends by itself, and returns what holds then. */
+  async updateLifecycle(change: Lifecycle, options: CallOptions = {}): Promise<Lifecycle> {
+    const call = { ...options, idempotent: true };
+    const lifecycle = await this.#api.json("patch", `${path}/lifecycle`, { ...this.#input, body: change }, call);
+    this.#info = { ...this.#info, lifecycle };
+    return lifecycle;
+  }
+
+  /**
+   * Keeps the sandbox from being taken for idle for some seconds, or has it woken after some. What is
+   * asked for under a name takes the place of what was asked for under it before.
+   */
+  async keepAwake(request: KeepAwakeRequest, options: CallOptions = {}): Promise<KeptAwake> {
+    return this.#inside.api.json("post", "/holds", { body: request }, options);
   }
 
   /** Processor and memory use now. */

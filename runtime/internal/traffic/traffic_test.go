@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -69,6 +70,16 @@ func (p *pair) make() error {
 		}
 		if err != nil {
 			return err
+		}
+	}
+	// Until the kernel has seen that both ends are up, it drops what is sent.
+	for _, name := range []string{"host0", "eth0"} {
+		up := wait.Within(wait.Patience(), func() bool {
+			end, err := netlink.LinkByName(name)
+			return err == nil && end.Attrs().OperState == netlink.OperUp
+		})
+		if !up {
+			return fmt.Errorf("%s does not come up", name)
 		}
 	}
 	return nil

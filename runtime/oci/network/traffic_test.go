@@ -56,6 +56,14 @@ func (w *watched) wantNoReport(t *testing.T) {
 	}
 }
 
+// startConnected starts a container, and returns when packets come to it and from it.
+func startConnected(t *testing.T, n *Network, name string) container {
+	t.Helper()
+	c := startContainer(t, n, name, netip.Addr{})
+	wantAnswer(t, "", at(c.Address, containerPort), name+" "+c.gateway.String())
+	return c
+}
+
 // serveDatagrams answers datagrams in the outside until the test ends, and returns their port.
 func serveDatagrams(t *testing.T) (port int) {
 	t.Helper()
@@ -113,7 +121,7 @@ func sendDatagram(t *testing.T, namespace, address string) *net.UDPConn {
 // TestTraffic: packets are reported by whichever way they come to a container.
 func TestTraffic(t *testing.T) {
 	n := openNetwork(t, options(t, "traffic0"))
-	c := startContainer(t, n, "c", netip.Addr{})
+	c := startConnected(t, n, "c")
 	echo := serveDatagrams(t)
 	for name, connect := range map[string]func(){
 		"from the loopback interface":   func() { wantAnswer(t, "", at("127.0.0.1", c.Ports[containerPort]), "c "+c.gateway.String()) },
@@ -137,8 +145,8 @@ func TestTraffic(t *testing.T) {
 // reported, and neither is what the tables drop.
 func TestTrafficOfOthers(t *testing.T) {
 	n := openNetwork(t, options(t, "traffic1"))
-	c := startContainer(t, n, "c", netip.Addr{})
-	d := startContainer(t, n, "d", netip.Addr{})
+	c := startConnected(t, n, "c")
+	d := startConnected(t, n, "d")
 	echo := serveDatagrams(t)
 	w := watchTraffic(t, n, "c")
 	for _, address := range []string{
@@ -182,7 +190,7 @@ func forge(from, to netip.Addr, port int) error {
 // TestTrafficIdle: what an idle connection sends, and its end, is not reported; data on it is.
 func TestTrafficIdle(t *testing.T) {
 	n := openNetwork(t, options(t, "traffic2"))
-	c := startContainer(t, n, "c", netip.Addr{})
+	c := startConnected(t, n, "c")
 	var listener net.Listener
 	err := in(c.ns, func() (err error) {
 		listener, err = net.Listen("tcp4", ":0")
@@ -256,7 +264,7 @@ func packetSockets(t *testing.T) int {
 // a socket.
 func TestTrafficEnds(t *testing.T) {
 	n := openNetwork(t, options(t, "traffic3"))
-	c := startContainer(t, n, "c", netip.Addr{})
+	c := startConnected(t, n, "c")
 	before := packetSockets(t)
 	for range 100 {
 		watchTraffic(t, n, "c").stop()

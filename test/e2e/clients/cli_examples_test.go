@@ -58,6 +58,7 @@ var examples = []struct {
 	{command: "logs", lasts: true},
 	{command: "events", lasts: true, poke: []string{"renew", "box", "--for", "90m"}},
 	{command: "activity", lasts: true},
+	{command: "holds"},
 	{command: "stats", lasts: true},
 	{command: "top"},
 	{command: "port", lasts: true},

@@ -407,6 +407,14 @@ func testNetwork(t *testing.T, box *sandbox.Sandbox) {
 
 func testMetrics(t *testing.T, box *sandbox.Sandbox) {
 	ctx := limited(t)
+	kept, err := box.KeepAwake(ctx, sandbox.KeepAwakeOptions{For: 59*time.Second + 1, WakeAfter: time.Hour, Name: "test"})
+	check(t, err)
+	held, err := box.Holds(ctx)
+	check(t, err)
+	at := slices.IndexFunc(held.Holds, func(hold sandbox.Hold) bool { return hold.ID == "test" })
+	if at < 0 || held.WakeAt == nil || !held.WakeAt.Equal(*kept.WakeAt) || kept.Until.Sub(held.Holds[at].Since).Round(time.Second) != time.Minute {
+		t.Errorf("kept awake: %+v; listed are %+v", kept, held)
+	}
 	metrics, err := box.Metrics(ctx)
 	check(t, err)
 	if metrics.MemTotalMib != 512 {

@@ -326,6 +326,26 @@ func Ingress(t *testing.T, b Backend) {
 		WantProblem(t, g.port(t, id, 8001, token).Send(t, http.MethodGet, "/", nil),
 			http.StatusBadGateway, "PORT_NOT_LISTENING", "8001")
 	})
+	if b.Sleeps {
+		s.lifecycle(t, id, `{"onIdle":"pause","idleSeconds":0.05}`)
+		each("asleep", func(t *testing.T, g *ingressProgram) {
+			for range 20 {
+				s.awaitAsleep(t, id)
+				if got := status(t, g, id); got != http.StatusOK {
+					t.Fatalf("a request to a sandbox that sleeps: %d", got)
+				}
+			}
+			s.awaitAsleep(t, id)
+			got := g.port(t, id, 8000, nil).Send(t, http.MethodGet, "/echo/x", nil)
+			WantProblem(t, got, http.StatusUnauthorized, "UNAUTHORIZED")
+			if state := s.Get(t, id).Status.State; state != "Paused" {
+				t.Errorf("after a request that was not let in the sandbox is %s", state)
+			}
+		})
+		s.lifecycle(t, id, `{"onIdle":"none"}`)
+		status(t, ingresses[0], id)
+		s.Await(t, id, "Running")
+	}
 
 	s.Pause(t, id)
 	each("a paused sandbox", func(t *testing.T, g *ingressProgram) {

@@ -63,6 +63,9 @@ type Backend struct {
 	// Snapshots is whether the backend keeps the files of sandboxes.
 	Snapshots bool
 
+	// Sleeps is whether sandboxes of the backend fall asleep when they are idle.
+	Sleeps bool
+
 	// InternalErrors provokes answers with status 500 and proves that they show no cause.
 	// Afterwards the service works again, and the sandboxes are in the states that they are named
 	// after. It may be nil when Unprovoked says so.
@@ -109,6 +112,7 @@ var table = []row{
 	{"Limits", testLimits},
 	{"Keys", testKeysOfTheService},
 	{"Snapshots", testSnapshots},
+	{"Sleep", testSleep},
 	{"MetadataPatch", testMetadataPatch},
 	{"ExtensionsComeBackByteForByte", testExtensionsComeBackByteForByte},
 

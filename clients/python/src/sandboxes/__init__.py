@@ -33,10 +33,11 @@ from ._errors import (
     WaitTimeout,
 )
 from ._gen import execd, lifecycle
-from ._gen.execd import CodeContext, FileEvent, FileInfo, Metrics
+from ._gen.execd import CodeContext, FileEvent, FileInfo, KeptAwake, Metrics
 from ._gen.lifecycle import (
     ActivityEntry,
     EgressRule,
+    Holds,
     ImageAuth,
     IssuedKey,
     Key,
@@ -44,6 +45,7 @@ from ._gen.lifecycle import (
     KeyRateLimit,
     NetworkPolicy,
     SandboxEvent,
+    SandboxLifecycle,
     Snapshot,
     Volume,
 )
@@ -68,9 +70,9 @@ __all__ = [
     "AsyncDownload", "AsyncEvents", "AsyncFiles", "AsyncKeys", "AsyncNetwork", "AsyncSandbox", "AsyncSnapshots", "AsyncStdin", "AsyncTerminal",
     "AsyncTerminals", "Attachment", "Cell", "Client", "Code", "CodeContext", "CodeError", "Command",
     "CommandFailed", "CommandResult", "Commands", "ConflictError", "Download", "EgressRule", "Events",
-    "Execution", "FileEvent", "FileInfo", "Files", "ForbiddenError", "ImageAuth", "IssuedKey", "Key", "KeyLimits", "KeyRateLimit", "Keys", "Metrics", "Network",
+    "Execution", "FileEvent", "FileInfo", "Files", "ForbiddenError", "Holds", "ImageAuth", "IssuedKey", "KeptAwake", "Key", "KeyLimits", "KeyRateLimit", "Keys", "Metrics", "Network",
     "NetworkPolicy", "NotFoundError", "Output", "ProtocolError", "RateLimitedError", "Result", "Sandbox",
-    "SandboxEvent", "SandboxFailed", "SandboxInfo", "SandboxesError", "Snapshot", "SnapshotFailed", "Snapshots", "Stdin", "StreamError", "Terminal",
+    "SandboxEvent", "SandboxFailed", "SandboxInfo", "SandboxLifecycle", "SandboxesError", "Snapshot", "SnapshotFailed", "Snapshots", "Stdin", "StreamError", "Terminal",
     "TerminalEvent", "TerminalExit", "TerminalOutput", "TerminalReplay", "Terminals", "TransportError",
     "UnauthorizedError", "UnavailableError", "Upload", "Volume", "WaitTimeout", "execd", "lifecycle",
 ]

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Mapping, cast
 from urllib.parse import urlencode
 
-from ._gen.lifecycle import CreateDefaults, NetworkPolicy, ResourceLimits
+from ._gen.lifecycle import CreateDefaults, NetworkPolicy, ResourceLimits, SandboxLifecycle
 
 Duration = float | timedelta
 """A number of seconds, or a timedelta."""
@@ -84,3 +84,14 @@ def prefer_wait(left: float) -> tuple[str, int]:
     """The header that holds an answer until the state is no transient one, and for how many seconds at most."""
     wait = max(1, min(60, round(left)))
     return f"wait={wait}", wait
+
+
+def lifecycle_of(
+    on_idle: str | None, idle: Duration | None, on_timeout: str | None, auto_resume: bool | None,
+) -> SandboxLifecycle | None:
+    """When a sandbox falls asleep or ends by itself; None where nothing is given."""
+    if on_idle is None and idle is None and on_timeout is None and auto_resume is None:
+        return None
+    return SandboxLifecycle(
+        on_idle=on_idle, idle_seconds=None if idle is None else seconds(idle), on_timeout=on_timeout,
+        auto_resume=auto_resume)

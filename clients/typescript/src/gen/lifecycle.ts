@@ -300,8 +300,8 @@ export interface paths {
          *     counts them, and the list is the daemon's: at most 1000. It takes a key that may read the
          *     sandbox.
          *
-         *     A sandbox that is Paused or asleep has an empty list, and is not woken by the question. Any
-         *     other state but `Running` is 409.
+         *     A sandbox that is Paused, asleep or not, has an empty list, and is not woken by the question.
+         *     One that is neither Running nor Paused nor between the two is 409.
          */
         get: operations["getHolds"];
         put?: never;
@@ -3297,6 +3297,7 @@ export interface operations {
         /** @description The settings to change. */
         requestBody: {
             content: {
+                "application/merge-patch+json": components["schemas"]["SandboxLifecycle"];
                 "application/json": components["schemas"]["SandboxLifecycle"];
             };
         };

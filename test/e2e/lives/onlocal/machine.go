@@ -245,6 +245,7 @@ func (m *Machines) Backend() lives.Backend {
 		},
 		OwnKernel:      OwnKernel(m.Runtime),
 		Snapshots:      true,
+		Sleeps:         true,
 		RuntimeHandler: func(*testing.T) string { return m.Runtime },
 	}
 }

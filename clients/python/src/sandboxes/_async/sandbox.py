@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections.abc import AsyncIterator
@@ -23,12 +24,12 @@ from .._errors import (
     fork_error,
 )
 from .._gen import execd, lifecycle
-from .._gen.execd import Metrics
-from .._gen.lifecycle import ActivityEntry, Endpoint, SandboxEvent, Snapshot
+from .._gen.execd import KeptAwake, Metrics
+from .._gen.lifecycle import ActivityEntry, Endpoint, Holds, SandboxEvent, SandboxLifecycle, Snapshot
 from .._gen.lifecycle import Sandbox as SandboxInfo
 from .._logs import LogPart
 from .._operations import fill
-from .._options import Duration, from_now, prefer_wait, seconds
+from .._options import Duration, from_now, lifecycle_of, prefer_wait, seconds
 from .._retry import Resumption
 from .code import AsyncCode
 from .commands import AsyncCommands
@@ -44,6 +45,9 @@ from .terminals import AsyncTerminals
 ENDED = ("Terminated", "Failed")
 NOT_RESUMED = ("RESUME_FAILED", "ROLLBACK_FAILED")
 """The reasons of a sandbox that could not be started after a reboot of its host, or not be rolled back."""
+
+ASLEEP = ("IDLE", "TIMEOUT")
+"""The reasons of a sandbox that is Paused until a request wakes it."""
 
 
 class AsyncSandbox:
@@ -88,14 +92,15 @@ class AsyncSandbox:
     async def wait(self, state: str = "Running", *, timeout: Duration = 300) -> SandboxInfo:
         """Waits for a state, at most so many seconds (else WaitTimeout).
 
-        A sandbox that has ended otherwise is a SandboxFailed with its reason and message.
+        A sandbox that has ended otherwise is a SandboxFailed with its reason and message. One that sleeps counts as
+        Running: a request wakes it.
         """
         events = self.events()
         events.deadline = time.monotonic() + seconds(timeout)
         try:
             async with events:  # opened before the state is read, so that no change is missed
                 await self.refresh()
-                while self.state != state:
+                while not self._reached(state):
                     self._check_alive(state)
                     await self._until_state(events, state)
                     await self.refresh()
@@ -108,6 +113,10 @@ class AsyncSandbox:
         async for event in events:
             if event.type == "reset" or event.to in (state, "Paused", *ENDED):
                 return
+
+    def _reached(self, state: str) -> bool:
+        asleep = self.state == "Paused" and self.info.status.reason in ASLEEP
+        return self.state == state or state == "Running" and asleep
 
     def _check_alive(self, state: str) -> None:
         status = self.info.status
@@ -321,6 +330,32 @@ class AsyncSandbox:
         return AsyncEvents(
             self._http, "", f"the activity of sandbox {self.id}", ActivityEntry,
             lambda last: lifecycle.watch_activity(self.id, last_event_id=last))
+
+    async def holds(self) -> Holds:
+        """What keeps the sandbox awake. One that sleeps is not woken by it."""
+        return await self._http.call(lifecycle.get_holds(self.id))
+
+    async def update_lifecycle(
+        self, *, on_idle: str | None = None, idle: Duration | None = None, on_timeout: str | None = None,
+        auto_resume: bool | None = None,
+    ) -> SandboxLifecycle:
+        """Changes when the sandbox falls asleep or ends by itself, and returns what holds then.
+
+        What is not given stays as it is; see `Client.create`.
+        """
+        change = lifecycle_of(on_idle, idle, on_timeout, auto_resume) or SandboxLifecycle()
+        return await self._http.call(lifecycle.update_lifecycle(self.id, change))
+
+    async def keep_awake(
+        self, duration: Duration | None = None, *, wake_after: Duration | None = None, name: str | None = None,
+    ) -> KeptAwake:
+        """Keeps the sandbox from being taken for idle for a time, or has it woken after one.
+
+        What is asked for under a name takes the place of what was asked for under it before.
+        """
+        return await self._daemon.call(execd.keep_awake(execd.KeepAwakeRequest(
+            seconds=None if duration is None else math.ceil(seconds(duration)),
+            wake_after_seconds=None if wake_after is None else math.ceil(seconds(wake_after)), name=name)))
 
     async def metrics(self) -> Metrics:
         """Processor and memory use now."""

@@ -1538,8 +1538,8 @@ def get_holds(
     counts them, and the list is the daemon's: at most 1000. It takes a key that may read the
     sandbox.
 
-    A sandbox that is Paused or asleep has an empty list, and is not woken by the question. Any
-    other state but `Running` is 409.
+    A sandbox that is Paused, asleep or not, has an empty list, and is not woken by the question.
+    One that is neither Running nor Paused nor between the two is 409.
     """
     return Call(
         method="GET",

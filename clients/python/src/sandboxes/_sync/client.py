@@ -16,7 +16,17 @@ from .._gen import lifecycle
 from .._gen.lifecycle import CreateDefaults, ImageAuth, NetworkPolicy, SandboxEvent, Version, Volume
 from .._gen.lifecycle import Sandbox as SandboxInfo
 from .._operations import Call
-from .._options import FALLBACK, Duration, check_policy, metadata_filter, prefer_wait, seconds, service_key, service_url
+from .._options import (
+    FALLBACK,
+    Duration,
+    check_policy,
+    lifecycle_of,
+    metadata_filter,
+    prefer_wait,
+    seconds,
+    service_key,
+    service_url,
+)
 from .._proxy import ProxyOption
 from .http import HTTP
 from .keys import Keys
@@ -67,6 +77,8 @@ class Client:
                      network_policy: NetworkPolicy | None = None, volumes: Sequence[Volume] | None = None,
                      auth: ImageAuth | None = None, extensions: Mapping[str, Any] | None = None,
                      runtime_class: str | None = None, snapshot: str | None = None,
+                     on_idle: str | None = None, idle: Duration | None = None,
+                     on_timeout: str | None = None, auto_resume: bool | None = None,
                      idempotency_key: str | None = None, ready_timeout: Duration = 300) -> Sandbox:
         """Creates a sandbox and waits until it is Running.
 
@@ -79,6 +91,9 @@ class Client:
         `runtime_class` names what runs it, one of those of the service's version.
         `snapshot` is the id of a snapshot that it begins with, in place of an image: entrypoint and limits that are not
         given are those of the snapshot.
+        `on_idle` is what happens when nothing keeps the sandbox awake for the time `idle`, a minute by default: `none`,
+        `pause`, then it sleeps until a request wakes it, or `delete`. `on_timeout` is what happens when its time is up:
+        `delete` or `pause`. With `auto_resume=False` no request wakes it.
 
         The request has an idempotency key, so repetitions after a cut connection make one sandbox. One that
         fails is a SandboxFailed. One that is not Running after `ready_timeout` seconds is a WaitTimeout; it
@@ -109,7 +124,7 @@ class Client:
             entrypoint=entrypoint, image_entrypoint=image_entrypoint or None, env=env, metadata=metadata,
             resource_limits=limits if own_limits else None,
             network_policy=network_policy, volumes=volumes, extensions=extensions,
-            runtime_class=runtime_class)
+            runtime_class=runtime_class, lifecycle=lifecycle_of(on_idle, idle, on_timeout, auto_resume))
         sandbox: Sandbox | None = None
         try:
             created = self._http.call(

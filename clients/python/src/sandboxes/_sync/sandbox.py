@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections.abc import Iterator
@@ -24,12 +25,12 @@ from .._errors import (
     fork_error,
 )
 from .._gen import execd, lifecycle
-from .._gen.execd import Metrics
-from .._gen.lifecycle import ActivityEntry, Endpoint, SandboxEvent, Snapshot
+from .._gen.execd import KeptAwake, Metrics
+from .._gen.lifecycle import ActivityEntry, Endpoint, Holds, SandboxEvent, SandboxLifecycle, Snapshot
 from .._gen.lifecycle import Sandbox as SandboxInfo
 from .._logs import LogPart
 from .._operations import fill
-from .._options import Duration, from_now, prefer_wait, seconds
+from .._options import Duration, from_now, lifecycle_of, prefer_wait, seconds
 from .._retry import Resumption
 from .code import Code
 from .commands import Commands
@@ -45,6 +46,9 @@ from .terminals import Terminals
 ENDED = ("Terminated", "Failed")
 NOT_RESUMED = ("RESUME_FAILED", "ROLLBACK_FAILED")
 """The reasons of a sandbox that could not be started after a reboot of its host, or not be rolled back."""
+
+ASLEEP = ("IDLE", "TIMEOUT")
+"""The reasons of a sandbox that is Paused until a request wakes it."""
 
 
 class Sandbox:
@@ -89,14 +93,15 @@ class Sandbox:
     def wait(self, state: str = "Running", *, timeout: Duration = 300) -> SandboxInfo:
         """Waits for a state, at most so many seconds (else WaitTimeout).
 
-        A sandbox that has ended otherwise is a SandboxFailed with its reason and message.
+        A sandbox that has ended otherwise is a SandboxFailed with its reason and message. One that sleeps counts as
+        Running: a request wakes it.
         """
         events = self.events()
         events.deadline = time.monotonic() + seconds(timeout)
         try:
             with events:  # opened before the state is read, so that no change is missed
                 self.refresh()
-                while self.state != state:
+                while not self._reached(state):
                     self._check_alive(state)
                     self._until_state(events, state)
                     self.refresh()
@@ -109,6 +114,10 @@ class Sandbox:
         for event in events:
             if event.type == "reset" or event.to in (state, "Paused", *ENDED):
                 return
+
+    def _reached(self, state: str) -> bool:
+        asleep = self.state == "Paused" and self.info.status.reason in ASLEEP
+        return self.state == state or state == "Running" and asleep
 
     def _check_alive(self, state: str) -> None:
         status = self.info.status
@@ -322,6 +331,32 @@ class Sandbox:
         return Events(
             self._http, "", f"the activity of sandbox {self.id}", ActivityEntry,
             lambda last: lifecycle.watch_activity(self.id, last_event_id=last))
+
+    def holds(self) -> Holds:
+        """What keeps the sandbox awake. One that sleeps is not woken by it."""
+        return self._http.call(lifecycle.get_holds(self.id))
+
+    def update_lifecycle(
+        self, *, on_idle: str | None = None, idle: Duration | None = None, on_timeout: str | None = None,
+        auto_resume: bool | None = None,
+    ) -> SandboxLifecycle:
+        """Changes when the sandbox falls asleep or ends by itself, and returns what holds then.
+
+        What is not given stays as it is; see `Client.create`.
+        """
+        change = lifecycle_of(on_idle, idle, on_timeout, auto_resume) or SandboxLifecycle()
+        return self._http.call(lifecycle.update_lifecycle(self.id, change))
+
+    def keep_awake(
+        self, duration: Duration | None = None, *, wake_after: Duration | None = None, name: str | None = None,
+    ) -> KeptAwake:
+        """Keeps the sandbox from being taken for idle for a time, or has it woken after one.
+
+        What is asked for under a name takes the place of what was asked for under it before.
+        """
+        return self._daemon.call(execd.keep_awake(execd.KeepAwakeRequest(
+            seconds=None if duration is None else math.ceil(seconds(duration)),
+            wake_after_seconds=None if wake_after is None else math.ceil(seconds(wake_after)), name=name)))
 
     def metrics(self) -> Metrics:
         """Processor and memory use now."""
