@@ -36,6 +36,8 @@ func holding(registry *holds.Registry, authenticate func(*http.Request) (any, er
 		}
 		if hold := begin(registry, r); hold != nil {
 			serve.After(r.Context(), hold.End)
+		} else {
+			serve.Disregard(r.Context())
 		}
 		return principal, nil
 	}

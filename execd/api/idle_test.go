@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -351,4 +352,30 @@ func TestTimeToWakeAt(t *testing.T) {
 	if listed := d.held(t); at == nil || listed.WakeAt == nil || !at.Equal(*listed.WakeAt) || granted["wakeAt"] != at.Format(time.RFC3339Nano) {
 		t.Errorf("granted was %v, the event has %v, and the list %v", granted["wakeAt"], at, listed.WakeAt)
 	}
+}
+
+// TestRequestOnItsWayKeepsTheSandboxAwake: a sandbox is not idle while a part of a request has
+// arrived, whose rest has not.
+func TestRequestOnItsWayKeepsTheSandboxAwake(t *testing.T) {
+	t.Parallel()
+	d := start(t)
+	conn, err := net.Dial("tcp", strings.TrimPrefix(d.url, "http://"))
+	must(t, err)
+	defer conn.Close()
+	_, err = io.WriteString(conn, "GET /ports HTTP/1.1\r\nHo")
+	must(t, err)
+	s := d.idle(t)
+	var over atomic.Bool
+	sent := make(chan error, 1)
+	go func() {
+		time.Sleep(5 * quiet) // the sandbox is not idle in the meantime
+		over.Store(true)
+		_, err := io.WriteString(conn, "st: x\r\n\r\n")
+		sent <- err
+	}()
+	s.wantNews("idle")
+	if !over.Load() {
+		t.Error("the sandbox was idle while a request was on its way")
+	}
+	must(t, wait.For(t, "the rest of the request", sent))
 }
