@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Arrivals tells from the connections of a service whether all that has arrived was answered. A
+// Arrivals follows the connections of a service, and what has arrived on them without an answer. A
 // request counts from its first byte, which may wait in the kernel, until its answer was handed to
 // the kernel.
 type Arrivals struct {
