@@ -379,3 +379,29 @@ func TestRequestOnItsWayKeepsTheSandboxAwake(t *testing.T) {
 	}
 	must(t, wait.For(t, "the rest of the request", sent))
 }
+
+// TestIdleStreamsLeaveNothing: streams end while commands begin and end.
+func TestIdleStreamsLeaveNothing(t *testing.T) {
+	t.Parallel()
+	execd := &child{}
+	d := execd.start(t, newTransport(t))
+	before := execd.atRest(t, d)
+	for range 20 {
+		var streams []*stream
+		for range 8 {
+			streams = append(streams, d.idle(t))
+		}
+		d.run(t, gen.CommandRequest{Command: "true"}).all(1)
+		for _, s := range streams {
+			s.response.Body.Close()
+		}
+		d.run(t, gen.CommandRequest{Command: "true"}).all(1)
+		wait.Until(t, "the streams have ended", func() bool {
+			response, err := d.client.WatchIdle(t.Context(), &gen.WatchIdleParams{IdleMilliseconds: quiet.Milliseconds()})
+			must(t, err)
+			return response.Body.Close() == nil && response.StatusCode == http.StatusOK
+		})
+	}
+	wait.Until(t, "no hold is left", func() bool { return d.kinds(t) == "" })
+	execd.backTo(t, before)
+}
