@@ -311,7 +311,8 @@ func (s *Sandbox) UpdateLifecycle(ctx context.Context, o LifecycleOptions) (Life
 type KeepAwakeOptions struct {
 	For       time.Duration // 0 means not at all, an hour is the most
 	WakeAfter time.Duration // when to wake it, if it sleeps then; 0 means not at all
-	// Name is who asks. A request under a name takes the place of the last one under it.
+	// Name is that of the program that asks. A request under a name takes the place of the last
+	// one under it.
 	Name string
 }
 

@@ -36,6 +36,8 @@ func holding(registry *holds.Registry, authenticate func(*http.Request) (any, er
 		}
 		if hold := begin(registry, r); hold != nil {
 			serve.After(r.Context(), hold.End)
+		} else {
+			serve.Disregard(r.Context())
 		}
 		return principal, nil
 	}
@@ -124,10 +126,12 @@ func (s idleStream) VisitWatchIdleResponse(w http.ResponseWriter) error {
 		}
 		return out.Flush()
 	})
-	if ctx.Err() != nil && s.ctx.Err() == nil {
-		return nil // the daemon stops
+	if ctx.Err() == nil || s.ctx.Err() != nil {
+		return err
 	}
-	return err
+	// The daemon stops. The time of the last event is over, and not that of the end.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(busyTime)) // it fails when the client has left
+	return nil
 }
 
 func toIdleEvent(e holds.Event) gen.IdleEvent {

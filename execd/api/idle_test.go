@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -152,6 +153,7 @@ func TestEveryWayInKeepsTheSandboxAwake(t *testing.T) {
 			end := c.begin(t, d)
 			s.wantNews("busy " + c.busy)
 			wait.Until(t, "what holds is listed", func() bool { return d.kinds(t) == c.kinds }, func() any { return d.kinds(t) })
+			fresh := d.idle(t) // between two requests of the beginning the sandbox may have been idle
 			var over atomic.Bool
 			ended := make(chan struct{})
 			go func() {
@@ -160,7 +162,7 @@ func TestEveryWayInKeepsTheSandboxAwake(t *testing.T) {
 				over.Store(true)
 				end()
 			}()
-			s.wantNews("idle")
+			fresh.wantNews("idle")
 			if !over.Load() {
 				t.Error("the sandbox was idle before the end")
 			}
@@ -350,4 +352,56 @@ func TestTimeToWakeAt(t *testing.T) {
 	if listed := d.held(t); at == nil || listed.WakeAt == nil || !at.Equal(*listed.WakeAt) || granted["wakeAt"] != at.Format(time.RFC3339Nano) {
 		t.Errorf("granted was %v, the event has %v, and the list %v", granted["wakeAt"], at, listed.WakeAt)
 	}
+}
+
+// TestRequestOnItsWayKeepsTheSandboxAwake: a sandbox is not idle while a part of a request has
+// arrived, whose rest has not.
+func TestRequestOnItsWayKeepsTheSandboxAwake(t *testing.T) {
+	t.Parallel()
+	d := start(t)
+	conn, err := net.Dial("tcp", strings.TrimPrefix(d.url, "http://"))
+	must(t, err)
+	defer conn.Close()
+	_, err = io.WriteString(conn, "GET /ports HTTP/1.1\r\nHo")
+	must(t, err)
+	s := d.idle(t)
+	var over atomic.Bool
+	sent := make(chan error, 1)
+	go func() {
+		time.Sleep(5 * quiet) // the sandbox is not idle in the meantime
+		over.Store(true)
+		_, err := io.WriteString(conn, "st: x\r\n\r\n")
+		sent <- err
+	}()
+	s.wantNews("idle")
+	if !over.Load() {
+		t.Error("the sandbox was idle while a request was on its way")
+	}
+	must(t, wait.For(t, "the rest of the request", sent))
+}
+
+// TestIdleStreamsLeaveNothing: streams end while commands begin and end.
+func TestIdleStreamsLeaveNothing(t *testing.T) {
+	t.Parallel()
+	execd := &child{}
+	d := execd.start(t, newTransport(t))
+	before := execd.atRest(t, d)
+	for range 20 {
+		var streams []*stream
+		for range 8 {
+			streams = append(streams, d.idle(t))
+		}
+		d.run(t, gen.CommandRequest{Command: "true"}).all(1)
+		for _, s := range streams {
+			s.response.Body.Close()
+		}
+		d.run(t, gen.CommandRequest{Command: "true"}).all(1)
+		wait.Until(t, "the streams have ended", func() bool {
+			response, err := d.client.WatchIdle(t.Context(), &gen.WatchIdleParams{IdleMilliseconds: quiet.Milliseconds()})
+			must(t, err)
+			return response.Body.Close() == nil && response.StatusCode == http.StatusOK
+		})
+	}
+	wait.Until(t, "no hold is left", func() bool { return d.kinds(t) == "" })
+	execd.backTo(t, before)
 }

@@ -58,6 +58,7 @@ type App struct {
 	terminals *terminal.Manager
 	freezer   *freeze.Freezer
 	handler   http.Handler
+	arrivals  *serve.Arrivals
 	stopping  *atomic.Bool // Run is ending what runs
 }
 
@@ -100,7 +101,8 @@ func NewOn(machine Machine, settings config.Settings, logger zerolog.Logger) (*A
 	if machine.Used == nil {
 		machine.Used = sampler.OpenProcessorTime().Used
 	}
-	awake := holds.New(holds.Options{Used: machine.Used})
+	arrivals := serve.NewArrivals()
+	awake := holds.New(holds.Options{Used: machine.Used, Arriving: arrivals.Pending})
 	kills := oomkill.New(metrics.OpenOOMKills(metrics.Options{}).Count)
 	commands := command.New(command.Options{
 		Dir:          dir,
@@ -146,7 +148,7 @@ func NewOn(machine Machine, settings config.Settings, logger zerolog.Logger) (*A
 	handler := compat.New(server, compat.Options{Code: cells, Commands: commands, Files: stored, Port: port})
 	return &App{
 		settings: settings, logger: logger, listener: listener,
-		code: cells, commands: commands, terminals: terminals, freezer: freezer, handler: handler, stopping: stopping,
+		code: cells, commands: commands, terminals: terminals, freezer: freezer, handler: handler, arrivals: arrivals, stopping: stopping,
 	}, nil
 }
 
@@ -191,6 +193,7 @@ func (a *App) Run(ctx context.Context) error {
 		Logger:             a.logger,
 		Grace:              closeGrace + endGrace + a.settings.GracefulShutdownTimeout,
 		MaxUnauthenticated: serve.MaxUnauthenticated(), // every process in the sandbox can open some
+		Arrivals:           a.arrivals,
 	})
 	stop()
 	<-stopped

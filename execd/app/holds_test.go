@@ -3,6 +3,7 @@ package app_test
 import (
 	"bufio"
 	"encoding/json"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -48,6 +49,23 @@ func TestClientsOfOpenSandboxKeepTheSandboxAwake(t *testing.T) {
 		t.Errorf("the command: %d", status)
 	}
 	wait.Until(t, "nothing is left", func() bool { return d.held(t) == "" }, func() any { return d.held(t) })
+}
+
+// TestIdleStreamEndsWithTheDaemon: the end of the stream is orderly, long after its last event.
+func TestIdleStreamEndsWithTheDaemon(t *testing.T) {
+	t.Parallel()
+	still := app.Machine{Used: func() (time.Duration, error) { return 0, nil }}
+	d := startOn(t, still, config.Settings{AccessToken: token})
+	response, err := d.client.WatchIdle(t.Context(), &gen.WatchIdleParams{IdleMilliseconds: 10})
+	must(t, err)
+	defer response.Body.Close()
+	_, err = io.ReadFull(response.Body, make([]byte, len("data: {\"type\":\"idle\"}\n\n")))
+	must(t, err)
+	time.Sleep(1100 * time.Millisecond) // an event has a second to be taken
+	d.stop()
+	if rest, err := io.ReadAll(response.Body); len(rest) > 0 || err != nil {
+		t.Errorf("the stream ends with %q, %v", rest, err)
+	}
 }
 
 // TestRequestWithoutTheTokenKeepsNothingAwake: a watch does not report it.

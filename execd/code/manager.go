@@ -57,7 +57,7 @@ type Options struct {
 	// Frozen, if not nil, reports whether the kernels' processes are stopped: that time does not
 	// count as theirs.
 	Frozen func() bool
-	// Holds gets a hold for each cell that waits or runs; nil means that no one asks for them.
+	// Holds gets a hold for each cell that waits or runs; nil takes none.
 	Holds *holds.Registry
 	// SpareTime is how long a kernel is kept ready for the next cell without a context; zero means
 	// five minutes.

@@ -50,8 +50,8 @@ type Options struct {
 	// OOMKills says which commands the kernel has ended because memory ran out; nil means that
 	// none is known.
 	OOMKills *oomkill.Ledger
-	// Holds gets a hold for each command that runs, from before its process starts; nil means that
-	// no one asks for them.
+	// Holds gets a hold for each command that runs, from before its process starts; nil takes
+	// none.
 	Holds *holds.Registry
 	// KillDelay is how long the process group of a command that was interrupted has to end after
 	// SIGTERM before it is killed; 0 means 2 s.

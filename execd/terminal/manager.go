@@ -46,7 +46,7 @@ type Options struct {
 	// Enter, if not nil, keeps the sandbox from being frozen until leave is called; it returns an
 	// error while it is frozen.
 	Enter func() (leave func(), err error)
-	// Holds gets a hold for each terminal with a viewer; nil means that no one asks for them.
+	// Holds gets a hold for each terminal with a viewer; nil takes none.
 	Holds *holds.Registry
 }
 

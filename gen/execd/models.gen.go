@@ -903,7 +903,7 @@ type IdleEventType string
 
 // KeepAwakeRequest For how long to keep the sandbox awake, or when to wake it. Unknown fields are refused.
 type KeepAwakeRequest struct {
-	// Name Who asks.
+	// Name The name of the program that asks.
 	//
 	// Example: poller
 	Name *string `json:"name,omitempty"`

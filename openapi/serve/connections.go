@@ -32,6 +32,8 @@ type connections struct {
 	limit int // of those without an authenticated request; 0 means no bound
 	most  int // of all; 0 means no bound
 
+	arrivals *Arrivals // nil unless they are followed
+
 	mu     sync.Mutex
 	left   sync.Cond // signals that there is one less
 	all    int
@@ -41,7 +43,7 @@ type connections struct {
 }
 
 func newConnections(ln net.Listener, options ServeOptions) *connections {
-	u := &connections{Listener: ln, limit: options.MaxUnauthenticated, most: options.MaxConnections}
+	u := &connections{Listener: ln, limit: options.MaxUnauthenticated, most: options.MaxConnections, arrivals: options.Arrivals}
 	u.left.L = &u.mu
 	return u
 }
@@ -79,6 +81,7 @@ func (u *connections) Accept() (net.Conn, error) {
 	}
 	u.all++
 	counted.open = true
+	u.arrivals.add(counted)
 	if u.limit > 0 {
 		counted.place = u.conns.PushBack(counted)
 	}
@@ -143,6 +146,7 @@ func (u *connections) drop(conn *connection) {
 func (u *connections) end(conn *connection) {
 	if conn.open {
 		conn.open = false
+		u.arrivals.remove(conn)
 		u.all--
 		u.left.Signal()
 	}
@@ -163,10 +167,12 @@ func (u *connections) changed(conn net.Conn, state http.ConnState) {
 	}
 	if state == http.StateHijacked {
 		counted.hijacked.Store(true)
+		u.arrivals.remove(counted)
 	}
 	if state != http.StateIdle {
 		return
 	}
+	counted.arrived.Store(false)
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.bytes -= counted.bytes
@@ -180,6 +186,7 @@ type connection struct {
 	of       *connections
 	counts   atomic.Bool
 	hijacked atomic.Bool
+	arrived  atomic.Bool // a part of a request that was not answered, see Arrivals
 
 	// of.mu guards these.
 	open  bool
@@ -190,6 +197,9 @@ type connection struct {
 // Read implements net.Conn.
 func (c *connection) Read(p []byte) (int, error) {
 	n, err := c.TCPConn.Read(p)
+	if n > 0 {
+		c.arrived.Store(true)
+	}
 	if n > 0 && c.counts.Load() {
 		c.of.received(c, n)
 	}

@@ -77,6 +77,8 @@ type ServeOptions struct {
 	// another one ends, or takes the place of the oldest without an authenticated request, where
 	// those are bounded. 0 means no bound.
 	MaxConnections int
+	// Arrivals, if not nil, follows what arrives. It is for one call of Serve.
+	Arrivals *Arrivals
 }
 
 // Serve answers on ln until ctx ends. Then it stops accepting, closes idle
@@ -107,6 +109,7 @@ func Serve(ctx context.Context, ln net.Listener, handler http.Handler, options S
 		DisableGeneralOptionsHandler: true,
 		ErrorLog:                     log.New(errorLog{options.Logger}, "", 0),
 	}
+	options.Arrivals.listen(ln)
 	connections := newConnections(ln, options)
 	server.ConnState = connections.changed
 	server.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {

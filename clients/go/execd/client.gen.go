@@ -503,7 +503,7 @@ type ClientInterface interface {
 	// A sandbox that sleeps when it is idle does not while there is a hold: a request that is
 	// being answered, a command that runs, a cell that waits or runs, a terminal with a viewer, a
 	// connection through `/proxy/{port}`, or what was asked for with `POST /holds`. Processor time
-	// is one, too, while somebody follows `GET /idle/watch`.
+	// is one, too, while a stream of `GET /idle/watch` is open.
 	//
 	// Requests to `/ping`, `/metrics`, `/activity`, `/freeze`, `/thaw`, `/idle/watch` and this one
 	// are none.
@@ -550,7 +550,8 @@ type ClientInterface interface {
 	// `busy` is written to the connection before the work of the hold begins: before the handler
 	// of a request runs, or the process of a command starts. A stream that takes none for a
 	// second is cut, and the work goes on. So a stream that ends while the sandbox is idle means
-	// `busy`. In silence a comment comes every 5 seconds. There are at most 16 such streams.
+	// `busy`. No `idle` comes while a part of a request waits to be read, or of an answer to be
+	// sent. In silence a comment comes every 5 seconds. There are at most 16 such streams.
 	//
 	// Corresponds with GET /idle/watch (the `WatchIdle` operationId).
 	WatchIdle(ctx context.Context, params *WatchIdleParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -1453,7 +1454,7 @@ func (c *Client) Freeze(ctx context.Context, reqEditors ...RequestEditorFn) (*ht
 // A sandbox that sleeps when it is idle does not while there is a hold: a request that is
 // being answered, a command that runs, a cell that waits or runs, a terminal with a viewer, a
 // connection through `/proxy/{port}`, or what was asked for with `POST /holds`. Processor time
-// is one, too, while somebody follows `GET /idle/watch`.
+// is one, too, while a stream of `GET /idle/watch` is open.
 //
 // Requests to `/ping`, `/metrics`, `/activity`, `/freeze`, `/thaw`, `/idle/watch` and this one
 // are none.
@@ -1530,7 +1531,8 @@ func (c *Client) KeepAwake(ctx context.Context, body KeepAwakeJSONRequestBody, r
 // `busy` is written to the connection before the work of the hold begins: before the handler
 // of a request runs, or the process of a command starts. A stream that takes none for a
 // second is cut, and the work goes on. So a stream that ends while the sandbox is idle means
-// `busy`. In silence a comment comes every 5 seconds. There are at most 16 such streams.
+// `busy`. No `idle` comes while a part of a request waits to be read, or of an answer to be
+// sent. In silence a comment comes every 5 seconds. There are at most 16 such streams.
 //
 // Corresponds with GET /idle/watch (the `WatchIdle` operationId).
 func (c *Client) WatchIdle(ctx context.Context, params *WatchIdleParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -4365,7 +4367,7 @@ type ClientWithResponsesInterface interface {
 	// A sandbox that sleeps when it is idle does not while there is a hold: a request that is
 	// being answered, a command that runs, a cell that waits or runs, a terminal with a viewer, a
 	// connection through `/proxy/{port}`, or what was asked for with `POST /holds`. Processor time
-	// is one, too, while somebody follows `GET /idle/watch`.
+	// is one, too, while a stream of `GET /idle/watch` is open.
 	//
 	// Requests to `/ping`, `/metrics`, `/activity`, `/freeze`, `/thaw`, `/idle/watch` and this one
 	// are none.
@@ -4414,7 +4416,8 @@ type ClientWithResponsesInterface interface {
 	// `busy` is written to the connection before the work of the hold begins: before the handler
 	// of a request runs, or the process of a command starts. A stream that takes none for a
 	// second is cut, and the work goes on. So a stream that ends while the sandbox is idle means
-	// `busy`. In silence a comment comes every 5 seconds. There are at most 16 such streams.
+	// `busy`. No `idle` comes while a part of a request waits to be read, or of an answer to be
+	// sent. In silence a comment comes every 5 seconds. There are at most 16 such streams.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -8741,7 +8744,7 @@ func (c *ClientWithResponses) FreezeWithResponse(ctx context.Context, reqEditors
 // A sandbox that sleeps when it is idle does not while there is a hold: a request that is
 // being answered, a command that runs, a cell that waits or runs, a terminal with a viewer, a
 // connection through `/proxy/{port}`, or what was asked for with `POST /holds`. Processor time
-// is one, too, while somebody follows `GET /idle/watch`.
+// is one, too, while a stream of `GET /idle/watch` is open.
 //
 // Requests to `/ping`, `/metrics`, `/activity`, `/freeze`, `/thaw`, `/idle/watch` and this one
 // are none.
@@ -8808,7 +8811,8 @@ func (c *ClientWithResponses) KeepAwakeWithResponse(ctx context.Context, body Ke
 // `busy` is written to the connection before the work of the hold begins: before the handler
 // of a request runs, or the process of a command starts. A stream that takes none for a
 // second is cut, and the work goes on. So a stream that ends while the sandbox is idle means
-// `busy`. In silence a comment comes every 5 seconds. There are at most 16 such streams.
+// `busy`. No `idle` comes while a part of a request waits to be read, or of an answer to be
+// sent. In silence a comment comes every 5 seconds. There are at most 16 such streams.
 //
 // Returns a wrapper object for the known response body format(s).
 //

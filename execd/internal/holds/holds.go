@@ -42,11 +42,16 @@ type Options struct {
 	// Used returns the processor time that the sandbox has used so far; nil means that processor
 	// time is no hold. With an error it is none either.
 	Used func() (time.Duration, error)
+	// Arriving reports whether a request has arrived for which there is no hold yet, or whose answer
+	// has not left yet though there is none any more; nil means that none does. The sandbox is not
+	// idle then.
+	Arriving func() bool
 }
 
 // Registry has the holds of a sandbox. A nil Registry takes any, and keeps none.
 type Registry struct {
-	used func() (time.Duration, error)
+	used     func() (time.Duration, error)
+	arriving func() bool
 
 	mu      sync.Mutex
 	ends    Hold // its next is the oldest hold, its previous the latest
@@ -59,7 +64,7 @@ type Registry struct {
 
 // New returns a registry without holds.
 func New(options Options) *Registry {
-	r := &Registry{used: options.Used, idle: time.Now(), watches: make(map[*Watch]struct{})}
+	r := &Registry{used: options.Used, arriving: options.Arriving, idle: time.Now(), watches: make(map[*Watch]struct{})}
 	r.ends.next, r.ends.previous = &r.ends, &r.ends
 	return r
 }

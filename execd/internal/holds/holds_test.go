@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -122,6 +123,37 @@ func TestHoldWithinTheQuietTime(t *testing.T) {
 		s.expect(t)
 		pass(time.Second)
 		s.expect(t, "10s idle")
+	})
+}
+
+// TestRequestThatHasArrived: the sandbox is not idle before the request that has arrived within the
+// quiet time has its hold, or is gone.
+func TestRequestThatHasArrived(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var arriving atomic.Bool
+		var asked atomic.Int64
+		r := holds.New(holds.Options{Arriving: func() bool { asked.Add(1); return arriving.Load() }})
+		s := follow(t, r, 8*time.Second)
+		defer s.stop()
+		arriving.Store(true)
+		pass(20 * time.Second)
+		s.expect(t)
+		if n := asked.Load(); n < 10 || n > 20 {
+			t.Errorf("the watch has looked %d times in 12 s", n)
+		}
+		hold := r.Begin(holds.Request, "")
+		pass(time.Minute)
+		hold.End()
+		pass(10 * time.Second)
+		s.expect(t)
+		arriving.Store(false)
+		pass(time.Second)
+		s.expect(t, "1m31s idle")
+		arriving.Store(true) // it is announced when it has its hold
+		pass(time.Minute)
+		s.expect(t)
+		r.Begin(holds.Request, "").End()
+		s.expect(t, "2m31s busy request")
 	})
 }
 

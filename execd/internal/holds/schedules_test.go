@@ -25,8 +25,8 @@ const seedVariable = "TEST_SEED"
 //
 //   - no event says that the sandbox is idle while a hold is alive, or earlier than after the quiet
 //     time;
-//   - a hold that has begun finds every watch told that the sandbox is busy, but for one that was
-//     given up;
+//   - when a hold has begun, the last event of every watch is that the sandbox is busy, but for one
+//     that was given up;
 //   - events alternate, and a sandbox without holds is reported as idle in the end.
 //
 // The time is that of a bubble; the goroutines of the schedules run at the same time.
@@ -67,12 +67,12 @@ type schedule struct {
 	mu      sync.Mutex
 	alive   int       // holds whose Begin has returned, and whose End was not called
 	ended   time.Time // when End was last called
-	watches []*told
+	watches []*written
 	faults  []string
 }
 
-// told is what a watch was told.
-type told struct {
+// written is what a watch has written.
+type written struct {
 	quiet time.Duration
 	began time.Time
 	idle  bool
@@ -87,7 +87,7 @@ func (s *schedule) run(t *testing.T, random *rand.Rand) {
 	ctx, stop := context.WithCancel(t.Context())
 	var followers, workers sync.WaitGroup
 	for range 1 + random.IntN(4) {
-		w := &told{quiet: time.Duration(10+random.IntN(100)) * time.Millisecond, began: time.Now()}
+		w := &written{quiet: time.Duration(10+random.IntN(100)) * time.Millisecond, began: time.Now()}
 		s.watches = append(s.watches, w)
 		own := rand.New(rand.NewPCG(random.Uint64(), 0))
 		watch, err := s.registry.Watch(w.quiet)
@@ -103,7 +103,7 @@ func (s *schedule) run(t *testing.T, random *rand.Rand) {
 	s.mu.Lock()
 	for i, w := range s.watches {
 		if !w.idle && !w.over {
-			s.fault("watch %d was not told that the sandbox is idle in the end", i)
+			s.fault("the last event of watch %d is not idle", i)
 		}
 	}
 	s.mu.Unlock()
@@ -137,7 +137,7 @@ func (s *schedule) begin() *holds.Hold {
 	s.alive++
 	for i, w := range s.watches {
 		if w.idle && !w.over {
-			s.fault("a hold has begun, and watch %d was last told that the sandbox is idle", i)
+			s.fault("a hold has begun, and the last event of watch %d is idle", i)
 		}
 	}
 	return hold
@@ -151,7 +151,7 @@ func (s *schedule) end(hold *holds.Hold) {
 	hold.End()
 }
 
-func (s *schedule) follow(ctx context.Context, watch *holds.Watch, w *told, random *rand.Rand) {
+func (s *schedule) follow(ctx context.Context, watch *holds.Watch, w *written, random *rand.Rand) {
 	fails := random.IntN(4) == 0
 	err := watch.Follow(ctx, silence, func(e holds.Event) error {
 		if slow := random.IntN(10); slow == 0 {
@@ -173,9 +173,9 @@ func (s *schedule) follow(ctx context.Context, watch *holds.Watch, w *told, rand
 		case e.Idle == w.idle:
 			s.fault("an event that says idle %t follows another one", e.Idle)
 		case e.Idle && s.alive > 0 && !w.over:
-			s.fault("idle is told while %d holds are alive", s.alive)
+			s.fault("an idle event comes while %d holds are alive", s.alive)
 		case e.Idle && (time.Since(s.ended) < w.quiet || time.Since(w.began) < w.quiet):
-			s.fault("idle is told %v after the last hold, of %v", time.Since(s.ended), w.quiet)
+			s.fault("an idle event comes %v after the last hold, of %v", time.Since(s.ended), w.quiet)
 		}
 		w.idle = e.Idle
 		return nil

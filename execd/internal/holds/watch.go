@@ -15,6 +15,8 @@ const (
 	// firstPart of the time that has to be quiet is not measured: what was used until then is read
 	// at its end, so that no hold has to read it when it ends.
 	firstPart = 8
+	// shortestPause is the shortest time until it is looked again whether a request has arrived.
+	shortestPause = time.Millisecond
 	// idlePause is the shortest time between two measurements in an idle sandbox.
 	idlePause = time.Second
 )
@@ -53,6 +55,7 @@ type Watch struct {
 	// These belong to the goroutine of Follow.
 	base   reading   // of the processor time
 	baseOf time.Time // the beginning of the quiet time that it is of
+	again  time.Time // when to look once more whether a request has arrived
 }
 
 // announcement is that the sandbox is busy, on its way to a stream.
@@ -219,6 +222,9 @@ func (w *Watch) next(now time.Time) step {
 			due = late
 		}
 	}
+	if w.again.After(due) {
+		due = w.again
+	}
 	if now.Before(due) {
 		return step{at: due}
 	}
@@ -238,13 +244,19 @@ func (w *Watch) quietSince() time.Time {
 func (w *Watch) measure(since time.Time) (idle bool) {
 	now := w.read()
 	r := w.registry
+	first := !w.baseOf.Equal(since)
+	// Whatever had arrived by now has a hold, or had one within the quiet time, or is seen here.
+	arriving := !first && r.arriving != nil && r.arriving()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if w.givenUp || w.unwritten != nil || r.count > 0 || !since.Equal(w.quietSince()) {
 		return false // the quiet time is over
 	}
+	if arriving && !w.idle {
+		w.again = now.at.Add(min(max(w.quiet/firstPart, shortestPause), idlePause))
+		return false
+	}
 	before := w.base
-	first := !w.baseOf.Equal(since)
 	w.base, w.baseOf = now, since
 	if first {
 		return false

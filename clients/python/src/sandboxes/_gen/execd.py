@@ -430,7 +430,7 @@ class KeepAwakeRequest:
     }
 
     name: str | None = None
-    """Who asks."""
+    """The name of the program that asks."""
     seconds: int | None = None
     """For how many seconds to keep the sandbox awake."""
     wake_after_seconds: int | None = None
@@ -993,7 +993,7 @@ def get_holds(
     A sandbox that sleeps when it is idle does not while there is a hold: a request that is
     being answered, a command that runs, a cell that waits or runs, a terminal with a viewer, a
     connection through `/proxy/{port}`, or what was asked for with `POST /holds`. Processor time
-    is one, too, while somebody follows `GET /idle/watch`.
+    is one, too, while a stream of `GET /idle/watch` is open.
 
     Requests to `/ping`, `/metrics`, `/activity`, `/freeze`, `/thaw`, `/idle/watch` and this one
     are none.
@@ -1569,7 +1569,8 @@ def watch_idle(
     `busy` is written to the connection before the work of the hold begins: before the handler
     of a request runs, or the process of a command starts. A stream that takes none for a
     second is cut, and the work goes on. So a stream that ends while the sandbox is idle means
-    `busy`. In silence a comment comes every 5 seconds. There are at most 16 such streams.
+    `busy`. No `idle` comes while a part of a request waits to be read, or of an answer to be
+    sent. In silence a comment comes every 5 seconds. There are at most 16 such streams.
     """
     return EventStream(
         method="GET",
