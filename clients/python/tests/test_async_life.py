@@ -96,6 +96,7 @@ class AsyncLife(AsyncCase):
                 expires = await sandbox.renew(7200)
                 self.assertGreater(expires, datetime.now(timezone.utc) + timedelta(minutes=110))
                 kept = await sandbox.keep_awake(60, name="test")
+                assert kept.until is not None
                 self.assertGreater(kept.until, datetime.now(timezone.utc))
                 self.assertIsNone(kept.wake_at)
                 self.assertIn(("keepAwake", "test"), [(hold.kind, hold.id) for hold in (await sandbox.holds()).holds])

@@ -97,6 +97,7 @@ class Life(Case):
                 expires = sandbox.renew(7200)
                 self.assertGreater(expires, datetime.now(timezone.utc) + timedelta(minutes=110))
                 kept = sandbox.keep_awake(60, name="test")
+                assert kept.until is not None
                 self.assertGreater(kept.until, datetime.now(timezone.utc))
                 self.assertIsNone(kept.wake_at)
                 self.assertIn(("keepAwake", "test"), [(hold.kind, hold.id) for hold in (sandbox.holds()).holds])

@@ -46,11 +46,11 @@ test("a life, from its creation to its end", async () => {
   const signed = (await sandbox.signedUrl(44772, 60)).replace("/?", "/metrics?");
   assert.equal((await fetch(signed)).status, 200);
 
-  const kept = await sandbox.keepAwake({ seconds: 60, wakeAfterSeconds: 3_600, name: "test" });
-  assert.ok(kept.until && Date.parse(kept.until) > Date.now());
+  const awake = await sandbox.keepAwake({ seconds: 60, wakeAfterSeconds: 3_600, name: "test" });
+  assert.ok(awake.until && Date.parse(awake.until) > Date.now());
   const held = await sandbox.holds();
   assert.ok(held.holds.some(({ kind, id }) => kind === "keepAwake" && id === "test"));
-  assert.equal(held.wakeAt, kept.wakeAt);
+  assert.equal(held.wakeAt, awake.wakeAt);
 
   assert.equal((await sandbox.metrics()).mem_total_mib, 256);
   for await (const { mem_total_mib } of sandbox.watchMetrics()) {
