@@ -25,7 +25,7 @@ func snapshotCommand(t *tool) *cobra.Command {
 		Example: "  sandbox snapshot ls",
 		RunE:    groupOf,
 	}
-	command.AddCommand(snapshotCreateCommand(t), snapshotListCommand(t), snapshotRemoveCommand(t))
+	command.AddCommand(snapshotCreateCommand(t), snapshotListCommand(t), snapshotDiffCommand(t), snapshotRemoveCommand(t))
 	return command
 }
 

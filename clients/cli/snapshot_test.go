@@ -50,6 +50,8 @@ func keeper(t *testing.T) (env map[string]string, asked map[string]string) {
 	handle("POST /v1/sandboxes/"+sandboxID+"/fork", 202, lifecycle.ForkList{Items: []lifecycle.Fork{{Sandbox: &box},
 		{Error: &lifecycle.Error{Code: "CONFLICT", Message: "the limit is reached"}}}})
 	handle("PATCH /v1/sandboxes/"+sandboxID+"/metadata", 200, lifecycle.Metadata{"name": "box-5f0c1e0e"})
+	handle("GET /v1/snapshots/"+snapshotID+"/diff", 200, lifecycle.SnapshotDiff{Truncated: true, Items: []lifecycle.FileChange{
+		{Path: "/root/odd\x1b[31m", Kind: "added", Type: "file", Size: 2048}}})
 	handle("DELETE /v1/snapshots/"+snapshotID, 204, nil)
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
@@ -74,6 +76,11 @@ func TestSnapshotCommands(t *testing.T) {
 		{"snapshot rm 2b7d5", 0, "", "", "DELETE /v1/snapshots/" + snapshotID, ""},
 		{"snapshot rm before", cli.ExitFailed, "", `"before" is ambiguous: it means 2 snapshots`, "", ""},
 		{"snapshot rm none", cli.ExitFailed, "", `there is no snapshot "none"`, "", ""},
+		{"snapshot diff " + snapshotID + " " + otherSnapshotID + " --limit 1", 0, "added   file", "there are more than 1 files",
+			"GET /v1/snapshots/" + snapshotID + "/diff", "to=" + otherSnapshotID + "&limit=1"},
+		{"snapshot diff " + snapshotID, 0, "/root/odd?[31m", "", "GET /v1/snapshots/" + snapshotID + "/diff", "limit=1000"},
+		{"snapshot diff " + snapshotID + " --tar", 0, "/root/odd", "", "GET /v1/snapshots/" + snapshotID + "/diff", ""},
+		{"snapshot diff " + snapshotID + " --limit 0", cli.ExitUsage, "", "limit: must be from 1 to 10000, not 0", "", ""},
 		{"rollback box before", 0, "box has the files of before\n", "", "POST /v1/sandboxes/" + sandboxID + "/rollback", `{"snapshotId":"` + snapshotID + `"}`},
 		{"rollback box", cli.ExitUsage, "", "needs a SANDBOX and a SNAPSHOT", "", ""},
 		{"fork box -n 2 --env A=1", cli.ExitFailed, sandboxID + "\n", "the limit is reached",

@@ -137,6 +137,9 @@ type ServerInterface interface {
 	// GetSnapshot Read one snapshot
 	// (GET /v1/snapshots/{snapshotId})
 	GetSnapshot(ctx echo.Context, snapshotID SnapshotID, params GetSnapshotParams) error
+	// GetSnapshotDiff List the files in which a snapshot differs from its image or from another snapshot
+	// (GET /v1/snapshots/{snapshotId}/diff)
+	GetSnapshotDiff(ctx echo.Context, snapshotID SnapshotID, params GetSnapshotDiffParams) error
 	// GetVersion Get the version of the service
 	// (GET /v1/version)
 	GetVersion(ctx echo.Context) error
@@ -1152,6 +1155,38 @@ func (w *ServerInterfaceWrapper) GetSnapshot(ctx echo.Context) error {
 	return err
 }
 
+// GetSnapshotDiff converts echo context to params.
+func (w *ServerInterfaceWrapper) GetSnapshotDiff(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "snapshotId" -------------
+	var snapshotID SnapshotID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "snapshotId", ctx.Param("snapshotId"), &snapshotID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter snapshotId: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetSnapshotDiffParams
+	// ------------- Optional query parameter "to" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "to", ctx.QueryParams(), &params.To, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter to: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetSnapshotDiff(ctx, snapshotID, params)
+	return err
+}
+
 // GetVersion converts echo context to params.
 func (w *ServerInterfaceWrapper) GetVersion(ctx echo.Context) error {
 	var err error
@@ -1238,6 +1273,7 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/v1/snapshots", wrapper.ListSnapshots, options.OperationMiddlewares["listSnapshots"]...)
 	router.DELETE(options.BaseURL+"/v1/snapshots/:snapshotId", wrapper.DeleteSnapshot, options.OperationMiddlewares["deleteSnapshot"]...)
 	router.GET(options.BaseURL+"/v1/snapshots/:snapshotId", wrapper.GetSnapshot, options.OperationMiddlewares["getSnapshot"]...)
+	router.GET(options.BaseURL+"/v1/snapshots/:snapshotId/diff", wrapper.GetSnapshotDiff, options.OperationMiddlewares["getSnapshotDiff"]...)
 	router.GET(options.BaseURL+"/v1/images", wrapper.ListImages, options.OperationMiddlewares["listImages"]...)
 	router.POST(options.BaseURL+"/v1/images/pull", wrapper.PullImage, options.OperationMiddlewares["pullImage"]...)
 	router.POST(options.BaseURL+"/v1/images/load", wrapper.LoadImages, options.OperationMiddlewares["loadImages"]...)
@@ -8353,6 +8389,222 @@ func (response GetSnapshot503JSONResponse) VisitGetSnapshotResponse(w http.Respo
 	return err
 }
 
+type GetSnapshotDiffRequestObject struct {
+	SnapshotID SnapshotID `json:"snapshotId"`
+	Params     GetSnapshotDiffParams
+}
+
+type GetSnapshotDiffResponseObject interface {
+	VisitGetSnapshotDiffResponse(w http.ResponseWriter) error
+}
+
+type GetSnapshotDiff200ResponseHeaders struct {
+	XRequestID *RequestID
+}
+
+type GetSnapshotDiff200JSONResponse struct {
+	Body    SnapshotDiff
+	Headers GetSnapshotDiff200ResponseHeaders
+}
+
+func (response GetSnapshotDiff200JSONResponse) VisitGetSnapshotDiffResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetSnapshotDiff200ApplicationXTarResponse struct {
+	Body          io.Reader
+	Headers       GetSnapshotDiff200ResponseHeaders
+	ContentLength int64
+}
+
+func (response GetSnapshotDiff200ApplicationXTarResponse) VisitGetSnapshotDiffResponse(w http.ResponseWriter) error {
+
+	w.Header().Set("Content-Type", "application/x-tar")
+	if response.ContentLength != 0 {
+		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(200)
+
+	if closer, ok := response.Body.(io.ReadCloser); ok {
+		defer closer.Close()
+	}
+	_, err := io.Copy(w, response.Body)
+	return err
+}
+
+type GetSnapshotDiff400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response GetSnapshotDiff400JSONResponse) VisitGetSnapshotDiffResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetSnapshotDiff401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response GetSnapshotDiff401JSONResponse) VisitGetSnapshotDiffResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetSnapshotDiff403JSONResponse struct{ ForbiddenJSONResponse }
+
+func (response GetSnapshotDiff403JSONResponse) VisitGetSnapshotDiffResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetSnapshotDiff404JSONResponse struct{ NoSnapshotJSONResponse }
+
+func (response GetSnapshotDiff404JSONResponse) VisitGetSnapshotDiffResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetSnapshotDiff409JSONResponse struct{ SnapshotConflictJSONResponse }
+
+func (response GetSnapshotDiff409JSONResponse) VisitGetSnapshotDiffResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetSnapshotDiff429JSONResponse struct{ RateLimitedJSONResponse }
+
+func (response GetSnapshotDiff429JSONResponse) VisitGetSnapshotDiffResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetSnapshotDiff500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response GetSnapshotDiff500JSONResponse) VisitGetSnapshotDiffResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetSnapshotDiff501JSONResponse struct{ NotImplementedJSONResponse }
+
+func (response GetSnapshotDiff501JSONResponse) VisitGetSnapshotDiffResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(501)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetSnapshotDiff503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response GetSnapshotDiff503JSONResponse) VisitGetSnapshotDiffResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type GetVersionRequestObject struct {
 }
 
@@ -8574,6 +8826,9 @@ type StrictServerInterface interface {
 	// GetSnapshot Read one snapshot
 	// (GET /v1/snapshots/{snapshotId})
 	GetSnapshot(ctx context.Context, request GetSnapshotRequestObject) (GetSnapshotResponseObject, error)
+	// GetSnapshotDiff List the files in which a snapshot differs from its image or from another snapshot
+	// (GET /v1/snapshots/{snapshotId}/diff)
+	GetSnapshotDiff(ctx context.Context, request GetSnapshotDiffRequestObject) (GetSnapshotDiffResponseObject, error)
 	// GetVersion Get the version of the service
 	// (GET /v1/version)
 	GetVersion(ctx context.Context, request GetVersionRequestObject) (GetVersionResponseObject, error)
@@ -9878,6 +10133,32 @@ func (sh *strictHandler) GetSnapshot(ctx echo.Context, snapshotID SnapshotID, pa
 		return err
 	} else if validResponse, ok := response.(GetSnapshotResponseObject); ok {
 		return validResponse.VisitGetSnapshotResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// GetSnapshotDiff operation middleware
+func (sh *strictHandler) GetSnapshotDiff(ctx echo.Context, snapshotID SnapshotID, params GetSnapshotDiffParams) error {
+	var request GetSnapshotDiffRequestObject
+
+	request.SnapshotID = snapshotID
+	request.Params = params
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.GetSnapshotDiff(ctx.Request().Context(), request.(GetSnapshotDiffRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetSnapshotDiff")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(GetSnapshotDiffResponseObject); ok {
+		return validResponse.VisitGetSnapshotDiffResponse(ctx.Response())
 	} else if response != nil {
 		return fmt.Errorf("unexpected response type: %T", response)
 	}

@@ -323,5 +323,10 @@ var lifecycle = Contract{KeyHeader: "SERVICE-API-KEY", Operations: []*Operation{
 		{Name: "snapshotId", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
 		{Name: "Prefer", In: "header", Schema: &Schema{Type: "string"}},
 	}},
+	{ID: "getSnapshotDiff", Parameters: []*Parameter{
+		{Name: "snapshotId", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
+		{Name: "to", In: "query", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 128}},
+		{Name: "limit", In: "query", Schema: &Schema{Type: "integer", Minimum: Bound{Set: true, Value: 1}, Maximum: Bound{Set: true, Value: 10000}}},
+	}},
 	{ID: "getVersion"},
 }}

@@ -40,6 +40,7 @@ var roles = map[string]struct{ admin, owner, other, viewer, none, wrong int }{
 	"listSnapshots":        {200, 200, 200, 200, 401, 401},
 	"getSnapshot":          {200, 200, 403, 200, 401, 401},
 	"deleteSnapshot":       {204, 204, 403, 403, 401, 401},
+	"getSnapshotDiff":      {200, 200, 403, 403, 401, 401},
 
 	"getNetworkPolicy":         {200, 200, 403, 200, 401, 401},
 	"replaceNetworkPolicy":     {200, 200, 403, 403, 401, 401},

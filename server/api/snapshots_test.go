@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"reflect"
@@ -38,6 +39,9 @@ type snapshots struct {
 	rollbacks []string
 	deleted   []string
 	waited    []time.Duration
+	diff      lifecycle.SnapshotDiff
+	archive   io.Reader
+	diffs     []string
 }
 
 var _ lifecycle.SnapshotStore = (*snapshots)(nil)
@@ -76,6 +80,20 @@ func (s *snapshots) Snapshots(_ context.Context, filter lifecycle.SnapshotFilter
 	defer s.mu.Unlock()
 	s.filter, s.page = filter, page
 	return lifecycle.SnapshotListing{Items: []lifecycle.Snapshot{s.snapshot}, Total: 41}, s.err
+}
+
+func (s *snapshots) DiffSnapshot(_ context.Context, id, to string, limit int) (lifecycle.SnapshotDiff, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.diffs = append(s.diffs, fmt.Sprintf("%s %s %d", id, to, limit))
+	return s.diff, s.err
+}
+
+func (s *snapshots) ArchiveSnapshotDiff(_ context.Context, id, to string) (io.ReadCloser, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.diffs = append(s.diffs, fmt.Sprintf("%s %s archive", id, to))
+	return io.NopCloser(s.archive), s.err
 }
 
 func (s *snapshots) DeleteSnapshot(_ context.Context, id string) error {

@@ -63,6 +63,12 @@ type Boxes interface {
 	// Rollback ends the processes of the box and gives it the files of the snapshot with the id. It
 	// can be started again then, as it can after an error: with its own files or the snapshot's.
 	Rollback(ctx context.Context, record lifecycle.Record, id string) error
+	// CompareSnapshots calls visit for each file in which the snapshot to differs from the snapshot
+	// from, or from its image where from is empty; an error of visit ends it, and is returned.
+	// ArchiveSnapshot writes the same difference as a layer of an image. Both also return an error
+	// of type *lifecycle.Error.
+	CompareSnapshots(ctx context.Context, from, to string, visit func(lifecycle.FileChange) error) error
+	ArchiveSnapshot(ctx context.Context, from, to string, w io.Writer) error
 	// OpenLog returns the output of the entrypoint. Reading it ends with ctx; the caller closes it.
 	OpenLog(ctx context.Context, record lifecycle.Record,
 		options lifecycle.LogOptions) (io.ReadCloser, error)

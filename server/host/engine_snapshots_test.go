@@ -3,8 +3,10 @@ package host_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"sandbox.internal/runtime/engine"
@@ -16,6 +18,7 @@ const (
 	callRemoveSnapshot = "RemoveSnapshot"
 	callListSnapshots  = "ListSnapshots"
 	callRollback       = "Rollback"
+	callCompare        = "CompareSnapshots"
 )
 
 // memorySnapshot is a snapshot of a memoryEngine: the text that its container had written.
@@ -115,5 +118,33 @@ func (e *memoryEngine) Rollback(ctx context.Context, id, name string) error {
 			e.emit(engine.EventExited, c)
 		}
 		return nil
+	})
+}
+
+// CompareSnapshots shows a file for each letter of the text that the first one does not have.
+func (e *memoryEngine) CompareSnapshots(ctx context.Context, from, to string, visit func(engine.FileChange) error) error {
+	before, after := "", ""
+	err := e.around(ctx, callCompare, to, func() error {
+		first, hasFirst := e.snapshots[from]
+		second, hasSecond := e.snapshots[to]
+		if !hasSecond || from != "" && !hasFirst {
+			return fmt.Errorf("%w: %s, %s", engine.ErrNoSnapshot, from, to)
+		}
+		before, after = first.files, second.files
+		return nil
+	})
+	for _, letter := range after {
+		if err == nil && !strings.ContainsRune(before, letter) {
+			err = visit(engine.FileChange{Path: "/" + string(letter), Kind: engine.ChangeAdded, Type: engine.TypeFile})
+		}
+	}
+	return err
+}
+
+// ArchiveSnapshot writes the paths that CompareSnapshots has.
+func (e *memoryEngine) ArchiveSnapshot(ctx context.Context, from, to string, w io.Writer) error {
+	return e.CompareSnapshots(ctx, from, to, func(f engine.FileChange) error {
+		_, err := io.WriteString(w, f.Path)
+		return err
 	})
 }

@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"time"
@@ -35,17 +36,29 @@ type SnapshotStore interface {
 	// files. It returns KindNoSnapshot, also for one that is Deleting.
 	DeleteSnapshot(ctx context.Context, id string) error
 
+	// DiffSnapshot returns the first files, at most limit, in which a snapshot differs from its
+	// image; where to is not empty, those in which the snapshot to differs from the snapshot. It
+	// returns KindNoSnapshot, and KindConflict for snapshots that are not Ready or of different
+	// images, and for more files than can be compared.
+	DiffSnapshot(ctx context.Context, id, to string, limit int) (SnapshotDiff, error)
+
+	// ArchiveSnapshotDiff returns the whole difference that DiffSnapshot is about, as a layer of an
+	// image in a tar archive, which the caller closes. The errors are those of DiffSnapshot, some
+	// of them at the first read, and KindConflict for too many archives of an owner at once.
+	ArchiveSnapshotDiff(ctx context.Context, id, to string) (io.ReadCloser, error)
+
 	// Rollback gives a Running or Paused sandbox the files of one of its snapshots, or of one that
-	// its own files come from: the sandbox is Resuming when it returns, its processes are ended, and
-	// it is Running once execd has answered again, with the same id, endpoints and token. It returns
-	// KindNotFound, KindNoSnapshot, and KindConflict for another state, and for a snapshot that is
-	// not Ready, of another image, or of another sandbox with another runtime class or policy.
+	// its own files come from: the sandbox is Resuming when it returns, its processes are ended,
+	// and it is Running once execd has answered again, with the same id, endpoints and token. It
+	// returns KindNotFound, KindNoSnapshot, and KindConflict for another state, and for a snapshot
+	// that is not Ready, of another image, or of another sandbox with another runtime class or
+	// policy.
 	Rollback(ctx context.Context, sandboxID, snapshotID string) error
 
-	// Fork takes a snapshot of a Running or Paused sandbox and creates sandboxes that begin with it.
-	// Each has its own id, token and address, and what the sandbox was created with, but for its
-	// environment. The results are as many as were asked for. It returns an error when nothing was
-	// created: those of TakeSnapshot, and of Create for what concerns all.
+	// Fork takes a snapshot of a Running or Paused sandbox and creates sandboxes that begin with
+	// it. Each has its own id, token and address, and what the sandbox was created with, but for
+	// its environment. The results are as many as were asked for. It returns an error when nothing
+	// was created: those of TakeSnapshot, and of Create for what concerns all.
 	Fork(ctx context.Context, sandboxID string, request ForkRequest, options CreateOptions) ([]ForkResult, error)
 }
 
@@ -75,8 +88,8 @@ func SnapshotStates() []SnapshotState {
 type Snapshot struct {
 	ID        string
 	SandboxID string // of the sandbox that the snapshot was taken of, which may be gone
-	// ParentID is the snapshot that the sandbox's files came from, or were last kept in, when it was
-	// taken; empty when there was none. It may be gone.
+	// ParentID is the snapshot that the sandbox's files came from, or were last kept in, when it
+	// was taken; empty when there was none. It may be gone.
 	ParentID string `json:",omitempty"`
 	Name     string `json:",omitempty"`
 	Comment  string `json:",omitempty"`
@@ -212,6 +225,20 @@ func (f SnapshotFilter) Match(s *Snapshot) bool {
 type SnapshotListing struct {
 	Items []Snapshot
 	Total int
+}
+
+// SnapshotDiff is a part of the files in which a snapshot differs, in the order of a walk.
+type SnapshotDiff struct {
+	Items     []FileChange
+	Truncated bool // there are more
+}
+
+// FileChange is a file that differs.
+type FileChange struct {
+	Path string // absolute, of any bytes
+	Kind string // added, modified or removed
+	Type string // file, directory, symlink or other; before the removal of one that was removed
+	Size int64  // bytes
 }
 
 // ForkRequest is what a client asks for.

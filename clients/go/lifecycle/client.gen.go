@@ -696,6 +696,23 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/snapshots/{snapshotId} (the `GetSnapshot` operationId).
 	GetSnapshot(ctx context.Context, snapshotID SnapshotID, params *GetSnapshotParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// GetSnapshotDiff List the files in which a snapshot differs from its image or from another snapshot
+	//
+	// Without `to`: what the snapshot adds to its image. With `to`: what has changed from this
+	// snapshot to that one, which is of the same image. Volumes and other mounts are part of
+	// neither. It takes a key that may use the snapshots.
+	//
+	// The list has at most `limit` files, in the order of a walk: a folder comes before what is
+	// in it, and names are sorted by their bytes. A folder that was removed stands for all that
+	// was in it. With `Accept: application/x-tar` the answer is the whole difference as a layer
+	// of an OCI image, in which removed files are whiteouts; sockets are left out.
+	//
+	// A snapshot that is not `Ready` is 409, and so are snapshots of different images, a
+	// difference that is too large, and a third archive of an owner at a time.
+	//
+	// Corresponds with GET /v1/snapshots/{snapshotId}/diff (the `GetSnapshotDiff` operationId).
+	GetSnapshotDiff(ctx context.Context, snapshotID SnapshotID, params *GetSnapshotDiffParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// GetVersion Get the version of the service
 	//
 	// Corresponds with GET /v1/version (the `GetVersion` operationId).
@@ -1818,6 +1835,33 @@ func (c *Client) DeleteSnapshot(ctx context.Context, snapshotID SnapshotID, reqE
 // Corresponds with GET /v1/snapshots/{snapshotId} (the `GetSnapshot` operationId).
 func (c *Client) GetSnapshot(ctx context.Context, snapshotID SnapshotID, params *GetSnapshotParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetSnapshotRequest(c.Server, snapshotID, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetSnapshotDiff List the files in which a snapshot differs from its image or from another snapshot
+//
+// Without `to`: what the snapshot adds to its image. With `to`: what has changed from this
+// snapshot to that one, which is of the same image. Volumes and other mounts are part of
+// neither. It takes a key that may use the snapshots.
+//
+// The list has at most `limit` files, in the order of a walk: a folder comes before what is
+// in it, and names are sorted by their bytes. A folder that was removed stands for all that
+// was in it. With `Accept: application/x-tar` the answer is the whole difference as a layer
+// of an OCI image, in which removed files are whiteouts; sockets are left out.
+//
+// A snapshot that is not `Ready` is 409, and so are snapshots of different images, a
+// difference that is too large, and a third archive of an owner at a time.
+//
+// Corresponds with GET /v1/snapshots/{snapshotId}/diff (the `GetSnapshotDiff` operationId).
+func (c *Client) GetSnapshotDiff(ctx context.Context, snapshotID SnapshotID, params *GetSnapshotDiffParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetSnapshotDiffRequest(c.Server, snapshotID, params)
 	if err != nil {
 		return nil, err
 	}
@@ -3907,6 +3951,79 @@ func NewGetSnapshotRequest(server string, snapshotID SnapshotID, params *GetSnap
 	return req, nil
 }
 
+// NewGetSnapshotDiffRequest constructs an http.Request for the GetSnapshotDiff method
+func NewGetSnapshotDiffRequest(server string, snapshotID SnapshotID, params *GetSnapshotDiffParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "snapshotId", snapshotID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/snapshots/%s/diff", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.To != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "to", *params.To, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewGetVersionRequest constructs an http.Request for the GetVersion method
 func NewGetVersionRequest(server string) (*http.Request, error) {
 	var err error
@@ -4635,6 +4752,25 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /v1/snapshots/{snapshotId} (the `GetSnapshot` operationId).
 	GetSnapshotWithResponse(ctx context.Context, snapshotID SnapshotID, params *GetSnapshotParams, reqEditors ...RequestEditorFn) (*GetSnapshotResponse, error)
+
+	// GetSnapshotDiffWithResponse List the files in which a snapshot differs from its image or from another snapshot
+	//
+	// Without `to`: what the snapshot adds to its image. With `to`: what has changed from this
+	// snapshot to that one, which is of the same image. Volumes and other mounts are part of
+	// neither. It takes a key that may use the snapshots.
+	//
+	// The list has at most `limit` files, in the order of a walk: a folder comes before what is
+	// in it, and names are sorted by their bytes. A folder that was removed stands for all that
+	// was in it. With `Accept: application/x-tar` the answer is the whole difference as a layer
+	// of an OCI image, in which removed files are whiteouts; sockets are left out.
+	//
+	// A snapshot that is not `Ready` is 409, and so are snapshots of different images, a
+	// difference that is too large, and a third archive of an owner at a time.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/snapshots/{snapshotId}/diff (the `GetSnapshotDiff` operationId).
+	GetSnapshotDiffWithResponse(ctx context.Context, snapshotID SnapshotID, params *GetSnapshotDiffParams, reqEditors ...RequestEditorFn) (*GetSnapshotDiffResponse, error)
 
 	// GetVersionWithResponse Get the version of the service
 	//
@@ -10854,6 +10990,182 @@ func (r GetSnapshotResponse) ContentType() string {
 	return ""
 }
 
+// GetSnapshotDiffResponse200Headers the declared response headers of an HTTP 200 response for GetSnapshotDiff
+type GetSnapshotDiffResponse200Headers struct {
+	XRequestID *RequestID
+}
+
+// GetSnapshotDiffResponse400Headers the declared response headers of an HTTP 400 response for GetSnapshotDiff
+type GetSnapshotDiffResponse400Headers struct {
+	XRequestID *RequestID
+}
+
+// GetSnapshotDiffResponse401Headers the declared response headers of an HTTP 401 response for GetSnapshotDiff
+type GetSnapshotDiffResponse401Headers struct {
+	XRequestID *RequestID
+}
+
+// GetSnapshotDiffResponse403Headers the declared response headers of an HTTP 403 response for GetSnapshotDiff
+type GetSnapshotDiffResponse403Headers struct {
+	XRequestID *RequestID
+}
+
+// GetSnapshotDiffResponse404Headers the declared response headers of an HTTP 404 response for GetSnapshotDiff
+type GetSnapshotDiffResponse404Headers struct {
+	XRequestID *RequestID
+}
+
+// GetSnapshotDiffResponse409Headers the declared response headers of an HTTP 409 response for GetSnapshotDiff
+type GetSnapshotDiffResponse409Headers struct {
+	XRequestID *RequestID
+}
+
+// GetSnapshotDiffResponse429Headers the declared response headers of an HTTP 429 response for GetSnapshotDiff
+type GetSnapshotDiffResponse429Headers struct {
+	RetryAfter *int
+	XRequestID *RequestID
+}
+
+// GetSnapshotDiffResponse500Headers the declared response headers of an HTTP 500 response for GetSnapshotDiff
+type GetSnapshotDiffResponse500Headers struct {
+	XRequestID *RequestID
+}
+
+// GetSnapshotDiffResponse501Headers the declared response headers of an HTTP 501 response for GetSnapshotDiff
+type GetSnapshotDiffResponse501Headers struct {
+	XRequestID *RequestID
+}
+
+// GetSnapshotDiffResponse503Headers the declared response headers of an HTTP 503 response for GetSnapshotDiff
+type GetSnapshotDiffResponse503Headers struct {
+	RetryAfter *int
+	XRequestID *RequestID
+}
+
+type GetSnapshotDiffResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *SnapshotDiff
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NoSnapshot
+	// JSON409 the response for an HTTP 409 `application/json` response
+	JSON409 *SnapshotConflict
+	// JSON429 the response for an HTTP 429 `application/json` response
+	JSON429 *RateLimited
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *InternalError
+	// JSON501 the response for an HTTP 501 `application/json` response
+	JSON501 *NotImplemented
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetSnapshotDiffResponse200Headers
+	// Headers400 the parsed response headers for an HTTP 400 response
+	Headers400 *GetSnapshotDiffResponse400Headers
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *GetSnapshotDiffResponse401Headers
+	// Headers403 the parsed response headers for an HTTP 403 response
+	Headers403 *GetSnapshotDiffResponse403Headers
+	// Headers404 the parsed response headers for an HTTP 404 response
+	Headers404 *GetSnapshotDiffResponse404Headers
+	// Headers409 the parsed response headers for an HTTP 409 response
+	Headers409 *GetSnapshotDiffResponse409Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *GetSnapshotDiffResponse429Headers
+	// Headers500 the parsed response headers for an HTTP 500 response
+	Headers500 *GetSnapshotDiffResponse500Headers
+	// Headers501 the parsed response headers for an HTTP 501 response
+	Headers501 *GetSnapshotDiffResponse501Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *GetSnapshotDiffResponse503Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetSnapshotDiffResponse) GetJSON200() *SnapshotDiff {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r GetSnapshotDiffResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r GetSnapshotDiffResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r GetSnapshotDiffResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r GetSnapshotDiffResponse) GetJSON404() *NoSnapshot {
+	return r.JSON404
+}
+
+// GetJSON409 returns the response for an HTTP 409 `application/json` response
+func (r GetSnapshotDiffResponse) GetJSON409() *SnapshotConflict {
+	return r.JSON409
+}
+
+// GetJSON429 returns the response for an HTTP 429 `application/json` response
+func (r GetSnapshotDiffResponse) GetJSON429() *RateLimited {
+	return r.JSON429
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r GetSnapshotDiffResponse) GetJSON500() *InternalError {
+	return r.JSON500
+}
+
+// GetJSON501 returns the response for an HTTP 501 `application/json` response
+func (r GetSnapshotDiffResponse) GetJSON501() *NotImplemented {
+	return r.JSON501
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r GetSnapshotDiffResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r GetSnapshotDiffResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetSnapshotDiffResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetSnapshotDiffResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetSnapshotDiffResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // GetVersionResponse200Headers the declared response headers of an HTTP 200 response for GetVersion
 type GetVersionResponse200Headers struct {
 	XRequestID *RequestID
@@ -11927,6 +12239,31 @@ func (c *ClientWithResponses) GetSnapshotWithResponse(ctx context.Context, snaps
 		return nil, err
 	}
 	return ParseGetSnapshotResponse(rsp)
+}
+
+// GetSnapshotDiffWithResponse List the files in which a snapshot differs from its image or from another snapshot
+//
+// Without `to`: what the snapshot adds to its image. With `to`: what has changed from this
+// snapshot to that one, which is of the same image. Volumes and other mounts are part of
+// neither. It takes a key that may use the snapshots.
+//
+// The list has at most `limit` files, in the order of a walk: a folder comes before what is
+// in it, and names are sorted by their bytes. A folder that was removed stands for all that
+// was in it. With `Accept: application/x-tar` the answer is the whole difference as a layer
+// of an OCI image, in which removed files are whiteouts; sockets are left out.
+//
+// A snapshot that is not `Ready` is 409, and so are snapshots of different images, a
+// difference that is too large, and a third archive of an owner at a time.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/snapshots/{snapshotId}/diff (the `GetSnapshotDiff` operationId).
+func (c *ClientWithResponses) GetSnapshotDiffWithResponse(ctx context.Context, snapshotID SnapshotID, params *GetSnapshotDiffParams, reqEditors ...RequestEditorFn) (*GetSnapshotDiffResponse, error) {
+	rsp, err := c.GetSnapshotDiff(ctx, snapshotID, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetSnapshotDiffResponse(rsp)
 }
 
 // GetVersionWithResponse Get the version of the service
@@ -19308,6 +19645,215 @@ func ParseGetSnapshotResponse(rsp *http.Response) (*GetSnapshotResponse, error) 
 		response.Headers501 = &headers
 	case rsp.StatusCode == 503:
 		var headers GetSnapshotResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetSnapshotDiffResponse parses an HTTP response from a GetSnapshotDiffWithResponse call
+func ParseGetSnapshotDiffResponse(rsp *http.Response) (*GetSnapshotDiffResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetSnapshotDiffResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest SnapshotDiff
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NoSnapshot
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest SnapshotConflict
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON409 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest RateLimited
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 501:
+		var dest NotImplemented
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON501 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	case rsp.StatusCode == 200:
+		// Content-type (application/x-tar) unsupported
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetSnapshotDiffResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers200 = &headers
+	case rsp.StatusCode == 400:
+		var headers GetSnapshotDiffResponse400Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers400 = &headers
+	case rsp.StatusCode == 401:
+		var headers GetSnapshotDiffResponse401Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 403:
+		var headers GetSnapshotDiffResponse403Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers403 = &headers
+	case rsp.StatusCode == 404:
+		var headers GetSnapshotDiffResponse404Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers404 = &headers
+	case rsp.StatusCode == 409:
+		var headers GetSnapshotDiffResponse409Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers409 = &headers
+	case rsp.StatusCode == 429:
+		var headers GetSnapshotDiffResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 500:
+		var headers GetSnapshotDiffResponse500Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers500 = &headers
+	case rsp.StatusCode == 501:
+		var headers GetSnapshotDiffResponse501Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers501 = &headers
+	case rsp.StatusCode == 503:
+		var headers GetSnapshotDiffResponse503Headers
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
 			var value int
 			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {

@@ -604,6 +604,53 @@ type Expiration struct {
 // Example: {"example.priority":"high"}
 type Extensions = json.RawMessage
 
+// FileChange A file that differs.
+type FileChange struct {
+	// Kind What has become of a file. New values may be added, so clients must tolerate unknown ones.
+	//
+	// - `added`: it was not there.
+	// - `modified`: its type, owner, mode, extended attributes, time of change or content differs;
+	//   of a folder: its owner, mode or extended attributes.
+	// - `removed`: it is not there any more.
+	//
+	// Example: modified
+	Kind FileChangeKind `json:"kind"`
+
+	// Path The absolute path. Bytes that are not UTF-8 are shown as U+FFFD; the tar archive has
+	// them as they are.
+	//
+	// Example: /root/work/note
+	Path string `json:"path"`
+
+	// Size The bytes of its content, or of the target of a symbolic link; before the removal for a
+	// file that was removed. 0 for folders.
+	//
+	// Example: 42
+	Size int64 `json:"size"`
+
+	// Type What a file is, or was before it was removed. New values may be added, so clients must
+	// tolerate unknown ones.
+	//
+	// Example: file
+	Type FileChangeType `json:"type"`
+}
+
+// FileChangeKind What has become of a file. New values may be added, so clients must tolerate unknown ones.
+//
+//   - `added`: it was not there.
+//   - `modified`: its type, owner, mode, extended attributes, time of change or content differs;
+//     of a folder: its owner, mode or extended attributes.
+//   - `removed`: it is not there any more.
+//
+// Example: modified
+type FileChangeKind = string
+
+// FileChangeType What a file is, or was before it was removed. New values may be added, so clients must
+// tolerate unknown ones.
+//
+// Example: file
+type FileChangeType = string
+
 // Fork One sandbox of a fork, or why it was not created. It has either field.
 type Fork struct {
 	// Error Why a request was not fulfilled.
@@ -1486,6 +1533,17 @@ type Snapshot struct {
 	Status SnapshotStatus `json:"status"`
 }
 
+// SnapshotDiff The files in which a snapshot differs.
+type SnapshotDiff struct {
+	// Items The files, in the order of a walk.
+	Items []FileChange `json:"items"`
+
+	// Truncated Whether there are more files than the list has.
+	//
+	// Example: false
+	Truncated bool `json:"truncated"`
+}
+
 // SnapshotKind What a snapshot holds. New values may be added, so clients must tolerate unknown ones.
 //
 // - `filesystem`: the files of a sandbox, without its processes.
@@ -1997,6 +2055,15 @@ type GetSnapshotParams struct {
 	// it and show the state at the time of the answer. Other preferences, and a wait that is no
 	// whole number from 1 on, are ignored.
 	Prefer *PreferSnapshot `json:"Prefer,omitempty"`
+}
+
+// GetSnapshotDiffParams defines parameters for GetSnapshotDiff.
+type GetSnapshotDiffParams struct {
+	// To The snapshot to compare with. Without it, the snapshot is compared with its image.
+	To *string `form:"to,omitempty" json:"to,omitempty"`
+
+	// Limit How many files the list has at most; `truncated` says whether there are more.
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
 // PullImageJSONRequestBody defines body for PullImage for application/json ContentType.

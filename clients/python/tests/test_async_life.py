@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import ssl
+import tarfile
 import time
 import uuid
 from datetime import datetime, timedelta, timezone
@@ -179,6 +181,12 @@ class AsyncLife(AsyncCase):
             async with await client.create(snapshot=taken.id) as other:
                 self.assertEqual(await other.files.read_text("/root/note"), "kept")
                 self.assertEqual((await other.refresh()).snapshot_id, taken.id)
+            diff = await client.snapshots.diff(taken.id, limit=10)
+            self.assertEqual([(f.path, f.kind, f.type, f.size) for f in diff.items if f.path.startswith("/root/")],
+                             [("/root/note", "added", "file", 4)])
+            pieces = [piece async for piece in client.snapshots.archive(taken.id)]
+            with tarfile.open(fileobj=io.BytesIO(b"".join(pieces))) as archive:
+                self.assertIn("root/note", archive.getnames())
             await client.snapshots.delete(taken.id)
             with self.assertRaises(NotFoundError):
                 await client.snapshots.delete(taken.id)

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import ssl
+import tarfile
 import time
 import uuid
 from datetime import datetime, timedelta, timezone
@@ -180,6 +182,12 @@ class Life(Case):
             with client.create(snapshot=taken.id) as other:
                 self.assertEqual(other.files.read_text("/root/note"), "kept")
                 self.assertEqual((other.refresh()).snapshot_id, taken.id)
+            diff = client.snapshots.diff(taken.id, limit=10)
+            self.assertEqual([(f.path, f.kind, f.type, f.size) for f in diff.items if f.path.startswith("/root/")],
+                             [("/root/note", "added", "file", 4)])
+            pieces = [piece for piece in client.snapshots.archive(taken.id)]
+            with tarfile.open(fileobj=io.BytesIO(b"".join(pieces))) as archive:
+                self.assertIn("root/note", archive.getnames())
             client.snapshots.delete(taken.id)
             with self.assertRaises(NotFoundError):
                 client.snapshots.delete(taken.id)

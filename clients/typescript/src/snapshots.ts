@@ -2,11 +2,23 @@ import type { Api } from "./calls.js";
 import { SandboxError, clean } from "./errors.js";
 import type { components, paths } from "./gen/lifecycle.js";
 import type { CallOptions } from "./http.js";
+import { piecesOf } from "./logs.js";
 
 /** The files of a sandbox as they were at a moment. */
 export type Snapshot = components["schemas"]["Snapshot"];
 /** The state of a snapshot; there may be others than those of the contract. */
 export type SnapshotState = components["schemas"]["SnapshotState"];
+
+/** The files in which a snapshot differs. */
+export type SnapshotDiff = components["schemas"]["SnapshotDiff"];
+
+/** What to compare a snapshot with. */
+export interface SnapshotDiffOptions extends CallOptions {
+  /** The id of the snapshot to compare with; its image without it. */
+  to?: string;
+  /** How many files the list has at most, up to 10000; 1000 without it. */
+  limit?: number;
+}
 
 /** What a snapshot to make is like. */
 export interface SnapshotOptions extends CallOptions {
@@ -53,6 +65,25 @@ export class Snapshots {
   /** One snapshot. */
   get(id: string, options: CallOptions = {}): Promise<Snapshot> {
     return this.api.json("get", "/v1/snapshots/{snapshotId}", { path: { snapshotId: id } }, options);
+  }
+
+  /**
+   * The files in which a snapshot differs from its image; with `to`, what has changed from it to that
+   * snapshot. There are at most `limit`; `truncated` says whether there are more.
+   */
+  diff(id: string, options: SnapshotDiffOptions = {}): Promise<SnapshotDiff> {
+    const { to, limit, signal } = options;
+    const query = { ...(to === undefined ? {} : { to }), ...(limit === undefined ? {} : { limit }) };
+    const input = { path: { snapshotId: id }, query };
+    return this.api.json("get", "/v1/snapshots/{snapshotId}/diff", input, signal ? { signal } : {});
+  }
+
+  /** What {@link Snapshots.diff} is about, whole, as a tar archive that is the layer of an OCI image. */
+  async *archive(id: string, options: { to?: string } & CallOptions = {}): AsyncGenerator<Uint8Array, void, undefined> {
+    const { to, signal } = options;
+    const input = { path: { snapshotId: id }, query: to === undefined ? {} : { to } };
+    const call = { ...(signal ? { signal } : {}), accept: "application/x-tar" };
+    yield* piecesOf(await this.api.open("get", "/v1/snapshots/{snapshotId}/diff", input, call));
   }
 
   /** Deletes a snapshot. Sandboxes that began with it, or were rolled back to it, keep their files. */

@@ -89,6 +89,7 @@ func Run(t *testing.T, open Open, traits ...Trait) {
 			"EnsureFolder":                s.testEnsureFolder,
 			"MakeVolume":                  s.testMakeVolume,
 			"Snapshot":                    s.testSnapshot,
+			"SnapshotDiff":                s.testSnapshotDiff,
 			"SnapshotWhileWriting":        s.testSnapshotWhileWriting,
 			"SnapshotShares":              s.testSnapshotShares,
 			"SnapshotRefuses":             s.testSnapshotRefuses,

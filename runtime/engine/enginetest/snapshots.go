@@ -1,7 +1,10 @@
 package enginetest
 
 import (
+	"bytes"
 	"context"
+	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -116,6 +119,54 @@ func (s *suite) testSnapshot(t *testing.T) {
 	third := s.take(t, snapshots, fork)
 	if again := s.output(t, s.from(third, "digest", "/data")); again != pruned {
 		t.Errorf("the container that lies on removed snapshots has not\n%s\nbut\n%s", pruned, again)
+	}
+}
+
+// testSnapshotDiff: a snapshot is compared with its image and with another one, and the archives
+// have what the comparisons say.
+func (s *suite) testSnapshotDiff(t *testing.T) {
+	snapshots, ok := s.snapshots(t)
+	if !ok {
+		return
+	}
+	id := s.start(t, s.spec("tree", "/data"))
+	s.waitLog(t, id, "made")
+	first := s.take(t, snapshots, id)
+	fork := s.start(t, s.from(first, "prune", "/data"))
+	s.waitLog(t, fork, "made")
+	second := s.take(t, snapshots, fork)
+	for _, tt := range []struct {
+		from, to string
+		want     []string
+		refused  string
+	}{
+		{"", first.Name, []string{"added /data directory", "added /data/fifo other", "added /data/kept/link file"}, "modified /data"},
+		{first.Name, second.Name, []string{"removed /data/removed file", "added /data/new file", "modified /data/kept directory"}, "/data/kept/file"},
+		{second.Name, first.Name, []string{"added /data/removed file", "removed /data/new file"}, "/data/kept/file"},
+		{second.Name, second.Name, nil, "/"},
+	} {
+		var lines []string
+		err := snapshots.CompareSnapshots(t.Context(), tt.from, tt.to, func(f engine.FileChange) error {
+			lines = append(lines, fmt.Sprintf("%s %s %s", f.Kind, f.Path, f.Type))
+			return nil
+		})
+		all := strings.Join(lines, "\n")
+		for _, want := range tt.want {
+			if !slices.Contains(lines, want) {
+				t.Errorf("from %q to %q: no %s:\n%s", tt.from, tt.to, want, all)
+			}
+		}
+		if err != nil || strings.Contains(all, tt.refused) {
+			t.Errorf("from %q to %q: %v, %s in\n%s", tt.from, tt.to, err, tt.refused, all)
+		}
+		var archive bytes.Buffer
+		if err := snapshots.ArchiveSnapshot(t.Context(), tt.from, tt.to, &archive); err != nil || archive.Len()%512 != 0 {
+			t.Errorf("from %q to %q: an archive of %d bytes, %v", tt.from, tt.to, archive.Len(), err)
+		}
+	}
+	for _, names := range [][2]string{{"", "none"}, {"none", first.Name}, {first.Name, "none"}} {
+		err := snapshots.CompareSnapshots(t.Context(), names[0], names[1], func(engine.FileChange) error { return nil })
+		wantError(t, err, engine.ErrNoSnapshot, "none")
 	}
 }
 

@@ -75,6 +75,7 @@ var examples = []struct {
 	{command: "snapshot create"},
 	{command: "snapshot"},
 	{command: "snapshot ls"},
+	{command: "snapshot diff"},
 	{command: "rollback"},
 	{command: "fork"},
 	{command: "snapshot rm"},

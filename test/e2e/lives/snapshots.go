@@ -16,6 +16,7 @@ import (
 // snapshotOperations are the operations that need a backend with snapshots.
 var snapshotOperations = []string{
 	"takeSnapshot", "listSandboxSnapshots", "rollbackSandbox", "forkSandbox", "listSnapshots", "getSnapshot", "deleteSnapshot",
+	"getSnapshotDiff",
 }
 
 // operationsWithSnapshots are these on a sandbox and a snapshot, those on the sandbox first.
@@ -27,6 +28,7 @@ func operationsWithSnapshots(sandbox, snapshot string) []Operation {
 		{"forkSandbox", "POST", path + "/fork", `{"count":1}`},
 		{"rollbackSandbox", "POST", path + "/rollback", fmt.Sprintf(`{"snapshotId":%q}`, snapshot)},
 		{"getSnapshot", "GET", "/v1/snapshots/" + snapshot, ""},
+		{"getSnapshotDiff", "GET", "/v1/snapshots/" + snapshot + "/diff", ""},
 		{"deleteSnapshot", "DELETE", "/v1/snapshots/" + snapshot, ""},
 		{"listSnapshots", "GET", "/v1/snapshots", ""},
 	}
@@ -59,6 +61,7 @@ func testSnapshots(t *testing.T, b Backend) {
 	box.Want(t, "mkdir /root/work && echo kept > /root/work/note && ln -s note /root/work/link && echo there > /etc/mark", "")
 	before := user.snapshot(t, id, `{"name":"before","comment":"all is well","ttl":3600}`)
 	t.Run("rollback", func(t *testing.T) { testRollback(t, user, id, before) })
+	t.Run("diff", func(t *testing.T) { testSnapshotDiff(t, user, before.ID) })
 	t.Run("fork", func(t *testing.T) { testFork(t, user, id) })
 	t.Run("refused", func(t *testing.T) { testRefusedSnapshots(t, s, id, before.ID) })
 	t.Run("create", func(t *testing.T) { testCreateWithSnapshot(t, user, id, before.ID) })
@@ -202,7 +205,7 @@ func testRefusedSnapshots(t *testing.T, s *Service, id, snapshot string) {
 	for _, o := range operationsWithSnapshots(unknownSnapshot, snapshot)[:4] {
 		WantProblem(t, user.Send(t, o.Method, o.Path, o.Body), 404, "SANDBOX_NOT_FOUND", unknownSnapshot)
 	}
-	for _, o := range operationsWithSnapshots(id, unknownSnapshot)[3:6] {
+	for _, o := range operationsWithSnapshots(id, unknownSnapshot)[3:7] {
 		WantProblem(t, user.Send(t, o.Method, o.Path, o.Body), 404, "SNAPSHOT_NOT_FOUND", unknownSnapshot)
 	}
 	ended := user.Running(t, s.Idle())

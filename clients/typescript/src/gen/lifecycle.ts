@@ -655,6 +655,39 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/snapshots/{snapshotId}/diff": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the snapshot, as the answer to its creation had it. */
+                snapshotId: components["parameters"]["SnapshotID"];
+            };
+            cookie?: never;
+        };
+        /**
+         * List the files in which a snapshot differs from its image or from another snapshot
+         * @description Without `to`: what the snapshot adds to its image. With `to`: what has changed from this
+         *     snapshot to that one, which is of the same image. Volumes and other mounts are part of
+         *     neither. It takes a key that may use the snapshots.
+         *
+         *     The list has at most `limit` files, in the order of a walk: a folder comes before what is
+         *     in it, and names are sorted by their bytes. A folder that was removed stands for all that
+         *     was in it. With `Accept: application/x-tar` the answer is the whole difference as a layer
+         *     of an OCI image, in which removed files are whiteouts; sockets are left out.
+         *
+         *     A snapshot that is not `Ready` is 409, and so are snapshots of different images, a
+         *     difference that is too large, and a third archive of an owner at a time.
+         */
+        get: operations["getSnapshotDiff"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/images": {
         parameters: {
             query?: never;
@@ -1848,6 +1881,50 @@ export interface components {
             items: components["schemas"]["Snapshot"][];
             pagination: components["schemas"]["Pagination"];
         };
+        /** @description The files in which a snapshot differs. */
+        SnapshotDiff: {
+            /** @description The files, in the order of a walk. */
+            items: components["schemas"]["FileChange"][];
+            /**
+             * @description Whether there are more files than the list has.
+             * @example false
+             */
+            truncated: boolean;
+        };
+        /** @description A file that differs. */
+        FileChange: {
+            /**
+             * @description The absolute path. Bytes that are not UTF-8 are shown as U+FFFD; the tar archive has
+             *     them as they are.
+             * @example /root/work/note
+             */
+            path: string;
+            kind: components["schemas"]["FileChangeKind"];
+            type: components["schemas"]["FileChangeType"];
+            /**
+             * Format: int64
+             * @description The bytes of its content, or of the target of a symbolic link; before the removal for a
+             *     file that was removed. 0 for folders.
+             * @example 42
+             */
+            size: number;
+        };
+        /**
+         * @description What has become of a file. New values may be added, so clients must tolerate unknown ones.
+         *
+         *     - `added`: it was not there.
+         *     - `modified`: its type, owner, mode, extended attributes, time of change or content differs;
+         *       of a folder: its owner, mode or extended attributes.
+         *     - `removed`: it is not there any more.
+         * @example modified
+         */
+        FileChangeKind: string;
+        /**
+         * @description What a file is, or was before it was removed. New values may be added, so clients must
+         *     tolerate unknown ones.
+         * @example file
+         */
+        FileChangeType: string;
         /** @description What to keep, and for how long. Unknown fields are refused. */
         TakeSnapshotRequest: {
             /**
@@ -3877,6 +3954,45 @@ export interface operations {
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
             404: components["responses"]["NoSnapshot"];
+            429: components["responses"]["RateLimited"];
+            500: components["responses"]["InternalError"];
+            501: components["responses"]["NotImplemented"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    getSnapshotDiff: {
+        parameters: {
+            query?: {
+                /** @description The snapshot to compare with. Without it, the snapshot is compared with its image. */
+                to?: string;
+                /** @description How many files the list has at most; `truncated` says whether there are more. */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                /** @description The id of the snapshot, as the answer to its creation had it. */
+                snapshotId: components["parameters"]["SnapshotID"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The files that differ. */
+            200: {
+                headers: {
+                    "X-Request-ID": components["headers"]["RequestID"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SnapshotDiff"];
+                    "application/x-tar": string;
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NoSnapshot"];
+            409: components["responses"]["SnapshotConflict"];
             429: components["responses"]["RateLimited"];
             500: components["responses"]["InternalError"];
             501: components["responses"]["NotImplemented"];

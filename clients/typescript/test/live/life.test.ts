@@ -196,6 +196,11 @@ test("a snapshot, a rollback, forks and a sandbox that begins with the snapshot"
   await using begun = await client.create({ snapshotId: taken.id });
   assert.equal(await begun.files.readText("/root/note"), "kept");
   assert.equal(begun.info.snapshotId, taken.id);
+  const { items } = await client.snapshots.diff(taken.id, { limit: 10 });
+  assert.deepEqual(items.filter(({ path }) => path.startsWith("/root/")), [{ path: "/root/note", kind: "added", type: "file", size: 4 }]);
+  const pieces = [];
+  for await (const piece of client.snapshots.archive(taken.id)) pieces.push(piece);
+  assert.match(Buffer.concat(pieces).toString("latin1"), /root\/note/);
   await client.snapshots.delete(taken.id);
   await assert.rejects(client.snapshots.delete(taken.id), (error) => isKind(error, "not_found") && error.code === "SNAPSHOT_NOT_FOUND");
 });

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Sequence
 
 from .._gen import lifecycle
-from .._gen.lifecycle import Snapshot
+from .._gen.lifecycle import Snapshot, SnapshotDiff
 from .http import AsyncHTTP
 
 
@@ -36,3 +36,19 @@ class AsyncSnapshots:
     async def delete(self, id: str) -> None:
         """Deletes a snapshot. Sandboxes that began with it, or were rolled back to it, keep their files."""
         await self._http.call(lifecycle.delete_snapshot(id))
+
+    async def diff(self, id: str, *, to: str | None = None, limit: int = 1000) -> SnapshotDiff:
+        """The files in which a snapshot differs from its image; with `to`, what has changed from it to that snapshot.
+
+        There are at most `limit`, up to 10000; `truncated` says whether there are more.
+        """
+        return await self._http.call(lifecycle.get_snapshot_diff(id, to=to, limit=limit))
+
+    async def archive(self, id: str, *, to: str | None = None) -> AsyncIterator[bytes]:
+        """What `diff` is about, whole, as a tar archive that is the layer of an OCI image, piece by piece."""
+        response = await self._http.open(lifecycle.get_snapshot_diff_tar(id, to=to))
+        try:
+            while piece := await response.piece(self._http.timeout):
+                yield piece
+        finally:
+            response.close()

@@ -10,6 +10,20 @@ from typing import Any, ClassVar, Literal, Mapping, Sequence, TypeAlias
 
 from .._operations import ByteStream, Call, EventStream, Upgrade, encode, fill
 
+FileChangeKind: TypeAlias = Literal["added", "modified", "removed"] | str
+"""What has become of a file. New values may be added, so clients must tolerate unknown ones.
+
+- `added`: it was not there.
+- `modified`: its type, owner, mode, extended attributes, time of change or content differs;
+  of a folder: its owner, mode or extended attributes.
+- `removed`: it is not there any more.
+"""
+
+FileChangeType: TypeAlias = Literal["file", "directory", "symlink", "other"] | str
+"""What a file is, or was before it was removed. New values may be added, so clients must
+tolerate unknown ones.
+"""
+
 KeyRole: TypeAlias = Literal["admin", "user", "viewer"]
 """What a key may do - `admin` everything, `user` everything with its own sandboxes,
 `viewer` read.
@@ -376,6 +390,32 @@ class Expiration:
 
     expires_at: datetime
     """When the sandbox ends by itself, RFC 3339 in UTC."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileChange:
+    """A file that differs."""
+
+    kind: FileChangeKind
+    """What has become of a file. New values may be added, so clients must tolerate unknown ones.
+
+    - `added`: it was not there.
+    - `modified`: its type, owner, mode, extended attributes, time of change or content differs;
+      of a folder: its owner, mode or extended attributes.
+    - `removed`: it is not there any more.
+    """
+    path: str
+    """The absolute path. Bytes that are not UTF-8 are shown as U+FFFD; the tar archive has
+    them as they are.
+    """
+    size: int
+    """The bytes of its content, or of the target of a symbolic link; before the removal for a
+    file that was removed. 0 for folders.
+    """
+    type: FileChangeType
+    """What a file is, or was before it was removed. New values may be added, so clients must
+    tolerate unknown ones.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -1076,6 +1116,16 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotDiff:
+    """The files in which a snapshot differs."""
+
+    items: Sequence[FileChange]
+    """The files, in the order of a walk."""
+    truncated: bool
+    """Whether there are more files than the list has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotList:
     """One page of snapshots."""
 
@@ -1516,6 +1566,68 @@ def get_snapshot(
             ("Prefer", prefer),
         ),
         answer=Snapshot,
+    )
+
+
+def get_snapshot_diff(
+    snapshot_id: str,
+    *,
+    to: str | None = None,
+    limit: int | None = None,
+) -> Call[SnapshotDiff]:
+    """List the files in which a snapshot differs from its image or from another snapshot.
+
+    Without `to`: what the snapshot adds to its image. With `to`: what has changed from this
+    snapshot to that one, which is of the same image. Volumes and other mounts are part of
+    neither. It takes a key that may use the snapshots.
+
+    The list has at most `limit` files, in the order of a walk: a folder comes before what is
+    in it, and names are sorted by their bytes. A folder that was removed stands for all that
+    was in it. With `Accept: application/x-tar` the answer is the whole difference as a layer
+    of an OCI image, in which removed files are whiteouts; sockets are left out.
+
+    A snapshot that is not `Ready` is 409, and so are snapshots of different images, a
+    difference that is too large, and a third archive of an owner at a time.
+    """
+    return Call(
+        method="GET",
+        path=fill("/v1/snapshots/{}/diff", snapshot_id),
+        query=(
+            ("to", to),
+            ("limit", limit),
+        ),
+        answer=SnapshotDiff,
+    )
+
+
+def get_snapshot_diff_tar(
+    snapshot_id: str,
+    *,
+    to: str | None = None,
+    limit: int | None = None,
+) -> ByteStream:
+    """List the files in which a snapshot differs from its image or from another snapshot.
+
+    Without `to`: what the snapshot adds to its image. With `to`: what has changed from this
+    snapshot to that one, which is of the same image. Volumes and other mounts are part of
+    neither. It takes a key that may use the snapshots.
+
+    The list has at most `limit` files, in the order of a walk: a folder comes before what is
+    in it, and names are sorted by their bytes. A folder that was removed stands for all that
+    was in it. With `Accept: application/x-tar` the answer is the whole difference as a layer
+    of an OCI image, in which removed files are whiteouts; sockets are left out.
+
+    A snapshot that is not `Ready` is 409, and so are snapshots of different images, a
+    difference that is too large, and a third archive of an owner at a time.
+    """
+    return ByteStream(
+        method="GET",
+        path=fill("/v1/snapshots/{}/diff", snapshot_id),
+        query=(
+            ("to", to),
+            ("limit", limit),
+        ),
+        media="application/x-tar",
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Sequence
 
 from .._gen import lifecycle
-from .._gen.lifecycle import Snapshot
+from .._gen.lifecycle import Snapshot, SnapshotDiff
 from .http import HTTP
 
 
@@ -37,3 +37,19 @@ class Snapshots:
     def delete(self, id: str) -> None:
         """Deletes a snapshot. Sandboxes that began with it, or were rolled back to it, keep their files."""
         self._http.call(lifecycle.delete_snapshot(id))
+
+    def diff(self, id: str, *, to: str | None = None, limit: int = 1000) -> SnapshotDiff:
+        """The files in which a snapshot differs from its image; with `to`, what has changed from it to that snapshot.
+
+        There are at most `limit`, up to 10000; `truncated` says whether there are more.
+        """
+        return self._http.call(lifecycle.get_snapshot_diff(id, to=to, limit=limit))
+
+    def archive(self, id: str, *, to: str | None = None) -> Iterator[bytes]:
+        """What `diff` is about, whole, as a tar archive that is the layer of an OCI image, piece by piece."""
+        response = self._http.open(lifecycle.get_snapshot_diff_tar(id, to=to))
+        try:
+            while piece := response.piece(self._http.timeout):
+                yield piece
+        finally:
+            response.close()
