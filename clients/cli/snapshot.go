@@ -25,7 +25,8 @@ func snapshotCommand(t *tool) *cobra.Command {
 		Example: "  sandbox snapshot ls",
 		RunE:    groupOf,
 	}
-	command.AddCommand(snapshotCreateCommand(t), snapshotListCommand(t), snapshotDiffCommand(t), snapshotRemoveCommand(t))
+	command.AddCommand(snapshotCreateCommand(t), snapshotListCommand(t), snapshotDiffCommand(t),
+		snapshotExportCommand(t), snapshotRemoveCommand(t))
 	return command
 }
 

@@ -52,6 +52,7 @@ func keeper(t *testing.T) (env map[string]string, asked map[string]string) {
 	handle("PATCH /v1/sandboxes/"+sandboxID+"/metadata", 200, lifecycle.Metadata{"name": "box-5f0c1e0e"})
 	handle("GET /v1/snapshots/"+snapshotID+"/diff", 200, lifecycle.SnapshotDiff{Truncated: true, Items: []lifecycle.FileChange{
 		{Path: "/root/odd\x1b[31m", Kind: "added", Type: "file", Size: 2048}}})
+	handle("POST /v1/snapshots/"+snapshotID+"/export", 200, lifecycle.StoredImage{ID: "sha256:0123", Names: []string{"team/prepared:1"}})
 	handle("DELETE /v1/snapshots/"+snapshotID, 204, nil)
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
@@ -81,6 +82,7 @@ func TestSnapshotCommands(t *testing.T) {
 		{"snapshot diff " + snapshotID, 0, "/root/odd?[31m", "", "GET /v1/snapshots/" + snapshotID + "/diff", "limit=1000"},
 		{"snapshot diff " + snapshotID + " --tar", 0, "/root/odd", "", "GET /v1/snapshots/" + snapshotID + "/diff", ""},
 		{"snapshot diff " + snapshotID + " --limit 0", cli.ExitUsage, "", "limit: must be from 1 to 10000, not 0", "", ""},
+		{"snapshot export " + snapshotID + " team/prepared:1", 0, "team/prepared:1", "", "POST /v1/snapshots/" + snapshotID + "/export", `{"name":"team/prepared:1"}`},
 		{"rollback box before", 0, "box has the files of before\n", "", "POST /v1/sandboxes/" + sandboxID + "/rollback", `{"snapshotId":"` + snapshotID + `"}`},
 		{"rollback box", cli.ExitUsage, "", "needs a SANDBOX and a SNAPSHOT", "", ""},
 		{"fork box -n 2 --env A=1", cli.ExitFailed, sandboxID + "\n", "the limit is reached",

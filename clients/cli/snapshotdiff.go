@@ -52,6 +52,36 @@ func snapshotDiffCommand(t *tool) *cobra.Command {
 	return command
 }
 
+func snapshotExportCommand(t *tool) *cobra.Command {
+	command := &cobra.Command{
+		Use:   "export [flags] SNAPSHOT IMAGE",
+		Short: "Make an image of a snapshot",
+		Long: "Make an image of a snapshot, in the store of the service's engine, from which\n" +
+			"sandboxes can be created. It has what programs have written to files, and\n" +
+			"nothing of a sandbox's environment. It needs a key with the role admin.",
+		Example:           "  sandbox snapshot export before team/prepared:1",
+		Args:              arguments(2, 2, "a SNAPSHOT and an IMAGE"),
+		ValidArgsFunction: t.completeSnapshots(0, 1),
+		RunE: func(c *cobra.Command, args []string) error {
+			id, err := t.findSnapshot(c.Context(), "", args[0])
+			if err != nil {
+				return err
+			}
+			connection, err := t.connect()
+			if err != nil {
+				return err
+			}
+			image, err := connection.client.ExportSnapshot(c.Context(), id, args[1])
+			if err != nil {
+				return err
+			}
+			return showOne(t, t.imageView(), image)
+		},
+	}
+	t.registerOutput(command, "ids")
+	return command
+}
+
 func (t *tool) diffSnapshot(ctx context.Context, id string, options *sandbox.SnapshotDiffOptions) error {
 	c, err := t.connect()
 	if err != nil {

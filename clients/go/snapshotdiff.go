@@ -44,3 +44,13 @@ func (c *Client) ArchiveSnapshot(ctx context.Context, id string, o *SnapshotDiff
 	}
 	return response.Body, nil
 }
+
+// ExportSnapshot makes an image of a snapshot, in the store of the service's engine, under a name
+// with a tag. It needs a key with the role admin.
+func (c *Client) ExportSnapshot(ctx context.Context, id, name string) (StoredImage, error) {
+	var image StoredImage
+	err := c.call(ctx, repeatable, &image, func(ctx context.Context) (*http.Response, error) {
+		return c.service.ExportSnapshot(ctx, id, lifecycle.ExportSnapshotRequest{Name: name})
+	})
+	return image, err
+}

@@ -598,6 +598,14 @@ type Expiration struct {
 	ExpiresAt time.Time `json:"expiresAt"`
 }
 
+// ExportSnapshotRequest The name of the image. Unknown fields are refused.
+type ExportSnapshotRequest struct {
+	// Name A name with a tag, not with a digest; the tag is `latest` without one.
+	//
+	// Example: team/prepared:1
+	Name string `json:"name"`
+}
+
 // Extensions An opaque container for provider-specific settings, passed through unchanged.
 // Namespaced keys such as `prefix.key` are advised.
 //
@@ -2104,3 +2112,6 @@ type RollbackSandboxJSONRequestBody = RollbackRequest
 
 // TakeSnapshotJSONRequestBody defines body for TakeSnapshot for application/json ContentType.
 type TakeSnapshotJSONRequestBody = TakeSnapshotRequest
+
+// ExportSnapshotJSONRequestBody defines body for ExportSnapshot for application/json ContentType.
+type ExportSnapshotJSONRequestBody = ExportSnapshotRequest

@@ -140,6 +140,9 @@ type ServerInterface interface {
 	// GetSnapshotDiff List the files in which a snapshot differs from its image or from another snapshot
 	// (GET /v1/snapshots/{snapshotId}/diff)
 	GetSnapshotDiff(ctx echo.Context, snapshotID SnapshotID, params GetSnapshotDiffParams) error
+	// ExportSnapshot Make an image of a snapshot
+	// (POST /v1/snapshots/{snapshotId}/export)
+	ExportSnapshot(ctx echo.Context, snapshotID SnapshotID) error
 	// GetVersion Get the version of the service
 	// (GET /v1/version)
 	GetVersion(ctx echo.Context) error
@@ -1187,6 +1190,22 @@ func (w *ServerInterfaceWrapper) GetSnapshotDiff(ctx echo.Context) error {
 	return err
 }
 
+// ExportSnapshot converts echo context to params.
+func (w *ServerInterfaceWrapper) ExportSnapshot(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "snapshotId" -------------
+	var snapshotID SnapshotID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "snapshotId", ctx.Param("snapshotId"), &snapshotID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter snapshotId: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ExportSnapshot(ctx, snapshotID)
+	return err
+}
+
 // GetVersion converts echo context to params.
 func (w *ServerInterfaceWrapper) GetVersion(ctx echo.Context) error {
 	var err error
@@ -1274,6 +1293,7 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.DELETE(options.BaseURL+"/v1/snapshots/:snapshotId", wrapper.DeleteSnapshot, options.OperationMiddlewares["deleteSnapshot"]...)
 	router.GET(options.BaseURL+"/v1/snapshots/:snapshotId", wrapper.GetSnapshot, options.OperationMiddlewares["getSnapshot"]...)
 	router.GET(options.BaseURL+"/v1/snapshots/:snapshotId/diff", wrapper.GetSnapshotDiff, options.OperationMiddlewares["getSnapshotDiff"]...)
+	router.POST(options.BaseURL+"/v1/snapshots/:snapshotId/export", wrapper.ExportSnapshot, options.OperationMiddlewares["exportSnapshot"]...)
 	router.GET(options.BaseURL+"/v1/images", wrapper.ListImages, options.OperationMiddlewares["listImages"]...)
 	router.POST(options.BaseURL+"/v1/images/pull", wrapper.PullImage, options.OperationMiddlewares["pullImage"]...)
 	router.POST(options.BaseURL+"/v1/images/load", wrapper.LoadImages, options.OperationMiddlewares["loadImages"]...)
@@ -8605,6 +8625,215 @@ func (response GetSnapshotDiff503JSONResponse) VisitGetSnapshotDiffResponse(w ht
 	return err
 }
 
+type ExportSnapshotRequestObject struct {
+	SnapshotID SnapshotID `json:"snapshotId"`
+	Body       *ExportSnapshotJSONRequestBody
+}
+
+type ExportSnapshotResponseObject interface {
+	VisitExportSnapshotResponse(w http.ResponseWriter) error
+}
+
+type ExportSnapshot200ResponseHeaders struct {
+	XRequestID *RequestID
+}
+
+type ExportSnapshot200JSONResponse struct {
+	Body    StoredImage
+	Headers ExportSnapshot200ResponseHeaders
+}
+
+func (response ExportSnapshot200JSONResponse) VisitExportSnapshotResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ExportSnapshot400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response ExportSnapshot400JSONResponse) VisitExportSnapshotResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ExportSnapshot401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response ExportSnapshot401JSONResponse) VisitExportSnapshotResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ExportSnapshot403JSONResponse struct{ NotAdminJSONResponse }
+
+func (response ExportSnapshot403JSONResponse) VisitExportSnapshotResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ExportSnapshot404JSONResponse struct{ NoSnapshotJSONResponse }
+
+func (response ExportSnapshot404JSONResponse) VisitExportSnapshotResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ExportSnapshot409JSONResponse struct{ SnapshotConflictJSONResponse }
+
+func (response ExportSnapshot409JSONResponse) VisitExportSnapshotResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ExportSnapshot413JSONResponse struct{ ContentTooLargeJSONResponse }
+
+func (response ExportSnapshot413JSONResponse) VisitExportSnapshotResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ExportSnapshot429JSONResponse struct{ RateLimitedJSONResponse }
+
+func (response ExportSnapshot429JSONResponse) VisitExportSnapshotResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ExportSnapshot500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response ExportSnapshot500JSONResponse) VisitExportSnapshotResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ExportSnapshot501JSONResponse struct{ NotImplementedJSONResponse }
+
+func (response ExportSnapshot501JSONResponse) VisitExportSnapshotResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(501)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ExportSnapshot503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response ExportSnapshot503JSONResponse) VisitExportSnapshotResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type GetVersionRequestObject struct {
 }
 
@@ -8829,6 +9058,9 @@ type StrictServerInterface interface {
 	// GetSnapshotDiff List the files in which a snapshot differs from its image or from another snapshot
 	// (GET /v1/snapshots/{snapshotId}/diff)
 	GetSnapshotDiff(ctx context.Context, request GetSnapshotDiffRequestObject) (GetSnapshotDiffResponseObject, error)
+	// ExportSnapshot Make an image of a snapshot
+	// (POST /v1/snapshots/{snapshotId}/export)
+	ExportSnapshot(ctx context.Context, request ExportSnapshotRequestObject) (ExportSnapshotResponseObject, error)
 	// GetVersion Get the version of the service
 	// (GET /v1/version)
 	GetVersion(ctx context.Context, request GetVersionRequestObject) (GetVersionResponseObject, error)
@@ -10159,6 +10391,54 @@ func (sh *strictHandler) GetSnapshotDiff(ctx echo.Context, snapshotID SnapshotID
 		return err
 	} else if validResponse, ok := response.(GetSnapshotDiffResponseObject); ok {
 		return validResponse.VisitGetSnapshotDiffResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// ExportSnapshot operation middleware
+func (sh *strictHandler) ExportSnapshot(ctx echo.Context, snapshotID SnapshotID) error {
+	var request ExportSnapshotRequestObject
+
+	request.SnapshotID = snapshotID
+
+	var body ExportSnapshotJSONRequestBody
+	var err error
+	if binder, ok := ctx.Echo().Binder.(*echo.DefaultBinder); ok {
+		// A request validator built on kin-openapi's openapi3filter with
+		// KeepValidatedValue leaves the value it validated on the body. Bind
+		// that value, matching member names exactly, so the handler receives
+		// what was validated instead of a second, case-insensitive decode.
+		// Otherwise bind only the request body, so that path and query
+		// parameters are not also bound into the body struct.
+		if vb, ok := ctx.Request().Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+			err = binder.BindBody(ctx, &body)
+		}
+	} else {
+		// A custom binder is installed on the Echo instance; defer to it
+		// entirely, since echo.Binder does not expose body-only binding and
+		// the binder may do more than decode (for example call ctx.Validate).
+		err = ctx.Bind(&body)
+	}
+	if err != nil {
+		return err
+	}
+	request.Body = &body
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.ExportSnapshot(ctx.Request().Context(), request.(ExportSnapshotRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ExportSnapshot")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(ExportSnapshotResponseObject); ok {
+		return validResponse.VisitExportSnapshotResponse(ctx.Response())
 	} else if response != nil {
 		return fmt.Errorf("unexpected response type: %T", response)
 	}

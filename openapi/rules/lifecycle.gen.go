@@ -328,5 +328,14 @@ var lifecycle = Contract{KeyHeader: "SERVICE-API-KEY", Operations: []*Operation{
 		{Name: "to", In: "query", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 128}},
 		{Name: "limit", In: "query", Schema: &Schema{Type: "integer", Minimum: Bound{Set: true, Value: 1}, Maximum: Bound{Set: true, Value: 10000}}},
 	}},
+	{ID: "exportSnapshot", Parameters: []*Parameter{
+		{Name: "snapshotId", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
+	}, Body: &Body{Required: true, Media: []Media{
+		{Type: "application/json", Schema: &Schema{Type: "object", Properties: []Property{
+			{Name: "name", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 512}},
+		}, Required: []string{
+			"name",
+		}, Closed: true}},
+	}}},
 	{ID: "getVersion"},
 }}

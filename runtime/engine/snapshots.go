@@ -64,6 +64,13 @@ type Snapshots interface {
 	// with the files that the snapshot has, and whiteouts for those that it has not. Errors are as
 	// of CompareSnapshots; ErrInvalid is also for files that a layer cannot have.
 	ArchiveSnapshot(ctx context.Context, from, to string, w io.Writer) error
+
+	// ExportSnapshot makes an image of a snapshot, with the layers of the snapshot's image, one more,
+	// and the same entrypoint, environment, user and working folder. The image gets the name ref,
+	// which another image may have had. ExportSnapshot returns [ErrNoSnapshot],
+	// [ErrSnapshotTooLarge], [ErrNoRoom], [ErrInvalid] for a name that images cannot have, and
+	// [ErrImage] for files that an image cannot have; then nothing has the name.
+	ExportSnapshot(ctx context.Context, name, ref string) (Image, error)
 }
 
 // FileChange is a file in which two states differ.

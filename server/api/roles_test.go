@@ -41,6 +41,7 @@ var roles = map[string]struct{ admin, owner, other, viewer, none, wrong int }{
 	"getSnapshot":          {200, 200, 403, 200, 401, 401},
 	"deleteSnapshot":       {204, 204, 403, 403, 401, 401},
 	"getSnapshotDiff":      {200, 200, 403, 403, 401, 401},
+	"exportSnapshot":       {200, 403, 403, 403, 401, 401},
 
 	"getNetworkPolicy":         {200, 200, 403, 200, 401, 401},
 	"replaceNetworkPolicy":     {200, 200, 403, 403, 401, 401},
@@ -80,6 +81,7 @@ var bodies = map[string]string{
 	"createKey": `{"name": "ci", "role": "user"}`,
 	"rotateKey": `{"graceSeconds": 60}`,
 
+	"exportSnapshot":  `{"name": "team/prepared:1"}`,
 	"rollbackSandbox": `{"snapshotId": "` + snapshotOfTests + `"}`,
 
 	"pullImage":  `{"image": {"uri": "busybox"}}`,

@@ -69,3 +69,21 @@ func (a archiveAnswer) VisitGetSnapshotDiffResponse(w http.ResponseWriter) error
 	_, err = io.Copy(serve.BoundedWriter(w, 0), io.MultiReader(bytes.NewReader(first[:n]), a.archive))
 	return err
 }
+
+// ExportSnapshot needs an administrator: the image is every key's.
+func (h *handlers) ExportSnapshot(
+	ctx context.Context, request gen.ExportSnapshotRequestObject,
+) (gen.ExportSnapshotResponseObject, error) {
+	if err := caller(ctx).CanAdminister(); err != nil {
+		return nil, err
+	}
+	if _, err := h.authorizedSnapshot(ctx, request.SnapshotID, lifecycle.Principal.CanUseSnapshot); err != nil {
+		return nil, err
+	}
+	serve.LogField(ctx, "image", request.Body.Name)
+	image, err := h.snapshots.ExportSnapshot(ctx, request.SnapshotID, request.Body.Name)
+	if err != nil {
+		return nil, err
+	}
+	return gen.ExportSnapshot200JSONResponse{Body: toStoredImage(image)}, nil
+}

@@ -160,8 +160,31 @@ func diffFailure(id string, err error) error {
 	switch {
 	case errors.Is(err, engine.ErrNoSnapshot):
 		return lifecycle.NoSnapshot(id)
-	case errors.Is(err, engine.ErrInvalid), errors.Is(err, engine.ErrSnapshotTooLarge):
+	case errors.Is(err, engine.ErrInvalid), errors.Is(err, engine.ErrSnapshotTooLarge), errors.Is(err, engine.ErrImage):
 		return lifecycle.Conflictf("cannot compare snapshot %s: %v", id, err)
 	}
 	return translated(err)
+}
+
+// ExportSnapshot makes an image of the snapshot with the id, under a name, which every key may use
+// then. It returns [lifecycle.ErrBoxUnavailable], ctx's error, and an Error of KindInvalid for the
+// name, KindNoSnapshot, or KindConflict for what no image can be made of.
+func (c *Containers) ExportSnapshot(ctx context.Context, id, name string) (lifecycle.Image, error) {
+	if err := c.SnapshotsUnsupported(); err != nil {
+		return lifecycle.Image{}, err
+	}
+	image, err := c.options.Snapshots.ExportSnapshot(ctx, snapshotName(id), name)
+	switch {
+	case err == nil:
+		err = c.images.loaded(ctx, []engine.Image{image})
+	case errors.Is(err, engine.ErrInvalid):
+		err = lifecycle.Invalidf("body/name: %v", err)
+	case errors.Is(err, engine.ErrNoSnapshot):
+		err = lifecycle.NoSnapshot(id)
+	case errors.Is(err, engine.ErrImage), errors.Is(err, engine.ErrSnapshotTooLarge), errors.Is(err, engine.ErrNoRoom):
+		err = lifecycle.Conflictf("cannot make an image of snapshot %s: %v", id, err)
+	default:
+		err = translated(err)
+	}
+	return fromEngine([]engine.Image{image})[0], err
 }

@@ -36,6 +36,10 @@ func (k *keeping) CompareSnapshots(_ context.Context, from, to string, visit fun
 
 func (k *keeping) ArchiveSnapshot(context.Context, string, string, io.Writer) error { return k.err }
 
+func (k *keeping) ExportSnapshot(_ context.Context, name, ref string) (engine.Image, error) {
+	return engine.Image{ID: name, Names: []string{ref}}, k.err
+}
+
 func (k *keeping) Rollback(context.Context, string, string) error { return k.err }
 
 // TestSnapshotAtTheEngine: it is named after its id, carries the service's labels, and is found by

@@ -69,6 +69,9 @@ type Boxes interface {
 	// of type *lifecycle.Error.
 	CompareSnapshots(ctx context.Context, from, to string, visit func(lifecycle.FileChange) error) error
 	ArchiveSnapshot(ctx context.Context, from, to string, w io.Writer) error
+	// ExportSnapshot makes an image of the snapshot with the id, under a name. It also returns an
+	// error of type *lifecycle.Error.
+	ExportSnapshot(ctx context.Context, id, name string) (lifecycle.Image, error)
 	// OpenLog returns the output of the entrypoint. Reading it ends with ctx; the caller closes it.
 	OpenLog(ctx context.Context, record lifecycle.Record,
 		options lifecycle.LogOptions) (io.ReadCloser, error)

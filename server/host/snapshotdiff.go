@@ -68,6 +68,26 @@ func (h *Host) ArchiveSnapshotDiff(ctx context.Context, id, to string) (io.ReadC
 	return archive, nil
 }
 
+// ExportSnapshot implements lifecycle.SnapshotStore.
+func (h *Host) ExportSnapshot(ctx context.Context, id, name string) (lifecycle.Image, error) {
+	d, err := h.beginDiff(ctx, id, "")
+	if err != nil {
+		return lifecycle.Image{}, err
+	}
+	defer d.done()
+	leave, err := h.snapshots.diffs.enter(d.ctx, d.owner)
+	if err != nil {
+		return lifecycle.Image{}, h.diffEnded(err)
+	}
+	defer leave()
+	image, err := h.options.Boxes.ExportSnapshot(d.ctx, id, name)
+	if err != nil {
+		return lifecycle.Image{}, h.diffEnded(err)
+	}
+	h.options.Logger.Info().Str("snapshot_id", id).Str("image", name).Str("image_id", image.ID).Msg("image made of a snapshot")
+	return image, nil
+}
+
 // archive is read while it is written.
 type archive struct {
 	*io.PipeReader

@@ -88,3 +88,23 @@ func TestSnapshotDiffFails(t *testing.T) {
 		t.Errorf("without an engine: %v", err)
 	}
 }
+
+// TestExportSnapshot: a snapshot stays while an image is made of it.
+func TestExportSnapshot(t *testing.T) {
+	m := newMachine(t).start()
+	snapshot := m.keep(m.running())
+	m.engine.failBefore(callExport, func(ctx context.Context, _ string) error {
+		if err := m.host.DeleteSnapshot(ctx, snapshot.ID); err != nil {
+			t.Error(err)
+		}
+		return nil
+	})
+	image, err := m.host.ExportSnapshot(t.Context(), snapshot.ID, "team/prepared:1")
+	if err != nil || image.ID != "sha256:"+engineName(snapshot.ID) || !slices.Equal(image.Names, []string{"team/prepared:1"}) {
+		t.Errorf("%+v, %v", image, err)
+	}
+	m.awaitRemoval(snapshot.ID)
+	if _, err := m.host.ExportSnapshot(t.Context(), snapshot.ID, "team/prepared:1"); kindOf(err) != lifecycle.KindNoSnapshot {
+		t.Errorf("a snapshot that is gone: %v", err)
+	}
+}

@@ -47,6 +47,12 @@ type SnapshotStore interface {
 	// of them at the first read, and KindConflict for too many archives of an owner at once.
 	ArchiveSnapshotDiff(ctx context.Context, id, to string) (io.ReadCloser, error)
 
+	// ExportSnapshot makes an image of a snapshot, under a name, and returns it: the layers of the
+	// snapshot's image and one more. Every key may use it, as an image that was loaded. It returns
+	// KindNoSnapshot, KindInvalid for the name, and KindConflict for a snapshot that is not Ready
+	// and for files that no image can have.
+	ExportSnapshot(ctx context.Context, id, name string) (Image, error)
+
 	// Rollback gives a Running or Paused sandbox the files of one of its snapshots, or of one that
 	// its own files come from: the sandbox is Resuming when it returns, its processes are ended,
 	// and it is Running once execd has answered again, with the same id, endpoints and token. It

@@ -713,6 +713,42 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/snapshots/{snapshotId}/diff (the `GetSnapshotDiff` operationId).
 	GetSnapshotDiff(ctx context.Context, snapshotID SnapshotID, params *GetSnapshotDiffParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ExportSnapshotWithBody Make an image of a snapshot
+	//
+	// The image is in the engine's store when the answer comes, under the name, which another
+	// image may have had: sandboxes of every key can be created from it. It takes a key with the
+	// role `admin`.
+	//
+	// It has the layers of the snapshot's image and one more, with what `diff` lists, and the
+	// image's own entrypoint, environment, user and working folder. It has no environment, no
+	// token and no credentials of a sandbox; what a program has written to a file is in it.
+	//
+	// A snapshot that is not `Ready` is 409, and so are files that no image can have, and a disk
+	// without room. There is no image then.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/snapshots/{snapshotId}/export (the `ExportSnapshot` operationId).
+	ExportSnapshotWithBody(ctx context.Context, snapshotID SnapshotID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ExportSnapshot Make an image of a snapshot
+	//
+	// The image is in the engine's store when the answer comes, under the name, which another
+	// image may have had: sandboxes of every key can be created from it. It takes a key with the
+	// role `admin`.
+	//
+	// It has the layers of the snapshot's image and one more, with what `diff` lists, and the
+	// image's own entrypoint, environment, user and working folder. It has no environment, no
+	// token and no credentials of a sandbox; what a program has written to a file is in it.
+	//
+	// A snapshot that is not `Ready` is 409, and so are files that no image can have, and a disk
+	// without room. There is no image then.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/snapshots/{snapshotId}/export (the `ExportSnapshot` operationId).
+	ExportSnapshot(ctx context.Context, snapshotID SnapshotID, body ExportSnapshotJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// GetVersion Get the version of the service
 	//
 	// Corresponds with GET /v1/version (the `GetVersion` operationId).
@@ -1862,6 +1898,62 @@ func (c *Client) GetSnapshot(ctx context.Context, snapshotID SnapshotID, params 
 // Corresponds with GET /v1/snapshots/{snapshotId}/diff (the `GetSnapshotDiff` operationId).
 func (c *Client) GetSnapshotDiff(ctx context.Context, snapshotID SnapshotID, params *GetSnapshotDiffParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetSnapshotDiffRequest(c.Server, snapshotID, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ExportSnapshotWithBody Make an image of a snapshot
+//
+// The image is in the engine's store when the answer comes, under the name, which another
+// image may have had: sandboxes of every key can be created from it. It takes a key with the
+// role `admin`.
+//
+// It has the layers of the snapshot's image and one more, with what `diff` lists, and the
+// image's own entrypoint, environment, user and working folder. It has no environment, no
+// token and no credentials of a sandbox; what a program has written to a file is in it.
+//
+// A snapshot that is not `Ready` is 409, and so are files that no image can have, and a disk
+// without room. There is no image then.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/snapshots/{snapshotId}/export (the `ExportSnapshot` operationId).
+func (c *Client) ExportSnapshotWithBody(ctx context.Context, snapshotID SnapshotID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewExportSnapshotRequestWithBody(c.Server, snapshotID, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ExportSnapshot Make an image of a snapshot
+//
+// The image is in the engine's store when the answer comes, under the name, which another
+// image may have had: sandboxes of every key can be created from it. It takes a key with the
+// role `admin`.
+//
+// It has the layers of the snapshot's image and one more, with what `diff` lists, and the
+// image's own entrypoint, environment, user and working folder. It has no environment, no
+// token and no credentials of a sandbox; what a program has written to a file is in it.
+//
+// A snapshot that is not `Ready` is 409, and so are files that no image can have, and a disk
+// without room. There is no image then.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/snapshots/{snapshotId}/export (the `ExportSnapshot` operationId).
+func (c *Client) ExportSnapshot(ctx context.Context, snapshotID SnapshotID, body ExportSnapshotJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewExportSnapshotRequest(c.Server, snapshotID, body)
 	if err != nil {
 		return nil, err
 	}
@@ -4024,6 +4116,53 @@ func NewGetSnapshotDiffRequest(server string, snapshotID SnapshotID, params *Get
 	return req, nil
 }
 
+// NewExportSnapshotRequest calls the generic ExportSnapshot builder with application/json body
+func NewExportSnapshotRequest(server string, snapshotID SnapshotID, body ExportSnapshotJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewExportSnapshotRequestWithBody(server, snapshotID, "application/json", bodyReader)
+}
+
+// NewExportSnapshotRequestWithBody constructs an http.Request for the ExportSnapshot method, with any body, and a specified content type
+func NewExportSnapshotRequestWithBody(server string, snapshotID SnapshotID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "snapshotId", snapshotID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/snapshots/%s/export", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
 // NewGetVersionRequest constructs an http.Request for the GetVersion method
 func NewGetVersionRequest(server string) (*http.Request, error) {
 	var err error
@@ -4771,6 +4910,42 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /v1/snapshots/{snapshotId}/diff (the `GetSnapshotDiff` operationId).
 	GetSnapshotDiffWithResponse(ctx context.Context, snapshotID SnapshotID, params *GetSnapshotDiffParams, reqEditors ...RequestEditorFn) (*GetSnapshotDiffResponse, error)
+
+	// ExportSnapshotWithBodyWithResponse Make an image of a snapshot
+	//
+	// The image is in the engine's store when the answer comes, under the name, which another
+	// image may have had: sandboxes of every key can be created from it. It takes a key with the
+	// role `admin`.
+	//
+	// It has the layers of the snapshot's image and one more, with what `diff` lists, and the
+	// image's own entrypoint, environment, user and working folder. It has no environment, no
+	// token and no credentials of a sandbox; what a program has written to a file is in it.
+	//
+	// A snapshot that is not `Ready` is 409, and so are files that no image can have, and a disk
+	// without room. There is no image then.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/snapshots/{snapshotId}/export (the `ExportSnapshot` operationId).
+	ExportSnapshotWithBodyWithResponse(ctx context.Context, snapshotID SnapshotID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ExportSnapshotResponse, error)
+
+	// ExportSnapshotWithResponse Make an image of a snapshot
+	//
+	// The image is in the engine's store when the answer comes, under the name, which another
+	// image may have had: sandboxes of every key can be created from it. It takes a key with the
+	// role `admin`.
+	//
+	// It has the layers of the snapshot's image and one more, with what `diff` lists, and the
+	// image's own entrypoint, environment, user and working folder. It has no environment, no
+	// token and no credentials of a sandbox; what a program has written to a file is in it.
+	//
+	// A snapshot that is not `Ready` is 409, and so are files that no image can have, and a disk
+	// without room. There is no image then.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/snapshots/{snapshotId}/export (the `ExportSnapshot` operationId).
+	ExportSnapshotWithResponse(ctx context.Context, snapshotID SnapshotID, body ExportSnapshotJSONRequestBody, reqEditors ...RequestEditorFn) (*ExportSnapshotResponse, error)
 
 	// GetVersionWithResponse Get the version of the service
 	//
@@ -11166,6 +11341,196 @@ func (r GetSnapshotDiffResponse) ContentType() string {
 	return ""
 }
 
+// ExportSnapshotResponse200Headers the declared response headers of an HTTP 200 response for ExportSnapshot
+type ExportSnapshotResponse200Headers struct {
+	XRequestID *RequestID
+}
+
+// ExportSnapshotResponse400Headers the declared response headers of an HTTP 400 response for ExportSnapshot
+type ExportSnapshotResponse400Headers struct {
+	XRequestID *RequestID
+}
+
+// ExportSnapshotResponse401Headers the declared response headers of an HTTP 401 response for ExportSnapshot
+type ExportSnapshotResponse401Headers struct {
+	XRequestID *RequestID
+}
+
+// ExportSnapshotResponse403Headers the declared response headers of an HTTP 403 response for ExportSnapshot
+type ExportSnapshotResponse403Headers struct {
+	XRequestID *RequestID
+}
+
+// ExportSnapshotResponse404Headers the declared response headers of an HTTP 404 response for ExportSnapshot
+type ExportSnapshotResponse404Headers struct {
+	XRequestID *RequestID
+}
+
+// ExportSnapshotResponse409Headers the declared response headers of an HTTP 409 response for ExportSnapshot
+type ExportSnapshotResponse409Headers struct {
+	XRequestID *RequestID
+}
+
+// ExportSnapshotResponse413Headers the declared response headers of an HTTP 413 response for ExportSnapshot
+type ExportSnapshotResponse413Headers struct {
+	XRequestID *RequestID
+}
+
+// ExportSnapshotResponse429Headers the declared response headers of an HTTP 429 response for ExportSnapshot
+type ExportSnapshotResponse429Headers struct {
+	RetryAfter *int
+	XRequestID *RequestID
+}
+
+// ExportSnapshotResponse500Headers the declared response headers of an HTTP 500 response for ExportSnapshot
+type ExportSnapshotResponse500Headers struct {
+	XRequestID *RequestID
+}
+
+// ExportSnapshotResponse501Headers the declared response headers of an HTTP 501 response for ExportSnapshot
+type ExportSnapshotResponse501Headers struct {
+	XRequestID *RequestID
+}
+
+// ExportSnapshotResponse503Headers the declared response headers of an HTTP 503 response for ExportSnapshot
+type ExportSnapshotResponse503Headers struct {
+	RetryAfter *int
+	XRequestID *RequestID
+}
+
+type ExportSnapshotResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *StoredImage
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *NotAdmin
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NoSnapshot
+	// JSON409 the response for an HTTP 409 `application/json` response
+	JSON409 *SnapshotConflict
+	// JSON413 the response for an HTTP 413 `application/json` response
+	JSON413 *ContentTooLarge
+	// JSON429 the response for an HTTP 429 `application/json` response
+	JSON429 *RateLimited
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *InternalError
+	// JSON501 the response for an HTTP 501 `application/json` response
+	JSON501 *NotImplemented
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ExportSnapshotResponse200Headers
+	// Headers400 the parsed response headers for an HTTP 400 response
+	Headers400 *ExportSnapshotResponse400Headers
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *ExportSnapshotResponse401Headers
+	// Headers403 the parsed response headers for an HTTP 403 response
+	Headers403 *ExportSnapshotResponse403Headers
+	// Headers404 the parsed response headers for an HTTP 404 response
+	Headers404 *ExportSnapshotResponse404Headers
+	// Headers409 the parsed response headers for an HTTP 409 response
+	Headers409 *ExportSnapshotResponse409Headers
+	// Headers413 the parsed response headers for an HTTP 413 response
+	Headers413 *ExportSnapshotResponse413Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *ExportSnapshotResponse429Headers
+	// Headers500 the parsed response headers for an HTTP 500 response
+	Headers500 *ExportSnapshotResponse500Headers
+	// Headers501 the parsed response headers for an HTTP 501 response
+	Headers501 *ExportSnapshotResponse501Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *ExportSnapshotResponse503Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ExportSnapshotResponse) GetJSON200() *StoredImage {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r ExportSnapshotResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r ExportSnapshotResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r ExportSnapshotResponse) GetJSON403() *NotAdmin {
+	return r.JSON403
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r ExportSnapshotResponse) GetJSON404() *NoSnapshot {
+	return r.JSON404
+}
+
+// GetJSON409 returns the response for an HTTP 409 `application/json` response
+func (r ExportSnapshotResponse) GetJSON409() *SnapshotConflict {
+	return r.JSON409
+}
+
+// GetJSON413 returns the response for an HTTP 413 `application/json` response
+func (r ExportSnapshotResponse) GetJSON413() *ContentTooLarge {
+	return r.JSON413
+}
+
+// GetJSON429 returns the response for an HTTP 429 `application/json` response
+func (r ExportSnapshotResponse) GetJSON429() *RateLimited {
+	return r.JSON429
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r ExportSnapshotResponse) GetJSON500() *InternalError {
+	return r.JSON500
+}
+
+// GetJSON501 returns the response for an HTTP 501 `application/json` response
+func (r ExportSnapshotResponse) GetJSON501() *NotImplemented {
+	return r.JSON501
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r ExportSnapshotResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r ExportSnapshotResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ExportSnapshotResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ExportSnapshotResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ExportSnapshotResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // GetVersionResponse200Headers the declared response headers of an HTTP 200 response for GetVersion
 type GetVersionResponse200Headers struct {
 	XRequestID *RequestID
@@ -12264,6 +12629,54 @@ func (c *ClientWithResponses) GetSnapshotDiffWithResponse(ctx context.Context, s
 		return nil, err
 	}
 	return ParseGetSnapshotDiffResponse(rsp)
+}
+
+// ExportSnapshotWithBodyWithResponse Make an image of a snapshot
+//
+// The image is in the engine's store when the answer comes, under the name, which another
+// image may have had: sandboxes of every key can be created from it. It takes a key with the
+// role `admin`.
+//
+// It has the layers of the snapshot's image and one more, with what `diff` lists, and the
+// image's own entrypoint, environment, user and working folder. It has no environment, no
+// token and no credentials of a sandbox; what a program has written to a file is in it.
+//
+// A snapshot that is not `Ready` is 409, and so are files that no image can have, and a disk
+// without room. There is no image then.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/snapshots/{snapshotId}/export (the `ExportSnapshot` operationId).
+func (c *ClientWithResponses) ExportSnapshotWithBodyWithResponse(ctx context.Context, snapshotID SnapshotID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ExportSnapshotResponse, error) {
+	rsp, err := c.ExportSnapshotWithBody(ctx, snapshotID, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseExportSnapshotResponse(rsp)
+}
+
+// ExportSnapshotWithResponse Make an image of a snapshot
+//
+// The image is in the engine's store when the answer comes, under the name, which another
+// image may have had: sandboxes of every key can be created from it. It takes a key with the
+// role `admin`.
+//
+// It has the layers of the snapshot's image and one more, with what `diff` lists, and the
+// image's own entrypoint, environment, user and working folder. It has no environment, no
+// token and no credentials of a sandbox; what a program has written to a file is in it.
+//
+// A snapshot that is not `Ready` is 409, and so are files that no image can have, and a disk
+// without room. There is no image then.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/snapshots/{snapshotId}/export (the `ExportSnapshot` operationId).
+func (c *ClientWithResponses) ExportSnapshotWithResponse(ctx context.Context, snapshotID SnapshotID, body ExportSnapshotJSONRequestBody, reqEditors ...RequestEditorFn) (*ExportSnapshotResponse, error) {
+	rsp, err := c.ExportSnapshot(ctx, snapshotID, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseExportSnapshotResponse(rsp)
 }
 
 // GetVersionWithResponse Get the version of the service
@@ -19854,6 +20267,229 @@ func ParseGetSnapshotDiffResponse(rsp *http.Response) (*GetSnapshotDiffResponse,
 		response.Headers501 = &headers
 	case rsp.StatusCode == 503:
 		var headers GetSnapshotDiffResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseExportSnapshotResponse parses an HTTP response from a ExportSnapshotWithResponse call
+func ParseExportSnapshotResponse(rsp *http.Response) (*ExportSnapshotResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ExportSnapshotResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest StoredImage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest NotAdmin
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NoSnapshot
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest SnapshotConflict
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON409 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest ContentTooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest RateLimited
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 501:
+		var dest NotImplemented
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON501 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ExportSnapshotResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers200 = &headers
+	case rsp.StatusCode == 400:
+		var headers ExportSnapshotResponse400Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers400 = &headers
+	case rsp.StatusCode == 401:
+		var headers ExportSnapshotResponse401Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 403:
+		var headers ExportSnapshotResponse403Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers403 = &headers
+	case rsp.StatusCode == 404:
+		var headers ExportSnapshotResponse404Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers404 = &headers
+	case rsp.StatusCode == 409:
+		var headers ExportSnapshotResponse409Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers409 = &headers
+	case rsp.StatusCode == 413:
+		var headers ExportSnapshotResponse413Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers413 = &headers
+	case rsp.StatusCode == 429:
+		var headers ExportSnapshotResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 500:
+		var headers ExportSnapshotResponse500Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers500 = &headers
+	case rsp.StatusCode == 501:
+		var headers ExportSnapshotResponse501Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers501 = &headers
+	case rsp.StatusCode == 503:
+		var headers ExportSnapshotResponse503Headers
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
 			var value int
 			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {

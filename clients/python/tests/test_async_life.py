@@ -187,6 +187,10 @@ class AsyncLife(AsyncCase):
             pieces = [piece async for piece in client.snapshots.archive(taken.id)]
             with tarfile.open(fileobj=io.BytesIO(b"".join(pieces))) as archive:
                 self.assertIn("root/note", archive.getnames())
+            name = f"sandbox/python:{uuid.uuid4()}"
+            self.assertIn(name, "".join((await client.snapshots.export(taken.id, name)).names))
+            async with await client.create(name) as exported:
+                self.assertEqual(await exported.files.read_text("/root/note"), "kept")
             await client.snapshots.delete(taken.id)
             with self.assertRaises(NotFoundError):
                 await client.snapshots.delete(taken.id)

@@ -188,6 +188,10 @@ class Life(Case):
             pieces = [piece for piece in client.snapshots.archive(taken.id)]
             with tarfile.open(fileobj=io.BytesIO(b"".join(pieces))) as archive:
                 self.assertIn("root/note", archive.getnames())
+            name = f"sandbox/python:{uuid.uuid4()}"
+            self.assertIn(name, "".join((client.snapshots.export(taken.id, name)).names))
+            with client.create(name) as exported:
+                self.assertEqual(exported.files.read_text("/root/note"), "kept")
             client.snapshots.delete(taken.id)
             with self.assertRaises(NotFoundError):
                 client.snapshots.delete(taken.id)

@@ -12,6 +12,9 @@ export type SnapshotState = components["schemas"]["SnapshotState"];
 /** The files in which a snapshot differs. */
 export type SnapshotDiff = components["schemas"]["SnapshotDiff"];
 
+/** An image that the engine of the service has. */
+export type StoredImage = components["schemas"]["StoredImage"];
+
 /** What to compare a snapshot with. */
 export interface SnapshotDiffOptions extends CallOptions {
   /** The id of the snapshot to compare with; its image without it. */
@@ -84,6 +87,12 @@ export class Snapshots {
     const input = { path: { snapshotId: id }, query: to === undefined ? {} : { to } };
     const call = { ...(signal ? { signal } : {}), accept: "application/x-tar" };
     yield* piecesOf(await this.api.open("get", "/v1/snapshots/{snapshotId}/diff", input, call));
+  }
+
+  /** Makes an image of a snapshot, under a name with a tag. It needs a key with the role admin. */
+  export(id: string, name: string, options: CallOptions = {}): Promise<StoredImage> {
+    const input = { path: { snapshotId: id }, body: { name } };
+    return this.api.json("post", "/v1/snapshots/{snapshotId}/export", input, options);
   }
 
   /** Deletes a snapshot. Sandboxes that began with it, or were rolled back to it, keep their files. */

@@ -90,6 +90,7 @@ func Run(t *testing.T, open Open, traits ...Trait) {
 			"MakeVolume":                  s.testMakeVolume,
 			"Snapshot":                    s.testSnapshot,
 			"SnapshotDiff":                s.testSnapshotDiff,
+			"SnapshotExport":              s.testSnapshotExport,
 			"SnapshotWhileWriting":        s.testSnapshotWhileWriting,
 			"SnapshotShares":              s.testSnapshotShares,
 			"SnapshotRefuses":             s.testSnapshotRefuses,

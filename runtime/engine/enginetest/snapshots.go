@@ -170,6 +170,65 @@ func (s *suite) testSnapshotDiff(t *testing.T) {
 	}
 }
 
+// testSnapshotExport: a container of the image of a snapshot has its files, and none of the
+// environment of the container that it was taken of.
+func (s *suite) testSnapshotExport(t *testing.T) {
+	snapshots, ok := s.snapshots(t)
+	if !ok {
+		return
+	}
+	spec := s.spec("tree", "/data")
+	spec.Env = map[string]string{"GIVEN": "secret"}
+	id := s.start(t, spec)
+	s.waitLog(t, id, "made")
+	first := s.take(t, snapshots, id)
+	fork := s.start(t, s.from(first, "prune", "/data"))
+	s.waitLog(t, fork, "made")
+	second := s.take(t, snapshots, fork)
+	for _, one := range []engine.Snapshot{first, second} {
+		ref := "sandbox/" + one.Name + ":1"
+		image, err := snapshots.ExportSnapshot(t.Context(), one.Name, ref)
+		if err != nil {
+			t.Fatalf("ExportSnapshot: %v", err)
+		}
+		t.Cleanup(func() {
+			if err := s.engine.(engine.ImageStore).RemoveImage(context.WithoutCancel(t.Context()), ref); err != nil {
+				t.Errorf("remove the image: %v", err)
+			}
+		})
+		if found, err := s.engine.FindImage(t.Context(), ref); err != nil || found.ID != image.ID || len(image.Names) != 1 {
+			t.Errorf("the image is %+v, found %+v, %v", image, found, err)
+		}
+		again, err := snapshots.ExportSnapshot(t.Context(), one.Name, ref)
+		if err != nil || again.ID != image.ID {
+			t.Errorf("a second export: %+v, %v", again, err)
+		}
+		of := s.spec("digest", "/data")
+		of.ImageID = image.ID
+		want, got := s.output(t, s.from(one, "digest", "/data")), s.output(t, of)
+		if want = withoutSockets(want); got != want {
+			t.Errorf("the image has\n%s\nand the snapshot\n%s", got, want)
+		}
+	}
+	for _, ref := range []string{"UPPER", "a b", "sandbox/x@sha256:" + strings.Repeat("0", 64), ""} {
+		_, err := snapshots.ExportSnapshot(t.Context(), first.Name, ref)
+		wantError(t, err, engine.ErrInvalid, "name")
+	}
+	_, err := snapshots.ExportSnapshot(t.Context(), "none", "sandbox/x:1")
+	wantError(t, err, engine.ErrNoSnapshot, "none")
+}
+
+// withoutSockets leaves out what an image cannot have.
+func withoutSockets(digest string) string {
+	var kept []string
+	for line := range strings.Lines(digest) {
+		if !strings.Contains(line, `" S`) {
+			kept = append(kept, line)
+		}
+	}
+	return strings.Join(kept, "")
+}
+
 // testSnapshotWhileWriting: a snapshot is of one moment, and its container runs on.
 func (s *suite) testSnapshotWhileWriting(t *testing.T) {
 	snapshots, ok := s.snapshots(t)

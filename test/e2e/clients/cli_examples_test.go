@@ -76,6 +76,7 @@ var examples = []struct {
 	{command: "snapshot"},
 	{command: "snapshot ls"},
 	{command: "snapshot diff"},
+	{command: "snapshot export"},
 	{command: "rollback"},
 	{command: "fork"},
 	{command: "snapshot rm"},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -15,7 +16,7 @@ import (
 
 // testSnapshotDiff compares snapshots with the image and with one another, as lists and as
 // archives.
-func testSnapshotDiff(t *testing.T, c *Client, before string) {
+func testSnapshotDiff(t *testing.T, admin, c *Client, before string) {
 	created, err := Decode[lifecycle.CreatedSandbox](c.Send(t, http.MethodPost, "/v1/sandboxes", fmt.Sprintf(`{"snapshotId":%q,"timeout":600}`, before)))
 	if err != nil {
 		t.Fatal(err)
@@ -75,5 +76,44 @@ func testSnapshotDiff(t *testing.T, c *Client, before string) {
 	if listed := c.Send(t, http.MethodGet, odd, ""); !strings.Contains(listed.Body, "/root/.wh.odd") {
 		t.Errorf("the list is %s", listed)
 	}
+	export := exportOf(strings.Split(odd, "/")[3])
+	WantProblem(t, admin.Send(t, export.Method, export.Path, export.Body), 409, "CONFLICT", "root/.wh.odd")
 	c.Delete(t, id)
+}
+
+// exportOf makes an image of a snapshot, which takes an administrator.
+func exportOf(snapshot string) Operation {
+	return Operation{"exportSnapshot", http.MethodPost, "/v1/snapshots/" + snapshot + "/export", fmt.Sprintf(`{"name":"sandbox/exported:%s"}`, snapshot)}
+}
+
+// testSnapshotExport makes an image of a user's snapshot and a sandbox of the image, and provokes
+// every answer.
+func testSnapshotExport(t *testing.T, s *Service, snapshot string) {
+	o, user := exportOf(snapshot), s.As(t, userKey)
+	image, err := Decode[lifecycle.StoredImage](s.Send(t, o.Method, o.Path, o.Body))
+	name := "sandbox/exported:" + snapshot
+	if err != nil || !slices.ContainsFunc(image.Names, func(n string) bool { return strings.HasSuffix(n, name) }) {
+		t.Fatalf("export: %+v, %v", image, err)
+	}
+	r := user.Idle()
+	r.Image.URI = name
+	made := user.Running(t, r)
+	user.Enter(t, made).Want(t, "cat /root/work/link /etc/mark; echo $GIVEN", "kept\nthere\n\n")
+	user.Delete(t, made)
+	user.Await(t, made, "Terminated")
+	for key, words := range map[string]string{userKey: "takes the role admin", OtherKey: "takes the role admin", ViewerKey: "takes the role admin"} {
+		WantProblem(t, s.As(t, key).Send(t, o.Method, o.Path, o.Body), 403, "FORBIDDEN", words)
+	}
+	WantProblem(t, s.As(t, "wrong").Send(t, o.Method, o.Path, o.Body), 401, "UNAUTHORIZED", KeyHeader)
+	RefuseUnknownParameters(t, s, []Operation{o})
+	AskTooOften(t, s, []Operation{o})
+	for _, body := range []string{"{}", `{"name":""}`, `{"name":"UPPER"}`, `{"name":"a@sha256:` + strings.Repeat("0", 64) + `"}`} {
+		WantProblem(t, s.Send(t, o.Method, o.Path, body), 400, "INVALID_REQUEST_BODY", "name")
+	}
+	WantProblem(t, s.Send(t, o.Method, o.Path, fmt.Sprintf(`{"name":%q}`, strings.Repeat("x", 1<<20))), 413, "REQUEST_TOO_LARGE", "body")
+	none := exportOf(unknownSnapshot)
+	WantProblem(t, s.Send(t, none.Method, none.Path, none.Body), 404, "SNAPSHOT_NOT_FOUND", unknownSnapshot)
+	if got := s.Send(t, http.MethodDelete, "/v1/images/"+url.PathEscape(name), ""); got.Status != http.StatusNoContent {
+		t.Errorf("remove the image: %s", got)
+	}
 }

@@ -16,7 +16,7 @@ import (
 // snapshotOperations are the operations that need a backend with snapshots.
 var snapshotOperations = []string{
 	"takeSnapshot", "listSandboxSnapshots", "rollbackSandbox", "forkSandbox", "listSnapshots", "getSnapshot", "deleteSnapshot",
-	"getSnapshotDiff",
+	"getSnapshotDiff", "exportSnapshot",
 }
 
 // operationsWithSnapshots are these on a sandbox and a snapshot, those on the sandbox first.
@@ -55,13 +55,15 @@ func testSnapshots(t *testing.T, b Backend) {
 	id := user.Running(t, r)
 	if !b.Snapshots {
 		refuseSnapshots(t, user, id)
+		WantProblem(t, s.Send(t, http.MethodPost, exportOf(unknownSnapshot).Path, exportOf(unknownSnapshot).Body), 501, "NOT_IMPLEMENTED", "snapshots")
 		return
 	}
 	box := user.Enter(t, id)
 	box.Want(t, "mkdir /root/work && echo kept > /root/work/note && ln -s note /root/work/link && echo there > /etc/mark", "")
 	before := user.snapshot(t, id, `{"name":"before","comment":"all is well","ttl":3600}`)
 	t.Run("rollback", func(t *testing.T) { testRollback(t, user, id, before) })
-	t.Run("diff", func(t *testing.T) { testSnapshotDiff(t, user, before.ID) })
+	t.Run("diff", func(t *testing.T) { testSnapshotDiff(t, &s.Client, user, before.ID) })
+	t.Run("export", func(t *testing.T) { testSnapshotExport(t, s, before.ID) })
 	t.Run("fork", func(t *testing.T) { testFork(t, user, id) })
 	t.Run("refused", func(t *testing.T) { testRefusedSnapshots(t, s, id, before.ID) })
 	t.Run("create", func(t *testing.T) { testCreateWithSnapshot(t, user, id, before.ID) })

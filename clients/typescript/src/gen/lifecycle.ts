@@ -688,6 +688,38 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/snapshots/{snapshotId}/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the snapshot, as the answer to its creation had it. */
+                snapshotId: components["parameters"]["SnapshotID"];
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Make an image of a snapshot
+         * @description The image is in the engine's store when the answer comes, under the name, which another
+         *     image may have had: sandboxes of every key can be created from it. It takes a key with the
+         *     role `admin`.
+         *
+         *     It has the layers of the snapshot's image and one more, with what `diff` lists, and the
+         *     image's own entrypoint, environment, user and working folder. It has no environment, no
+         *     token and no credentials of a sandbox; what a program has written to a file is in it.
+         *
+         *     A snapshot that is not `Ready` is 409, and so are files that no image can have, and a disk
+         *     without room. There is no image then.
+         */
+        post: operations["exportSnapshot"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/images": {
         parameters: {
             query?: never;
@@ -1880,6 +1912,14 @@ export interface components {
             /** @description The snapshots of this page, newest first; empty past the last page. */
             items: components["schemas"]["Snapshot"][];
             pagination: components["schemas"]["Pagination"];
+        };
+        /** @description The name of the image. Unknown fields are refused. */
+        ExportSnapshotRequest: {
+            /**
+             * @description A name with a tag, not with a digest; the tag is `latest` without one.
+             * @example team/prepared:1
+             */
+            name: string;
         };
         /** @description The files in which a snapshot differs. */
         SnapshotDiff: {
@@ -3993,6 +4033,45 @@ export interface operations {
             403: components["responses"]["Forbidden"];
             404: components["responses"]["NoSnapshot"];
             409: components["responses"]["SnapshotConflict"];
+            429: components["responses"]["RateLimited"];
+            500: components["responses"]["InternalError"];
+            501: components["responses"]["NotImplemented"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    exportSnapshot: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the snapshot, as the answer to its creation had it. */
+                snapshotId: components["parameters"]["SnapshotID"];
+            };
+            cookie?: never;
+        };
+        /** @description The name of the image. */
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ExportSnapshotRequest"];
+            };
+        };
+        responses: {
+            /** @description The image that the engine has now. */
+            200: {
+                headers: {
+                    "X-Request-ID": components["headers"]["RequestID"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StoredImage"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["NotAdmin"];
+            404: components["responses"]["NoSnapshot"];
+            409: components["responses"]["SnapshotConflict"];
+            413: components["responses"]["ContentTooLarge"];
             429: components["responses"]["RateLimited"];
             500: components["responses"]["InternalError"];
             501: components["responses"]["NotImplemented"];

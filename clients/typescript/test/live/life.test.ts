@@ -200,6 +200,10 @@ test("a snapshot, a rollback, forks and a sandbox that begins with the snapshot"
   assert.deepEqual(items.filter(({ path }) => path.startsWith("/root/")), [{ path: "/root/note", kind: "added", type: "file", size: 4 }]);
   const pieces = [];
   for await (const piece of client.snapshots.archive(taken.id)) pieces.push(piece);
+  const name = `sandbox/typescript:${taken.id}`;
+  assert.match((await client.snapshots.export(taken.id, name)).names.join(), /sandbox\/typescript/);
+  await using exported = await client.create(name);
+  assert.equal(await exported.files.readText("/root/note"), "kept");
   assert.match(Buffer.concat(pieces).toString("latin1"), /root\/note/);
   await client.snapshots.delete(taken.id);
   await assert.rejects(client.snapshots.delete(taken.id), (error) => isKind(error, "not_found") && error.code === "SNAPSHOT_NOT_FOUND");

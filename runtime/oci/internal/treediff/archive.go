@@ -28,7 +28,7 @@ const (
 // same file of a layer, as a layer of an image in a tar archive. A removed file is a whiteout. An
 // entry's folders come before it, and sockets are left out. The bytes depend on the files alone.
 //
-// WriteLayer returns [engine.ErrInvalid] for a file whose name would be a whiteout, and
+// WriteLayer returns [engine.ErrImage] for a file whose name would be a whiteout, and
 // [engine.ErrSnapshotTooLarge].
 func WriteLayer(ctx context.Context, states States, to io.Writer) error {
 	a := &archive{tar: tar.NewWriter(to), linked: map[inode]string{}}
@@ -70,7 +70,7 @@ func (a *archive) visit(w *walk, c change) error {
 	}
 	a.pending = a.pending[:0]
 	if strings.HasPrefix(path.Base(c.name), whiteoutPrefix) && c.to != nil {
-		return fmt.Errorf("%w: files: %s: a name that begins with %s means a removed file in an image", engine.ErrInvalid, shown(c.name), whiteoutPrefix)
+		return fmt.Errorf("%w: files: %s: a name that begins with %s means a removed file in an image", engine.ErrImage, shown(c.name), whiteoutPrefix)
 	}
 	if c.to == nil {
 		return a.whiteout(c)

@@ -139,7 +139,7 @@ func TestHostile(t *testing.T) {
 	write(t, tree, "odd\n\xff\x1b[31m", "x")
 	must(t, treediff.WriteLayer(t.Context(), states, io.Discard))
 	write(t, tree, "a/.wh.file", "x")
-	if err := treediff.WriteLayer(t.Context(), states, io.Discard); !errors.Is(err, engine.ErrInvalid) {
+	if err := treediff.WriteLayer(t.Context(), states, io.Discard); !errors.Is(err, engine.ErrImage) {
 		t.Errorf("a name that is a whiteout in an archive: %v", err)
 	}
 	must(t, os.Remove(filepath.Join(tree, "a/.wh.file")))

@@ -26,8 +26,8 @@ func main() {
 	}
 }
 
-// run does what the arguments say: the Engine's options as JSON, take or rollback, the id of a
-// container, the name of a snapshot.
+// run does what the arguments say: the Engine's options as JSON, take, rollback or export, the id
+// of a container, the name of a snapshot.
 func run(ctx context.Context) error {
 	options := oci.Options{Logger: zerolog.New(os.Stderr)}
 	if err := json.Unmarshal([]byte(os.Args[1]), &options); err != nil {
@@ -37,9 +37,12 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if os.Args[2] == "take" {
+	switch os.Args[2] {
+	case "take":
 		_, err = e.TakeSnapshot(ctx, os.Args[3], engine.SnapshotOptions{Name: os.Args[4]})
-	} else {
+	case "export":
+		_, err = e.ExportSnapshot(ctx, os.Args[4], os.Args[3])
+	default:
 		err = e.Rollback(ctx, os.Args[3], os.Args[4])
 	}
 	return errors.Join(err, e.Close())

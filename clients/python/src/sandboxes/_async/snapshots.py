@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Sequence
 
 from .._gen import lifecycle
-from .._gen.lifecycle import Snapshot, SnapshotDiff
+from .._gen.lifecycle import Snapshot, SnapshotDiff, StoredImage
 from .http import AsyncHTTP
 
 
@@ -52,3 +52,7 @@ class AsyncSnapshots:
                 yield piece
         finally:
             response.close()
+
+    async def export(self, id: str, name: str) -> StoredImage:
+        """Makes an image of a snapshot, under a name with a tag. It needs a key with the role admin."""
+        return await self._http.call(lifecycle.export_snapshot(id, lifecycle.ExportSnapshotRequest(name=name)))

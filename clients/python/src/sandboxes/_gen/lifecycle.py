@@ -393,6 +393,14 @@ class Expiration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExportSnapshotRequest:
+    """The name of the image. Unknown fields are refused."""
+
+    name: str
+    """A name with a tag, not with a digest; the tag is `latest` without one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FileChange:
     """A file that differs."""
 
@@ -1374,6 +1382,31 @@ def delete_snapshot(
         method="DELETE",
         path=fill("/v1/snapshots/{}", snapshot_id),
         answer=type(None),
+    )
+
+
+def export_snapshot(
+    snapshot_id: str,
+    body: ExportSnapshotRequest,
+) -> Call[StoredImage]:
+    """Make an image of a snapshot.
+
+    The image is in the engine's store when the answer comes, under the name, which another
+    image may have had: sandboxes of every key can be created from it. It takes a key with the
+    role `admin`.
+
+    It has the layers of the snapshot's image and one more, with what `diff` lists, and the
+    image's own entrypoint, environment, user and working folder. It has no environment, no
+    token and no credentials of a sandbox; what a program has written to a file is in it.
+
+    A snapshot that is not `Ready` is 409, and so are files that no image can have, and a disk
+    without room. There is no image then.
+    """
+    return Call(
+        method="POST",
+        path=fill("/v1/snapshots/{}/export", snapshot_id),
+        body=encode(body),
+        answer=StoredImage,
     )
 
 

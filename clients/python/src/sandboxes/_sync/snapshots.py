@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Sequence
 
 from .._gen import lifecycle
-from .._gen.lifecycle import Snapshot, SnapshotDiff
+from .._gen.lifecycle import Snapshot, SnapshotDiff, StoredImage
 from .http import HTTP
 
 
@@ -53,3 +53,7 @@ class Snapshots:
                 yield piece
         finally:
             response.close()
+
+    def export(self, id: str, name: str) -> StoredImage:
+        """Makes an image of a snapshot, under a name with a tag. It needs a key with the role admin."""
+        return self._http.call(lifecycle.export_snapshot(id, lifecycle.ExportSnapshotRequest(name=name)))
