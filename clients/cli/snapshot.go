@@ -26,7 +26,7 @@ func snapshotCommand(t *tool) *cobra.Command {
 		RunE:    groupOf,
 	}
 	command.AddCommand(snapshotCreateCommand(t), snapshotListCommand(t), snapshotDiffCommand(t),
-		snapshotExportCommand(t), snapshotRemoveCommand(t))
+		snapshotExportCommand(t), snapshotTreeCommand(t), snapshotRemoveCommand(t))
 	return command
 }
 

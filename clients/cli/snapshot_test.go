@@ -53,11 +53,22 @@ func keeper(t *testing.T) (env map[string]string, asked map[string]string) {
 	handle("GET /v1/snapshots/"+snapshotID+"/diff", 200, lifecycle.SnapshotDiff{Truncated: true, Items: []lifecycle.FileChange{
 		{Path: "/root/odd\x1b[31m", Kind: "added", Type: "file", Size: 2048}}})
 	handle("POST /v1/snapshots/"+snapshotID+"/export", 200, lifecycle.StoredImage{ID: "sha256:0123", Names: []string{"team/prepared:1"}})
+	child := other
+	child.ParentID, child.SandboxID, child.Name = new(snapshotID), sandboxID, new(strings.Repeat("long", 30))
+	handle("GET /v1/sandboxes/"+sandboxID+"/lineage", 200, lifecycle.Lineage{Snapshots: []lifecycle.Snapshot{taken, child}, Truncated: true,
+		Sandboxes: []lifecycle.LineageSandbox{{ID: sandboxID, SnapshotID: new(snapshotID), State: "Running"}, {ID: "0c9d21b4-fork", ParentID: new(sandboxID), State: "Paused"}}})
 	handle("DELETE /v1/snapshots/"+snapshotID, 204, nil)
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
 	return map[string]string{"SANDBOX_URL": server.URL}, asked
 }
+
+// snapshotTree is what the tool draws of a sandbox that was rolled back to its first snapshot.
+const snapshotTree = `2b7d5f0a Ready, 1.0 MiB before
+├─ sandbox 5f0c1e0e Running *
+│  └─ sandbox 0c9d21b4 Paused
+└─ 2b7d0000 Ready, 1.0 MiB longlonglonglonglonglonglonglonglonglonglonglonglo...
+`
 
 func TestSnapshotCommands(t *testing.T) {
 	t.Parallel()
@@ -83,6 +94,7 @@ func TestSnapshotCommands(t *testing.T) {
 		{"snapshot diff " + snapshotID + " --tar", 0, "/root/odd", "", "GET /v1/snapshots/" + snapshotID + "/diff", ""},
 		{"snapshot diff " + snapshotID + " --limit 0", cli.ExitUsage, "", "limit: must be from 1 to 10000, not 0", "", ""},
 		{"snapshot export " + snapshotID + " team/prepared:1", 0, "team/prepared:1", "", "POST /v1/snapshots/" + snapshotID + "/export", `{"name":"team/prepared:1"}`},
+		{"snapshot tree box", 0, snapshotTree, "there are more", "GET /v1/sandboxes/" + sandboxID + "/lineage", ""},
 		{"rollback box before", 0, "box has the files of before\n", "", "POST /v1/sandboxes/" + sandboxID + "/rollback", `{"snapshotId":"` + snapshotID + `"}`},
 		{"rollback box", cli.ExitUsage, "", "needs a SANDBOX and a SNAPSHOT", "", ""},
 		{"fork box -n 2 --env A=1", cli.ExitFailed, sandboxID + "\n", "the limit is reached",

@@ -54,3 +54,13 @@ func (c *Client) ExportSnapshot(ctx context.Context, id, name string) (StoredIma
 	})
 	return image, err
 }
+
+// Lineage returns the snapshots and sandboxes that the sandbox is related to, as far as the key may
+// read them.
+func (s *Sandbox) Lineage(ctx context.Context) (Lineage, error) {
+	var lineage Lineage
+	err := s.client.call(ctx, repeatable, &lineage, func(ctx context.Context) (*http.Response, error) {
+		return s.client.service.GetLineage(ctx, s.id)
+	})
+	return lineage, err
+}

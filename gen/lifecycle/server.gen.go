@@ -86,6 +86,9 @@ type ServerInterface interface {
 	// ForkSandbox Create sandboxes that begin with the files of another
 	// (POST /v1/sandboxes/{sandboxId}/fork)
 	ForkSandbox(ctx echo.Context, sandboxID SandboxID, params ForkSandboxParams) error
+	// GetLineage Show the snapshots and sandboxes that a sandbox is related to
+	// (GET /v1/sandboxes/{sandboxId}/lineage)
+	GetLineage(ctx echo.Context, sandboxID SandboxID) error
 	// GetLogs Read what the entrypoint of a sandbox printed
 	// (GET /v1/sandboxes/{sandboxId}/logs)
 	GetLogs(ctx echo.Context, sandboxID SandboxID, params GetLogsParams) error
@@ -704,6 +707,22 @@ func (w *ServerInterfaceWrapper) ForkSandbox(ctx echo.Context) error {
 	return err
 }
 
+// GetLineage converts echo context to params.
+func (w *ServerInterfaceWrapper) GetLineage(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "sandboxId" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxId", ctx.Param("sandboxId"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sandboxId: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetLineage(ctx, sandboxID)
+	return err
+}
+
 // GetLogs converts echo context to params.
 func (w *ServerInterfaceWrapper) GetLogs(ctx echo.Context) error {
 	var err error
@@ -1287,6 +1306,7 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/v1/host/load", wrapper.StreamHostLoad, options.OperationMiddlewares["streamHostLoad"]...)
 	router.GET(options.BaseURL+"/v1/sandboxes/:sandboxId/snapshots", wrapper.ListSandboxSnapshots, options.OperationMiddlewares["listSandboxSnapshots"]...)
 	router.POST(options.BaseURL+"/v1/sandboxes/:sandboxId/snapshots", wrapper.TakeSnapshot, options.OperationMiddlewares["takeSnapshot"]...)
+	router.GET(options.BaseURL+"/v1/sandboxes/:sandboxId/lineage", wrapper.GetLineage, options.OperationMiddlewares["getLineage"]...)
 	router.POST(options.BaseURL+"/v1/sandboxes/:sandboxId/rollback", wrapper.RollbackSandbox, options.OperationMiddlewares["rollbackSandbox"]...)
 	router.POST(options.BaseURL+"/v1/sandboxes/:sandboxId/fork", wrapper.ForkSandbox, options.OperationMiddlewares["forkSandbox"]...)
 	router.GET(options.BaseURL+"/v1/snapshots", wrapper.ListSnapshots, options.OperationMiddlewares["listSnapshots"]...)
@@ -5307,6 +5327,180 @@ func (response ForkSandbox503JSONResponse) VisitForkSandboxResponse(w http.Respo
 	return err
 }
 
+type GetLineageRequestObject struct {
+	SandboxID SandboxID `json:"sandboxId"`
+}
+
+type GetLineageResponseObject interface {
+	VisitGetLineageResponse(w http.ResponseWriter) error
+}
+
+type GetLineage200ResponseHeaders struct {
+	XRequestID *RequestID
+}
+
+type GetLineage200JSONResponse struct {
+	Body    Lineage
+	Headers GetLineage200ResponseHeaders
+}
+
+func (response GetLineage200JSONResponse) VisitGetLineageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetLineage400JSONResponse struct{ UnknownParameterJSONResponse }
+
+func (response GetLineage400JSONResponse) VisitGetLineageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetLineage401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response GetLineage401JSONResponse) VisitGetLineageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetLineage403JSONResponse struct{ ForbiddenJSONResponse }
+
+func (response GetLineage403JSONResponse) VisitGetLineageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetLineage404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response GetLineage404JSONResponse) VisitGetLineageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetLineage429JSONResponse struct{ RateLimitedJSONResponse }
+
+func (response GetLineage429JSONResponse) VisitGetLineageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetLineage500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response GetLineage500JSONResponse) VisitGetLineageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetLineage501JSONResponse struct{ NotImplementedJSONResponse }
+
+func (response GetLineage501JSONResponse) VisitGetLineageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(501)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetLineage503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response GetLineage503JSONResponse) VisitGetLineageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type GetLogsRequestObject struct {
 	SandboxID SandboxID `json:"sandboxId"`
 	Params    GetLogsParams
@@ -9004,6 +9198,9 @@ type StrictServerInterface interface {
 	// ForkSandbox Create sandboxes that begin with the files of another
 	// (POST /v1/sandboxes/{sandboxId}/fork)
 	ForkSandbox(ctx context.Context, request ForkSandboxRequestObject) (ForkSandboxResponseObject, error)
+	// GetLineage Show the snapshots and sandboxes that a sandbox is related to
+	// (GET /v1/sandboxes/{sandboxId}/lineage)
+	GetLineage(ctx context.Context, request GetLineageRequestObject) (GetLineageResponseObject, error)
 	// GetLogs Read what the entrypoint of a sandbox printed
 	// (GET /v1/sandboxes/{sandboxId}/logs)
 	GetLogs(ctx context.Context, request GetLogsRequestObject) (GetLogsResponseObject, error)
@@ -9741,6 +9938,31 @@ func (sh *strictHandler) ForkSandbox(ctx echo.Context, sandboxID SandboxID, para
 		return err
 	} else if validResponse, ok := response.(ForkSandboxResponseObject); ok {
 		return validResponse.VisitForkSandboxResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// GetLineage operation middleware
+func (sh *strictHandler) GetLineage(ctx echo.Context, sandboxID SandboxID) error {
+	var request GetLineageRequestObject
+
+	request.SandboxID = sandboxID
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.GetLineage(ctx.Request().Context(), request.(GetLineageRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetLineage")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(GetLineageResponseObject); ok {
+		return validResponse.VisitGetLineageResponse(ctx.Response())
 	} else if response != nil {
 		return fmt.Errorf("unexpected response type: %T", response)
 	}

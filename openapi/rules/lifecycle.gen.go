@@ -205,6 +205,9 @@ var lifecycle = Contract{KeyHeader: "SERVICE-API-KEY", Operations: []*Operation{
 			{Name: "timeout", Schema: &Schema{Type: "integer", Minimum: Bound{Set: true, Value: 60}, Maximum: Bound{Set: true, Value: 86400}}},
 		}, Closed: true}},
 	}}},
+	{ID: "getLineage", Parameters: []*Parameter{
+		{Name: "sandboxId", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
+	}},
 	{ID: "getLogs", Parameters: []*Parameter{
 		{Name: "sandboxId", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
 		{Name: "tail", In: "query", Schema: &Schema{Type: "integer", Minimum: Bound{Set: true}, Maximum: Bound{Set: true, Value: 1e+09}}},

@@ -42,6 +42,7 @@ var roles = map[string]struct{ admin, owner, other, viewer, none, wrong int }{
 	"deleteSnapshot":       {204, 204, 403, 403, 401, 401},
 	"getSnapshotDiff":      {200, 200, 403, 403, 401, 401},
 	"exportSnapshot":       {200, 403, 403, 403, 401, 401},
+	"getLineage":           {200, 200, 403, 200, 401, 401},
 
 	"getNetworkPolicy":         {200, 200, 403, 200, 401, 401},
 	"replaceNetworkPolicy":     {200, 200, 403, 403, 401, 401},

@@ -73,3 +73,18 @@ func TestBrokenArchive(t *testing.T) {
 		t.Error("an archive that broke off ends as if it were whole")
 	}
 }
+
+func TestLineage(t *testing.T) {
+	b := newBackend()
+	store := newSnapshots(b)
+	s := serveWith(t, api.Options{Backend: b, Snapshots: store, Keys: keys.Fixed(allKeys()...)})
+	shown, err := s.client.GetLineageWithResponse(t.Context(), b.sandbox.ID, with(aliceSecret))
+	want := []gen.LineageSandbox{{ID: "fork", SnapshotID: new("gone"), ParentID: new(b.sandbox.ID), State: "Running", CreatedAt: birth}}
+	if err != nil || shown.JSON200 == nil || !shown.JSON200.Truncated || len(shown.JSON200.Snapshots) != 1 || shown.JSON200.Snapshots[0].ID != snapshotOfTests ||
+		!reflect.DeepEqual(shown.JSON200.Sandboxes, want) {
+		t.Errorf("%v: %s", err, shown.Body)
+	}
+	if filter := (lifecycle.SnapshotFilter{SandboxID: b.sandbox.ID, Owner: new("alice")}); !reflect.DeepEqual(store.filter, filter) {
+		t.Errorf("the backend was asked for %+v", store.filter)
+	}
+}

@@ -100,6 +100,17 @@ func (s *snapshots) ExportSnapshot(_ context.Context, id, name string) (lifecycl
 	return lifecycle.Image{ID: "sha256:" + id, Names: []string{name}}, s.err
 }
 
+func (s *snapshots) Lineage(_ context.Context, sandboxID string, owner *string) (lifecycle.Lineage, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.filter = lifecycle.SnapshotFilter{SandboxID: sandboxID, Owner: owner}
+	return lifecycle.Lineage{
+		Snapshots: []lifecycle.Snapshot{s.snapshot}, Truncated: true,
+		Sandboxes: []lifecycle.LineageSandbox{{Sandbox: lifecycle.Sandbox{ID: "fork", SnapshotID: "gone", CreatedAt: birth,
+			Status: lifecycle.Status{State: lifecycle.StateRunning}}, ParentID: sandboxID}},
+	}, s.err
+}
+
 func (s *snapshots) DeleteSnapshot(_ context.Context, id string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -53,6 +53,12 @@ type SnapshotStore interface {
 	// and for files that no image can have.
 	ExportSnapshot(ctx context.Context, id, name string) (Image, error)
 
+	// Lineage returns the snapshots and sandboxes that a sandbox is related to: those that its
+	// files come from, those that began with its files, and so on, also over snapshots and
+	// sandboxes that are gone. owner keeps those of one owner; nil keeps all. It returns
+	// KindNotFound.
+	Lineage(ctx context.Context, sandboxID string, owner *string) (Lineage, error)
+
 	// Rollback gives a Running or Paused sandbox the files of one of its snapshots, or of one that
 	// its own files come from: the sandbox is Resuming when it returns, its processes are ended,
 	// and it is Running once execd has answered again, with the same id, endpoints and token. It
@@ -245,6 +251,23 @@ type FileChange struct {
 	Kind string // added, modified or removed
 	Type string // file, directory, symlink or other; before the removal of one that was removed
 	Size int64  // bytes
+}
+
+// MaxLineage is how many snapshots, and how many sandboxes, a lineage has.
+const MaxLineage = 1000
+
+// Lineage is a part of the forest of snapshots and sandboxes, oldest first.
+type Lineage struct {
+	Snapshots []Snapshot
+	Sandboxes []LineageSandbox
+	Truncated bool // there are more of either than MaxLineage; the newest are left out
+}
+
+// LineageSandbox is a sandbox in a lineage.
+type LineageSandbox struct {
+	Sandbox
+	// ParentID is the sandbox whose snapshot it was created with; empty where there was none.
+	ParentID string
 }
 
 // ForkRequest is what a client asks for.

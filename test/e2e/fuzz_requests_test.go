@@ -96,7 +96,7 @@ func TestFuzzLifecycle(t *testing.T) {
 	f.health = "/health"
 	f.expected["pruneImages 501"] = "a Docker Engine has images of others"
 	for _, operation := range []string{"createSandbox", "takeSnapshot", "listSandboxSnapshots", "rollbackSandbox", "forkSandbox",
-		"listSnapshots", "getSnapshot", "deleteSnapshot", "getSnapshotDiff", "exportSnapshot"} {
+		"listSnapshots", "getSnapshot", "deleteSnapshot", "getSnapshotDiff", "exportSnapshot", "getLineage"} {
 		f.expected[operation+" 501"] = "a Docker Engine has no snapshots"
 	}
 	// Nothing listens on that port: pulls fail at once, and reach no registry.

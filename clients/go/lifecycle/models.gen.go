@@ -931,6 +931,61 @@ type KeyRole string
 // Example: service
 type KeySource string
 
+// Lineage Snapshots and sandboxes that are related.
+type Lineage struct {
+	// Sandboxes The sandboxes, oldest first.
+	Sandboxes []LineageSandbox `json:"sandboxes"`
+
+	// Snapshots The snapshots, oldest first. `parentId` and `sandboxId` relate them.
+	Snapshots []Snapshot `json:"snapshots"`
+
+	// Truncated Whether there are more than are shown.
+	//
+	// Example: false
+	Truncated bool `json:"truncated"`
+}
+
+// LineageSandbox A sandbox and what its files come from.
+type LineageSandbox struct {
+	// CreatedAt When it was created, RFC 3339 in UTC.
+	//
+	// Example: 2026-01-02T15:04:06Z
+	CreatedAt time.Time `json:"createdAt"`
+
+	// ID The id of the sandbox.
+	//
+	// Example: 5f0c1e0e-2f0b-4a53-9b0e-0a4a3c1c7d11
+	ID string `json:"id"`
+
+	// ParentID The sandbox that it was forked from, or whose snapshot it was created with. It may be
+	// gone. Absent without one.
+	//
+	// Example: 0c9d21b4-3a1e-4f60-9a53-9d8e7f6a5b43
+	ParentID *string `json:"parentId,omitempty"`
+
+	// SnapshotID The snapshot that its files come from - that of its creation, or of its last rollback.
+	// It may be gone; that of a fork always is. Absent without one.
+	//
+	// Example: 2b7d5f0a-6c1e-4a7b-8a53-1f0e9d3c4b21
+	SnapshotID *string `json:"snapshotId,omitempty"`
+
+	// State The state of a sandbox. New values may be added, so clients must tolerate
+	// unknown ones.
+	//
+	// - `Pending`: it is being provisioned.
+	// - `Running`: it is proven usable.
+	// - `Pausing`: it is about to be paused.
+	// - `Paused`: its processes stand still and their state is kept. An extension: with the
+	//   reason `HOST_REBOOTED` or `RESUME_FAILED` only its files are.
+	// - `Resuming`: it is on its way from `Paused` back to `Running`.
+	// - `Stopping`: it is being terminated.
+	// - `Terminated`: it has ended.
+	// - `Failed`: a critical error ended it; `reason` and `message` say which.
+	//
+	// Example: Running
+	State SandboxState `json:"state"`
+}
+
 // Metadata Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
 // to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
 // reserved. There are at most 256 tags.

@@ -178,6 +178,9 @@ class AsyncLife(AsyncCase):
                 assert not isinstance(fork, APIError), fork
                 async with fork:
                     self.assertEqual((await fork.commands.run("cat /root/note; echo $ATTEMPT$SECRET")).stdout, "kept1\n")
+            lineage = await sandbox.lineage()
+            self.assertEqual([item.id for item in lineage.snapshots], [taken.id])
+            self.assertEqual([item.parent_id for item in lineage.sandboxes], [None, sandbox.id, sandbox.id])
             async with await client.create(snapshot=taken.id) as other:
                 self.assertEqual(await other.files.read_text("/root/note"), "kept")
                 self.assertEqual((await other.refresh()).snapshot_id, taken.id)

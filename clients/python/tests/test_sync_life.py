@@ -179,6 +179,9 @@ class Life(Case):
                 assert not isinstance(fork, APIError), fork
                 with fork:
                     self.assertEqual((fork.commands.run("cat /root/note; echo $ATTEMPT$SECRET")).stdout, "kept1\n")
+            lineage = sandbox.lineage()
+            self.assertEqual([item.id for item in lineage.snapshots], [taken.id])
+            self.assertEqual([item.parent_id for item in lineage.sandboxes], [None, sandbox.id, sandbox.id])
             with client.create(snapshot=taken.id) as other:
                 self.assertEqual(other.files.read_text("/root/note"), "kept")
                 self.assertEqual((other.refresh()).snapshot_id, taken.id)

@@ -15,6 +15,9 @@ export type SnapshotDiff = components["schemas"]["SnapshotDiff"];
 /** An image that the engine of the service has. */
 export type StoredImage = components["schemas"]["StoredImage"];
 
+/** Snapshots and sandboxes that are related. */
+export type Lineage = components["schemas"]["Lineage"];
+
 /** What to compare a snapshot with. */
 export interface SnapshotDiffOptions extends CallOptions {
   /** The id of the snapshot to compare with; its image without it. */

@@ -16,9 +16,9 @@ import (
 	"sandbox.internal/runtime/engine"
 )
 
-// Extend makes an image of another one, the base, with one more layer, and gives the image the name,
-// which may be that of a third one. The layer is the tar archive that write writes; Extend calls
-// write twice, for the same bytes. The configuration of the base stays as it is.
+// Extend makes an image of another one, the base, with one more layer, and gives the image the
+// name, which may be that of a third one. The layer is the tar archive that write writes; Extend
+// calls write twice, for the same bytes. The configuration of the base stays as it is.
 //
 // Extend returns [engine.ErrInvalid] for a name that images cannot have, [engine.ErrImage] for a
 // layer that is refused, and errors of write as they are. No image has the name then.

@@ -77,6 +77,7 @@ var examples = []struct {
 	{command: "snapshot ls"},
 	{command: "snapshot diff"},
 	{command: "snapshot export"},
+	{command: "snapshot tree"},
 	{command: "rollback"},
 	{command: "fork"},
 	{command: "snapshot rm"},

@@ -16,7 +16,7 @@ import (
 // snapshotOperations are the operations that need a backend with snapshots.
 var snapshotOperations = []string{
 	"takeSnapshot", "listSandboxSnapshots", "rollbackSandbox", "forkSandbox", "listSnapshots", "getSnapshot", "deleteSnapshot",
-	"getSnapshotDiff", "exportSnapshot",
+	"getSnapshotDiff", "exportSnapshot", "getLineage",
 }
 
 // operationsWithSnapshots are these on a sandbox and a snapshot, those on the sandbox first.
@@ -25,6 +25,7 @@ func operationsWithSnapshots(sandbox, snapshot string) []Operation {
 	return []Operation{
 		{"takeSnapshot", "POST", path + "/snapshots", "{}"},
 		{"listSandboxSnapshots", "GET", path + "/snapshots", ""},
+		{"getLineage", "GET", path + "/lineage", ""},
 		{"forkSandbox", "POST", path + "/fork", `{"count":1}`},
 		{"rollbackSandbox", "POST", path + "/rollback", fmt.Sprintf(`{"snapshotId":%q}`, snapshot)},
 		{"getSnapshot", "GET", "/v1/snapshots/" + snapshot, ""},
@@ -35,7 +36,7 @@ func operationsWithSnapshots(sandbox, snapshot string) []Operation {
 }
 
 // readsOfSnapshots are those that a viewer may ask for.
-var readsOfSnapshots = []string{"listSandboxSnapshots", "getSnapshot", "listSnapshots"}
+var readsOfSnapshots = []string{"listSandboxSnapshots", "getLineage", "getSnapshot", "listSnapshots"}
 
 // unknownSnapshot is the id of no snapshot.
 const unknownSnapshot = "11111111-2222-4333-8444-555555555555"
@@ -183,6 +184,11 @@ func testFork(t *testing.T, c *Client, id string) {
 		}
 	}
 	c.Enter(t, id).Want(t, "cat /root/work/note", "kept\n")
+	lineage, err := Decode[lifecycle.Lineage](c.Send(t, http.MethodGet, path+"/lineage", ""))
+	forks := slices.DeleteFunc(lineage.Sandboxes, func(s lifecycle.LineageSandbox) bool { return Value(s.ParentID) != id || s.State != "Running" })
+	if err != nil || len(forks) != 2 || len(lineage.Snapshots) < 2 {
+		t.Errorf("the lineage is %+v, %v", lineage, err)
+	}
 	listed, err := Decode[lifecycle.SnapshotList](c.Send(t, http.MethodGet, path+"/snapshots", ""))
 	if err != nil || len(listed.Items) != 2 {
 		t.Errorf("a fork left its snapshot in the list: %+v, %v", listed, err)
@@ -204,10 +210,10 @@ func testRefusedSnapshots(t *testing.T, s *Service, id, snapshot string) {
 	}
 	RefuseUnknownParameters(t, s, operations)
 	AskTooOften(t, s, operations)
-	for _, o := range operationsWithSnapshots(unknownSnapshot, snapshot)[:4] {
+	for _, o := range operationsWithSnapshots(unknownSnapshot, snapshot)[:5] {
 		WantProblem(t, user.Send(t, o.Method, o.Path, o.Body), 404, "SANDBOX_NOT_FOUND", unknownSnapshot)
 	}
-	for _, o := range operationsWithSnapshots(id, unknownSnapshot)[3:7] {
+	for _, o := range operationsWithSnapshots(id, unknownSnapshot)[4:8] {
 		WantProblem(t, user.Send(t, o.Method, o.Path, o.Body), 404, "SNAPSHOT_NOT_FOUND", unknownSnapshot)
 	}
 	ended := user.Running(t, s.Idle())

@@ -543,6 +543,32 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/sandboxes/{sandboxId}/lineage": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the sandbox, as the create operation returned it. */
+                sandboxId: components["parameters"]["SandboxID"];
+            };
+            cookie?: never;
+        };
+        /**
+         * Show the snapshots and sandboxes that a sandbox is related to
+         * @description The snapshots that its files come from, those that were taken of it, the sandboxes that
+         *     began with any of them, and so on, as far as the key may read them: a key with the role
+         *     `user` sees its own. What is deleted is left out, and relates the others still. At most
+         *     1000 of each are shown, oldest first; `truncated` says whether there are more.
+         */
+        get: operations["getLineage"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/sandboxes/{sandboxId}/rollback": {
         parameters: {
             query?: never;
@@ -1912,6 +1938,45 @@ export interface components {
             /** @description The snapshots of this page, newest first; empty past the last page. */
             items: components["schemas"]["Snapshot"][];
             pagination: components["schemas"]["Pagination"];
+        };
+        /** @description Snapshots and sandboxes that are related. */
+        Lineage: {
+            /** @description The snapshots, oldest first. `parentId` and `sandboxId` relate them. */
+            snapshots: components["schemas"]["Snapshot"][];
+            /** @description The sandboxes, oldest first. */
+            sandboxes: components["schemas"]["LineageSandbox"][];
+            /**
+             * @description Whether there are more than are shown.
+             * @example false
+             */
+            truncated: boolean;
+        };
+        /** @description A sandbox and what its files come from. */
+        LineageSandbox: {
+            /**
+             * @description The id of the sandbox.
+             * @example 5f0c1e0e-2f0b-4a53-9b0e-0a4a3c1c7d11
+             */
+            id: string;
+            /**
+             * @description The snapshot that its files come from - that of its creation, or of its last rollback.
+             *     It may be gone; that of a fork always is. Absent without one.
+             * @example 2b7d5f0a-6c1e-4a7b-8a53-1f0e9d3c4b21
+             */
+            snapshotId?: string;
+            /**
+             * @description The sandbox that it was forked from, or whose snapshot it was created with. It may be
+             *     gone. Absent without one.
+             * @example 0c9d21b4-3a1e-4f60-9a53-9d8e7f6a5b43
+             */
+            parentId?: string;
+            state: components["schemas"]["SandboxState"];
+            /**
+             * Format: date-time
+             * @description When it was created, RFC 3339 in UTC.
+             * @example 2026-01-02T15:04:06Z
+             */
+            createdAt: string;
         };
         /** @description The name of the image. Unknown fields are refused. */
         ExportSnapshotRequest: {
@@ -3781,6 +3846,38 @@ export interface operations {
             404: components["responses"]["NotFound"];
             409: components["responses"]["SnapshotConflict"];
             413: components["responses"]["ContentTooLarge"];
+            429: components["responses"]["RateLimited"];
+            500: components["responses"]["InternalError"];
+            501: components["responses"]["NotImplemented"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    getLineage: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the sandbox, as the create operation returned it. */
+                sandboxId: components["parameters"]["SandboxID"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The snapshots and sandboxes. */
+            200: {
+                headers: {
+                    "X-Request-ID": components["headers"]["RequestID"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Lineage"];
+                };
+            };
+            400: components["responses"]["UnknownParameter"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
             429: components["responses"]["RateLimited"];
             500: components["responses"]["InternalError"];
             501: components["responses"]["NotImplemented"];

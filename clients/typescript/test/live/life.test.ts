@@ -193,6 +193,8 @@ test("a snapshot, a rollback, forks and a sandbox that begins with the snapshot"
     await using other = fork;
     assert.equal((await other.commands.run("cat /root/note; echo $ATTEMPT$SECRET")).stdout, "kept1\n");
   }
+  const { snapshots, sandboxes } = await sandbox.lineage();
+  assert.deepEqual([snapshots.map(({ id }) => id), sandboxes.map(({ parentId }) => parentId)], [[taken.id], [undefined, sandbox.id, sandbox.id]]);
   await using begun = await client.create({ snapshotId: taken.id });
   assert.equal(await begun.files.readText("/root/note"), "kept");
   assert.equal(begun.info.snapshotId, taken.id);

@@ -651,6 +651,56 @@ class KeyRateLimit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage:
+    """Snapshots and sandboxes that are related."""
+
+    sandboxes: Sequence[LineageSandbox]
+    """The sandboxes, oldest first."""
+    snapshots: Sequence[Snapshot]
+    """The snapshots, oldest first. `parentId` and `sandboxId` relate them."""
+    truncated: bool
+    """Whether there are more than are shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineageSandbox:
+    """A sandbox and what its files come from."""
+
+    JSON_NAMES: ClassVar[Mapping[str, str]] = {
+        "created_at": "createdAt",
+        "parent_id": "parentId",
+        "snapshot_id": "snapshotId",
+    }
+
+    created_at: datetime
+    """When it was created, RFC 3339 in UTC."""
+    id: str
+    """The id of the sandbox."""
+    parent_id: str | None = None
+    """The sandbox that it was forked from, or whose snapshot it was created with. It may be
+    gone. Absent without one.
+    """
+    snapshot_id: str | None = None
+    """The snapshot that its files come from - that of its creation, or of its last rollback.
+    It may be gone; that of a fork always is. Absent without one.
+    """
+    state: SandboxState
+    """The state of a sandbox. New values may be added, so clients must tolerate
+    unknown ones.
+
+    - `Pending`: it is being provisioned.
+    - `Running`: it is proven usable.
+    - `Pausing`: it is about to be paused.
+    - `Paused`: its processes stand still and their state is kept. An extension: with the
+      reason `HOST_REBOOTED` or `RESUME_FAILED` only its files are.
+    - `Resuming`: it is on its way from `Paused` back to `Running`.
+    - `Stopping`: it is being terminated.
+    - `Terminated`: it has ended.
+    - `Failed`: a critical error ended it; `reason` and `message` say which.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkDecision:
     """What became of all attempts that are alike."""
 
@@ -1518,6 +1568,23 @@ def get_key(
         method="GET",
         path=fill("/v1/keys/{}", key_name),
         answer=Key,
+    )
+
+
+def get_lineage(
+    sandbox_id: str,
+) -> Call[Lineage]:
+    """Show the snapshots and sandboxes that a sandbox is related to.
+
+    The snapshots that its files come from, those that were taken of it, the sandboxes that
+    began with any of them, and so on, as far as the key may read them: a key with the role
+    `user` sees its own. What is deleted is left out, and relates the others still. At most
+    1000 of each are shown, oldest first; `truncated` says whether there are more.
+    """
+    return Call(
+        method="GET",
+        path=fill("/v1/sandboxes/{}/lineage", sandbox_id),
+        answer=Lineage,
     )
 
 

@@ -25,7 +25,7 @@ from .._errors import (
 )
 from .._gen import execd, lifecycle
 from .._gen.execd import Metrics
-from .._gen.lifecycle import ActivityEntry, Endpoint, SandboxEvent, Snapshot
+from .._gen.lifecycle import ActivityEntry, Endpoint, Lineage, SandboxEvent, Snapshot
 from .._gen.lifecycle import Sandbox as SandboxInfo
 from .._logs import LogPart
 from .._operations import fill
@@ -159,6 +159,10 @@ class Sandbox:
         """The snapshots of the sandbox that the key may read, newest first."""
         for snapshot in Snapshots(self._http).list(sandbox_id=self.id, page_size=page_size):
             yield snapshot
+
+    def lineage(self) -> Lineage:
+        """The snapshots and sandboxes that the sandbox is related to, as far as the key may read them."""
+        return self._http.call(lifecycle.get_lineage(self.id))
 
     def rollback(self, snapshot: Snapshot | str, *, timeout: Duration = 60) -> None:
         """Gives the sandbox the files of a snapshot, or of the one with an id, and returns when it is Running again.
