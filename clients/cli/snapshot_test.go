@@ -80,6 +80,8 @@ func TestSnapshotCommands(t *testing.T) {
 	}{
 		{"snapshot create box --name before --ttl 1h --comment fine", 0, "1.8 ms", "",
 			"POST /v1/sandboxes/" + sandboxID + "/snapshots", `{"comment":"fine","name":"before","ttl":3600}`},
+		{"snapshot create box -l team=red -q", 0, "", "", "POST /v1/sandboxes/" + sandboxID + "/snapshots", `{"metadata":{"team":"red"}}`},
+		{"snapshot ls --name before -l team=red -q", 0, snapshotID, "", "GET /v1/snapshots", "name=before&metadata=team%3Dred&page=1&pageSize=100"},
 		{"snapshot create box -q", 0, snapshotID + "\n", "", "", ""},
 		{"snapshot create box --ttl 1s", cli.ExitUsage, "", "ttl: must be at least 1m, not 1s", "", ""},
 		{"snapshot ls box -q", 0, snapshotID + "\n" + otherSnapshotID + "\n", "", "GET /v1/snapshots", "sandboxId=" + sandboxID + "&page=1&pageSize=100"},

@@ -2,6 +2,9 @@ package lifecycle
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -102,10 +105,11 @@ type Snapshot struct {
 	SandboxID string // of the sandbox that the snapshot was taken of, which may be gone
 	// ParentID is the snapshot that the sandbox's files came from, or were last kept in, when it
 	// was taken; empty when there was none. It may be gone.
-	ParentID string `json:",omitempty"`
-	Name     string `json:",omitempty"`
-	Comment  string `json:",omitempty"`
-	Owner    string // name of the API key that asked for it
+	ParentID string            `json:",omitempty"`
+	Name     string            `json:",omitempty"`
+	Comment  string            `json:",omitempty"`
+	Metadata map[string]string `json:",omitempty"`
+	Owner    string            // name of the API key that asked for it
 	Kind     SnapshotKind
 	Status   SnapshotStatus
 	// Image is that of the sandbox, as it was named; EngineImage is the engine's id of it, empty
@@ -170,6 +174,7 @@ func (s Snapshot) With(files SnapshotFiles) Snapshot {
 
 // Clone returns a copy that shares nothing mutable with the snapshot.
 func (s Snapshot) Clone() Snapshot {
+	s.Metadata = maps.Clone(s.Metadata)
 	s.Origin.Entrypoint = slices.Clone(s.Origin.Entrypoint)
 	s.Origin.Resources = maps.Clone(s.Origin.Resources)
 	s.Origin.NetworkPolicy = s.Origin.NetworkPolicy.Clone()
@@ -178,11 +183,15 @@ func (s Snapshot) Clone() Snapshot {
 
 // SnapshotRequest is what a client asks for. Validate checks it.
 type SnapshotRequest struct {
-	Name    string
-	Comment string
-	Kind    SnapshotKind
-	TTL     time.Duration // 0 means that the snapshot does not expire
-	Owner   string        // name of the API key that asks
+	Name     string
+	Comment  string
+	Metadata map[string]string
+	Kind     SnapshotKind
+	TTL      time.Duration // 0 means that the snapshot does not expire
+	Owner    string        // name of the API key that asks
+	// IdempotencyKey makes a repeated request return the snapshot of the first one, for
+	// [IdempotencyWindow], whatever has become of it; empty for none.
+	IdempotencyKey string
 	// MaxSnapshots and MaxBytes are how many snapshots the owner may have, and how many bytes they
 	// may have added to the disk together; 0 is no limit.
 	MaxSnapshots int
@@ -216,20 +225,36 @@ func (r SnapshotRequest) Validate() error {
 		return Invalidf("ttl: must be within %d and %d seconds, got %d",
 			int64(MinSnapshotTTL/time.Second), int64(MaxSnapshotTTL/time.Second), int64(r.TTL/time.Second))
 	}
-	return nil
+	return validateMetadata(r.Metadata)
+}
+
+// Digest identifies what a client asked for, of a sandbox, as [Spec.Digest] does.
+func (r SnapshotRequest) Digest(sandboxID string) string {
+	hash := sha256.New()
+	// Strings, numbers and maps of strings always encode, in one way only, and a hash takes every
+	// write.
+	_ = json.NewEncoder(hash).Encode([]any{"snapshot", sandboxID, r.Name, r.Comment, r.Metadata, r.Kind, r.TTL})
+	return hex.EncodeToString(hash.Sum(nil))
 }
 
 // SnapshotFilter selects snapshots. Conditions are combined with AND; the zero value matches every
 // snapshot that is not temporary.
 type SnapshotFilter struct {
 	SandboxID string
-	States    []SnapshotState // any of them
-	Owner     *string         // nil means any owner
+	States    []SnapshotState   // any of them
+	Owner     *string           // nil means any owner
+	Name      *string           // nil means any name
+	Metadata  map[string]string // all of these pairs
 }
 
 // Match reports whether the snapshot passes the filter.
 func (f SnapshotFilter) Match(s *Snapshot) bool {
-	return !s.Temporary && (f.Owner == nil || s.Owner == *f.Owner) && (f.SandboxID == "" || s.SandboxID == f.SandboxID) &&
+	for key, value := range f.Metadata {
+		if got, ok := s.Metadata[key]; !ok || got != value {
+			return false
+		}
+	}
+	return !s.Temporary && (f.Name == nil || s.Name == *f.Name) && (f.Owner == nil || s.Owner == *f.Owner) && (f.SandboxID == "" || s.SandboxID == f.SandboxID) &&
 		(len(f.States) == 0 || slices.Contains(f.States, s.Status.State))
 }
 

@@ -368,7 +368,7 @@ type CreateSandboxRequest struct {
 	// Example: true
 	ImageEntrypoint *bool `json:"imageEntrypoint,omitempty"`
 
-	// Metadata Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
+	// Metadata Free tags of the sandbox, or of the snapshot. The key `name` is a human-readable label. A key has 1
 	// to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
 	// reserved. There are at most 256 tags.
 	//
@@ -438,7 +438,7 @@ type CreatedSandbox struct {
 	// Example: 5f0c1e0e-2f0b-4a53-9b0e-0a4a3c1c7d11
 	ID string `json:"id"`
 
-	// Metadata Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
+	// Metadata Free tags of the sandbox, or of the snapshot. The key `name` is a human-readable label. A key has 1
 	// to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
 	// reserved. There are at most 256 tags.
 	//
@@ -986,7 +986,7 @@ type LineageSandbox struct {
 	State SandboxState `json:"state"`
 }
 
-// Metadata Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
+// Metadata Free tags of the sandbox, or of the snapshot. The key `name` is a human-readable label. A key has 1
 // to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
 // reserved. There are at most 256 tags.
 //
@@ -1270,7 +1270,7 @@ type Sandbox struct {
 	// absent for a sandbox that was created before the service recorded them.
 	Limits *SandboxLimits `json:"limits,omitempty"`
 
-	// Metadata Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
+	// Metadata Free tags of the sandbox, or of the snapshot. The key `name` is a human-readable label. A key has 1
 	// to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
 	// reserved. There are at most 256 tags.
 	//
@@ -1337,7 +1337,7 @@ type SandboxEvent struct {
 	// Example: the sandbox is ready
 	Message *string `json:"message,omitempty"`
 
-	// Metadata Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
+	// Metadata Free tags of the sandbox, or of the snapshot. The key `name` is a human-readable label. A key has 1
 	// to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
 	// reserved. There are at most 256 tags.
 	//
@@ -1565,6 +1565,13 @@ type Snapshot struct {
 	// Example: filesystem
 	Kind SnapshotKind `json:"kind"`
 
+	// Metadata Free tags of the sandbox, or of the snapshot. The key `name` is a human-readable label. A key has 1
+	// to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
+	// reserved. There are at most 256 tags.
+	//
+	// Example: {"name":"nightly-run","team":"research"}
+	Metadata Metadata `json:"metadata,omitempty"`
+
 	// Name The name that it was given; absent without one.
 	//
 	// Example: before-upgrade
@@ -1706,6 +1713,13 @@ type TakeSnapshotRequest struct {
 	//
 	// Example: filesystem
 	Kind *SnapshotKind `json:"kind,omitempty"`
+
+	// Metadata Free tags of the sandbox, or of the snapshot. The key `name` is a human-readable label. A key has 1
+	// to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
+	// reserved. There are at most 256 tags.
+	//
+	// Example: {"name":"nightly-run","team":"research"}
+	Metadata Metadata `json:"metadata,omitempty"`
 
 	// Name A name for people, at most 128 bytes. Several snapshots may have the same.
 	//
@@ -2088,6 +2102,11 @@ type ListSandboxSnapshotsParams struct {
 
 // TakeSnapshotParams defines parameters for TakeSnapshot.
 type TakeSnapshotParams struct {
+	// IdempotencyKey A value of the client's choice that makes the request safe to repeat. For 24 hours the
+	// same key with the same body gives the same snapshot, whatever has become of it; with
+	// another body or sandbox, or once the snapshot is gone, it is 409.
+	IdempotencyKey *string `json:"Idempotency-Key,omitempty"`
+
 	// Prefer `wait=SECONDS` (RFC 7240) holds the answer until the snapshot is not `Creating`, but no
 	// longer than so many seconds, which are at most 60. Status and body are the same as without
 	// it and show the state at the time of the answer. Other preferences, and a wait that is no
@@ -2103,6 +2122,13 @@ type ListSnapshotsParams struct {
 	// State Keep only snapshots in this state. Repeat the parameter for several states,
 	// which are OR-ed. Letter case does not matter.
 	State []SnapshotState `form:"state,omitempty" json:"state,omitempty"`
+
+	// Name Keep only snapshots with this name.
+	Name *string `form:"name,omitempty" json:"name,omitempty"`
+
+	// Metadata Keep only snapshots whose metadata holds all of these pairs: a URL-encoded string of
+	// `key=value` pairs joined by `&`, in which keys and values are URL-encoded themselves.
+	Metadata *string `form:"metadata,omitempty" json:"metadata,omitempty"`
 
 	// Page Which page to return; the first is 1.
 	Page *SnapshotPage `form:"page,omitempty" json:"page,omitempty"`

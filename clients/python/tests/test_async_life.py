@@ -165,9 +165,10 @@ class AsyncLife(AsyncCase):
         """The client goes on with a sandbox that was rolled back."""
         async with AsyncClient() as client, await client.create(image(), env={"SECRET": "s"}) as sandbox:
             await sandbox.files.write("/root/note", "kept")
-            taken = await sandbox.snapshot("before", comment="all is well", ttl=timedelta(hours=1))
+            taken = await sandbox.snapshot("before", comment="all is well", ttl=timedelta(hours=1), metadata={"by": sandbox.id})
             self.assertEqual((taken.status.state, taken.sandbox_id, taken.name), ("Ready", sandbox.id, "before"))
             self.assertEqual([item.id async for item in sandbox.snapshots()], [taken.id])
+            self.assertEqual([item.id async for item in client.snapshots.list(metadata={"by": sandbox.id}, name="before")], [taken.id])
             await sandbox.files.write("/root/note", "changed")
             await sandbox.rollback(taken)
             self.assertEqual(sandbox.state, "Running")

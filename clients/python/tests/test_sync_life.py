@@ -166,9 +166,10 @@ class Life(Case):
         """The client goes on with a sandbox that was rolled back."""
         with Client() as client, client.create(image(), env={"SECRET": "s"}) as sandbox:
             sandbox.files.write("/root/note", "kept")
-            taken = sandbox.snapshot("before", comment="all is well", ttl=timedelta(hours=1))
+            taken = sandbox.snapshot("before", comment="all is well", ttl=timedelta(hours=1), metadata={"by": sandbox.id})
             self.assertEqual((taken.status.state, taken.sandbox_id, taken.name), ("Ready", sandbox.id, "before"))
             self.assertEqual([item.id for item in sandbox.snapshots()], [taken.id])
+            self.assertEqual([item.id for item in client.snapshots.list(metadata={"by": sandbox.id}, name="before")], [taken.id])
             sandbox.files.write("/root/note", "changed")
             sandbox.rollback(taken)
             self.assertEqual(sandbox.state, "Running")

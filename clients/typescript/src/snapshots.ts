@@ -1,7 +1,7 @@
 import type { Api } from "./calls.js";
 import { SandboxError, clean } from "./errors.js";
 import type { components, paths } from "./gen/lifecycle.js";
-import type { CallOptions } from "./http.js";
+import { type CallOptions, newKey } from "./http.js";
 import { piecesOf } from "./logs.js";
 
 /** The files of a sandbox as they were at a moment. */
@@ -32,6 +32,8 @@ export interface SnapshotOptions extends CallOptions {
   name?: string;
   /** For people, too. */
   comment?: string;
+  /** Tags. */
+  metadata?: Record<string, string>;
   /** Seconds after which it is deleted by itself; without it, it is not. */
   ttl?: number;
   /** Milliseconds in which it must be Ready; 5 minutes without it. */
@@ -44,6 +46,10 @@ export interface SnapshotListOptions extends CallOptions {
   sandboxId?: string;
   /** Those in one of these states. */
   state?: SnapshotState | SnapshotState[];
+  /** Those with this name. */
+  name?: string;
+  /** Those whose metadata holds all of these pairs. */
+  metadata?: Record<string, string>;
 }
 
 /** How long one request waits for a state, in seconds; the service permits 60. */
@@ -55,9 +61,11 @@ export class Snapshots {
 
   /** Snapshots, newest first. Pages are read as they are needed. */
   async *list(options: SnapshotListOptions = {}): AsyncGenerator<Snapshot, void, undefined> {
-    const { sandboxId, state, signal } = options;
+    const { sandboxId, state, name, metadata, signal } = options;
     const chosen = {
       ...(sandboxId === undefined ? {} : { sandboxId }),
+      ...(name === undefined ? {} : { name }),
+      ...(metadata ? { metadata: new URLSearchParams(metadata).toString() } : {}),
       ...(state === undefined ? {} : { state: typeof state === "string" ? [state] : state }),
     };
     for (let page = 1; ; page++) {
@@ -113,7 +121,8 @@ export async function takeSnapshot(api: Api<paths>, sandboxId: string, options: 
   const call = { ...(signal ? { signal } : {}), longer: longestWait * 1_000 };
   const header = { Prefer: `wait=${longestWait}` };
   const input = { path: { sandboxId }, header, body };
-  let taken = await api.json("post", "/v1/sandboxes/{sandboxId}/snapshots", input, call);
+  const first = { ...input, header: { ...header, ...newKey() } };
+  let taken = await api.json("post", "/v1/sandboxes/{sandboxId}/snapshots", first, { ...call, idempotent: true });
   for (const end = Date.now() + timeout; taken.status.state === "Creating"; ) {
     if (Date.now() >= end) throw new SandboxError("timeout", `snapshot ${taken.id}: not Ready within ${timeout} ms`);
     taken = await api.json("get", "/v1/snapshots/{snapshotId}", { path: { snapshotId: taken.id }, header }, call);

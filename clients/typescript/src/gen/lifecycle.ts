@@ -1306,7 +1306,7 @@ export interface components {
             [key: string]: string;
         };
         /**
-         * @description Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
+         * @description Free tags of the sandbox, or of the snapshot. The key `name` is a human-readable label. A key has 1
          *     to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
          *     reserved. There are at most 256 tags.
          * @example {
@@ -1891,6 +1891,7 @@ export interface components {
              * @example all tests pass
              */
             comment?: string;
+            metadata?: components["schemas"]["Metadata"];
             /**
              * @description The name of the API key that asked for it; absent where the service admits requests
              *     without a key.
@@ -2042,6 +2043,7 @@ export interface components {
              * @example all tests pass
              */
             comment?: string;
+            metadata?: components["schemas"]["Metadata"];
             kind?: components["schemas"]["SnapshotKind"];
             /**
              * @description After how many seconds it is deleted by itself; without it, it is not.
@@ -3798,6 +3800,12 @@ export interface operations {
             query?: never;
             header?: {
                 /**
+                 * @description A value of the client's choice that makes the request safe to repeat. For 24 hours the
+                 *     same key with the same body gives the same snapshot, whatever has become of it; with
+                 *     another body or sandbox, or once the snapshot is gone, it is 409.
+                 */
+                "Idempotency-Key"?: string;
+                /**
                  * @description `wait=SECONDS` (RFC 7240) holds the answer until the snapshot is not `Creating`, but no
                  *     longer than so many seconds, which are at most 60. Status and body are the same as without
                  *     it and show the state at the time of the answer. Other preferences, and a wait that is no
@@ -4006,6 +4014,13 @@ export interface operations {
                  *     which are OR-ed. Letter case does not matter.
                  */
                 state?: components["schemas"]["SnapshotState"][];
+                /** @description Keep only snapshots with this name. */
+                name?: string;
+                /**
+                 * @description Keep only snapshots whose metadata holds all of these pairs: a URL-encoded string of
+                 *     `key=value` pairs joined by `&`, in which keys and values are URL-encoded themselves.
+                 */
+                metadata?: string;
                 /** @description Which page to return; the first is 1. */
                 page?: components["parameters"]["SnapshotPage"];
                 /** @description How many snapshots a page holds. */

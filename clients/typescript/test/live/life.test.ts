@@ -179,11 +179,12 @@ test("the life of a key", async () => {
 test("a snapshot, a rollback, forks and a sandbox that begins with the snapshot", async () => {
   await using sandbox = await client.create(busybox, { env: { SECRET: "s" } });
   await sandbox.files.write("/root/note", "kept");
-  const taken = await sandbox.snapshot({ name: "before", ttl: 3_600 });
+  const taken = await sandbox.snapshot({ name: "before", metadata: { by: sandbox.id }, ttl: 3_600 });
   assert.deepEqual([taken.status.state, taken.sandboxId, taken.name], ["Ready", sandbox.id, "before"]);
   const listed = [];
   for await (const { id } of sandbox.snapshots()) listed.push(id);
-  assert.deepEqual(listed, [taken.id]);
+  for await (const { id } of client.snapshots.list({ name: "before", metadata: { by: sandbox.id } })) listed.push(id);
+  assert.deepEqual(listed, [taken.id, taken.id]);
   await sandbox.files.write("/root/note", "changed");
   assert.equal((await sandbox.rollback(taken)).status.state, "Running");
   assert.equal(await sandbox.files.readText("/root/note"), "kept");

@@ -132,18 +132,18 @@ class AsyncSandbox:
         await self.wait("Running", timeout=timeout)
 
     async def snapshot(self, name: str | None = None, *, comment: str | None = None, ttl: Duration | None = None,
-                       timeout: Duration = 300) -> Snapshot:
+                       metadata: Mapping[str, str] | None = None, timeout: Duration = 300) -> Snapshot:
         """Keeps the files of the sandbox, which is Running or Paused, and returns once they are kept.
 
         The processes stand still for a moment. With `ttl` the snapshot is deleted by itself after so many seconds. One
-        that fails is a SnapshotFailed, and one that is still Creating after `timeout` seconds a WaitTimeout. The
-        request is not repeated when its answer was lost: `snapshots` shows whether it had its effect.
+        that fails is a SnapshotFailed, and one that is still Creating after `timeout` seconds a WaitTimeout. A request
+        whose answer was lost is repeated, and makes no second snapshot.
         """
         limit = time.monotonic() + seconds(timeout)
         prefer, held = prefer_wait(seconds(timeout))
         request = lifecycle.TakeSnapshotRequest(
-            name=name, comment=comment, ttl=None if ttl is None else round(seconds(ttl)))
-        taken = await self._http.call(lifecycle.take_snapshot(self.id, request, prefer=prefer), wait=held)
+            name=name, comment=comment, metadata=metadata, ttl=None if ttl is None else round(seconds(ttl)))
+        taken = await self._http.call(lifecycle.take_snapshot(self.id, request, idempotency_key=new_key(), prefer=prefer), wait=held)
         while taken.status.state == "Creating":
             left = limit - time.monotonic()
             if left <= 0:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Sequence
+from typing import Mapping, Sequence
 
 from .._gen import lifecycle
 from .._gen.lifecycle import Snapshot, SnapshotDiff, StoredImage
+from .._options import metadata_filter
 from .http import AsyncHTTP
 
 
@@ -16,13 +17,16 @@ class AsyncSnapshots:
     def __init__(self, http: AsyncHTTP) -> None:
         self._http = http
 
-    async def list(self, *, sandbox_id: str | None = None, state: Sequence[str] | None = None,
-                   page_size: int = 100) -> AsyncIterator[Snapshot]:
-        """Those of one sandbox, which may be gone, and in one of the states, newest first. Pages are read as they are needed."""
+    async def list(self, *, sandbox_id: str | None = None, state: Sequence[str] | None = None, name: str | None = None,
+                   metadata: Mapping[str, str] | None = None, page_size: int = 100) -> AsyncIterator[Snapshot]:
+        """Those of one sandbox, which may be gone, in one of the states, with the name and all of the metadata, newest first.
+
+        Pages are read as they are needed.
+        """
         page = 1
         while True:
             listed = await self._http.call(lifecycle.list_snapshots(
-                sandbox_id=sandbox_id, state=state, page=page, page_size=page_size))
+                sandbox_id=sandbox_id, state=state, name=name, metadata=metadata_filter(metadata), page=page, page_size=page_size))
             for snapshot in listed.items:
                 yield snapshot
             if not listed.pagination.has_next_page:

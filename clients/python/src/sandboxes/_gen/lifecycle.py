@@ -225,7 +225,7 @@ class CreateSandboxRequest:
     Kubernetes it is refused.
     """
     metadata: Mapping[str, str] | None = None
-    """Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
+    """Free tags of the sandbox, or of the snapshot. The key `name` is a human-readable label. A key has 1
     to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
     reserved. There are at most 256 tags.
     """
@@ -280,7 +280,7 @@ class CreatedSandbox:
     id: str
     """The unique id of the sandbox."""
     metadata: Mapping[str, str]
-    """Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
+    """Free tags of the sandbox, or of the snapshot. The key `name` is a human-readable label. A key has 1
     to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
     reserved. There are at most 256 tags.
     """
@@ -926,7 +926,7 @@ class Sandbox:
     absent for a sandbox that was created before the service recorded them.
     """
     metadata: Mapping[str, str]
-    """Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
+    """Free tags of the sandbox, or of the snapshot. The key `name` is a human-readable label. A key has 1
     to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
     reserved. There are at most 256 tags.
     """
@@ -985,7 +985,7 @@ class SandboxEvent:
     message: str | None = None
     """The cause for people."""
     metadata: Mapping[str, str] | None = None
-    """Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
+    """Free tags of the sandbox, or of the snapshot. The key `name` is a human-readable label. A key has 1
     to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
     reserved. There are at most 256 tags.
     """
@@ -1155,6 +1155,11 @@ class Snapshot:
 
     - `filesystem`: the files of a sandbox, without its processes.
     """
+    metadata: Mapping[str, str] | None = None
+    """Free tags of the sandbox, or of the snapshot. The key `name` is a human-readable label. A key has 1
+    to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
+    reserved. There are at most 256 tags.
+    """
     name: str | None = None
     """The name that it was given; absent without one."""
     owner: str | None = None
@@ -1256,6 +1261,11 @@ class TakeSnapshotRequest:
     """What a snapshot holds. New values may be added, so clients must tolerate unknown ones.
 
     - `filesystem`: the files of a sandbox, without its processes.
+    """
+    metadata: Mapping[str, str] | None = None
+    """Free tags of the sandbox, or of the snapshot. The key `name` is a human-readable label. A key has 1
+    to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
+    reserved. There are at most 256 tags.
     """
     name: str | None = None
     """A name for people, at most 128 bytes. Several snapshots may have the same."""
@@ -1879,6 +1889,8 @@ def list_snapshots(
     *,
     sandbox_id: str | None = None,
     state: Sequence[SnapshotState] | None = None,
+    name: str | None = None,
+    metadata: str | None = None,
     page: int | None = None,
     page_size: int | None = None,
 ) -> Call[SnapshotList]:
@@ -1894,6 +1906,8 @@ def list_snapshots(
         query=(
             ("sandboxId", sandbox_id),
             ("state", state),
+            ("name", name),
+            ("metadata", metadata),
             ("page", page),
             ("pageSize", page_size),
         ),
@@ -2217,6 +2231,7 @@ def take_snapshot(
     sandbox_id: str,
     body: TakeSnapshotRequest,
     *,
+    idempotency_key: str | None = None,
     prefer: str | None = None,
 ) -> Call[Snapshot]:
     """Keep the files of a sandbox.
@@ -2237,6 +2252,7 @@ def take_snapshot(
         method="POST",
         path=fill("/v1/sandboxes/{}/snapshots", sandbox_id),
         headers=(
+            ("Idempotency-Key", idempotency_key),
             ("Prefer", prefer),
         ),
         body=encode(body),
