@@ -29,7 +29,7 @@ from .._gen.lifecycle import ActivityEntry, Endpoint, Lineage, SandboxEvent, Sna
 from .._gen.lifecycle import Sandbox as SandboxInfo
 from .._logs import LogPart
 from .._operations import fill
-from .._options import Duration, from_now, prefer_wait, seconds
+from .._options import Duration, from_now, new_key, prefer_wait, seconds
 from .._retry import Resumption
 from .code import Code
 from .commands import Commands
