@@ -138,6 +138,8 @@ func TestExamplesOfTheHelp(t *testing.T) {
 			c.must(t, "create", pythonImage, "--name", "notebook")
 		case "image load":
 			saveImage(t, filepath.Join(c.folder, "image.tar"), "example/tool:1")
+		case "snapshot diff":
+			c.must(t, "snapshot", "create", "box", "--name", "after")
 		case "files rm":
 			c.must(t, "exec", "box", "mkdir", "/tmp/old")
 		}
