@@ -329,7 +329,7 @@ func scribble(t testing.TB, r *rand.Rand, folder string) {
 // on the image shows what the layers show.
 func TestRandomLayers(t *testing.T) {
 	r := random.New(t)
-	for range 60 {
+	for range 20 {
 		chain := []string{layer(t), layer(t), layer(t), layer(t)}
 		for _, one := range chain {
 			scribble(t, r, one)
