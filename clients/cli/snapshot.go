@@ -25,12 +25,14 @@ func snapshotCommand(t *tool) *cobra.Command {
 		Example: "  sandbox snapshot ls",
 		RunE:    groupOf,
 	}
-	command.AddCommand(snapshotCreateCommand(t), snapshotListCommand(t), snapshotRemoveCommand(t))
+	command.AddCommand(snapshotCreateCommand(t), snapshotListCommand(t), snapshotDiffCommand(t),
+		snapshotExportCommand(t), snapshotTreeCommand(t), snapshotRemoveCommand(t))
 	return command
 }
 
 func snapshotCreateCommand(t *tool) *cobra.Command {
 	var options sandbox.SnapshotOptions
+	var metadata []string
 	command := &cobra.Command{
 		Use:   "create [flags] SANDBOX",
 		Short: "Keep the files of a sandbox as they are now",
@@ -43,6 +45,10 @@ func snapshotCreateCommand(t *tool) *cobra.Command {
 		RunE: func(c *cobra.Command, args []string) error {
 			if c.Flags().Changed("ttl") && options.TTL < time.Minute {
 				return usageErrorf("ttl: must be at least 1m, not %s", options.TTL)
+			}
+			var err error
+			if options.Metadata, err = pairs("metadata", metadata); err != nil {
+				return err
 			}
 			box, err := t.find(c.Context(), args[0])
 			if err != nil {
@@ -58,12 +64,15 @@ func snapshotCreateCommand(t *tool) *cobra.Command {
 	flags := command.Flags()
 	flags.StringVar(&options.Name, "name", "", "`NAME` of the snapshot")
 	flags.StringVar(&options.Comment, "comment", "", "`TEXT` for people")
+	flags.StringArrayVarP(&metadata, "metadata", "l", nil, "`KEY=VALUE` of its metadata")
 	flags.DurationVar(&options.TTL, "ttl", 0, "after how long it is deleted by itself; else it is not")
 	t.registerOutput(command, "ids")
 	return command
 }
 
 func snapshotListCommand(t *tool) *cobra.Command {
+	var options sandbox.SnapshotListOptions
+	var metadata []string
 	command := &cobra.Command{
 		Use:     "ls [flags] [SANDBOX]",
 		Aliases: []string{"list"},
@@ -73,7 +82,10 @@ func snapshotListCommand(t *tool) *cobra.Command {
 		Args:              arguments(0, 1, ""),
 		ValidArgsFunction: t.completeNames(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			var options sandbox.SnapshotListOptions
+			var err error
+			if options.Metadata, err = pairs("metadata", metadata); err != nil {
+				return err
+			}
 			if len(args) > 0 {
 				id, err := t.idOfSandbox(c.Context(), args[0])
 				if err != nil {
@@ -88,6 +100,8 @@ func snapshotListCommand(t *tool) *cobra.Command {
 			return showAll(t, t.snapshotView(), list)
 		},
 	}
+	command.Flags().StringVar(&options.Name, "name", "", "keep those with this `NAME`")
+	command.Flags().StringArrayVarP(&metadata, "metadata", "l", nil, "keep those with this `KEY=VALUE`")
 	t.registerOutput(command, "ids")
 	return command
 }

@@ -50,11 +50,25 @@ func keeper(t *testing.T) (env map[string]string, asked map[string]string) {
 	handle("POST /v1/sandboxes/"+sandboxID+"/fork", 202, lifecycle.ForkList{Items: []lifecycle.Fork{{Sandbox: &box},
 		{Error: &lifecycle.Error{Code: "CONFLICT", Message: "the limit is reached"}}}})
 	handle("PATCH /v1/sandboxes/"+sandboxID+"/metadata", 200, lifecycle.Metadata{"name": "box-5f0c1e0e"})
+	handle("GET /v1/snapshots/"+snapshotID+"/diff", 200, lifecycle.SnapshotDiff{Truncated: true, Items: []lifecycle.FileChange{
+		{Path: "/root/odd\x1b[31m", Kind: "added", Type: "file", Size: 2048}}})
+	handle("POST /v1/snapshots/"+snapshotID+"/export", 200, lifecycle.StoredImage{ID: "sha256:0123", Names: []string{"team/prepared:1"}})
+	child := other
+	child.ParentID, child.SandboxID, child.Name = new(snapshotID), sandboxID, new(strings.Repeat("long", 30))
+	handle("GET /v1/sandboxes/"+sandboxID+"/lineage", 200, lifecycle.Lineage{Snapshots: []lifecycle.Snapshot{taken, child}, Truncated: true,
+		Sandboxes: []lifecycle.LineageSandbox{{ID: sandboxID, SnapshotID: new(snapshotID), State: "Running"}, {ID: "0c9d21b4-fork", ParentID: new(sandboxID), State: "Paused"}}})
 	handle("DELETE /v1/snapshots/"+snapshotID, 204, nil)
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
 	return map[string]string{"SANDBOX_URL": server.URL}, asked
 }
+
+// snapshotTree is what the tool draws of a sandbox that was rolled back to its first snapshot.
+const snapshotTree = `2b7d5f0a Ready, 1.0 MiB before
+├─ sandbox 5f0c1e0e Running *
+│  └─ sandbox 0c9d21b4 Paused
+└─ 2b7d0000 Ready, 1.0 MiB longlonglonglonglonglonglonglonglonglonglonglonglo...
+`
 
 func TestSnapshotCommands(t *testing.T) {
 	t.Parallel()
@@ -66,6 +80,8 @@ func TestSnapshotCommands(t *testing.T) {
 	}{
 		{"snapshot create box --name before --ttl 1h --comment fine", 0, "1.8 ms", "",
 			"POST /v1/sandboxes/" + sandboxID + "/snapshots", `{"comment":"fine","name":"before","ttl":3600}`},
+		{"snapshot create box -l team=red -q", 0, "", "", "POST /v1/sandboxes/" + sandboxID + "/snapshots", `{"metadata":{"team":"red"}}`},
+		{"snapshot ls --name before -l team=red -q", 0, snapshotID, "", "GET /v1/snapshots", "name=before&metadata=team%3Dred&page=1&pageSize=100"},
 		{"snapshot create box -q", 0, snapshotID + "\n", "", "", ""},
 		{"snapshot create box --ttl 1s", cli.ExitUsage, "", "ttl: must be at least 1m, not 1s", "", ""},
 		{"snapshot ls box -q", 0, snapshotID + "\n" + otherSnapshotID + "\n", "", "GET /v1/snapshots", "sandboxId=" + sandboxID + "&page=1&pageSize=100"},
@@ -74,6 +90,13 @@ func TestSnapshotCommands(t *testing.T) {
 		{"snapshot rm 2b7d5", 0, "", "", "DELETE /v1/snapshots/" + snapshotID, ""},
 		{"snapshot rm before", cli.ExitFailed, "", `"before" is ambiguous: it means 2 snapshots`, "", ""},
 		{"snapshot rm none", cli.ExitFailed, "", `there is no snapshot "none"`, "", ""},
+		{"snapshot diff " + snapshotID + " " + otherSnapshotID + " --limit 1", 0, "added   file", "there are more than 1 files",
+			"GET /v1/snapshots/" + snapshotID + "/diff", "to=" + otherSnapshotID + "&limit=1"},
+		{"snapshot diff " + snapshotID, 0, "/root/odd?[31m", "", "GET /v1/snapshots/" + snapshotID + "/diff", "limit=1000"},
+		{"snapshot diff " + snapshotID + " --tar", 0, "/root/odd", "", "GET /v1/snapshots/" + snapshotID + "/diff", ""},
+		{"snapshot diff " + snapshotID + " --limit 0", cli.ExitUsage, "", "limit: must be from 1 to 10000, not 0", "", ""},
+		{"snapshot export " + snapshotID + " team/prepared:1", 0, "team/prepared:1", "", "POST /v1/snapshots/" + snapshotID + "/export", `{"name":"team/prepared:1"}`},
+		{"snapshot tree box", 0, snapshotTree, "there are more", "GET /v1/sandboxes/" + sandboxID + "/lineage", ""},
 		{"rollback box before", 0, "box has the files of before\n", "", "POST /v1/sandboxes/" + sandboxID + "/rollback", `{"snapshotId":"` + snapshotID + `"}`},
 		{"rollback box", cli.ExitUsage, "", "needs a SANDBOX and a SNAPSHOT", "", ""},
 		{"fork box -n 2 --env A=1", cli.ExitFailed, sandboxID + "\n", "the limit is reached",

@@ -43,11 +43,7 @@ func (c *Client) List(ctx context.Context, o *ListOptions) iter.Seq2[Info, error
 		}
 		params := &lifecycle.ListSandboxesParams{State: options.States, PageSize: &size}
 		if len(options.Metadata) > 0 {
-			pairs := url.Values{}
-			for key, value := range options.Metadata {
-				pairs.Set(key, value)
-			}
-			params.Metadata = new(pairs.Encode())
+			params.Metadata = new(metadataFilter(options.Metadata))
 		}
 		found := make(map[string]Info)
 		for range listAttempts {
@@ -203,3 +199,12 @@ func (c *Client) newestEvent(ctx context.Context) (int64, error) {
 }
 
 func isPing(e Event) bool { return e.Type == eventPing }
+
+// metadataFilter is the parameter of a list with pairs that all have to be there.
+func metadataFilter(metadata map[string]string) string {
+	pairs := url.Values{}
+	for key, value := range metadata {
+		pairs.Set(key, value)
+	}
+	return pairs.Encode()
+}

@@ -17,6 +17,8 @@ import (
 type SnapshotOptions struct {
 	// Name and Comment are for people.
 	Name, Comment string
+	// Metadata are tags.
+	Metadata map[string]string
 	// TTL is after how long the snapshot is deleted by itself, in whole seconds and at least 60; 0
 	// means that it is not.
 	TTL time.Duration
@@ -40,21 +42,21 @@ func (e *SnapshotError) Error() string {
 
 // Snapshot keeps the files of the sandbox, which is Running or Paused, and returns once they are
 // kept. The processes of the sandbox stand still for a moment. A snapshot that fails is a
-// [*SnapshotError]. The request is not repeated when its answer was lost: a list of the snapshots
-// shows then whether it had its effect.
+// [*SnapshotError]. All attempts of one call carry one Idempotency-Key, so that no snapshot is made
+// twice.
 func (s *Sandbox) Snapshot(ctx context.Context, o *SnapshotOptions) (Snapshot, error) {
 	options := deref(o)
 	request := lifecycle.TakeSnapshotRequest{
-		Name: optional(options.Name), Comment: optional(options.Comment),
+		Name: optional(options.Name), Comment: optional(options.Comment), Metadata: options.Metadata,
 		TTL: optional(int(options.TTL / time.Second)),
 	}
-	params := &lifecycle.TakeSnapshotParams{}
+	params := &lifecycle.TakeSnapshotParams{IdempotencyKey: new(rand.Text())}
 	wait := cmp.Or(options.Wait, DefaultWait)
 	if wait > 0 {
 		params.Prefer = prefer(min(wait, waitStep))
 	}
 	var snapshot Snapshot
-	err := s.client.call(ctx, once, &snapshot, func(ctx context.Context) (*http.Response, error) {
+	err := s.client.call(ctx, repeatable, &snapshot, func(ctx context.Context) (*http.Response, error) {
 		return s.client.service.TakeSnapshot(ctx, s.id, params, request)
 	})
 	if err != nil || wait < 0 {
@@ -189,6 +191,10 @@ type SnapshotListOptions struct {
 	SandboxID string
 	// States keeps snapshots in one of these.
 	States []string
+	// Name keeps snapshots with this name; empty keeps all.
+	Name string
+	// Metadata keeps snapshots that have all of these pairs.
+	Metadata map[string]string
 }
 
 // Snapshots yields the snapshots that the key may read, newest first. Pages are read as they are
@@ -198,7 +204,10 @@ func (c *Client) Snapshots(ctx context.Context, o *SnapshotListOptions) iter.Seq
 	return func(yield func(Snapshot, error) bool) {
 		for page := 1; ; page++ {
 			params := &lifecycle.ListSnapshotsParams{SandboxID: optional(options.SandboxID), State: options.States,
-				Page: &page, PageSize: new(pageSize)}
+				Name: optional(options.Name), Page: &page, PageSize: new(pageSize)}
+			if len(options.Metadata) > 0 {
+				params.Metadata = new(metadataFilter(options.Metadata))
+			}
 			var list lifecycle.SnapshotList
 			err := c.call(ctx, repeatable, &list, func(ctx context.Context) (*http.Response, error) {
 				return c.service.ListSnapshots(ctx, params)

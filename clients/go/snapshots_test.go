@@ -164,3 +164,27 @@ func TestCreateWithASnapshot(t *testing.T) {
 	_, err := scripted(t, mux).Create(limited(t), &sandbox.CreateOptions{SnapshotID: "s"})
 	check(t, err)
 }
+
+// TestSnapshotDiff: the list and the archive are one operation, which the media type chooses.
+func TestSnapshotDiff(t *testing.T) {
+	t.Parallel()
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/snapshots/s/diff", func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Accept") == "application/x-tar" {
+			_, _ = io.WriteString(w, "an archive of "+r.URL.RawQuery)
+			return
+		}
+		_, _ = fmt.Fprintf(w, `{"items":[{"path":"/a","kind":"added","type":"file","size":3}],"truncated":%t}`, r.URL.RawQuery == "to=t&limit=1")
+	})
+	client := scripted(t, mux)
+	diff, err := client.DiffSnapshot(limited(t), "s", &sandbox.SnapshotDiffOptions{To: "t", Limit: 1})
+	if err != nil || !diff.Truncated || len(diff.Items) != 1 || diff.Items[0] != (sandbox.FileChange{Path: "/a", Kind: "added", Type: "file", Size: 3}) {
+		t.Errorf("%+v, %v", diff, err)
+	}
+	archive, err := client.ArchiveSnapshot(limited(t), "s", &sandbox.SnapshotDiffOptions{To: "t"})
+	check(t, err)
+	defer archive.Close()
+	if content, err := io.ReadAll(archive); err != nil || string(content) != "an archive of to=t" {
+		t.Errorf("%q, %v", content, err)
+	}
+}

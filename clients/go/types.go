@@ -57,6 +57,14 @@ const (
 type (
 	// Info has a sandbox's details.
 	Info = lifecycle.Sandbox
+	// SnapshotDiff has the files in which a snapshot differs, or the first of them.
+	SnapshotDiff = lifecycle.SnapshotDiff
+	// Lineage has snapshots and sandboxes that are related.
+	Lineage = lifecycle.Lineage
+	// LineageSandbox is a sandbox in a Lineage.
+	LineageSandbox = lifecycle.LineageSandbox
+	// FileChange is a file in which a snapshot differs.
+	FileChange = lifecycle.FileChange
 	// Version is a build of the service.
 	Version = lifecycle.Version
 	// CreateDefaults are what the service wants to be asked for where its users say nothing.

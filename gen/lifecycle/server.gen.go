@@ -92,6 +92,9 @@ type ServerInterface interface {
 	// UpdateLifecycle Change when a sandbox falls asleep or ends by itself
 	// (PATCH /v1/sandboxes/{sandboxId}/lifecycle)
 	UpdateLifecycle(ctx echo.Context, sandboxID SandboxID) error
+	// GetLineage Show the snapshots and sandboxes that a sandbox is related to
+	// (GET /v1/sandboxes/{sandboxId}/lineage)
+	GetLineage(ctx echo.Context, sandboxID SandboxID) error
 	// GetLogs Read what the entrypoint of a sandbox printed
 	// (GET /v1/sandboxes/{sandboxId}/logs)
 	GetLogs(ctx echo.Context, sandboxID SandboxID, params GetLogsParams) error
@@ -143,6 +146,12 @@ type ServerInterface interface {
 	// GetSnapshot Read one snapshot
 	// (GET /v1/snapshots/{snapshotId})
 	GetSnapshot(ctx echo.Context, snapshotID SnapshotID, params GetSnapshotParams) error
+	// GetSnapshotDiff List the files in which a snapshot differs from its image or from another snapshot
+	// (GET /v1/snapshots/{snapshotId}/diff)
+	GetSnapshotDiff(ctx echo.Context, snapshotID SnapshotID, params GetSnapshotDiffParams) error
+	// ExportSnapshot Make an image of a snapshot
+	// (POST /v1/snapshots/{snapshotId}/export)
+	ExportSnapshot(ctx echo.Context, snapshotID SnapshotID) error
 	// GetVersion Get the version of the service
 	// (GET /v1/version)
 	GetVersion(ctx echo.Context) error
@@ -743,6 +752,22 @@ func (w *ServerInterfaceWrapper) UpdateLifecycle(ctx echo.Context) error {
 	return err
 }
 
+// GetLineage converts echo context to params.
+func (w *ServerInterfaceWrapper) GetLineage(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "sandboxId" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxId", ctx.Param("sandboxId"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sandboxId: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetLineage(ctx, sandboxID)
+	return err
+}
+
 // GetLogs converts echo context to params.
 func (w *ServerInterfaceWrapper) GetLogs(ctx echo.Context) error {
 	var err error
@@ -1085,6 +1110,21 @@ func (w *ServerInterfaceWrapper) TakeSnapshot(ctx echo.Context) error {
 	var params TakeSnapshotParams
 
 	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey string
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
 	// ------------- Optional header parameter "Prefer" -------------
 	if valueList, found := headers[http.CanonicalHeaderKey("Prefer")]; found {
 		var Prefer PreferSnapshot
@@ -1124,6 +1164,20 @@ func (w *ServerInterfaceWrapper) ListSnapshots(ctx echo.Context) error {
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "state", ctx.QueryParams(), &params.State, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
 	if err != nil {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter state: %s", err))
+	}
+
+	// ------------- Optional query parameter "name" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "name", ctx.QueryParams(), &params.Name, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter name: %s", err))
+	}
+
+	// ------------- Optional query parameter "metadata" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "metadata", ctx.QueryParams(), &params.Metadata, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter metadata: %s", err))
 	}
 
 	// ------------- Optional query parameter "page" -------------
@@ -1194,6 +1248,54 @@ func (w *ServerInterfaceWrapper) GetSnapshot(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.GetSnapshot(ctx, snapshotID, params)
+	return err
+}
+
+// GetSnapshotDiff converts echo context to params.
+func (w *ServerInterfaceWrapper) GetSnapshotDiff(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "snapshotId" -------------
+	var snapshotID SnapshotID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "snapshotId", ctx.Param("snapshotId"), &snapshotID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter snapshotId: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetSnapshotDiffParams
+	// ------------- Optional query parameter "to" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "to", ctx.QueryParams(), &params.To, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter to: %s", err))
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetSnapshotDiff(ctx, snapshotID, params)
+	return err
+}
+
+// ExportSnapshot converts echo context to params.
+func (w *ServerInterfaceWrapper) ExportSnapshot(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "snapshotId" -------------
+	var snapshotID SnapshotID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "snapshotId", ctx.Param("snapshotId"), &snapshotID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter snapshotId: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ExportSnapshot(ctx, snapshotID)
 	return err
 }
 
@@ -1280,11 +1382,14 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/v1/host/load", wrapper.StreamHostLoad, options.OperationMiddlewares["streamHostLoad"]...)
 	router.GET(options.BaseURL+"/v1/sandboxes/:sandboxId/snapshots", wrapper.ListSandboxSnapshots, options.OperationMiddlewares["listSandboxSnapshots"]...)
 	router.POST(options.BaseURL+"/v1/sandboxes/:sandboxId/snapshots", wrapper.TakeSnapshot, options.OperationMiddlewares["takeSnapshot"]...)
+	router.GET(options.BaseURL+"/v1/sandboxes/:sandboxId/lineage", wrapper.GetLineage, options.OperationMiddlewares["getLineage"]...)
 	router.POST(options.BaseURL+"/v1/sandboxes/:sandboxId/rollback", wrapper.RollbackSandbox, options.OperationMiddlewares["rollbackSandbox"]...)
 	router.POST(options.BaseURL+"/v1/sandboxes/:sandboxId/fork", wrapper.ForkSandbox, options.OperationMiddlewares["forkSandbox"]...)
 	router.GET(options.BaseURL+"/v1/snapshots", wrapper.ListSnapshots, options.OperationMiddlewares["listSnapshots"]...)
 	router.DELETE(options.BaseURL+"/v1/snapshots/:snapshotId", wrapper.DeleteSnapshot, options.OperationMiddlewares["deleteSnapshot"]...)
 	router.GET(options.BaseURL+"/v1/snapshots/:snapshotId", wrapper.GetSnapshot, options.OperationMiddlewares["getSnapshot"]...)
+	router.GET(options.BaseURL+"/v1/snapshots/:snapshotId/diff", wrapper.GetSnapshotDiff, options.OperationMiddlewares["getSnapshotDiff"]...)
+	router.POST(options.BaseURL+"/v1/snapshots/:snapshotId/export", wrapper.ExportSnapshot, options.OperationMiddlewares["exportSnapshot"]...)
 	router.GET(options.BaseURL+"/v1/images", wrapper.ListImages, options.OperationMiddlewares["listImages"]...)
 	router.POST(options.BaseURL+"/v1/images/pull", wrapper.PullImage, options.OperationMiddlewares["pullImage"]...)
 	router.POST(options.BaseURL+"/v1/images/load", wrapper.LoadImages, options.OperationMiddlewares["loadImages"]...)
@@ -5716,6 +5821,180 @@ func (response UpdateLifecycle503JSONResponse) VisitUpdateLifecycleResponse(w ht
 	return err
 }
 
+type GetLineageRequestObject struct {
+	SandboxID SandboxID `json:"sandboxId"`
+}
+
+type GetLineageResponseObject interface {
+	VisitGetLineageResponse(w http.ResponseWriter) error
+}
+
+type GetLineage200ResponseHeaders struct {
+	XRequestID *RequestID
+}
+
+type GetLineage200JSONResponse struct {
+	Body    Lineage
+	Headers GetLineage200ResponseHeaders
+}
+
+func (response GetLineage200JSONResponse) VisitGetLineageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetLineage400JSONResponse struct{ UnknownParameterJSONResponse }
+
+func (response GetLineage400JSONResponse) VisitGetLineageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetLineage401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response GetLineage401JSONResponse) VisitGetLineageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetLineage403JSONResponse struct{ ForbiddenJSONResponse }
+
+func (response GetLineage403JSONResponse) VisitGetLineageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetLineage404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response GetLineage404JSONResponse) VisitGetLineageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetLineage429JSONResponse struct{ RateLimitedJSONResponse }
+
+func (response GetLineage429JSONResponse) VisitGetLineageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetLineage500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response GetLineage500JSONResponse) VisitGetLineageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetLineage501JSONResponse struct{ NotImplementedJSONResponse }
+
+func (response GetLineage501JSONResponse) VisitGetLineageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(501)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetLineage503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response GetLineage503JSONResponse) VisitGetLineageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type GetLogsRequestObject struct {
 	SandboxID SandboxID `json:"sandboxId"`
 	Params    GetLogsParams
@@ -8853,6 +9132,431 @@ func (response GetSnapshot503JSONResponse) VisitGetSnapshotResponse(w http.Respo
 	return err
 }
 
+type GetSnapshotDiffRequestObject struct {
+	SnapshotID SnapshotID `json:"snapshotId"`
+	Params     GetSnapshotDiffParams
+}
+
+type GetSnapshotDiffResponseObject interface {
+	VisitGetSnapshotDiffResponse(w http.ResponseWriter) error
+}
+
+type GetSnapshotDiff200ResponseHeaders struct {
+	XRequestID *RequestID
+}
+
+type GetSnapshotDiff200JSONResponse struct {
+	Body    SnapshotDiff
+	Headers GetSnapshotDiff200ResponseHeaders
+}
+
+func (response GetSnapshotDiff200JSONResponse) VisitGetSnapshotDiffResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetSnapshotDiff200ApplicationXTarResponse struct {
+	Body          io.Reader
+	Headers       GetSnapshotDiff200ResponseHeaders
+	ContentLength int64
+}
+
+func (response GetSnapshotDiff200ApplicationXTarResponse) VisitGetSnapshotDiffResponse(w http.ResponseWriter) error {
+
+	w.Header().Set("Content-Type", "application/x-tar")
+	if response.ContentLength != 0 {
+		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(200)
+
+	if closer, ok := response.Body.(io.ReadCloser); ok {
+		defer closer.Close()
+	}
+	_, err := io.Copy(w, response.Body)
+	return err
+}
+
+type GetSnapshotDiff400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response GetSnapshotDiff400JSONResponse) VisitGetSnapshotDiffResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetSnapshotDiff401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response GetSnapshotDiff401JSONResponse) VisitGetSnapshotDiffResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetSnapshotDiff403JSONResponse struct{ ForbiddenJSONResponse }
+
+func (response GetSnapshotDiff403JSONResponse) VisitGetSnapshotDiffResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetSnapshotDiff404JSONResponse struct{ NoSnapshotJSONResponse }
+
+func (response GetSnapshotDiff404JSONResponse) VisitGetSnapshotDiffResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetSnapshotDiff409JSONResponse struct{ SnapshotConflictJSONResponse }
+
+func (response GetSnapshotDiff409JSONResponse) VisitGetSnapshotDiffResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetSnapshotDiff429JSONResponse struct{ RateLimitedJSONResponse }
+
+func (response GetSnapshotDiff429JSONResponse) VisitGetSnapshotDiffResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetSnapshotDiff500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response GetSnapshotDiff500JSONResponse) VisitGetSnapshotDiffResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetSnapshotDiff501JSONResponse struct{ NotImplementedJSONResponse }
+
+func (response GetSnapshotDiff501JSONResponse) VisitGetSnapshotDiffResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(501)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetSnapshotDiff503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response GetSnapshotDiff503JSONResponse) VisitGetSnapshotDiffResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ExportSnapshotRequestObject struct {
+	SnapshotID SnapshotID `json:"snapshotId"`
+	Body       *ExportSnapshotJSONRequestBody
+}
+
+type ExportSnapshotResponseObject interface {
+	VisitExportSnapshotResponse(w http.ResponseWriter) error
+}
+
+type ExportSnapshot200ResponseHeaders struct {
+	XRequestID *RequestID
+}
+
+type ExportSnapshot200JSONResponse struct {
+	Body    StoredImage
+	Headers ExportSnapshot200ResponseHeaders
+}
+
+func (response ExportSnapshot200JSONResponse) VisitExportSnapshotResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ExportSnapshot400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response ExportSnapshot400JSONResponse) VisitExportSnapshotResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ExportSnapshot401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response ExportSnapshot401JSONResponse) VisitExportSnapshotResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ExportSnapshot403JSONResponse struct{ NotAdminJSONResponse }
+
+func (response ExportSnapshot403JSONResponse) VisitExportSnapshotResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ExportSnapshot404JSONResponse struct{ NoSnapshotJSONResponse }
+
+func (response ExportSnapshot404JSONResponse) VisitExportSnapshotResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ExportSnapshot409JSONResponse struct{ SnapshotConflictJSONResponse }
+
+func (response ExportSnapshot409JSONResponse) VisitExportSnapshotResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ExportSnapshot413JSONResponse struct{ ContentTooLargeJSONResponse }
+
+func (response ExportSnapshot413JSONResponse) VisitExportSnapshotResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ExportSnapshot429JSONResponse struct{ RateLimitedJSONResponse }
+
+func (response ExportSnapshot429JSONResponse) VisitExportSnapshotResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ExportSnapshot500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response ExportSnapshot500JSONResponse) VisitExportSnapshotResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ExportSnapshot501JSONResponse struct{ NotImplementedJSONResponse }
+
+func (response ExportSnapshot501JSONResponse) VisitExportSnapshotResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(501)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ExportSnapshot503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response ExportSnapshot503JSONResponse) VisitExportSnapshotResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type GetVersionRequestObject struct {
 }
 
@@ -9029,6 +9733,9 @@ type StrictServerInterface interface {
 	// UpdateLifecycle Change when a sandbox falls asleep or ends by itself
 	// (PATCH /v1/sandboxes/{sandboxId}/lifecycle)
 	UpdateLifecycle(ctx context.Context, request UpdateLifecycleRequestObject) (UpdateLifecycleResponseObject, error)
+	// GetLineage Show the snapshots and sandboxes that a sandbox is related to
+	// (GET /v1/sandboxes/{sandboxId}/lineage)
+	GetLineage(ctx context.Context, request GetLineageRequestObject) (GetLineageResponseObject, error)
 	// GetLogs Read what the entrypoint of a sandbox printed
 	// (GET /v1/sandboxes/{sandboxId}/logs)
 	GetLogs(ctx context.Context, request GetLogsRequestObject) (GetLogsResponseObject, error)
@@ -9080,6 +9787,12 @@ type StrictServerInterface interface {
 	// GetSnapshot Read one snapshot
 	// (GET /v1/snapshots/{snapshotId})
 	GetSnapshot(ctx context.Context, request GetSnapshotRequestObject) (GetSnapshotResponseObject, error)
+	// GetSnapshotDiff List the files in which a snapshot differs from its image or from another snapshot
+	// (GET /v1/snapshots/{snapshotId}/diff)
+	GetSnapshotDiff(ctx context.Context, request GetSnapshotDiffRequestObject) (GetSnapshotDiffResponseObject, error)
+	// ExportSnapshot Make an image of a snapshot
+	// (POST /v1/snapshots/{snapshotId}/export)
+	ExportSnapshot(ctx context.Context, request ExportSnapshotRequestObject) (ExportSnapshotResponseObject, error)
 	// GetVersion Get the version of the service
 	// (GET /v1/version)
 	GetVersion(ctx context.Context, request GetVersionRequestObject) (GetVersionResponseObject, error)
@@ -9866,6 +10579,31 @@ func (sh *strictHandler) UpdateLifecycle(ctx echo.Context, sandboxID SandboxID) 
 	return nil
 }
 
+// GetLineage operation middleware
+func (sh *strictHandler) GetLineage(ctx echo.Context, sandboxID SandboxID) error {
+	var request GetLineageRequestObject
+
+	request.SandboxID = sandboxID
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.GetLineage(ctx.Request().Context(), request.(GetLineageRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetLineage")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(GetLineageResponseObject); ok {
+		return validResponse.VisitGetLineageResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
 // GetLogs operation middleware
 func (sh *strictHandler) GetLogs(ctx echo.Context, sandboxID SandboxID, params GetLogsParams) error {
 	var request GetLogsRequestObject
@@ -10510,6 +11248,80 @@ func (sh *strictHandler) GetSnapshot(ctx echo.Context, snapshotID SnapshotID, pa
 		return err
 	} else if validResponse, ok := response.(GetSnapshotResponseObject); ok {
 		return validResponse.VisitGetSnapshotResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// GetSnapshotDiff operation middleware
+func (sh *strictHandler) GetSnapshotDiff(ctx echo.Context, snapshotID SnapshotID, params GetSnapshotDiffParams) error {
+	var request GetSnapshotDiffRequestObject
+
+	request.SnapshotID = snapshotID
+	request.Params = params
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.GetSnapshotDiff(ctx.Request().Context(), request.(GetSnapshotDiffRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetSnapshotDiff")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(GetSnapshotDiffResponseObject); ok {
+		return validResponse.VisitGetSnapshotDiffResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// ExportSnapshot operation middleware
+func (sh *strictHandler) ExportSnapshot(ctx echo.Context, snapshotID SnapshotID) error {
+	var request ExportSnapshotRequestObject
+
+	request.SnapshotID = snapshotID
+
+	var body ExportSnapshotJSONRequestBody
+	var err error
+	if binder, ok := ctx.Echo().Binder.(*echo.DefaultBinder); ok {
+		// A request validator built on kin-openapi's openapi3filter with
+		// KeepValidatedValue leaves the value it validated on the body. Bind
+		// that value, matching member names exactly, so the handler receives
+		// what was validated instead of a second, case-insensitive decode.
+		// Otherwise bind only the request body, so that path and query
+		// parameters are not also bound into the body struct.
+		if vb, ok := ctx.Request().Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+			err = binder.BindBody(ctx, &body)
+		}
+	} else {
+		// A custom binder is installed on the Echo instance; defer to it
+		// entirely, since echo.Binder does not expose body-only binding and
+		// the binder may do more than decode (for example call ctx.Validate).
+		err = ctx.Bind(&body)
+	}
+	if err != nil {
+		return err
+	}
+	request.Body = &body
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.ExportSnapshot(ctx.Request().Context(), request.(ExportSnapshotRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ExportSnapshot")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(ExportSnapshotResponseObject); ok {
+		return validResponse.VisitExportSnapshotResponse(ctx.Response())
 	} else if response != nil {
 		return fmt.Errorf("unexpected response type: %T", response)
 	}

@@ -21,6 +21,7 @@ type call struct {
 	ContentType             string // an expression; empty for JSON and where there is no body
 	Body                    bool
 	Kind, Answer, Returns   string // the description's class, the type in it, and both together
+	Media                   string // of a ByteStream, where the answer has several; empty for any
 }
 
 var methods = []string{
@@ -159,6 +160,8 @@ func (c call) answers(status int, content openapi3.Content) ([]call, error) {
 			}
 			next.Kind, next.Answer, suffix = "EventStream", kind, "_stream"
 			next.Returns = "EventStream[" + kind + "]"
+		case name == "application/x-tar":
+			next.Kind, next.Returns, next.Media, suffix = "ByteStream", "ByteStream", name, "_tar"
 		default:
 			next.Kind, next.Returns, suffix = "ByteStream", "ByteStream", "_text"
 		}

@@ -231,6 +231,9 @@ var lifecycle = Contract{KeyHeader: "SERVICE-API-KEY", Operations: []*Operation{
 			{Name: "onTimeout", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 32}},
 		}, Closed: true}},
 	}}},
+	{ID: "getLineage", Parameters: []*Parameter{
+		{Name: "sandboxId", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
+	}},
 	{ID: "getLogs", Parameters: []*Parameter{
 		{Name: "sandboxId", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
 		{Name: "tail", In: "query", Schema: &Schema{Type: "integer", Minimum: Bound{Set: true}, Maximum: Bound{Set: true, Value: 1e+09}}},
@@ -331,11 +334,13 @@ var lifecycle = Contract{KeyHeader: "SERVICE-API-KEY", Operations: []*Operation{
 	}},
 	{ID: "takeSnapshot", Parameters: []*Parameter{
 		{Name: "sandboxId", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
+		{Name: "Idempotency-Key", In: "header", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 200}},
 		{Name: "Prefer", In: "header", Schema: &Schema{Type: "string"}},
 	}, Body: &Body{Media: []Media{
 		{Type: "application/json", Schema: &Schema{Type: "object", Properties: []Property{
 			{Name: "comment", Schema: &Schema{Type: "string", MaxLength: 4096}},
 			{Name: "kind", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 32}},
+			{Name: "metadata", Schema: &Schema{Type: "object", Others: &Schema{Type: "string"}}},
 			{Name: "name", Schema: &Schema{Type: "string", MaxLength: 128}},
 			{Name: "ttl", Schema: &Schema{Type: "integer", Minimum: Bound{Set: true, Value: 60}, Maximum: Bound{Set: true, Value: 3.1536e+08}}},
 		}, Closed: true}},
@@ -343,6 +348,8 @@ var lifecycle = Contract{KeyHeader: "SERVICE-API-KEY", Operations: []*Operation{
 	{ID: "listSnapshots", Parameters: []*Parameter{
 		{Name: "sandboxId", In: "query", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 128}},
 		{Name: "state", In: "query", Schema: &Schema{Type: "array", Items: &Schema{Type: "string", MinLength: 1}}},
+		{Name: "name", In: "query", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 128}},
+		{Name: "metadata", In: "query", Schema: &Schema{Type: "string"}},
 		{Name: "page", In: "query", Schema: &Schema{Type: "integer", Minimum: Bound{Set: true, Value: 1}}},
 		{Name: "pageSize", In: "query", Schema: &Schema{Type: "integer", Minimum: Bound{Set: true, Value: 1}, Maximum: Bound{Set: true, Value: 1000}}},
 	}},
@@ -353,5 +360,19 @@ var lifecycle = Contract{KeyHeader: "SERVICE-API-KEY", Operations: []*Operation{
 		{Name: "snapshotId", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
 		{Name: "Prefer", In: "header", Schema: &Schema{Type: "string"}},
 	}},
+	{ID: "getSnapshotDiff", Parameters: []*Parameter{
+		{Name: "snapshotId", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
+		{Name: "to", In: "query", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 128}},
+		{Name: "limit", In: "query", Schema: &Schema{Type: "integer", Minimum: Bound{Set: true, Value: 1}, Maximum: Bound{Set: true, Value: 10000}}},
+	}},
+	{ID: "exportSnapshot", Parameters: []*Parameter{
+		{Name: "snapshotId", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
+	}, Body: &Body{Required: true, Media: []Media{
+		{Type: "application/json", Schema: &Schema{Type: "object", Properties: []Property{
+			{Name: "name", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 512}},
+		}, Required: []string{
+			"name",
+		}, Closed: true}},
+	}}},
 	{ID: "getVersion"},
 }}

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"io"
 	"time"
 )
 
@@ -57,7 +58,57 @@ type Snapshots interface {
 	// those of the snapshot, and can be repeated. Rollback returns [ErrNotFound], [ErrNoSnapshot],
 	// [ErrNoRoom], and [ErrInvalid] for a snapshot of another image.
 	Rollback(ctx context.Context, id, name string) error
+
+	// CompareSnapshots calls visit for each file in which a snapshot differs from another one of
+	// the same image, or from the image where from is empty. A folder comes before what is in it,
+	// and names in a folder are sorted by their bytes; a folder that was removed stands for
+	// everything in it. An error of visit ends the comparison, and is returned. CompareSnapshots
+	// returns [ErrNoSnapshot], [ErrSnapshotTooLarge], and [ErrInvalid] for snapshots of different
+	// images.
+	CompareSnapshots(ctx context.Context, from, to string, visit func(FileChange) error) error
+
+	// ArchiveSnapshot writes what CompareSnapshots compares as a layer of an image: a tar archive
+	// with the files that the snapshot has, and whiteouts for those that it has not. Errors are as
+	// of CompareSnapshots; ErrInvalid is also for files that a layer cannot have.
+	ArchiveSnapshot(ctx context.Context, from, to string, w io.Writer) error
+
+	// ExportSnapshot makes an image of a snapshot, with the layers of the snapshot's image, one more,
+	// and the same entrypoint, environment, user and working folder. The image gets the name ref,
+	// which another image may have had. ExportSnapshot returns [ErrNoSnapshot],
+	// [ErrSnapshotTooLarge], [ErrNoRoom], [ErrInvalid] for a name that images cannot have, and
+	// [ErrImage] for files that an image cannot have; then nothing has the name.
+	ExportSnapshot(ctx context.Context, name, ref string) (Image, error)
 }
+
+// FileChange is a file in which two states differ.
+type FileChange struct {
+	Path string // absolute, of any bytes
+	Kind ChangeKind
+	Type FileType // of the file as it is, or as it was when it was removed
+	Size int64    // of its content, or of a symbolic link's target; 0 for folders
+}
+
+// ChangeKind is what has become of a file.
+type ChangeKind string
+
+// The kinds of changes. A file is modified when its type, owner, mode, extended attributes, time of
+// change or content differs, and a folder when its owner, mode or extended attributes do.
+const (
+	ChangeAdded    ChangeKind = "added"
+	ChangeModified ChangeKind = "modified"
+	ChangeRemoved  ChangeKind = "removed"
+)
+
+// FileType is what a file is.
+type FileType string
+
+// The types of files.
+const (
+	TypeFile      FileType = "file"
+	TypeDirectory FileType = "directory"
+	TypeSymlink   FileType = "symlink"
+	TypeOther     FileType = "other"
+)
 
 // SnapshotOptions say what a snapshot is called and what it may take.
 type SnapshotOptions struct {
@@ -72,8 +123,8 @@ type Snapshot struct {
 	Labels  map[string]string
 	ImageID string // of the image that it adds to
 	// Bytes is what the container had written, as blocks of its files and at least 512 for each;
-	// Exclusive is the part of it that no earlier snapshot has, and which takes room on the disk. It
-	// grows when an earlier one is removed, by what that may have shared with it.
+	// Exclusive is the part of it that no earlier snapshot has, and which takes room on the disk.
+	// It grows when an earlier one is removed, by what that may have shared with it.
 	Bytes, Exclusive int64
 	Files            int // how many names of files, folders and links it has
 	// Frozen is for how long the container's processes did not run; 0 when they did not run before.

@@ -43,6 +43,9 @@ var roles = map[string]struct{ admin, owner, other, viewer, none, wrong int }{
 	"listSnapshots":        {200, 200, 200, 200, 401, 401},
 	"getSnapshot":          {200, 200, 403, 200, 401, 401},
 	"deleteSnapshot":       {204, 204, 403, 403, 401, 401},
+	"getSnapshotDiff":      {200, 200, 403, 403, 401, 401},
+	"exportSnapshot":       {200, 403, 403, 403, 401, 401},
+	"getLineage":           {200, 200, 403, 200, 401, 401},
 
 	"getNetworkPolicy":         {200, 200, 403, 200, 401, 401},
 	"replaceNetworkPolicy":     {200, 200, 403, 403, 401, 401},
@@ -84,6 +87,7 @@ var bodies = map[string]string{
 	"createKey": `{"name": "ci", "role": "user"}`,
 	"rotateKey": `{"graceSeconds": 60}`,
 
+	"exportSnapshot":  `{"name": "team/prepared:1"}`,
 	"rollbackSandbox": `{"snapshotId": "` + snapshotOfTests + `"}`,
 
 	"pullImage":  `{"image": {"uri": "busybox"}}`,

@@ -74,9 +74,10 @@ func (h *handlers) TakeSnapshot(
 	asked := h.snapshotRequest(ctx)
 	if body := request.Body; body != nil {
 		asked.Name, asked.Comment = value(body.Name), value(body.Comment)
-		asked.TTL = time.Duration(value(body.TTL)) * time.Second
+		asked.TTL, asked.Metadata = time.Duration(value(body.TTL))*time.Second, body.Metadata
 		asked.Kind = cmp.Or(lifecycle.SnapshotKind(value(body.Kind)), asked.Kind)
 	}
+	asked.IdempotencyKey = value(request.Params.IdempotencyKey)
 	if err := asked.Validate(); err != nil {
 		return nil, err
 	}
@@ -140,7 +141,11 @@ func (h *handlers) ListSandboxSnapshots(
 func (h *handlers) ListSnapshots(
 	ctx context.Context, request gen.ListSnapshotsRequestObject,
 ) (gen.ListSnapshotsResponseObject, error) {
-	filter := lifecycle.SnapshotFilter{SandboxID: value(request.Params.SandboxID)}
+	filter := lifecycle.SnapshotFilter{SandboxID: value(request.Params.SandboxID), Name: request.Params.Name}
+	var err error
+	if filter.Metadata, err = lifecycle.ParseMetadataFilter(value(request.Params.Metadata)); err != nil {
+		return nil, err
+	}
 	for _, name := range request.Params.State {
 		state, err := parseSnapshotState(name)
 		if err != nil {
@@ -381,6 +386,7 @@ func toSnapshot(s lifecycle.Snapshot) gen.Snapshot {
 		ParentID:  present(s.ParentID),
 		Name:      present(s.Name),
 		Comment:   present(s.Comment),
+		Metadata:  gen.Metadata(s.Metadata),
 		Owner:     present(s.Owner),
 		Kind:      gen.SnapshotKind(s.Kind),
 		Status: gen.SnapshotStatus{

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"reflect"
@@ -38,6 +39,9 @@ type snapshots struct {
 	rollbacks []string
 	deleted   []string
 	waited    []time.Duration
+	diff      lifecycle.SnapshotDiff
+	archive   io.Reader
+	diffs     []string
 }
 
 var _ lifecycle.SnapshotStore = (*snapshots)(nil)
@@ -78,6 +82,35 @@ func (s *snapshots) Snapshots(_ context.Context, filter lifecycle.SnapshotFilter
 	return lifecycle.SnapshotListing{Items: []lifecycle.Snapshot{s.snapshot}, Total: 41}, s.err
 }
 
+func (s *snapshots) DiffSnapshot(_ context.Context, id, to string, limit int) (lifecycle.SnapshotDiff, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.diffs = append(s.diffs, fmt.Sprintf("%s %s %d", id, to, limit))
+	return s.diff, s.err
+}
+
+func (s *snapshots) ArchiveSnapshotDiff(_ context.Context, id, to string) (io.ReadCloser, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.diffs = append(s.diffs, fmt.Sprintf("%s %s archive", id, to))
+	return io.NopCloser(s.archive), s.err
+}
+
+func (s *snapshots) ExportSnapshot(_ context.Context, id, name string) (lifecycle.Image, error) {
+	return lifecycle.Image{ID: "sha256:" + id, Names: []string{name}}, s.err
+}
+
+func (s *snapshots) Lineage(_ context.Context, sandboxID string, owner *string) (lifecycle.Lineage, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.filter = lifecycle.SnapshotFilter{SandboxID: sandboxID, Owner: owner}
+	return lifecycle.Lineage{
+		Snapshots: []lifecycle.Snapshot{s.snapshot}, Truncated: true,
+		Sandboxes: []lifecycle.LineageSandbox{{Sandbox: lifecycle.Sandbox{ID: "fork", SnapshotID: "gone", CreatedAt: birth,
+			Status: lifecycle.Status{State: lifecycle.StateRunning}}, ParentID: sandboxID}},
+	}, s.err
+}
+
 func (s *snapshots) DeleteSnapshot(_ context.Context, id string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,15 +146,15 @@ func TestTakeSnapshot(t *testing.T) {
 	store.settled.Status.State, store.settled.Frozen = lifecycle.SnapshotReady, 1800*time.Microsecond
 	s := serveWith(t, api.Options{Backend: b, Snapshots: store, MaxSnapshots: 7, MaxSnapshotsBytes: 1 << 30,
 		Keys: keys.Fixed(allKeys()...)})
-	taken, err := s.client.TakeSnapshotWithResponse(t.Context(), b.sandbox.ID, nil, gen.TakeSnapshotRequest{
-		Name: new("before"), Comment: new("all is well"), TTL: new(3600)}, with(aliceSecret))
+	taken, err := s.client.TakeSnapshotWithResponse(t.Context(), b.sandbox.ID, &gen.TakeSnapshotParams{IdempotencyKey: new("key")}, gen.TakeSnapshotRequest{
+		Metadata: gen.Metadata{"team": "red"}, Name: new("before"), Comment: new("all is well"), TTL: new(3600)}, with(aliceSecret))
 	if err != nil || taken.JSON202 == nil || taken.JSON202.Status.State != "Creating" ||
 		taken.HTTPResponse.Header.Get("Location") != "/v1/snapshots/"+snapshotOfTests {
 		t.Fatalf("%v: %s", err, taken.Body)
 	}
 	want := lifecycle.SnapshotRequest{Name: "before", Comment: "all is well", Kind: lifecycle.SnapshotFilesystem, TTL: time.Hour,
-		Owner: "alice", MaxSnapshots: 7, MaxBytes: 1 << 30}
-	if store.request != want {
+		Owner: "alice", MaxSnapshots: 7, MaxBytes: 1 << 30, Metadata: map[string]string{"team": "red"}, IdempotencyKey: "key"}
+	if !reflect.DeepEqual(store.request, want) {
 		t.Errorf("the request is %+v, want %+v", store.request, want)
 	}
 	if timing := taken.HTTPResponse.Header.Get("Server-Timing"); !strings.Contains(timing, "durable;dur=") || strings.Contains(timing, "frozen") {
@@ -142,7 +175,7 @@ func TestTakeSnapshot(t *testing.T) {
 		t.Errorf("the line of the log is %v", line)
 	}
 	for body, status := range map[string]int{
-		`{"kind":"memory"}`: 501, `{"kind":"disk"}`: 400, `{"ttl":59}`: 400, `{"ttl":315360001}`: 400, `{"nme":"a"}`: 400,
+		`{"kind":"memory"}`: 501, `{"kind":"disk"}`: 400, `{"ttl":59}`: 400, `{"ttl":315360001}`: 400, `{"nme":"a"}`: 400, `{"metadata":{"sandbox.internal/x":""}}`: 400,
 		`{"name":"` + strings.Repeat("\u00e4", 65) + `"}`: 400, `{"comment":"` + strings.Repeat("x", 4097) + `"}`: 400,
 	} {
 		if got := statusOf(t, s, http.MethodPost, "/v1/sandboxes/"+b.sandbox.ID+"/snapshots", body, adminSecret); got != status {
@@ -155,11 +188,12 @@ func TestSnapshotsAreShown(t *testing.T) {
 	b := newBackend()
 	store := newSnapshots(b)
 	store.snapshot.ParentID, store.snapshot.Name, store.snapshot.Comment = "parent", "before", "all is well"
+	store.snapshot.Metadata = map[string]string{"team": "red"}
 	store.snapshot.Size, store.snapshot.ExclusiveSize, store.snapshot.ExpiresAt = 2<<40, 1<<40, birth.Add(time.Hour)
 	store.snapshot.Status = lifecycle.SnapshotStatus{State: lifecycle.SnapshotFailed, Reason: "NO_ROOM", Message: "full", LastTransitionAt: birth}
 	s := serveWith(t, api.Options{Backend: b, Snapshots: store, Keys: keys.Fixed(allKeys()...)})
 	want := gen.Snapshot{ID: snapshotOfTests, SandboxID: b.sandbox.ID, ParentID: new("parent"), Name: new("before"), Comment: new("all is well"),
-		Owner: new("alice"), Kind: "filesystem", Image: gen.Image{URI: "busybox"}, Size: 2 << 40, ExclusiveSize: 1 << 40,
+		Metadata: gen.Metadata{"team": "red"}, Owner: new("alice"), Kind: "filesystem", Image: gen.Image{URI: "busybox"}, Size: 2 << 40, ExclusiveSize: 1 << 40,
 		CreatedAt: birth, ExpiresAt: new(birth.Add(time.Hour)),
 		Status: gen.SnapshotStatus{State: "Failed", Reason: new("NO_ROOM"), Message: new("full"), LastTransitionAt: birth}}
 	read, err := s.client.GetSnapshotWithResponse(t.Context(), snapshotOfTests, nil, with(viewerSecret))
@@ -167,12 +201,12 @@ func TestSnapshotsAreShown(t *testing.T) {
 		t.Errorf("%v: %s", err, read.Body)
 	}
 	list, err := s.client.ListSnapshotsWithResponse(t.Context(), &gen.ListSnapshotsParams{
-		SandboxID: new("gone"), State: []string{"ready", "Failed"}, Page: new(3), PageSize: new(20)}, with(aliceSecret))
+		Name: new("before"), Metadata: new("team=red&by=a%26b"), SandboxID: new("gone"), State: []string{"ready", "Failed"}, Page: new(3), PageSize: new(20)}, with(aliceSecret))
 	if err != nil || list.JSON200 == nil || len(list.JSON200.Items) != 1 || !reflect.DeepEqual(list.JSON200.Items[0], want) ||
 		list.JSON200.Pagination != (gen.Pagination{Page: 3, PageSize: 20, TotalItems: 41, TotalPages: 3}) {
 		t.Errorf("%v: %s", err, list.Body)
 	}
-	filter := lifecycle.SnapshotFilter{SandboxID: "gone", Owner: new("alice"),
+	filter := lifecycle.SnapshotFilter{SandboxID: "gone", Owner: new("alice"), Name: new("before"), Metadata: map[string]string{"team": "red", "by": "a&b"},
 		States: []lifecycle.SnapshotState{lifecycle.SnapshotReady, lifecycle.SnapshotFailed}}
 	if !reflect.DeepEqual(store.filter, filter) || store.page != (lifecycle.Page{Number: 3, Size: 20}) {
 		t.Errorf("the filter is %+v, the page %+v", store.filter, store.page)

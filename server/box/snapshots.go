@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"maps"
 
 	"sandbox.internal/runtime/engine"
@@ -139,4 +140,67 @@ func (c *Containers) Rollback(ctx context.Context, record lifecycle.Record, id s
 		return &lifecycle.BoxFailure{Reason: lifecycle.ReasonRollbackFailed, Message: err.Error()}
 	}
 	return translated(err)
+}
+
+// CompareSnapshots calls visit for each file in which the snapshot to differs from the snapshot
+// from, or from its image where from is empty. An error of visit ends the comparison, and is
+// returned. CompareSnapshots also returns [lifecycle.ErrBoxUnavailable], ctx's error, and an Error
+// of KindNoSnapshot, or of KindConflict for what cannot be compared.
+func (c *Containers) CompareSnapshots(ctx context.Context, from, to string, visit func(lifecycle.FileChange) error) error {
+	if err := c.SnapshotsUnsupported(); err != nil {
+		return err
+	}
+	err := c.options.Snapshots.CompareSnapshots(ctx, snapshotOrImage(from), snapshotName(to), func(f engine.FileChange) error {
+		return visit(lifecycle.FileChange{Path: f.Path, Kind: string(f.Kind), Type: string(f.Type), Size: f.Size})
+	})
+	return diffFailure(to, err)
+}
+
+// ArchiveSnapshot writes what CompareSnapshots compares as a layer of an image, and returns the
+// same errors.
+func (c *Containers) ArchiveSnapshot(ctx context.Context, from, to string, w io.Writer) error {
+	if err := c.SnapshotsUnsupported(); err != nil {
+		return err
+	}
+	return diffFailure(to, c.options.Snapshots.ArchiveSnapshot(ctx, snapshotOrImage(from), snapshotName(to), w))
+}
+
+func snapshotOrImage(id string) string {
+	if id == "" {
+		return ""
+	}
+	return snapshotName(id)
+}
+
+func diffFailure(id string, err error) error {
+	switch {
+	case errors.Is(err, engine.ErrNoSnapshot):
+		return lifecycle.NoSnapshot(id)
+	case errors.Is(err, engine.ErrInvalid), errors.Is(err, engine.ErrSnapshotTooLarge), errors.Is(err, engine.ErrImage):
+		return lifecycle.Conflictf("cannot compare snapshot %s: %v", id, err)
+	}
+	return translated(err)
+}
+
+// ExportSnapshot makes an image of the snapshot with the id, under a name, which every key may use
+// then. It returns [lifecycle.ErrBoxUnavailable], ctx's error, and an Error of KindInvalid for the
+// name, KindNoSnapshot, or KindConflict for what no image can be made of.
+func (c *Containers) ExportSnapshot(ctx context.Context, id, name string) (lifecycle.Image, error) {
+	if err := c.SnapshotsUnsupported(); err != nil {
+		return lifecycle.Image{}, err
+	}
+	image, err := c.options.Snapshots.ExportSnapshot(ctx, snapshotName(id), name)
+	switch {
+	case err == nil:
+		err = c.images.loaded(ctx, []engine.Image{image})
+	case errors.Is(err, engine.ErrInvalid):
+		err = lifecycle.Invalidf("body/name: %v", err)
+	case errors.Is(err, engine.ErrNoSnapshot):
+		err = lifecycle.NoSnapshot(id)
+	case errors.Is(err, engine.ErrImage), errors.Is(err, engine.ErrSnapshotTooLarge), errors.Is(err, engine.ErrNoRoom):
+		err = lifecycle.Conflictf("cannot make an image of snapshot %s: %v", id, err)
+	default:
+		err = translated(err)
+	}
+	return fromEngine([]engine.Image{image})[0], err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"testing"
 	"time"
 
@@ -30,6 +31,16 @@ func (k *keeping) RemoveSnapshot(context.Context, string) error { return k.err }
 func (k *keeping) ListSnapshots(context.Context) ([]engine.Snapshot, error) { return k.list, k.err }
 
 func (k *keeping) Suspend(context.Context, string, time.Duration) error { return k.err }
+
+func (k *keeping) CompareSnapshots(_ context.Context, from, to string, visit func(engine.FileChange) error) error {
+	return errors.Join(k.err, visit(engine.FileChange{Path: from + " " + to, Kind: engine.ChangeAdded, Type: engine.TypeFile, Size: 3}))
+}
+
+func (k *keeping) ArchiveSnapshot(context.Context, string, string, io.Writer) error { return k.err }
+
+func (k *keeping) ExportSnapshot(_ context.Context, name, ref string) (engine.Image, error) {
+	return engine.Image{ID: name, Names: []string{ref}}, k.err
+}
 
 func (k *keeping) Rollback(context.Context, string, string) error { return k.err }
 
@@ -87,6 +98,30 @@ func TestSnapshotErrors(t *testing.T) {
 		var failure *lifecycle.BoxFailure
 		if err := boxes.Rollback(t.Context(), lifecycle.Record{}, "id"); !errors.As(err, &failure) || failure.Reason != lifecycle.ReasonRollbackFailed {
 			t.Errorf("%v became %#v", refused, err)
+		}
+	}
+}
+
+// TestCompareAtTheEngine: snapshots are named after their ids, and what cannot be compared is a
+// conflict.
+func TestCompareAtTheEngine(t *testing.T) {
+	e := &keeping{}
+	boxes := box.Unopened(box.Options{Snapshots: e, Instance: "one"})
+	for from, want := range map[string]string{"": " sandbox-snapshot-b", "a": "sandbox-snapshot-a sandbox-snapshot-b"} {
+		var got lifecycle.FileChange
+		err := boxes.CompareSnapshots(t.Context(), from, "b", func(f lifecycle.FileChange) error { got = f; return nil })
+		if err != nil || got != (lifecycle.FileChange{Path: want, Kind: "added", Type: "file", Size: 3}) {
+			t.Errorf("%q: %+v, %v", from, got, err)
+		}
+	}
+	for _, tt := range []struct {
+		err  error
+		kind lifecycle.Kind
+	}{{engine.ErrNoSnapshot, lifecycle.KindNoSnapshot}, {engine.ErrInvalid, lifecycle.KindConflict}, {engine.ErrSnapshotTooLarge, lifecycle.KindConflict}} {
+		e.err = fmt.Errorf("archive: %w", tt.err)
+		var known *lifecycle.Error
+		if err := boxes.ArchiveSnapshot(t.Context(), "a", "b", io.Discard); !errors.As(err, &known) || known.Kind != tt.kind {
+			t.Errorf("%v: %v, want %s", tt.err, err, tt.kind)
 		}
 	}
 }

@@ -81,6 +81,15 @@ type Boxes interface {
 		handle func(lifecycle.IdleEvent) error) error
 	// Holds returns what keeps the sandbox of the box awake.
 	Holds(ctx context.Context, record lifecycle.Record) (lifecycle.Holds, error)
+	// CompareSnapshots calls visit for each file in which the snapshot to differs from the snapshot
+	// from, or from its image where from is empty; an error of visit ends it, and is returned.
+	// ArchiveSnapshot writes the same difference as a layer of an image. Both also return an error
+	// of type *lifecycle.Error.
+	CompareSnapshots(ctx context.Context, from, to string, visit func(lifecycle.FileChange) error) error
+	ArchiveSnapshot(ctx context.Context, from, to string, w io.Writer) error
+	// ExportSnapshot makes an image of the snapshot with the id, under a name. It also returns an
+	// error of type *lifecycle.Error.
+	ExportSnapshot(ctx context.Context, id, name string) (lifecycle.Image, error)
 	// OpenLog returns the output of the entrypoint. Reading it ends with ctx; the caller closes it.
 	OpenLog(ctx context.Context, record lifecycle.Record,
 		options lifecycle.LogOptions) (io.ReadCloser, error)

@@ -3,8 +3,10 @@ package host_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"sandbox.internal/runtime/engine"
@@ -17,6 +19,8 @@ const (
 	callListSnapshots  = "ListSnapshots"
 	callRollback       = "Rollback"
 	callSuspend        = "Suspend"
+	callCompare        = "CompareSnapshots"
+	callExport         = "ExportSnapshot"
 )
 
 // memorySnapshot is a snapshot of a memoryEngine: the text that its container had written.
@@ -135,4 +139,42 @@ func (e *memoryEngine) Suspend(ctx context.Context, id string, _ time.Duration) 
 		}
 		return nil
 	})
+}
+
+// CompareSnapshots shows a file for each letter of the text that the first one does not have.
+func (e *memoryEngine) CompareSnapshots(ctx context.Context, from, to string, visit func(engine.FileChange) error) error {
+	before, after := "", ""
+	err := e.around(ctx, callCompare, to, func() error {
+		first, hasFirst := e.snapshots[from]
+		second, hasSecond := e.snapshots[to]
+		if !hasSecond || from != "" && !hasFirst {
+			return fmt.Errorf("%w: %s, %s", engine.ErrNoSnapshot, from, to)
+		}
+		before, after = first.files, second.files
+		return nil
+	})
+	for _, letter := range after {
+		if err == nil && !strings.ContainsRune(before, letter) {
+			err = visit(engine.FileChange{Path: "/" + string(letter), Kind: engine.ChangeAdded, Type: engine.TypeFile})
+		}
+	}
+	return err
+}
+
+// ArchiveSnapshot writes the paths that CompareSnapshots has.
+func (e *memoryEngine) ArchiveSnapshot(ctx context.Context, from, to string, w io.Writer) error {
+	return e.CompareSnapshots(ctx, from, to, func(f engine.FileChange) error {
+		_, err := io.WriteString(w, f.Path)
+		return err
+	})
+}
+
+func (e *memoryEngine) ExportSnapshot(ctx context.Context, name, ref string) (engine.Image, error) {
+	err := e.around(ctx, callExport, name, func() error {
+		if _, there := e.snapshots[name]; !there {
+			return fmt.Errorf("%w: %s", engine.ErrNoSnapshot, name)
+		}
+		return nil
+	})
+	return engine.Image{ID: "sha256:" + name, Names: []string{ref}}, err
 }

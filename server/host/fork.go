@@ -146,7 +146,7 @@ func (h *Host) createFork(
 func (h *Host) forkSnapshot(
 	ctx context.Context, sandboxID string, request lifecycle.SnapshotRequest,
 ) (lifecycle.Snapshot, error) {
-	snapshot, err := h.beginSnapshot(ctx, sandboxID, request, true)
+	snapshot, err := h.beginSnapshot(ctx, sandboxID, request, nil, true)
 	if err != nil {
 		return snapshot, err
 	}

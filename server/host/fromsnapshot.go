@@ -7,29 +7,29 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// complete returns a spec with what it leaves out where it begins with a snapshot, and the engine's
-// id of the snapshot's image then. The snapshot stays at the engine until done is called; from then
-// on the new record needs it. A snapshot of another key does not exist for the caller.
+// complete returns a spec with what it leaves out where it begins with a snapshot, and the snapshot
+// then. The snapshot stays at the engine until done is called; from then on the new record needs
+// it. A snapshot of another key does not exist for the caller.
 func (h *Host) complete(
 	spec lifecycle.Spec, options lifecycle.CreateOptions,
-) (completed lifecycle.Spec, engineImage string, done func(), err error) {
+) (completed lifecycle.Spec, snapshot lifecycle.Snapshot, done func(), err error) {
 	if spec.SnapshotID == "" {
-		return spec, "", func() {}, nil
+		return spec, snapshot, func() {}, nil
 	}
 	if err := h.options.Boxes.SnapshotsUnsupported(); err != nil {
-		return spec, "", nil, err
+		return spec, snapshot, nil, err
 	}
-	snapshot, done, err := h.snapshots.use(spec.SnapshotID, func(s *lifecycle.Snapshot) bool {
+	snapshot, done, err = h.snapshots.use(spec.SnapshotID, func(s *lifecycle.Snapshot) bool {
 		return s.Owner == options.Owner || options.Role == lifecycle.RoleAdmin
 	})
 	if err != nil {
-		return spec, "", nil, err
+		return spec, snapshot, nil, err
 	}
 	if spec, err = complete(spec, snapshot); err != nil {
 		done()
-		return spec, "", nil, err
+		return spec, snapshot, nil, err
 	}
-	return spec, snapshot.EngineImage, done, nil
+	return spec, snapshot, done, nil
 }
 
 // complete returns a spec that begins with a snapshot with what it leaves out, from the snapshot.

@@ -54,7 +54,7 @@ func (h *Host) create(
 	ctx context.Context, spec lifecycle.Spec, options lifecycle.CreateOptions,
 	key *lifecycle.IdempotencyKey, began time.Time,
 ) (lifecycle.Sandbox, error) {
-	spec, engineImage, begun, err := h.complete(spec, options)
+	spec, snapshot, begun, err := h.complete(spec, options)
 	if err != nil {
 		return lifecycle.Sandbox{}, err
 	}
@@ -69,7 +69,7 @@ func (h *Host) create(
 		return lifecycle.Sandbox{}, err
 	}
 	record := h.newRecord(spec, options)
-	record.EngineImage = engineImage
+	record.EngineImage, record.ParentSandbox = snapshot.EngineImage, snapshot.SandboxID
 	done, err := h.quota.Take(lifecycle.Request{
 		ID: record.Sandbox.ID, Owner: options.Owner, Limits: record.Sandbox.Limits,
 		MaxSandboxes: options.MaxSandboxes, Bounds: options.Bounds,

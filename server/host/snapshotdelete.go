@@ -231,7 +231,7 @@ func (h *Host) adoptSnapshots(ctx context.Context, found map[string]lifecycle.Fo
 		}
 		record := s.Record.With(s.SnapshotFiles)
 		record.Status = lifecycle.SnapshotStatus{State: lifecycle.SnapshotReady, LastTransitionAt: h.options.Clock().UTC()}
-		if err := h.options.Store.InsertSnapshot(ctx, record); err != nil {
+		if err := h.options.Store.InsertSnapshot(ctx, record, nil); err != nil {
 			return fmt.Errorf("save snapshot %s, rebuilt from the container engine: %w", id, err)
 		}
 		h.snapshots.add(h.ctx, record, false)

@@ -21,6 +21,7 @@ const concurrentSnapshots = 2
 // before that sandbox's last.
 type snapshots struct {
 	slots slots
+	diffs slots         // of comparisons
 	due   chan struct{} // holds one: an expiry may be earlier than those before
 	// measuring serialises what is read of the sizes of all, so that no older size is noted last.
 	measuring sync.Mutex
@@ -29,9 +30,10 @@ type snapshots struct {
 	kept     map[string]*kept
 	reserved map[string]int     // by owner: how many are being recorded
 	taking   map[string][]*kept // by sandbox: those that are not taken yet, in the order of the requests
-	// needs counts, by snapshot, the sandboxes that cannot do without it: those that are about to be
-	// made of it, and those that are being rolled back to it.
-	needs map[string]int
+	// needs counts, by snapshot, the sandboxes that cannot do without it: those that are about to
+	// be made of it, and those that are being rolled back to it.
+	needs    map[string]int
+	archives map[string]int // by owner: how many differences are being sent
 }
 
 // kept is one snapshot. Its fields but the constant ones are guarded by snapshots.mu.
@@ -55,7 +57,8 @@ type kept struct {
 
 func newSnapshots() snapshots {
 	return snapshots{
-		slots: slots{free: concurrentSnapshots, held: map[string]int{}}, due: make(chan struct{}, 1),
+		slots: slots{free: concurrentSnapshots, held: map[string]int{}},
+		diffs: slots{free: concurrentDiffs, held: map[string]int{}}, due: make(chan struct{}, 1), archives: map[string]int{},
 		kept: map[string]*kept{}, reserved: map[string]int{}, taking: map[string][]*kept{}, needs: map[string]int{},
 	}
 }

@@ -653,3 +653,73 @@ func TestFailuresAreBounded(t *testing.T) {
 		m.awaitSnapshot(snapshot, lifecycle.SnapshotFailed)
 	}
 }
+
+// TestSnapshotIdempotency: a repeated request returns the snapshot of the first one, also of
+// another service, and not that of another body or sandbox.
+func TestSnapshotIdempotency(t *testing.T) {
+	m := newMachine(t).start()
+	id, other := m.running(), m.running()
+	request := files()
+	request.IdempotencyKey, request.Metadata = "key", map[string]string{"a": "1"}
+	first := m.awaitSnapshot(m.take(id, request), lifecycle.SnapshotReady)
+	for range 2 {
+		again, err := m.host.TakeSnapshot(t.Context(), id, request)
+		if err != nil || again.ID != first.ID || again.Status.State != lifecycle.SnapshotReady || again.Metadata["a"] != "1" {
+			t.Errorf("%+v, %v", again, err)
+		}
+		m.host.Close()
+		m.start()
+	}
+	changed := request
+	changed.Metadata = map[string]string{"a": "2"}
+	for _, r := range []struct {
+		id      string
+		request lifecycle.SnapshotRequest
+	}{{id, changed}, {other, request}} {
+		if _, err := m.host.TakeSnapshot(t.Context(), r.id, r.request); kindOf(err) != lifecycle.KindConflict {
+			t.Errorf("another request with the key: %v", err)
+		}
+	}
+	foreign := request
+	foreign.Owner = "another"
+	if taken, err := m.host.TakeSnapshot(t.Context(), id, foreign); err != nil || taken.ID == first.ID {
+		t.Errorf("the key of another owner: %+v, %v", taken, err)
+	}
+	if err := m.host.DeleteSnapshot(t.Context(), first.ID); err != nil {
+		t.Fatal(err)
+	}
+	m.awaitRemoval(first.ID)
+	if _, err := m.host.TakeSnapshot(t.Context(), id, request); kindOf(err) != lifecycle.KindConflict {
+		t.Errorf("a snapshot that is gone: %v", err)
+	}
+}
+
+// TestSnapshotFilters: all conditions hold together.
+func TestSnapshotFilters(t *testing.T) {
+	m := newMachine(t).start()
+	id := m.running()
+	ids := map[string]string{}
+	for name, team := range map[string]string{"one": "red", "two": "red", "three": "blue"} {
+		request := files()
+		request.Name, request.Metadata = name, map[string]string{"team": team, "by": "test"}
+		ids[name] = m.awaitSnapshot(m.take(id, request), lifecycle.SnapshotReady).ID
+	}
+	for _, tt := range []struct {
+		filter lifecycle.SnapshotFilter
+		want   int
+	}{
+		{lifecycle.SnapshotFilter{Metadata: map[string]string{"team": "red"}}, 2}, {lifecycle.SnapshotFilter{Name: new("one")}, 1},
+		{lifecycle.SnapshotFilter{Metadata: map[string]string{"team": "red", "by": "test"}, Name: new("three")}, 0},
+		{lifecycle.SnapshotFilter{Metadata: map[string]string{"none": ""}}, 0}, {lifecycle.SnapshotFilter{Name: new("")}, 0},
+	} {
+		list, err := m.host.Snapshots(t.Context(), tt.filter, lifecycle.Page{Number: 1, Size: 10})
+		if err != nil || list.Total != tt.want {
+			t.Errorf("%+v: %+v, %v; want %d", tt.filter, list, err, tt.want)
+		}
+	}
+	bad := files()
+	bad.Metadata = map[string]string{"sandbox.internal/x": ""}
+	if _, err := m.host.TakeSnapshot(t.Context(), id, bad); kindOf(err) != lifecycle.KindInvalid {
+		t.Errorf("a reserved key: %v", err)
+	}
+}

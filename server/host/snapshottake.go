@@ -24,11 +24,46 @@ var (
 func (h *Host) TakeSnapshot(
 	ctx context.Context, sandboxID string, request lifecycle.SnapshotRequest,
 ) (lifecycle.Snapshot, error) {
-	return h.beginSnapshot(ctx, sandboxID, request, false)
+	if request.IdempotencyKey == "" {
+		return h.beginSnapshot(ctx, sandboxID, request, nil, false)
+	}
+	if err := h.options.Boxes.SnapshotsUnsupported(); err != nil {
+		return lifecycle.Snapshot{}, err
+	}
+	key := &lifecycle.IdempotencyKey{
+		// The same key may also be that of a create.
+		Owner: request.Owner, Key: request.IdempotencyKey + " snapshot", Digest: request.Digest(sandboxID), CreatedAt: h.options.Clock().UTC(),
+	}
+	// A request with the same key waits for this one's response.
+	unlock, err := h.keys.lock(ctx, ownedKey{key.Owner, key.Key})
+	if err != nil {
+		return lifecycle.Snapshot{}, err
+	}
+	defer unlock()
+	if first, found, err := h.takenBefore(ctx, *key, request.IdempotencyKey); found || err != nil {
+		return first, err
+	}
+	return h.beginSnapshot(ctx, sandboxID, request, key, false)
+}
+
+// takenBefore returns the snapshot that an earlier request with the key has asked for.
+func (h *Host) takenBefore(ctx context.Context, key lifecycle.IdempotencyKey, sent string) (lifecycle.Snapshot, bool, error) {
+	earlier, found, err := h.options.Store.FindKey(ctx, key.Owner, key.Key, h.options.Clock().Add(-lifecycle.IdempotencyWindow))
+	if err != nil || !found {
+		return lifecycle.Snapshot{}, false, err
+	}
+	if earlier.Digest != key.Digest {
+		return lifecycle.Snapshot{}, false, lifecycle.Conflictf("Idempotency-Key: %q was used with another request body", sent)
+	}
+	snapshot, err := h.Snapshot(ctx, earlier.SandboxID)
+	if err != nil {
+		return lifecycle.Snapshot{}, false, lifecycle.Conflictf("Idempotency-Key: the snapshot %s that %q asked for is gone", earlier.SandboxID, sent)
+	}
+	return snapshot, true, nil
 }
 
 func (h *Host) beginSnapshot(
-	ctx context.Context, sandboxID string, request lifecycle.SnapshotRequest, temporary bool,
+	ctx context.Context, sandboxID string, request lifecycle.SnapshotRequest, key *lifecycle.IdempotencyKey, temporary bool,
 ) (snapshot lifecycle.Snapshot, err error) {
 	if err := h.options.Boxes.SnapshotsUnsupported(); err != nil {
 		return snapshot, err
@@ -41,14 +76,14 @@ func (h *Host) beginSnapshot(
 		return snapshot, err
 	}
 	err = a.do(ctx, func() error {
-		snapshot, err = a.beginSnapshot(request, temporary)
+		snapshot, err = a.beginSnapshot(request, key, temporary)
 		return err
 	})
 	return snapshot.Clone(), err
 }
 
 // beginSnapshot records a snapshot of the actor's sandbox, and has it taken.
-func (a *actor) beginSnapshot(request lifecycle.SnapshotRequest, temporary bool) (lifecycle.Snapshot, error) {
+func (a *actor) beginSnapshot(request lifecycle.SnapshotRequest, key *lifecycle.IdempotencyKey, temporary bool) (lifecycle.Snapshot, error) {
 	if state := a.state(); state != lifecycle.StateRunning && state != lifecycle.StatePaused {
 		return lifecycle.Snapshot{}, state.Conflict("take a snapshot", lifecycle.StateRunning, lifecycle.StatePaused)
 	}
@@ -58,7 +93,10 @@ func (a *actor) beginSnapshot(request lifecycle.SnapshotRequest, temporary bool)
 	}
 	snapshot := a.newSnapshot(request, temporary)
 	events := []lifecycle.Event{a.snapshotEvent(snapshot)}
-	if err := h.options.Store.InsertSnapshot(h.ctx, snapshot, events...); err != nil {
+	if key != nil {
+		key.SandboxID = snapshot.ID
+	}
+	if err := h.options.Store.InsertSnapshot(h.ctx, snapshot, key, events...); err != nil {
 		h.snapshots.unreserve(request.Owner)
 		if h.ctx.Err() != nil {
 			return lifecycle.Snapshot{}, lifecycle.Stopping()
@@ -74,7 +112,7 @@ func (a *actor) beginSnapshot(request lifecycle.SnapshotRequest, temporary bool)
 func (a *actor) newSnapshot(request lifecycle.SnapshotRequest, temporary bool) lifecycle.Snapshot {
 	now := a.host.options.Clock().UTC()
 	snapshot := lifecycle.Snapshot{
-		ID: uuid.NewString(), SandboxID: a.id, ParentID: parentOf(&a.record), Name: request.Name, Comment: request.Comment,
+		ID: uuid.NewString(), SandboxID: a.id, ParentID: parentOf(&a.record), Name: request.Name, Comment: request.Comment, Metadata: request.Metadata,
 		Owner: request.Owner, Kind: request.Kind, Image: a.record.Sandbox.Image, CreatedAt: now, Temporary: temporary,
 		Origin: originOf(&a.record), MaxBytes: request.MaxBytes,
 		Status: lifecycle.SnapshotStatus{State: lifecycle.SnapshotCreating, LastTransitionAt: now},

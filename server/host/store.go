@@ -20,11 +20,11 @@ type Store interface {
 	SaveUnsynced(ctx context.Context, record lifecycle.Record, events ...lifecycle.Event) error
 	Forget(ctx context.Context, id string, events ...lifecycle.Event) error
 
-	// LoadSnapshots returns the snapshots, oldest first. InsertSnapshot and SaveSnapshot return once
-	// the snapshot, the sandbox's record unless it is nil, and the events are on disk, and write all
-	// or nothing. SaveSnapshotUnsynced saves a snapshot as SaveUnsynced does a sandbox.
+	// LoadSnapshots returns the snapshots, oldest first. InsertSnapshot and SaveSnapshot return
+	// once the snapshot, the sandbox's record unless it is nil, and the events are on disk, and
+	// write all or nothing. SaveSnapshotUnsynced saves a snapshot as SaveUnsynced does a sandbox.
 	LoadSnapshots(ctx context.Context) ([]lifecycle.Snapshot, error)
-	InsertSnapshot(ctx context.Context, snapshot lifecycle.Snapshot, events ...lifecycle.Event) error
+	InsertSnapshot(ctx context.Context, snapshot lifecycle.Snapshot, key *lifecycle.IdempotencyKey, events ...lifecycle.Event) error
 	SaveSnapshot(ctx context.Context, snapshot lifecycle.Snapshot, record *lifecycle.Record,
 		events ...lifecycle.Event) error
 	SaveSnapshotUnsynced(ctx context.Context, snapshot lifecycle.Snapshot) error

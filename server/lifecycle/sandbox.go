@@ -128,6 +128,9 @@ type Record struct {
 	// LastSnapshot is the last snapshot that was taken of the sandbox since its files came from
 	// another one; empty when there was none.
 	LastSnapshot string `json:",omitempty"`
+	// ParentSandbox is the sandbox that the snapshot was taken of which this one was created with;
+	// empty without a snapshot. It may be gone, and so may the snapshot.
+	ParentSandbox string `json:",omitempty"`
 	// Stopped is true while the processes of the sandbox are gone and its files are kept: it is
 	// Paused or Resuming then, and resuming starts its box again.
 	Stopped bool `json:",omitempty"`

@@ -2,7 +2,11 @@ package lifecycle
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"time"
@@ -40,17 +44,41 @@ type SnapshotStore interface {
 	// KindConflict for another state.
 	Suspend(ctx context.Context, sandboxID string) error
 
+	// DiffSnapshot returns the first files, at most limit, in which a snapshot differs from its
+	// image; where to is not empty, those in which the snapshot to differs from the snapshot. It
+	// returns KindNoSnapshot, and KindConflict for snapshots that are not Ready or of different
+	// images, and for more files than can be compared.
+	DiffSnapshot(ctx context.Context, id, to string, limit int) (SnapshotDiff, error)
+
+	// ArchiveSnapshotDiff returns the whole difference that DiffSnapshot is about, as a layer of an
+	// image in a tar archive, which the caller closes. The errors are those of DiffSnapshot, some
+	// of them at the first read, and KindConflict for too many archives of an owner at once.
+	ArchiveSnapshotDiff(ctx context.Context, id, to string) (io.ReadCloser, error)
+
+	// ExportSnapshot makes an image of a snapshot, under a name, and returns it: the layers of the
+	// snapshot's image and one more. Every key may use it, as an image that was loaded. It returns
+	// KindNoSnapshot, KindInvalid for the name, and KindConflict for a snapshot that is not Ready
+	// and for files that no image can have.
+	ExportSnapshot(ctx context.Context, id, name string) (Image, error)
+
+	// Lineage returns the snapshots and sandboxes that a sandbox is related to: those that its
+	// files come from, those that began with its files, and so on, also over snapshots and
+	// sandboxes that are gone. owner keeps those of one owner; nil keeps all. It returns
+	// KindNotFound.
+	Lineage(ctx context.Context, sandboxID string, owner *string) (Lineage, error)
+
 	// Rollback gives a Running or Paused sandbox the files of one of its snapshots, or of one that
-	// its own files come from: the sandbox is Resuming when it returns, its processes are ended, and
-	// it is Running once execd has answered again, with the same id, endpoints and token. It returns
-	// KindNotFound, KindNoSnapshot, and KindConflict for another state, and for a snapshot that is
-	// not Ready, of another image, or of another sandbox with another runtime class or policy.
+	// its own files come from: the sandbox is Resuming when it returns, its processes are ended,
+	// and it is Running once execd has answered again, with the same id, endpoints and token. It
+	// returns KindNotFound, KindNoSnapshot, and KindConflict for another state, and for a snapshot
+	// that is not Ready, of another image, or of another sandbox with another runtime class or
+	// policy.
 	Rollback(ctx context.Context, sandboxID, snapshotID string) error
 
-	// Fork takes a snapshot of a Running or Paused sandbox and creates sandboxes that begin with it.
-	// Each has its own id, token and address, and what the sandbox was created with, but for its
-	// environment. The results are as many as were asked for. It returns an error when nothing was
-	// created: those of TakeSnapshot, and of Create for what concerns all.
+	// Fork takes a snapshot of a Running or Paused sandbox and creates sandboxes that begin with
+	// it. Each has its own id, token and address, and what the sandbox was created with, but for
+	// its environment. The results are as many as were asked for. It returns an error when nothing
+	// was created: those of TakeSnapshot, and of Create for what concerns all.
 	Fork(ctx context.Context, sandboxID string, request ForkRequest, options CreateOptions) ([]ForkResult, error)
 }
 
@@ -80,12 +108,13 @@ func SnapshotStates() []SnapshotState {
 type Snapshot struct {
 	ID        string
 	SandboxID string // of the sandbox that the snapshot was taken of, which may be gone
-	// ParentID is the snapshot that the sandbox's files came from, or were last kept in, when it was
-	// taken; empty when there was none. It may be gone.
-	ParentID string `json:",omitempty"`
-	Name     string `json:",omitempty"`
-	Comment  string `json:",omitempty"`
-	Owner    string // name of the API key that asked for it
+	// ParentID is the snapshot that the sandbox's files came from, or were last kept in, when it
+	// was taken; empty when there was none. It may be gone.
+	ParentID string            `json:",omitempty"`
+	Name     string            `json:",omitempty"`
+	Comment  string            `json:",omitempty"`
+	Metadata map[string]string `json:",omitempty"`
+	Owner    string            // name of the API key that asked for it
 	Kind     SnapshotKind
 	Status   SnapshotStatus
 	// Image is that of the sandbox, as it was named; EngineImage is the engine's id of it, empty
@@ -150,6 +179,7 @@ func (s Snapshot) With(files SnapshotFiles) Snapshot {
 
 // Clone returns a copy that shares nothing mutable with the snapshot.
 func (s Snapshot) Clone() Snapshot {
+	s.Metadata = maps.Clone(s.Metadata)
 	s.Origin.Entrypoint = slices.Clone(s.Origin.Entrypoint)
 	s.Origin.Resources = maps.Clone(s.Origin.Resources)
 	s.Origin.NetworkPolicy = s.Origin.NetworkPolicy.Clone()
@@ -158,11 +188,15 @@ func (s Snapshot) Clone() Snapshot {
 
 // SnapshotRequest is what a client asks for. Validate checks it.
 type SnapshotRequest struct {
-	Name    string
-	Comment string
-	Kind    SnapshotKind
-	TTL     time.Duration // 0 means that the snapshot does not expire
-	Owner   string        // name of the API key that asks
+	Name     string
+	Comment  string
+	Metadata map[string]string
+	Kind     SnapshotKind
+	TTL      time.Duration // 0 means that the snapshot does not expire
+	Owner    string        // name of the API key that asks
+	// IdempotencyKey makes a repeated request return the snapshot of the first one, for
+	// [IdempotencyWindow], whatever has become of it; empty for none.
+	IdempotencyKey string
 	// MaxSnapshots and MaxBytes are how many snapshots the owner may have, and how many bytes they
 	// may have added to the disk together; 0 is no limit.
 	MaxSnapshots int
@@ -196,20 +230,36 @@ func (r SnapshotRequest) Validate() error {
 		return Invalidf("ttl: must be within %d and %d seconds, got %d",
 			int64(MinSnapshotTTL/time.Second), int64(MaxSnapshotTTL/time.Second), int64(r.TTL/time.Second))
 	}
-	return nil
+	return validateMetadata(r.Metadata)
+}
+
+// Digest identifies what a client asked for, of a sandbox, as [Spec.Digest] does.
+func (r SnapshotRequest) Digest(sandboxID string) string {
+	hash := sha256.New()
+	// Strings, numbers and maps of strings always encode, in one way only, and a hash takes every
+	// write.
+	_ = json.NewEncoder(hash).Encode([]any{"snapshot", sandboxID, r.Name, r.Comment, r.Metadata, r.Kind, r.TTL})
+	return hex.EncodeToString(hash.Sum(nil))
 }
 
 // SnapshotFilter selects snapshots. Conditions are combined with AND; the zero value matches every
 // snapshot that is not temporary.
 type SnapshotFilter struct {
 	SandboxID string
-	States    []SnapshotState // any of them
-	Owner     *string         // nil means any owner
+	States    []SnapshotState   // any of them
+	Owner     *string           // nil means any owner
+	Name      *string           // nil means any name
+	Metadata  map[string]string // all of these pairs
 }
 
 // Match reports whether the snapshot passes the filter.
 func (f SnapshotFilter) Match(s *Snapshot) bool {
-	return !s.Temporary && (f.Owner == nil || s.Owner == *f.Owner) && (f.SandboxID == "" || s.SandboxID == f.SandboxID) &&
+	for key, value := range f.Metadata {
+		if got, ok := s.Metadata[key]; !ok || got != value {
+			return false
+		}
+	}
+	return !s.Temporary && (f.Name == nil || s.Name == *f.Name) && (f.Owner == nil || s.Owner == *f.Owner) && (f.SandboxID == "" || s.SandboxID == f.SandboxID) &&
 		(len(f.States) == 0 || slices.Contains(f.States, s.Status.State))
 }
 
@@ -217,6 +267,37 @@ func (f SnapshotFilter) Match(s *Snapshot) bool {
 type SnapshotListing struct {
 	Items []Snapshot
 	Total int
+}
+
+// SnapshotDiff is a part of the files in which a snapshot differs, in the order of a walk.
+type SnapshotDiff struct {
+	Items     []FileChange
+	Truncated bool // there are more
+}
+
+// FileChange is a file that differs.
+type FileChange struct {
+	Path string // absolute, of any bytes
+	Kind string // added, modified or removed
+	Type string // file, directory, symlink or other; before the removal of one that was removed
+	Size int64  // bytes
+}
+
+// MaxLineage is how many snapshots, and how many sandboxes, a lineage has.
+const MaxLineage = 1000
+
+// Lineage is a part of the forest of snapshots and sandboxes, oldest first.
+type Lineage struct {
+	Snapshots []Snapshot
+	Sandboxes []LineageSandbox
+	Truncated bool // there are more of either than MaxLineage; the newest are left out
+}
+
+// LineageSandbox is a sandbox in a lineage.
+type LineageSandbox struct {
+	Sandbox
+	// ParentID is the sandbox whose snapshot it was created with; empty where there was none.
+	ParentID string
 }
 
 // ForkRequest is what a client asks for.

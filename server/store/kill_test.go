@@ -50,7 +50,7 @@ func writeUntilKilled(dir string) error {
 				}
 				fmt.Println("unsynced", r.Sandbox.ID)
 				kept := snapshot(r.Sandbox.ID)
-				if err := s.InsertSnapshot(context.Background(), kept,
+				if err := s.InsertSnapshot(context.Background(), kept, nil,
 					event(r.Sandbox.ID, birth)); err != nil {
 					return err
 				}

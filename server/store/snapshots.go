@@ -42,10 +42,11 @@ func (s *Store) LoadSnapshots(ctx context.Context) (snapshots []lifecycle.Snapsh
 	return snapshots, nil
 }
 
-// InsertSnapshot makes a new snapshot's record durable, with its events: all or nothing. It fails
-// when there is a record with that id already.
+// InsertSnapshot makes a new snapshot's record durable, with its idempotency key if key is not nil,
+// whose SandboxID is the id of the snapshot, and with its events: all or nothing. It fails when
+// there is a record with that id already, and with [lifecycle.ErrKeyInUse] as [Store.Insert] does.
 func (s *Store) InsertSnapshot(ctx context.Context, snapshot lifecycle.Snapshot,
-	events ...lifecycle.Event) error {
+	key *lifecycle.IdempotencyKey, events ...lifecycle.Event) error {
 	data, err := encodeSnapshot(snapshot)
 	if err != nil {
 		return err
@@ -58,6 +59,11 @@ func (s *Store) InsertSnapshot(ctx context.Context, snapshot lifecycle.Snapshot,
 		if err := execute(stmts.insertSnapshot, snapshot.ID, snapshot.CreatedAt.UnixNano(),
 			snapshot.SandboxID, string(snapshot.Status.State), data); err != nil {
 			return fmt.Errorf("store: insert snapshot %q: %w", snapshot.ID, err)
+		}
+		if key != nil {
+			if err := insertKey(stmts, *key); err != nil {
+				return err
+			}
 		}
 		return insertEvents(stmts, rows)
 	})

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"errors"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -43,11 +44,11 @@ func TestSnapshots(t *testing.T) {
 		NetworkPolicy: &lifecycle.NetworkPolicy{DefaultAction: "deny"},
 	}
 	for _, each := range []lifecycle.Snapshot{full, least, gone} {
-		if err := s.InsertSnapshot(t.Context(), each, event(each.SandboxID, birth)); err != nil {
+		if err := s.InsertSnapshot(t.Context(), each, nil, event(each.SandboxID, birth)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := s.InsertSnapshot(t.Context(), full, event("a", birth)); err == nil || !strings.Contains(err.Error(), full.ID) {
+	if err := s.InsertSnapshot(t.Context(), full, nil, event("a", birth)); err == nil || !strings.Contains(err.Error(), full.ID) {
 		t.Errorf("inserting a snapshot twice: %v", err)
 	}
 	full.Status.State = lifecycle.SnapshotReady
@@ -91,7 +92,7 @@ func TestSnapshots(t *testing.T) {
 func TestDamagedSnapshot(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
-	if err := s.InsertSnapshot(t.Context(), snapshot("a")); err != nil {
+	if err := s.InsertSnapshot(t.Context(), snapshot("a"), nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {
@@ -126,7 +127,25 @@ func TestDatabaseBeforeSnapshots(t *testing.T) {
 	if got := loadSnapshots(t, s); len(got) != 0 {
 		t.Errorf("the snapshots are %+v", got)
 	}
-	if err := s.InsertSnapshot(t.Context(), snapshot("a")); err != nil {
+	if err := s.InsertSnapshot(t.Context(), snapshot("a"), nil); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestKeyOfSnapshot: a key is stored with its snapshot, or neither is.
+func TestKeyOfSnapshot(t *testing.T) {
+	s := open(t, t.TempDir())
+	key := lifecycle.IdempotencyKey{Owner: "alice", Key: "k", Digest: "d", SandboxID: "a", CreatedAt: birth}
+	if err := s.InsertSnapshot(t.Context(), snapshot("a"), &key); err != nil {
+		t.Fatal(err)
+	}
+	if found, ok, err := s.FindKey(t.Context(), "alice", "k", birth); err != nil || !ok || found != key {
+		t.Errorf("the key is %+v, %t, %v", found, ok, err)
+	}
+	if err := s.InsertSnapshot(t.Context(), snapshot("b"), &key); !errors.Is(err, lifecycle.ErrKeyInUse) {
+		t.Errorf("a second snapshot with the key: %v", err)
+	}
+	if all, err := s.LoadSnapshots(t.Context()); err != nil || len(all) != 1 {
+		t.Errorf("there are %+v, %v", all, err)
 	}
 }

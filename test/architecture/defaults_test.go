@@ -95,6 +95,7 @@ func testContractDefaults(t *testing.T) {
 		"lifecycle listSnapshots pageSize":        constant(t, "server/api/convert.go", "defaultPageSize"),
 		"lifecycle listSandboxSnapshots page":     constant(t, "server/api/convert.go", "defaultPage"),
 		"lifecycle listSandboxSnapshots pageSize": constant(t, "server/api/convert.go", "defaultPageSize"),
+		"lifecycle getSnapshotDiff limit":         constant(t, "server/api/snapshotdiff.go", "defaultDiff"),
 		"lifecycle ForkRequest count":             constant(t, "server/api/snapshots.go", "defaultForks"),
 
 		"lifecycle RotateKeyRequest graceSeconds": 0, // the zero value of a field that is left out

@@ -455,6 +455,16 @@ type ClientInterface interface {
 	// Corresponds with PATCH /v1/sandboxes/{sandboxId}/lifecycle (the `UpdateLifecycle` operationId).
 	UpdateLifecycleWithApplicationMergePatchPlusJSONBody(ctx context.Context, sandboxID SandboxID, body UpdateLifecycleApplicationMergePatchPlusJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// GetLineage Show the snapshots and sandboxes that a sandbox is related to
+	//
+	// The snapshots that its files come from, those that were taken of it, the sandboxes that
+	// began with any of them, and so on, as far as the key may read them: a key with the role
+	// `user` sees its own. What is deleted is left out, and relates the others still. At most
+	// 1000 of each are shown, oldest first; `truncated` says whether there are more.
+	//
+	// Corresponds with GET /v1/sandboxes/{sandboxId}/lineage (the `GetLineage` operationId).
+	GetLineage(ctx context.Context, sandboxID SandboxID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// GetLogs Read what the entrypoint of a sandbox printed
 	//
 	// The entrypoint's standard output and standard error, combined, byte for byte. A last
@@ -779,6 +789,59 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /v1/snapshots/{snapshotId} (the `GetSnapshot` operationId).
 	GetSnapshot(ctx context.Context, snapshotID SnapshotID, params *GetSnapshotParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetSnapshotDiff List the files in which a snapshot differs from its image or from another snapshot
+	//
+	// Without `to`: what the snapshot adds to its image. With `to`: what has changed from this
+	// snapshot to that one, which is of the same image. Volumes and other mounts are part of
+	// neither. It takes a key that may use the snapshots.
+	//
+	// The list has at most `limit` files, in the order of a walk: a folder comes before what is
+	// in it, and names are sorted by their bytes. A folder that was removed stands for all that
+	// was in it. With `Accept: application/x-tar` the answer is the whole difference as a layer
+	// of an OCI image, in which removed files are whiteouts; sockets are left out.
+	//
+	// A snapshot that is not `Ready` is 409, and so are snapshots of different images, a
+	// difference that is too large, and a third archive of an owner at a time.
+	//
+	// Corresponds with GET /v1/snapshots/{snapshotId}/diff (the `GetSnapshotDiff` operationId).
+	GetSnapshotDiff(ctx context.Context, snapshotID SnapshotID, params *GetSnapshotDiffParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ExportSnapshotWithBody Make an image of a snapshot
+	//
+	// The image is in the engine's store when the answer comes, under the name, which another
+	// image may have had: sandboxes of every key can be created from it. It takes a key with the
+	// role `admin`.
+	//
+	// It has the layers of the snapshot's image and one more, with what `diff` lists, and the
+	// image's own entrypoint, environment, user and working folder. It has no environment, no
+	// token and no credentials of a sandbox; what a program has written to a file is in it.
+	//
+	// A snapshot that is not `Ready` is 409, and so are files that no image can have, and a disk
+	// without room. There is no image then.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/snapshots/{snapshotId}/export (the `ExportSnapshot` operationId).
+	ExportSnapshotWithBody(ctx context.Context, snapshotID SnapshotID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ExportSnapshot Make an image of a snapshot
+	//
+	// The image is in the engine's store when the answer comes, under the name, which another
+	// image may have had: sandboxes of every key can be created from it. It takes a key with the
+	// role `admin`.
+	//
+	// It has the layers of the snapshot's image and one more, with what `diff` lists, and the
+	// image's own entrypoint, environment, user and working folder. It has no environment, no
+	// token and no credentials of a sandbox; what a program has written to a file is in it.
+	//
+	// A snapshot that is not `Ready` is 409, and so are files that no image can have, and a disk
+	// without room. There is no image then.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/snapshots/{snapshotId}/export (the `ExportSnapshot` operationId).
+	ExportSnapshot(ctx context.Context, snapshotID SnapshotID, body ExportSnapshotJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetVersion Get the version of the service
 	//
@@ -1461,6 +1524,26 @@ func (c *Client) UpdateLifecycleWithApplicationMergePatchPlusJSONBody(ctx contex
 	return c.Client.Do(req)
 }
 
+// GetLineage Show the snapshots and sandboxes that a sandbox is related to
+//
+// The snapshots that its files come from, those that were taken of it, the sandboxes that
+// began with any of them, and so on, as far as the key may read them: a key with the role
+// `user` sees its own. What is deleted is left out, and relates the others still. At most
+// 1000 of each are shown, oldest first; `truncated` says whether there are more.
+//
+// Corresponds with GET /v1/sandboxes/{sandboxId}/lineage (the `GetLineage` operationId).
+func (c *Client) GetLineage(ctx context.Context, sandboxID SandboxID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetLineageRequest(c.Server, sandboxID)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // GetLogs Read what the entrypoint of a sandbox printed
 //
 // The entrypoint's standard output and standard error, combined, byte for byte. A last
@@ -2036,6 +2119,89 @@ func (c *Client) DeleteSnapshot(ctx context.Context, snapshotID SnapshotID, reqE
 // Corresponds with GET /v1/snapshots/{snapshotId} (the `GetSnapshot` operationId).
 func (c *Client) GetSnapshot(ctx context.Context, snapshotID SnapshotID, params *GetSnapshotParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetSnapshotRequest(c.Server, snapshotID, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetSnapshotDiff List the files in which a snapshot differs from its image or from another snapshot
+//
+// Without `to`: what the snapshot adds to its image. With `to`: what has changed from this
+// snapshot to that one, which is of the same image. Volumes and other mounts are part of
+// neither. It takes a key that may use the snapshots.
+//
+// The list has at most `limit` files, in the order of a walk: a folder comes before what is
+// in it, and names are sorted by their bytes. A folder that was removed stands for all that
+// was in it. With `Accept: application/x-tar` the answer is the whole difference as a layer
+// of an OCI image, in which removed files are whiteouts; sockets are left out.
+//
+// A snapshot that is not `Ready` is 409, and so are snapshots of different images, a
+// difference that is too large, and a third archive of an owner at a time.
+//
+// Corresponds with GET /v1/snapshots/{snapshotId}/diff (the `GetSnapshotDiff` operationId).
+func (c *Client) GetSnapshotDiff(ctx context.Context, snapshotID SnapshotID, params *GetSnapshotDiffParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetSnapshotDiffRequest(c.Server, snapshotID, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ExportSnapshotWithBody Make an image of a snapshot
+//
+// The image is in the engine's store when the answer comes, under the name, which another
+// image may have had: sandboxes of every key can be created from it. It takes a key with the
+// role `admin`.
+//
+// It has the layers of the snapshot's image and one more, with what `diff` lists, and the
+// image's own entrypoint, environment, user and working folder. It has no environment, no
+// token and no credentials of a sandbox; what a program has written to a file is in it.
+//
+// A snapshot that is not `Ready` is 409, and so are files that no image can have, and a disk
+// without room. There is no image then.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/snapshots/{snapshotId}/export (the `ExportSnapshot` operationId).
+func (c *Client) ExportSnapshotWithBody(ctx context.Context, snapshotID SnapshotID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewExportSnapshotRequestWithBody(c.Server, snapshotID, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ExportSnapshot Make an image of a snapshot
+//
+// The image is in the engine's store when the answer comes, under the name, which another
+// image may have had: sandboxes of every key can be created from it. It takes a key with the
+// role `admin`.
+//
+// It has the layers of the snapshot's image and one more, with what `diff` lists, and the
+// image's own entrypoint, environment, user and working folder. It has no environment, no
+// token and no credentials of a sandbox; what a program has written to a file is in it.
+//
+// A snapshot that is not `Ready` is 409, and so are files that no image can have, and a disk
+// without room. There is no image then.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/snapshots/{snapshotId}/export (the `ExportSnapshot` operationId).
+func (c *Client) ExportSnapshot(ctx context.Context, snapshotID SnapshotID, body ExportSnapshotJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewExportSnapshotRequest(c.Server, snapshotID, body)
 	if err != nil {
 		return nil, err
 	}
@@ -3313,6 +3479,40 @@ func NewUpdateLifecycleRequestWithBody(server string, sandboxID SandboxID, conte
 	return req, nil
 }
 
+// NewGetLineageRequest constructs an http.Request for the GetLineage method
+func NewGetLineageRequest(server string, sandboxID SandboxID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "sandboxId", sandboxID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sandboxes/%s/lineage", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewGetLogsRequest constructs an http.Request for the GetLogs method
 func NewGetLogsRequest(server string, sandboxID SandboxID, params *GetLogsParams) (*http.Request, error) {
 	var err error
@@ -4053,15 +4253,26 @@ func NewTakeSnapshotRequestWithBody(server string, sandboxID SandboxID, params *
 
 	if params != nil {
 
-		if params.Prefer != nil {
+		if params.IdempotencyKey != nil {
 			var headerParam0 string
 
-			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Prefer", *params.Prefer, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
 			if err != nil {
 				return nil, err
 			}
 
-			req.Header.Set("Prefer", headerParam0)
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+		if params.Prefer != nil {
+			var headerParam1 string
+
+			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "Prefer", *params.Prefer, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Prefer", headerParam1)
 		}
 
 	}
@@ -4112,6 +4323,30 @@ func NewListSnapshotsRequest(server string, params *ListSnapshotsParams) (*http.
 		if params.State != nil {
 
 			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "state", params.State, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Name != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "name", *params.Name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Metadata != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "metadata", *params.Metadata, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
 				return nil, err
 			} else {
 				for _, qp := range strings.Split(queryFrag, "&") {
@@ -4238,6 +4473,126 @@ func NewGetSnapshotRequest(server string, snapshotID SnapshotID, params *GetSnap
 		}
 
 	}
+
+	return req, nil
+}
+
+// NewGetSnapshotDiffRequest constructs an http.Request for the GetSnapshotDiff method
+func NewGetSnapshotDiffRequest(server string, snapshotID SnapshotID, params *GetSnapshotDiffParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "snapshotId", snapshotID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/snapshots/%s/diff", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.To != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "to", *params.To, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewExportSnapshotRequest calls the generic ExportSnapshot builder with application/json body
+func NewExportSnapshotRequest(server string, snapshotID SnapshotID, body ExportSnapshotJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewExportSnapshotRequestWithBody(server, snapshotID, "application/json", bodyReader)
+}
+
+// NewExportSnapshotRequestWithBody constructs an http.Request for the ExportSnapshot method, with any body, and a specified content type
+func NewExportSnapshotRequestWithBody(server string, snapshotID SnapshotID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "snapshotId", snapshotID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/snapshots/%s/export", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
 
 	return req, nil
 }
@@ -4712,6 +5067,18 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with PATCH /v1/sandboxes/{sandboxId}/lifecycle (the `UpdateLifecycle` operationId).
 	UpdateLifecycleWithApplicationMergePatchPlusJSONBodyWithResponse(ctx context.Context, sandboxID SandboxID, body UpdateLifecycleApplicationMergePatchPlusJSONRequestBody, reqEditors ...RequestEditorFn) (*UpdateLifecycleResponse, error)
 
+	// GetLineageWithResponse Show the snapshots and sandboxes that a sandbox is related to
+	//
+	// The snapshots that its files come from, those that were taken of it, the sandboxes that
+	// began with any of them, and so on, as far as the key may read them: a key with the role
+	// `user` sees its own. What is deleted is left out, and relates the others still. At most
+	// 1000 of each are shown, oldest first; `truncated` says whether there are more.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/sandboxes/{sandboxId}/lineage (the `GetLineage` operationId).
+	GetLineageWithResponse(ctx context.Context, sandboxID SandboxID, reqEditors ...RequestEditorFn) (*GetLineageResponse, error)
+
 	// GetLogsWithResponse Read what the entrypoint of a sandbox printed
 	//
 	// The entrypoint's standard output and standard error, combined, byte for byte. A last
@@ -5054,6 +5421,61 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /v1/snapshots/{snapshotId} (the `GetSnapshot` operationId).
 	GetSnapshotWithResponse(ctx context.Context, snapshotID SnapshotID, params *GetSnapshotParams, reqEditors ...RequestEditorFn) (*GetSnapshotResponse, error)
+
+	// GetSnapshotDiffWithResponse List the files in which a snapshot differs from its image or from another snapshot
+	//
+	// Without `to`: what the snapshot adds to its image. With `to`: what has changed from this
+	// snapshot to that one, which is of the same image. Volumes and other mounts are part of
+	// neither. It takes a key that may use the snapshots.
+	//
+	// The list has at most `limit` files, in the order of a walk: a folder comes before what is
+	// in it, and names are sorted by their bytes. A folder that was removed stands for all that
+	// was in it. With `Accept: application/x-tar` the answer is the whole difference as a layer
+	// of an OCI image, in which removed files are whiteouts; sockets are left out.
+	//
+	// A snapshot that is not `Ready` is 409, and so are snapshots of different images, a
+	// difference that is too large, and a third archive of an owner at a time.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/snapshots/{snapshotId}/diff (the `GetSnapshotDiff` operationId).
+	GetSnapshotDiffWithResponse(ctx context.Context, snapshotID SnapshotID, params *GetSnapshotDiffParams, reqEditors ...RequestEditorFn) (*GetSnapshotDiffResponse, error)
+
+	// ExportSnapshotWithBodyWithResponse Make an image of a snapshot
+	//
+	// The image is in the engine's store when the answer comes, under the name, which another
+	// image may have had: sandboxes of every key can be created from it. It takes a key with the
+	// role `admin`.
+	//
+	// It has the layers of the snapshot's image and one more, with what `diff` lists, and the
+	// image's own entrypoint, environment, user and working folder. It has no environment, no
+	// token and no credentials of a sandbox; what a program has written to a file is in it.
+	//
+	// A snapshot that is not `Ready` is 409, and so are files that no image can have, and a disk
+	// without room. There is no image then.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/snapshots/{snapshotId}/export (the `ExportSnapshot` operationId).
+	ExportSnapshotWithBodyWithResponse(ctx context.Context, snapshotID SnapshotID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ExportSnapshotResponse, error)
+
+	// ExportSnapshotWithResponse Make an image of a snapshot
+	//
+	// The image is in the engine's store when the answer comes, under the name, which another
+	// image may have had: sandboxes of every key can be created from it. It takes a key with the
+	// role `admin`.
+	//
+	// It has the layers of the snapshot's image and one more, with what `diff` lists, and the
+	// image's own entrypoint, environment, user and working folder. It has no environment, no
+	// token and no credentials of a sandbox; what a program has written to a file is in it.
+	//
+	// A snapshot that is not `Ready` is 409, and so are files that no image can have, and a disk
+	// without room. There is no image then.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/snapshots/{snapshotId}/export (the `ExportSnapshot` operationId).
+	ExportSnapshotWithResponse(ctx context.Context, snapshotID SnapshotID, body ExportSnapshotJSONRequestBody, reqEditors ...RequestEditorFn) (*ExportSnapshotResponse, error)
 
 	// GetVersionWithResponse Get the version of the service
 	//
@@ -8823,6 +9245,168 @@ func (r UpdateLifecycleResponse) ContentType() string {
 	return ""
 }
 
+// GetLineageResponse200Headers the declared response headers of an HTTP 200 response for GetLineage
+type GetLineageResponse200Headers struct {
+	XRequestID *RequestID
+}
+
+// GetLineageResponse400Headers the declared response headers of an HTTP 400 response for GetLineage
+type GetLineageResponse400Headers struct {
+	XRequestID *RequestID
+}
+
+// GetLineageResponse401Headers the declared response headers of an HTTP 401 response for GetLineage
+type GetLineageResponse401Headers struct {
+	XRequestID *RequestID
+}
+
+// GetLineageResponse403Headers the declared response headers of an HTTP 403 response for GetLineage
+type GetLineageResponse403Headers struct {
+	XRequestID *RequestID
+}
+
+// GetLineageResponse404Headers the declared response headers of an HTTP 404 response for GetLineage
+type GetLineageResponse404Headers struct {
+	XRequestID *RequestID
+}
+
+// GetLineageResponse429Headers the declared response headers of an HTTP 429 response for GetLineage
+type GetLineageResponse429Headers struct {
+	RetryAfter *int
+	XRequestID *RequestID
+}
+
+// GetLineageResponse500Headers the declared response headers of an HTTP 500 response for GetLineage
+type GetLineageResponse500Headers struct {
+	XRequestID *RequestID
+}
+
+// GetLineageResponse501Headers the declared response headers of an HTTP 501 response for GetLineage
+type GetLineageResponse501Headers struct {
+	XRequestID *RequestID
+}
+
+// GetLineageResponse503Headers the declared response headers of an HTTP 503 response for GetLineage
+type GetLineageResponse503Headers struct {
+	RetryAfter *int
+	XRequestID *RequestID
+}
+
+type GetLineageResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Lineage
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *UnknownParameter
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON429 the response for an HTTP 429 `application/json` response
+	JSON429 *RateLimited
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *InternalError
+	// JSON501 the response for an HTTP 501 `application/json` response
+	JSON501 *NotImplemented
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetLineageResponse200Headers
+	// Headers400 the parsed response headers for an HTTP 400 response
+	Headers400 *GetLineageResponse400Headers
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *GetLineageResponse401Headers
+	// Headers403 the parsed response headers for an HTTP 403 response
+	Headers403 *GetLineageResponse403Headers
+	// Headers404 the parsed response headers for an HTTP 404 response
+	Headers404 *GetLineageResponse404Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *GetLineageResponse429Headers
+	// Headers500 the parsed response headers for an HTTP 500 response
+	Headers500 *GetLineageResponse500Headers
+	// Headers501 the parsed response headers for an HTTP 501 response
+	Headers501 *GetLineageResponse501Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *GetLineageResponse503Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetLineageResponse) GetJSON200() *Lineage {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r GetLineageResponse) GetJSON400() *UnknownParameter {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r GetLineageResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r GetLineageResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r GetLineageResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON429 returns the response for an HTTP 429 `application/json` response
+func (r GetLineageResponse) GetJSON429() *RateLimited {
+	return r.JSON429
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r GetLineageResponse) GetJSON500() *InternalError {
+	return r.JSON500
+}
+
+// GetJSON501 returns the response for an HTTP 501 `application/json` response
+func (r GetLineageResponse) GetJSON501() *NotImplemented {
+	return r.JSON501
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r GetLineageResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r GetLineageResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetLineageResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetLineageResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetLineageResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // GetLogsResponse200Headers the declared response headers of an HTTP 200 response for GetLogs
 type GetLogsResponse200Headers struct {
 	XRequestID *RequestID
@@ -11681,6 +12265,372 @@ func (r GetSnapshotResponse) ContentType() string {
 	return ""
 }
 
+// GetSnapshotDiffResponse200Headers the declared response headers of an HTTP 200 response for GetSnapshotDiff
+type GetSnapshotDiffResponse200Headers struct {
+	XRequestID *RequestID
+}
+
+// GetSnapshotDiffResponse400Headers the declared response headers of an HTTP 400 response for GetSnapshotDiff
+type GetSnapshotDiffResponse400Headers struct {
+	XRequestID *RequestID
+}
+
+// GetSnapshotDiffResponse401Headers the declared response headers of an HTTP 401 response for GetSnapshotDiff
+type GetSnapshotDiffResponse401Headers struct {
+	XRequestID *RequestID
+}
+
+// GetSnapshotDiffResponse403Headers the declared response headers of an HTTP 403 response for GetSnapshotDiff
+type GetSnapshotDiffResponse403Headers struct {
+	XRequestID *RequestID
+}
+
+// GetSnapshotDiffResponse404Headers the declared response headers of an HTTP 404 response for GetSnapshotDiff
+type GetSnapshotDiffResponse404Headers struct {
+	XRequestID *RequestID
+}
+
+// GetSnapshotDiffResponse409Headers the declared response headers of an HTTP 409 response for GetSnapshotDiff
+type GetSnapshotDiffResponse409Headers struct {
+	XRequestID *RequestID
+}
+
+// GetSnapshotDiffResponse429Headers the declared response headers of an HTTP 429 response for GetSnapshotDiff
+type GetSnapshotDiffResponse429Headers struct {
+	RetryAfter *int
+	XRequestID *RequestID
+}
+
+// GetSnapshotDiffResponse500Headers the declared response headers of an HTTP 500 response for GetSnapshotDiff
+type GetSnapshotDiffResponse500Headers struct {
+	XRequestID *RequestID
+}
+
+// GetSnapshotDiffResponse501Headers the declared response headers of an HTTP 501 response for GetSnapshotDiff
+type GetSnapshotDiffResponse501Headers struct {
+	XRequestID *RequestID
+}
+
+// GetSnapshotDiffResponse503Headers the declared response headers of an HTTP 503 response for GetSnapshotDiff
+type GetSnapshotDiffResponse503Headers struct {
+	RetryAfter *int
+	XRequestID *RequestID
+}
+
+type GetSnapshotDiffResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *SnapshotDiff
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NoSnapshot
+	// JSON409 the response for an HTTP 409 `application/json` response
+	JSON409 *SnapshotConflict
+	// JSON429 the response for an HTTP 429 `application/json` response
+	JSON429 *RateLimited
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *InternalError
+	// JSON501 the response for an HTTP 501 `application/json` response
+	JSON501 *NotImplemented
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetSnapshotDiffResponse200Headers
+	// Headers400 the parsed response headers for an HTTP 400 response
+	Headers400 *GetSnapshotDiffResponse400Headers
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *GetSnapshotDiffResponse401Headers
+	// Headers403 the parsed response headers for an HTTP 403 response
+	Headers403 *GetSnapshotDiffResponse403Headers
+	// Headers404 the parsed response headers for an HTTP 404 response
+	Headers404 *GetSnapshotDiffResponse404Headers
+	// Headers409 the parsed response headers for an HTTP 409 response
+	Headers409 *GetSnapshotDiffResponse409Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *GetSnapshotDiffResponse429Headers
+	// Headers500 the parsed response headers for an HTTP 500 response
+	Headers500 *GetSnapshotDiffResponse500Headers
+	// Headers501 the parsed response headers for an HTTP 501 response
+	Headers501 *GetSnapshotDiffResponse501Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *GetSnapshotDiffResponse503Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetSnapshotDiffResponse) GetJSON200() *SnapshotDiff {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r GetSnapshotDiffResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r GetSnapshotDiffResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r GetSnapshotDiffResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r GetSnapshotDiffResponse) GetJSON404() *NoSnapshot {
+	return r.JSON404
+}
+
+// GetJSON409 returns the response for an HTTP 409 `application/json` response
+func (r GetSnapshotDiffResponse) GetJSON409() *SnapshotConflict {
+	return r.JSON409
+}
+
+// GetJSON429 returns the response for an HTTP 429 `application/json` response
+func (r GetSnapshotDiffResponse) GetJSON429() *RateLimited {
+	return r.JSON429
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r GetSnapshotDiffResponse) GetJSON500() *InternalError {
+	return r.JSON500
+}
+
+// GetJSON501 returns the response for an HTTP 501 `application/json` response
+func (r GetSnapshotDiffResponse) GetJSON501() *NotImplemented {
+	return r.JSON501
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r GetSnapshotDiffResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r GetSnapshotDiffResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetSnapshotDiffResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetSnapshotDiffResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetSnapshotDiffResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ExportSnapshotResponse200Headers the declared response headers of an HTTP 200 response for ExportSnapshot
+type ExportSnapshotResponse200Headers struct {
+	XRequestID *RequestID
+}
+
+// ExportSnapshotResponse400Headers the declared response headers of an HTTP 400 response for ExportSnapshot
+type ExportSnapshotResponse400Headers struct {
+	XRequestID *RequestID
+}
+
+// ExportSnapshotResponse401Headers the declared response headers of an HTTP 401 response for ExportSnapshot
+type ExportSnapshotResponse401Headers struct {
+	XRequestID *RequestID
+}
+
+// ExportSnapshotResponse403Headers the declared response headers of an HTTP 403 response for ExportSnapshot
+type ExportSnapshotResponse403Headers struct {
+	XRequestID *RequestID
+}
+
+// ExportSnapshotResponse404Headers the declared response headers of an HTTP 404 response for ExportSnapshot
+type ExportSnapshotResponse404Headers struct {
+	XRequestID *RequestID
+}
+
+// ExportSnapshotResponse409Headers the declared response headers of an HTTP 409 response for ExportSnapshot
+type ExportSnapshotResponse409Headers struct {
+	XRequestID *RequestID
+}
+
+// ExportSnapshotResponse413Headers the declared response headers of an HTTP 413 response for ExportSnapshot
+type ExportSnapshotResponse413Headers struct {
+	XRequestID *RequestID
+}
+
+// ExportSnapshotResponse429Headers the declared response headers of an HTTP 429 response for ExportSnapshot
+type ExportSnapshotResponse429Headers struct {
+	RetryAfter *int
+	XRequestID *RequestID
+}
+
+// ExportSnapshotResponse500Headers the declared response headers of an HTTP 500 response for ExportSnapshot
+type ExportSnapshotResponse500Headers struct {
+	XRequestID *RequestID
+}
+
+// ExportSnapshotResponse501Headers the declared response headers of an HTTP 501 response for ExportSnapshot
+type ExportSnapshotResponse501Headers struct {
+	XRequestID *RequestID
+}
+
+// ExportSnapshotResponse503Headers the declared response headers of an HTTP 503 response for ExportSnapshot
+type ExportSnapshotResponse503Headers struct {
+	RetryAfter *int
+	XRequestID *RequestID
+}
+
+type ExportSnapshotResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *StoredImage
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *NotAdmin
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NoSnapshot
+	// JSON409 the response for an HTTP 409 `application/json` response
+	JSON409 *SnapshotConflict
+	// JSON413 the response for an HTTP 413 `application/json` response
+	JSON413 *ContentTooLarge
+	// JSON429 the response for an HTTP 429 `application/json` response
+	JSON429 *RateLimited
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *InternalError
+	// JSON501 the response for an HTTP 501 `application/json` response
+	JSON501 *NotImplemented
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ExportSnapshotResponse200Headers
+	// Headers400 the parsed response headers for an HTTP 400 response
+	Headers400 *ExportSnapshotResponse400Headers
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *ExportSnapshotResponse401Headers
+	// Headers403 the parsed response headers for an HTTP 403 response
+	Headers403 *ExportSnapshotResponse403Headers
+	// Headers404 the parsed response headers for an HTTP 404 response
+	Headers404 *ExportSnapshotResponse404Headers
+	// Headers409 the parsed response headers for an HTTP 409 response
+	Headers409 *ExportSnapshotResponse409Headers
+	// Headers413 the parsed response headers for an HTTP 413 response
+	Headers413 *ExportSnapshotResponse413Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *ExportSnapshotResponse429Headers
+	// Headers500 the parsed response headers for an HTTP 500 response
+	Headers500 *ExportSnapshotResponse500Headers
+	// Headers501 the parsed response headers for an HTTP 501 response
+	Headers501 *ExportSnapshotResponse501Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *ExportSnapshotResponse503Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ExportSnapshotResponse) GetJSON200() *StoredImage {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r ExportSnapshotResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r ExportSnapshotResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r ExportSnapshotResponse) GetJSON403() *NotAdmin {
+	return r.JSON403
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r ExportSnapshotResponse) GetJSON404() *NoSnapshot {
+	return r.JSON404
+}
+
+// GetJSON409 returns the response for an HTTP 409 `application/json` response
+func (r ExportSnapshotResponse) GetJSON409() *SnapshotConflict {
+	return r.JSON409
+}
+
+// GetJSON413 returns the response for an HTTP 413 `application/json` response
+func (r ExportSnapshotResponse) GetJSON413() *ContentTooLarge {
+	return r.JSON413
+}
+
+// GetJSON429 returns the response for an HTTP 429 `application/json` response
+func (r ExportSnapshotResponse) GetJSON429() *RateLimited {
+	return r.JSON429
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r ExportSnapshotResponse) GetJSON500() *InternalError {
+	return r.JSON500
+}
+
+// GetJSON501 returns the response for an HTTP 501 `application/json` response
+func (r ExportSnapshotResponse) GetJSON501() *NotImplemented {
+	return r.JSON501
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r ExportSnapshotResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r ExportSnapshotResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ExportSnapshotResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ExportSnapshotResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ExportSnapshotResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // GetVersionResponse200Headers the declared response headers of an HTTP 200 response for GetVersion
 type GetVersionResponse200Headers struct {
 	XRequestID *RequestID
@@ -12371,6 +13321,24 @@ func (c *ClientWithResponses) UpdateLifecycleWithApplicationMergePatchPlusJSONBo
 	return ParseUpdateLifecycleResponse(rsp)
 }
 
+// GetLineageWithResponse Show the snapshots and sandboxes that a sandbox is related to
+//
+// The snapshots that its files come from, those that were taken of it, the sandboxes that
+// began with any of them, and so on, as far as the key may read them: a key with the role
+// `user` sees its own. What is deleted is left out, and relates the others still. At most
+// 1000 of each are shown, oldest first; `truncated` says whether there are more.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/sandboxes/{sandboxId}/lineage (the `GetLineage` operationId).
+func (c *ClientWithResponses) GetLineageWithResponse(ctx context.Context, sandboxID SandboxID, reqEditors ...RequestEditorFn) (*GetLineageResponse, error) {
+	rsp, err := c.GetLineage(ctx, sandboxID, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetLineageResponse(rsp)
+}
+
 // GetLogsWithResponse Read what the entrypoint of a sandbox printed
 //
 // The entrypoint's standard output and standard error, combined, byte for byte. A last
@@ -12868,6 +13836,79 @@ func (c *ClientWithResponses) GetSnapshotWithResponse(ctx context.Context, snaps
 		return nil, err
 	}
 	return ParseGetSnapshotResponse(rsp)
+}
+
+// GetSnapshotDiffWithResponse List the files in which a snapshot differs from its image or from another snapshot
+//
+// Without `to`: what the snapshot adds to its image. With `to`: what has changed from this
+// snapshot to that one, which is of the same image. Volumes and other mounts are part of
+// neither. It takes a key that may use the snapshots.
+//
+// The list has at most `limit` files, in the order of a walk: a folder comes before what is
+// in it, and names are sorted by their bytes. A folder that was removed stands for all that
+// was in it. With `Accept: application/x-tar` the answer is the whole difference as a layer
+// of an OCI image, in which removed files are whiteouts; sockets are left out.
+//
+// A snapshot that is not `Ready` is 409, and so are snapshots of different images, a
+// difference that is too large, and a third archive of an owner at a time.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/snapshots/{snapshotId}/diff (the `GetSnapshotDiff` operationId).
+func (c *ClientWithResponses) GetSnapshotDiffWithResponse(ctx context.Context, snapshotID SnapshotID, params *GetSnapshotDiffParams, reqEditors ...RequestEditorFn) (*GetSnapshotDiffResponse, error) {
+	rsp, err := c.GetSnapshotDiff(ctx, snapshotID, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetSnapshotDiffResponse(rsp)
+}
+
+// ExportSnapshotWithBodyWithResponse Make an image of a snapshot
+//
+// The image is in the engine's store when the answer comes, under the name, which another
+// image may have had: sandboxes of every key can be created from it. It takes a key with the
+// role `admin`.
+//
+// It has the layers of the snapshot's image and one more, with what `diff` lists, and the
+// image's own entrypoint, environment, user and working folder. It has no environment, no
+// token and no credentials of a sandbox; what a program has written to a file is in it.
+//
+// A snapshot that is not `Ready` is 409, and so are files that no image can have, and a disk
+// without room. There is no image then.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/snapshots/{snapshotId}/export (the `ExportSnapshot` operationId).
+func (c *ClientWithResponses) ExportSnapshotWithBodyWithResponse(ctx context.Context, snapshotID SnapshotID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ExportSnapshotResponse, error) {
+	rsp, err := c.ExportSnapshotWithBody(ctx, snapshotID, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseExportSnapshotResponse(rsp)
+}
+
+// ExportSnapshotWithResponse Make an image of a snapshot
+//
+// The image is in the engine's store when the answer comes, under the name, which another
+// image may have had: sandboxes of every key can be created from it. It takes a key with the
+// role `admin`.
+//
+// It has the layers of the snapshot's image and one more, with what `diff` lists, and the
+// image's own entrypoint, environment, user and working folder. It has no environment, no
+// token and no credentials of a sandbox; what a program has written to a file is in it.
+//
+// A snapshot that is not `Ready` is 409, and so are files that no image can have, and a disk
+// without room. There is no image then.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/snapshots/{snapshotId}/export (the `ExportSnapshot` operationId).
+func (c *ClientWithResponses) ExportSnapshotWithResponse(ctx context.Context, snapshotID SnapshotID, body ExportSnapshotJSONRequestBody, reqEditors ...RequestEditorFn) (*ExportSnapshotResponse, error) {
+	rsp, err := c.ExportSnapshot(ctx, snapshotID, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseExportSnapshotResponse(rsp)
 }
 
 // GetVersionWithResponse Get the version of the service
@@ -17312,6 +18353,195 @@ func ParseUpdateLifecycleResponse(rsp *http.Response) (*UpdateLifecycleResponse,
 	return response, nil
 }
 
+// ParseGetLineageResponse parses an HTTP response from a GetLineageWithResponse call
+func ParseGetLineageResponse(rsp *http.Response) (*GetLineageResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetLineageResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Lineage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest UnknownParameter
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest RateLimited
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 501:
+		var dest NotImplemented
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON501 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetLineageResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers200 = &headers
+	case rsp.StatusCode == 400:
+		var headers GetLineageResponse400Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers400 = &headers
+	case rsp.StatusCode == 401:
+		var headers GetLineageResponse401Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 403:
+		var headers GetLineageResponse403Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers403 = &headers
+	case rsp.StatusCode == 404:
+		var headers GetLineageResponse404Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers404 = &headers
+	case rsp.StatusCode == 429:
+		var headers GetLineageResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 500:
+		var headers GetLineageResponse500Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers500 = &headers
+	case rsp.StatusCode == 501:
+		var headers GetLineageResponse501Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers501 = &headers
+	case rsp.StatusCode == 503:
+		var headers GetLineageResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
 // ParseGetLogsResponse parses an HTTP response from a GetLogsWithResponse call
 func ParseGetLogsResponse(rsp *http.Response) (*GetLogsResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -20729,6 +21959,438 @@ func ParseGetSnapshotResponse(rsp *http.Response) (*GetSnapshotResponse, error) 
 		response.Headers501 = &headers
 	case rsp.StatusCode == 503:
 		var headers GetSnapshotResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetSnapshotDiffResponse parses an HTTP response from a GetSnapshotDiffWithResponse call
+func ParseGetSnapshotDiffResponse(rsp *http.Response) (*GetSnapshotDiffResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetSnapshotDiffResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest SnapshotDiff
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NoSnapshot
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest SnapshotConflict
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON409 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest RateLimited
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 501:
+		var dest NotImplemented
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON501 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	case rsp.StatusCode == 200:
+		// Content-type (application/x-tar) unsupported
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetSnapshotDiffResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers200 = &headers
+	case rsp.StatusCode == 400:
+		var headers GetSnapshotDiffResponse400Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers400 = &headers
+	case rsp.StatusCode == 401:
+		var headers GetSnapshotDiffResponse401Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 403:
+		var headers GetSnapshotDiffResponse403Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers403 = &headers
+	case rsp.StatusCode == 404:
+		var headers GetSnapshotDiffResponse404Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers404 = &headers
+	case rsp.StatusCode == 409:
+		var headers GetSnapshotDiffResponse409Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers409 = &headers
+	case rsp.StatusCode == 429:
+		var headers GetSnapshotDiffResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 500:
+		var headers GetSnapshotDiffResponse500Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers500 = &headers
+	case rsp.StatusCode == 501:
+		var headers GetSnapshotDiffResponse501Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers501 = &headers
+	case rsp.StatusCode == 503:
+		var headers GetSnapshotDiffResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseExportSnapshotResponse parses an HTTP response from a ExportSnapshotWithResponse call
+func ParseExportSnapshotResponse(rsp *http.Response) (*ExportSnapshotResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ExportSnapshotResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest StoredImage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest NotAdmin
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NoSnapshot
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest SnapshotConflict
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON409 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest ContentTooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest RateLimited
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 501:
+		var dest NotImplemented
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON501 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ExportSnapshotResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers200 = &headers
+	case rsp.StatusCode == 400:
+		var headers ExportSnapshotResponse400Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers400 = &headers
+	case rsp.StatusCode == 401:
+		var headers ExportSnapshotResponse401Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 403:
+		var headers ExportSnapshotResponse403Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers403 = &headers
+	case rsp.StatusCode == 404:
+		var headers ExportSnapshotResponse404Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers404 = &headers
+	case rsp.StatusCode == 409:
+		var headers ExportSnapshotResponse409Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers409 = &headers
+	case rsp.StatusCode == 413:
+		var headers ExportSnapshotResponse413Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers413 = &headers
+	case rsp.StatusCode == 429:
+		var headers ExportSnapshotResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 500:
+		var headers ExportSnapshotResponse500Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers500 = &headers
+	case rsp.StatusCode == 501:
+		var headers ExportSnapshotResponse501Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers501 = &headers
+	case rsp.StatusCode == 503:
+		var headers ExportSnapshotResponse503Headers
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
 			var value int
 			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {

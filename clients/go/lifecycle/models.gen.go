@@ -376,7 +376,7 @@ type CreateSandboxRequest struct {
 	// Answers have all fields. On a cluster the whole object is 501.
 	Lifecycle *SandboxLifecycle `json:"lifecycle,omitempty"`
 
-	// Metadata Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
+	// Metadata Free tags of the sandbox, or of the snapshot. The key `name` is a human-readable label. A key has 1
 	// to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
 	// reserved. There are at most 256 tags.
 	//
@@ -446,7 +446,7 @@ type CreatedSandbox struct {
 	// Example: 5f0c1e0e-2f0b-4a53-9b0e-0a4a3c1c7d11
 	ID string `json:"id"`
 
-	// Metadata Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
+	// Metadata Free tags of the sandbox, or of the snapshot. The key `name` is a human-readable label. A key has 1
 	// to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
 	// reserved. There are at most 256 tags.
 	//
@@ -606,11 +606,66 @@ type Expiration struct {
 	ExpiresAt time.Time `json:"expiresAt"`
 }
 
+// ExportSnapshotRequest The name of the image. Unknown fields are refused.
+type ExportSnapshotRequest struct {
+	// Name A name with a tag, not with a digest; the tag is `latest` without one.
+	//
+	// Example: team/prepared:1
+	Name string `json:"name"`
+}
+
 // Extensions An opaque container for provider-specific settings, passed through unchanged.
 // Namespaced keys such as `prefix.key` are advised.
 //
 // Example: {"example.priority":"high"}
 type Extensions = json.RawMessage
+
+// FileChange A file that differs.
+type FileChange struct {
+	// Kind What has become of a file. New values may be added, so clients must tolerate unknown ones.
+	//
+	// - `added`: it was not there.
+	// - `modified`: its type, owner, mode, extended attributes, time of change or content differs;
+	//   of a folder: its owner, mode or extended attributes.
+	// - `removed`: it is not there any more.
+	//
+	// Example: modified
+	Kind FileChangeKind `json:"kind"`
+
+	// Path The absolute path. Bytes that are not UTF-8 are shown as U+FFFD; the tar archive has
+	// them as they are.
+	//
+	// Example: /root/work/note
+	Path string `json:"path"`
+
+	// Size The bytes of its content, or of the target of a symbolic link; before the removal for a
+	// file that was removed. 0 for folders.
+	//
+	// Example: 42
+	Size int64 `json:"size"`
+
+	// Type What a file is, or was before it was removed. New values may be added, so clients must
+	// tolerate unknown ones.
+	//
+	// Example: file
+	Type FileChangeType `json:"type"`
+}
+
+// FileChangeKind What has become of a file. New values may be added, so clients must tolerate unknown ones.
+//
+//   - `added`: it was not there.
+//   - `modified`: its type, owner, mode, extended attributes, time of change or content differs;
+//     of a folder: its owner, mode or extended attributes.
+//   - `removed`: it is not there any more.
+//
+// Example: modified
+type FileChangeKind = string
+
+// FileChangeType What a file is, or was before it was removed. New values may be added, so clients must
+// tolerate unknown ones.
+//
+// Example: file
+type FileChangeType = string
 
 // Fork One sandbox of a fork, or why it was not created. It has either field.
 type Fork struct {
@@ -921,7 +976,62 @@ type KeyRole string
 // Example: service
 type KeySource string
 
-// Metadata Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
+// Lineage Snapshots and sandboxes that are related.
+type Lineage struct {
+	// Sandboxes The sandboxes, oldest first.
+	Sandboxes []LineageSandbox `json:"sandboxes"`
+
+	// Snapshots The snapshots, oldest first. `parentId` and `sandboxId` relate them.
+	Snapshots []Snapshot `json:"snapshots"`
+
+	// Truncated Whether there are more than are shown.
+	//
+	// Example: false
+	Truncated bool `json:"truncated"`
+}
+
+// LineageSandbox A sandbox and what its files come from.
+type LineageSandbox struct {
+	// CreatedAt When it was created, RFC 3339 in UTC.
+	//
+	// Example: 2026-01-02T15:04:06Z
+	CreatedAt time.Time `json:"createdAt"`
+
+	// ID The id of the sandbox.
+	//
+	// Example: 5f0c1e0e-2f0b-4a53-9b0e-0a4a3c1c7d11
+	ID string `json:"id"`
+
+	// ParentID The sandbox that it was forked from, or whose snapshot it was created with. It may be
+	// gone. Absent without one.
+	//
+	// Example: 0c9d21b4-3a1e-4f60-9a53-9d8e7f6a5b43
+	ParentID *string `json:"parentId,omitempty"`
+
+	// SnapshotID The snapshot that its files come from - that of its creation, or of its last rollback.
+	// It may be gone; that of a fork always is. Absent without one.
+	//
+	// Example: 2b7d5f0a-6c1e-4a7b-8a53-1f0e9d3c4b21
+	SnapshotID *string `json:"snapshotId,omitempty"`
+
+	// State The state of a sandbox. New values may be added, so clients must tolerate
+	// unknown ones.
+	//
+	// - `Pending`: it is being provisioned.
+	// - `Running`: it is proven usable.
+	// - `Pausing`: it is about to be paused.
+	// - `Paused`: its processes stand still and their state is kept. An extension: with the
+	//   reason `HOST_REBOOTED` or `RESUME_FAILED` only its files are.
+	// - `Resuming`: it is on its way from `Paused` back to `Running`.
+	// - `Stopping`: it is being terminated.
+	// - `Terminated`: it has ended.
+	// - `Failed`: a critical error ended it; `reason` and `message` say which.
+	//
+	// Example: Running
+	State SandboxState `json:"state"`
+}
+
+// Metadata Free tags of the sandbox, or of the snapshot. The key `name` is a human-readable label. A key has 1
 // to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
 // reserved. There are at most 256 tags.
 //
@@ -1219,7 +1329,7 @@ type Sandbox struct {
 	// absent for a sandbox that was created before the service recorded them.
 	Limits *SandboxLimits `json:"limits,omitempty"`
 
-	// Metadata Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
+	// Metadata Free tags of the sandbox, or of the snapshot. The key `name` is a human-readable label. A key has 1
 	// to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
 	// reserved. There are at most 256 tags.
 	//
@@ -1286,7 +1396,7 @@ type SandboxEvent struct {
 	// Example: the sandbox is ready
 	Message *string `json:"message,omitempty"`
 
-	// Metadata Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
+	// Metadata Free tags of the sandbox, or of the snapshot. The key `name` is a human-readable label. A key has 1
 	// to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
 	// reserved. There are at most 256 tags.
 	//
@@ -1549,6 +1659,13 @@ type Snapshot struct {
 	// Example: filesystem
 	Kind SnapshotKind `json:"kind"`
 
+	// Metadata Free tags of the sandbox, or of the snapshot. The key `name` is a human-readable label. A key has 1
+	// to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
+	// reserved. There are at most 256 tags.
+	//
+	// Example: {"name":"nightly-run","team":"research"}
+	Metadata Metadata `json:"metadata,omitempty"`
+
 	// Name The name that it was given; absent without one.
 	//
 	// Example: before-upgrade
@@ -1578,6 +1695,17 @@ type Snapshot struct {
 
 	// Status The state of a snapshot and why it has it.
 	Status SnapshotStatus `json:"status"`
+}
+
+// SnapshotDiff The files in which a snapshot differs.
+type SnapshotDiff struct {
+	// Items The files, in the order of a walk.
+	Items []FileChange `json:"items"`
+
+	// Truncated Whether there are more files than the list has.
+	//
+	// Example: false
+	Truncated bool `json:"truncated"`
 }
 
 // SnapshotKind What a snapshot holds. New values may be added, so clients must tolerate unknown ones.
@@ -1679,6 +1807,13 @@ type TakeSnapshotRequest struct {
 	//
 	// Example: filesystem
 	Kind *SnapshotKind `json:"kind,omitempty"`
+
+	// Metadata Free tags of the sandbox, or of the snapshot. The key `name` is a human-readable label. A key has 1
+	// to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
+	// reserved. There are at most 256 tags.
+	//
+	// Example: {"name":"nightly-run","team":"research"}
+	Metadata Metadata `json:"metadata,omitempty"`
 
 	// Name A name for people, at most 128 bytes. Several snapshots may have the same.
 	//
@@ -2066,6 +2201,11 @@ type ListSandboxSnapshotsParams struct {
 
 // TakeSnapshotParams defines parameters for TakeSnapshot.
 type TakeSnapshotParams struct {
+	// IdempotencyKey A value of the client's choice that makes the request safe to repeat. For 24 hours the
+	// same key with the same body gives the same snapshot, whatever has become of it; with
+	// another body or sandbox, or once the snapshot is gone, it is 409.
+	IdempotencyKey *string `json:"Idempotency-Key,omitempty"`
+
 	// Prefer `wait=SECONDS` (RFC 7240) holds the answer until the snapshot is not `Creating`, but no
 	// longer than so many seconds, which are at most 60. Status and body are the same as without
 	// it and show the state at the time of the answer. Other preferences, and a wait that is no
@@ -2082,6 +2222,13 @@ type ListSnapshotsParams struct {
 	// which are OR-ed. Letter case does not matter.
 	State []SnapshotState `form:"state,omitempty" json:"state,omitempty"`
 
+	// Name Keep only snapshots with this name.
+	Name *string `form:"name,omitempty" json:"name,omitempty"`
+
+	// Metadata Keep only snapshots whose metadata holds all of these pairs: a URL-encoded string of
+	// `key=value` pairs joined by `&`, in which keys and values are URL-encoded themselves.
+	Metadata *string `form:"metadata,omitempty" json:"metadata,omitempty"`
+
 	// Page Which page to return; the first is 1.
 	Page *SnapshotPage `form:"page,omitempty" json:"page,omitempty"`
 
@@ -2096,6 +2243,15 @@ type GetSnapshotParams struct {
 	// it and show the state at the time of the answer. Other preferences, and a wait that is no
 	// whole number from 1 on, are ignored.
 	Prefer *PreferSnapshot `json:"Prefer,omitempty"`
+}
+
+// GetSnapshotDiffParams defines parameters for GetSnapshotDiff.
+type GetSnapshotDiffParams struct {
+	// To The snapshot to compare with. Without it, the snapshot is compared with its image.
+	To *string `form:"to,omitempty" json:"to,omitempty"`
+
+	// Limit How many files the list has at most; `truncated` says whether there are more.
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
 // PullImageJSONRequestBody defines body for PullImage for application/json ContentType.
@@ -2145,3 +2301,6 @@ type RollbackSandboxJSONRequestBody = RollbackRequest
 
 // TakeSnapshotJSONRequestBody defines body for TakeSnapshot for application/json ContentType.
 type TakeSnapshotJSONRequestBody = TakeSnapshotRequest
+
+// ExportSnapshotJSONRequestBody defines body for ExportSnapshot for application/json ContentType.
+type ExportSnapshotJSONRequestBody = ExportSnapshotRequest

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import ssl
+import tarfile
 import time
 import uuid
 from datetime import datetime, timedelta, timezone
@@ -169,9 +171,10 @@ class AsyncLife(AsyncCase):
         """The client goes on with a sandbox that was rolled back."""
         async with AsyncClient() as client, await client.create(image(), env={"SECRET": "s"}) as sandbox:
             await sandbox.files.write("/root/note", "kept")
-            taken = await sandbox.snapshot("before", comment="all is well", ttl=timedelta(hours=1))
+            taken = await sandbox.snapshot("before", comment="all is well", ttl=timedelta(hours=1), metadata={"by": sandbox.id})
             self.assertEqual((taken.status.state, taken.sandbox_id, taken.name), ("Ready", sandbox.id, "before"))
             self.assertEqual([item.id async for item in sandbox.snapshots()], [taken.id])
+            self.assertEqual([item.id async for item in client.snapshots.list(metadata={"by": sandbox.id}, name="before")], [taken.id])
             await sandbox.files.write("/root/note", "changed")
             await sandbox.rollback(taken)
             self.assertEqual(sandbox.state, "Running")
@@ -182,9 +185,22 @@ class AsyncLife(AsyncCase):
                 assert not isinstance(fork, APIError), fork
                 async with fork:
                     self.assertEqual((await fork.commands.run("cat /root/note; echo $ATTEMPT$SECRET")).stdout, "kept1\n")
+            lineage = await sandbox.lineage()
+            self.assertEqual([item.id for item in lineage.snapshots], [taken.id])
+            self.assertEqual([item.parent_id for item in lineage.sandboxes], [None, sandbox.id, sandbox.id])
             async with await client.create(snapshot=taken.id) as other:
                 self.assertEqual(await other.files.read_text("/root/note"), "kept")
                 self.assertEqual((await other.refresh()).snapshot_id, taken.id)
+            diff = await client.snapshots.diff(taken.id, limit=10)
+            self.assertEqual([(f.path, f.kind, f.type, f.size) for f in diff.items if f.path.startswith("/root/")],
+                             [("/root/note", "added", "file", 4)])
+            pieces = [piece async for piece in client.snapshots.archive(taken.id)]
+            with tarfile.open(fileobj=io.BytesIO(b"".join(pieces))) as archive:
+                self.assertIn("root/note", archive.getnames())
+            name = f"sandbox/python:{uuid.uuid4()}"
+            self.assertIn(name, "".join((await client.snapshots.export(taken.id, name)).names))
+            async with await client.create(name) as exported:
+                self.assertEqual(await exported.files.read_text("/root/note"), "kept")
             await client.snapshots.delete(taken.id)
             with self.assertRaises(NotFoundError):
                 await client.snapshots.delete(taken.id)

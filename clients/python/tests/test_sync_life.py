@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import ssl
+import tarfile
 import time
 import uuid
 from datetime import datetime, timedelta, timezone
@@ -170,9 +172,10 @@ class Life(Case):
         """The client goes on with a sandbox that was rolled back."""
         with Client() as client, client.create(image(), env={"SECRET": "s"}) as sandbox:
             sandbox.files.write("/root/note", "kept")
-            taken = sandbox.snapshot("before", comment="all is well", ttl=timedelta(hours=1))
+            taken = sandbox.snapshot("before", comment="all is well", ttl=timedelta(hours=1), metadata={"by": sandbox.id})
             self.assertEqual((taken.status.state, taken.sandbox_id, taken.name), ("Ready", sandbox.id, "before"))
             self.assertEqual([item.id for item in sandbox.snapshots()], [taken.id])
+            self.assertEqual([item.id for item in client.snapshots.list(metadata={"by": sandbox.id}, name="before")], [taken.id])
             sandbox.files.write("/root/note", "changed")
             sandbox.rollback(taken)
             self.assertEqual(sandbox.state, "Running")
@@ -183,9 +186,22 @@ class Life(Case):
                 assert not isinstance(fork, APIError), fork
                 with fork:
                     self.assertEqual((fork.commands.run("cat /root/note; echo $ATTEMPT$SECRET")).stdout, "kept1\n")
+            lineage = sandbox.lineage()
+            self.assertEqual([item.id for item in lineage.snapshots], [taken.id])
+            self.assertEqual([item.parent_id for item in lineage.sandboxes], [None, sandbox.id, sandbox.id])
             with client.create(snapshot=taken.id) as other:
                 self.assertEqual(other.files.read_text("/root/note"), "kept")
                 self.assertEqual((other.refresh()).snapshot_id, taken.id)
+            diff = client.snapshots.diff(taken.id, limit=10)
+            self.assertEqual([(f.path, f.kind, f.type, f.size) for f in diff.items if f.path.startswith("/root/")],
+                             [("/root/note", "added", "file", 4)])
+            pieces = [piece for piece in client.snapshots.archive(taken.id)]
+            with tarfile.open(fileobj=io.BytesIO(b"".join(pieces))) as archive:
+                self.assertIn("root/note", archive.getnames())
+            name = f"sandbox/python:{uuid.uuid4()}"
+            self.assertIn(name, "".join((client.snapshots.export(taken.id, name)).names))
+            with client.create(name) as exported:
+                self.assertEqual(exported.files.read_text("/root/note"), "kept")
             client.snapshots.delete(taken.id)
             with self.assertRaises(NotFoundError):
                 client.snapshots.delete(taken.id)

@@ -55,7 +55,7 @@ export {
 export type { WebSocketConstructor, WebSocketLike } from "./websocket.js";
 export type { EgressRule, Network, NetworkDecision, NetworkPolicy } from "./network.js";
 export type { CreateKeyOptions, IssuedKey, Key, Keys, RotateOptions } from "./keys.js";
-export type { Snapshot, SnapshotListOptions, SnapshotOptions, Snapshots, SnapshotState } from "./snapshots.js";
+export type { Lineage, Snapshot, SnapshotDiff, SnapshotDiffOptions, SnapshotListOptions, SnapshotOptions, Snapshots, SnapshotState, StoredImage } from "./snapshots.js";
 export type { LogOptions } from "./logs.js";
 export { type DeepagentsOptions, deepagentsBackend } from "./deepagents.js";
 export { type ErrorDetails, type ErrorKind, isKind, SandboxError } from "./errors.js";

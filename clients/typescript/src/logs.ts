@@ -168,7 +168,7 @@ function gap(sandboxId: string, cause?: SandboxError): SandboxError {
   return new SandboxError("stream", `the log of ${sandboxId}: broke off and cannot be resumed without a gap`, { cause });
 }
 
-async function* piecesOf({ response }: Answered): AsyncGenerator<Uint8Array<ArrayBuffer>> {
+export async function* piecesOf({ response }: Answered): AsyncGenerator<Uint8Array<ArrayBuffer>> {
   const reader = response.body?.getReader();
   for (;;) {
     const next = await reader?.read();

@@ -10,7 +10,7 @@ import type { Inside } from "./inside.js";
 import { type LogOptions, logs } from "./logs.js";
 import { Network } from "./network.js";
 import { type EventOptions, type NumberedEvent, followEvents } from "./events.js";
-import { type Snapshot, type SnapshotOptions, Snapshots, takeSnapshot } from "./snapshots.js";
+import { type Lineage, type Snapshot, type SnapshotOptions, Snapshots, takeSnapshot } from "./snapshots.js";
 import { numbered, resumable } from "./resume.js";
 import { Terminals } from "./terminals.js";
 import type { WebSocketConstructor } from "./websocket.js";
@@ -194,6 +194,11 @@ export class Sandbox implements AsyncDisposable {
    */
   snapshot(options: SnapshotOptions = {}): Promise<Snapshot> {
     return takeSnapshot(this.#api, this.id, options);
+  }
+
+  /** The snapshots and sandboxes that the sandbox is related to, as far as the key may read them. */
+  lineage(options: CallOptions = {}): Promise<Lineage> {
+    return this.#api.json("get", "/v1/sandboxes/{sandboxId}/lineage", { path: { sandboxId: this.id } }, options);
   }
 
   /** The snapshots of the sandbox that the key may read, newest first. */

@@ -89,6 +89,8 @@ func Run(t *testing.T, open Open, traits ...Trait) {
 			"EnsureFolder":                s.testEnsureFolder,
 			"MakeVolume":                  s.testMakeVolume,
 			"Snapshot":                    s.testSnapshot,
+			"SnapshotDiff":                s.testSnapshotDiff,
+			"SnapshotExport":              s.testSnapshotExport,
 			"SnapshotWhileWriting":        s.testSnapshotWhileWriting,
 			"SnapshotShares":              s.testSnapshotShares,
 			"SnapshotRefuses":             s.testSnapshotRefuses,

@@ -1,9 +1,11 @@
 package enginetest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -119,6 +121,113 @@ func (s *suite) testSnapshot(t *testing.T) {
 	if again := s.output(t, s.from(third, "digest", "/data")); again != pruned {
 		t.Errorf("the container that lies on removed snapshots has not\n%s\nbut\n%s", pruned, again)
 	}
+}
+
+// testSnapshotDiff: a snapshot is compared with its image and with another one, and the archives
+// have what the comparisons say.
+func (s *suite) testSnapshotDiff(t *testing.T) {
+	snapshots, ok := s.snapshots(t)
+	if !ok {
+		return
+	}
+	id := s.start(t, s.spec("tree", "/data"))
+	s.waitLog(t, id, "made")
+	first := s.take(t, snapshots, id)
+	fork := s.start(t, s.from(first, "prune", "/data"))
+	s.waitLog(t, fork, "made")
+	second := s.take(t, snapshots, fork)
+	for _, tt := range []struct {
+		from, to string
+		want     []string
+		refused  string
+	}{
+		{"", first.Name, []string{"added /data directory", "added /data/fifo other", "added /data/kept/link file"}, "modified /data"},
+		{first.Name, second.Name, []string{"removed /data/removed file", "added /data/new file", "modified /data/kept directory"}, "/data/kept/file"},
+		{second.Name, first.Name, []string{"added /data/removed file", "removed /data/new file"}, "/data/kept/file"},
+		{second.Name, second.Name, nil, "/"},
+	} {
+		var lines []string
+		err := snapshots.CompareSnapshots(t.Context(), tt.from, tt.to, func(f engine.FileChange) error {
+			lines = append(lines, fmt.Sprintf("%s %s %s", f.Kind, f.Path, f.Type))
+			return nil
+		})
+		all := strings.Join(lines, "\n")
+		for _, want := range tt.want {
+			if !slices.Contains(lines, want) {
+				t.Errorf("from %q to %q: no %s:\n%s", tt.from, tt.to, want, all)
+			}
+		}
+		if err != nil || strings.Contains(all, tt.refused) {
+			t.Errorf("from %q to %q: %v, %s in\n%s", tt.from, tt.to, err, tt.refused, all)
+		}
+		var archive bytes.Buffer
+		if err := snapshots.ArchiveSnapshot(t.Context(), tt.from, tt.to, &archive); err != nil || archive.Len()%512 != 0 {
+			t.Errorf("from %q to %q: an archive of %d bytes, %v", tt.from, tt.to, archive.Len(), err)
+		}
+	}
+	for _, names := range [][2]string{{"", "none"}, {"none", first.Name}, {first.Name, "none"}} {
+		err := snapshots.CompareSnapshots(t.Context(), names[0], names[1], func(engine.FileChange) error { return nil })
+		wantError(t, err, engine.ErrNoSnapshot, "none")
+	}
+}
+
+// testSnapshotExport: a container of the image of a snapshot has its files, and none of the
+// environment of the container that it was taken of.
+func (s *suite) testSnapshotExport(t *testing.T) {
+	snapshots, ok := s.snapshots(t)
+	if !ok {
+		return
+	}
+	spec := s.spec("tree", "/data")
+	spec.Env = map[string]string{"GIVEN": "secret"}
+	id := s.start(t, spec)
+	s.waitLog(t, id, "made")
+	first := s.take(t, snapshots, id)
+	fork := s.start(t, s.from(first, "prune", "/data"))
+	s.waitLog(t, fork, "made")
+	second := s.take(t, snapshots, fork)
+	for _, one := range []engine.Snapshot{first, second} {
+		ref := "sandbox/" + one.Name + ":1"
+		image, err := snapshots.ExportSnapshot(t.Context(), one.Name, ref)
+		if err != nil {
+			t.Fatalf("ExportSnapshot: %v", err)
+		}
+		t.Cleanup(func() {
+			if err := s.engine.(engine.ImageStore).RemoveImage(context.WithoutCancel(t.Context()), ref); err != nil {
+				t.Errorf("remove the image: %v", err)
+			}
+		})
+		if found, err := s.engine.FindImage(t.Context(), ref); err != nil || found.ID != image.ID || len(image.Names) != 1 {
+			t.Errorf("the image is %+v, found %+v, %v", image, found, err)
+		}
+		again, err := snapshots.ExportSnapshot(t.Context(), one.Name, ref)
+		if err != nil || again.ID != image.ID {
+			t.Errorf("a second export: %+v, %v", again, err)
+		}
+		of := s.spec("digest", "/data")
+		of.ImageID = image.ID
+		want, got := s.output(t, s.from(one, "digest", "/data")), s.output(t, of)
+		if want = withoutSockets(want); got != want {
+			t.Errorf("the image has\n%s\nand the snapshot\n%s", got, want)
+		}
+	}
+	for _, ref := range []string{"UPPER", "a b", "sandbox/x@sha256:" + strings.Repeat("0", 64), ""} {
+		_, err := snapshots.ExportSnapshot(t.Context(), first.Name, ref)
+		wantError(t, err, engine.ErrInvalid, "name")
+	}
+	_, err := snapshots.ExportSnapshot(t.Context(), "none", "sandbox/x:1")
+	wantError(t, err, engine.ErrNoSnapshot, "none")
+}
+
+// withoutSockets leaves out what an image cannot have.
+func withoutSockets(digest string) string {
+	var kept []string
+	for line := range strings.Lines(digest) {
+		if !strings.Contains(line, `" S`) {
+			kept = append(kept, line)
+		}
+	}
+	return strings.Join(kept, "")
 }
 
 // testSnapshotWhileWriting: a snapshot is of one moment, and its container runs on.

@@ -39,24 +39,35 @@ func (s *Store) Load(ctx context.Context, archive io.Reader, progress func(strin
 	if progress == nil {
 		progress = func(string) {}
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	s.mu.Lock()
-	if s.ctx.Err() != nil {
-		s.mu.Unlock()
-		return nil, fmt.Errorf("load images: %w: the store is closed", engine.ErrUnavailable)
-	}
-	s.working.Add(1)
-	s.mu.Unlock()
-	defer s.working.Done()
-	defer context.AfterFunc(s.ctx, cancel)()
 	const op = "load images"
+	ctx, done, err := s.enter(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	defer done()
 	source := &contextReader{ctx: ctx, source: archive}
 	loaded, err := s.loadArchive(ctx, source, progress)
 	if err != nil && source.failed != nil && ctx.Err() == nil {
 		return nil, fmt.Errorf("%s: read the archive: %w", op, source.failed)
 	}
 	return loaded, describeError(ctx, op, err)
+}
+
+// enter keeps the store from closing until done is called, and ends the context when it closes.
+func (s *Store) enter(ctx context.Context) (_ context.Context, done func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx.Err() != nil {
+		return nil, nil, fmt.Errorf("%w: the store is closed", engine.ErrUnavailable)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(s.ctx, cancel)
+	s.working.Add(1)
+	return ctx, func() {
+		stop()
+		cancel()
+		s.working.Done()
+	}, nil
 }
 
 func (s *Store) loadArchive(ctx context.Context, archive io.Reader, progress func(string)) (loaded []Image, err error) {

@@ -76,6 +76,9 @@ var examples = []struct {
 	{command: "snapshot create"},
 	{command: "snapshot"},
 	{command: "snapshot ls"},
+	{command: "snapshot diff"},
+	{command: "snapshot export"},
+	{command: "snapshot tree"},
 	{command: "rollback"},
 	{command: "fork"},
 	{command: "snapshot rm"},
@@ -136,6 +139,8 @@ func TestExamplesOfTheHelp(t *testing.T) {
 			c.must(t, "create", pythonImage, "--name", "notebook")
 		case "image load":
 			saveImage(t, filepath.Join(c.folder, "image.tar"), "example/tool:1")
+		case "snapshot diff":
+			c.must(t, "snapshot", "create", "box", "--name", "after")
 		case "files rm":
 			c.must(t, "exec", "box", "mkdir", "/tmp/old")
 		}

@@ -16,6 +16,7 @@ import (
 // snapshotOperations are the operations that need a backend with snapshots.
 var snapshotOperations = []string{
 	"takeSnapshot", "listSandboxSnapshots", "rollbackSandbox", "forkSandbox", "listSnapshots", "getSnapshot", "deleteSnapshot",
+	"getSnapshotDiff", "exportSnapshot", "getLineage",
 }
 
 // operationsWithSnapshots are these on a sandbox and a snapshot, those on the sandbox first.
@@ -24,16 +25,18 @@ func operationsWithSnapshots(sandbox, snapshot string) []Operation {
 	return []Operation{
 		{"takeSnapshot", "POST", path + "/snapshots", "{}"},
 		{"listSandboxSnapshots", "GET", path + "/snapshots", ""},
+		{"getLineage", "GET", path + "/lineage", ""},
 		{"forkSandbox", "POST", path + "/fork", `{"count":1}`},
 		{"rollbackSandbox", "POST", path + "/rollback", fmt.Sprintf(`{"snapshotId":%q}`, snapshot)},
 		{"getSnapshot", "GET", "/v1/snapshots/" + snapshot, ""},
+		{"getSnapshotDiff", "GET", "/v1/snapshots/" + snapshot + "/diff", ""},
 		{"deleteSnapshot", "DELETE", "/v1/snapshots/" + snapshot, ""},
 		{"listSnapshots", "GET", "/v1/snapshots", ""},
 	}
 }
 
 // readsOfSnapshots are those that a viewer may ask for.
-var readsOfSnapshots = []string{"listSandboxSnapshots", "getSnapshot", "listSnapshots"}
+var readsOfSnapshots = []string{"listSandboxSnapshots", "getLineage", "getSnapshot", "listSnapshots"}
 
 // unknownSnapshot is the id of no snapshot.
 const unknownSnapshot = "11111111-2222-4333-8444-555555555555"
@@ -53,12 +56,15 @@ func testSnapshots(t *testing.T, b Backend) {
 	id := user.Running(t, r)
 	if !b.Snapshots {
 		refuseSnapshots(t, user, id)
+		WantProblem(t, s.Send(t, http.MethodPost, exportOf(unknownSnapshot).Path, exportOf(unknownSnapshot).Body), 501, "NOT_IMPLEMENTED", "snapshots")
 		return
 	}
 	box := user.Enter(t, id)
 	box.Want(t, "mkdir /root/work && echo kept > /root/work/note && ln -s note /root/work/link && echo there > /etc/mark", "")
 	before := user.snapshot(t, id, `{"name":"before","comment":"all is well","ttl":3600}`)
 	t.Run("rollback", func(t *testing.T) { testRollback(t, user, id, before) })
+	t.Run("diff", func(t *testing.T) { testSnapshotDiff(t, &s.Client, user, before.ID) })
+	t.Run("export", func(t *testing.T) { testSnapshotExport(t, s, before.ID) })
 	t.Run("fork", func(t *testing.T) { testFork(t, user, id) })
 	t.Run("pause with files only", func(t *testing.T) { testPauseWithFilesOnly(t, user) })
 	t.Run("refused", func(t *testing.T) { testRefusedSnapshots(t, s, id, before.ID) })
@@ -207,6 +213,11 @@ func testFork(t *testing.T, c *Client, id string) {
 		}
 	}
 	c.Enter(t, id).Want(t, "cat /root/work/note", "kept\n")
+	lineage, err := Decode[lifecycle.Lineage](c.Send(t, http.MethodGet, path+"/lineage", ""))
+	forks := slices.DeleteFunc(lineage.Sandboxes, func(s lifecycle.LineageSandbox) bool { return Value(s.ParentID) != id || s.State != "Running" })
+	if err != nil || len(forks) != 2 || len(lineage.Snapshots) < 2 {
+		t.Errorf("the lineage is %+v, %v", lineage, err)
+	}
 	listed, err := Decode[lifecycle.SnapshotList](c.Send(t, http.MethodGet, path+"/snapshots", ""))
 	if err != nil || len(listed.Items) != 2 {
 		t.Errorf("a fork left its snapshot in the list: %+v, %v", listed, err)
@@ -228,10 +239,10 @@ func testRefusedSnapshots(t *testing.T, s *Service, id, snapshot string) {
 	}
 	RefuseUnknownParameters(t, s, operations)
 	AskTooOften(t, s, operations)
-	for _, o := range operationsWithSnapshots(unknownSnapshot, snapshot)[:4] {
+	for _, o := range operationsWithSnapshots(unknownSnapshot, snapshot)[:5] {
 		WantProblem(t, user.Send(t, o.Method, o.Path, o.Body), 404, "SANDBOX_NOT_FOUND", unknownSnapshot)
 	}
-	for _, o := range operationsWithSnapshots(id, unknownSnapshot)[3:6] {
+	for _, o := range operationsWithSnapshots(id, unknownSnapshot)[4:8] {
 		WantProblem(t, user.Send(t, o.Method, o.Path, o.Body), 404, "SNAPSHOT_NOT_FOUND", unknownSnapshot)
 	}
 	ended := user.Running(t, s.Idle())

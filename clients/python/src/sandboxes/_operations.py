@@ -82,6 +82,13 @@ class EventStream(Operation, Generic[T]):
 class ByteStream(Operation):
     """A request whose answer is plain bytes."""
 
+    media: str = "*/*"
+    """The media type to ask for, where the answer has several."""
+
+    @property
+    def accept(self) -> str:
+        return self.media
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upgrade(Operation):

@@ -605,6 +605,32 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/sandboxes/{sandboxId}/lineage": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the sandbox, as the create operation returned it. */
+                sandboxId: components["parameters"]["SandboxID"];
+            };
+            cookie?: never;
+        };
+        /**
+         * Show the snapshots and sandboxes that a sandbox is related to
+         * @description The snapshots that its files come from, those that were taken of it, the sandboxes that
+         *     began with any of them, and so on, as far as the key may read them: a key with the role
+         *     `user` sees its own. What is deleted is left out, and relates the others still. At most
+         *     1000 of each are shown, oldest first; `truncated` says whether there are more.
+         */
+        get: operations["getLineage"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/sandboxes/{sandboxId}/rollback": {
         parameters: {
             query?: never;
@@ -712,6 +738,71 @@ export interface paths {
          *     were rolled back to it, keep theirs.
          */
         delete: operations["deleteSnapshot"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/snapshots/{snapshotId}/diff": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the snapshot, as the answer to its creation had it. */
+                snapshotId: components["parameters"]["SnapshotID"];
+            };
+            cookie?: never;
+        };
+        /**
+         * List the files in which a snapshot differs from its image or from another snapshot
+         * @description Without `to`: what the snapshot adds to its image. With `to`: what has changed from this
+         *     snapshot to that one, which is of the same image. Volumes and other mounts are part of
+         *     neither. It takes a key that may use the snapshots.
+         *
+         *     The list has at most `limit` files, in the order of a walk: a folder comes before what is
+         *     in it, and names are sorted by their bytes. A folder that was removed stands for all that
+         *     was in it. With `Accept: application/x-tar` the answer is the whole difference as a layer
+         *     of an OCI image, in which removed files are whiteouts; sockets are left out.
+         *
+         *     A snapshot that is not `Ready` is 409, and so are snapshots of different images, a
+         *     difference that is too large, and a third archive of an owner at a time.
+         */
+        get: operations["getSnapshotDiff"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/snapshots/{snapshotId}/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the snapshot, as the answer to its creation had it. */
+                snapshotId: components["parameters"]["SnapshotID"];
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Make an image of a snapshot
+         * @description The image is in the engine's store when the answer comes, under the name, which another
+         *     image may have had: sandboxes of every key can be created from it. It takes a key with the
+         *     role `admin`.
+         *
+         *     It has the layers of the snapshot's image and one more, with what `diff` lists, and the
+         *     image's own entrypoint, environment, user and working folder. It has no environment, no
+         *     token and no credentials of a sandbox; what a program has written to a file is in it.
+         *
+         *     A snapshot that is not `Ready` is 409, and so are files that no image can have, and a disk
+         *     without room. There is no image then.
+         */
+        post: operations["exportSnapshot"];
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -1354,7 +1445,7 @@ export interface components {
             [key: string]: string;
         };
         /**
-         * @description Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
+         * @description Free tags of the sandbox, or of the snapshot. The key `name` is a human-readable label. A key has 1
          *     to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
          *     reserved. There are at most 256 tags.
          * @example {
@@ -1941,6 +2032,7 @@ export interface components {
              * @example all tests pass
              */
             comment?: string;
+            metadata?: components["schemas"]["Metadata"];
             /**
              * @description The name of the API key that asked for it; absent where the service admits requests
              *     without a key.
@@ -1989,6 +2081,97 @@ export interface components {
             items: components["schemas"]["Snapshot"][];
             pagination: components["schemas"]["Pagination"];
         };
+        /** @description Snapshots and sandboxes that are related. */
+        Lineage: {
+            /** @description The snapshots, oldest first. `parentId` and `sandboxId` relate them. */
+            snapshots: components["schemas"]["Snapshot"][];
+            /** @description The sandboxes, oldest first. */
+            sandboxes: components["schemas"]["LineageSandbox"][];
+            /**
+             * @description Whether there are more than are shown.
+             * @example false
+             */
+            truncated: boolean;
+        };
+        /** @description A sandbox and what its files come from. */
+        LineageSandbox: {
+            /**
+             * @description The id of the sandbox.
+             * @example 5f0c1e0e-2f0b-4a53-9b0e-0a4a3c1c7d11
+             */
+            id: string;
+            /**
+             * @description The snapshot that its files come from - that of its creation, or of its last rollback.
+             *     It may be gone; that of a fork always is. Absent without one.
+             * @example 2b7d5f0a-6c1e-4a7b-8a53-1f0e9d3c4b21
+             */
+            snapshotId?: string;
+            /**
+             * @description The sandbox that it was forked from, or whose snapshot it was created with. It may be
+             *     gone. Absent without one.
+             * @example 0c9d21b4-3a1e-4f60-9a53-9d8e7f6a5b43
+             */
+            parentId?: string;
+            state: components["schemas"]["SandboxState"];
+            /**
+             * Format: date-time
+             * @description When it was created, RFC 3339 in UTC.
+             * @example 2026-01-02T15:04:06Z
+             */
+            createdAt: string;
+        };
+        /** @description The name of the image. Unknown fields are refused. */
+        ExportSnapshotRequest: {
+            /**
+             * @description A name with a tag, not with a digest; the tag is `latest` without one.
+             * @example team/prepared:1
+             */
+            name: string;
+        };
+        /** @description The files in which a snapshot differs. */
+        SnapshotDiff: {
+            /** @description The files, in the order of a walk. */
+            items: components["schemas"]["FileChange"][];
+            /**
+             * @description Whether there are more files than the list has.
+             * @example false
+             */
+            truncated: boolean;
+        };
+        /** @description A file that differs. */
+        FileChange: {
+            /**
+             * @description The absolute path. Bytes that are not UTF-8 are shown as U+FFFD; the tar archive has
+             *     them as they are.
+             * @example /root/work/note
+             */
+            path: string;
+            kind: components["schemas"]["FileChangeKind"];
+            type: components["schemas"]["FileChangeType"];
+            /**
+             * Format: int64
+             * @description The bytes of its content, or of the target of a symbolic link; before the removal for a
+             *     file that was removed. 0 for folders.
+             * @example 42
+             */
+            size: number;
+        };
+        /**
+         * @description What has become of a file. New values may be added, so clients must tolerate unknown ones.
+         *
+         *     - `added`: it was not there.
+         *     - `modified`: its type, owner, mode, extended attributes, time of change or content differs;
+         *       of a folder: its owner, mode or extended attributes.
+         *     - `removed`: it is not there any more.
+         * @example modified
+         */
+        FileChangeKind: string;
+        /**
+         * @description What a file is, or was before it was removed. New values may be added, so clients must
+         *     tolerate unknown ones.
+         * @example file
+         */
+        FileChangeType: string;
         /** @description What to keep, and for how long. Unknown fields are refused. */
         TakeSnapshotRequest: {
             /**
@@ -2001,6 +2184,7 @@ export interface components {
              * @example all tests pass
              */
             comment?: string;
+            metadata?: components["schemas"]["Metadata"];
             kind?: components["schemas"]["SnapshotKind"];
             /**
              * @description After how many seconds it is deleted by itself; without it, it is not.
@@ -3852,6 +4036,12 @@ export interface operations {
             query?: never;
             header?: {
                 /**
+                 * @description A value of the client's choice that makes the request safe to repeat. For 24 hours the
+                 *     same key with the same body gives the same snapshot, whatever has become of it; with
+                 *     another body or sandbox, or once the snapshot is gone, it is 409.
+                 */
+                "Idempotency-Key"?: string;
+                /**
                  * @description `wait=SECONDS` (RFC 7240) holds the answer until the snapshot is not `Creating`, but no
                  *     longer than so many seconds, which are at most 60. Status and body are the same as without
                  *     it and show the state at the time of the answer. Other preferences, and a wait that is no
@@ -3900,6 +4090,38 @@ export interface operations {
             404: components["responses"]["NotFound"];
             409: components["responses"]["SnapshotConflict"];
             413: components["responses"]["ContentTooLarge"];
+            429: components["responses"]["RateLimited"];
+            500: components["responses"]["InternalError"];
+            501: components["responses"]["NotImplemented"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    getLineage: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the sandbox, as the create operation returned it. */
+                sandboxId: components["parameters"]["SandboxID"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The snapshots and sandboxes. */
+            200: {
+                headers: {
+                    "X-Request-ID": components["headers"]["RequestID"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Lineage"];
+                };
+            };
+            400: components["responses"]["UnknownParameter"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
             429: components["responses"]["RateLimited"];
             500: components["responses"]["InternalError"];
             501: components["responses"]["NotImplemented"];
@@ -4028,6 +4250,13 @@ export interface operations {
                  *     which are OR-ed. Letter case does not matter.
                  */
                 state?: components["schemas"]["SnapshotState"][];
+                /** @description Keep only snapshots with this name. */
+                name?: string;
+                /**
+                 * @description Keep only snapshots whose metadata holds all of these pairs: a URL-encoded string of
+                 *     `key=value` pairs joined by `&`, in which keys and values are URL-encoded themselves.
+                 */
+                metadata?: string;
                 /** @description Which page to return; the first is 1. */
                 page?: components["parameters"]["SnapshotPage"];
                 /** @description How many snapshots a page holds. */
@@ -4113,6 +4342,84 @@ export interface operations {
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
             404: components["responses"]["NoSnapshot"];
+            429: components["responses"]["RateLimited"];
+            500: components["responses"]["InternalError"];
+            501: components["responses"]["NotImplemented"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    getSnapshotDiff: {
+        parameters: {
+            query?: {
+                /** @description The snapshot to compare with. Without it, the snapshot is compared with its image. */
+                to?: string;
+                /** @description How many files the list has at most; `truncated` says whether there are more. */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                /** @description The id of the snapshot, as the answer to its creation had it. */
+                snapshotId: components["parameters"]["SnapshotID"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The files that differ. */
+            200: {
+                headers: {
+                    "X-Request-ID": components["headers"]["RequestID"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SnapshotDiff"];
+                    "application/x-tar": string;
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NoSnapshot"];
+            409: components["responses"]["SnapshotConflict"];
+            429: components["responses"]["RateLimited"];
+            500: components["responses"]["InternalError"];
+            501: components["responses"]["NotImplemented"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    exportSnapshot: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the snapshot, as the answer to its creation had it. */
+                snapshotId: components["parameters"]["SnapshotID"];
+            };
+            cookie?: never;
+        };
+        /** @description The name of the image. */
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ExportSnapshotRequest"];
+            };
+        };
+        responses: {
+            /** @description The image that the engine has now. */
+            200: {
+                headers: {
+                    "X-Request-ID": components["headers"]["RequestID"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StoredImage"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["NotAdmin"];
+            404: components["responses"]["NoSnapshot"];
+            409: components["responses"]["SnapshotConflict"];
+            413: components["responses"]["ContentTooLarge"];
             429: components["responses"]["RateLimited"];
             500: components["responses"]["InternalError"];
             501: components["responses"]["NotImplemented"];

@@ -185,11 +185,12 @@ test("the life of a key", async () => {
 test("a snapshot, a rollback, forks and a sandbox that begins with the snapshot", async () => {
   await using sandbox = await client.create(busybox, { env: { SECRET: "s" } });
   await sandbox.files.write("/root/note", "kept");
-  const taken = await sandbox.snapshot({ name: "before", ttl: 3_600 });
+  const taken = await sandbox.snapshot({ name: "before", metadata: { by: sandbox.id }, ttl: 3_600 });
   assert.deepEqual([taken.status.state, taken.sandboxId, taken.name], ["Ready", sandbox.id, "before"]);
   const listed = [];
   for await (const { id } of sandbox.snapshots()) listed.push(id);
-  assert.deepEqual(listed, [taken.id]);
+  for await (const { id } of client.snapshots.list({ name: "before", metadata: { by: sandbox.id } })) listed.push(id);
+  assert.deepEqual(listed, [taken.id, taken.id]);
   await sandbox.files.write("/root/note", "changed");
   assert.equal((await sandbox.rollback(taken)).status.state, "Running");
   assert.equal(await sandbox.files.readText("/root/note"), "kept");
@@ -199,9 +200,20 @@ test("a snapshot, a rollback, forks and a sandbox that begins with the snapshot"
     await using other = fork;
     assert.equal((await other.commands.run("cat /root/note; echo $ATTEMPT$SECRET")).stdout, "kept1\n");
   }
+  const { snapshots, sandboxes } = await sandbox.lineage();
+  assert.deepEqual([snapshots.map(({ id }) => id), sandboxes.map(({ parentId }) => parentId)], [[taken.id], [undefined, sandbox.id, sandbox.id]]);
   await using begun = await client.create({ snapshotId: taken.id });
   assert.equal(await begun.files.readText("/root/note"), "kept");
   assert.equal(begun.info.snapshotId, taken.id);
+  const { items } = await client.snapshots.diff(taken.id, { limit: 10 });
+  assert.deepEqual(items.filter(({ path }) => path.startsWith("/root/")), [{ path: "/root/note", kind: "added", type: "file", size: 4 }]);
+  const pieces = [];
+  for await (const piece of client.snapshots.archive(taken.id)) pieces.push(piece);
+  const name = `sandbox/typescript:${taken.id}`;
+  assert.match((await client.snapshots.export(taken.id, name)).names.join(), /sandbox\/typescript/);
+  await using exported = await client.create(name);
+  assert.equal(await exported.files.readText("/root/note"), "kept");
+  assert.match(Buffer.concat(pieces).toString("latin1"), /root\/note/);
   await client.snapshots.delete(taken.id);
   await assert.rejects(client.snapshots.delete(taken.id), (error) => isKind(error, "not_found") && error.code === "SNAPSHOT_NOT_FOUND");
 });

@@ -114,6 +114,32 @@ func (s *Store) Hold(name, imageID string) (_ Record, release func(), err error)
 	return record, s.hold(record.ID), nil
 }
 
+// HoldTwo returns two snapshots, of the same image, and keeps them until release is called; from is
+// the zero value where no name is given. Errors are those of Hold.
+func (s *Store) HoldTwo(from, to string) (first, second Record, release func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var ok bool
+	if second, ok = s.find(to); !ok {
+		return first, second, nil, fmt.Errorf("%w: %s", engine.ErrNoSnapshot, to)
+	}
+	if from == "" {
+		return first, second, s.hold(second.ID), nil
+	}
+	if first, ok = s.find(from); !ok {
+		return first, second, nil, fmt.Errorf("%w: %s", engine.ErrNoSnapshot, from)
+	}
+	if first.ImageID != second.ImageID {
+		return first, second, nil, fmt.Errorf("%w: snapshot: %s is of image %s, and %s of %s",
+			engine.ErrInvalid, from, first.ImageID, to, second.ImageID)
+	}
+	releaseFirst, releaseSecond := s.hold(first.ID), s.hold(second.ID)
+	return first, second, func() {
+		releaseFirst()
+		releaseSecond()
+	}, nil
+}
+
 // HoldLast is Hold for the newest copy of an upper layer; ok is false when there is none.
 func (s *Store) HoldLast(source string) (last Record, release func(), ok bool) {
 	s.mu.Lock()

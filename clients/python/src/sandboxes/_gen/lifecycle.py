@@ -10,6 +10,20 @@ from typing import Any, ClassVar, Literal, Mapping, Sequence, TypeAlias
 
 from .._operations import ByteStream, Call, EventStream, Upgrade, encode, fill
 
+FileChangeKind: TypeAlias = Literal["added", "modified", "removed"] | str
+"""What has become of a file. New values may be added, so clients must tolerate unknown ones.
+
+- `added`: it was not there.
+- `modified`: its type, owner, mode, extended attributes, time of change or content differs;
+  of a folder: its owner, mode or extended attributes.
+- `removed`: it is not there any more.
+"""
+
+FileChangeType: TypeAlias = Literal["file", "directory", "symlink", "other"] | str
+"""What a file is, or was before it was removed. New values may be added, so clients must
+tolerate unknown ones.
+"""
+
 KeyRole: TypeAlias = Literal["admin", "user", "viewer"]
 """What a key may do - `admin` everything, `user` everything with its own sandboxes,
 `viewer` read.
@@ -219,7 +233,7 @@ class CreateSandboxRequest:
     Answers have all fields. On a cluster the whole object is 501.
     """
     metadata: Mapping[str, str] | None = None
-    """Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
+    """Free tags of the sandbox, or of the snapshot. The key `name` is a human-readable label. A key has 1
     to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
     reserved. There are at most 256 tags.
     """
@@ -274,7 +288,7 @@ class CreatedSandbox:
     id: str
     """The unique id of the sandbox."""
     metadata: Mapping[str, str]
-    """Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
+    """Free tags of the sandbox, or of the snapshot. The key `name` is a human-readable label. A key has 1
     to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
     reserved. There are at most 256 tags.
     """
@@ -384,6 +398,40 @@ class Expiration:
 
     expires_at: datetime
     """When the sandbox ends by itself, RFC 3339 in UTC."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportSnapshotRequest:
+    """The name of the image. Unknown fields are refused."""
+
+    name: str
+    """A name with a tag, not with a digest; the tag is `latest` without one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileChange:
+    """A file that differs."""
+
+    kind: FileChangeKind
+    """What has become of a file. New values may be added, so clients must tolerate unknown ones.
+
+    - `added`: it was not there.
+    - `modified`: its type, owner, mode, extended attributes, time of change or content differs;
+      of a folder: its owner, mode or extended attributes.
+    - `removed`: it is not there any more.
+    """
+    path: str
+    """The absolute path. Bytes that are not UTF-8 are shown as U+FFFD; the tar archive has
+    them as they are.
+    """
+    size: int
+    """The bytes of its content, or of the target of a symbolic link; before the removal for a
+    file that was removed. 0 for folders.
+    """
+    type: FileChangeType
+    """What a file is, or was before it was removed. New values may be added, so clients must
+    tolerate unknown ones.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -645,6 +693,56 @@ class KeyRateLimit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage:
+    """Snapshots and sandboxes that are related."""
+
+    sandboxes: Sequence[LineageSandbox]
+    """The sandboxes, oldest first."""
+    snapshots: Sequence[Snapshot]
+    """The snapshots, oldest first. `parentId` and `sandboxId` relate them."""
+    truncated: bool
+    """Whether there are more than are shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineageSandbox:
+    """A sandbox and what its files come from."""
+
+    JSON_NAMES: ClassVar[Mapping[str, str]] = {
+        "created_at": "createdAt",
+        "parent_id": "parentId",
+        "snapshot_id": "snapshotId",
+    }
+
+    created_at: datetime
+    """When it was created, RFC 3339 in UTC."""
+    id: str
+    """The id of the sandbox."""
+    parent_id: str | None = None
+    """The sandbox that it was forked from, or whose snapshot it was created with. It may be
+    gone. Absent without one.
+    """
+    snapshot_id: str | None = None
+    """The snapshot that its files come from - that of its creation, or of its last rollback.
+    It may be gone; that of a fork always is. Absent without one.
+    """
+    state: SandboxState
+    """The state of a sandbox. New values may be added, so clients must tolerate
+    unknown ones.
+
+    - `Pending`: it is being provisioned.
+    - `Running`: it is proven usable.
+    - `Pausing`: it is about to be paused.
+    - `Paused`: its processes stand still and their state is kept. An extension: with the
+      reason `HOST_REBOOTED` or `RESUME_FAILED` only its files are.
+    - `Resuming`: it is on its way from `Paused` back to `Running`.
+    - `Stopping`: it is being terminated.
+    - `Terminated`: it has ended.
+    - `Failed`: a critical error ended it; `reason` and `message` say which.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkDecision:
     """What became of all attempts that are alike."""
 
@@ -890,7 +988,7 @@ class Sandbox:
     absent for a sandbox that was created before the service recorded them.
     """
     metadata: Mapping[str, str]
-    """Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
+    """Free tags of the sandbox, or of the snapshot. The key `name` is a human-readable label. A key has 1
     to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
     reserved. There are at most 256 tags.
     """
@@ -949,7 +1047,7 @@ class SandboxEvent:
     message: str | None = None
     """The cause for people."""
     metadata: Mapping[str, str] | None = None
-    """Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
+    """Free tags of the sandbox, or of the snapshot. The key `name` is a human-readable label. A key has 1
     to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
     reserved. There are at most 256 tags.
     """
@@ -1156,6 +1254,11 @@ class Snapshot:
 
     - `filesystem`: the files of a sandbox, without its processes.
     """
+    metadata: Mapping[str, str] | None = None
+    """Free tags of the sandbox, or of the snapshot. The key `name` is a human-readable label. A key has 1
+    to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
+    reserved. There are at most 256 tags.
+    """
     name: str | None = None
     """The name that it was given; absent without one."""
     owner: str | None = None
@@ -1172,6 +1275,16 @@ class Snapshot:
     """What the sandbox had written, in bytes of disk; 0 until it is `Ready`."""
     status: SnapshotStatus
     """The state of a snapshot and why it has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotDiff:
+    """The files in which a snapshot differs."""
+
+    items: Sequence[FileChange]
+    """The files, in the order of a walk."""
+    truncated: bool
+    """Whether there are more files than the list has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -1247,6 +1360,11 @@ class TakeSnapshotRequest:
     """What a snapshot holds. New values may be added, so clients must tolerate unknown ones.
 
     - `filesystem`: the files of a sandbox, without its processes.
+    """
+    metadata: Mapping[str, str] | None = None
+    """Free tags of the sandbox, or of the snapshot. The key `name` is a human-readable label. A key has 1
+    to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
+    reserved. There are at most 256 tags.
     """
     name: str | None = None
     """A name for people, at most 128 bytes. Several snapshots may have the same."""
@@ -1426,6 +1544,31 @@ def delete_snapshot(
     )
 
 
+def export_snapshot(
+    snapshot_id: str,
+    body: ExportSnapshotRequest,
+) -> Call[StoredImage]:
+    """Make an image of a snapshot.
+
+    The image is in the engine's store when the answer comes, under the name, which another
+    image may have had: sandboxes of every key can be created from it. It takes a key with the
+    role `admin`.
+
+    It has the layers of the snapshot's image and one more, with what `diff` lists, and the
+    image's own entrypoint, environment, user and working folder. It has no environment, no
+    token and no credentials of a sandbox; what a program has written to a file is in it.
+
+    A snapshot that is not `Ready` is 409, and so are files that no image can have, and a disk
+    without room. There is no image then.
+    """
+    return Call(
+        method="POST",
+        path=fill("/v1/snapshots/{}/export", snapshot_id),
+        body=encode(body),
+        answer=StoredImage,
+    )
+
+
 def fork_sandbox(
     sandbox_id: str,
     body: ForkRequest,
@@ -1559,6 +1702,23 @@ def get_key(
     )
 
 
+def get_lineage(
+    sandbox_id: str,
+) -> Call[Lineage]:
+    """Show the snapshots and sandboxes that a sandbox is related to.
+
+    The snapshots that its files come from, those that were taken of it, the sandboxes that
+    began with any of them, and so on, as far as the key may read them: a key with the role
+    `user` sees its own. What is deleted is left out, and relates the others still. At most
+    1000 of each are shown, oldest first; `truncated` says whether there are more.
+    """
+    return Call(
+        method="GET",
+        path=fill("/v1/sandboxes/{}/lineage", sandbox_id),
+        answer=Lineage,
+    )
+
+
 def get_logs(
     sandbox_id: str,
     *,
@@ -1637,6 +1797,68 @@ def get_snapshot(
             ("Prefer", prefer),
         ),
         answer=Snapshot,
+    )
+
+
+def get_snapshot_diff(
+    snapshot_id: str,
+    *,
+    to: str | None = None,
+    limit: int | None = None,
+) -> Call[SnapshotDiff]:
+    """List the files in which a snapshot differs from its image or from another snapshot.
+
+    Without `to`: what the snapshot adds to its image. With `to`: what has changed from this
+    snapshot to that one, which is of the same image. Volumes and other mounts are part of
+    neither. It takes a key that may use the snapshots.
+
+    The list has at most `limit` files, in the order of a walk: a folder comes before what is
+    in it, and names are sorted by their bytes. A folder that was removed stands for all that
+    was in it. With `Accept: application/x-tar` the answer is the whole difference as a layer
+    of an OCI image, in which removed files are whiteouts; sockets are left out.
+
+    A snapshot that is not `Ready` is 409, and so are snapshots of different images, a
+    difference that is too large, and a third archive of an owner at a time.
+    """
+    return Call(
+        method="GET",
+        path=fill("/v1/snapshots/{}/diff", snapshot_id),
+        query=(
+            ("to", to),
+            ("limit", limit),
+        ),
+        answer=SnapshotDiff,
+    )
+
+
+def get_snapshot_diff_tar(
+    snapshot_id: str,
+    *,
+    to: str | None = None,
+    limit: int | None = None,
+) -> ByteStream:
+    """List the files in which a snapshot differs from its image or from another snapshot.
+
+    Without `to`: what the snapshot adds to its image. With `to`: what has changed from this
+    snapshot to that one, which is of the same image. Volumes and other mounts are part of
+    neither. It takes a key that may use the snapshots.
+
+    The list has at most `limit` files, in the order of a walk: a folder comes before what is
+    in it, and names are sorted by their bytes. A folder that was removed stands for all that
+    was in it. With `Accept: application/x-tar` the answer is the whole difference as a layer
+    of an OCI image, in which removed files are whiteouts; sockets are left out.
+
+    A snapshot that is not `Ready` is 409, and so are snapshots of different images, a
+    difference that is too large, and a third archive of an owner at a time.
+    """
+    return ByteStream(
+        method="GET",
+        path=fill("/v1/snapshots/{}/diff", snapshot_id),
+        query=(
+            ("to", to),
+            ("limit", limit),
+        ),
+        media="application/x-tar",
     )
 
 
@@ -1788,6 +2010,8 @@ def list_snapshots(
     *,
     sandbox_id: str | None = None,
     state: Sequence[SnapshotState] | None = None,
+    name: str | None = None,
+    metadata: str | None = None,
     page: int | None = None,
     page_size: int | None = None,
 ) -> Call[SnapshotList]:
@@ -1803,6 +2027,8 @@ def list_snapshots(
         query=(
             ("sandboxId", sandbox_id),
             ("state", state),
+            ("name", name),
+            ("metadata", metadata),
             ("page", page),
             ("pageSize", page_size),
         ),
@@ -2133,6 +2359,7 @@ def take_snapshot(
     sandbox_id: str,
     body: TakeSnapshotRequest,
     *,
+    idempotency_key: str | None = None,
     prefer: str | None = None,
 ) -> Call[Snapshot]:
     """Keep the files of a sandbox.
@@ -2153,6 +2380,7 @@ def take_snapshot(
         method="POST",
         path=fill("/v1/sandboxes/{}/snapshots", sandbox_id),
         headers=(
+            ("Idempotency-Key", idempotency_key),
             ("Prefer", prefer),
         ),
         body=encode(body),

@@ -26,11 +26,11 @@ from .._errors import (
 )
 from .._gen import execd, lifecycle
 from .._gen.execd import KeptAwake, Metrics
-from .._gen.lifecycle import ActivityEntry, Endpoint, Holds, SandboxEvent, SandboxLifecycle, Snapshot
+from .._gen.lifecycle import ActivityEntry, Endpoint, Holds, Lineage, SandboxEvent, SandboxLifecycle, Snapshot
 from .._gen.lifecycle import Sandbox as SandboxInfo
 from .._logs import LogPart
 from .._operations import fill
-from .._options import Duration, from_now, lifecycle_of, prefer_wait, seconds
+from .._options import Duration, from_now, lifecycle_of, new_key, prefer_wait, seconds
 from .._retry import Resumption
 from .code import Code
 from .commands import Commands
@@ -147,18 +147,18 @@ class Sandbox:
         self.wait("Running", timeout=timeout)
 
     def snapshot(self, name: str | None = None, *, comment: str | None = None, ttl: Duration | None = None,
-                       timeout: Duration = 300) -> Snapshot:
+                       metadata: Mapping[str, str] | None = None, timeout: Duration = 300) -> Snapshot:
         """Keeps the files of the sandbox, which is Running or Paused, and returns once they are kept.
 
         The processes stand still for a moment. With `ttl` the snapshot is deleted by itself after so many seconds. One
-        that fails is a SnapshotFailed, and one that is still Creating after `timeout` seconds a WaitTimeout. The
-        request is not repeated when its answer was lost: `snapshots` shows whether it had its effect.
+        that fails is a SnapshotFailed, and one that is still Creating after `timeout` seconds a WaitTimeout. A request
+        whose answer was lost is repeated, and makes no second snapshot.
         """
         limit = time.monotonic() + seconds(timeout)
         prefer, held = prefer_wait(seconds(timeout))
         request = lifecycle.TakeSnapshotRequest(
-            name=name, comment=comment, ttl=None if ttl is None else round(seconds(ttl)))
-        taken = self._http.call(lifecycle.take_snapshot(self.id, request, prefer=prefer), wait=held)
+            name=name, comment=comment, metadata=metadata, ttl=None if ttl is None else round(seconds(ttl)))
+        taken = self._http.call(lifecycle.take_snapshot(self.id, request, idempotency_key=new_key(), prefer=prefer), wait=held)
         while taken.status.state == "Creating":
             left = limit - time.monotonic()
             if left <= 0:
@@ -173,6 +173,10 @@ class Sandbox:
         """The snapshots of the sandbox that the key may read, newest first."""
         for snapshot in Snapshots(self._http).list(sandbox_id=self.id, page_size=page_size):
             yield snapshot
+
+    def lineage(self) -> Lineage:
+        """The snapshots and sandboxes that the sandbox is related to, as far as the key may read them."""
+        return self._http.call(lifecycle.get_lineage(self.id))
 
     def rollback(self, snapshot: Snapshot | str, *, timeout: Duration = 60) -> None:
         """Gives the sandbox the files of a snapshot, or of the one with an id, and returns when it is Running again.

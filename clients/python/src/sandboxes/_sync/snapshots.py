@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Sequence
+from typing import Mapping, Sequence
 
 from .._gen import lifecycle
-from .._gen.lifecycle import Snapshot
+from .._gen.lifecycle import Snapshot, SnapshotDiff, StoredImage
+from .._options import metadata_filter
 from .http import HTTP
 
 
@@ -17,13 +18,16 @@ class Snapshots:
     def __init__(self, http: HTTP) -> None:
         self._http = http
 
-    def list(self, *, sandbox_id: str | None = None, state: Sequence[str] | None = None,
-                   page_size: int = 100) -> Iterator[Snapshot]:
-        """Those of one sandbox, which may be gone, and in one of the states, newest first. Pages are read as they are needed."""
+    def list(self, *, sandbox_id: str | None = None, state: Sequence[str] | None = None, name: str | None = None,
+                   metadata: Mapping[str, str] | None = None, page_size: int = 100) -> Iterator[Snapshot]:
+        """Those of one sandbox, which may be gone, in one of the states, with the name and all of the metadata, newest first.
+
+        Pages are read as they are needed.
+        """
         page = 1
         while True:
             listed = self._http.call(lifecycle.list_snapshots(
-                sandbox_id=sandbox_id, state=state, page=page, page_size=page_size))
+                sandbox_id=sandbox_id, state=state, name=name, metadata=metadata_filter(metadata), page=page, page_size=page_size))
             for snapshot in listed.items:
                 yield snapshot
             if not listed.pagination.has_next_page:
@@ -37,3 +41,23 @@ class Snapshots:
     def delete(self, id: str) -> None:
         """Deletes a snapshot. Sandboxes that began with it, or were rolled back to it, keep their files."""
         self._http.call(lifecycle.delete_snapshot(id))
+
+    def diff(self, id: str, *, to: str | None = None, limit: int = 1000) -> SnapshotDiff:
+        """The files in which a snapshot differs from its image; with `to`, what has changed from it to that snapshot.
+
+        There are at most `limit`, up to 10000; `truncated` says whether there are more.
+        """
+        return self._http.call(lifecycle.get_snapshot_diff(id, to=to, limit=limit))
+
+    def archive(self, id: str, *, to: str | None = None) -> Iterator[bytes]:
+        """What `diff` is about, whole, as a tar archive that is the layer of an OCI image, piece by piece."""
+        response = self._http.open(lifecycle.get_snapshot_diff_tar(id, to=to))
+        try:
+            while piece := response.piece(self._http.timeout):
+                yield piece
+        finally:
+            response.close()
+
+    def export(self, id: str, name: str) -> StoredImage:
+        """Makes an image of a snapshot, under a name with a tag. It needs a key with the role admin."""
+        return self._http.call(lifecycle.export_snapshot(id, lifecycle.ExportSnapshotRequest(name=name)))

@@ -1,0 +1,136 @@
+package local_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"sandbox.internal/clients/go/lifecycle"
+	"sandbox.internal/test/e2e/lives"
+)
+
+// TestSnapshotsHaveNoSecrets: no file of the engine's store has a secret that a sandbox was given,
+// after snapshots of it, a rollback, a fork and an image of a snapshot; what its programs have
+// written to files is there.
+func TestSnapshotsHaveNoSecrets(t *testing.T) {
+	t.Parallel()
+	const user, password = "robot-of-the-registry", "word-for-the-registry"
+	image, _ := startPrivateRegistry(t, user, password)
+	host, _, _ := strings.Cut(image, "/")
+	m := newMachines()
+	m.Local = fmt.Sprintf("insecure_registries = [%q]", host)
+	backend := onLocal(m)
+	s := lives.Start(t, backend, lives.Plan{Program: true})
+	r := s.Idle()
+	r.Image = lifecycle.Image{URI: image, Auth: &lifecycle.ImageAuth{Username: user, Password: password}}
+	r.Env = lifecycle.Env{"GIVEN": "value-of-the-environment"}
+	r.Volumes = []lifecycle.Volume{{Name: "data", MountPath: "/data", Pvc: &lifecycle.ClaimSource{ClaimName: backend.Claim(t, s)}}}
+	id := s.Running(t, r)
+	box := s.Enter(t, id)
+	// Each word is joined by the shell: the command's text may be in a file.
+	box.Want(t, `p=part; echo volume-$p-secret >/data/file; echo memory-$p-secret >/dev/shm/file; echo written-$p-known >/root/file; echo config-$p-known >/etc/known`, "")
+	token := s.Endpoint(t, id, lives.DaemonPort).Headers["X-EXECD-ACCESS-TOKEN"]
+	secrets := []string{user, password, "value-of-the-environment", token, "volume-part-secret", "memory-part-secret"}
+
+	path := "/v1/sandboxes/" + id
+	taken, err := lives.Decode[lifecycle.Snapshot](s.Send(t, http.MethodPost, path+"/snapshots", `{"name":"kept"}`, "Prefer", "wait=60"))
+	if err != nil || taken.Status.State != "Ready" {
+		t.Fatalf("the snapshot is %+v, %v", taken, err)
+	}
+	for _, request := range []struct{ path, body string }{
+		{path + "/rollback", fmt.Sprintf(`{"snapshotId":%q}`, taken.ID)}, {path + "/fork", `{"env":{"OF_THE_FORK":"value-of-the-fork"}}`},
+		{"/v1/snapshots/" + taken.ID + "/export", `{"name":"sandbox/exported:1"}`}, {path + "/snapshots", `{}`},
+	} {
+		if got := s.Send(t, http.MethodPost, request.path, request.body, "Prefer", "wait=60"); got.Status >= 300 {
+			t.Fatalf("%s: %s", request.path, got)
+		}
+	}
+	archive := s.Send(t, http.MethodGet, "/v1/snapshots/"+taken.ID+"/diff", "", "Accept", "application/x-tar").Body
+	folder := filepath.Join(m.of(s.Instance).Folder, "images")
+	for _, secret := range append(secrets, "value-of-the-fork") {
+		if len(secret) < 10 {
+			t.Fatalf("the secret %q is too short to be looked for", secret)
+		}
+		if found := filesWith(t, folder, secret); len(found) > 0 || strings.Contains(archive, secret) {
+			t.Errorf("%q is in the files %q, in the archive: %t", secret, found, strings.Contains(archive, secret))
+		}
+	}
+	for _, known := range []string{"written-part-known", "config-part-known"} {
+		found := filesWith(t, folder, known)
+		inSnapshot, inLayer := false, false
+		for _, name := range found {
+			inSnapshot = inSnapshot || strings.HasPrefix(name, "snapshots/")
+			inLayer = inLayer || strings.HasPrefix(name, "layers/")
+		}
+		if !inSnapshot || !inLayer || !strings.Contains(archive, known) {
+			t.Errorf("what was written, %q, is in the files %q", known, found)
+		}
+	}
+}
+
+// filesWith returns the files below a folder that have a text in their content, their name, the
+// target of a symbolic link. What is removed meanwhile is left out.
+func filesWith(t *testing.T, folder, text string) (found []string) {
+	t.Helper()
+	err := filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
+		if os.IsNotExist(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(folder, path)
+		if err != nil {
+			return err
+		}
+		has := strings.Contains(entry.Name(), text)
+		switch {
+		case entry.Type().IsRegular():
+			has = has || fileHas(t, path, text)
+		case entry.Type()&fs.ModeSymlink != 0:
+			target, err := os.Readlink(path)
+			has = has || err == nil && strings.Contains(target, text)
+		}
+		if has {
+			found = append(found, name)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// fileHas reads a file in pieces that overlap by the length of the text.
+func fileHas(t *testing.T, path, text string) bool {
+	t.Helper()
+	file, err := os.Open(path)
+	if os.IsNotExist(err) {
+		return false
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	buffer := make([]byte, 1<<20)
+	for kept := 0; ; {
+		n, err := io.ReadFull(file, buffer[kept:])
+		if bytes.Contains(buffer[:kept+n], []byte(text)) {
+			return true
+		}
+		if err != nil {
+			if err != io.EOF && err != io.ErrUnexpectedEOF {
+				t.Fatal(err)
+			}
+			return false
+		}
+		kept = copy(buffer, buffer[len(buffer)-len(text):])
+	}
+}
