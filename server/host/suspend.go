@@ -69,11 +69,11 @@ func (a *actor) suspend(ctx context.Context, record lifecycle.Record) func() {
 	case ctx.Err() != nil:
 		return nil
 	}
-	// To give up would remove its files, as of a host whose disk is full for a while: it is tried
-	// again until a client deletes the sandbox or its time is up.
+	// To give up would remove its files, as of a host whose disk is full for a while: the service
+	// tries again until a client deletes the sandbox or its time is up.
 	return func() {
 		if a.state() == lifecycle.StatePausing {
-			a.progress(a.record.Sandbox.Status.Reason, fmt.Sprintf("cannot be stopped yet, which is tried again: %v", err))
+			a.progress(a.record.Sandbox.Status.Reason, fmt.Sprintf("waiting for the container engine, which cannot end the processes: %v", err))
 		}
 	}
 }
