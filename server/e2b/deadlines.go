@@ -166,7 +166,8 @@ func (e *Edge) keep(ctx context.Context, id string) {
 	deadline := endOf(sandbox)
 	switch state := sandbox.Status.State; {
 	case !isAlive(state):
-	case state == lifecycle.StatePaused:
+	// One that is only idle has its deadline nevertheless: nothing would end it otherwise.
+	case state == lifecycle.StatePaused && sandbox.Status.Reason != lifecycle.ReasonIdle:
 		if sandbox.ExpiresAt.Sub(e.Clock()) >= keepAhead {
 			return
 		}

@@ -319,6 +319,48 @@ func TestForgottenDeadlines(t *testing.T) {
 	}
 }
 
+// oneSandbox is a backend with one sandbox, which notes what is asked of it.
+type oneSandbox struct {
+	lifecycle.Backend
+	sandbox lifecycle.Sandbox
+	asked   string
+}
+
+func (b *oneSandbox) Read(context.Context, string) (lifecycle.Sandbox, error) { return b.sandbox, nil }
+
+func (b *oneSandbox) Delete(context.Context, string) error { b.asked = "delete"; return nil }
+
+func (b *oneSandbox) Pause(context.Context, string) error { b.asked = "pause"; return nil }
+
+func (b *oneSandbox) Renew(_ context.Context, _ string, at time.Time) (time.Time, error) {
+	b.asked = "renew"
+	return at, nil
+}
+
+// TestDeadlineOfAPausedSandbox: what a client has paused lives on, and what is only idle does not.
+func TestDeadlineOfAPausedSandbox(t *testing.T) {
+	for _, tt := range []struct {
+		reason    lifecycle.Reason
+		onTimeout string
+		want      string
+	}{
+		{lifecycle.ReasonUserPause, "", "renew"},
+		{lifecycle.ReasonTimeout, "", "renew"},
+		{lifecycle.ReasonIdle, "", "delete"},
+		{lifecycle.ReasonIdle, pause, "pause"},
+	} {
+		b := &oneSandbox{sandbox: lifecycle.Sandbox{
+			Status: lifecycle.Status{State: lifecycle.StatePaused, Reason: tt.reason}, ExpiresAt: now.Add(time.Minute),
+			Metadata: map[string]string{deadlineKey: now.Add(-time.Second).Format(time.RFC3339Nano), onTimeoutKey: tt.onTimeout},
+		}}
+		e := &Edge{Options: Options{Backend: b, Clock: func() time.Time { return now }}, deadlines: newDeadlines()}
+		e.keep(t.Context(), id)
+		if b.asked != tt.want {
+			t.Errorf("paused for %s, %q at the deadline: %q, want %q", tt.reason, tt.onTimeout, b.asked, tt.want)
+		}
+	}
+}
+
 func TestTemplates(t *testing.T) {
 	templates := Templates{Named: Default("base:1"), Images: true}
 	for id, image := range map[string]string{"base": "base:1", "code-interpreter-v1": "base:1", "python:3.12": "python:3.12", "desktop": "", "": ""} {

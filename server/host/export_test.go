@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"time"
 
 	"sandbox.internal/server/lifecycle"
 )
@@ -33,6 +34,19 @@ func (h *Host) RunsOf(id string) int64 {
 		panic(err)
 	}
 	return a.runs.Load()
+}
+
+// UntilDueOf returns the time until the actor of a sandbox has something to do by itself.
+func (h *Host) UntilDueOf(id string) (until time.Duration) {
+	a, err := h.registry.get(id)
+	if err != nil {
+		panic(err)
+	}
+	_ = a.do(context.Background(), func() error {
+		until = a.untilDue()
+		return nil
+	})
+	return until
 }
 
 // HasAuth reports whether the actor of a sandbox holds credentials.

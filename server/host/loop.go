@@ -152,6 +152,9 @@ func dueAt(record *lifecycle.Record) time.Time {
 // untilDue returns the time until then.
 func (a *actor) untilDue() time.Duration {
 	at := dueAt(&a.record)
+	if a.sleep.woken && wakesByItself(&a.record) { // the job that wakes it may take long, or wait for another
+		at = a.record.Sandbox.ExpiresAt
+	}
 	if at.IsZero() {
 		return time.Hour
 	}

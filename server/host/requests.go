@@ -276,7 +276,9 @@ func (h *Host) Renew(ctx context.Context, id string, expiresAt time.Time) (time.
 			return err
 		}
 		record := a.record
-		record.Sandbox.ExpiresAt = expiresAt
+		// A sandbox whose time was up has the time that the client gives it now, also once it is
+		// woken.
+		record.Sandbox.ExpiresAt, record.TimedOut = expiresAt, false
 		event := a.event(lifecycle.EventRenewed)
 		event.ExpiresAt = expiresAt
 		return a.commit(synced, record, event)

@@ -20,6 +20,9 @@ const (
 	// longestSettle while the engine takes longer than that to begin the watch.
 	settleTime    = 25 * time.Millisecond
 	longestSettle = 2 * time.Second
+	// shortestSleep is how long a sandbox must have until the time that it wants to be woken at: what
+	// is in it could have it frozen and thawed, and each time recorded, many times per second.
+	shortestSleep = time.Second
 	// The pauses between attempts to follow the rest of a sandbox.
 	firstIdlePause   = 100 * time.Millisecond
 	longestIdlePause = 30 * time.Second
@@ -121,13 +124,17 @@ func (a *actor) wakeUp(ctx context.Context, record lifecycle.Record) func() {
 	}
 }
 
-// follows reports whether the watch is still of use.
+// follows reports whether the watch is still of use. That of a sandbox that sleeps is, whatever the
+// settings are by now: it may bring what the sandbox wrote before it was frozen.
 func (a *actor) follows(rest *restWatch) bool {
-	settings := a.record.Sandbox.Settings()
-	if rest.run != a.runs.Load() || settings.OnIdle != rest.settings.OnIdle || settings.Idle != rest.settings.Idle {
+	if rest.run != a.runs.Load() {
 		return false
 	}
-	return a.state() == lifecycle.StateRunning || a.record.Sandbox.Sleeps() && a.record.Sandbox.Status.Reason == lifecycle.ReasonIdle
+	if a.state() == lifecycle.StateRunning {
+		settings := a.record.Sandbox.Settings()
+		return settings.OnIdle == rest.settings.OnIdle && settings.Idle == rest.settings.Idle
+	}
+	return a.record.Sandbox.Sleeps() && a.record.Sandbox.Status.Reason == lifecycle.ReasonIdle
 }
 
 // hear replaces the ears, which are shut.
@@ -317,7 +324,7 @@ func (a *actor) fallAsleep(rest *restWatch, opened *ears, wakeAt time.Time) erro
 	switch {
 	case a.sleep.rest != rest || a.state() != lifecycle.StateRunning || hears && opened == nil,
 		opened != nil && opened.heard.Load(),
-		!wakeAt.IsZero() && !wakeAt.After(now):
+		!wakeAt.IsZero() && wakeAt.Before(now.Add(shortestSleep)):
 		return errAwake
 	}
 	record, err := a.afterTransition(lifecycle.TriggerPause, lifecycle.Status{

@@ -69,5 +69,11 @@ func (a *actor) suspend(ctx context.Context, record lifecycle.Record) func() {
 	case ctx.Err() != nil:
 		return nil
 	}
-	return a.fail(lifecycle.ReasonContainerError, fmt.Sprintf("cannot suspend: %v", err))
+	// To give up would remove its files, as of a host whose disk is full for a while: the service
+	// tries again until a client deletes the sandbox or its time is up.
+	return func() {
+		if a.state() == lifecycle.StatePausing {
+			a.progress(a.record.Sandbox.Status.Reason, fmt.Sprintf("waiting for the container engine, which cannot end the processes: %v", err))
+		}
+	}
 }

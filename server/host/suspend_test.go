@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/server/lifecycle"
@@ -111,5 +112,26 @@ func TestSuspendOfAnEndedSandbox(t *testing.T) {
 	m.await(id, lifecycle.StateFailed)
 	if status := m.get(id).Status; status.Reason != lifecycle.ReasonEntrypointExited {
 		t.Errorf("the sandbox is %+v", status)
+	}
+}
+
+// TestSuspendRefused: a sandbox whose processes cannot be ended for long keeps its files, and is
+// suspended once that is possible.
+func TestSuspendRefused(t *testing.T) {
+	m := newMachine(t)
+	m.start()
+	id := m.running()
+	m.engine.write(container(id), "files")
+	m.engine.failBefore(callSuspend, func(context.Context, string) error {
+		m.clock.advance(16 * time.Second)
+		if m.engine.count(callSuspend) <= 5 { // for more than a minute
+			return errRefused
+		}
+		return nil
+	})
+	must(t, m.host.Suspend(t.Context(), id))
+	m.await(id, lifecycle.StatePaused)
+	if got := m.engine.status(container(id)); got != engine.StatusStopped || m.engine.read(container(id)) != "files" {
+		t.Errorf("the container is %s and has the files %q", got, m.engine.read(container(id)))
 	}
 }

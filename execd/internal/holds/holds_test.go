@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -33,7 +34,8 @@ func pass(d time.Duration) {
 // script collects what a watch writes, with the time of each event since the test began.
 type script struct {
 	began  time.Time
-	events []string
+	mu     sync.Mutex
+	events []string // under mu
 	ended  chan error
 	stop   context.CancelFunc
 }
@@ -66,6 +68,8 @@ func followWith(t *testing.T, r *holds.Registry, quiet time.Duration, before fun
 			case e.Busy != "":
 				text = "busy " + string(e.Busy)
 			}
+			s.mu.Lock()
+			defer s.mu.Unlock()
 			s.events = append(s.events, fmt.Sprintf("%v %s", time.Since(s.began), text))
 			return nil
 		})
@@ -78,6 +82,8 @@ func followWith(t *testing.T, r *holds.Registry, quiet time.Duration, before fun
 func (s *script) expect(t *testing.T, want ...string) {
 	t.Helper()
 	synctest.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if !slices.Equal(s.events, want) {
 		t.Errorf("written was %q, want %q", s.events, want)
 	}

@@ -2,6 +2,7 @@ package holds_test
 
 import (
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -15,26 +16,30 @@ type load struct {
 	percent atomic.Int64
 	fails   atomic.Bool
 	reads   atomic.Int64
-	used    time.Duration
+	mu      sync.Mutex
+	used    time.Duration // under mu, as at is
 	at      time.Time
 }
 
 func (l *load) read() (time.Duration, error) {
 	l.reads.Add(1)
-	l.settle()
+	used := l.settle()
 	if l.fails.Load() {
 		return 0, errors.New("no control group")
 	}
-	return l.used, nil
+	return used, nil
 }
 
-// settle counts what was used since the last call.
-func (l *load) settle() {
+// settle counts what was used since the last call, and returns what was used so far.
+func (l *load) settle() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	now := time.Now()
 	if !l.at.IsZero() {
 		l.used += now.Sub(l.at) * time.Duration(l.percent.Load()) / 100
 	}
 	l.at = now
+	return l.used
 }
 
 // set changes the load. The bubble is at rest.
