@@ -70,6 +70,7 @@ func groups() []group {
 		{[]string{rowRollback}, (*bench).measureRollback},
 		{[]string{rowFork}, (*bench).measureFork},
 		{[]string{rowTrajectory}, (*bench).measureTrajectory},
+		{[]string{rowWake}, (*bench).measureWake},
 		{[]string{rowIdleLocal, rowBusyLocal}, (*bench).measureLocalIdle},
 		{[]string{rowPool}, (*bench).measurePool},
 		{[]string{rowIngressOne, rowIngressMany, rowIngressDownload, rowIngressMemory},
