@@ -1174,7 +1174,7 @@ type Pagination struct {
 
 // PauseSandboxRequest How to pause. Unknown fields are refused.
 type PauseSandboxRequest struct {
-	// FilesOnly Ends the processes and keeps the files, in place of the memory too.
+	// FilesOnly Ends the processes and keeps the files. The memory is lost.
 	FilesOnly *bool `json:"filesOnly,omitempty"`
 }
 

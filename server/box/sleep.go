@@ -58,8 +58,8 @@ func (c *Containers) WatchTraffic(ctx context.Context, record lifecycle.Record, 
 	return stop, translated(err)
 }
 
-// WatchIdle calls handle for what execd in the box reports of its rest, one call at a time, until
-// handle returns an error, ctx ends or the report does; an error is never nil. It calls began
+// WatchIdle calls handle for what execd in the box reports of its idleness, one call at a time,
+// until handle returns an error, ctx ends or the report does; an error is never nil. It calls began
 // first, once execd has begun to report. Idle is for how long nothing must have kept the sandbox
 // awake.
 func (c *Containers) WatchIdle(
@@ -83,14 +83,14 @@ func (c *Containers) WatchIdle(
 	for events := sse.NewReader(slow, longestIdleEvent); ; {
 		data, err := events.Next()
 		if err != nil {
-			return fmt.Errorf("execd's report of its rest ended: %w", err)
+			return fmt.Errorf("execd's report of its idleness ended: %w", err)
 		}
 		var event struct {
 			Type, Kind string
 			WakeAt     time.Time
 		}
 		if err := json.Unmarshal(data, &event); err != nil {
-			return errors.New("execd's report of its rest is not in JSON")
+			return errors.New("execd's report of its idleness is not in JSON")
 		}
 		if event.Type != "idle" && event.Type != "busy" {
 			continue

@@ -73,10 +73,10 @@ type Boxes interface {
 	// WatchTraffic calls notify, which must be quick, for packets to the box that open a connection
 	// or carry data, until stop is called; also while the box is frozen.
 	WatchTraffic(ctx context.Context, record lifecycle.Record, notify func()) (stop func(), err error)
-	// WatchIdle calls handle for what execd in the box reports of its rest, one call at a time, until
-	// handle returns an error, ctx ends or the report does, and returns why; never nil. It calls
-	// began before, once execd has begun to count. Idle is for how long nothing must have kept the
-	// sandbox awake.
+	// WatchIdle calls handle for what execd in the box reports of its idleness, one call at a time,
+	// until handle returns an error, ctx ends or the report does, and returns why; never nil. It
+	// calls began before, once execd has begun to count. Idle is for how long nothing must have
+	// kept the sandbox awake.
 	WatchIdle(ctx context.Context, record lifecycle.Record, idle time.Duration, began func() error,
 		handle func(lifecycle.IdleEvent) error) error
 	// Holds returns what keeps the sandbox of the box awake.

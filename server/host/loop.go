@@ -29,7 +29,7 @@ func (h *Host) spawn(record lifecycle.Record, auth *lifecycle.ImageAuth, isNew b
 		inbox:     make(chan func(), 16),
 		gone:      make(chan struct{}),
 		changed:   make(chan struct{}),
-		sleep:     sleep{stirs: make(chan struct{}, 1)},
+		sleep:     sleep{reports: make(chan struct{}, 1)},
 	}
 	if record.Sandbox.Status.State == lifecycle.StatePausing && record.Sandbox.Status.Reason == lifecycle.ReasonIdle {
 		// What came to the sandbox between the decision and the freeze was reported to a service
@@ -55,14 +55,14 @@ func (a *actor) run() {
 			return
 		}
 		a.retrySave()
-		a.attend()
+		a.updateSleep()
 		a.next()
 		timer.Reset(a.idle())
 		select {
 		case f := <-a.inbox:
 			f()
 		case <-timer.C:
-		case <-a.sleep.stirs:
+		case <-a.sleep.reports:
 		case <-a.host.ctx.Done():
 			a.cancelJob()
 			return
@@ -85,8 +85,8 @@ func (a *actor) next() {
 		})
 	case state == lifecycle.StatePausing && a.record.Stopped:
 		a.start(a.suspend)
-	case state == lifecycle.StatePausing && a.needsEars():
-		a.start(a.freezeAsleep)
+	case state == lifecycle.StatePausing && a.needsPacketWatch():
+		a.start(a.freezeWatched)
 	case state == lifecycle.StatePausing:
 		a.start(a.freeze)
 	case state == lifecycle.StateResuming:
@@ -102,8 +102,8 @@ func (a *actor) next() {
 	case a.needsInspect && !state.Final():
 		a.needsInspect = false
 		a.start(a.inspect)
-	case state == lifecycle.StatePaused && a.needsEars():
-		a.start(a.listenAgain)
+	case state == lifecycle.StatePaused && a.needsPacketWatch():
+		a.start(a.watchPacketsAgain)
 	}
 }
 

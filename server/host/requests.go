@@ -218,7 +218,7 @@ func (h *Host) Delete(ctx context.Context, id string) error {
 
 // Pause implements lifecycle.Backend.
 func (h *Host) Pause(ctx context.Context, id string) error {
-	if kept, err := h.keepAsleep(ctx, id); kept || err != nil {
+	if kept, err := h.pauseAsleep(ctx, id); kept || err != nil {
 		return err
 	}
 	return h.toggle(ctx, id, lifecycle.StateRunning, lifecycle.TriggerPause,
@@ -227,7 +227,7 @@ func (h *Host) Pause(ctx context.Context, id string) error {
 
 // Resume implements lifecycle.Backend.
 func (h *Host) Resume(ctx context.Context, id string) error {
-	if woken, err := h.rouse(ctx, id); woken || err != nil {
+	if woken, err := h.resumeAsleep(ctx, id); woken || err != nil {
 		return err
 	}
 	return h.toggle(ctx, id, lifecycle.StatePaused, lifecycle.TriggerResume,

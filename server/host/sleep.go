@@ -15,53 +15,53 @@ import (
 const (
 	// wakeTimeout is how long a request waits for a sandbox that is being woken.
 	wakeTimeout = 30 * time.Second
-	// settleTime is how long a sandbox must have rested once more, after packets to it are watched,
+	// confirmTime is how long a sandbox must be idle once more, after packets to it are watched,
 	// before it is frozen: execd has taken by then what came before. It is doubled up to
-	// longestSettle while the engine takes longer than that to begin the watch.
-	settleTime    = 25 * time.Millisecond
-	longestSettle = 2 * time.Second
+	// longestConfirm while the engine takes longer than that to begin the watch.
+	confirmTime    = 25 * time.Millisecond
+	longestConfirm = 2 * time.Second
 	// shortestSleep is how long a sandbox must have until the time that it wants to be woken at: what
 	// is in it could have it frozen and thawed, and each time recorded, many times per second.
 	shortestSleep = time.Second
-	// The pauses between attempts to follow the rest of a sandbox.
+	// The pauses between attempts to follow whether a sandbox is idle.
 	firstIdlePause   = 100 * time.Millisecond
 	longestIdlePause = 30 * time.Second
 )
 
 var (
-	// errAwake: something keeps the sandbox awake, or has just come to it.
-	errAwake = errors.New("the sandbox is awake")
-	// errRested: the sandbox has rested for long enough.
-	errRested = errors.New("the sandbox has rested")
+	// errBusy: something keeps the sandbox awake, or has just come to it.
+	errBusy = errors.New("the sandbox is awake")
+	// errIdle: the sandbox has been idle for long enough.
+	errIdle = errors.New("the sandbox is idle")
 )
 
 // sleep is what an actor has in memory for falling asleep and waking. It belongs to the actor's
 // goroutine.
 type sleep struct {
-	rest    *restWatch    // follows the sandbox's rest in this period of Running; nil when nothing does
-	ears    *ears         // hears packets to a sandbox that sleeps, or is about to; nil when nothing does
-	deaf    bool          // packets cannot be heard
+	idle    *idleWatch    // follows whether the sandbox is idle in this period of Running; nil when nothing does
+	packets *packetWatch  // reports packets to a sandbox that sleeps, or is about to; nil when nothing does
 	woken   bool          // it is to be woken once it is Paused
 	thawing bool          // it is being woken
 	again   time.Time     // when what was due and could not be saved is tried again
-	stirs   chan struct{} // has an element when ears may have heard something
+	reports chan struct{} // has an element when packets may have been seen
 }
 
-// restWatch is the watch of one period of Running and the sleep after it.
-type restWatch struct {
+// idleWatch is the watch of one period of Running and the sleep after it.
+type idleWatch struct {
 	run      int64 // the period
 	settings lifecycle.Lifecycle
+	port     int // execd's, in that period
 	cancel   context.CancelFunc
 }
 
-// ears hear packets to the box until they are shut.
-type ears struct {
-	heard atomic.Bool
-	shut  context.CancelFunc
+// packetWatch reports whether packets to the box were seen, until it is stopped.
+type packetWatch struct {
+	seen atomic.Bool
+	stop context.CancelFunc
 }
 
-// mayHear reports whether packets to a sandbox wake it.
-func (h *Host) mayHear(settings lifecycle.Lifecycle) bool {
+// packetsWake reports whether packets to a sandbox wake it.
+func (h *Host) packetsWake(settings lifecycle.Lifecycle) bool {
 	return settings.AutoResume && h.options.Boxes.SleepUnsupported() == nil
 }
 
@@ -73,27 +73,27 @@ func (h *Host) checkLifecycle(settings *lifecycle.Lifecycle) error {
 	return h.options.Boxes.SleepUnsupported()
 }
 
-// attend begins and ends what the sandbox needs to fall asleep and to be woken, and wakes it when
-// it is to be woken.
-func (a *actor) attend() {
+// updateSleep begins and ends what the sandbox needs to fall asleep and to be woken, and wakes it
+// when it is to be woken.
+func (a *actor) updateSleep() {
 	sandbox := &a.record.Sandbox
 	settings, state := sandbox.Settings(), a.state()
-	if rest := a.sleep.rest; rest != nil && !a.follows(rest) {
-		rest.cancel()
-		a.sleep.rest = nil
+	if idle := a.sleep.idle; idle != nil && !a.follows(idle) {
+		idle.cancel()
+		a.sleep.idle = nil
 	}
-	if a.sleep.rest == nil && state == lifecycle.StateRunning && settings.OnIdle != lifecycle.OnIdleNone && a.record.Port != 0 {
-		a.followRest(settings)
+	if a.sleep.idle == nil && state == lifecycle.StateRunning && settings.OnIdle != lifecycle.OnIdleNone && a.record.Port != 0 {
+		a.followIdle(settings)
 	}
 	if !sandbox.Sleeps() {
-		a.sleep.woken, a.sleep.deaf = false, false
-		a.hear(nil)
+		a.sleep.woken = false
+		a.setPacketWatch(nil)
 		return
 	}
 	if !settings.AutoResume {
-		a.hear(nil)
+		a.setPacketWatch(nil)
 	}
-	if ears := a.sleep.ears; ears != nil && ears.heard.Load() {
+	if packets := a.sleep.packets; packets != nil && packets.seen.Load() {
 		a.sleep.woken = true
 	}
 	if a.sleep.woken && state == lifecycle.StatePaused && a.cancelRunning == nil {
@@ -126,32 +126,32 @@ func (a *actor) wakeUp(ctx context.Context, record lifecycle.Record) func() {
 
 // follows reports whether the watch is still of use. That of a sandbox that sleeps is, whatever the
 // settings are by now: it may bring what the sandbox wrote before it was frozen.
-func (a *actor) follows(rest *restWatch) bool {
-	if rest.run != a.runs.Load() {
+func (a *actor) follows(idle *idleWatch) bool {
+	if idle.run != a.runs.Load() || idle.port != a.record.Port {
 		return false
 	}
 	if a.state() == lifecycle.StateRunning {
 		settings := a.record.Sandbox.Settings()
-		return settings.OnIdle == rest.settings.OnIdle && settings.Idle == rest.settings.Idle
+		return settings.OnIdle == idle.settings.OnIdle && settings.Idle == idle.settings.Idle
 	}
 	return a.record.Sandbox.Sleeps() && a.record.Sandbox.Status.Reason == lifecycle.ReasonIdle
 }
 
-// hear replaces the ears, which are shut.
-func (a *actor) hear(by *ears) {
-	if a.sleep.ears != nil {
-		a.sleep.ears.shut()
+// setPacketWatch replaces the watch of packets, which is stopped.
+func (a *actor) setPacketWatch(by *packetWatch) {
+	if a.sleep.packets != nil {
+		a.sleep.packets.stop()
 	}
-	a.sleep.ears = by
+	a.sleep.packets = by
 }
 
-// listen begins to hear packets to the box. Ears that are not shut are when the host ends.
-func (a *actor) listen(ctx context.Context, record lifecycle.Record) (*ears, error) {
-	made := &ears{}
+// watchPackets begins to watch packets to the box, at most until the host ends.
+func (a *actor) watchPackets(ctx context.Context, record lifecycle.Record) (*packetWatch, error) {
+	made := &packetWatch{}
 	stop, err := a.host.options.Boxes.WatchTraffic(ctx, record, func() {
-		made.heard.Store(true)
+		made.seen.Store(true)
 		select {
-		case a.sleep.stirs <- struct{}{}:
+		case a.sleep.reports <- struct{}{}:
 		default: // the actor is about to look
 		}
 	})
@@ -159,7 +159,7 @@ func (a *actor) listen(ctx context.Context, record lifecycle.Record) (*ears, err
 		return nil, err
 	}
 	var open context.Context
-	open, made.shut = context.WithCancel(a.host.ctx)
+	open, made.stop = context.WithCancel(a.host.ctx)
 	a.host.tasks.Go(func() {
 		<-open.Done()
 		stop()
@@ -167,36 +167,37 @@ func (a *actor) listen(ctx context.Context, record lifecycle.Record) (*ears, err
 	return made, nil
 }
 
-// listenAgain is the job of a sandbox that sleeps and that nothing hears, as after a restart.
-func (a *actor) listenAgain(ctx context.Context, record lifecycle.Record) func() {
-	var made *ears
-	err := a.retry(ctx, "listen", func(ctx context.Context) (err error) {
-		made, err = a.listen(ctx, record)
+// watchPacketsAgain is the job of a sandbox that sleeps without a watch of its packets, as after a
+// restart.
+func (a *actor) watchPacketsAgain(ctx context.Context, record lifecycle.Record) func() {
+	var made *packetWatch
+	err := a.retry(ctx, "watch packets", func(ctx context.Context) (err error) {
+		made, err = a.watchPackets(ctx, record)
 		return err
 	})
 	switch {
 	case err == nil:
-		return func() { a.hear(made) }
+		return func() { a.setPacketWatch(made) }
 	case missing(err):
 		return a.inspect(ctx, record)
 	case ctx.Err() != nil:
 		return nil
 	}
-	a.log.Warn().Err(err).Msg("packets to a sandbox that sleeps cannot be watched; only requests through the service wake it")
-	return func() { a.sleep.deaf = true }
+	a.log.Warn().Err(err).Msg("cannot watch packets to a sandbox that sleeps, which is woken")
+	return func() { a.sleep.woken = true }
 }
 
-// freezeAsleep is the job of Pausing for a sandbox that packets are to wake: they are heard from
+// freezeWatched is the job of Pausing for a sandbox that packets are to wake: they are watched from
 // before it is frozen.
-func (a *actor) freezeAsleep(ctx context.Context, record lifecycle.Record) func() {
-	made, err := a.listen(ctx, record)
+func (a *actor) freezeWatched(ctx context.Context, record lifecycle.Record) func() {
+	made, err := a.watchPackets(ctx, record)
 	if err != nil && ctx.Err() == nil && !missing(err) {
 		a.log.Warn().Err(err).Msg("packets to a sandbox that is being frozen cannot be watched yet")
 	}
 	frozen := a.freeze(ctx, record)
 	return func() {
 		if made != nil {
-			a.hear(made)
+			a.setPacketWatch(made)
 		}
 		if frozen != nil {
 			frozen()
@@ -204,30 +205,33 @@ func (a *actor) freezeAsleep(ctx context.Context, record lifecycle.Record) func(
 	}
 }
 
-// followRest begins to follow the sandbox's rest.
-func (a *actor) followRest(settings lifecycle.Lifecycle) {
+// followIdle begins to follow whether the sandbox is idle.
+func (a *actor) followIdle(settings lifecycle.Lifecycle) {
 	ctx, cancel := context.WithCancel(a.host.ctx)
-	rest := &restWatch{run: a.runs.Load(), settings: settings, cancel: cancel}
-	a.sleep.rest = rest
-	record := a.record.Clone()
+	idle := &idleWatch{run: a.runs.Load(), settings: settings, port: a.record.Port, cancel: cancel}
+	a.sleep.idle = idle
+	record := a.record
+	record.Spec = lifecycle.Spec{} // which may have a MiB
+	record = record.Clone()
 	a.host.tasks.Go(func() {
 		defer cancel()
-		a.followUntilGone(ctx, rest, record)
+		a.followUntilGone(ctx, idle, record)
 	})
 }
 
-// followUntilGone follows the sandbox's rest until ctx ends, and begins again when the report ends.
-func (a *actor) followUntilGone(ctx context.Context, rest *restWatch, record lifecycle.Record) {
+// followUntilGone follows whether the sandbox is idle until ctx ends, and begins again when the
+// report ends.
+func (a *actor) followUntilGone(ctx context.Context, idle *idleWatch, record lifecycle.Record) {
 	pause := firstIdlePause
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := a.letRest(ctx, rest, record)
+		err := a.pauseWhenIdle(ctx, idle, record)
 		if ctx.Err() != nil {
 			return
 		}
 		// What was written last may not have come: a sandbox that sleeps is woken.
-		_ = a.do(ctx, func() error { a.stir(rest); return nil })
-		if errors.Is(err, errAwake) {
+		_ = a.do(ctx, func() error { a.wakeIfAsleep(idle); return nil })
+		if errors.Is(err, errBusy) {
 			continue
 		}
 		if time.Since(began) > longestIdlePause {
@@ -239,60 +243,61 @@ func (a *actor) followUntilGone(ctx context.Context, rest *restWatch, record lif
 	}
 }
 
-// stir wakes a sandbox that has fallen asleep because it rested.
-func (a *actor) stir(rest *restWatch) {
-	if a.sleep.rest == rest && a.record.Sandbox.Sleeps() {
+// wakeIfAsleep wakes a sandbox that has fallen asleep because it was idle.
+func (a *actor) wakeIfAsleep(idle *idleWatch) {
+	if a.sleep.idle == idle && a.record.Sandbox.Sleeps() {
 		a.sleep.woken = true
 	}
 }
 
-// letRest waits until the sandbox has rested for long enough, and lets it fall asleep, or end. Then
-// it follows the sandbox's report on, and wakes it for what the sandbox wrote before it was frozen.
-// It returns why it does not follow any more: errAwake when it is to begin again at once.
-func (a *actor) letRest(ctx context.Context, rest *restWatch, record lifecycle.Record) error {
+// pauseWhenIdle waits until the sandbox has been idle for long enough, and lets it fall asleep, or
+// end. Then it follows the sandbox's report on, and wakes it for what the sandbox wrote before it
+// was frozen. It returns why it does not follow any more: errBusy when it is to begin again at
+// once.
+func (a *actor) pauseWhenIdle(ctx context.Context, idle *idleWatch, record lifecycle.Record) error {
 	began := time.Now()
-	err := a.host.options.Boxes.WatchIdle(ctx, record, rest.settings.Idle, func() error { return nil },
+	err := a.host.options.Boxes.WatchIdle(ctx, record, idle.settings.Idle, func() error { return nil },
 		func(event lifecycle.IdleEvent) error {
 			if !event.Idle {
 				return nil
 			}
 			// What is in the sandbox may have taken execd's place, and say it at once.
-			clock.Sleep(ctx, rest.settings.Idle-time.Since(began))
-			return errRested
+			clock.Sleep(ctx, idle.settings.Idle-time.Since(began))
+			return errIdle
 		})
-	if !errors.Is(err, errRested) || ctx.Err() != nil {
+	if !errors.Is(err, errIdle) || ctx.Err() != nil {
 		return err
 	}
-	if rest.settings.OnIdle == lifecycle.OnIdleDelete {
-		return a.do(ctx, func() error { return a.endIdle(rest) })
+	if idle.settings.OnIdle == lifecycle.OnIdleDelete {
+		return a.do(ctx, func() error { return a.endIdle(idle) })
 	}
-	for settle := settleTime; settle <= longestSettle; settle *= 2 {
-		if err = a.settle(ctx, rest, record, settle); !errors.Is(err, errRested) {
+	for length := confirmTime; length <= longestConfirm; length *= 2 {
+		if err = a.confirmIdle(ctx, idle, record, length); !errors.Is(err, errIdle) {
 			return err
 		}
 	}
 	return errors.New("the engine takes too long to watch packets to the sandbox")
 }
 
-// settle begins to hear packets to the box and has the sandbox rest for a moment more. Whatever was
-// on its way before the ears were open has reached execd when that reports the rest, so it is
-// reported; what comes later is heard. The report's request itself is not: it has arrived when the
-// report begins. It returns errRested when it took so long to open the ears that a rest from then
-// on was not certain.
-func (a *actor) settle(ctx context.Context, rest *restWatch, record lifecycle.Record, settle time.Duration) error {
-	hears := a.host.mayHear(a.snapshot().Sandbox.Settings())
-	var opened *ears
+// confirmIdle begins to watch packets to the box and waits until the sandbox has been idle for a
+// moment more. Packets that were on their way before the watch have reached execd when that reports
+// idleness, so it reports them; later ones are seen by the watch. The report's request itself is
+// not: it has arrived when the report begins. confirmIdle returns errIdle when the watch took so
+// long to begin that it is not certain whether the sandbox was idle from then on.
+func (a *actor) confirmIdle(ctx context.Context, idle *idleWatch, record lifecycle.Record, length time.Duration) error {
+	watched := a.host.packetsWake(a.snapshot().Sandbox.Settings())
+	var opened *packetWatch
 	asleep := false
 	defer func() {
 		if opened != nil && !asleep {
-			opened.shut()
+			opened.stop()
 		}
 	}()
 	began, open := time.Now(), time.Time{}
-	return a.host.options.Boxes.WatchIdle(ctx, record, settle,
+	return a.host.options.Boxes.WatchIdle(ctx, record, length,
 		func() (err error) {
-			if hears {
-				opened, err = a.listen(ctx, record)
+			if watched {
+				opened, err = a.watchPackets(ctx, record)
 			}
 			open = time.Now()
 			return err
@@ -300,15 +305,15 @@ func (a *actor) settle(ctx context.Context, rest *restWatch, record lifecycle.Re
 		func(event lifecycle.IdleEvent) error {
 			switch {
 			case asleep: // what it wrote last
-				return a.do(ctx, func() error { a.stir(rest); return nil })
+				return a.do(ctx, func() error { a.wakeIfAsleep(idle); return nil })
 			case !event.Idle:
-				return errAwake
-			case open.Sub(began) >= settle:
-				return errRested
+				return errBusy
+			case open.Sub(began) >= length:
+				return errIdle
 			}
-			clock.Sleep(ctx, settle-time.Since(began)) // as above
+			clock.Sleep(ctx, length-time.Since(began)) // as above
 			asleep = true
-			err := a.do(ctx, func() error { return a.fallAsleep(rest, opened, event.WakeAt) })
+			err := a.do(ctx, func() error { return a.fallAsleep(idle, opened, event.WakeAt) })
 			if err != nil {
 				asleep = false
 			}
@@ -316,16 +321,16 @@ func (a *actor) settle(ctx context.Context, rest *restWatch, record lifecycle.Re
 		})
 }
 
-// fallAsleep makes the sandbox Pausing because nothing keeps it awake. From then on the ears are
-// the actor's.
-func (a *actor) fallAsleep(rest *restWatch, opened *ears, wakeAt time.Time) error {
+// fallAsleep makes the sandbox Pausing because nothing keeps it awake. From then on the watch of
+// packets is the actor's.
+func (a *actor) fallAsleep(idle *idleWatch, opened *packetWatch, wakeAt time.Time) error {
 	settings, now := a.record.Sandbox.Settings(), a.host.options.Clock()
-	hears := a.host.mayHear(settings)
+	watched := a.host.packetsWake(settings)
 	switch {
-	case a.sleep.rest != rest || a.state() != lifecycle.StateRunning || hears && opened == nil,
-		opened != nil && opened.heard.Load(),
+	case a.sleep.idle != idle || a.state() != lifecycle.StateRunning || watched && opened == nil,
+		opened != nil && opened.seen.Load(),
 		!wakeAt.IsZero() && wakeAt.Before(now.Add(shortestSleep)):
-		return errAwake
+		return errBusy
 	}
 	record, err := a.afterTransition(lifecycle.TriggerPause, lifecycle.Status{
 		Reason: lifecycle.ReasonIdle, Message: fmt.Sprintf("asleep: no request, program or timer has kept the sandbox awake for %v", settings.Idle),
@@ -338,16 +343,16 @@ func (a *actor) fallAsleep(rest *restWatch, opened *ears, wakeAt time.Time) erro
 	if err := a.commit(a.durabilityOf(lifecycle.TriggerPause, record), record, a.eventsTo(record)...); err != nil {
 		return err
 	}
-	a.hear(opened)
+	a.setPacketWatch(opened)
 	return nil
 }
 
 // endIdle ends the sandbox because nothing keeps it awake.
-func (a *actor) endIdle(rest *restWatch) error {
-	if a.sleep.rest != rest || a.state() != lifecycle.StateRunning {
-		return errAwake
+func (a *actor) endIdle(idle *idleWatch) error {
+	if a.sleep.idle != idle || a.state() != lifecycle.StateRunning {
+		return errBusy
 	}
-	message := fmt.Sprintf("no request, program or timer has kept the sandbox awake for %v", rest.settings.Idle)
+	message := fmt.Sprintf("no request, program or timer has kept the sandbox awake for %v", idle.settings.Idle)
 	if err := a.request(lifecycle.TriggerDelete, lifecycle.ReasonIdle, message); err != nil {
 		return err
 	}
@@ -355,10 +360,10 @@ func (a *actor) endIdle(rest *restWatch) error {
 	return nil
 }
 
-// needsEars reports whether nothing hears packets to the sandbox, which sleeps or is about to, and
-// they are to wake it.
-func (a *actor) needsEars() bool {
-	return a.record.Sandbox.Sleeps() && a.sleep.ears == nil && !a.sleep.deaf && a.host.mayHear(a.record.Sandbox.Settings())
+// needsPacketWatch reports whether packets are to wake the sandbox, which sleeps or is about to,
+// and are not watched.
+func (a *actor) needsPacketWatch() bool {
+	return a.record.Sandbox.Sleeps() && a.sleep.packets == nil && a.host.packetsWake(a.record.Sandbox.Settings())
 }
 
 // wakesByItself reports whether the sandbox sleeps and is to be woken at a time.

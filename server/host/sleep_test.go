@@ -269,7 +269,7 @@ func TestSleepRecovered(t *testing.T) {
 		"thawed, and not recorded":        {lifecycle.StatePaused, lifecycle.ReasonIdle, engine.StatusRunning, true},
 		"being woken":                     {lifecycle.StateResuming, lifecycle.ReasonWoken, engine.StatusFrozen, true},
 		"its time was up":                 {lifecycle.StatePausing, lifecycle.ReasonTimeout, engine.StatusRunning, false},
-		"running, to be watched anew":     {lifecycle.StateRunning, lifecycle.ReasonContainerRunning, engine.StatusRunning, true},
+		"running, to be watched again":    {lifecycle.StateRunning, lifecycle.ReasonContainerRunning, engine.StatusRunning, true},
 		"resumed by a client, unfinished": {lifecycle.StateResuming, lifecycle.ReasonUserResume, engine.StatusFrozen, true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -77,9 +77,9 @@ func (h *Host) Wake(ctx context.Context, id string) error {
 	return record.Sandbox.Status.State.Conflict("wake the sandbox", lifecycle.StateRunning)
 }
 
-// keepAsleep takes a sandbox that sleeps for one that a client has paused, which nothing wakes but
+// pauseAsleep takes a sandbox that sleeps for one that a client has paused, which nothing wakes but
 // a resume. It returns false for one that does not sleep.
-func (h *Host) keepAsleep(ctx context.Context, id string) (kept bool, err error) {
+func (h *Host) pauseAsleep(ctx context.Context, id string) (kept bool, err error) {
 	a, err := h.registry.get(id)
 	if err != nil {
 		return false, err
@@ -104,9 +104,9 @@ func (h *Host) keepAsleep(ctx context.Context, id string) (kept bool, err error)
 	return kept, err
 }
 
-// rouse has a sandbox woken that is falling asleep, and waits for one that is being woken: whoever
-// resumes it need not know which. It returns false for any other.
-func (h *Host) rouse(ctx context.Context, id string) (woken bool, err error) {
+// resumeAsleep has a sandbox woken that is falling asleep, and waits for one that is being woken:
+// whoever resumes it need not know which. It returns false for any other.
+func (h *Host) resumeAsleep(ctx context.Context, id string) (woken bool, err error) {
 	a, err := h.registry.get(id)
 	if err != nil {
 		return false, err

@@ -31,10 +31,29 @@ func (a *actor) end(trigger lifecycle.Trigger, status lifecycle.Status) func() {
 
 // freeze is the job of Pausing.
 func (a *actor) freeze(ctx context.Context, record lifecycle.Record) func() {
-	return a.act(ctx, record, "pause", a.host.options.Boxes.Freeze, func() {
+	paused := func() {
 		a.recordTransition(lifecycle.TriggerPaused, a.record.Sandbox.Status.Reason,
 			"frozen; its memory is retained")
-	})
+	}
+	if !record.Sandbox.Sleeps() {
+		return a.act(ctx, record, "pause", a.host.options.Boxes.Freeze, paused)
+	}
+	// A sandbox that nothing but its idleness or its time pauses runs on where that cannot be.
+	err := a.retry(ctx, "pause", func(ctx context.Context) error { return a.host.options.Boxes.Freeze(ctx, record) })
+	switch {
+	case missing(err):
+		return a.inspect(ctx, record)
+	case ctx.Err() != nil:
+		return nil
+	case err != nil:
+		a.log.Error().Err(err).Msg("cannot freeze a sandbox that is to sleep, which is woken")
+	}
+	return func() {
+		if a.state() == lifecycle.StatePausing {
+			a.sleep.woken = a.sleep.woken || err != nil
+			paused()
+		}
+	}
 }
 
 // thaw is the job of Resuming.

@@ -2195,7 +2195,7 @@ export interface components {
         /** @description How to pause. Unknown fields are refused. */
         PauseSandboxRequest: {
             /**
-             * @description Ends the processes and keeps the files, in place of the memory too.
+             * @description Ends the processes and keeps the files. The memory is lost.
              * @default false
              */
             filesOnly?: boolean;

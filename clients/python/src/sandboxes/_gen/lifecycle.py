@@ -843,7 +843,7 @@ class PauseSandboxRequest:
     }
 
     files_only: bool | None = None
-    """Ends the processes and keeps the files, in place of the memory too."""
+    """Ends the processes and keeps the files. The memory is lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
