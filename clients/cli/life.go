@@ -69,7 +69,7 @@ func simpleCommand(t *tool, use, short, example string,
 func pauseCommand(t *tool) *cobra.Command {
 	filesOnly := false
 	command := simpleCommand(t, "pause", "Stop all processes of sandboxes and keep their memory",
-		"  sandbox pause box\n  sandbox pause --files-only box", func(ctx context.Context, box *sandbox.Sandbox) error {
+		"  sandbox pause box", func(ctx context.Context, box *sandbox.Sandbox) error {
 			pause := box.Pause
 			if filesOnly {
 				pause = box.Suspend

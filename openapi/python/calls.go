@@ -20,6 +20,7 @@ type call struct {
 	Query, Headers          []field
 	ContentType             string // an expression; empty for JSON and where there is no body
 	Body                    bool
+	BodyOptional            bool
 	Kind, Answer, Returns   string // the description's class, the type in it, and both together
 	Media                   string // of a ByteStream, where the answer has several; empty for any
 }
@@ -111,7 +112,12 @@ func (c *call) addArguments(operation *openapi3.Operation, parameters openapi3.P
 			if err != nil {
 				return fmt.Errorf("body: %w", err)
 			}
-			first, c.Body = append(first, "body: "+kind), true
+			c.Body = true
+			if c.BodyOptional = !operation.RequestBody.Value.Required; c.BodyOptional {
+				named = append([]string{"body: " + optional(kind) + " = None"}, named...)
+			} else {
+				first = append(first, "body: "+kind)
+			}
 		} else { // its parts are made by the caller
 			first, c.ContentType = append(first, "content_type: str"), "content_type"
 		}

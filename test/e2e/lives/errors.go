@@ -115,6 +115,9 @@ func testErrors(t *testing.T, b Backend) {
 	})
 	t.Run("host", func(t *testing.T) { testHostLoad(t, s) })
 	t.Run("activity", func(t *testing.T) { testActivity(t, s, running) })
+	if !b.Snapshots {
+		WantProblem(t, s.Send(t, http.MethodPost, "/v1/sandboxes/"+running+"/pause", `{"filesOnly":true}`), 501, "NOT_IMPLEMENTED", "filesOnly")
+	}
 	t.Run("too often", func(t *testing.T) { testTooOften(t, s) })
 	if b.InternalErrors != nil {
 		t.Run("internal", func(t *testing.T) { b.InternalErrors(t, s, running, paused, ended) })
@@ -146,6 +149,9 @@ func CheckProvoked(t *testing.T, s *Service, network bool) {
 	}
 	excused := maps.Clone(unprovoked)
 	maps.Copy(excused, s.backend.Unprovoked)
+	if s.backend.Snapshots {
+		excused["pauseSandbox 501"] = "this backend keeps files without memory"
+	}
 	for _, pair := range s.Conform.Unseen() {
 		if _, listed := excused[pair]; !listed && concerns(pair) {
 			t.Errorf("the contract declares %q, and nothing here provokes it", pair)
@@ -472,7 +478,7 @@ func testUnknownIDs(t *testing.T, s *Service) {
 
 func testTooLarge(t *testing.T, s *Service, id string) {
 	body := `{"expiresAt":"` + strings.Repeat("x", 1<<20) + `"}`
-	for _, path := range []string{"/v1/sandboxes", "/v1/sandboxes/" + id + "/renew-expiration"} {
+	for _, path := range []string{"/v1/sandboxes", "/v1/sandboxes/" + id + "/renew-expiration", "/v1/sandboxes/" + id + "/pause"} {
 		WantProblem(t, s.Send(t, http.MethodPost, path, body), 413, "REQUEST_TOO_LARGE", "body",
 			"1048576")
 	}

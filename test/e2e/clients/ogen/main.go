@@ -147,7 +147,7 @@ func list(ctx context.Context, service *lifecycle.Client, id string) error {
 }
 
 func pause(ctx context.Context, service *lifecycle.Client, id string) error {
-	if _, err := as[*lifecycle.PauseSandboxAccepted](service.PauseSandbox(ctx, lifecycle.PauseSandboxParams{SandboxId: id})); err != nil {
+	if _, err := as[*lifecycle.PauseSandboxAccepted](service.PauseSandbox(ctx, lifecycle.OptPauseSandboxRequest{}, lifecycle.PauseSandboxParams{SandboxId: id})); err != nil {
 		return err
 	}
 	if err := await(ctx, service, id, "Paused"); err != nil {

@@ -1571,8 +1571,8 @@ def export_snapshot(
 
 def fork_sandbox(
     sandbox_id: str,
-    body: ForkRequest,
     *,
+    body: ForkRequest | None = None,
     idempotency_key: str | None = None,
     prefer: str | None = None,
 ) -> Call[ForkList]:
@@ -1594,7 +1594,7 @@ def fork_sandbox(
             ("Idempotency-Key", idempotency_key),
             ("Prefer", prefer),
         ),
-        body=encode(body),
+        body=None if body is None else encode(body),
         answer=ForkList,
     )
 
@@ -2074,8 +2074,8 @@ def merge_network_policy_rules(
 
 def pause_sandbox(
     sandbox_id: str,
-    body: PauseSandboxRequest,
     *,
+    body: PauseSandboxRequest | None = None,
     prefer: str | None = None,
 ) -> Call[None]:
     """Pause a running sandbox.
@@ -2101,7 +2101,7 @@ def pause_sandbox(
         headers=(
             ("Prefer", prefer),
         ),
-        body=encode(body),
+        body=None if body is None else encode(body),
         answer=type(None),
     )
 
@@ -2267,7 +2267,8 @@ def rollback_sandbox(
 
 def rotate_key(
     key_name: str,
-    body: RotateKeyRequest,
+    *,
+    body: RotateKeyRequest | None = None,
 ) -> Call[IssuedKey]:
     """Replace the secret of an API key.
 
@@ -2279,7 +2280,7 @@ def rotate_key(
     return Call(
         method="POST",
         path=fill("/v1/keys/{}/rotate", key_name),
-        body=encode(body),
+        body=None if body is None else encode(body),
         answer=IssuedKey,
     )
 
@@ -2357,8 +2358,8 @@ def stream_sandbox_events(
 
 def take_snapshot(
     sandbox_id: str,
-    body: TakeSnapshotRequest,
     *,
+    body: TakeSnapshotRequest | None = None,
     idempotency_key: str | None = None,
     prefer: str | None = None,
 ) -> Call[Snapshot]:
@@ -2383,7 +2384,7 @@ def take_snapshot(
             ("Idempotency-Key", idempotency_key),
             ("Prefer", prefer),
         ),
-        body=encode(body),
+        body=None if body is None else encode(body),
         answer=Snapshot,
     )
 

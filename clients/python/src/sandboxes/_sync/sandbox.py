@@ -132,8 +132,8 @@ class Sandbox:
         Docker and Kubernetes refuse that.
         """
         prefer, held = prefer_wait(seconds(timeout))
-        how = lifecycle.PauseSandboxRequest(files_only=files_only)
-        self._http.call(lifecycle.pause_sandbox(self.id, how, prefer=prefer), wait=held)
+        how = lifecycle.PauseSandboxRequest(files_only=True) if files_only else None
+        self._http.call(lifecycle.pause_sandbox(self.id, body=how, prefer=prefer), wait=held)
         self.wait("Paused", timeout=timeout)
 
     def resume(self, *, timeout: Duration = 60) -> None:
