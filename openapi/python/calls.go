@@ -114,10 +114,9 @@ func (c *call) addArguments(operation *openapi3.Operation, parameters openapi3.P
 			}
 			c.Body = true
 			if c.BodyOptional = !operation.RequestBody.Value.Required; c.BodyOptional {
-				named = append([]string{"body: " + optional(kind) + " = None"}, named...)
-			} else {
-				first = append(first, "body: "+kind)
+				kind = optional(kind) + " = None"
 			}
+			first = append(first, "body: "+kind)
 		} else { // its parts are made by the caller
 			first, c.ContentType = append(first, "content_type: str"), "content_type"
 		}

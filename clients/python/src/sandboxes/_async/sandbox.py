@@ -132,7 +132,7 @@ class AsyncSandbox:
         """
         prefer, held = prefer_wait(seconds(timeout))
         how = lifecycle.PauseSandboxRequest(files_only=True) if files_only else None
-        await self._http.call(lifecycle.pause_sandbox(self.id, body=how, prefer=prefer), wait=held)
+        await self._http.call(lifecycle.pause_sandbox(self.id, how, prefer=prefer), wait=held)
         await self.wait("Paused", timeout=timeout)
 
     async def resume(self, *, timeout: Duration = 60) -> None:

@@ -1571,8 +1571,8 @@ def export_snapshot(
 
 def fork_sandbox(
     sandbox_id: str,
-    *,
     body: ForkRequest | None = None,
+    *,
     idempotency_key: str | None = None,
     prefer: str | None = None,
 ) -> Call[ForkList]:
@@ -2074,8 +2074,8 @@ def merge_network_policy_rules(
 
 def pause_sandbox(
     sandbox_id: str,
-    *,
     body: PauseSandboxRequest | None = None,
+    *,
     prefer: str | None = None,
 ) -> Call[None]:
     """Pause a running sandbox.
@@ -2267,7 +2267,6 @@ def rollback_sandbox(
 
 def rotate_key(
     key_name: str,
-    *,
     body: RotateKeyRequest | None = None,
 ) -> Call[IssuedKey]:
     """Replace the secret of an API key.
@@ -2358,8 +2357,8 @@ def stream_sandbox_events(
 
 def take_snapshot(
     sandbox_id: str,
-    *,
     body: TakeSnapshotRequest | None = None,
+    *,
     idempotency_key: str | None = None,
     prefer: str | None = None,
 ) -> Call[Snapshot]:

@@ -133,7 +133,7 @@ class Sandbox:
         """
         prefer, held = prefer_wait(seconds(timeout))
         how = lifecycle.PauseSandboxRequest(files_only=True) if files_only else None
-        self._http.call(lifecycle.pause_sandbox(self.id, body=how, prefer=prefer), wait=held)
+        self._http.call(lifecycle.pause_sandbox(self.id, how, prefer=prefer), wait=held)
         self.wait("Paused", timeout=timeout)
 
     def resume(self, *, timeout: Duration = 60) -> None:
