@@ -51,7 +51,9 @@ func (s *service) awaitAsleep(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience*time.Second)
 	defer cancel()
 	for {
-		var sandbox struct{ Status struct{ State, Reason string } }
+		var sandbox struct {
+			Status struct{ State, Reason string }
+		}
 		if err := s.call(ctx, http.MethodGet, "/v1/sandboxes/"+id, http.StatusOK, nil, &sandbox); err != nil {
 			return err
 		}
