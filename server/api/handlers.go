@@ -206,7 +206,7 @@ func (h *handlers) pause(ctx context.Context, request gen.PauseSandboxRequestObj
 		return h.backend.Pause(ctx, request.SandboxID)
 	}
 	if h.snapshots == nil {
-		return lifecycle.Unsupportedf("filesOnly: sandboxes are paused without their memory by the local engine alone (runtime.type local)")
+		return lifecycle.FilesOnlyUnsupported()
 	}
 	return h.snapshots.Suspend(ctx, request.SandboxID)
 }

@@ -165,7 +165,7 @@ func (a *App) addFrontEnds(cfg config.Config, options api.Options) error {
 	if slices.Contains(cfg.Server.Compatibility, config.CompatibilityE2B) {
 		var err error
 		suspend := (func(context.Context, string) error)(nil)
-		if a.snapshots != nil {
+		if cfg.Runtime.Type == config.RuntimeLocal {
 			suspend = a.snapshots.Suspend
 		}
 		a.e2b, err = e2b.New(e2b.Options{

@@ -27,10 +27,10 @@ const (
 	longestIdleEvent = 4 << 10
 	// idleBytes is how many bytes of a report are read per second, and at once. Those of execd are
 	// far fewer, and what has taken its place must not cost the service its processor.
-	idleBytes = 64 << 10
+	idleBytes = 8 << 10
 	// maxHolds and maxHoldText bound what is taken of execd's list of holds: how many, and the
 	// bytes of a text; longestHolds is of the whole answer.
-	maxHolds, maxHoldText, longestHolds = 1000, 256, 2 << 20
+	maxHolds, maxHoldText, longestHolds = 1000, 256, 512 << 10
 )
 
 // SleepUnsupported returns an Error of KindUnsupported where packets to a box that is frozen cannot

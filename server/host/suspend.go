@@ -9,8 +9,8 @@ import (
 
 // Suspend implements lifecycle.SnapshotStore.
 func (h *Host) Suspend(ctx context.Context, id string) error {
-	if err := h.options.Boxes.SnapshotsUnsupported(); err != nil {
-		return err
+	if h.options.Boxes.SnapshotsUnsupported() != nil {
+		return lifecycle.FilesOnlyUnsupported()
 	}
 	a, err := h.registry.get(id)
 	if err != nil {

@@ -82,6 +82,12 @@ type SnapshotStore interface {
 	Fork(ctx context.Context, sandboxID string, request ForkRequest, options CreateOptions) ([]ForkResult, error)
 }
 
+// FilesOnlyUnsupported returns the Error of KindUnsupported of a backend that pauses sandboxes with
+// their memory alone.
+func FilesOnlyUnsupported() error {
+	return Unsupportedf("filesOnly: sandboxes are paused without their memory by the local engine alone (runtime.type = \"local\")")
+}
+
 // SnapshotKind is what a snapshot holds.
 type SnapshotKind string
 

@@ -96,7 +96,7 @@ func TestFuzzLifecycle(t *testing.T) {
 	f.health = "/health"
 	f.expected["pruneImages 501"] = "a Docker Engine has images of others"
 	f.expected["updateLifecycle 501"] = "a Docker Engine does not report packets to a frozen container"
-	for _, operation := range []string{"createSandbox", "takeSnapshot", "listSandboxSnapshots", "rollbackSandbox", "forkSandbox",
+	for _, operation := range []string{"createSandbox", "pauseSandbox", "takeSnapshot", "listSandboxSnapshots", "rollbackSandbox", "forkSandbox",
 		"listSnapshots", "getSnapshot", "deleteSnapshot", "getSnapshotDiff", "exportSnapshot", "getLineage"} {
 		f.expected[operation+" 501"] = "a Docker Engine has no snapshots"
 	}
