@@ -58,7 +58,7 @@ func (a *archive) visit(w *walk, c change) error {
 			return err
 		}
 		if equal {
-			c.folder = nil // it is closed then
+			c.folder = nil // it would be opened again for each folder in it
 			a.pending = append(a.pending, c)
 			return nil
 		}

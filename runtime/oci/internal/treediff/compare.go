@@ -54,7 +54,7 @@ func typeOf(f *file) engine.FileType {
 // equal nevertheless.
 type change struct {
 	name     string  // relative; empty for the root
-	folder   *folder // which the name is in; nil for the root
+	folder   *folder // which the name is in; nil for the root, and once it may be closed
 	from, to *file   // nil where there is none
 }
 

@@ -46,7 +46,7 @@ func (w *walk) equal(c change) (bool, error) {
 // openPath opens a file of any kind as a path only.
 func (w *walk) openPath(c change, f *file) (int, error) {
 	if c.folder == nil {
-		return w.layers.openAt(f.layer, "", unix.O_PATH)
+		return w.layers.openAt(f.layer, c.name, unix.O_PATH)
 	}
 	in, err := c.folder.at(f.layer)
 	if err != nil {

@@ -190,6 +190,9 @@ func TestArchive(t *testing.T) {
 	must(t, unix.Setxattr(filepath.Join(tree, "etc/a"), "user.test", []byte("value"), 0))
 	whiteout(t, tree, "etc/conf")
 	must(t, os.Chtimes(filepath.Join(tree, "etc"), at, at))
+	// Of a folder that is written for the files in it alone.
+	must(t, unix.Setxattr(filepath.Join(image, "etc"), "user.test", []byte("folder"), 0))
+	must(t, unix.Setxattr(filepath.Join(tree, "etc"), "user.test", []byte("folder"), 0))
 	states := treediff.States{From: []string{image}, To: []string{image, tree}}
 	var first, second bytes.Buffer
 	must(t, treediff.WriteLayer(t.Context(), states, &first))
@@ -211,7 +214,7 @@ func TestArchive(t *testing.T) {
 			t.Errorf("the time of the file is %v", h.ModTime)
 		}
 	}
-	want(t, got, `5 ./ 755 0:0 "" "" ""`, `5 etc/ 750 0:0 "" "" ""`, `0 etc/a 2640 7:8 "content" "" "value"`, `1 etc/b 2640 7:8 "" "etc/a" ""`, `0 etc/.wh.conf 600 0:0 "" "" ""`)
+	want(t, got, `5 ./ 755 0:0 "" "" ""`, `5 etc/ 750 0:0 "" "" "folder"`, `0 etc/a 2640 7:8 "content" "" "value"`, `1 etc/b 2640 7:8 "" "etc/a" ""`, `0 etc/.wh.conf 600 0:0 "" "" ""`)
 }
 
 // shown is what a mount shows of a file.
