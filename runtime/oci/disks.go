@@ -155,8 +155,9 @@ func (d *disks) reopen(c *containers.Container, root string) error {
 	return allowMount(opened.Path(layout.Work))
 }
 
-// allowMount has the kernel mount an overlay again that was mounted as volatile: the kernel refuses
-// that because the files may be lost if the host has crashed, after which nothing calls this.
+// allowMount has the kernel mount an overlay again that was mounted as volatile. The kernel refuses
+// that because the host may have crashed before the files were on the disk; those of a container
+// that was suspended are.
 func allowMount(work string) error {
 	return os.RemoveAll(filepath.Join(work, "work", "incompat"))
 }

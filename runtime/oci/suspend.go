@@ -37,11 +37,10 @@ func (e *Engine) Suspend(ctx context.Context, id string, grace time.Duration) er
 	case status != engine.StatusExited || !record.KeepsFiles():
 		return fmt.Errorf("%s: %w: it is %s", op, engine.ErrNotRunning, status)
 	}
-	err = errors.Join(e.disks.sync(c), c.SetStopped())
-	if undone := e.launcher.undoEarlier(ctx, c); undone != nil {
-		err = errors.Join(err, undone)
+	if err := e.disks.sync(c); err != nil { // a container that is stopped outlives a reboot of the host
+		return fmt.Errorf("%s: sync its files: %w", op, err)
 	}
-	if err != nil {
+	if err := errors.Join(c.SetStopped(), e.launcher.undoEarlier(ctx, c)); err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
 	return nil
