@@ -42,7 +42,7 @@ func (c *Containers) SleepUnsupported() error {
 			`lifecycle.onIdle: pause needs the local engine (runtime.type = "local"): this service's container engine cannot report packets to a sandbox that sleeps`)
 	case c.options.HostNetwork:
 		return lifecycle.Unsupportedf(
-			`lifecycle.onIdle: pause needs sandbox.network_mode = "bridge": packets to a sandbox in the host's network cannot be told from others`)
+			`lifecycle.onIdle: pause needs sandbox.network_mode = "bridge": packets to a sandbox in the host's network cannot be distinguished from others`)
 	}
 	return nil
 }

@@ -16,21 +16,21 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// hearing is an engine that reports packets.
-type hearing struct {
+// trafficEngine is an engine that reports packets.
+type trafficEngine struct {
 	id  string
 	err error
 }
 
-func (h *hearing) WatchTraffic(_ context.Context, id string, _ func()) (func(), error) {
+func (h *trafficEngine) WatchTraffic(_ context.Context, id string, _ func()) (func(), error) {
 	h.id = id
 	return func() {}, h.err
 }
 
 // TestWatchTraffic: the container is asked for by its name, errors are of a kind to act on, and
-// where packets cannot be told apart nothing sleeps.
+// where packets cannot be distinguished nothing sleeps.
 func TestWatchTraffic(t *testing.T) {
-	h := &hearing{}
+	h := &trafficEngine{}
 	boxes := box.Unopened(box.Options{Traffic: h})
 	if _, err := boxes.WatchTraffic(t.Context(), lifecycle.Record{Box: "b"}, func() {}); err != nil || h.id != "sandbox-b" {
 		t.Errorf("watch of %q: %v", h.id, err)

@@ -18,16 +18,16 @@ var _ engine.Traffic = (*memoryEngine)(nil)
 // memoryRest is what execd in a container counts, and who hears packets to the container. The lock
 // is the engine's.
 type memoryRest struct {
-	holds   int
-	frozen  int       // how often the container was frozen
-	since   time.Time // of the end of the last hold
-	wakeAt  time.Time
-	streams map[*memoryStream]bool
-	ears    map[*func()]bool
-	// deaf makes execd know no idle stream, like an older one.
-	deaf bool
-	// liar makes the stream say idle at once.
-	liar bool
+	holds         int
+	frozen        int       // how often the container was frozen
+	since         time.Time // of the end of the last hold
+	wakeAt        time.Time
+	streams       map[*memoryStream]bool
+	packetWatches map[*func()]bool
+	// older makes execd know no idle stream, as of an earlier release.
+	older bool
+	// idleAtOnce makes the stream report idleness at once.
+	idleAtOnce bool
 }
 
 type memoryStream struct {
@@ -38,8 +38,8 @@ type memoryStream struct {
 	cut   context.CancelFunc
 }
 
-// say writes an event to the stream.
-func (s *memoryStream) say(event map[string]any) {
+// write writes an event to the stream.
+func (s *memoryStream) write(event map[string]any) {
 	data, _ := json.Marshal(event)
 	fmt.Fprintf(s.w, "data: %s\n\n", data)
 	_ = http.NewResponseController(s.w).Flush() // a service that is gone needs nothing
@@ -48,7 +48,7 @@ func (s *memoryStream) say(event map[string]any) {
 // restOf returns the rest of a container. The caller holds the lock.
 func (e *memoryEngine) restOf(name string) *memoryRest {
 	if e.rests[name] == nil {
-		e.rests[name] = &memoryRest{streams: map[*memoryStream]bool{}, ears: map[*func()]bool{}, since: time.Now()}
+		e.rests[name] = &memoryRest{streams: map[*memoryStream]bool{}, packetWatches: map[*func()]bool{}, since: time.Now()}
 	}
 	return e.rests[name]
 }
@@ -76,11 +76,11 @@ func (e *memoryEngine) WatchTraffic(ctx context.Context, id string, notify func(
 			return engine.ErrNotRunning
 		}
 		rest := e.restOf(c.Name)
-		rest.ears[&notify] = true
+		rest.packetWatches[&notify] = true
 		stop = func() {
 			e.mu.Lock()
 			defer e.mu.Unlock()
-			delete(rest.ears, &notify)
+			delete(rest.packetWatches, &notify)
 		}
 		return nil
 	})
@@ -91,16 +91,16 @@ func (e *memoryEngine) WatchTraffic(ctx context.Context, id string, notify func(
 func (e *memoryEngine) packet(name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for ear := range e.restOf(name).ears {
-		(*ear)()
+	for watch := range e.restOf(name).packetWatches {
+		(*watch)()
 	}
 }
 
-// ears returns how many hear packets to a container.
-func (e *memoryEngine) ears(name string) int {
+// packetWatches returns how many watches of packets to a container there are.
+func (e *memoryEngine) packetWatches(name string) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return len(e.restOf(name).ears)
+	return len(e.restOf(name).packetWatches)
 }
 
 // begin begins a hold in the container if it runs.
@@ -115,7 +115,7 @@ func (e *memoryEngine) begin(name string) bool {
 	for stream := range rest.streams {
 		if stream.said {
 			stream.said = false
-			stream.say(map[string]any{"type": "busy", "kind": "command"})
+			stream.write(map[string]any{"type": "busy", "kind": "command"})
 		}
 	}
 	return true
@@ -148,12 +148,12 @@ func (e *memoryEngine) cutStreams(name string) {
 func (e *memoryEngine) serveRest(name string, w http.ResponseWriter, r *http.Request) bool {
 	e.mu.Lock()
 	rest := e.restOf(name)
-	deaf, holds := rest.deaf, rest.holds
+	older, holds := rest.older, rest.holds
 	e.mu.Unlock()
 	switch {
 	case r.URL.Path != "/idle/watch" && r.URL.Path != "/holds":
 		return false
-	case deaf:
+	case older:
 		w.WriteHeader(http.StatusNotFound)
 	case r.URL.Path == "/holds":
 		list := []map[string]any{}
@@ -196,13 +196,13 @@ func (e *memoryEngine) serveIdle(name string, w http.ResponseWriter, r *http.Req
 		}
 		e.mu.Lock()
 		rested := time.Since(stream.began) >= stream.idle && time.Since(rest.since) >= stream.idle
-		if e.runs(name) && !stream.said && rest.holds == 0 && (rested || rest.liar) {
+		if e.runs(name) && !stream.said && rest.holds == 0 && (rested || rest.idleAtOnce) {
 			stream.said = true
 			event := map[string]any{"type": "idle"}
 			if !rest.wakeAt.IsZero() {
 				event["wakeAt"] = rest.wakeAt
 			}
-			stream.say(event)
+			stream.write(event)
 		}
 		e.mu.Unlock()
 	}

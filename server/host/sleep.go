@@ -261,7 +261,7 @@ func (a *actor) pauseWhenIdle(ctx context.Context, idle *idleWatch, record lifec
 			if !event.Idle {
 				return nil
 			}
-			// What is in the sandbox may have taken execd's place, and say it at once.
+			// A program in the sandbox may have taken execd's place, and report it at once.
 			clock.Sleep(ctx, idle.settings.Idle-time.Since(began))
 			return errIdle
 		})

@@ -37,7 +37,7 @@ func TestRandomSleep(t *testing.T) {
 	}
 	var group sync.WaitGroup
 	for range sandboxes {
-		id := m.createOf(sleepy())
+		id := m.createOf(sleepingSpec())
 		m.awaitRuns(id, 1)
 		for range workers {
 			group.Go(func() {

@@ -11,8 +11,8 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// sleepy is a spec of a sandbox that sleeps soon.
-func sleepy() lifecycle.Spec {
+// sleepingSpec is a spec of a sandbox that sleeps soon.
+func sleepingSpec() lifecycle.Spec {
 	s := spec()
 	settings := lifecycle.DefaultLifecycle()
 	settings.OnIdle, settings.Idle = lifecycle.OnIdlePause, lifecycle.MinIdle
@@ -32,7 +32,7 @@ func (m *machine) createOf(s lifecycle.Spec) string {
 // asleep returns a sandbox that sleeps.
 func (m *machine) asleep() string {
 	m.t.Helper()
-	id := m.createOf(sleepy())
+	id := m.createOf(sleepingSpec())
 	m.awaitReason(id, lifecycle.StatePaused, lifecycle.ReasonIdle)
 	return id
 }
@@ -58,7 +58,7 @@ func TestSleepAndWake(t *testing.T) {
 		"a busy that was on its way": func() { // and that the service reads only now
 			m.engine.changeRest(container(id), func(r *memoryRest) {
 				for stream := range r.streams {
-					stream.say(map[string]any{"type": "busy", "kind": "request"})
+					stream.write(map[string]any{"type": "busy", "kind": "request"})
 				}
 			})
 		},
@@ -73,11 +73,11 @@ func TestSleepAndWake(t *testing.T) {
 		})
 	}
 	m.awaitReason(id, lifecycle.StatePaused, lifecycle.ReasonIdle)
-	if got := m.engine.ears(container(id)); got != 1 {
+	if got := m.engine.packetWatches(container(id)); got != 1 {
 		t.Errorf("%d watches of packets, want 1", got)
 	}
 	must(t, m.host.Delete(t.Context(), id))
-	wait.Until(t, "nothing watches packets", func() bool { return m.engine.ears(container(id)) == 0 })
+	wait.Until(t, "nothing watches packets", func() bool { return m.engine.packetWatches(container(id)) == 0 })
 }
 
 // TestWakeAt: a sandbox is woken at the time that a program in it has asked for, also by a service
@@ -129,7 +129,7 @@ func TestPausedByAClient(t *testing.T) {
 	if err := m.host.Wake(t.Context(), id); kindOf(err) != lifecycle.KindConflict {
 		t.Errorf("wake: %v", err)
 	}
-	wait.Until(t, "nothing watches packets", func() bool { return m.engine.ears(container(id)) == 0 })
+	wait.Until(t, "nothing watches packets", func() bool { return m.engine.packetWatches(container(id)) == 0 })
 	m.engine.packet(container(id))
 	if runs := m.host.RunsOf(id); runs != 1 {
 		t.Errorf("it has been Running %d times", runs)
@@ -141,16 +141,16 @@ func TestPausedByAClient(t *testing.T) {
 // TestNoAutoResume: without it nothing hears packets, and only a resume wakes.
 func TestNoAutoResume(t *testing.T) {
 	m := newMachine(t).start()
-	s := sleepy()
+	s := sleepingSpec()
 	s.Lifecycle.AutoResume = false
 	id := m.createOf(s)
 	m.awaitReason(id, lifecycle.StatePaused, lifecycle.ReasonIdle)
-	if err := m.host.Wake(t.Context(), id); kindOf(err) != lifecycle.KindConflict || m.engine.ears(container(id)) != 0 {
-		t.Errorf("wake: %v, with %d watches", err, m.engine.ears(container(id)))
+	if err := m.host.Wake(t.Context(), id); kindOf(err) != lifecycle.KindConflict || m.engine.packetWatches(container(id)) != 0 {
+		t.Errorf("wake: %v, with %d watches", err, m.engine.packetWatches(container(id)))
 	}
 	_, err := m.host.UpdateLifecycle(t.Context(), id, lifecycle.LifecycleChange{AutoResume: new(true)}, 0)
 	must(t, err)
-	wait.Until(t, "packets are watched", func() bool { return m.engine.ears(container(id)) == 1 })
+	wait.Until(t, "packets are watched", func() bool { return m.engine.packetWatches(container(id)) == 1 })
 	m.engine.packet(container(id))
 	m.awaitRuns(id, 2)
 }
@@ -158,7 +158,7 @@ func TestNoAutoResume(t *testing.T) {
 // TestIdleDelete: a sandbox ends when nothing keeps it awake, and not before.
 func TestIdleDelete(t *testing.T) {
 	m := newMachine(t).start()
-	s := sleepy()
+	s := sleepingSpec()
 	s.Lifecycle.OnIdle = lifecycle.OnIdleDelete
 	id := m.createOf(s)
 	status := m.await(id, lifecycle.StateTerminated)
@@ -184,7 +184,7 @@ func TestKeptAwake(t *testing.T) {
 	m.engine.end(container(id))
 	m.awaitReason(id, lifecycle.StatePaused, lifecycle.ReasonIdle)
 
-	m.engine.changeRest(container(other), func(r *memoryRest) { r.liar = true })
+	m.engine.changeRest(container(other), func(r *memoryRest) { r.idleAtOnce = true })
 	began, runs := time.Now(), m.host.RunsOf(other)
 	for range 3 {
 		must(t, m.host.Wake(t.Context(), other))
@@ -215,7 +215,7 @@ func TestTimeoutPause(t *testing.T) {
 	if left := m.get(id).ExpiresAt.Sub(m.clock.now()).Round(time.Hour); left != 10*time.Hour {
 		t.Errorf("it lives for %v more, want 10 h", left)
 	}
-	wait.Until(t, "packets are watched", func() bool { return m.engine.ears(container(id)) == 1 })
+	wait.Until(t, "packets are watched", func() bool { return m.engine.packetWatches(container(id)) == 1 })
 	m.engine.packet(container(id))
 	m.await(id, lifecycle.StateRunning)
 	if left := m.get(id).ExpiresAt.Sub(m.clock.now()).Round(time.Hour); left != time.Hour {
@@ -236,10 +236,10 @@ func TestSleepUnsupported(t *testing.T) {
 	m := newMachine(t)
 	m.box.Traffic = nil
 	m.start()
-	if _, err := m.host.Create(t.Context(), sleepy(), lifecycle.CreateOptions{}); kindOf(err) != lifecycle.KindUnsupported {
+	if _, err := m.host.Create(t.Context(), sleepingSpec(), lifecycle.CreateOptions{}); kindOf(err) != lifecycle.KindUnsupported {
 		t.Errorf("create: %v", err)
 	}
-	s := sleepy()
+	s := sleepingSpec()
 	s.Lifecycle.OnIdle, s.Lifecycle.OnTimeout = lifecycle.OnIdleNone, lifecycle.OnTimeoutPause
 	id := m.createOf(s)
 	m.await(id, lifecycle.StateRunning)
@@ -256,7 +256,7 @@ func TestSleepUnsupported(t *testing.T) {
 // TestSleepRecovered: a sandbox sleeps on whenever the service was killed, is woken by packets
 // afterwards, and by what could have come to it unseen.
 func TestSleepRecovered(t *testing.T) {
-	settings := *sleepy().Lifecycle
+	settings := *sleepingSpec().Lifecycle
 	for name, tt := range map[string]struct {
 		state  lifecycle.State
 		reason lifecycle.Reason
@@ -289,7 +289,7 @@ func TestSleepRecovered(t *testing.T) {
 				m.awaitRuns("box", 1)
 			}
 			m.awaitReason("box", lifecycle.StatePaused, want)
-			wait.Until(t, "packets are watched", func() bool { return m.engine.ears(container("box")) == 1 })
+			wait.Until(t, "packets are watched", func() bool { return m.engine.packetWatches(container("box")) == 1 })
 			runs := m.host.RunsOf("box")
 			if !tt.wakes && runs != 0 {
 				t.Errorf("it was woken %d times", runs)
@@ -328,7 +328,7 @@ func TestSleepNotSaved(t *testing.T) {
 func TestOldDaemon(t *testing.T) {
 	m := newMachine(t).start()
 	id := m.running()
-	m.engine.changeRest(container(id), func(r *memoryRest) { r.deaf = true })
+	m.engine.changeRest(container(id), func(r *memoryRest) { r.older = true })
 	m.letSleep(id)
 	if _, err := m.host.Holds(t.Context(), id); !errors.Is(err, lifecycle.ErrNoHolds) {
 		t.Errorf("holds: %v", err)

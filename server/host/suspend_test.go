@@ -135,19 +135,3 @@ func TestSuspendRefused(t *testing.T) {
 		t.Errorf("the container is %s and has the files %q", got, m.engine.read(container(id)))
 	}
 }
-
-// TestSleepRefused: a sandbox that is to fall asleep and cannot be frozen runs on.
-func TestSleepRefused(t *testing.T) {
-	m := newMachine(t).start()
-	id := m.running()
-	m.engine.failBefore(callFreeze, func(context.Context, string) error {
-		m.clock.advance(16 * time.Second)
-		if m.engine.count(callFreeze) <= 5 { // for more than a minute
-			return errRefused
-		}
-		return nil
-	})
-	m.letSleep(id)
-	m.awaitRuns(id, 2)
-	m.awaitReason(id, lifecycle.StatePaused, lifecycle.ReasonIdle) // then it can
-}

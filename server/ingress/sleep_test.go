@@ -15,7 +15,7 @@ func TestRequestsWakeThroughTheIngress(t *testing.T) {
 	for _, id := range []string{"listed", "other", "paused"} {
 		c.set(id, "Paused", true)
 	}
-	c.set("told", "Running", true)
+	c.set("sleeping", "Running", true)
 	in := c.ingress(t, nil)
 	wait.Until(t, "the list", func() bool { return in.admins(t, "/healthz").StatusCode == 200 })
 	woken := func() (n int) {
@@ -36,21 +36,21 @@ func TestRequestsWakeThroughTheIngress(t *testing.T) {
 			t.Errorf("%s: %d, %d wakes", tt.id, got, woken()-before)
 		}
 	}
-	in.status(t, "told")
+	in.status(t, "sleeping")
 	asked := func() (n int) {
-		c.look(func() { n = c.asked["told"] })
+		c.look(func() { n = c.asked["sleeping"] })
 		return n
 	}
 	before := asked()
-	c.look(func() { c.reasons["told"] = "IDLE" })
-	c.set("told", "Paused", false)
-	wait.Until(t, "the ingress has the sandbox woken", func() bool { return in.status(t, "told") == 200 && woken() > 1 })
+	c.look(func() { c.reasons["sleeping"] = "IDLE" })
+	c.set("sleeping", "Paused", false)
+	wait.Until(t, "the ingress has the sandbox woken", func() bool { return in.status(t, "sleeping") == 200 && woken() > 1 })
 	after := asked()
-	c.look(func() { c.reasons["told"] = "CONTAINER_RUNNING" })
-	c.set("told", "Running", false)
+	c.look(func() { c.reasons["sleeping"] = "CONTAINER_RUNNING" })
+	c.set("sleeping", "Running", false)
 	wait.Until(t, "no request wakes the sandbox", func() bool {
 		before := woken()
-		return in.status(t, "told") == 200 && woken() == before
+		return in.status(t, "sleeping") == 200 && woken() == before
 	})
 	if before != 1 || after < 2 {
 		t.Errorf("%d and %d questions for the endpoint", before, after)

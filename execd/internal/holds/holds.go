@@ -33,8 +33,8 @@ const (
 	maxListed = 1000
 	// maxID bounds the id of a listed hold, in bytes.
 	maxID = 256
-	// patience is how long a hold waits for the watches to be written to.
-	patience = time.Second
+	// writeTimeout is how long a hold waits for the watches to be written to.
+	writeTimeout = time.Second
 )
 
 // Options configures a Registry.
@@ -144,7 +144,7 @@ func (h *Hold) End() {
 
 // await returns when all announcements are written, or their watches given up.
 func (r *Registry) await(unwritten []*announcement) {
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(writeTimeout)
 	defer timer.Stop()
 	for _, a := range unwritten {
 		select {

@@ -221,7 +221,7 @@ func testPausedIsNotWoken(t *testing.T, c *Client, id string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if response, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(request); err == nil {
+	if response, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: wait.Patience()}).Do(request); err == nil {
 		response.Body.Close()
 		t.Errorf("a sandbox that a client has paused answers %s", response.Status)
 	}

@@ -69,7 +69,7 @@ func TestSnapshotsHaveNoSecrets(t *testing.T) {
 			inLayer = inLayer || strings.HasPrefix(name, "layers/")
 		}
 		if !inSnapshot || !inLayer || !strings.Contains(archive, known) {
-			t.Errorf("what was written, %q, is in the files %q", known, found)
+			t.Errorf("the text %q that the sandbox wrote is in the files %q", known, found)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package host_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -42,7 +43,7 @@ func TestSettingsOfASandboxThatFallsAsleep(t *testing.T) {
 	must(t, err)
 	m.engine.changeRest(container(id), func(r *memoryRest) {
 		for stream := range r.streams {
-			stream.say(map[string]any{"type": "busy", "kind": "request"})
+			stream.write(map[string]any{"type": "busy", "kind": "request"})
 		}
 	})
 	close(slow.open)
@@ -64,7 +65,7 @@ func TestRenewedWhileItSleeps(t *testing.T) {
 	m.clock.advance(time.Hour)
 	m.host.Sweep()
 	m.awaitReason(id, lifecycle.StatePaused, lifecycle.ReasonTimeout)
-	wait.Until(t, "packets are watched", func() bool { return m.engine.ears(container(id)) == 1 })
+	wait.Until(t, "packets are watched", func() bool { return m.engine.packetWatches(container(id)) == 1 })
 	want, err := m.host.Renew(t.Context(), id, m.clock.now().Add(10*time.Hour))
 	must(t, err)
 	m.engine.packet(container(id))
@@ -78,7 +79,7 @@ func TestRenewedWhileItSleeps(t *testing.T) {
 func TestWakeAtOnce(t *testing.T) {
 	m := newMachine(t).start()
 	id := m.running()
-	m.engine.changeRest(container(id), func(r *memoryRest) { r.wakeAt, r.liar = m.clock.now(), true })
+	m.engine.changeRest(container(id), func(r *memoryRest) { r.wakeAt, r.idleAtOnce = m.clock.now(), true })
 	m.letSleep(id)
 	wait.Until(t, "sleeping was tried", func() bool {
 		m.engine.changeRest(container(id), func(r *memoryRest) { r.wakeAt = m.clock.now().Add(500 * time.Millisecond) })
@@ -89,4 +90,20 @@ func TestWakeAtOnce(t *testing.T) {
 	}
 	m.engine.changeRest(container(id), func(r *memoryRest) { r.wakeAt = time.Time{} })
 	m.awaitReason(id, lifecycle.StatePaused, lifecycle.ReasonIdle)
+}
+
+// TestSleepRefused: a sandbox that is to fall asleep and cannot be frozen runs on.
+func TestSleepRefused(t *testing.T) {
+	m := newMachine(t).start()
+	id := m.running()
+	m.engine.failBefore(callFreeze, func(context.Context, string) error {
+		m.clock.advance(16 * time.Second)
+		if m.engine.count(callFreeze) <= 5 { // for more than a minute
+			return errRefused
+		}
+		return nil
+	})
+	m.letSleep(id)
+	m.awaitRuns(id, 2)
+	m.awaitReason(id, lifecycle.StatePaused, lifecycle.ReasonIdle) // then it can
 }
