@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -89,6 +90,18 @@ func NodePackages(t *testing.T, folder string) string {
 		}
 	}
 	return filepath.Join(Script(t, "node.sh", folder), "node_modules")
+}
+
+// Node22 returns the path of a Node.js 22, which is a package of npm among those that [NodePackages]
+// returned, for programs that do not run with the oldest Node.js that scripts/node.sh accepts.
+func Node22(t *testing.T, packages string) string {
+	t.Helper()
+	architecture := map[string]string{"amd64": "x64", "arm64": "arm64"}[runtime.GOARCH]
+	node := filepath.Join(packages, "node-linux-"+architecture, "bin", "node")
+	if _, err := os.Stat(node); err != nil {
+		t.Fatal(err)
+	}
+	return node
 }
 
 // CopyOf copies a folder into a temporary one, where what is generated may be added.
