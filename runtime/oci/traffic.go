@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/internal/traffic"
 	"sandbox.internal/runtime/oci/internal/background"
 	"sandbox.internal/runtime/oci/internal/containers"
 )
@@ -12,7 +13,9 @@ import (
 var _ engine.Traffic = (*Engine)(nil)
 
 // WatchTraffic implements [engine.Traffic]. A container that has joined the network of another one
-// shares its traffic: packets for either of them are reported. The watch ends with the container,
+// shares its traffic: packets for either of them are reported. Of a frozen container, what has come
+// before and was not read is reported at once; a kernel of its own does not show that, and is taken
+// to have it. The watch ends with the container,
 // and with the Engine. A call of notify that has begun may end after stop has returned.
 func (e *Engine) WatchTraffic(ctx context.Context, id string, notify func()) (stop func(), err error) {
 	op := "watch the traffic of container " + id
@@ -29,6 +32,9 @@ func (e *Engine) WatchTraffic(ctx context.Context, id string, notify func()) (st
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
+	if c.Frozen() && e.mayHaveUnread(c) {
+		notify()
+	}
 	watching, stop := context.WithCancel(e.background.Closing())
 	if !e.background.Try(func() { watch.Report(watching, notify) }) {
 		stop()
@@ -44,6 +50,17 @@ func (e *Engine) WatchTraffic(ctx context.Context, id string, notify func()) (st
 		}
 	})
 	return stop, nil
+}
+
+// mayHaveUnread reports whether something may have come for a container since it was frozen.
+func (e *Engine) mayHaveUnread(c *containers.Container) bool {
+	record := c.Record()
+	runtime, err := e.runtimes.get(record.Runtime)
+	if err != nil || runtime.OwnKernel || !record.Started() {
+		return true
+	}
+	unread, err := traffic.Unread("/proc", record.Run.Process.PID)
+	return unread || err != nil
 }
 
 // networkOwner returns the container whose network a container is in: its own, or the one that it

@@ -95,9 +95,87 @@ func TestTrafficAcrossServices(t *testing.T) {
 	if err := second.Thaw(t.Context(), id); err != nil {
 		t.Fatalf("Thaw: %v", err)
 	}
-	got := make([]byte, 5)
-	if _, err := io.ReadFull(connection, got); err != nil || string(got) != "hello" {
-		t.Errorf("the container sends %q, %v", got, err)
+	readBack(t, connection, "hello")
+}
+
+// TestTrafficBetweenServices: what has come for a frozen container while there was no service is
+// reported to the next one: a connection, and data of an earlier connection. A frozen container for
+// which nothing has come is not reported, also when its connections have ended.
+func TestTrafficBetweenServices(t *testing.T) {
+	s := newSite(t, "crun")
+	first := s.mustOpen(t)
+	imageID := loadProbe(t, first)
+	var ids []string
+	var known []net.Conn // a connection to each container
+	var addresses []string
+	for range 3 {
+		id, _, address := echo(t, first, imageID)
+		connection, err := net.DialTimeout("tcp", address, wait.Patience())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = connection.Close() }()
+		_ = connection.SetDeadline(wait.Deadline())
+		wantEcho(t, connection, "before")
+		if err := first.Freeze(t.Context(), id); err != nil {
+			t.Fatalf("Freeze: %v", err)
+		}
+		ids, known, addresses = append(ids, id), append(known, connection), append(addresses, address)
+	}
+	closeEngine(t, first)
+
+	opened, err := net.DialTimeout("tcp", addresses[0], wait.Patience())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = opened.Close() }()
+	_ = opened.SetDeadline(wait.Deadline())
+	if _, err := io.WriteString(known[1], "data"); err != nil {
+		t.Fatal(err)
+	}
+	if err := known[2].Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	second := s.mustOpen(t)
+	defer closeEngine(t, second)
+	defer removeAll(t, second)
+	for i, want := range []bool{true, true, false} {
+		var reports atomic.Int64
+		watch := func() bool {
+			stop, err := second.WatchTraffic(t.Context(), ids[i], func() { reports.Add(1) })
+			if err != nil {
+				t.Fatalf("WatchTraffic: %v", err)
+			}
+			defer stop()
+			return reports.Load() > 0
+		}
+		if want { // the kernel may have the data on its way still
+			wait.Until(t, "what came for container "+strconv.Itoa(i)+" is reported", watch)
+		} else if watch() {
+			t.Error("a container for which nothing came is reported")
+		}
+		if err := second.Thaw(t.Context(), ids[i]); err != nil {
+			t.Fatalf("Thaw: %v", err)
+		}
+	}
+	wantEcho(t, opened, "hello")
+	readBack(t, known[1], "data")
+}
+
+func wantEcho(t *testing.T, connection net.Conn, text string) {
+	t.Helper()
+	if _, err := io.WriteString(connection, text); err != nil {
+		t.Fatal(err)
+	}
+	readBack(t, connection, text)
+}
+
+func readBack(t *testing.T, connection net.Conn, text string) {
+	t.Helper()
+	got := make([]byte, len(text))
+	if _, err := io.ReadFull(connection, got); err != nil || string(got) != text {
+		t.Errorf("the container sends %q, %v; want %q", got, err, text)
 	}
 }
 
