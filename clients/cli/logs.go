@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -193,6 +194,8 @@ func describeEvent(e sandbox.Event) string {
 		return "expires at " + optional(e.ExpiresAt).Local().Format(time.RFC3339)
 	case sandbox.EventMetadata:
 		return fmt.Sprintf("set %v, removed %v", e.Metadata, e.MetadataRemoved)
+	case sandbox.EventLifecycle:
+		return cmp.Or(describeLifecycle(e.Lifecycle), "neither sleeps nor ends when idle")
 	case sandbox.EventSnapshot:
 		text := optional(e.SnapshotID) + " is " + optional(e.SnapshotState)
 		if cause := optional(e.Message); cause != "" {

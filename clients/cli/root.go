@@ -65,7 +65,7 @@ func newRoot(t *tool) *cobra.Command {
 		}
 	}
 	add(groupLife, runCommand(t), createCommand(t), listCommand(t), getCommand(t), pauseCommand(t),
-		resumeCommand(t), renewCommand(t), waitCommand(t), snapshotCommand(t), rollbackCommand(t), forkCommand(t), removeCommand(t))
+		resumeCommand(t), renewCommand(t), lifecycleCommand(t), waitCommand(t), snapshotCommand(t), rollbackCommand(t), forkCommand(t), removeCommand(t))
 	add(groupInside, execCommand(t), commandsCommand(t), shellCommand(t), sshCommand(t), sshConfigCommand(t),
 		codeCommand(t), copyCommand(t), filesCommand(t))
 	add(groupWatch, logsCommand(t), eventsCommand(t), activityCommand(t), holdsCommand(t), statsCommand(t), topCommand(t))

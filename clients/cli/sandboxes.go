@@ -54,7 +54,7 @@ func (t *tool) sandboxView() view[sandbox.Info] {
 				return strings.Join(s.Entrypoint, " ")
 			}},
 			{title: "CLASS", wide: true, value: func(s sandbox.Info) string { return optional(s.RuntimeClass) }},
-			{title: "SLEEP", wide: true, value: describeLifecycle},
+			{title: "SLEEP", wide: true, value: func(s sandbox.Info) string { return describeLifecycle(s.Lifecycle) }},
 			{title: "REASON", wide: true, value: func(s sandbox.Info) string { return s.Status.Reason }},
 			{title: "MESSAGE", wide: true, value: func(s sandbox.Info) string { return s.Status.Message }},
 		},
@@ -62,15 +62,15 @@ func (t *tool) sandboxView() view[sandbox.Info] {
 }
 
 // describeLifecycle is when a sandbox falls asleep or ends by itself, but for its timeout.
-func describeLifecycle(s sandbox.Info) string {
-	if s.Lifecycle == nil {
+func describeLifecycle(settings *sandbox.Lifecycle) string {
+	if settings == nil {
 		return ""
 	}
 	var parts []string
-	if on := optional(s.Lifecycle.OnIdle); on != "" && on != sandbox.OnIdleNone && s.Lifecycle.IdleSeconds != nil {
-		parts = append(parts, fmt.Sprintf("%s after %gs idle", on, *s.Lifecycle.IdleSeconds))
+	if on := optional(settings.OnIdle); on != "" && on != sandbox.OnIdleNone && settings.IdleSeconds != nil {
+		parts = append(parts, fmt.Sprintf("%s after %gs idle", on, *settings.IdleSeconds))
 	}
-	if optional(s.Lifecycle.OnTimeout) == sandbox.OnTimeoutPause {
+	if optional(settings.OnTimeout) == sandbox.OnTimeoutPause {
 		parts = append(parts, "pause at its expiry")
 	}
 	return strings.Join(parts, ", ")

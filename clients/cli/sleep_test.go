@@ -31,6 +31,13 @@ func TestSleepFlags(t *testing.T) {
 		answer(w, 200, lifecycle.SandboxList{Items: []lifecycle.Sandbox{box}})
 	})
 	mux.HandleFunc("GET /v1/sandboxes/"+sandboxID, func(w http.ResponseWriter, _ *http.Request) { answer(w, 200, box) })
+	mux.HandleFunc("PATCH /v1/sandboxes/"+sandboxID+"/lifecycle", func(w http.ResponseWriter, r *http.Request) {
+		text, _ := io.ReadAll(r.Body)
+		asked = string(text)
+		changed := *box.Lifecycle
+		changed.OnIdle, changed.AutoResume = new("delete"), new(false)
+		answer(w, 200, changed)
+	})
 	mux.HandleFunc("GET /v1/sandboxes/"+sandboxID+"/holds", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, 200, lifecycle.Holds{Holds: []lifecycle.Hold{{Kind: "command", ID: "c1", Since: time.Now().Add(-90 * time.Second)}, {Kind: "processor"}}})
 	})
@@ -45,6 +52,12 @@ func TestSleepFlags(t *testing.T) {
 		{"create x --no-wait --on-idle pause --idle 30s --on-timeout pause", 0, "", "", `"lifecycle":{"idleSeconds":30,"onIdle":"pause","onTimeout":"pause"}`},
 		{"create x --no-wait --on-idle delete --idle 50ms --no-auto-resume", 0, "", "", `"lifecycle":{"autoResume":false,"idleSeconds":0.05,"onIdle":"delete"}`},
 		{"create x --no-wait --idle 1ms", cli.ExitUsage, "", "idle: must be from 50ms to 24h, not 1ms", ""},
+		{"lifecycle box", 0, "ON IDLE  IDLE  ON TIMEOUT  AUTO RESUME\npause    30s   pause       yes", "", ""},
+		{"lifecycle box --on-idle delete --no-auto-resume", 0, "delete   30s   pause       no", "", `{"autoResume":false,"onIdle":"delete"}`},
+		{"lifecycle box --auto-resume", 0, "30s", "", `{"autoResume":true}`},
+		{"lifecycle box --auto-resume --no-auto-resume", cli.ExitUsage, "", "auto-resume: must not be given with --no-auto-resume", ""},
+		{"lifecycle box --idle 25h", cli.ExitUsage, "", "idle: must be from 50ms to 24h, not 25h", ""},
+		{"lifecycle box -o json", 0, `"onIdle": "pause"`, "", ""},
 		{"holds box", 0, "command", "", ""},
 		{"holds box -q", 0, "c1\nprocessor\n", "", ""},
 		{"get box -o wide", 0, "pause after 30s idle, pause at its expiry", "", ""},

@@ -38,10 +38,7 @@ type specFlags struct {
 	given       func(flag string) bool
 	user        string
 	class       string
-	onIdle      string
-	idle        time.Duration
-	onTimeout   string
-	noResume    bool
+	sleep       sleepFlags
 }
 
 func (f *specFlags) register(command *cobra.Command, lives time.Duration) {
@@ -67,11 +64,7 @@ func (f *specFlags) register(command *cobra.Command, lives time.Duration) {
 	flags.StringVar(&f.policy, "policy", "", "`FILE` of its network policy, in JSON or YAML")
 	flags.StringVar(&f.class, "runtime-class", "",
 		"`CLASS` of what runs it, one that `sandbox version -o yaml` lists")
-	flags.StringVar(&f.onIdle, "on-idle", "",
-		"`none`, pause or delete: what happens when nothing keeps it awake")
-	flags.DurationVar(&f.idle, "idle", 0, "for how long nothing must, from 50ms to 24h; else 1m")
-	flags.StringVar(&f.onTimeout, "on-timeout", "", "`delete` or pause: what happens after --timeout")
-	flags.BoolVar(&f.noResume, "no-auto-resume", false, "let nothing but a resume wake it")
+	f.sleep.register(flags, "; else 1m")
 	flags.StringVar(&f.user, "registry-user", "",
 		"`USER` at the image's registry; the password is in $SANDBOX_REGISTRY_PASSWORD")
 	acceptAliases(command)
@@ -90,7 +83,7 @@ func (f *specFlags) options(t *tool, image string) (sandbox.CreateOptions, error
 		return o, usageErrorf("timeout: must be from 1m to 24h, not %s", f.timeout)
 	}
 	var err error
-	if o.Lifecycle, err = f.lifecycle(); err != nil {
+	if o.Lifecycle, err = f.sleep.options(); err != nil {
 		return o, err
 	}
 	if f.user != "" {
@@ -135,25 +128,6 @@ func (f *specFlags) options(t *tool, image string) (sandbox.CreateOptions, error
 		return o, usageErrorf("network: must not be given with --policy")
 	default:
 		o.NetworkPolicy = &sandbox.NetworkPolicy{DefaultAction: new(sandbox.Deny)}
-	}
-	return o, nil
-}
-
-// lifecycle returns what the flags say of sleep; nil where they say nothing.
-func (f *specFlags) lifecycle() (*sandbox.LifecycleOptions, error) {
-	asked := false
-	for _, flag := range []string{"on-idle", "idle", "on-timeout", "no-auto-resume"} {
-		asked = asked || f.given(flag)
-	}
-	if !asked {
-		return nil, nil
-	}
-	if f.given("idle") && (f.idle < 50*time.Millisecond || f.idle > 24*time.Hour) {
-		return nil, usageErrorf("idle: must be from 50ms to 24h, not %s", f.idle)
-	}
-	o := &sandbox.LifecycleOptions{OnIdle: f.onIdle, Idle: f.idle, OnTimeout: f.onTimeout}
-	if f.noResume {
-		o.AutoResume = new(false)
 	}
 	return o, nil
 }

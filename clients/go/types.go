@@ -33,6 +33,7 @@ const (
 	EventRenewed       = "renewed"       // the expiry is now ExpiresAt
 	EventMetadata      = "metadata"      // Metadata was set and MetadataRemoved removed
 	EventNetworkPolicy = "networkPolicy" // the policy is now NetworkPolicy
+	EventLifecycle     = "lifecycle"     // when the sandbox falls asleep or ends by itself is now Lifecycle
 	EventSnapshot      = "snapshot"      // the snapshot SnapshotID is now in SnapshotState
 	EventForgotten     = "forgotten"     // the record of the ended sandbox is gone; its last event
 	EventReset         = "reset"         // events are missing: read the sandboxes again

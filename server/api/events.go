@@ -162,6 +162,10 @@ func toEvent(e lifecycle.Event) any {
 			policy := toNetworkPolicy(*e.NetworkPolicy)
 			event.NetworkPolicy = &policy
 		}
+	case lifecycle.EventLifecycle:
+		if e.Lifecycle != nil {
+			event.Lifecycle = new(toLifecycle(*e.Lifecycle))
+		}
 	case lifecycle.EventSnapshot:
 		state := gen.SnapshotState(e.SnapshotState)
 		event.SnapshotID, event.SnapshotState = &e.SnapshotID, &state

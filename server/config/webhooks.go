@@ -19,7 +19,7 @@ type Webhook struct {
 	// without a user and a fragment. The pair of url and events is unique.
 	URL string `toml:"url"`
 	// Events are the types of the events that are sent: state, stage, progress, renewed, metadata,
-	// networkPolicy, snapshot and forgotten. Empty: all.
+	// networkPolicy, lifecycle, snapshot and forgotten. Empty: all.
 	Events []lifecycle.EventType `toml:"events"`
 	// Secret is the secret of the signatures: whsec_ and the base64 of 24 to 64 random bytes. It or
 	// secret_file is required.

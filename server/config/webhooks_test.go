@@ -83,7 +83,7 @@ func TestWebhookProblems(t *testing.T) {
 		"url, fragment":  {entry(secret + `url = "https://h.example/#hunter2"`), "webhooks[0].url: must be the URL of a receiver"},
 		"url, control":   {entry(secret + `url = "https://h.example/\u0001hunter2"`), "webhooks[0].url: must be the URL of a receiver"},
 		"http":           {entry(secret + `url = "http://h.example"`), "webhooks[0].url: must be an https URL: http needs allow_private = true"},
-		"event":          {entry(url + secret + `events = ["state", "ping"]`), `webhooks[0].events[1]: must be state, stage, progress, renewed, metadata, networkPolicy, snapshot or forgotten (got "ping")`},
+		"event":          {entry(url + secret + `events = ["state", "ping"]`), `webhooks[0].events[1]: must be state, stage, progress, renewed, metadata, networkPolicy, lifecycle, snapshot or forgotten (got "ping")`},
 		"event, twice":   {entry(url + secret + `events = ["state", "state"]`), `webhooks[0].events[1]: must be unique ("state" is in the list twice)`},
 		"no secret":      {entry(url), "webhooks[0].secret: must be set, or else webhooks[0].secret_file"},
 		"secret, prefix": {entry(url + `secret = "` + whsecBase64 + `"`), "webhooks[0].secret: " + form},

@@ -3,6 +3,7 @@ package host_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -117,6 +118,29 @@ func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestLifecycleEvents: each change of the lifecycle has an event; a request that changes nothing
+// has none.
+func TestLifecycleEvents(t *testing.T) {
+	m := newMachine(t).start()
+	id := m.running()
+	for range 2 {
+		m.letSleep(id)
+	}
+	page, err := m.store.Events(t.Context(), lifecycle.EventQuery{SandboxID: id, Limit: 1000})
+	must(t, err)
+	var changes []lifecycle.Lifecycle
+	for _, event := range page.Events {
+		if event.Type == lifecycle.EventLifecycle {
+			changes = append(changes, *event.Lifecycle)
+		}
+	}
+	want := lifecycle.DefaultLifecycle()
+	want.OnIdle, want.Idle = lifecycle.OnIdlePause, lifecycle.MinIdle
+	if !slices.Equal(changes, []lifecycle.Lifecycle{want}) {
+		t.Errorf("the changes are %+v, want only %+v", changes, want)
 	}
 }
 

@@ -31,7 +31,12 @@ func (h *Host) UpdateLifecycle(
 		}
 		record := a.record
 		record.Sandbox.Lifecycle, record.MaxTimeout = new(settings), maxTimeout
-		return a.commit(synced, record)
+		if settings == a.record.Sandbox.Settings() {
+			return a.commit(synced, record)
+		}
+		event := a.event(lifecycle.EventLifecycle)
+		event.Lifecycle = new(settings)
+		return a.commit(synced, record, event)
 	})
 	return settings, err
 }

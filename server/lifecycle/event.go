@@ -16,13 +16,14 @@ const (
 	EventRenewed   EventType = "renewed"       // the expiry was moved
 	EventMetadata  EventType = "metadata"      // the metadata was changed
 	EventPolicy    EventType = "networkPolicy" // the network policy was changed
+	EventLifecycle EventType = "lifecycle"     // when the sandbox falls asleep or ends by itself was changed
 	EventSnapshot  EventType = "snapshot"      // a snapshot of the sandbox changed its state
 	EventForgotten EventType = "forgotten"     // the record of the ended sandbox was removed; the sandbox's last event
 )
 
 // EventTypes lists every type.
 func EventTypes() []EventType {
-	return []EventType{EventState, EventStage, EventProgress, EventRenewed, EventMetadata, EventPolicy, EventSnapshot, EventForgotten}
+	return []EventType{EventState, EventStage, EventProgress, EventRenewed, EventMetadata, EventPolicy, EventLifecycle, EventSnapshot, EventForgotten}
 }
 
 // Event is something that happened to a sandbox. It is as durable as the change: a store writes
@@ -56,6 +57,8 @@ type Event struct {
 	Removed  []string          `json:",omitempty"`
 	// NetworkPolicy is the policy in force after an EventPolicy.
 	NetworkPolicy *NetworkPolicy `json:",omitempty"`
+	// Lifecycle holds after an EventLifecycle.
+	Lifecycle *Lifecycle `json:",omitempty"`
 	// SnapshotID is the snapshot of an EventSnapshot, SnapshotState the state that it came into;
 	// Reason and Message explain a failure.
 	SnapshotID    string        `json:",omitempty"`

@@ -1391,6 +1391,14 @@ type SandboxEvent struct {
 	// Example: Running
 	From *SandboxState `json:"from,omitempty"`
 
+	// Lifecycle When a sandbox falls asleep or ends by itself. A sandbox that sleeps is `Paused` with the
+	// reason `IDLE` or `TIMEOUT`: its processes keep their memory and use no processor time. The
+	// first request to it, by whichever way it comes, wakes it, waits for it and succeeds. What a
+	// client has paused (`USER_PAUSE`) does not sleep: nothing but a resume lets it run again.
+	//
+	// Answers have all fields. On a cluster the whole object is 501.
+	Lifecycle *SandboxLifecycle `json:"lifecycle,omitempty"`
+
 	// Message The cause for people.
 	//
 	// Example: the sandbox is ready
@@ -1474,6 +1482,7 @@ type SandboxEvent struct {
 	// - `metadata`: the keys of `metadata` were set to its values, those of
 	//   `metadataRemoved` were removed, and all others stayed.
 	// - `networkPolicy`: the network policy is now `networkPolicy`.
+	// - `lifecycle`: when the sandbox falls asleep or ends by itself is now `lifecycle`.
 	// - `snapshot`: the snapshot `snapshotId` of the sandbox is now in `snapshotState`; of one
 	//   that failed, `reason` and `message` say why.
 	// - `forgotten`: the record of the ended sandbox is gone. It is the sandbox's last event.

@@ -24,8 +24,8 @@ const (
 )
 
 // Unread reports whether a socket in the network of a process has connections that no program has
-// accepted, or data that no program has read. While the processes of a container are frozen, that is
-// what has come for them. Tables that are too long are taken for such ones. A kernel of the
+// accepted, or data that no program has read. While the processes of a container are frozen, that
+// is what has come for them. A table that is too long counts as such a socket. A kernel of the
 // container's own shows no sockets. Proc is where proc(5) is mounted.
 func Unread(proc string, pid int) (bool, error) {
 	for _, name := range []string{"tcp", "tcp6", "udp", "udp6"} {

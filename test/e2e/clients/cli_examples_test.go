@@ -70,6 +70,7 @@ var examples = []struct {
 	{command: "network propose"},
 	{command: "network watch", lasts: true,
 		poke: []string{"exec", "box", "--", "sh", "-c", "getent hosts name.test || true"}},
+	{command: "lifecycle"},
 	{command: "pause"},
 	{command: "resume"},
 	{command: "renew"},

@@ -1705,6 +1705,7 @@ export interface components {
              *     - `metadata`: the keys of `metadata` were set to its values, those of
              *       `metadataRemoved` were removed, and all others stayed.
              *     - `networkPolicy`: the network policy is now `networkPolicy`.
+             *     - `lifecycle`: when the sandbox falls asleep or ends by itself is now `lifecycle`.
              *     - `snapshot`: the snapshot `snapshotId` of the sandbox is now in `snapshotState`; of one
              *       that failed, `reason` and `message` say why.
              *     - `forgotten`: the record of the ended sandbox is gone. It is the sandbox's last event.
@@ -1765,6 +1766,7 @@ export interface components {
             /** @description The keys that were removed from the metadata. Absent when none was. */
             metadataRemoved?: string[];
             networkPolicy?: components["schemas"]["NetworkPolicy"];
+            lifecycle?: components["schemas"]["SandboxLifecycle"];
             /**
              * @description The snapshot.
              * @example 2b7d5f0a-6c1e-4a7b-8a53-1f0e9d3c4b21

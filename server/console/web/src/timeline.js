@@ -43,6 +43,8 @@ function describe(event) {
         ${event.metadataRemoved?.map((key) => html`<del><code>${key}</code></del> `)}`;
     case 'networkPolicy':
       return html`Network policy: default <b>${event.networkPolicy?.defaultAction ?? 'allow'}</b>, ${event.networkPolicy?.egress?.length ?? 0} rules${event.networkPolicy?.dryRun ? ', dry run' : ''}`;
+    case 'lifecycle':
+      return html`When idle for ${event.lifecycle?.idleSeconds} s: <b>${event.lifecycle?.onIdle}</b>, when its time is up: <b>${event.lifecycle?.onTimeout}</b>${event.lifecycle?.autoResume === false ? ', requests do not wake it' : ''}`;
     case 'snapshot':
       return html`Snapshot <code>${event.snapshotId.slice(0, 8)}</code> <${State} state=${event.snapshotState} /> ${event.reason && html`<code>${event.reason}</code>`} <span class="dim">${event.message}</span>`;
     case 'reset':

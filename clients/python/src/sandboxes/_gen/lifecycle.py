@@ -1044,6 +1044,14 @@ class SandboxEvent:
     - `Terminated`: it has ended.
     - `Failed`: a critical error ended it; `reason` and `message` say which.
     """
+    lifecycle: SandboxLifecycle | None = None
+    """When a sandbox falls asleep or ends by itself. A sandbox that sleeps is `Paused` with the
+    reason `IDLE` or `TIMEOUT`: its processes keep their memory and use no processor time. The
+    first request to it, by whichever way it comes, wakes it, waits for it and succeeds. What a
+    client has paused (`USER_PAUSE`) does not sleep: nothing but a resume lets it run again.
+
+    Answers have all fields. On a cluster the whole object is 501.
+    """
     message: str | None = None
     """The cause for people."""
     metadata: Mapping[str, str] | None = None
@@ -1104,6 +1112,7 @@ class SandboxEvent:
     - `metadata`: the keys of `metadata` were set to its values, those of
       `metadataRemoved` were removed, and all others stayed.
     - `networkPolicy`: the network policy is now `networkPolicy`.
+    - `lifecycle`: when the sandbox falls asleep or ends by itself is now `lifecycle`.
     - `snapshot`: the snapshot `snapshotId` of the sandbox is now in `snapshotState`; of one
       that failed, `reason` and `message` say why.
     - `forgotten`: the record of the ended sandbox is gone. It is the sandbox's last event.
