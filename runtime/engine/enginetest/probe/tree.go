@@ -179,15 +179,20 @@ func mutate(folder, orders string, operations int) {
 	check(os.MkdirAll(folder, 0o755))
 	fmt.Println("begin", short(folder))
 	for order := 1; ; order++ {
-		seed, err := strconv.ParseUint(string(awaitFile(filepath.Join(orders, fmt.Sprint(order)))), 10, 64)
-		check(err)
-		numbers := rand.New(rand.NewPCG(seed, 0))
-		for range operations {
-			if err := change(folder, numbers); err != nil && !tolerable(err) {
-				fatal(err.Error())
-			}
-		}
+		changes(folder, string(awaitFile(filepath.Join(orders, fmt.Sprint(order)))), operations)
 		fmt.Println("done", order, short(folder))
+	}
+}
+
+// changes makes so many random changes, given a seed.
+func changes(folder, seed string, operations int) {
+	start, err := strconv.ParseUint(seed, 10, 64)
+	check(err)
+	numbers := rand.New(rand.NewPCG(start, 0))
+	for range operations {
+		if err := change(folder, numbers); err != nil && !tolerable(err) {
+			fatal(err.Error())
+		}
 	}
 }
 
