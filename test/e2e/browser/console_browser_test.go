@@ -190,9 +190,12 @@ func TestConsolePages(t *testing.T) {
 	at := "#/sandboxes/" + id
 	b.visit(t, at, there(".charts polyline"))
 	check("summary")
+	s.change(t, id, `{"onTimeout":"pause","autoResume":false}`) // another client
+	b.until(t, says("paused when its time is up, not woken by requests"))
 	b.visit(t, at+"/logs", says("said by the entrypoint"))
 	check("logs")
 	b.visit(t, at+"/events", says("ready"))
+	b.until(t, says("Sleep: paused when its time is up, not woken by requests"))
 	check("events")
 
 	b.visit(t, at+"/notebook", there("article textarea"))

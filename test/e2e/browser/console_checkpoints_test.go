@@ -52,6 +52,7 @@ func TestConsoleCheckpoints(t *testing.T) {
 	if evaluate[bool](t, b, there(".tree [data-current=true]")) {
 		t.Error("a snapshot is marked, but the files come from the image")
 	}
+	b.testChanges(t, checker)
 	b.testRollback(t, checker, s, id)
 	b.testFailedSnapshot(t, checker, s, id)
 	b.testForks(t, checker, s, at)
@@ -67,6 +68,35 @@ func (s *service) take(t *testing.T, id, name string) {
 	if answer.Status != http.StatusAccepted {
 		t.Fatalf("take a snapshot: %s", answer)
 	}
+}
+
+// change changes when a sandbox sleeps, as another client does.
+func (s *service) change(t *testing.T, id, body string) {
+	t.Helper()
+	if answer := s.Send(t, http.MethodPatch, "/v1/sandboxes/"+id+"/lifecycle", body); answer.Status != http.StatusOK {
+		t.Fatalf("change the lifecycle: %s", answer)
+	}
+}
+
+// testChanges looks at what two snapshots have changed: one of them the image, the other one the
+// snapshot before it and the image.
+func (b *tab) testChanges(t *testing.T, checker string) {
+	t.Helper()
+	const files = "[...document.querySelectorAll('.changes tbody tr')].map((e) => e.innerText.replace(/\\s+/g, ' ').trim()).join()"
+	b.click(t, labelled("Changes of before"))
+	b.until(t, files+" === 'added /root/state 5 B'")
+	if evaluate[bool](t, b, there("#since")) {
+		t.Error("the first snapshot is compared with another one")
+	}
+	b.run(t, clicked("Close"))
+	b.until(t, "!"+there("dialog"))
+	b.click(t, labelled("Changes of "+hostileName))
+	b.until(t, files+" === 'modified /root/state 7 B'")
+	b.looked(t, checker, "checkpoints-changes")
+	b.run(t, "const since = document.getElementById('since'); since.value = 'true'; since.dispatchEvent(new Event('change', { bubbles: true }))")
+	b.until(t, files+" === 'added /root/state 7 B'")
+	b.run(t, clicked("Close"))
+	b.until(t, "!"+there("dialog"))
 }
 
 // testRollback goes back to the first of two snapshots; the next one is a branch beside the second.

@@ -135,12 +135,9 @@ func main() {
 		<-onTerm()
 	case "digest": // of a folder
 		fmt.Print(digest(args[0]))
-	case "short": // digest of a folder
-		fmt.Println(short(args[0]))
 	case "change": // the folder, so many times at random, given a seed
 		check(os.MkdirAll(args[0], 0o755))
 		changes(args[0], args[1], number(args[2]))
-		fmt.Println(short(args[0]))
 	case "mode":
 		info, err := os.Stat(args[0])
 		check(err)

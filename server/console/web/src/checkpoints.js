@@ -2,6 +2,7 @@
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { LifeChoice } from './actions.js';
 import { ApiError, call, pause } from './api.js';
+import { called, Changes } from './changes.js';
 import { mayChange, useStore } from './store.js';
 import { milliseconds } from './timeline.js';
 import { tree } from './tree.js';
@@ -13,7 +14,6 @@ const interval = 2000; // ms between two looks while a snapshot is made or remov
 const lanes = 6; // that are drawn; what branches off further is in the last one
 const held = { headers: { Prefer: 'wait=60' } }; // the answer comes when the outcome is known
 
-const called = ({ id, name }) => nameOf({ id, metadata: { name } });
 const unsettled = ({ status: { state } }) => state === 'Creating' || state === 'Deleting';
 const usable = ({ status: { state } }) => state === 'Ready';
 
@@ -128,6 +128,7 @@ export function Checkpoints({ sandbox }) {
     ${asked?.what === 'delete' && html`<${Confirm} title=${`Delete the snapshot ${called(asked.snapshot)}?`} verb="Delete" onClose=${close} onConfirm=${remove}>
       <p>No sandbox can be given its files any more. Those that have them keep them.</p><//>`}
     ${asked?.what === 'create' && html`<${Begin} snapshot=${asked.snapshot} onClose=${close} />`}
+    ${asked?.what === 'changes' && html`<${Changes} snapshot=${asked.snapshot} parent=${found.items.find((each) => each.id === asked.snapshot.parentId && usable(each))} onClose=${close} />`}
     ${asked?.what === 'fork' && html`<${Fork} sandbox=${sandbox} onClose=${close} />`}`;
 }
 
@@ -168,7 +169,7 @@ function Row({ snapshot, parent, own, current, alive, onAsk, ...lines }) {
     <td data-label="Size" class="number">${ready ? bytes(size) : '–'}</td>
     <td data-label="Stood still" class="number">${ready ? milliseconds(freezeMs) : '–'}</td>
     <td data-label="Taken"><${Ago} at=${createdAt} />${expiresAt && html` <span class="dim">deleted in <${Left} until=${expiresAt} /></span>`}</td>
-    ${mayChange() && html`<td class="tools">${button('Roll back…', 'Roll back to', 'rollback', alive && ready)}${button('New sandbox…', 'New sandbox from', 'create', ready)}${
+    ${mayChange() && html`<td class="tools">${button('Roll back…', 'Roll back to', 'rollback', alive && ready)}${button('New sandbox…', 'New sandbox from', 'create', ready)}${button('Changes…', 'Changes of', 'changes', ready)}${
     button('Delete…', 'Delete the snapshot', 'delete', status.state !== 'Deleting', 'danger')}</td>`}
   </tr>`;
 }

@@ -14,7 +14,7 @@ import { ended } from './state.js';
 import { mayChange, read, useStore } from './store.js';
 import { Terminals } from './terminals.js';
 import { Timeline } from './timeline.js';
-import { Copy, Empty, html, Left, moment, nameOf, Problem, State, Tabs } from './ui.js';
+import { Copy, Empty, html, Left, moment, nameOf, Problem, sleep, State, Tabs } from './ui.js';
 
 // Those with use run something in the sandbox, or reach into it, which a viewer may not.
 const tabs = [
@@ -58,7 +58,7 @@ export function Detail({ id, tab, part }) {
 }
 
 function Summary({ sandbox }) {
-  const { id, image, status, createdAt, expiresAt, entrypoint, metadata, owner, runtimeClass } = sandbox;
+  const { id, image, status, createdAt, expiresAt, entrypoint, metadata, owner, runtimeClass, lifecycle } = sandbox;
   const tags = Object.entries(metadata ?? {});
   return html`${mayChange() && html`<${Charts} sandbox=${sandbox} />`}
     <dl class="facts">
@@ -71,6 +71,7 @@ function Summary({ sandbox }) {
       <dt>Reason</dt><dd><code>${status.reason}</code> ${status.state !== 'Failed' && status.message}</dd>
       <dt>Created</dt><dd>${moment(createdAt)}</dd>
       <dt>Ends</dt><dd>${moment(expiresAt)}</dd>
+      ${lifecycle && html`<dt>Sleep</dt><dd>${sleep(lifecycle)}</dd>`}
       ${tags.map(([key, value]) => html`<dt class="tag">${key}</dt><dd>${value}</dd>`)}
     </dl>
     ${sandbox.extensions && html`<h2>Extensions</h2><pre class="box" tabindex="0">${JSON.stringify(sandbox.extensions, null, 2)}</pre>`}`;

@@ -195,6 +195,9 @@ function apply(event, signal) {
       next.metadata = { ...old.metadata, ...event.metadata };
       for (const key of event.metadataRemoved ?? []) delete next.metadata[key];
       break;
+    case 'lifecycle':
+      next.lifecycle = event.lifecycle;
+      break;
     case 'snapshot':
       next.snapshotEvent = event; // the page of its snapshots reads them again
       break;

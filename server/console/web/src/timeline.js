@@ -1,7 +1,7 @@
 // What happened to a sandbox, as a time line.
 import { useEffect, useState } from 'preact/hooks';
 import { follow } from './api.js';
-import { clock, Empty, html, moment, Problem, State } from './ui.js';
+import { clock, Empty, html, moment, Problem, sleep, State } from './ui.js';
 
 const limit = 500; // events that are shown
 
@@ -44,7 +44,7 @@ function describe(event) {
     case 'networkPolicy':
       return html`Network policy: default <b>${event.networkPolicy?.defaultAction ?? 'allow'}</b>, ${event.networkPolicy?.egress?.length ?? 0} rules${event.networkPolicy?.dryRun ? ', dry run' : ''}`;
     case 'lifecycle':
-      return html`When idle for ${event.lifecycle?.idleSeconds} s: <b>${event.lifecycle?.onIdle}</b>, when its time is up: <b>${event.lifecycle?.onTimeout}</b>${event.lifecycle?.autoResume === false ? ', requests do not wake it' : ''}`;
+      return html`Sleep: ${sleep(event.lifecycle)}`;
     case 'snapshot':
       return html`Snapshot <code>${event.snapshotId.slice(0, 8)}</code> <${State} state=${event.snapshotState} /> ${event.reason && html`<code>${event.reason}</code>`} <span class="dim">${event.message}</span>`;
     case 'reset':

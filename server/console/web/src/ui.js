@@ -185,3 +185,11 @@ export function Tabs({ label, tabs, current, onSelect, extra }) {
     ${extra}
   </div>`;
 }
+
+/** sleep says in words when a sandbox falls asleep or ends by itself, but for its end. */
+export function sleep({ onIdle, idleSeconds, onTimeout, autoResume }) {
+  const idle = { none: [], pause: [`paused after ${idleSeconds} s idle`], delete: [`deleted after ${idleSeconds} s idle`] }[onIdle] ?? [`${onIdle} after ${idleSeconds} s idle`];
+  const parts = [...idle, ...(onTimeout === 'pause' ? ['paused when its time is up'] : [])];
+  if (parts.length && !autoResume) parts.push('not woken by requests');
+  return parts.join(', ') || 'no';
+}
