@@ -167,8 +167,8 @@ func (r *tree) add(id, files string) {
 	r.check(id)
 }
 
-// send sends a request, and kills the service or the keeper meanwhile, or does not. It returns false
-// when the answer was lost.
+// send sends a request, and kills the service or the keeper meanwhile, or does not. It returns
+// false when the answer was lost.
 func (r *tree) send(method, path, body string) (lives.Answer, bool) {
 	r.t.Helper()
 	what := r.random.IntN(9) // 0: the keeper; 1: the service; 2: both
