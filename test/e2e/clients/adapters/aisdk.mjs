@@ -55,7 +55,7 @@ const scripted = {
             const toolCallId = `${sessionId}-${number}`
             const result = new Promise((resolve) => results.set(toolCallId, resolve))
             emit({ type: 'tool-call', toolCallId, toolName, input: JSON.stringify(input) })
-            await result
+            emit({ type: 'tool-result', toolCallId, toolName, result: await result })
             emit({ type: 'finish-step', finishReason: { unified: 'tool-calls' }, usage })
           }
           emit({ type: 'text-start', id: 'text' })
@@ -75,7 +75,9 @@ const scripted = {
 const work = async (agent, session, ...steps) => {
   const { text, steps: made } = await agent.generate({ session, prompt: JSON.stringify(steps) })
   assert.equal(text, 'done')
-  return made.flatMap((step) => step.toolResults.map(({ output }) => output))
+  const results = made.flatMap((step) => step.toolResults.map(({ output }) => output))
+  assert.equal(results.length, steps.length, JSON.stringify(made))
+  return results
 }
 
 // harnessAgent takes a session from its creation through a stop and its resumption to its end.
@@ -103,7 +105,7 @@ async function harnessAgent() {
   assert.equal(other.stdout, id.stdout)
   await second.destroy()
   await resumed.destroy()
-  assert.equal((await client.get(state.data.sandbox)).status.state, 'Terminated')
+  await (await client.connect(state.data.sandbox)).wait('Terminated', { timeout: 60_000 })
 }
 
 // modelAgent has an agent of the AI SDK itself use every call of a restricted session.
@@ -125,7 +127,7 @@ async function modelAgent(session) {
 async function everyCall(sandbox) {
   for (const name of ['stop', 'destroy', 'setNetworkPolicy', 'getPortEndpoint', 'restricted']) assert.equal(name in sandbox, false, name)
   assert.match(sandbox.description, /Commands run in \/work/)
-  const bytes = crypto.getRandomValues(new Uint8Array(1 << 17))
+  const bytes = crypto.getRandomValues(new Uint8Array(1 << 16))
   await sandbox.writeBinaryFile({ path: 'in/bytes', content: bytes })
   assert.deepEqual(await sandbox.readBinaryFile({ path: '/work/in/bytes' }), bytes)
   await sandbox.writeFile({ path: 'in/stream', content: new Blob([bytes]).stream() })
@@ -211,11 +213,11 @@ async function sessions() {
   assert.ok((await session.getPortEndpoint({ port: 8001 })).url)
   await assert.rejects(session.getPortEndpoint({ port: 8000 }), refused(/port 8000/))
 
-  await session.setNetworkPolicy({ mode: 'custom', allowedHosts: ['*.example.com'], allowedCIDRs: ['192.0.2.0/24'], deniedCIDRs: ['192.0.2.1/32'] })
+  await session.setNetworkPolicy({ mode: 'custom', allowedHosts: ['*.example.com'], allowedCIDRs: ['192.0.2.0/24'], deniedCIDRs: ['192.0.2.0/28'] })
   const { network } = await client.connect(session.id)
   const policy = await network.policy()
   assert.equal(policy.defaultAction, 'deny')
-  assert.deepEqual(policy.egress.map(({ action, target }) => `${action} ${target}`), ['deny 192.0.2.1/32', 'allow 192.0.2.0/24', 'allow *.example.com'])
+  assert.deepEqual(policy.egress.map(({ action, target }) => `${action} ${target}`), ['deny 192.0.2.0/28', 'allow 192.0.2.0/24', 'allow *.example.com'])
   await session.setNetworkPolicy({ mode: 'deny-all' })
   assert.equal((await network.policy()).defaultAction, 'deny')
   await session.setNetworkPolicy({ mode: 'allow-all' })
