@@ -22,8 +22,8 @@ func TestDeepagents(t *testing.T) {
 	})
 }
 
-// TestAISDK has agents of the AI SDK work in sandboxes, through the adapter of clients/typescript for
-// its package harness, and compiles a program of a user against the types of both.
+// TestAISDK has agents of the AI SDK work in sandboxes, through the adapter of clients/typescript
+// for its package harness, and compiles a program of a user against the types of both.
 func TestAISDK(t *testing.T) {
 	t.Parallel()
 	packages, folder, sdk := adapterFolder(t)
@@ -35,8 +35,8 @@ func TestAISDK(t *testing.T) {
 	})
 }
 
-// adapterFolder returns a folder with the programs of the folder adapters, the packages that they use,
-// and the directory of the compiled client, which is sdk in the folder.
+// adapterFolder returns a folder with the programs of the folder adapters, the packages that they
+// use, and the directory of the compiled client, which is sdk in the folder.
 func adapterFolder(t *testing.T) (packages, folder, sdk string) {
 	t.Helper()
 	packages, folder = lives.NodePackages(t, "test/e2e/clients/adapters"), lives.CopyOf(t, "adapters")

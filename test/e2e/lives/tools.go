@@ -92,8 +92,9 @@ func NodePackages(t *testing.T, folder string) string {
 	return filepath.Join(Script(t, "node.sh", folder), "node_modules")
 }
 
-// Node22 returns the path of a Node.js 22, which is a package of npm among those that [NodePackages]
-// returned, for programs that do not run with the oldest Node.js that scripts/node.sh accepts.
+// Node22 returns the path of a Node.js 22, which is a package of npm among those that
+// [NodePackages] returned, for programs that do not run with the oldest Node.js that
+// scripts/node.sh accepts.
 func Node22(t *testing.T, packages string) string {
 	t.Helper()
 	architecture := map[string]string{"amd64": "x64", "arm64": "arm64"}[runtime.GOARCH]
