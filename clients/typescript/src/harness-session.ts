@@ -160,14 +160,16 @@ function linesOf(text: string, first = 1, last = Infinity): string {
 /** A command as the framework has it. Its output is asked for when it is read, so a slow reader keeps none of it in memory. */
 function processOf(command: Command, signal: AbortSignal | undefined): HarnessProcess {
   const kill = () => command.interrupt();
-  signal?.addEventListener("abort", () => void kill().catch(() => undefined), { once: true });
-  if (signal?.aborted === true) void kill().catch(() => undefined); // while the request was on its way
+  const abort = () => void kill().catch(() => undefined); // whoever waits is given the reason
+  signal?.addEventListener("abort", abort, { once: true });
+  if (signal?.aborted === true) abort(); // while the request was on its way
   let ended: ReturnType<Command["wait"]> | undefined;
   return {
     stdout: outputOf(command, "stdout"),
     stderr: outputOf(command, "stderr"),
     async wait() {
       const { exitCode } = await (ended ??= command.wait({ maxOutput: 0 }));
+      signal?.removeEventListener("abort", abort);
       signal?.throwIfAborted();
       return { exitCode: exitCode ?? 1 };
     },

@@ -140,7 +140,7 @@ class Maker {
             ...(first && snapshotId !== undefined ? { [tags.prepared]: first.identity } : {}),
           },
           ...(snapshotId === undefined ? {} : { snapshotId }),
-          // An ended sandbox of the session stays what the key of its own create stands for.
+          // The key of an ended sandbox would return that one.
           ...(sessionId === undefined ? {} : { idempotencyKey: `ai-sdk-${await hexOf(`${sessionId} ${ended}`)}` }),
           ...callOf(abortSignal),
         });
@@ -191,7 +191,11 @@ class Maker {
     const { startTimeout: timeout = 300_000, cwd, filesOnly = false, ports = [] } = this.options;
     const call = callOf(signal);
     if (sandbox.info.status.state === "Pausing") await sandbox.wait("Paused", { ...call, timeout });
-    if (sandbox.info.status.state === "Paused") await sandbox.resume(call);
+    if (sandbox.info.status.state === "Paused") {
+      await sandbox.resume(call).catch(async (error: unknown) => {
+        if (!isKind(error, "conflict") || (await sandbox.refresh(call)).status.state === "Paused") throw error;
+      }); // of two that resume it at once, the other was first
+    }
     if (sandbox.info.status.state !== "Running") await sandbox.wait("Running", { ...call, timeout });
     const directory = await directoryOf(sandbox, cwd, signal);
     return sessionOf(sandbox, directory, { filesOnly, ports, unsupported: this.unsupported });
