@@ -64,6 +64,7 @@ func groups() []group {
 		{[]string{rowPullLocal}, (*bench).measurePull},
 		{[]string{rowE2BCreate}, (*bench).measureE2BCreate},
 		{[]string{rowE2BList}, (*bench).measureE2BList},
+		{[]string{rowLeague, rowLeagueStaggered, rowLeagueBurst}, (*bench).measureLeague},
 		{[]string{rowWaits}, (*bench).measureWaits},
 		{[]string{rowSnapshotClean, rowSnapshotSmall, rowSnapshotSmallFrozen, rowSnapshotLarge, rowSnapshotLargeFrozen},
 			(*bench).measureSnapshots},

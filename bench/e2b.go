@@ -20,9 +20,9 @@ const e2bListed = 1000
 type e2bService struct{ *service }
 
 // withE2B starts a service with the local engine for clients of E2B. Their template is what the
-// bench asks the service's own API for.
-func (b *bench) withE2B(ctx context.Context, do func(e2bService) error) error {
-	p := plan{server: `compatibility = ["e2b"]`, more: fmt.Sprintf(
+// bench asks the service's own API for. More is a piece of configuration.
+func (b *bench) withE2B(ctx context.Context, more string, do func(e2bService) error) error {
+	p := plan{server: `compatibility = ["e2b"]`, more: more + fmt.Sprintf(
 		"\n[[e2b.templates]]\nname = \"base\"\nimage = %q\nmemory = \"%sMi\"\nentrypoint = [\"sleep\", \"600\"]\n", baseImage, sandboxMemory)}
 	return b.withLocalPlan(ctx, "crun", p, func(s *service, _ *engine) error { return do(e2bService{s}) })
 }
@@ -30,7 +30,7 @@ func (b *bench) withE2B(ctx context.Context, do func(e2bService) error) error {
 // measureE2BCreate measures a sandbox from the request that creates it to the first output of a
 // command, through E2B's API and, as the floor, through the service's own.
 func (b *bench) measureE2BCreate(ctx context.Context) error {
-	return b.withE2B(ctx, func(s e2bService) error {
+	return b.withE2B(ctx, "", func(s e2bService) error {
 		return b.inTurns(ctx, rowE2BCreate, b.rounds(200, 20), sides{
 			ours: func(ctx context.Context) (float64, error) {
 				began := time.Now()
@@ -42,19 +42,7 @@ func (b *bench) measureE2BCreate(ctx context.Context) error {
 				took := elapsed(began)
 				return took, errors.Join(err, s.delete(ctx, made.id()))
 			},
-			floor: func(ctx context.Context) (float64, error) {
-				began := time.Now()
-				id, err := s.service.create(ctx)
-				if err != nil {
-					return 0, err
-				}
-				daemon, err := s.daemon(ctx, id)
-				if err == nil {
-					err = daemon.firstOutput(ctx)
-				}
-				took := elapsed(began)
-				return took, errors.Join(err, s.delete(ctx, id))
-			},
+			floor: s.timeToOutput,
 		})
 	})
 }
@@ -62,7 +50,7 @@ func (b *bench) measureE2BCreate(ctx context.Context) error {
 // measureE2BList measures a list of many running sandboxes in pages of 100, as a client of E2B asks
 // for them. Every sandbox is in it once.
 func (b *bench) measureE2BList(ctx context.Context) error {
-	return b.withE2B(ctx, func(s e2bService) error {
+	return b.withE2B(ctx, "", func(s e2bService) error {
 		count := b.rounds(e2bListed, 50)
 		if _, err := b.runMany(ctx, s.service, count); err != nil {
 			return err

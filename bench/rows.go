@@ -131,6 +131,9 @@ const (
 	rowPullLocal        = "local-pull"
 	rowE2BCreate        = "e2b-create"
 	rowE2BList          = "e2b-list-1000"
+	rowLeague           = "league-sequential"
+	rowLeagueStaggered  = "league-staggered"
+	rowLeagueBurst      = "league-burst"
 	rowWaits            = "waits-1500"
 
 	rowSnapshotClean       = "snapshot-clean"
@@ -296,6 +299,16 @@ func rows() []row {
 		{rowE2BList, "list of 1000 running sandboxes through E2B's API, in pages of 100, each seen once",
 			"a list of as many through the service's own API, in one page",
 			milliseconds, lower, target{ours, 100}},
+		{rowLeague, "a sandbox of the npm package @computesdk/e2b, from `create` until its first `runCommand` has ended, one after another, " +
+			"as METHODOLOGY.md of computesdk/benchmarks has it (time to interactive, sequential), with `echo` in place of `node -v`",
+			"the same through the service's own API, without a client library",
+			milliseconds, lower, target{ours, 100}},
+		{rowLeagueStaggered, "the same of each of 100 that are begun 200 ms apart (staggered)",
+			"the same through the service's own API, without a client library",
+			milliseconds, lower, target{ours, 150}},
+		{rowLeagueBurst, "the same of each of 100 that are begun at once (burst)",
+			"the same through the service's own API, without a client library",
+			milliseconds, lower, target{ours, 4000}},
 		{rowWaits, "1500 commands that run at once in 50 sandboxes, through the service with 50 requests a second: the latest report of an end",
 			"a process of the same command line, waited for directly",
 			milliseconds, lower, target{tail, 250}}, // the worst of its few rounds

@@ -71,6 +71,8 @@ export interface CreateOptions extends CallOptions {
   lifecycle?: NonNullable<CreateRequest["lifecycle"]>;
   /** Milliseconds in which the sandbox must be Running; 5 minutes without it. */
   startTimeout?: number;
+  /** Has the same create return the same sandbox for 24 hours, also to another process; with other options, it is a `conflict`. */
+  idempotencyKey?: string;
 }
 
 /** Which sandboxes to list. */
@@ -131,7 +133,7 @@ export class Client {
   create(options: CreateOptions): Promise<Sandbox>;
   async create(first?: string | CreateOptions, second: CreateOptions = {}): Promise<Sandbox> {
     const named = typeof first === "string" ? first : undefined;
-    const { resourceLimits, startTimeout = 300_000, auth, signal, ...rest } =
+    const { resourceLimits, startTimeout = 300_000, idempotencyKey, auth, signal, ...rest } =
       typeof first === "object" ? first : second;
     signal?.throwIfAborted();
     checkPolicy(rest.networkPolicy);
@@ -153,7 +155,7 @@ export class Client {
       timeout: rest.timeout ?? defaults.timeout,
       ...(kept && resourceLimits === undefined ? {} : { resourceLimits: resourceLimits ?? {} }),
     };
-    const header = newKey();
+    const header = idempotencyKey === undefined ? newKey() : { "Idempotency-Key": idempotencyKey };
     const request = async (options: CallOptions) => {
       const created = await this.api.json("post", "/v1/sandboxes", { body, header }, { ...options, idempotent: true });
       return new Sandbox(this.#connection, { ...created, image: { uri: image ?? "" } });

@@ -58,6 +58,15 @@ export type { CreateKeyOptions, IssuedKey, Key, Keys, RotateOptions } from "./ke
 export type { Lineage, Snapshot, SnapshotDiff, SnapshotDiffOptions, SnapshotListOptions, SnapshotOptions, Snapshots, SnapshotState, StoredImage } from "./snapshots.js";
 export type { LogOptions } from "./logs.js";
 export { type DeepagentsOptions, deepagentsBackend } from "./deepagents.js";
+export {
+  type HarnessErrors,
+  type HarnessNetworkPolicy,
+  type HarnessOptions,
+  type HarnessSandboxes,
+  type HarnessSession,
+  harnessSandboxes,
+} from "./harness.js";
+export type { HarnessProcess, RestrictedHarnessSession, WritableHarnessProcess } from "./harness-session.js";
 export { type ErrorDetails, type ErrorKind, isKind, SandboxError } from "./errors.js";
 export type { Api, ApiOptions } from "./calls.js";
 export type { Answered, CallOptions } from "./http.js";

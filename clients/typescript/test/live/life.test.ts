@@ -120,6 +120,13 @@ test("a create that is aborted, or whose connection is cut, leaves nothing or on
   assert.deepEqual([ids, proxy.cuts], [[sandbox.id], 2]);
 });
 
+test("a create with a key of its caller makes one sandbox, by whichever client", async () => {
+  const options = { timeout: 600, metadata: mark, idempotencyKey: `typescript-${crypto.randomUUID()}` };
+  await using sandbox = await client.create(busybox, options);
+  assert.equal((await newClient().create(busybox, options)).id, sandbox.id);
+  await assert.rejects(client.create(busybox, { ...options, timeout: 601 }), (error) => isKind(error, "conflict"));
+});
+
 test("the events of all sandboxes begin with what happens next", async () => {
   const abort = new AbortController();
   const seen: NumberedEvent[] = [];
