@@ -85,6 +85,7 @@ type Engine struct {
 	machine         atomic.Pointer[shownMachine]
 	shownAt         atomic.Pointer[string] // the folder of the files, once it is known
 	shownOff        atomic.Int64           // until when containers get no files, in nanoseconds of Unix
+	shownFull       atomic.Bool            // the volume of the files was found to be full
 
 	// volumeTurn holds one token: volumes are filled one at a time, which is rare and quick.
 	volumeTurn chan struct{}

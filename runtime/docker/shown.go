@@ -25,13 +25,17 @@ import (
 const (
 	// shownVolume holds the files that show containers their limits. Each is mounted by itself from
 	// the volume's folder, which is on the engine's machine wherever this process runs. A file is
-	// never changed, for containers of any service and age have it.
-	shownVolume = "sandbox-shown-limits"
+	// never changed, for containers of any service and age have it. No sandbox may claim a volume
+	// whose name begins so.
+	shownVolume = "sandbox-execd-limits"
 	// maxShown bounds the files of the volume: anyone who makes sandboxes chooses their sizes.
 	maxShown = 4096
 	// shownRetry is how long containers get no files after these could not be had.
 	shownRetry = 10 * time.Minute
 )
+
+// errShownFull is the error of a file that would be one too many in the volume.
+var errShownFull = errors.New("the volume is full")
 
 // sourceMissing is what the engine says of a mount whose source it does not have.
 const sourceMissing = "bind source path does not exist"
@@ -135,7 +139,7 @@ func (e *Engine) createShown(ctx context.Context, spec engine.ContainerSpec,
 			return err
 		}
 		// The first container of its size on this machine, or the volume was removed meanwhile.
-		if err = e.writeShown(ctx, spec.ImageID, files); err == nil {
+		if err = e.writeShown(ctx, e.fillerImage(spec), files); err == nil {
 			err = create(mounts)
 			if err == nil || !strings.Contains(err.Error(), sourceMissing) {
 				return err
@@ -145,12 +149,30 @@ func (e *Engine) createShown(ctx context.Context, spec engine.ContainerSpec,
 	switch {
 	case ctx.Err() != nil, errors.Is(err, engine.ErrUnavailable), errors.Is(err, engine.ErrImage):
 		return err
+	case errors.Is(err, errShownFull):
+		if !e.shownFull.Swap(true) {
+			e.log.Warn().Err(err).Str("container", spec.Name).
+				Msg("cannot show containers of new sizes their limits in /proc/cpuinfo and /proc/meminfo; they see those of the machine")
+		}
 	case err != nil:
 		e.shownOff.Store(time.Now().Add(shownRetry).UnixNano())
 		e.log.Warn().Err(err).Str("container", spec.Name).Dur("again_after_ms", shownRetry).
 			Msg("cannot show containers their limits in /proc/cpuinfo and /proc/meminfo; they see those of the machine")
 	}
 	return create(nil)
+}
+
+// fillerImage is the image of a container that is never started: that of the folder which every
+// sandbox has, where the spec has one, for an image of a caller may have anything at any path.
+func (e *Engine) fillerImage(spec engine.ContainerSpec) string {
+	e.filledMu.Lock()
+	defer e.filledMu.Unlock()
+	for _, m := range spec.Mounts {
+		if filled, known := e.filled[m.Folder]; known && m.Folder != "" {
+			return filled.imageID
+		}
+	}
+	return spec.ImageID
 }
 
 // writeShown puts files into the volume, by a container of the image that is never started.
@@ -176,8 +198,7 @@ func (e *Engine) writeShown(ctx context.Context, imageID string, files []limits.
 		}
 		missing := slices.DeleteFunc(slices.Clone(files), func(file limits.File) bool { return there[file.Name] != "" })
 		if len(there)+len(missing) > maxShown {
-			return fmt.Errorf("%w: volume %s has %d files of other sizes, and %d are the limit",
-				engine.ErrInvalid, shownVolume, len(there), maxShown)
+			return fmt.Errorf("%w: %s has %d files of other sizes, and %d are the limit", errShownFull, shownVolume, len(there), maxShown)
 		}
 		archive, err := archiveOf(missing)
 		if err != nil {

@@ -60,7 +60,7 @@ func (f *fakeEngine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case strings.HasSuffix(r.URL.Path, "/info"):
 		_ = json.NewEncoder(w).Encode(f.info)
 	case strings.HasSuffix(r.URL.Path, "/volumes/create"):
-		_, _ = io.WriteString(w, `{"Name": "sandbox-shown-limits", "Driver": "local", "Mountpoint": "/volumes/sandbox-shown-limits/_data"}`)
+		_, _ = io.WriteString(w, `{"Name": "sandbox-execd-limits", "Driver": "local", "Mountpoint": "/volumes/sandbox-execd-limits/_data"}`)
 	case strings.HasSuffix(r.URL.Path, "/containers/create"):
 		var asked struct{ HostConfig container.HostConfig }
 		_ = json.NewDecoder(r.Body).Decode(&asked)
@@ -109,7 +109,7 @@ func openFake(t *testing.T, f *fakeEngine, options docker.Options) *docker.Engin
 func targets(mounts []mount.Mount) string {
 	var list []string
 	for _, m := range mounts {
-		if m.ReadOnly && m.Type == mount.TypeBind && strings.HasPrefix(m.Source, "/volumes/sandbox-shown-limits/_data/") {
+		if m.ReadOnly && m.Type == mount.TypeBind && strings.HasPrefix(m.Source, "/volumes/sandbox-execd-limits/_data/") {
 			list = append(list, m.Target)
 		}
 	}
@@ -150,7 +150,7 @@ func TestFilesOfLimitsAreForTheKernelOfTheMachine(t *testing.T) {
 func TestFilesThatCannotBeHad(t *testing.T) {
 	f := &fakeEngine{info: ownMachine(t), refuse: func(host container.HostConfig) string {
 		if found := targets(host.Mounts); found != "" {
-			return "invalid mount config for type \"bind\": bind source path does not exist: /volumes/sandbox-shown-limits/_data/x"
+			return "invalid mount config for type \"bind\": bind source path does not exist: /volumes/sandbox-execd-limits/_data/x"
 		}
 		return ""
 	}}
