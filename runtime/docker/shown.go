@@ -83,7 +83,7 @@ func sharesKernel(name, program string) bool {
 // where what the container runs on does not take them.
 func (e *Engine) shownMounts(ctx context.Context, spec engine.ContainerSpec) ([]limits.File, []mount.Mount, error) {
 	machine := e.machine.Load()
-	if machine == nil || !machine.sameKernel || !machine.runtimes[spec.Runtime] || time.Now().UnixNano() < e.shownOff.Load() {
+	if !spec.ShowLimits || machine == nil || !machine.sameKernel || !machine.runtimes[spec.Runtime] || time.Now().UnixNano() < e.shownOff.Load() {
 		return nil, nil, nil
 	}
 	files, err := e.hostFiles.Of(spec.Resources, machine.processors)

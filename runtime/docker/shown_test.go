@@ -84,7 +84,7 @@ func (f *fakeEngine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // create has an engine with the fake create a container, and returns what was asked for last.
 func (f *fakeEngine) create(t *testing.T, e *docker.Engine, name, runtime string) container.HostConfig {
 	t.Helper()
-	spec := engine.ContainerSpec{Name: name, ImageID: "image", Runtime: runtime, Resources: engine.Resources{NanoCPUs: 1e9, MemoryBytes: 64 << 20}}
+	spec := engine.ContainerSpec{Name: name, ImageID: "image", Runtime: runtime, Resources: engine.Resources{NanoCPUs: 1e9, MemoryBytes: 64 << 20}, ShowLimits: true}
 	if _, err := e.Create(t.Context(), spec); err != nil {
 		t.Errorf("create %s: %v", name, err)
 	}
@@ -212,7 +212,7 @@ func TestFilesAreWrittenAgain(t *testing.T) {
 	defer func() { _ = e.Close() }()
 	image := importEmpty(t, j.api)
 	for _, name := range []string{"sandbox-shown-test-1", "sandbox-shown-test-2"} {
-		spec := engine.ContainerSpec{Name: name, ImageID: image, Entrypoint: []string{"/x"}, Resources: engine.Resources{MemoryBytes: 77 << 20}}
+		spec := engine.ContainerSpec{Name: name, ImageID: image, Entrypoint: []string{"/x"}, Resources: engine.Resources{MemoryBytes: 77 << 20}, ShowLimits: true}
 		id, err := e.Create(t.Context(), spec)
 		if err != nil {
 			t.Fatal(err)
