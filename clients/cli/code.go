@@ -180,6 +180,7 @@ type cell struct {
 	Truncated  bool                 `json:"truncated"` // there was more than is here
 	Results    []sandbox.CodeResult `json:"results"`
 	Error      *cellError           `json:"error,omitempty"`
+	Reason     string               `json:"reason,omitempty"` // OOM_KILLED
 }
 
 // cellError is why code failed.
@@ -191,7 +192,7 @@ type cellError struct {
 
 func cellOf(e sandbox.Execution) cell {
 	c := cell{ID: e.ID, Count: e.Count, DurationMs: e.Duration.Milliseconds(), Stdout: e.Stdout,
-		Stderr: e.Stderr, Truncated: e.Truncated, Results: e.Results}
+		Stderr: e.Stderr, Truncated: e.Truncated, Results: e.Results, Reason: e.Reason}
 	if c.Results == nil {
 		c.Results = []sandbox.CodeResult{}
 	}

@@ -45,10 +45,16 @@ type Execution struct {
 	Truncated bool
 	// Error is nil when the cell ended well.
 	Error *CodeError
+	// Reason is why it failed, where that is known: OOMKilled.
+	Reason string
 	// Count is the number of the cell in its kernel.
 	Count    int
 	Duration time.Duration
 }
+
+// OOMKilled reports whether the cell's interpreter was ended because memory ran out, and with it
+// the variables of its context.
+func (e Execution) OOMKilled() bool { return e.Reason == OOMKilled }
 
 // CodeError is why a cell failed.
 type CodeError struct {
@@ -233,6 +239,7 @@ func (c Code) follow(ctx context.Context, id string, answer *http.Response,
 			}
 		case execd.StreamEventTypeExecutionComplete, execd.StreamEventTypeError:
 			execution.Duration = time.Duration(deref(event.ExecutionTime)) * time.Millisecond
+			execution.Reason = string(deref(event.Reason))
 			if e := event.Error; e != nil {
 				execution.Error = &CodeError{Name: e.Ename, Value: e.Evalue, Traceback: e.Traceback}
 			}

@@ -80,8 +80,8 @@ type Result struct {
 	Duration time.Duration
 }
 
-// OOMKilled is the Reason of a [Result] and of a [CommandStatus] whose command the kernel ended
-// because memory ran out. The sandbox goes on.
+// OOMKilled is the Reason of a [Result], a [CommandStatus] and an [Execution] whose command or
+// interpreter the kernel ended because memory ran out. The sandbox goes on.
 const OOMKilled = "OOM_KILLED"
 
 // OOMKilled reports whether the kernel ended the command because memory ran out.

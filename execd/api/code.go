@@ -189,6 +189,9 @@ func appendCodeDetail(b []byte, e eventlog.Event) []byte {
 	if e.Type == eventlog.TypeComplete {
 		return b
 	}
+	if outcome.OOMKilled {
+		b = append(b, `,"reason":"`+oomKilled+`"`...)
+	}
 	failure := gen.StreamError{Traceback: []string{}}
 	switch {
 	case err != nil:

@@ -49,7 +49,7 @@ func appendText(b []byte, e eventlog.Event) []byte {
 	return b
 }
 
-// oomKilled is the reason of a command that ended because memory ran out.
+// oomKilled is the reason of a command or a cell that ended because memory ran out.
 const oomKilled = "OOM_KILLED"
 
 // appendExit appends how a command ended.

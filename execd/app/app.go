@@ -115,7 +115,7 @@ func NewOn(machine Machine, settings config.Settings, logger zerolog.Logger) (*A
 	})
 	cells := code.New(code.Options{
 		Host: kernels, Dir: dir, LogLimit: settings.CommandLogLimit, Logger: logger, Clock: time.Now, Frozen: freezer.Frozen,
-		Holds: awake,
+		Holds: awake, OOMKills: kills,
 	})
 	terminals := terminal.New(terminal.Options{Dir: dir, Env: environ(), Clock: time.Now, Enter: freezer.Enter, Holds: awake})
 	stored := files.New(files.Options{Root: dir})

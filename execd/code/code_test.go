@@ -3,10 +3,12 @@ package code_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -17,14 +19,20 @@ import (
 	"sandbox.internal/execd/code"
 	"sandbox.internal/execd/internal/eventlog"
 	"sandbox.internal/execd/internal/invalid"
+	"sandbox.internal/execd/internal/oomkill"
+	"sandbox.internal/runtime/kernel"
 	"sandbox.internal/test/wait"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func newManager(t *testing.T, host *fakeHost) *code.Manager {
+func newManager(t *testing.T, host *fakeHost, change ...func(*code.Options)) *code.Manager {
 	t.Helper()
-	m := code.New(code.Options{Host: host, LogLimit: 1 << 20, SpoolDir: t.TempDir(), Logger: zerolog.Nop(), Clock: time.Now})
+	options := code.Options{Host: host, LogLimit: 1 << 20, SpoolDir: t.TempDir(), Logger: zerolog.Nop(), Clock: time.Now}
+	for _, apply := range change {
+		apply(&options)
+	}
+	m := code.New(options)
 	t.Cleanup(func() {
 		m.Stop()
 		if err := m.Close(); err != nil {
@@ -277,6 +285,45 @@ func TestADeadKernelIsToldAndForgotten(t *testing.T) {
 	gone(t, m, id)
 	if _, err := m.Execute(t.Context(), code.Spec{Code: "say x", ContextID: id}); !errors.Is(err, code.ErrNotFound) {
 		t.Errorf("a cell in a dead context: %v", err)
+	}
+}
+
+// TestACellWhoseKernelIsKilledForMemory has the reason, once for each kill.
+func TestACellWhoseKernelIsKilledForMemory(t *testing.T) {
+	var kills atomic.Int64
+	host := &fakeHost{}
+	host.dies = func(word string) error {
+		if word != "itself" {
+			kills.Add(1) // the kernel counts first
+		}
+		if word != "killed" {
+			return fmt.Errorf("%w: %w", kernel.ErrEnded, kernel.ErrNotKilled)
+		}
+		return kernel.ErrEnded
+	}
+	ledger := oomkill.New(func() (int64, bool) { return kills.Load(), true })
+	m := newManager(t, host, func(o *code.Options) { o.OOMKills = ledger })
+	for _, c := range []struct {
+		code    string
+		claimed bool // by a command
+		want    bool
+	}{
+		{"die itself", false, false}, {"die killed", false, true}, {"die another", false, false}, {"die killed", true, false}, {"die killed", false, true},
+	} {
+		before := ledger.Mark()
+		host.claimed = func() {
+			if c.claimed && !ledger.Claim(before) {
+				t.Error("the command cannot claim the kill")
+			}
+		}
+		_, outcome := outcomeOf(t, execute(t, m, code.Spec{Code: c.code, ContextID: newContext(t, m, "python")}))
+		if outcome.OOMKilled != c.want || outcome.Error.Name != "KernelDied" || strings.Contains(outcome.Error.Value, "OOM_KILLED") != c.want {
+			t.Errorf("%s, claimed %t: %+v (%+v), want OOMKilled %t", c.code, c.claimed, outcome, outcome.Error, c.want)
+		}
+	}
+	running := execute(t, m, code.Spec{Code: "say here", ContextID: newContext(t, m, "python")})
+	if text, outcome := outcomeOf(t, running); outcome.Error != nil {
+		t.Errorf("the cell of another context: %s, %+v", text, outcome.Error)
 	}
 }
 

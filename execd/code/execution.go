@@ -54,10 +54,12 @@ type Execution struct {
 	began   time.Time // when the kernel got it
 	count   int       // the cell's number
 	raised  *kernel.Error
-	finally func()
-	ended   func(Outcome) // nil for none
-	hold    *holds.Hold
-	session *session // guarded by the manager's mu
+	// oomKilled is whether its kernel was killed because memory ran out.
+	oomKilled bool
+	finally   func()
+	ended     func(Outcome) // nil for none
+	hold      *holds.Hold
+	session   *session // guarded by the manager's mu
 }
 
 // ID returns the execution's id.
@@ -77,6 +79,8 @@ type Outcome struct {
 	Duration time.Duration // from when the kernel got it
 	Count    int           // the cell's number, 0 when it never ran
 	Error    *kernel.Error // nil when it ended well
+	// OOMKilled is whether its kernel was killed because memory ran out.
+	OOMKilled bool `json:",omitempty"`
 }
 
 // Execute queues a cell and returns without waiting for it. ctx bounds the start of a kernel for a
@@ -241,7 +245,7 @@ func (e *Execution) text(stream eventlog.Type, text []byte) {
 
 // finish records the terminal event.
 func (e *Execution) finish(count int, raised *kernel.Error) {
-	outcome := Outcome{Duration: e.clock().Sub(e.began), Count: max(count, e.count), Error: raised}
+	outcome := Outcome{Duration: e.clock().Sub(e.began), Count: max(count, e.count), Error: raised, OOMKilled: e.oomKilled}
 	detail, err := json.Marshal(outcome)
 	if err != nil {
 		panic(err) // numbers and strings can be encoded

@@ -20,9 +20,11 @@ type fakeHost struct {
 	started         atomic.Int64
 	living          atomic.Int64
 	refuse          atomic.Bool
-	uninterruptible bool          // its kernels do not react to an interrupt
-	early           atomic.Int64  // so many interrupts find no cell yet
-	hold            chan struct{} // when not nil, starts wait until it is closed
+	uninterruptible bool                    // its kernels do not react to an interrupt
+	dies            func(word string) error // when not nil, what the end of a kernel that dies is
+	claimed         func()                  // called after it
+	early           atomic.Int64            // so many interrupts find no cell yet
+	hold            chan struct{}           // when not nil, starts wait until it is closed
 }
 
 func (h *fakeHost) Specs(context.Context) ([]kernel.Spec, error) {
@@ -94,8 +96,13 @@ func (k *fakeKernel) Execute(ctx context.Context, code string, handle func(kerne
 		if rest != "" { // shows an error, and goes on
 			_, _ = k.raise(handle, rest, "")
 		}
+		err := kernel.ErrEnded
+		if k.host.dies != nil {
+			err = k.host.dies(rest)
+			k.host.claimed()
+		}
 		k.die()
-		return kernel.Reply{}, kernel.ErrEnded
+		return kernel.Reply{}, err
 	case "wait":
 		handle(kernel.Output{Type: kernel.OutputStdout, Text: "waiting\n"})
 		select {

@@ -21,6 +21,7 @@ import (
 	"sandbox.internal/execd/internal/eventlog"
 	"sandbox.internal/execd/internal/holds"
 	"sandbox.internal/execd/internal/invalid"
+	"sandbox.internal/execd/internal/oomkill"
 	"sandbox.internal/runtime/kernel"
 )
 
@@ -59,6 +60,8 @@ type Options struct {
 	Frozen func() bool
 	// Holds gets a hold for each cell that waits or runs; nil takes none.
 	Holds *holds.Registry
+	// OOMKills has the kills of processes by the kernel, for kernels that end; nil for none.
+	OOMKills *oomkill.Ledger
 	// SpareTime is how long a kernel is kept ready for the next cell without a context; zero means
 	// five minutes.
 	SpareTime time.Duration

@@ -140,6 +140,7 @@ func (s *session) execute(e *Execution) (alive bool) {
 	ctx, cancel := s.untilEnd()
 	defer cancel()
 	e.begin()
+	before := s.manager.options.OOMKills.Mark()
 	var reply kernel.Reply
 	var err error
 	if e.prepare != "" {
@@ -158,7 +159,11 @@ func (s *session) execute(e *Execution) (alive bool) {
 	case ctx.Err() != nil:
 		e.finish(0, s.ended())
 	case errors.Is(err, kernel.ErrEnded):
-		e.finish(0, &kernel.Error{Name: "KernelDied", Value: "the kernel has ended, and the variables of this context are lost"})
+		why := "the kernel has ended"
+		if !errors.Is(err, kernel.ErrNotKilled) && s.manager.options.OOMKills.Claim(before) {
+			e.oomKilled, why = true, "memory ran out (OOM_KILLED): the kernel was killed"
+		}
+		e.finish(0, &kernel.Error{Name: "KernelDied", Value: why + ", and the variables of this context are lost"})
 	default:
 		s.manager.options.Logger.Error().Err(err).Str("context_id", s.info.ID).Msg("cannot execute a cell")
 		e.finish(0, &kernel.Error{Name: "KernelUnavailable", Value: err.Error()})

@@ -440,13 +440,17 @@ type CommandID = string
 // CommandList Several commands.
 type CommandList = []CommandStatus
 
-// CommandReason Why a command failed, for programs; absent where that is not known. More may be added.
+// CommandReason Why a command or a cell failed, for programs; absent where that is not known. More may be
+// added.
 //
 //   - `OOM_KILLED`: the kernel killed it because memory ran out, the sandbox's or the
 //     machine's. The command, or the process that its shell waited for, was ended by
 //     SIGKILL (exit code 137) that neither an interrupt nor a timeout had sent, and
 //     meanwhile the kernel counted another such kill in the sandbox, which no other command
 //     has as its reason. The sandbox goes on.
+//
+//     Of a cell: so ended its kernel while the cell ran (`ename` is `KernelDied`). A cell
+//     in another context, or without one, works.
 //
 // Example: OOM_KILLED
 type CommandReason = string
@@ -544,13 +548,17 @@ type CommandStatus struct {
 	// Example: 42
 	Pid *int `json:"pid,omitempty"`
 
-	// Reason Why a command failed, for programs; absent where that is not known. More may be added.
+	// Reason Why a command or a cell failed, for programs; absent where that is not known. More may be
+	// added.
 	//
 	// - `OOM_KILLED`: the kernel killed it because memory ran out, the sandbox's or the
 	//   machine's. The command, or the process that its shell waited for, was ended by
 	//   SIGKILL (exit code 137) that neither an interrupt nor a timeout had sent, and
 	//   meanwhile the kernel counted another such kill in the sandbox, which no other command
 	//   has as its reason. The sandbox goes on.
+	//
+	//   Of a cell: so ended its kernel while the cell ran (`ename` is `KernelDied`). A cell
+	//   in another context, or without one, works.
 	//
 	// Example: OOM_KILLED
 	Reason *CommandReason `json:"reason,omitempty"`
@@ -1150,13 +1158,17 @@ type StreamEvent struct {
 	// Example: /w==
 	Raw []byte `json:"raw,omitempty"`
 
-	// Reason Why a command failed, for programs; absent where that is not known. More may be added.
+	// Reason Why a command or a cell failed, for programs; absent where that is not known. More may be
+	// added.
 	//
 	// - `OOM_KILLED`: the kernel killed it because memory ran out, the sandbox's or the
 	//   machine's. The command, or the process that its shell waited for, was ended by
 	//   SIGKILL (exit code 137) that neither an interrupt nor a timeout had sent, and
 	//   meanwhile the kernel counted another such kill in the sandbox, which no other command
 	//   has as its reason. The sandbox goes on.
+	//
+	//   Of a cell: so ended its kernel while the cell ran (`ename` is `KernelDied`). A cell
+	//   in another context, or without one, works.
 	//
 	// Example: OOM_KILLED
 	Reason *CommandReason `json:"reason,omitempty"`

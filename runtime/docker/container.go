@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/image"
+	"github.com/docker/docker/api/types/mount"
 
 	"sandbox.internal/runtime/engine"
 )
@@ -23,33 +25,49 @@ func (e *Engine) Create(ctx context.Context, spec engine.ContainerSpec) (string,
 	if spec.Snapshot != "" {
 		return "", fmt.Errorf("%s: %w: snapshot: Docker has none", op, engine.ErrInvalid)
 	}
-	seccomp, err := e.defaultSeccomp(ctx)
+	seccomp, err := e.defaultSeccomp(ctx) // which asks the engine about its machine
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", op, err)
 	}
-	config, host := containerConfig(spec), hostConfig(spec, seccomp)
+	config, host := containerConfig(spec), *hostConfig(spec, seccomp)
 	if host.Mounts, err = e.mounts(ctx, spec.Mounts); err != nil {
 		return "", fmt.Errorf("%s: %w", op, err)
 	}
 	if config.Env, err = e.withStopSignal(ctx, spec, config.Env); err != nil {
 		return "", fmt.Errorf("%s: %w", op, err)
 	}
+	id, err := e.processors.confine(spec, func(list string) (id string, err error) {
+		host := host // the attempts differ
+		host.CpusetCpus = list
+		err = e.createShown(ctx, spec, func(shown []mount.Mount) (err error) {
+			host := host
+			host.Mounts = slices.Concat(host.Mounts, shown)
+			id, err = e.create(ctx, spec.Name, config, &host)
+			return err
+		})
+		return id, err
+	})
+	if err != nil {
+		return id, err
+	}
+	if err := e.checkTargets(ctx, id, spec); err != nil {
+		err = fmt.Errorf("%s: %w", op, err)
+		return "", errors.Join(err, e.Remove(context.WithoutCancel(ctx), id))
+	}
+	return id, nil
+}
+
+// create has the engine create a container.
+func (e *Engine) create(ctx context.Context, name string, config *container.Config, host *container.HostConfig) (string, error) {
 	var created container.CreateResponse
-	err = e.call(ctx, op, forCreate, func(ctx context.Context) (err error) {
-		created, err = e.api.ContainerCreate(ctx, config, host, nil, nil, spec.Name)
+	err := e.call(ctx, "create container "+name, forCreate, func(ctx context.Context) (err error) {
+		created, err = e.api.ContainerCreate(ctx, config, host, nil, nil, name)
 		return err
 	})
 	for _, warning := range created.Warnings {
-		e.log.Warn().Str("container", spec.Name).Msg(warning)
+		e.log.Warn().Str("container", name).Msg(warning)
 	}
-	if err != nil {
-		return created.ID, err
-	}
-	if err := e.checkTargets(ctx, created.ID, spec); err != nil {
-		err = fmt.Errorf("%s: %w", op, err)
-		return "", errors.Join(err, e.Remove(context.WithoutCancel(ctx), created.ID))
-	}
-	return created.ID, nil
+	return created.ID, err
 }
 
 // withStopSignal adds the image's STOPSIGNAL to the environment, where the spec asks for it.
@@ -152,7 +170,8 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 		err = e.call(ctx, op, forContainer,
 			func(ctx context.Context) error { return e.waitRemoved(ctx, id) })
 	}
-	if errors.Is(err, engine.ErrNotFound) {
+	if err == nil || errors.Is(err, engine.ErrNotFound) {
+		e.processors.forget(id)
 		return nil
 	}
 	return err

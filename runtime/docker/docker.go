@@ -25,6 +25,7 @@ import (
 	"sandbox.internal/runtime/engine/fair"
 	"sandbox.internal/runtime/engine/pull"
 	"sandbox.internal/runtime/engine/registries"
+	"sandbox.internal/runtime/internal/limits"
 )
 
 // defaultAPITimeout is what the lifecycle document gives as the default of docker.api_timeout.
@@ -50,7 +51,9 @@ type Options struct {
 	// netlink sockets hold too much memory of the host, where this process sees those of the
 	// engine's host. Empty: none is.
 	Bounded map[string]string
-	Logger  zerolog.Logger
+	// ShareProcessors lets every container run on all processors, whatever its limit is.
+	ShareProcessors bool
+	Logger          zerolog.Logger
 }
 
 // Engine talks to one Docker Engine. Use [New].
@@ -73,6 +76,16 @@ type Engine struct {
 	// seccomp is the profile of containers whose spec names none, once it was asked what the engine
 	// has: "" for the engine's.
 	seccomp atomic.Pointer[string]
+
+	// What containers are shown of their limits: see shown.go and processors.go.
+	labels          map[string]string // of this service's containers
+	shareProcessors bool
+	processors      *processors
+	hostFiles       *limits.Files
+	machine         atomic.Pointer[shownMachine]
+	shownAt         atomic.Pointer[string] // the folder of the files, once it is known
+	shownOff        atomic.Int64           // until when containers get no files, in nanoseconds of Unix
+	shownFull       atomic.Bool            // the volume of the files was found to be full
 
 	// volumeTurn holds one token: volumes are filled one at a time, which is rare and quick.
 	volumeTurn chan struct{}
@@ -130,6 +143,8 @@ func New(opts Options) (*Engine, error) {
 		negotiation: make(chan struct{}, 1),
 		volumeTurn:  make(chan struct{}, 1),
 		filled:      map[string]filledVolume{},
+
+		labels: opts.Bounded, shareProcessors: opts.ShareProcessors, processors: newProcessors(), hostFiles: limits.NewFiles("/proc"),
 	}
 	if len(opts.Bounded) > 0 {
 		e.background.Go(func() { e.boundNetlink(ctx, opts.Bounded) })
@@ -151,6 +166,7 @@ func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
 	if _, err := e.chooseSeccomp(info.SecurityOptions); err != nil {
 		return engine.Info{}, err
 	}
+	e.learnMachine(info)
 	connected, err := e.askConnected(ctx)
 	if err != nil {
 		return engine.Info{}, err

@@ -2,6 +2,7 @@ package docker
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"net/netip"
 	"slices"
@@ -25,9 +26,13 @@ func (e *Engine) Inspect(ctx context.Context, id string) (engine.Container, erro
 			return err
 		})
 	if err != nil {
+		if errors.Is(err, engine.ErrNotFound) {
+			e.processors.forget(id)
+		}
 		return engine.Container{}, err
 	}
 	c := fromInspect(found)
+	e.processors.adopt(found, c)
 	if found.State != nil {
 		c.OOMKilled = e.wasHoarding(found.ID) || e.diedOfMemory(ctx, found)
 	}

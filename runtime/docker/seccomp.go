@@ -23,6 +23,7 @@ func (e *Engine) defaultSeccomp(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	e.learnMachine(info)
 	return e.chooseSeccomp(info.SecurityOptions)
 }
 

@@ -183,7 +183,11 @@ type ContainerSpec struct {
 	// PublishIP is the host's address that ports are published on; empty means all.
 	PublishIP string
 	Resources Resources
-	Security  Security
+	// ShowLimits asks that the container's programs find its limits of processors and memory in the
+	// kernel's files, where these show the machine. An engine that cannot do so ignores it, and one
+	// may do so for every container.
+	ShowLimits bool `json:",omitempty"`
+	Security   Security
 	// HostUsers makes the container's root that of the engine's host, as root, also where the
 	// engine gives containers user namespaces: for programs of ours that change a network
 	// namespace.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -246,8 +247,21 @@ func (k *directKernel) queue(ctx context.Context, s *zmqSocket, m message) error
 }
 
 func (k *directKernel) exitError() error {
-	return fmt.Errorf("%w: %s%s", kernel.ErrEnded, k.process.cmd.ProcessState, k.process.outputTail())
+	err := fmt.Errorf("%w: %s%s", kernel.ErrEnded, k.process.cmd.ProcessState, k.process.outputTail())
+	state := k.process.cmd.ProcessState
+	if state == nil {
+		return err
+	}
+	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signal() != syscall.SIGKILL {
+		return notKilled{err}
+	}
+	return err
 }
+
+// notKilled is the end of a kernel that no SIGKILL has brought about.
+type notKilled struct{ error }
+
+func (n notKilled) Unwrap() []error { return []error{n.error, kernel.ErrNotKilled} }
 
 // ready returns when the kernel has replied and has published so on the output channel. A
 // subscription takes effect some time after it was sent, and what is published before is lost: so

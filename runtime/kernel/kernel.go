@@ -20,6 +20,8 @@ var (
 	ErrNoSpec = errors.New("no such kernelspec")
 	// ErrEnded: the kernel has ended, and with it all its state.
 	ErrEnded = errors.New("the kernel has ended")
+	// ErrNotKilled comes with ErrEnded where it is known that no SIGKILL has ended the kernel.
+	ErrNotKilled = errors.New("no SIGKILL has ended the kernel")
 	// ErrStart: the kernel did not start; the message has the end of its output.
 	ErrStart = errors.New("the kernel did not start")
 )

@@ -39,7 +39,7 @@ func (e *ends) record(c *containers.Container, end keeper.End) {
 	if !ok {
 		return
 	}
-	e.processors.release(c.ID)
+	e.processors.Release(c.ID)
 	e.background.Run(func() { e.disks.end(c, taken) })
 	if n := e.network.Load(); n != nil && record.Run != nil && record.Run.Network != nil {
 		e.background.Try(func() { e.detach(n, c) })

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/internal/limits"
 	"sandbox.internal/runtime/oci/bundle"
 	"sandbox.internal/runtime/oci/cgroup"
 	"sandbox.internal/runtime/oci/images"
@@ -59,7 +60,7 @@ type launcher struct {
 	users      *userNamespaces
 	gpus       *gpus
 	processors *processors
-	hostFiles  *hostFiles
+	hostFiles  *limits.Files
 	keepFiles  bool // containers that ask for it outlive a reboot
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/internal/limits"
 	"sandbox.internal/runtime/oci/bundle"
 	"sandbox.internal/runtime/oci/cdi"
 	"sandbox.internal/runtime/oci/cgroup"
@@ -243,7 +244,7 @@ func (e *Engine) openParts(ctx context.Context) (err error) {
 		runtimes: e.runtimes, cgroups: e.cgroups, keeper: e.keeper, volumes: e.volumes, disks: e.disks,
 		sources: sourcemounts.New(e.layout, e.keeper, e.log),
 		targets: &targets{folder: e.layout.Targets(), made: map[string]bool{}}, users: e.users, gpus: gpus, keepFiles: e.options.KeepFiles,
-		processors: available, hostFiles: newHostFiles("/proc"),
+		processors: available, hostFiles: limits.NewFiles("/proc"),
 	}
 	if e.launcher.bootID, err = bootID(); err != nil {
 		return err

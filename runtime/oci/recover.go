@@ -56,7 +56,7 @@ func (r recovery) adoptRunning(ctx context.Context) (inUse []network.Attachment,
 			r.log.Warn().Err(err).Str("container", c.Name).Msg("cannot read the freezer state of container")
 		}
 		c.SetFrozen(frozen)
-		r.processors.adopt(c.ID, r.cgroups.Group(c.ID).Processors(), record.Spec.Resources.NanoCPUs)
+		r.processors.Adopt(c.ID, r.cgroups.Group(c.ID).Processors(), record.Spec.Resources.NanoCPUs)
 		running = append(running, keeper.Running{Watched: c.Watched(), Process: record.Run.Process})
 		if record.Run.Network != nil {
 			inUse = append(inUse, *record.Run.Network)

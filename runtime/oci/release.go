@@ -108,7 +108,7 @@ func (l *launcher) release(ctx context.Context, c *containers.Container) error {
 	if record.Spec.OwnNetwork() {
 		errs = append(errs, l.network.Detach(c.ID))
 	}
-	l.processors.release(c.ID)
+	l.processors.Release(c.ID)
 	l.sources.Release(c.ID)
 	l.disks.drop(c)
 	if err := os.Remove(l.layout.Root(c.ID)); !errors.Is(err, os.ErrNotExist) {

@@ -30,6 +30,7 @@ func openEngine(ctx context.Context, cfg config.Config, logger zerolog.Logger) (
 		opened, err := docker.New(docker.Options{
 			Host: cfg.Environment.DockerHost, APITimeout: cfg.Docker.APITimeout.Duration(),
 			InternalRegistries: cfg.Runtime.InternalRegistries, Bounded: box.Labels(cfg.Server.Instance), Logger: logger,
+			ShareProcessors: !cfg.Docker.ConfineProcessors,
 		})
 		if err != nil {
 			return nil, err // a nil pointer would be an engine that is not nil

@@ -101,8 +101,9 @@ func (c *Containers) containerSpec(record lifecycle.Record, imageID, folder stri
 
 			SharedMemoryBytes: limits.SharedMemoryBytes(),
 		},
-		Security:  c.options.Security,
-		KeepFiles: true,
+		ShowLimits: true,
+		Security:   c.options.Security,
+		KeepFiles:  true,
 	}
 	if record.Spec.SnapshotID != "" {
 		spec.Snapshot = snapshotName(record.Spec.SnapshotID)

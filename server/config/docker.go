@@ -19,9 +19,14 @@ type Docker struct {
 	// start in about half the time: each an egress sidecar or, without egress.image, a container
 	// that does nothing and stays beside its sandbox. A sandbox that finds none starts as with 0.
 	SpareNetworks int `toml:"spare_networks"`
+	// ConfineProcessors is whether a sandbox whose resourceLimits.cpu needs fewer processors than
+	// the machine has runs on so many alone, those with the least limits of others, as with
+	// local.confine_processors. false leaves the choice to the kernel, and nproc shows the
+	// machine's.
+	ConfineProcessors bool `toml:"confine_processors"`
 }
 
-func defaultDocker() Docker { return Docker{APITimeout: 180} }
+func defaultDocker() Docker { return Docker{APITimeout: 180, ConfineProcessors: true} }
 
 func (d Docker) check(p *problems) {
 	d.APITimeout.check(p, "docker.api_timeout", 1)
@@ -38,6 +43,9 @@ func (d Docker) warnings(runtime RuntimeType, mode NetworkMode) []string {
 		w = append(w, "docker.spare_networks has no effect: runtime.type is kubernetes")
 	case runtime == RuntimeLocal || mode == NetworkHost:
 		w = append(w, "docker.spare_networks has no effect: it is for the docker runtime in bridge mode")
+	}
+	if runtime != RuntimeDocker && !d.ConfineProcessors {
+		w = append(w, "docker.confine_processors has no effect: runtime.type is "+string(runtime))
 	}
 	if runtime != RuntimeDocker && d.APITimeout != defaultDocker().APITimeout {
 		w = append(w, "docker.api_timeout has no effect: runtime.type is "+string(runtime))

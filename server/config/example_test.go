@@ -59,7 +59,7 @@ var extensions = []string{
 	"server.keys.limits.total_cpu", "server.keys.limits.total_memory", "server.keys.limits.max_timeout",
 	"local.insecure_registries", "local.mirrors.registry", "local.mirrors.hosts",
 	"runtime.classes.name", "runtime.classes.handler", "runtime.classes.egress_sidecar",
-	"sandbox.allow_unenforced_limits", "docker.spare_networks", "storage.host_volumes", "egress.upstream",
+	"sandbox.allow_unenforced_limits", "docker.spare_networks", "docker.confine_processors", "storage.host_volumes", "egress.upstream",
 	"kubernetes.provision_timeout",
 	"kubernetes.runtime_class", "kubernetes.priority_class", "kubernetes.node_selector",
 	"kubernetes.ephemeral_storage", "kubernetes.service_account", "kubernetes.pod_labels",

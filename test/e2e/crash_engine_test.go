@@ -143,9 +143,9 @@ func testEngineKilled(t *testing.T, e *privateEngine, signal syscall.Signal, sur
 	if left := e.docker(t, nil, "ps", "--all", "--quiet"); left != "" {
 		t.Errorf("containers are left: %q", left)
 	}
-	if volumes := strings.Fields(e.docker(t, nil, "volume", "ls", "--quiet")); len(volumes) != 1 ||
-		!strings.HasPrefix(volumes[0], "sandbox-execd-") {
-		t.Errorf("the volumes are %q, want the one with execd", volumes)
+	if volumes := strings.Fields(e.docker(t, nil, "volume", "ls", "--quiet")); len(volumes) != 2 ||
+		!strings.HasPrefix(volumes[0], "sandbox-execd-") || volumes[1] != "sandbox-execd-limits" {
+		t.Errorf("the volumes are %q, want the one with execd, and that of the files which show limits", volumes)
 	}
 	if networks := strings.Fields(e.docker(t, nil, "network", "ls", "--format",
 		"{{.Name}}")); len(networks) != 3 {

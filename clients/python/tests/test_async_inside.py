@@ -282,6 +282,13 @@ class AsyncInside(AsyncCase):
 
 
 class AsyncCells(AsyncCase):
+    async def test_out_of_memory(self) -> None:
+        async with AsyncClient() as client, await client.create(os.environ["SANDBOX_CODE_IMAGE"], memory="512Mi") as sandbox:
+            died = await sandbox.code.run("x = bytearray(2 << 30)")
+            self.assertEqual((died.reason, died.error and died.error.name), ("OOM_KILLED", "KernelDied"))
+            following = await sandbox.code.run("6 * 7")
+            self.assertEqual((following.text, following.reason), ("42", None))
+
     async def test_code(self) -> None:
         async with AsyncClient() as client, await client.create(os.environ["SANDBOX_CODE_IMAGE"]) as sandbox:
             code, out, results = sandbox.code, list[str](), list[str | None]()

@@ -283,6 +283,13 @@ class Inside(Case):
 
 
 class Cells(Case):
+    def test_out_of_memory(self) -> None:
+        with Client() as client, client.create(os.environ["SANDBOX_CODE_IMAGE"], memory="512Mi") as sandbox:
+            died = sandbox.code.run("x = bytearray(2 << 30)")
+            self.assertEqual((died.reason, died.error and died.error.name), ("OOM_KILLED", "KernelDied"))
+            following = sandbox.code.run("6 * 7")
+            self.assertEqual((following.text, following.reason), ("42", None))
+
     def test_code(self) -> None:
         with Client() as client, client.create(os.environ["SANDBOX_CODE_IMAGE"]) as sandbox:
             code, out, results = sandbox.code, list[str](), list[str | None]()

@@ -79,6 +79,8 @@ export interface Execution {
   durationMs: number;
   /** What the cell raised, or why it ended early; absent when it ended well. */
   error?: ExecutionError;
+  /** Why it failed, where that is known: `OOM_KILLED`, its interpreter was ended because memory ran out. */
+  reason?: string;
 }
 
 /** Cells of code in one sandbox. */
@@ -222,6 +224,7 @@ async function collect(
           ...(event.execution_count === undefined ? {} : { count: event.execution_count }),
           durationMs: event.execution_time ?? 0,
           ...errorOf(event),
+          ...(event.reason === undefined ? {} : { reason: event.reason }),
         };
     }
   }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/internal/limits"
 )
 
 const (
@@ -138,19 +140,9 @@ func etcMounts(in Input, image layers, asked []Mount) ([]specs.Mount, error) {
 	return bound, nil
 }
 
-// The files of [Input.EtcFolder] that show a container its limits as the size of the machine.
-const (
-	CPUInfoFile = "cpuinfo"
-	MemInfoFile = "meminfo"
-	OnlineFile  = "online"
-)
-
-// shownFiles are where they are mounted. /proc/stat is not among them: its counters would stand
-// still. Nor are the lists of processors that may be plugged in: programs have a place for each of
-// these, which they find by the number of the processor that they run on.
-var shownFiles = []struct{ name, target string }{
-	{CPUInfoFile, "/proc/cpuinfo"}, {MemInfoFile, "/proc/meminfo"}, {OnlineFile, "/sys/devices/system/cpu/online"},
-}
+// shownFiles are where the files of [Input.EtcFolder] are mounted that show a container its limits
+// as the size of the machine. Their names are the last parts of these.
+var shownFiles = []string{limits.CPUInfo, limits.MemInfo, limits.Online}
 
 // shownMounts returns the mounts of those of them that there are.
 func shownMounts(in Input, asked []Mount) ([]specs.Mount, error) {
@@ -158,17 +150,18 @@ func shownMounts(in Input, asked []Mount) ([]specs.Mount, error) {
 		return nil, nil
 	}
 	var bound []specs.Mount
-	for _, file := range shownFiles {
-		if _, err := os.Lstat(filepath.Join(in.EtcFolder, file.name)); errors.Is(err, fs.ErrNotExist) {
+	for _, target := range shownFiles {
+		name := path.Base(target)
+		if _, err := os.Lstat(filepath.Join(in.EtcFolder, name)); errors.Is(err, fs.ErrNotExist) {
 			continue
 		} else if err != nil {
 			return nil, err
 		}
-		if slices.ContainsFunc(asked, func(mount Mount) bool { return within(file.target, mount.Target) }) {
+		if slices.ContainsFunc(asked, func(mount Mount) bool { return within(target, mount.Target) }) {
 			continue
 		}
 		bound = append(bound, specs.Mount{
-			Destination: file.target, Type: "bind", Source: filepath.Join(cmp.Or(in.EtcSource, in.EtcFolder), file.name),
+			Destination: target, Type: "bind", Source: filepath.Join(cmp.Or(in.EtcSource, in.EtcFolder), name),
 			Options: []string{"bind", "rprivate", "ro", "nosuid", "nodev", "noexec"},
 		})
 	}

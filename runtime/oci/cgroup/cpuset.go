@@ -4,8 +4,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
+
+	"sandbox.internal/runtime/internal/limits"
 )
 
 // Processors returns the numbers of the processors that groups of the tree may have; none where the
@@ -34,11 +35,7 @@ func (g Group) Confine(numbers []int) error {
 	if h.folder == "" {
 		return fmt.Errorf("control group: no controller %s", cpuset)
 	}
-	list := make([]string, len(numbers))
-	for i, number := range numbers {
-		list[i] = strconv.Itoa(number)
-	}
-	if err := write(folder, "cpuset.cpus", strings.Join(list, ",")); err != nil {
+	if err := write(folder, "cpuset.cpus", limits.FormatList(numbers)); err != nil {
 		return fmt.Errorf("control group: %w", err)
 	}
 	return nil
@@ -51,29 +48,9 @@ func readProcessors(folder string) []int {
 		if err != nil {
 			continue
 		}
-		if numbers, ok := parseProcessors(strings.TrimSpace(string(content))); ok {
+		if numbers, ok := limits.ParseList(strings.TrimSpace(string(content))); ok {
 			return numbers
 		}
 	}
 	return nil
-}
-
-// parseProcessors parses a list such as "0-3,6".
-func parseProcessors(list string) (numbers []int, ok bool) {
-	const most = 1 << 14 // more than Linux has
-	for part := range strings.SplitSeq(list, ",") {
-		from, to, isRange := strings.Cut(part, "-")
-		first, err := strconv.Atoi(from)
-		last := first
-		if err == nil && isRange {
-			last, err = strconv.Atoi(to)
-		}
-		if err != nil || first < 0 || last < first || last >= most {
-			return nil, false
-		}
-		for number := first; number <= last; number++ {
-			numbers = append(numbers, number)
-		}
-	}
-	return numbers, true
 }

@@ -35,18 +35,31 @@ const onDocker = "type = \"docker\"\n"
 // sandboxServer: the sandbox's own program is a Jupyter Server, and its execd is configured for it,
 // as a user would do it.
 func sandboxServer(t *testing.T) *daemon {
+	return sandboxServerWithin(t, roomy)
+}
+
+func sandboxServerWithin(t *testing.T, memory string) *daemon {
+	t.Helper()
 	env := map[string]string{"JUPYTER_HOST": "http://127.0.0.1:8888", "JUPYTER_TOKEN": jupyterToken}
-	d := enter(t, onDocker, env, append([]string{"jupyter-server"}, jupyterArgs("8888")...)...)
+	d := enterWithin(t, memory, onDocker, env, append([]string{"jupyter-server"}, jupyterArgs("8888")...)...)
 	d.command(t, "until curl -fs http://127.0.0.1:8888/api >/dev/null; do sleep 0.1; done")
 	return d
 }
+
+// roomy is the memory of a sandbox in which every kernel fits.
+const roomy = "4Gi"
 
 // enter creates a sandbox with every kernel there is, and returns its execd. runtime are the lines
 // of a configuration that choose the engine.
 func enter(t *testing.T, runtime string, env map[string]string, entrypoint ...string) *daemon {
 	t.Helper()
+	return enterWithin(t, roomy, runtime, env, entrypoint...)
+}
+
+// enterWithin is enter with a limit of memory.
+func enterWithin(t *testing.T, memory, runtime string, env map[string]string, entrypoint ...string) *daemon {
+	t.Helper()
 	client := startService(t, runtime)
-	memory := "4Gi"
 	created, err := client.CreateSandboxWithResponse(t.Context(), nil, lifecycle.CreateSandboxRequest{
 		Image: lifecycle.Image{URI: interpreterImage}, Timeout: 3600, Env: env, Entrypoint: entrypoint,
 		ResourceLimits: &lifecycle.ResourceLimits{Memory: &memory},

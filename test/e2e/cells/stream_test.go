@@ -25,6 +25,7 @@ type event struct {
 	Time    *int `json:"execution_time"`
 	Results map[string]json.RawMessage
 	Error   *gen.StreamError
+	Reason  string
 	Partial bool
 }
 

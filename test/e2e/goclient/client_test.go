@@ -43,6 +43,7 @@ func TestClient(t *testing.T) {
 		})
 	})
 	t.Run("out of memory", func(t *testing.T) { testOutOfMemory(t, client) })
+	t.Run("a cell out of memory", func(t *testing.T) { testCellOutOfMemory(t, client) })
 	t.Run("life", func(t *testing.T) { testLife(t, client, box) })
 	t.Run("code", func(t *testing.T) { testCode(t, create(t, client, python)) })
 	t.Run("errors", func(t *testing.T) { testErrors(t, client, service.URL) })
@@ -74,6 +75,24 @@ func testOutOfMemory(t *testing.T, client *sandbox.Client) {
 	}
 	if result, err := box.Commands.Run(ctx, "kill -9 $$", nil); err != nil || result.OOMKilled() {
 		t.Errorf("killed by itself: %+v, %v", result, err)
+	}
+}
+
+// testCellOutOfMemory: the cell says why its context is gone, and the next one works.
+func testCellOutOfMemory(t *testing.T, client *sandbox.Client) {
+	ctx := limited(t)
+	box, err := client.Create(ctx, &sandbox.CreateOptions{Image: python, Memory: "512Mi"})
+	check(t, err)
+	defer func() { check(t, box.Delete(ctx)) }()
+	died, err := box.Code.Run(ctx, "x = bytearray(2 << 30)", nil)
+	check(t, err)
+	if !died.OOMKilled() || died.Error == nil || died.Error.Name != "KernelDied" || !strings.Contains(died.Error.Error(), "OOM_KILLED") {
+		t.Errorf("the cell is %+v, its error %v", died, died.Error)
+	}
+	next, err := box.Code.Run(ctx, "6 * 7", nil)
+	check(t, err)
+	if next.OOMKilled() || next.Error != nil || len(next.Results) != 1 || next.Results[0].Text() != "42" {
+		t.Errorf("the next cell is %+v, its error %v", next, next.Error)
 	}
 }
 

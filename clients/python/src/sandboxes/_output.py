@@ -163,6 +163,8 @@ class Execution:
     truncated: bool
     """Whether there was more output, or there were more results, than an execution, or the daemon
     before it, keeps."""
+    reason: str | None = None
+    """Why it failed, where that is known: `OOM_KILLED`, its interpreter was ended because memory ran out."""
 
     @property
     def text(self) -> str | None:
@@ -258,7 +260,7 @@ class Collector:
             id=self._id, results=self._results, count=self._count, error=_code_error(last.error),
             stdout=self._streams["stdout"].data.decode("utf-8", "replace"),
             stderr=self._streams["stderr"].data.decode("utf-8", "replace"),
-            duration=(last.execution_time or 0) / 1000, truncated=self._truncation,
+            duration=(last.execution_time or 0) / 1000, truncated=self._truncation, reason=last.reason,
         )
 
 

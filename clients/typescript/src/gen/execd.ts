@@ -1201,13 +1201,17 @@ export interface components {
             content_truncated?: boolean;
         };
         /**
-         * @description Why a command failed, for programs; absent where that is not known. More may be added.
+         * @description Why a command or a cell failed, for programs; absent where that is not known. More may be
+         *     added.
          *
          *     - `OOM_KILLED`: the kernel killed it because memory ran out, the sandbox's or the
          *       machine's. The command, or the process that its shell waited for, was ended by
          *       SIGKILL (exit code 137) that neither an interrupt nor a timeout had sent, and
          *       meanwhile the kernel counted another such kill in the sandbox, which no other command
          *       has as its reason. The sandbox goes on.
+         *
+         *       Of a cell: so ended its kernel while the cell ran (`ename` is `KernelDied`). A cell
+         *       in another context, or without one, works.
          * @example OOM_KILLED
          */
         CommandReason: string;

@@ -9,6 +9,14 @@ let sandbox: Sandbox;
 before(async () => (sandbox = await newClient().create(python)));
 after(() => sandbox.delete());
 
+test("a cell that memory ran out for", async () => {
+  await using small = await newClient().create(python, { resourceLimits: { memory: "512Mi" } });
+  const died = await small.code.run("x = bytearray(2 << 30)");
+  assert.deepEqual([died.error?.name, died.reason], ["KernelDied", "OOM_KILLED"]);
+  const next = await small.code.run("6 * 7");
+  assert.deepEqual([next.results[0]?.text, next.error, next.reason], ["42", undefined, undefined]);
+});
+
 test("cells with and without a context", async () => {
   await using proxy = await CuttingProxy.start();
   const { code } = await newClient({ url: proxy.url }).connect(sandbox.id);

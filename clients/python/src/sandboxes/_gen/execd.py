@@ -215,13 +215,17 @@ class CommandStatus:
     process group; in lists, absent when it has ended.
     """
     reason: str | None = None
-    """Why a command failed, for programs; absent where that is not known. More may be added.
+    """Why a command or a cell failed, for programs; absent where that is not known. More may be
+    added.
 
     - `OOM_KILLED`: the kernel killed it because memory ran out, the sandbox's or the
       machine's. The command, or the process that its shell waited for, was ended by
       SIGKILL (exit code 137) that neither an interrupt nor a timeout had sent, and
       meanwhile the kernel counted another such kill in the sandbox, which no other command
       has as its reason. The sandbox goes on.
+
+      Of a cell: so ended its kernel while the cell ran (`ename` is `KernelDied`). A cell
+      in another context, or without one, works.
     """
     running: bool
     """Whether the command still runs."""
@@ -570,13 +574,17 @@ class StreamEvent:
     only resembles them.
     """
     reason: str | None = None
-    """Why a command failed, for programs; absent where that is not known. More may be added.
+    """Why a command or a cell failed, for programs; absent where that is not known. More may be
+    added.
 
     - `OOM_KILLED`: the kernel killed it because memory ran out, the sandbox's or the
       machine's. The command, or the process that its shell waited for, was ended by
       SIGKILL (exit code 137) that neither an interrupt nor a timeout had sent, and
       meanwhile the kernel counted another such kill in the sandbox, which no other command
       has as its reason. The sandbox goes on.
+
+      Of a cell: so ended its kernel while the cell ran (`ename` is `KernelDied`). A cell
+      in another context, or without one, works.
     """
     results: Mapping[str, Any] | None = None
     """MIME types and their content: text as it is, images in base64, JSON types as JSON."""

@@ -1,4 +1,4 @@
-package oci
+package limits
 
 import (
 	"os"
@@ -6,15 +6,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/rs/zerolog"
 )
 
 func TestProcessorsWithTheLeastLimitsAreTaken(t *testing.T) {
-	p := newProcessors([]int{0, 1, 4, 5}, zerolog.Nop())
+	p := NewProcessors([]int{0, 1, 4, 5})
 	want := func(id string, nanoCPUs int64, numbers ...int) {
 		t.Helper()
-		if got := p.take(id, nanoCPUs); !slices.Equal(got, numbers) {
+		if got := p.Take(id, nanoCPUs); !slices.Equal(got, numbers) {
 			t.Errorf("%s with %d has %v, want %v", id, nanoCPUs, got, numbers)
 		}
 	}
@@ -24,15 +22,15 @@ func TestProcessorsWithTheLeastLimitsAreTaken(t *testing.T) {
 	want("all", 4e9)
 	want("unlimited", 0)
 	want("d", 3001e6)
-	p.release("a")
-	p.release("a") // and what has none
-	p.release("unlimited")
+	p.Release("a")
+	p.Release("a") // and what has none
+	p.Release("unlimited")
 	want("e", 1e9, 0)
-	p.adopt("f", []int{1}, 1e9)
-	p.adopt("whole", []int{0, 1, 4, 5}, 1e9) // it was started when processors were not chosen
+	p.Adopt("f", []int{1}, 1e9)
+	p.Adopt("whole", []int{0, 1, 4, 5}, 1e9) // it was started when processors were not chosen
 	want("g", 1e9, 5)
 	for _, id := range []string{"b", "c", "e", "f", "g"} {
-		p.release(id)
+		p.Release(id)
 	}
 	for number, load := range p.load {
 		if load != 0 {
@@ -45,7 +43,7 @@ func TestProcessorsWithTheLeastLimitsAreTaken(t *testing.T) {
 }
 
 func TestWithoutSetsOfProcessorsNothingIsChosen(t *testing.T) {
-	if got := newProcessors(nil, zerolog.Nop()).take("a", 1e9); got != nil {
+	if got := NewProcessors(nil).Take("a", 1e9); got != nil {
 		t.Errorf("it is %v", got)
 	}
 }
@@ -76,7 +74,7 @@ func TestShownMemory(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(proc, "meminfo"), []byte(machine), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	files := newHostFiles(proc)
+	files := NewFiles(proc)
 	for limit, want := range map[int64]string{
 		64 << 20: "MemTotal:          65536 kB\nMemFree:           65536 kB\nMemAvailable:      65536 kB\nCached:                0 kB\n" +
 			"SwapTotal:             0 kB\nCommitLimit:       65536 kB\nHugePages_Total:       0\nHugepagesize:       2048 kB\n",
