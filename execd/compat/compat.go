@@ -27,6 +27,10 @@ import (
 const (
 	dialectHeader = "X-Sandbox-Dialect"
 	dialect       = "opensandbox"
+	// secureHeader carries the token, as an endpoint of a sandbox with secureAccess has it, and
+	// tokenHeader is execd's own for it.
+	secureHeader = "OpenSandbox-Secure-Access"
+	tokenHeader  = "X-EXECD-ACCESS-TOKEN"
 	// documentedPort is the port of execd for clients, wherever it listens.
 	documentedPort = 44772
 	// own begins the paths of the operations that only these clients have. They reach them by other
@@ -93,6 +97,7 @@ func query(known ...string) echo.MiddlewareFunc {
 
 // ServeHTTP implements http.Handler.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	r = withSecret(r)
 	if r.Header.Get(dialectHeader) != dialect || r.URL.RawPath != "" {
 		h.server.ServeHTTP(w, r)
 		return
@@ -136,6 +141,25 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w = &resultWriter{ResponseWriter: w}
 	}
 	h.server.ServeHTTP(w, r)
+}
+
+// withSecret returns the request with the secret of secureAccess, which is the token, where execd
+// looks for the token. No program in the sandbox may see it. A token that was sent decides alone.
+func withSecret(r *http.Request) *http.Request {
+	secret := r.Header.Get(secureHeader)
+	if secret == "" {
+		return r
+	}
+	clean := *r
+	clean.Header = r.Header.Clone()
+	switch clean.Header.Get(tokenHeader) {
+	case "":
+		clean.Header.Set(tokenHeader, secret)
+		clean.Header.Del(secureHeader)
+	case secret:
+		clean.Header.Del(secureHeader)
+	}
+	return &clean
 }
 
 // moved returns the request with another path and query.

@@ -48,7 +48,10 @@ type Options struct {
 	// Cluster says that the sandboxes are on Kubernetes: there are Pools, and nodes of more than
 	// one kind.
 	Cluster bool
-	Logger  zerolog.Logger
+	// HostNetwork says that the sandboxes share the machine's network, where other machines may
+	// reach the ports of their programs directly.
+	HostNetwork bool
+	Logger      zerolog.Logger
 	// Clock returns the present time; nil means time.Now.
 	Clock func() time.Time
 }
@@ -91,6 +94,9 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request) {
 		// The service does not know the path: it would answer a wrong key 404, and not count it. It
 		// decides about what is asked in place of it.
 		x.reportMetrics()
+		return
+	}
+	if id, ok := reachedSandbox(r.URL.Path); ok && e.Admits(r) && !x.mayReach(id) {
 		return
 	}
 	handle := x.route()
