@@ -21,6 +21,7 @@ import (
 	"sandbox.internal/execd/code"
 	"sandbox.internal/execd/command"
 	"sandbox.internal/execd/files"
+	"sandbox.internal/execd/terminal"
 	"sandbox.internal/openapi/serve"
 )
 
@@ -43,7 +44,9 @@ type Options struct {
 	Code     *code.Manager
 	Commands *command.Manager
 	Files    *files.Files
-	Port     int
+	// Terminals are those that the contract's operations start.
+	Terminals *terminal.Manager
+	Port      int
 }
 
 // handler is execd as clients of OpenSandbox expect it.
@@ -52,6 +55,7 @@ type handler struct {
 	server   *serve.Server
 	prefixes []string // of execd's own port on execd's own port
 	sessions sessions
+	ptys     ptys
 }
 
 // New registers what these clients have beyond the contract on the server, and returns the server
@@ -68,6 +72,10 @@ func New(server *serve.Server, options Options) http.Handler {
 	routes.POST(own+"/session", h.createSession, theirsAlone, server.Authenticated, query())
 	routes.POST(own+"/session/:id/run", h.runInSession, theirsAlone, server.Authenticated, query())
 	routes.DELETE(own+"/session/:id", h.deleteSession, theirsAlone, server.Authenticated, query())
+	routes.POST(own+"/pty", h.createPTY, theirsAlone, server.Authenticated, query())
+	routes.GET(own+"/pty/:id", h.getPTY, theirsAlone, server.Authenticated, query())
+	routes.DELETE(own+"/pty/:id", h.deletePTY, theirsAlone, server.Authenticated, query())
+	routes.GET(own+"/pty/:id/ws", h.connectPTY, theirsAlone, server.Authenticated, query("pty", "since", "takeover"))
 	return h
 }
 
@@ -135,6 +143,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r = moved(r, map[bool]string{true: own + "/replace", false: "/files/replace"}[verbose], query)
 	case target == "GET /files/download" && (query.Has("offset") || query.Has("limit")):
 		r = moved(r, own+"/lines", query)
+	case isPTY(r.Method, path):
+		r = moved(r, own+path, query)
 	case path == "/session" || strings.HasPrefix(path, "/session/"):
 		r = moved(r, own+path, query)
 	case target == "POST /code", r.Method == http.MethodGet && strings.HasPrefix(path, "/code/executions/"):
