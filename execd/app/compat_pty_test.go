@@ -78,6 +78,16 @@ func (d *daemon) connect(t *testing.T, path string) *ptyClient {
 	return client
 }
 
+// connectOnceFree connects without taking over, once the client before has left for the daemon.
+func (d *daemon) connectOnceFree(t *testing.T, path string) (client *ptyClient) {
+	t.Helper()
+	wait.Until(t, "the session is free", func() bool {
+		client, _, _ = d.dialPTY(t, path)
+		return client != nil
+	})
+	return client
+}
+
 // next takes one message.
 func (c *ptyClient) next() bool {
 	ctx, cancel := context.WithTimeout(c.t.Context(), wait.Patience())
@@ -113,7 +123,7 @@ func (c *ptyClient) until(text string) {
 // end takes messages until the connection is closed.
 func (c *ptyClient) end(code websocket.StatusCode, reason string) {
 	c.t.Helper()
-	for c.next() {
+	for c.failed == nil && c.next() {
 	}
 	var closed websocket.CloseError
 	if ok := asClose(c.failed, &closed); !ok || closed.Code != code || closed.Reason != reason {
@@ -189,26 +199,17 @@ func TestPTYOfOpenSandbox(t *testing.T) {
 	if !strings.Contains(second.text, `{"type":"pong"}`) {
 		t.Errorf("the answers are %s", second.text)
 	}
-	second.typed("sh -c 'echo asleep-$((40+2)); exec sleep 1000'\n")
-	second.until("asleep-42")
-	second.send(websocket.MessageText, `{"type":"signal","signal":"SIGINT"}`)
-	second.typed("echo three-$((40+2))\n")
-	second.until("three-42")
 
 	// One that has left, or whose connection was cut, holds nothing.
-	must(t, second.socket.Close(websocket.StatusNormalClosure, ""))
-	third := d.connect(t, session+"/ws?since=1000000")
+	_ = second.socket.Close(websocket.StatusNormalClosure, "") // an error says that the daemon is slow
+	third := d.connectOnceFree(t, session+"/ws?since=1000000")
 	third.typed("echo four-$((40+2))\n")
 	third.until("four-42")
 	if third.at != -1 || strings.Contains(string(third.output), "one-42") {
 		t.Errorf("a client that has seen everything gets a replay at %d: %q", third.at, third.output)
 	}
 	must(t, third.conn.Close())
-	var fourth *ptyClient
-	wait.Until(t, "the place of a client whose connection was cut is free", func() bool {
-		fourth, _, _ = d.dialPTY(t, session+"/ws?since=5")
-		return fourth != nil
-	})
+	fourth := d.connectOnceFree(t, session+"/ws?since=5")
 	fourth.until("four-42")
 	if fourth.at != 5 {
 		t.Errorf("the replay begins at %d, want 5", fourth.at)
@@ -261,6 +262,15 @@ func TestPTYRefusals(t *testing.T) {
 	if !strings.Contains(string(once.output), "out-42") || !strings.Contains(once.text, `"exit_code":3`) {
 		t.Errorf("a command: %q, %s", once.output, once.text)
 	}
+	// A signal is for what reads the terminal.
+	trapping := d.connect(t, d.pty(t, `{"command":"trap 'echo got-$((40+2)); exit 9' INT; echo set-$((40+2)); while :; do sleep 0.1; done"}`)+"/ws")
+	trapping.until("set-42")
+	trapping.send(websocket.MessageText, `{"type":"signal","signal":"SIGNONE"}`)
+	trapping.send(websocket.MessageText, `{"type":"signal","signal":"SIGINT"}`)
+	trapping.end(websocket.StatusNormalClosure, "process exited")
+	if !strings.Contains(string(trapping.output), "got-42") || !strings.Contains(trapping.text, `"exit_code":9`) {
+		t.Errorf("after SIGINT: %q, %s", trapping.output, trapping.text)
+	}
 	// Other clients have the contract's own operation.
 	if status, text := d.get(t, "/opensandbox"+session, token); status != http.StatusNotFound {
 		t.Errorf("a session for another client: %d %s", status, text)
@@ -282,13 +292,17 @@ func TestPTYTakenOverByMany(t *testing.T) {
 	}
 	var all []*ptyClient
 	for range many {
-		all = append(all, wait.For(t, "a client", clients))
-	}
-	last := d.connect(t, session+"/ws?takeover=1")
-	for _, client := range all {
+		client := wait.For(t, "a client", clients)
 		if client == nil {
 			t.Fatal("a client was refused")
 		}
+		// The daemon has it take over after the handshake.
+		for !strings.Contains(client.text, "connected") && client.next() {
+		}
+		all = append(all, client)
+	}
+	last := d.connect(t, session+"/ws?takeover=1")
+	for _, client := range all {
 		client.end(4001, "TAKEN_OVER")
 	}
 	last.typed("echo last-$((40+2))\n")
