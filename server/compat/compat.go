@@ -96,10 +96,10 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request) {
 		x.reportMetrics()
 		return
 	}
-	if id, ok := reachedSandbox(r.URL.Path); ok && e.Admits(r) && !x.mayReach(id) {
+	handle := x.route()
+	if id, ok := reachedSandbox(r.URL.Path); ok && handle == nil && e.Admits(r) && !x.mayReach(id) {
 		return
 	}
-	handle := x.route()
 	if handle == nil || !e.Admits(r) {
 		x.pass()
 		return

@@ -97,8 +97,16 @@ func TestSecuredPorts(t *testing.T) {
 			t.Errorf("%s: the challenge is %q", name, response.Header.Get("WWW-Authenticate"))
 		}
 	}
-	// A sandbox of another key is not there.
+	// The network policy, at the port of the egress sidecar, is the service's and needs its key alone.
 	s := secured(t)
+	s.answers["GET "+sandboxPath+"/network-policy"] = `200 {"defaultAction":"deny"}`
+	for path, want := range map[string]int{"/proxy/18080/policy": 200, "/proxy/18080/polic%79": 401, "/proxy/18080": 401, "/proxy/18080/policy/x": 401} {
+		if response := s.ask("GET "+sandboxPath+path, ""); response.StatusCode != want {
+			t.Errorf("%s: %s, want %d", path, response.Status, want)
+		}
+	}
+	// A sandbox of another key is not there.
+	s = secured(t)
 	delete(s.answers, "GET "+sandboxPath)
 	if response := s.ask(port, ""); response.StatusCode != 404 {
 		t.Errorf("the sandbox of another key: %s", response.Status)
