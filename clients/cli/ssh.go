@@ -38,8 +38,8 @@ func sshCommand(t *tool) *cobra.Command {
 		Short: "Connect to a sandbox with ssh",
 		Long: "Connect to a sandbox with the ssh of this machine, and exit with its exit code.\n" +
 			"The sandbox needs no SSH server and no open port. The ARGUMENTs are those of ssh\n" +
-			"behind the host, such as a command. For scp and sftp see ssh-config. Ports are\n" +
-			"not forwarded: see port.",
+			"behind the host: a command, or, to forward to ports of the sandbox, options such\n" +
+			"as -N -L 5432:localhost:5432. For scp and sftp see ssh-config.",
 		Example: "  sandbox ssh box\n" +
 			"  sandbox ssh box -- uname -a",
 		Args:              arguments(1, -1, "a SANDBOX"),
@@ -164,7 +164,17 @@ func sshProxyCommand(t *tool) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return t.serveSSH(c.Context(), sshserver.Options{Sandbox: box, UID: uid, GID: gid, Warn: t.warn})
+			service, err := t.connect()
+			if err != nil {
+				return err
+			}
+			names := []string{box.ID(), box.ID() + sshDomain}
+			if name := nameOf(box.Info()); name != "" {
+				names = append(names, name, name+sshDomain)
+			}
+			return t.serveSSH(c.Context(), sshserver.Options{
+				Sandbox: box, UID: uid, GID: gid, Warn: t.warn, Names: names, HTTP: service.http, Header: service.header,
+			})
 		},
 	}
 	registerSSHUser(command, &p)

@@ -110,6 +110,11 @@ func New(options Options) (*serve.Server, error) {
 	}
 	server.Echo().Any("/proxy/:port", onward, server.Authenticated)
 	server.Echo().Any("/proxy/:port/*", onward, server.Authenticated)
+	server.Echo().GET("/tunnel/:port", func(c echo.Context) error {
+		serve.ForwardBody(c.Request())
+		forwarder.Tunnel(c.Response(), c.Request(), c.Param("port"))
+		return nil
+	}, server.Authenticated)
 	// The path of execd's own port leads back to the server, which asks for the token itself where
 	// it is needed.
 	for _, port := range own {

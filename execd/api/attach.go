@@ -47,7 +47,7 @@ type attachment struct {
 
 // VisitAttachTerminalResponse implements the generated interface.
 func (a attachment) VisitAttachTerminalResponse(w http.ResponseWriter) error {
-	connection, err := upgrade(w, serve.Request(a.ctx))
+	connection, err := Upgrade(w, serve.Request(a.ctx))
 	if err != nil {
 		return err
 	}
@@ -212,9 +212,9 @@ func control(message io.Reader, t *terminal.Terminal) error {
 	return t.Resize(uint16(*wanted.Rows), uint16(*wanted.Cols))
 }
 
-// upgrade makes the request's connection a WebSocket. It returns the error to answer with, in the
-// service's own form.
-func upgrade(w http.ResponseWriter, r *http.Request) (*websocket.Conn, error) {
+// Upgrade makes the connection of a request for a terminal a WebSocket. It returns the error to
+// answer with, in the service's own form.
+func Upgrade(w http.ResponseWriter, r *http.Request) (*websocket.Conn, error) {
 	answer := &handshake{ResponseWriter: w}
 	// Terminal output is small pieces in which compression saves little, and it costs memory for
 	// every viewer.

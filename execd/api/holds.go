@@ -23,8 +23,11 @@ var uncounted = map[string]bool{
 	"/idle/watch": true, "/freeze": true, "/thaw": true, "/e2b/health": true,
 }
 
-// proxied begins the paths that lead to the ports of the sandbox.
-const proxied = "/proxy/"
+// proxied and tunneled begin the paths that lead to the ports of the sandbox.
+const (
+	proxied  = "/proxy/"
+	tunneled = "/tunnel/"
+)
 
 // holding returns an authentication after which a request keeps the sandbox awake until it has been
 // answered. A request without the token keeps nothing awake.
@@ -46,9 +49,11 @@ func holding(registry *holds.Registry, authenticate func(*http.Request) (any, er
 // begin takes a hold for a request, nil for one that is none.
 func begin(registry *holds.Registry, r *http.Request) *holds.Hold {
 	path := r.URL.Path
-	if rest, ok := strings.CutPrefix(path, proxied); ok {
-		port, _, _ := strings.Cut(rest, "/")
-		return registry.Begin(holds.Proxy, port)
+	for _, prefix := range []string{proxied, tunneled} {
+		if rest, ok := strings.CutPrefix(path, prefix); ok {
+			port, _, _ := strings.Cut(rest, "/")
+			return registry.Begin(holds.Proxy, port)
+		}
 	}
 	if uncounted[path] || path == "/holds" && r.Method != http.MethodPost {
 		return nil

@@ -145,7 +145,7 @@ func NewOn(machine Machine, settings config.Settings, logger zerolog.Logger) (*A
 		Activity: operations, Code: cells, Commands: commands, Files: stored, Freezer: freezer, Terminals: terminals,
 		Env: environ(), Stopping: stopping.Load, Logger: logger,
 	})
-	handler := compat.New(server, compat.Options{Code: cells, Commands: commands, Files: stored, Port: port})
+	handler := compat.New(server, compat.Options{Code: cells, Commands: commands, Files: stored, Terminals: terminals, Port: port})
 	return &App{
 		settings: settings, logger: logger, listener: listener,
 		code: cells, commands: commands, terminals: terminals, freezer: freezer, handler: handler, arrivals: arrivals, stopping: stopping,

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -97,6 +98,47 @@ func TestClientsOfOpenSandbox(t *testing.T) {
 	response.Body.Close()
 	if response.StatusCode != http.StatusUnauthorized {
 		t.Errorf("a session without the token: %s", response.Status)
+	}
+}
+
+// TestSecretOfSecureAccess: the header of an endpoint of a sandbox with secureAccess lets in like
+// the token, and no program gets it.
+func TestSecretOfSecureAccess(t *testing.T) {
+	t.Parallel()
+	const secure = "OpenSandbox-Secure-Access"
+	d := start(t, config.Settings{AccessToken: token})
+	program := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, r.Header.Get(secure)+"|"+r.Header.Get(tokenHeader))
+	}))
+	defer program.Close()
+	_, port, _ := strings.Cut(strings.TrimPrefix(program.URL, "http://"), ":")
+	for name, c := range map[string]struct {
+		header map[string]string
+		status int
+		says   string // what the program got
+	}{
+		"neither":               {nil, 401, ""},
+		"the secret":            {map[string]string{secure: token}, 200, "|"},
+		"both":                  {map[string]string{secure: token, tokenHeader: token}, 200, "|"},
+		"another's secret":      {map[string]string{secure: token + "x"}, 401, ""},
+		"another's token":       {map[string]string{secure: token, tokenHeader: "x"}, 401, ""},
+		"a header of one's own": {map[string]string{secure: "own", tokenHeader: token}, 200, "own|"},
+	} {
+		for _, path := range []string{"/proxy/" + port + "/a", "/pty", "/proxy/44772/pty"} {
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, d.url+path, nil)
+			must(t, err)
+			for name, value := range c.header {
+				request.Header.Set(name, value)
+			}
+			response, err := d.http.Do(request)
+			must(t, err)
+			data, err := io.ReadAll(response.Body)
+			response.Body.Close()
+			must(t, err)
+			if response.StatusCode != c.status || c.status == 200 && strings.HasSuffix(path, "/a") && string(data) != c.says {
+				t.Errorf("%s, %s: %s %s", name, path, response.Status, data)
+			}
+		}
 	}
 }
 

@@ -21,12 +21,17 @@ import (
 	"sandbox.internal/execd/code"
 	"sandbox.internal/execd/command"
 	"sandbox.internal/execd/files"
+	"sandbox.internal/execd/terminal"
 	"sandbox.internal/openapi/serve"
 )
 
 const (
 	dialectHeader = "X-Sandbox-Dialect"
 	dialect       = "opensandbox"
+	// secureHeader carries the token, as an endpoint of a sandbox with secureAccess has it, and
+	// tokenHeader is execd's own for it.
+	secureHeader = "OpenSandbox-Secure-Access"
+	tokenHeader  = "X-EXECD-ACCESS-TOKEN"
 	// documentedPort is the port of execd for clients, wherever it listens.
 	documentedPort = 44772
 	// own begins the paths of the operations that only these clients have. They reach them by other
@@ -39,7 +44,9 @@ type Options struct {
 	Code     *code.Manager
 	Commands *command.Manager
 	Files    *files.Files
-	Port     int
+	// Terminals are those that the contract's operations start.
+	Terminals *terminal.Manager
+	Port      int
 }
 
 // handler is execd as clients of OpenSandbox expect it.
@@ -48,6 +55,7 @@ type handler struct {
 	server   *serve.Server
 	prefixes []string // of execd's own port on execd's own port
 	sessions sessions
+	ptys     ptys
 }
 
 // New registers what these clients have beyond the contract on the server, and returns the server
@@ -64,6 +72,10 @@ func New(server *serve.Server, options Options) http.Handler {
 	routes.POST(own+"/session", h.createSession, theirsAlone, server.Authenticated, query())
 	routes.POST(own+"/session/:id/run", h.runInSession, theirsAlone, server.Authenticated, query())
 	routes.DELETE(own+"/session/:id", h.deleteSession, theirsAlone, server.Authenticated, query())
+	routes.POST(own+"/pty", h.createPTY, theirsAlone, server.Authenticated, query())
+	routes.GET(own+"/pty/:id", h.getPTY, theirsAlone, server.Authenticated, query())
+	routes.DELETE(own+"/pty/:id", h.deletePTY, theirsAlone, server.Authenticated, query())
+	routes.GET(own+"/pty/:id/ws", h.connectPTY, theirsAlone, server.Authenticated, query("pty", "since", "takeover"))
 	return h
 }
 
@@ -93,6 +105,7 @@ func query(known ...string) echo.MiddlewareFunc {
 
 // ServeHTTP implements http.Handler.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	r = withSecret(r)
 	if r.Header.Get(dialectHeader) != dialect || r.URL.RawPath != "" {
 		h.server.ServeHTTP(w, r)
 		return
@@ -130,12 +143,33 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r = moved(r, map[bool]string{true: own + "/replace", false: "/files/replace"}[verbose], query)
 	case target == "GET /files/download" && (query.Has("offset") || query.Has("limit")):
 		r = moved(r, own+"/lines", query)
+	case isPTY(r.Method, path):
+		r = moved(r, own+path, query)
 	case path == "/session" || strings.HasPrefix(path, "/session/"):
 		r = moved(r, own+path, query)
 	case target == "POST /code", r.Method == http.MethodGet && strings.HasPrefix(path, "/code/executions/"):
 		w = &resultWriter{ResponseWriter: w}
 	}
 	h.server.ServeHTTP(w, r)
+}
+
+// withSecret returns the request with the secret of secureAccess, which is the token, where execd
+// looks for the token. No program in the sandbox may see it. A token that was sent decides alone.
+func withSecret(r *http.Request) *http.Request {
+	secret := r.Header.Get(secureHeader)
+	if secret == "" {
+		return r
+	}
+	clean := *r
+	clean.Header = r.Header.Clone()
+	switch clean.Header.Get(tokenHeader) {
+	case "":
+		clean.Header.Set(tokenHeader, secret)
+		clean.Header.Del(secureHeader)
+	case secret:
+		clean.Header.Del(secureHeader)
+	}
+	return &clean
 }
 
 // moved returns the request with another path and query.

@@ -43,10 +43,19 @@ func newTransport() *http.Transport {
 // listens there: some servers bind only what "localhost" means to them. The error is
 // errNotListening when neither is open.
 func dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := dialRaw(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return forward.NewConn(conn), nil
+}
+
+// dialRaw is dial, without what HTTP needs.
+func dialRaw(ctx context.Context, network, address string) (net.Conn, error) {
 	dialer := net.Dialer{Timeout: dialTimeout}
 	conn, err := dialer.DialContext(ctx, network, address)
 	if err == nil {
-		return forward.NewConn(conn), nil
+		return conn, nil
 	}
 	if !errors.Is(err, syscall.ECONNREFUSED) {
 		return nil, err
@@ -60,5 +69,5 @@ func dial(ctx context.Context, network, address string) (net.Conn, error) {
 	if err6 != nil {
 		return nil, fmt.Errorf("%w: %w", errNotListening, err)
 	}
-	return forward.NewConn(conn), nil
+	return conn, nil
 }

@@ -142,6 +142,21 @@ func (t *Terminal) Signal(signal syscall.Signal) bool {
 	return !t.reaped && !process.HasExited(pid) && unix.Kill(pid, signal) == nil
 }
 
+// SignalForeground sends a signal to the processes that read what is typed, or to the program's
+// group where no process does.
+func (t *Terminal) SignalForeground(signal syscall.Signal) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.reaped {
+		return
+	}
+	if group := t.foreground(); group > 0 {
+		_ = process.SignalGroup(group, signal) // ESRCH: it has just ended
+		return
+	}
+	t.signalGroup(signal)
+}
+
 // Type gives the terminal input, as if it were typed, and waits until the kernel has taken all of
 // it: a program that does not read makes it wait until ctx ends. The input of concurrent callers is
 // not interleaved. Input for a terminal that has ended is thrown away.

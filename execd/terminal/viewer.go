@@ -27,6 +27,8 @@ type Output struct {
 	// whenever the viewer was too slow.
 	Replay   bool
 	Replayed int
+	// At is the position of Data among all that the terminal has written.
+	At int64
 }
 
 // Attach adds a viewer. It is to be closed.
@@ -35,6 +37,24 @@ func (t *Terminal) Attach() *Viewer {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return &Viewer{terminal: t, next: -1, buffer: make([]byte, chunkSize)}
+}
+
+// AttachAt adds a viewer that has seen the first bytes of the output, as many as it says, and
+// returns how many there are by now. A viewer that has missed some which are not kept begins with a
+// replay, and one that claims more than there are with what comes from now on. It is to be closed.
+func (t *Terminal) AttachAt(seen int64) (v *Viewer, written int64) {
+	t.watched()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	v = &Viewer{terminal: t, next: min(seen, t.history.end), buffer: make([]byte, chunkSize)}
+	return v, t.history.end
+}
+
+// Written returns how many bytes the terminal has written.
+func (t *Terminal) Written() int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.history.end
 }
 
 // Follow adds a viewer that misses nothing: the program waits for it, as for the reader of a pipe,
@@ -120,6 +140,7 @@ func (v *Viewer) take() Output {
 		v.next = h.replayFrom()
 		output.Replay, output.Replayed = true, int(h.end-v.next)
 	}
+	output.At = v.next
 	n := h.read(v.next, v.buffer)
 	v.next += int64(n)
 	if n > 0 {

@@ -159,7 +159,8 @@ func (a *App) addFrontEnds(cfg config.Config, options api.Options) error {
 	admits := api.Admits(a.server, ring, options.Local)
 	if slices.Contains(cfg.Server.Compatibility, config.CompatibilityOpenSandbox) {
 		a.compat = compat.New(compat.Options{
-			Next: a.server, Admits: admits, Backend: a.backend, Cluster: options.Engine == nil, Logger: a.logger,
+			Next: a.server, Admits: admits, Backend: a.backend, Cluster: options.Engine == nil,
+			HostNetwork: options.Engine != nil && cfg.Sandbox.NetworkMode == config.NetworkHost, Logger: a.logger,
 		})
 	}
 	if slices.Contains(cfg.Server.Compatibility, config.CompatibilityE2B) {

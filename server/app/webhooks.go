@@ -27,8 +27,12 @@ func (a *App) openWebhooks(ctx context.Context, cfg config.Config, measured *met
 		if err != nil {
 			return fmt.Errorf("%s.secret: %w", name, err)
 		}
+		previous, err := w.PreviousKey()
+		if err != nil {
+			return fmt.Errorf("%s.previous_secret: %w", name, err)
+		}
 		o.Webhooks = append(o.Webhooks, webhooks.Webhook{
-			Name: name, URL: w.URL, Events: w.Events, Key: key, AllowPrivate: w.AllowPrivate,
+			Name: name, URL: w.URL, Events: w.Events, Key: key, PreviousKey: previous, AllowPrivate: w.AllowPrivate,
 		})
 	}
 	var err error

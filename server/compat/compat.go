@@ -48,7 +48,10 @@ type Options struct {
 	// Cluster says that the sandboxes are on Kubernetes: there are Pools, and nodes of more than
 	// one kind.
 	Cluster bool
-	Logger  zerolog.Logger
+	// HostNetwork says that the sandboxes share the machine's network, where other machines may
+	// reach the ports of their programs directly.
+	HostNetwork bool
+	Logger      zerolog.Logger
 	// Clock returns the present time; nil means time.Now.
 	Clock func() time.Time
 }
@@ -94,6 +97,9 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	handle := x.route()
+	if id, ok := reachedSandbox(r.URL.Path); ok && handle == nil && e.Admits(r) && !x.mayReach(id) {
+		return
+	}
 	if handle == nil || !e.Admits(r) {
 		x.pass()
 		return

@@ -23,10 +23,13 @@ var now = time.Date(2026, 1, 2, 15, 4, 5, 0, time.UTC)
 
 // service answers as the lifecycle service does, and keeps what it was asked.
 type service struct {
+	backend
 	t       *testing.T
 	answers map[string]string // "METHOD /path" to "STATUS BODY"
 	asked   []string          // "METHOD /path?query BODY"
 	headers []http.Header
+	// How it is configured.
+	open, hostNetwork bool
 }
 
 func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -53,7 +56,10 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, text)
 }
 
-func (s *service) admits(r *http.Request) bool { return r.Header.Get("SERVICE-API-KEY") != "wrong" }
+func (s *service) admits(r *http.Request) bool {
+	key := r.Header.Get("SERVICE-API-KEY")
+	return key != "wrong" && (key != "" || s.open)
+}
 
 // ask sends a request as a client of OpenSandbox.
 func (s *service) ask(target, body string, header ...string) *http.Response {
@@ -68,7 +74,7 @@ func (s *service) ask(target, body string, header ...string) *http.Response {
 		}
 	}
 	recorder := httptest.NewRecorder()
-	compat.New(compat.Options{Next: s, Admits: s.admits, Logger: zerolog.Nop(), Clock: func() time.Time { return now }}).ServeHTTP(recorder, r)
+	compat.New(compat.Options{Next: s, Admits: s.admits, Backend: s, HostNetwork: s.hostNetwork, Logger: zerolog.Nop(), Clock: func() time.Time { return now }}).ServeHTTP(recorder, r)
 	return recorder.Result()
 }
 
@@ -147,9 +153,9 @@ func TestTranslation(t *testing.T) {
 			[]string{`POST /v1/sandboxes {"metadata":{"opensandbox.io/expires-at":"never"},"networkPolicy":{},"timeout":86400}`, get},
 			`202 {"id":"` + id + `"}`},
 		"create that asks for more": {"POST /v1/sandboxes",
-			`{"timeout":60,"secureAccess":true,"volumes":[{"pvc":{"createIfNotExists":false,"deleteOnSandboxTermination":true}}]}`,
+			`{"timeout":60,"secureAccess":"yes","volumes":[{"pvc":{"createIfNotExists":false,"deleteOnSandboxTermination":true}}]}`,
 			map[string]string{"POST /v1/sandboxes": "400 {}"},
-			[]string{`POST /v1/sandboxes {"secureAccess":true,"timeout":60,"volumes":[{"pvc":{"createIfNotExists":false,"deleteOnSandboxTermination":true}}]}`},
+			[]string{`POST /v1/sandboxes {"secureAccess":"yes","timeout":60,"volumes":[{"pvc":{"createIfNotExists":false,"deleteOnSandboxTermination":true}}]}`},
 			"400 {}"},
 		"snapshot": {"POST /sandboxes/" + id + "/snapshots", `{"name":null}`,
 			map[string]string{"POST " + path + "/snapshots": `202 {"id":"s","sandboxId":"` + id + `","kind":"filesystem","size":0,"createdAt":"` + near + `","status":{"state":"Creating"}}`},
@@ -272,7 +278,7 @@ func TestWhoseRequestsAreTranslated(t *testing.T) {
 		"a dialect of another": {[]string{"OPEN-SANDBOX-API-KEY: ", "X-Sandbox-Dialect: e2b"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := &service{t: t}
+			s := &service{t: t, open: true}
 			s.ask(target, "", c.header...)
 			if translated := s.asked[0] != target; translated != c.translated {
 				t.Errorf("the service was asked %s", s.asked)
@@ -286,7 +292,7 @@ func TestWhoseRequestsAreTranslated(t *testing.T) {
 
 // A body that is too long to be translated is the service's to refuse, and complete.
 func TestLongBody(t *testing.T) {
-	s := &service{t: t, answers: map[string]string{"POST /v1/sandboxes": "413 {}"}}
+	s := &service{t: t, open: true, answers: map[string]string{"POST /v1/sandboxes": "413 {}"}}
 	body := `{"image":"` + strings.Repeat("x", 2<<20) + `"}`
 	if response := s.ask("POST /v1/sandboxes", body); response.StatusCode != 413 || s.asked[0] != "POST /v1/sandboxes "+body {
 		t.Errorf("%s, of %d bytes", response.Status, len(s.asked[0]))
@@ -317,6 +323,11 @@ func (b *backend) Get(_ context.Context, id string) (lifecycle.Sandbox, error) {
 		}
 	}
 	return lifecycle.Sandbox{}, lifecycle.NotFound(id)
+}
+
+// Locate returns the token of a sandbox, which begins with T- and has its id.
+func (b *backend) Locate(_ context.Context, id string, _ int) (lifecycle.Location, error) {
+	return lifecycle.Location{Token: "T-" + id}, nil
 }
 
 func (b *backend) Renew(_ context.Context, id string, expiresAt time.Time) (time.Time, error) {

@@ -25,8 +25,13 @@ func (x *exchange) create() {
 	if !ok {
 		return
 	}
+	secured := is(fields["secureAccess"], "true")
 	if code, message := x.edge.toSpec(fields); message != "" {
 		x.refuse(code, message)
+		return
+	}
+	if secured && x.isOpen() {
+		x.refuse(codeInvalidParameter, "secureAccess: this service has no API key, so that every client could read the sandbox's token")
 		return
 	}
 	created := x.askAndWait(createWait, http.MethodPost, sandboxesPath, encode(fields))
@@ -84,7 +89,7 @@ func (e *Edge) toSpec(fields object) (code, refusal string) {
 	for _, name := range []string{"env", "metadata", "resourceLimits", "platform", "credentialProxy"} {
 		within(fields, name, dropNulls)
 	}
-	for _, check := range []func(object) (code, refusal string){checkMetadata, toEnv, e.checkExtensions, e.toPlatform, e.toRequests} {
+	for _, check := range []func(object) (code, refusal string){checkMetadata, toEnv, e.checkExtensions, e.toPlatform, e.toRequests, e.toSecured} {
 		if code, refusal := check(fields); refusal != "" {
 			return code, refusal
 		}
@@ -95,9 +100,6 @@ func (e *Edge) toSpec(fields object) (code, refusal string) {
 	})
 	within(fields, "resourceLimits", toQuantities)
 	within(fields, "networkPolicy", toPolicy)
-	if is(fields["secureAccess"], "false") {
-		delete(fields, "secureAccess")
-	}
 	if is(fields["credentialProxy"], `{"enabled":false}`) || is(fields["credentialProxy"], `{}`) {
 		delete(fields, "credentialProxy")
 	}

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"sandbox.internal/server/lifecycle"
 )
 
 // endpoint gives the service's own path where the client asks for it, and always for the egress
@@ -34,7 +36,12 @@ func (x *exchange) endpoint(id, port string) {
 		x.sendUnlessGone(found)
 		return
 	}
-	headers := map[string]string{}
+	headers, secure := map[string]string{}, ""
+	if x.edge.secures(x.r.Context(), id) {
+		var given map[string]string
+		_ = json.Unmarshal(endpoint["headers"], &given)
+		secure = given[lifecycle.TokenHeader]
+	}
 	if own {
 		address := x.r.Host + sandboxesPath + "/" + id + "/proxy/" + port
 		scheme := "http"
@@ -52,6 +59,9 @@ func (x *exchange) endpoint(id, port string) {
 	}
 	if port == daemonPort && !query.Has("expires") || own && port == egressPort {
 		headers[dialectHeader] = dialect
+	}
+	if secure != "" {
+		headers[secureHeader] = secure
 	}
 	endpoint["headers"] = encode(headers)
 	found.sendJSON(x.w, endpoint)

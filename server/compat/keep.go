@@ -17,13 +17,14 @@ const (
 	keepAhead = 23 * time.Hour
 )
 
-// Backend is what an [Edge] keeps promises with, and reads events from: a part of
+// Backend is what an [Edge] keeps promises with, and reads events and tokens from: a part of
 // [lifecycle.Backend].
 type Backend interface {
 	Get(ctx context.Context, id string) (lifecycle.Sandbox, error)
 	List(ctx context.Context, filter lifecycle.Filter, page lifecycle.Page) (lifecycle.Listing, error)
 	Renew(ctx context.Context, id string, expiresAt time.Time) (time.Time, error)
 	Delete(ctx context.Context, id string) error
+	Locate(ctx context.Context, id string, port int) (lifecycle.Location, error)
 	Events(ctx context.Context, selection lifecycle.EventSelection) (lifecycle.EventFeed, error)
 }
 

@@ -207,6 +207,7 @@ func (x *exchange) patchMetadata() {
 		return
 	}
 	delete(patch, expiryKey)
+	delete(patch, lifecycle.SecureAccessKey)
 	if patched := x.ask(http.MethodPatch, x.r.URL.Path, x.r.URL.Query(), encode(patch)); !patched.OK() {
 		x.sendUnlessGone(patched)
 		return

@@ -46,7 +46,7 @@ func (c Config) OwnPaths() []string {
 		c.Local.DataDir, c.Sandbox.SeccompProfile, c.Kubernetes.KubeconfigPath,
 	}
 	for _, w := range c.Webhooks {
-		own = append(own, w.SecretFile)
+		own = append(own, w.SecretFile, w.PreviousSecretFile)
 	}
 	for _, path := range own {
 		if filepath.IsAbs(path) {

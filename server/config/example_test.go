@@ -73,7 +73,7 @@ var extensions = []string{
 	"server.rate_limit.requests_per_second", "server.rate_limit.burst",
 	"server.rate_limit.failed_attempts_per_minute",
 	"telemetry.endpoint", "telemetry.traces", "telemetry.sample_percent", "telemetry.metrics", "telemetry.interval",
-	"webhooks.url", "webhooks.events", "webhooks.secret", "webhooks.secret_file", "webhooks.allow_private",
+	"webhooks.url", "webhooks.events", "webhooks.secret", "webhooks.secret_file", "webhooks.previous_secret", "webhooks.previous_secret_file", "webhooks.allow_private",
 }
 
 func TestKeysAreTheDocumentsAndOurs(t *testing.T) {

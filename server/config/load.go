@@ -47,7 +47,7 @@ func Load(path string, env func(string) string) (Config, error) {
 	c.normalise(env)
 	c.Server.readAPIKey(&inFile)
 	for i := range c.Webhooks {
-		c.Webhooks[i].readSecret(&inFile, webhookKey(i))
+		c.Webhooks[i].readSecrets(&inFile, webhookKey(i))
 	}
 	c.check(&inFile)
 	for _, problem := range inFile {

@@ -35,13 +35,15 @@ func Print(w io.Writer, c Config) error {
 	}
 	c.Webhooks = slices.Clone(c.Webhooks)
 	for i := range c.Webhooks {
-		w := &c.Webhooks[i]
-		if w.SecretFile != "" {
-			w.Secret = ""
-		}
-		if w.Secret != "" {
-			w.Secret = maskedSecret
-			fmt.Fprintf(&out, "# %s.secret is set but not shown: put it back before you load this file.\n", webhookKey(i))
+		current, previous := c.Webhooks[i].secrets(webhookKey(i))
+		for _, secret := range []webhookSecret{current, previous} {
+			if secret.file != "" {
+				*secret.value = ""
+			}
+			if *secret.value != "" {
+				*secret.value = maskedSecret
+				fmt.Fprintf(&out, "# %s is set but not shown: put it back before you load this file.\n", secret.key)
+			}
 		}
 	}
 	out.WriteByte('\n')

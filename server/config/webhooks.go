@@ -29,6 +29,13 @@ type Webhook struct {
 	//
 	// [Load] reads the file into Secret.
 	SecretFile string `toml:"secret_file"`
+	// PreviousSecret is a second secret of the same form, which signs too: receivers accept either
+	// signature while they change to the new secret.
+	PreviousSecret string `toml:"previous_secret"`
+	// PreviousSecretFile is the absolute path of a file that holds the second secret instead.
+	//
+	// [Load] reads the file into PreviousSecret.
+	PreviousSecretFile string `toml:"previous_secret_file"`
 	// AllowPrivate is whether the receiver may have an address that is loopback, private,
 	// link-local or of this machine.
 	AllowPrivate bool `toml:"allow_private"`
@@ -41,8 +48,18 @@ const (
 )
 
 // Key returns the bytes that sign.
-func (w Webhook) Key() ([]byte, error) {
-	encoded, prefixed := strings.CutPrefix(w.Secret, secretPrefix)
+func (w Webhook) Key() ([]byte, error) { return decodeSecret(w.Secret) }
+
+// PreviousKey returns the bytes that sign too, nil without a second secret.
+func (w Webhook) PreviousKey() ([]byte, error) {
+	if w.PreviousSecret == "" {
+		return nil, nil
+	}
+	return decodeSecret(w.PreviousSecret)
+}
+
+func decodeSecret(secret string) ([]byte, error) {
+	encoded, prefixed := strings.CutPrefix(secret, secretPrefix)
 	key, err := base64.StdEncoding.DecodeString(encoded)
 	if !prefixed || err != nil || len(key) < minSecretBytes || len(key) > maxSecretBytes {
 		// Neither the value nor the decoder's error, which says where in it the fault is.
@@ -54,28 +71,56 @@ func (w Webhook) Key() ([]byte, error) {
 
 func webhookKey(i int) string { return element("webhooks", i) }
 
-// readSecret takes the secret from its file.
-func (w *Webhook) readSecret(p *problems, at string) {
-	if w.SecretFile == "" {
+// webhookSecret is one of the secrets of a webhook: the key of its value, and of the file that may
+// hold it.
+type webhookSecret struct {
+	key   string
+	value *string
+	file  string
+}
+
+// secrets returns the secret and the previous one.
+func (w *Webhook) secrets(at string) (current, previous webhookSecret) {
+	return webhookSecret{at + ".secret", &w.Secret, w.SecretFile}, webhookSecret{at + ".previous_secret", &w.PreviousSecret, w.PreviousSecretFile}
+}
+
+// readSecrets takes the secrets from their files.
+func (w *Webhook) readSecrets(p *problems, at string) {
+	current, previous := w.secrets(at)
+	current.read(p)
+	previous.read(p)
+}
+
+func (s webhookSecret) read(p *problems) {
+	if s.file == "" {
 		return
 	}
-	key := at + ".secret_file"
-	if w.Secret != "" {
-		p.add(key, "cannot be set together with %s.secret: leave one of them out", at)
+	key := s.key + "_file"
+	if *s.value != "" {
+		p.add(key, "cannot be set together with %s: leave one of them out", s.key)
 		return
 	}
-	if !filepath.IsAbs(w.SecretFile) {
-		p.add(key, "must be the absolute path of a file (got %q)", w.SecretFile)
+	if !filepath.IsAbs(s.file) {
+		p.add(key, "must be the absolute path of a file (got %q)", s.file)
 		return
 	}
-	content, err := os.ReadFile(w.SecretFile)
+	content, err := os.ReadFile(s.file)
 	if err != nil {
 		p.add(key, "%w", err)
 		return
 	}
-	w.Secret = strings.TrimSpace(string(content))
-	if _, err := w.Key(); err != nil {
-		p.add(key, "the content of %s %w", w.SecretFile, err)
+	*s.value = strings.TrimSpace(string(content))
+	if _, err := decodeSecret(*s.value); err != nil {
+		p.add(key, "the content of %s %w", s.file, err)
+	}
+}
+
+// check refuses a value that is no secret. The content of a file was checked when it was read.
+func (s webhookSecret) check(p *problems) {
+	if *s.value == maskedSecret {
+		p.add(s.key, "is the mask that stands for the secret in printed settings: write the real secret")
+	} else if _, err := decodeSecret(*s.value); err != nil && s.file == "" {
+		p.add(s.key, "%w", err)
 	}
 }
 
@@ -101,12 +146,14 @@ func checkWebhooks(p *problems, webhooks []Webhook, runtime RuntimeType) {
 			p.add(at, "must differ from earlier webhooks in its url or its events")
 		}
 		seen[same] = true
+		current, previous := w.secrets(at)
 		if w.SecretFile == "" && w.Secret == "" {
 			p.add(at+".secret", "must be set, or else %s.secret_file", at)
-		} else if w.Secret == maskedSecret {
-			p.add(at+".secret", "is the mask that stands for the secret in printed settings: write the real secret")
-		} else if _, err := w.Key(); err != nil && w.SecretFile == "" {
-			p.add(at+".secret", "%w", err)
+		} else {
+			current.check(p)
+		}
+		if w.PreviousSecret != "" {
+			previous.check(p)
 		}
 	}
 }

@@ -146,7 +146,7 @@ func pausesAtDeadline(metadata map[string]string) bool {
 
 // isPrivate reports whether the ports of a sandbox need its traffic token.
 func (e *Edge) isPrivate(s lifecycle.Sandbox) bool {
-	return e.HostNetwork || s.Metadata[privateKey] == yes
+	return e.HostNetwork || s.Metadata[privateKey] == yes || s.Metadata[lifecycle.SecureAccessKey] == yes
 }
 
 // endOf returns when the sandbox ends or is paused: the deadline that its client asked for, or the

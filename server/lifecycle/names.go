@@ -18,6 +18,9 @@ const (
 	// SidecarTokenHeader is the header that carries the token of an egress sidecar
 	// (openapi/egress.yaml).
 	SidecarTokenHeader = "X-EGRESS-ACCESS-TOKEN"
+	// SecureAccessKey is the metadata, true, of a sandbox that a client of OpenSandbox made with
+	// secureAccess: no compatibility may let into its ports without its token.
+	SecureAccessKey = "opensandbox.io/secure-access"
 )
 
 // NewToken returns a secret of 256 random bits, in hexadecimal.

@@ -293,7 +293,10 @@ func (s *service) wantLogged(t *testing.T, times int, texts ...string) {
 }
 
 // signatureOf is HMAC-SHA256 as RFC 2104 defines it, by hand.
-func signatureOf(q request) string {
+func signatureOf(q request) string { return signatureBy(key, q) }
+
+// signatureBy is signatureOf with another key.
+func signatureBy(key []byte, q request) string {
 	inner, outer := bytes.Repeat([]byte{0x36}, 64), bytes.Repeat([]byte{0x5c}, 64)
 	for i, b := range key {
 		inner[i] ^= b

@@ -71,7 +71,11 @@ func (h *hook) send(ctx context.Context, id string, body []byte) error {
 	request.Header.Set("User-Agent", "sandbox-server")
 	request.Header.Set("Webhook-Id", id)
 	request.Header.Set("Webhook-Timestamp", timestamp)
-	request.Header.Set("Webhook-Signature", sign(h.webhook.Key, id, timestamp, body))
+	signatures := sign(h.webhook.Key, id, timestamp, body)
+	if h.webhook.PreviousKey != nil {
+		signatures += " " + sign(h.webhook.PreviousKey, id, timestamp, body)
+	}
+	request.Header.Set("Webhook-Signature", signatures)
 	response, err := h.client.Do(request)
 	if err != nil {
 		return withoutURL(err)

@@ -40,6 +40,8 @@ type Webhook struct {
 	URL    string
 	Events []lifecycle.EventType // empty: all
 	Key    []byte                // of the signatures
+	// PreviousKey, unless it is nil, makes a second signature of each request.
+	PreviousKey []byte
 	// AllowPrivate permits addresses that are not public ones.
 	AllowPrivate bool
 }

@@ -1,6 +1,7 @@
 package webhooks_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -73,6 +74,23 @@ func TestDeliveries(t *testing.T) {
 	if s.count("all true") != 4 || s.count("all false") != 0 {
 		t.Errorf("counted %v", s.tried)
 	}
+}
+
+// TestPreviousKey: a second key makes a second signature.
+func TestPreviousKey(t *testing.T) {
+	t.Parallel()
+	r := newReceiver(t, nil)
+	hook := hookOf("all", r)
+	hook.PreviousKey = bytes.Repeat([]byte("old"), 10)
+	s := newService(t, hook)
+	s.start(t)
+	s.add(stage)
+	for _, q := range r.wantIDs(t, "evt_1") {
+		if want := signatureOf(q) + " " + signatureBy(hook.PreviousKey, q); q.signature != want {
+			t.Errorf("the signatures are %s, want %s", q.signature, want)
+		}
+	}
+	s.stop()
 }
 
 // TestSelection: the cursor passes events of other types, so that they are not read again.

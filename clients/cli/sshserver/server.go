@@ -17,6 +17,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"strings"
 	"sync"
 
@@ -32,6 +33,12 @@ type Options struct {
 	UID, GID *int64
 	// Warn gets what cannot be reported to the client of SSH.
 	Warn func(format string, args ...any)
+	// Names are those of the sandbox, as hosts to forward ports to.
+	Names []string
+	// HTTP makes connections to ports, and Header has the key of the service; without HTTP no port
+	// is forwarded.
+	HTTP   *http.Client
+	Header http.Header
 }
 
 const (
@@ -39,8 +46,6 @@ const (
 	version = "SSH-2.0-sandbox"
 	// maxChannels bounds what one connection may have open at a time.
 	maxChannels = 256
-	// noForwarding is the answer to a request to forward a port.
-	noForwarding = "port forwarding: not supported; for HTTP and WebSockets use: sandbox port SANDBOX PORT"
 )
 
 // Serve serves one connection until the client closes it or ctx ends. It returns nil when the
@@ -65,8 +70,8 @@ func Serve(ctx context.Context, conn net.Conn, options Options) error {
 	case err != nil:
 		return err
 	}
-	go ssh.DiscardRequests(requests) // also those to forward ports to the client
 	s := &server{Options: options, open: make(chan struct{}, maxChannels)}
+	go s.refuseRequests(requests)
 	// What has a channel open ends with the connection.
 	var cancel context.CancelFunc
 	s.ctx, cancel = context.WithCancel(ctx)
@@ -101,18 +106,32 @@ type server struct {
 	channels sync.WaitGroup
 	open     chan struct{} // has an element for each channel that is open
 
-	forwarding sync.Once // was asked for
+	forwarding sync.Once // was refused
+	remote     sync.Once // forwarding to the client was refused
+}
+
+// refuseRequests refuses what a client asks of the whole connection, such as to forward ports of
+// the sandbox to it.
+func (s *server) refuseRequests(requests <-chan *ssh.Request) {
+	for request := range requests {
+		if strings.HasSuffix(request.Type, "forward") || strings.HasSuffix(request.Type, "forward@openssh.com") {
+			s.remote.Do(func() { s.Warn("%s", noRemote) }) // the protocol has no words for it
+		}
+		_ = request.Reply(false, nil)
+	}
 }
 
 func (s *server) accept(asked ssh.NewChannel) {
+	serve := s.session
 	switch asked.ChannelType() {
 	case "session":
-	case "direct-tcpip", "direct-streamlocal@openssh.com":
-		_ = asked.Reject(ssh.Prohibited, noForwarding)
-		s.forwarding.Do(func() { s.Warn("%s", noForwarding) }) // a client shows the reason to few people
+	case "direct-tcpip":
+		serve = s.tunnel
+	case "direct-streamlocal@openssh.com":
+		s.refuse(asked, ssh.Prohibited, noSockets)
 		return
 	default:
-		_ = asked.Reject(ssh.UnknownChannelType, "a sandbox has sessions only")
+		_ = asked.Reject(ssh.UnknownChannelType, "a sandbox has sessions and connections to its ports only")
 		return
 	}
 	select {
@@ -123,6 +142,6 @@ func (s *server) accept(asked ssh.NewChannel) {
 	}
 	s.channels.Go(func() {
 		defer func() { <-s.open }()
-		s.session(asked)
+		serve(asked)
 	})
 }

@@ -70,7 +70,9 @@ func connect(t *testing.T, mux *http.ServeMux) *connection {
 	}
 	ended := make(chan error, 1)
 	go func() {
-		ended <- sshserver.Serve(ctx, theirs, sshserver.Options{Sandbox: box, Warn: c.warn})
+		ended <- sshserver.Serve(ctx, theirs, sshserver.Options{
+			Sandbox: box, Warn: c.warn, HTTP: wait.Client(), Header: http.Header{"Service-Api-Key": {"key"}}, Names: []string{"box", "box.sandbox"},
+		})
 	}()
 	conn, channels, requests, err := ssh.NewClientConn(ours, "box", &ssh.ClientConfig{HostKeyCallback: ssh.InsecureIgnoreHostKey()}) //nolint:gosec // a pipe
 	if err != nil {
@@ -276,27 +278,6 @@ func TestReads(t *testing.T) {
 		if short := len(want) < length; !bytes.Equal(got[:n], want) || short != errors.Is(err, io.EOF) || !short && err != nil {
 			t.Fatalf("%d bytes at %d: %d came, want %d, or other ones: %v", length, offset, n, len(want), err)
 		}
-	}
-}
-
-// TestForwarding: a request to forward a port is refused with what to do in its place.
-func TestForwarding(t *testing.T) {
-	t.Parallel()
-	c := connect(t, http.NewServeMux())
-	for range 3 {
-		_, err := c.Dial("tcp", "localhost:8000")
-		var refused *ssh.OpenChannelError
-		if !errors.As(err, &refused) || refused.Reason != ssh.Prohibited || !strings.Contains(refused.Message, "sandbox port") {
-			t.Errorf("it is refused with: %v", err)
-		}
-	}
-	if _, err := c.Listen("tcp", "localhost:0"); err == nil {
-		t.Error("a port of the sandbox is forwarded")
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.warnings) != 1 {
-		t.Errorf("the warnings are %q", c.warnings)
 	}
 }
 

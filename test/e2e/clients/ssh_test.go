@@ -190,17 +190,6 @@ func sshLeaves(t *testing.T, c *sshClient) {
 	}
 }
 
-func sshForwarding(t *testing.T, c *sshClient) {
-	got := c.run(t, nil, "ssh", "-W", "localhost:8000", c.host)
-	if got.code == 0 || !strings.Contains(got.stderr, "port forwarding: not supported") || !strings.Contains(got.stderr, "sandbox port") {
-		t.Errorf("it is %+v", got)
-	}
-	got = c.run(t, nil, "ssh", "-o", "ExitOnForwardFailure yes", "-R", "0:localhost:9", c.host, "true")
-	if got.code != 255 {
-		t.Errorf("of a port of the sandbox it is %+v", got)
-	}
-}
-
 // sshChannels has many sessions on one connection.
 func sshChannels(t *testing.T, c *sshClient) {
 	master := c.begin(t, c.command(t, "ssh", "-N", "-M", "-S", "socket", c.host))

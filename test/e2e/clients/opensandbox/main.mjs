@@ -138,7 +138,37 @@ async function snapshots() {
   await Promise.all([sandbox.close(), restored.close(), manager.close()]);
 }
 
-await Promise.all([life(false), life(true), withoutExpiry(), snapshots()]);
+// secured reaches ports of a sandbox with secureAccess with its own secret alone.
+async function secured() {
+  const resource = { cpu: "200m", memory: "128Mi" };
+  const [sandbox, other] = await Promise.all([1, 2].map(() => Sandbox.create({ image, timeoutSeconds: 600, resource, secureAccess: true })));
+  await sandbox.commands.run('mkdir -p /tmp/web && echo page > /tmp/web/index.html && httpd -p 8000 -h /tmp/web');
+  const name = "OpenSandbox-Secure-Access";
+  const { headers: theirs } = await other.getEndpoint(8000);
+  for (const useServerProxy of [false, true]) {
+    const connected = await Sandbox.connect({ sandboxId: sandbox.id, connectionConfig: new ConnectionConfig({ useServerProxy }) });
+    assert.equal(text((await connected.commands.run("echo in")).logs.stdout), "in");
+    for (const port of [8000, 44772]) {
+      const { endpoint, headers } = await connected.getEndpoint(port);
+      assert.ok(headers[name], JSON.stringify(headers));
+      assert.notEqual(headers[name], theirs[name]);
+      const at = `http://${endpoint}/${port === 8000 ? "" : "command/status/x"}`;
+      const status = async (sent) => (await fetch(at, { headers: sent })).status;
+      const admitted = port === 8000 ? 200 : 404;
+      const { [name]: secret, "X-EXECD-ACCESS-TOKEN": token, ...rest } = headers;
+      assert.equal(await status(headers), admitted, at);
+      assert.equal(await status({ ...rest, [name]: secret }), admitted, at);
+      assert.equal(await status(rest), 401, at);
+      assert.equal(await status({}), 401, at);
+      assert.equal(await status({ ...rest, [name]: theirs[name] }), 401, at);
+    }
+    await connected.close();
+  }
+  await Promise.all([sandbox.kill(), other.kill()]);
+  await Promise.all([sandbox.close(), other.close()]);
+}
+
+await Promise.all([life(false), life(true), withoutExpiry(), snapshots(), secured()]);
 await compareWithRecorded(process.env.OPEN_SANDBOX_DOMAIN, process.env.OPEN_SANDBOX_API_KEY, image);
 await assert.rejects(Sandbox.create({ connectionConfig: { apiKey: "wrong" }, image }), { statusCode: 401 });
 console.log("all of it works");
