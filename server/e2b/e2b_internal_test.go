@@ -460,14 +460,16 @@ func statusOf(r *refusal) int {
 	return r.status
 }
 
-// TestPrivate: the ports of the machine's own network always need the traffic token.
+// TestPrivate: the ports of the machine's own network, and of a sandbox with secureAccess, always
+// need the traffic token.
 func TestPrivate(t *testing.T) {
 	asked := lifecycle.Sandbox{Metadata: map[string]string{privateKey: yes}}
+	secured := lifecycle.Sandbox{Metadata: map[string]string{lifecycle.SecureAccessKey: yes}} // by a client of OpenSandbox
 	for _, test := range []struct {
 		host    bool
 		sandbox lifecycle.Sandbox
 		want    bool
-	}{{false, lifecycle.Sandbox{}, false}, {false, asked, true}, {true, lifecycle.Sandbox{}, true}} {
+	}{{false, lifecycle.Sandbox{}, false}, {false, asked, true}, {true, lifecycle.Sandbox{}, true}, {false, secured, true}} {
 		e := &Edge{Options: Options{HostNetwork: test.host}}
 		if shown := e.detailed(test.sandbox, "T"); e.isPrivate(test.sandbox) != test.want || (shown.TrafficAccessToken != nil) != test.want {
 			t.Errorf("%+v: %v", test, !test.want)
