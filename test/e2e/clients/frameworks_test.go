@@ -33,8 +33,8 @@ func TestE2BFrameworksOfNode22(t *testing.T) {
 	}
 }
 
-// frameworksFolder returns a folder with the programs of the folder frameworks, what they share with
-// those of the folder e2b, and the packages that they use.
+// frameworksFolder returns a folder with the programs of the folder frameworks, with the files that
+// they share with those of the folder e2b, and with the packages that they use.
 func frameworksFolder(t *testing.T, packages string) string {
 	t.Helper()
 	folder := lives.CopyOf(t, "frameworks")
