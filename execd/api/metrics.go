@@ -103,10 +103,13 @@ func (s metricsStream) VisitWatchMetricsResponse(w http.ResponseWriter) error {
 
 func toMetrics(s metrics.Snapshot) gen.Metrics {
 	return gen.Metrics{
-		CPUCount:    s.CPUCount,
-		CPUUsedPct:  s.CPUUsedPct,
-		MemTotalMib: s.MemTotalMiB,
-		MemUsedMib:  s.MemUsedMiB,
-		Timestamp:   s.Timestamp,
+		CPUCount:     s.CPUCount,
+		CPUUsedPct:   s.CPUUsedPct,
+		MemTotalMib:  s.MemTotalMiB,
+		MemUsedMib:   s.MemUsedMiB,
+		MemCacheMib:  &s.MemCacheMiB,
+		DiskTotalMib: &s.DiskTotalMiB,
+		DiskUsedMib:  &s.DiskUsedMiB,
+		Timestamp:    s.Timestamp,
 	}
 }

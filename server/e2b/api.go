@@ -250,6 +250,9 @@ func (x *exchange) metrics(id string) {
 			Used       float64 `json:"cpu_used_pct"`
 			Memory     float64 `json:"mem_total_mib"`
 			MemoryUsed float64 `json:"mem_used_mib"`
+			Cache      float64 `json:"mem_cache_mib"`
+			Disk       float64 `json:"disk_total_mib"`
+			DiskUsed   float64 `json:"disk_used_mib"`
 			Timestamp  int64   `json:"timestamp"`
 		}
 		if !found.OK() || json.Unmarshal(found.Body.Bytes(), &now) != nil {
@@ -260,8 +263,8 @@ func (x *exchange) metrics(id string) {
 		at := time.UnixMilli(now.Timestamp).UTC()
 		samples = append(samples, map[string]any{
 			"timestamp": stamp(at), "timestampUnix": at.Unix(), "cpuCount": int64(now.Processors + 0.999), "cpuUsedPct": now.Used,
-			"memTotal": int64(now.Memory * mebibyte), "memUsed": int64(now.MemoryUsed * mebibyte), "memCache": 0,
-			"diskUsed": 0, "diskTotal": 0,
+			"memTotal": int64(now.Memory * mebibyte), "memUsed": int64(now.MemoryUsed * mebibyte), "memCache": int64(now.Cache * mebibyte),
+			"diskUsed": int64(now.DiskUsed * mebibyte), "diskTotal": int64(now.Disk * mebibyte),
 		})
 	}
 	sendJSON(x.w, http.StatusOK, samples)

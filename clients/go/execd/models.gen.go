@@ -992,6 +992,23 @@ type Metrics struct {
 	// Example: 12.5
 	CPUUsedPct float64 `json:"cpu_used_pct"`
 
+	// DiskTotalMib How large the file system is that has the sandbox's files, in MiB. In a sandbox whose
+	// disk has no limit that is the machine's.
+	//
+	// Example: 10240
+	DiskTotalMib *float64 `json:"disk_total_mib,omitempty"`
+
+	// DiskUsedMib How much of that file system is in use, in MiB, by others too where it is shared.
+	//
+	// Example: 310.5
+	DiskUsedMib *float64 `json:"disk_used_mib,omitempty"`
+
+	// MemCacheMib How large its page cache is, in MiB; 0 where no control group counts that. A part of it
+	// is in `mem_used_mib`.
+	//
+	// Example: 12.4
+	MemCacheMib *float64 `json:"mem_cache_mib,omitempty"`
+
 	// MemTotalMib How much memory the sandbox may use, in MiB.
 	//
 	// Example: 512

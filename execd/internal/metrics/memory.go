@@ -7,15 +7,16 @@ import (
 	"strings"
 )
 
-// memory returns the memory that the sandbox may use and the part in use, in bytes.
-func (s *Sampler) memory() (total, used uint64, err error) {
+// memory returns the memory that the sandbox may use, the part in use, and the page cache, in
+// bytes.
+func (s *Sampler) memory() (total, used, cached uint64, err error) {
 	machine, available, err := s.meminfo()
 	if err != nil {
-		return 0, 0, err
+		return 0, 0, 0, err
 	}
-	limitFile, usageFile, cacheField := "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+	limitFile, usageFile, idleField, cacheField := "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "total_cache"
 	if s.group.memory.v2 {
-		limitFile, usageFile, cacheField = "memory.max", "memory.current", "inactive_file"
+		limitFile, usageFile, idleField, cacheField = "memory.max", "memory.current", "inactive_file", "file"
 	}
 	total = machine
 	limit, limited := s.group.memory.smallest(func(dir string) (float64, bool) { return readNumber(dir, limitFile) })
@@ -27,10 +28,11 @@ func (s *Sampler) memory() (total, used uint64, err error) {
 	if !ok {
 		// There is no group, or it is the topmost one of version 2, which does not count its
 		// memory.
-		return total, min(machine-available, total), nil
+		return total, min(machine-available, total), 0, nil
 	}
+	idle, _ := readField(s.group.memory.dir, "memory.stat", idleField)
 	cache, _ := readField(s.group.memory.dir, "memory.stat", cacheField)
-	return total, uint64(max(usage-cache, 0)), nil
+	return total, uint64(max(usage-idle, 0)), uint64(max(cache, 0)), nil
 }
 
 // meminfo returns the machine's memory and what of it is available, in bytes.

@@ -1,5 +1,5 @@
 // Package metrics measures the CPU and the memory of the sandbox as its own control groups see them
-// (version 1, 2 and the mix of both), so that a sandbox limited to half a core and 512 MiB reports
+// (version 1, 2 and the mix of both), and its disk, so that a sandbox limited to half a core and 512 MiB reports
 // these and not the machine's. Where the kernel shows no control group, the numbers are the
 // machine's.
 package metrics
@@ -29,6 +29,11 @@ type Snapshot struct {
 	// MemUsedMiB is the memory in use without the page cache that the kernel can drop at once
 	// (inactive_file), as docker stats and the kubelet count it.
 	MemUsedMiB float64
+	// MemCacheMiB is the page cache of the sandbox; 0 where no control group counts that.
+	MemCacheMiB float64
+	// DiskTotalMiB is the size of the file system that has the sandbox's files, and DiskUsedMiB the
+	// part in use. Without a limit of its disk that is the machine's, with what others use.
+	DiskTotalMiB, DiskUsedMiB float64
 	// Timestamp is when this was measured, in Unix milliseconds.
 	Timestamp int64
 }
@@ -91,7 +96,11 @@ func (s *Sampler) Sample() (Snapshot, error) {
 	if err != nil {
 		return Snapshot{}, err
 	}
-	total, used, err := s.memory()
+	total, used, cached, err := s.memory()
+	if err != nil {
+		return Snapshot{}, err
+	}
+	diskTotal, diskUsed, err := disk("/")
 	if err != nil {
 		return Snapshot{}, err
 	}
@@ -107,11 +116,14 @@ func (s *Sampler) Sample() (Snapshot, error) {
 		s.before, s.last = s.last, current
 	}
 	return Snapshot{
-		CPUCount:    cores,
-		CPUUsedPct:  percent(current.used-since.used, current.at.Sub(since.at), cores),
-		MemTotalMiB: float64(total) / mib,
-		MemUsedMiB:  float64(used) / mib,
-		Timestamp:   current.at.UnixMilli(),
+		CPUCount:     cores,
+		CPUUsedPct:   percent(current.used-since.used, current.at.Sub(since.at), cores),
+		MemTotalMiB:  float64(total) / mib,
+		MemUsedMiB:   float64(used) / mib,
+		MemCacheMiB:  float64(cached) / mib,
+		DiskTotalMiB: float64(diskTotal) / mib,
+		DiskUsedMiB:  float64(diskUsed) / mib,
+		Timestamp:    current.at.UnixMilli(),
 	}, nil
 }
 

@@ -79,6 +79,7 @@ func TestSampleReadsLimitsAndUse(t *testing.T) {
 		name               string
 		files              map[string]string
 		cores, total, used float64
+		cache              float64
 	}{
 		{
 			name:  "no control groups",
@@ -94,13 +95,13 @@ func TestSampleReadsLimitsAndUse(t *testing.T) {
 				"sys/fs/cgroup/cpuset.cpus.effective": "0-1\n",
 				"sys/fs/cgroup/memory.max":            "536870912\n",
 				"sys/fs/cgroup/memory.current":        "209715200\n",
-				"sys/fs/cgroup/memory.stat":           "anon 1\ninactive_file 104857600\nactive_file 5\n",
+				"sys/fs/cgroup/memory.stat":           "anon 1\nfile 31457280\ninactive_file 104857600\nactive_file 5\n",
 				"sys/fs/cgroup/memory.limit_in_bytes": "1",
 				"sys/fs/cgroup/cpu.cfs_quota_us":      "1",
 				"sys/fs/cgroup/memory.usage_in_bytes": "1",
 				"sys/fs/cgroup/cpuacct.usage":         "1",
 			},
-			cores: 0.5, total: 512, used: 100,
+			cores: 0.5, total: 512, used: 100, cache: 30,
 		},
 		{
 			name: "version 2 without limits",
@@ -157,9 +158,9 @@ func TestSampleReadsLimitsAndUse(t *testing.T) {
 				"sys/fs/cgroup/cpuset/cpuset.cpus":           "0-1,3\n",
 				"sys/fs/cgroup/memory/memory.limit_in_bytes": "268435456\n",
 				"sys/fs/cgroup/memory/memory.usage_in_bytes": "104857600\n",
-				"sys/fs/cgroup/memory/memory.stat":           "inactive_file 1\ntotal_inactive_file 52428800\n",
+				"sys/fs/cgroup/memory/memory.stat":           "cache 1\ninactive_file 1\ntotal_cache 62914560\ntotal_inactive_file 52428800\n",
 			},
-			cores: 1.5, total: 256, used: 50,
+			cores: 1.5, total: 256, used: 50, cache: 60,
 		},
 		{
 			name: "version 1 without limits",
@@ -201,8 +202,12 @@ func TestSampleReadsLimitsAndUse(t *testing.T) {
 			m := newMachine(t, test.files)
 			got := sample(t, m.sampler())
 			want := metrics.Snapshot{
-				CPUCount: test.cores, MemTotalMiB: test.total, MemUsedMiB: test.used, Timestamp: m.now.UnixMilli(),
+				CPUCount: test.cores, MemTotalMiB: test.total, MemUsedMiB: test.used, MemCacheMiB: test.cache, Timestamp: m.now.UnixMilli(),
 			}
+			if got.DiskUsedMiB <= 0 || got.DiskUsedMiB > got.DiskTotalMiB {
+				t.Errorf("the disk has %v of %v MiB in use", got.DiskUsedMiB, got.DiskTotalMiB)
+			}
+			got.DiskTotalMiB, got.DiskUsedMiB = 0, 0 // this machine's
 			if got != want {
 				t.Errorf("got %+v, want %+v", got, want)
 			}
@@ -337,7 +342,7 @@ func TestSampleIsSafeForConcurrentUse(t *testing.T) {
 
 func TestPrometheus(t *testing.T) {
 	got := string(metrics.Prometheus(metrics.Snapshot{
-		CPUCount: 1.5, CPUUsedPct: 12.25, MemTotalMiB: 512, MemUsedMiB: 0.5, Timestamp: 1,
+		CPUCount: 1.5, CPUUsedPct: 12.25, MemTotalMiB: 512, MemUsedMiB: 0.5, MemCacheMiB: 2, DiskTotalMiB: 4096, DiskUsedMiB: 3, Timestamp: 1,
 	}))
 	want := `# HELP execd_cpu_count Cores that the sandbox may use.
 # TYPE execd_cpu_count gauge
@@ -351,6 +356,15 @@ execd_memory_total_bytes 536870912
 # HELP execd_memory_used_bytes Memory in use, without page cache that can be dropped.
 # TYPE execd_memory_used_bytes gauge
 execd_memory_used_bytes 524288
+# HELP execd_memory_cache_bytes Page cache of the sandbox.
+# TYPE execd_memory_cache_bytes gauge
+execd_memory_cache_bytes 2097152
+# HELP execd_disk_total_bytes Size of the file system that has the sandbox's files.
+# TYPE execd_disk_total_bytes gauge
+execd_disk_total_bytes 4294967296
+# HELP execd_disk_used_bytes Part of that file system in use.
+# TYPE execd_disk_used_bytes gauge
+execd_disk_used_bytes 3145728
 `
 	if got != want {
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)

@@ -1016,6 +1016,26 @@ export interface components {
              */
             mem_used_mib: number;
             /**
+             * Format: double
+             * @description How large its page cache is, in MiB; 0 where no control group counts that. A part of it
+             *     is in `mem_used_mib`.
+             * @example 12.4
+             */
+            mem_cache_mib?: number;
+            /**
+             * Format: double
+             * @description How large the file system is that has the sandbox's files, in MiB. In a sandbox whose
+             *     disk has no limit that is the machine's.
+             * @example 10240
+             */
+            disk_total_mib?: number;
+            /**
+             * Format: double
+             * @description How much of that file system is in use, in MiB, by others too where it is shared.
+             * @example 310.5
+             */
+            disk_used_mib?: number;
+            /**
              * Format: int64
              * @description When this was measured, in Unix milliseconds.
              * @example 1767366245000

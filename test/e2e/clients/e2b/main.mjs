@@ -168,6 +168,7 @@ await call('downloadUrl and uploadUrl', async () => {
 await call('sandbox.getMetrics', async () => {
   const metrics = await sandbox.getMetrics()
   assert.ok(metrics.length > 0 && metrics[0].memTotal > 0, JSON.stringify(metrics))
+  assert.ok(metrics[0].diskUsed > 0 && metrics[0].diskUsed <= metrics[0].diskTotal, JSON.stringify(metrics))
 })
 await call('sandbox.pause, Sandbox.connect', async () => {
   await sandbox.files.write('/tmp/kept', 'kept')

@@ -489,6 +489,16 @@ class Metrics:
     """How many cores the sandbox may use; not always a whole number."""
     cpu_used_pct: float
     """How much of those cores is in use, in percent."""
+    disk_total_mib: float | None = None
+    """How large the file system is that has the sandbox's files, in MiB. In a sandbox whose
+    disk has no limit that is the machine's.
+    """
+    disk_used_mib: float | None = None
+    """How much of that file system is in use, in MiB, by others too where it is shared."""
+    mem_cache_mib: float | None = None
+    """How large its page cache is, in MiB; 0 where no control group counts that. A part of it
+    is in `mem_used_mib`.
+    """
     mem_total_mib: float
     """How much memory the sandbox may use, in MiB."""
     mem_used_mib: float
