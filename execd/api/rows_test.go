@@ -3,7 +3,9 @@ package api_test
 import (
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -145,9 +147,12 @@ func TestRowsOfMetrics(t *testing.T) {
 		}
 	})
 	t.Run("row execd/operations/GET /metrics", func(t *testing.T) {
-		if len(got) != 5 {
-			t.Errorf("the snapshot is %v, want the five fields", got)
+		fields := []string{"cpu_count", "cpu_used_pct", "mem_total_mib", "mem_used_mib", "timestamp", "mem_cache_mib", "disk_total_mib", "disk_used_mib"}
+		slices.Sort(fields)
+		if names := slices.Sorted(maps.Keys(got)); !slices.Equal(names, fields) {
+			t.Errorf("the snapshot is %v, want the five fields of the document and the three of the extension", got)
 		}
+		got.wantNumber(t, "disk_used_mib", 0.001, got["disk_total_mib"].(float64))
 	})
 	t.Run("row execd/operations/GET /metrics/watch", func(t *testing.T) {
 		response, err := d.client.WatchMetrics(t.Context())

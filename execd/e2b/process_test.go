@@ -302,6 +302,12 @@ func TestUsers(t *testing.T) {
 	}
 	other, err := user.Lookup("nobody")
 	must(t, err)
+	usual := other // of clients of version 1, on a machine without the user "user"
+	if found, err := user.Lookup("user"); err == nil {
+		usual = found
+	}
+	withDefault := basic("user")
+	withDefault["X-E2b-Default-User"] = "nobody"
 	in := message{"process": message{"cmd": "/bin/sh", "args": []string{"-c", "echo $(id -u):$(id -g):$USER:$LOGNAME:$HOME"}, "cwd": "/"}}
 	for name, test := range map[string]struct {
 		headers headers
@@ -309,6 +315,7 @@ func TestUsers(t *testing.T) {
 	}{
 		"named":      {basic("nobody"), other.Uid + ":" + other.Gid + ":nobody:nobody:" + other.HomeDir},
 		"by default": {headers{"X-E2b-Default-User": "nobody"}, other.Uid + ":" + other.Gid + ":nobody:nobody:" + other.HomeDir},
+		"usual":      {withDefault, usual.Uid + ":" + usual.Gid + ":" + usual.Username + ":" + usual.Username + ":" + usual.HomeDir},
 		"root":       {basic("root"), "0:0:root:root:/root"},
 		"execd's":    {nil, "0:0:root:root:/root"},
 	} {

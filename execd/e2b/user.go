@@ -15,11 +15,21 @@ type account struct {
 	directory string // where relative paths start
 }
 
+// usualName is the user of E2B's own templates. Clients of version 1 name it where their user names
+// none.
+const usualName = "user"
+
 // accountOf returns the user that the request names: with Basic authentication (a name without a
-// password), the user name given, or the template's default.
+// password), the user name given, or the template's default. That is also what a request gets that
+// names the [usualName] of an image which has no such user.
 func accountOf(r *http.Request, name string) (account, *failure) {
 	if name == "" {
 		name, _, _ = r.BasicAuth()
+	}
+	if name == usualName {
+		if _, ok := identity.UserNamed(name); !ok {
+			name = ""
+		}
 	}
 	byDefault := name == ""
 	if byDefault {

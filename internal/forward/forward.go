@@ -14,6 +14,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"sync"
 	"sync/atomic"
 )
 
@@ -104,7 +105,11 @@ type body struct {
 // after its end.
 func (b *body) Read(p []byte) (int, error) {
 	if conn := b.exchange.conn; conn != nil && conn.dropped.Load() {
-		<-b.end // an error before would take the place of the response
+		select { // an error before would take the place of the response
+		case <-b.end:
+		case <-conn.ended: // there is none; the transport returns only after this read
+			return 0, errEnded
+		}
 	}
 	select {
 	case <-b.end:
@@ -130,11 +135,31 @@ func (b *body) Read(p []byte) (int, error) {
 type Conn struct {
 	net.Conn
 	dropped  atomic.Bool
-	upgraded atomic.Bool // both directions are the data's, and errors of a write as well
+	upgraded atomic.Bool   // both directions are the data's, and errors of a write as well
+	ended    chan struct{} // closed when nothing more can be read
+	end      func()        // closes it
 }
 
 // NewConn returns the connection for a transport's DialContext.
-func NewConn(conn net.Conn) *Conn { return &Conn{Conn: conn} }
+func NewConn(conn net.Conn) *Conn {
+	ended := make(chan struct{})
+	return &Conn{Conn: conn, ended: ended, end: sync.OnceFunc(func() { close(ended) })}
+}
+
+// Read implements io.Reader.
+func (c *Conn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if err != nil {
+		c.end()
+	}
+	return n, err
+}
+
+// Close implements io.Closer.
+func (c *Conn) Close() error {
+	c.end()
+	return c.Conn.Close()
+}
 
 // Write implements io.Writer.
 func (c *Conn) Write(p []byte) (int, error) {

@@ -1,7 +1,7 @@
 // Package metrics measures the CPU and the memory of the sandbox as its own control groups see them
-// (version 1, 2 and the mix of both), and its disk, so that a sandbox limited to half a core and 512 MiB reports
-// these and not the machine's. Where the kernel shows no control group, the numbers are the
-// machine's.
+// (version 1, 2 and the mix of both), and its disk, so that a sandbox limited to half a core and
+// 512 MiB reports these and not the machine's. Where the kernel shows no control group, the numbers
+// are the machine's.
 package metrics
 
 import (

@@ -74,7 +74,7 @@ func TestE2BClients(t *testing.T) {
 		name, program string
 		environment   []string
 	}{
-		{"e2b-2.51.0", "main.mjs", byURL}, {"e2b-2.20.1", "main.mjs", byURL}, {"e2b-2.6.4", "main.mjs", byHosts},
+		{"e2b-2.51.0", "main.mjs", byURL}, {"e2b-2.20.1", "main.mjs", byURL}, {"e2b-2.6.4", "main.mjs", byHosts}, {"e2b-1.13.2", "main.mjs", byHosts},
 		{"code-interpreter-2.8.0", "code.mjs", byURL}, {"code-interpreter-2.5.0", "code.mjs", byHosts},
 	}
 	tables := map[string]*e2bTable{"main.mjs": {}, "code.mjs": {}}
