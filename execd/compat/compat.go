@@ -72,6 +72,7 @@ func New(server *serve.Server, options Options) http.Handler {
 	routes.POST(own+"/session", h.createSession, theirsAlone, server.Authenticated, query())
 	routes.POST(own+"/session/:id/run", h.runInSession, theirsAlone, server.Authenticated, query())
 	routes.DELETE(own+"/session/:id", h.deleteSession, theirsAlone, server.Authenticated, query())
+	routes.GET(own+"/metrics", h.metrics, theirsAlone, server.Authenticated, query())
 	routes.POST(own+"/pty", h.createPTY, theirsAlone, server.Authenticated, query())
 	routes.GET(own+"/pty/:id", h.getPTY, theirsAlone, server.Authenticated, query())
 	routes.DELETE(own+"/pty/:id", h.deletePTY, theirsAlone, server.Authenticated, query())
@@ -141,6 +142,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		query.Del("verbose")
 		r = moved(r, map[bool]string{true: own + "/replace", false: "/files/replace"}[verbose], query)
+	case target == "GET /metrics" && len(query) == 0:
+		r = moved(r, own+"/metrics", query)
 	case target == "GET /files/download" && (query.Has("offset") || query.Has("limit")):
 		r = moved(r, own+"/lines", query)
 	case isPTY(r.Method, path):

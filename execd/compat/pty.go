@@ -61,6 +61,7 @@ type pty struct {
 type holder struct {
 	leave context.CancelCauseFunc
 	gone  chan struct{} // closed when it is not connected any more
+	left  bool          // it was connected and is not any more; guarded by the session's mu
 }
 
 // errTakenOver ends the connection of a client whose place another one takes.
@@ -217,13 +218,17 @@ func (p *pty) tryConnect(own *holder) (other *holder) {
 }
 
 // takeOver makes a client the one that is connected, and has another one leave. Only the client
-// that is connected types from then on.
+// that is connected types from then on. A client whose place another one has taken meanwhile does
+// not get it back.
 func (p *pty) takeOver(own *holder) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.holder != nil && p.holder != own {
-		p.holder.leave(errTakenOver)
-		close(p.holder.gone)
+	if own.left || p.holder == own {
+		return
+	}
+	if other := p.holder; other != nil {
+		other.leave(errTakenOver)
+		p.release()
 	}
 	p.holder = own
 }
@@ -233,9 +238,15 @@ func (p *pty) disconnect(own *holder) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.holder == own {
-		close(own.gone)
-		p.holder = nil
+		p.release()
 	}
+}
+
+// release takes the client away that is connected. The caller holds mu.
+func (p *pty) release() {
+	own := p.holder
+	p.holder, own.left = nil, true
+	close(own.gone)
 }
 
 // start returns the session's terminal, which it starts unless it runs, and how many bytes those

@@ -303,6 +303,7 @@ func TestLongBody(t *testing.T) {
 type backend struct {
 	sandboxes []lifecycle.Sandbox
 	done      chan string
+	lost      bool // where no sandbox is known
 }
 
 func (b *backend) List(_ context.Context, _ lifecycle.Filter, page lifecycle.Page) (lifecycle.Listing, error) {
@@ -327,6 +328,9 @@ func (b *backend) Get(_ context.Context, id string) (lifecycle.Sandbox, error) {
 
 // Locate returns the token of a sandbox, which begins with T- and has its id.
 func (b *backend) Locate(_ context.Context, id string, _ int) (lifecycle.Location, error) {
+	if b.lost {
+		return lifecycle.Location{Token: "T-" + id}, lifecycle.Unavailable("the engine")
+	}
 	return lifecycle.Location{Token: "T-" + id}, nil
 }
 

@@ -2,6 +2,7 @@ package compat
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -41,10 +42,15 @@ func (x *exchange) isOpen() bool {
 	return x.edge.Admits(&stranger)
 }
 
-// secures reports whether the sandbox was made with secureAccess.
+// secures reports whether the sandbox was made with secureAccess. A sandbox that is not there was
+// not; one that cannot be looked up counts as such a one.
 func (e *Edge) secures(ctx context.Context, id string) bool {
 	sandbox, err := e.Backend.Get(ctx, id)
-	return err == nil && sandbox.Metadata[lifecycle.SecureAccessKey] == "true"
+	var known *lifecycle.Error
+	if errors.As(err, &known) && known.Kind == lifecycle.KindNotFound {
+		return false
+	}
+	return err != nil || sandbox.Metadata[lifecycle.SecureAccessKey] == "true"
 }
 
 // reachedSandbox returns the sandbox that a request for a port is forwarded to.
@@ -60,16 +66,13 @@ func (x *exchange) mayReach(id string) bool {
 	if !x.edge.secures(x.r.Context(), id) {
 		return true
 	}
-	location, err := x.edge.Backend.Locate(x.r.Context(), id, lifecycle.DaemonPort)
-	if err != nil {
-		return true // the service answers with the error
-	}
+	location, unknown := x.edge.Backend.Locate(x.r.Context(), id, lifecycle.DaemonPort)
 	sent := x.r.Header.Get(secureHeader)
 	if sent == "" {
 		sent = x.r.Header.Get(lifecycle.TokenHeader)
 	}
 	x.r.Header.Del(secureHeader)
-	if location.Token != "" && reach.Equal(sent, location.Token) {
+	if unknown == nil && location.Token != "" && reach.Equal(sent, location.Token) {
 		return true
 	}
 	// The sandbox of another key is not there for the client.
@@ -78,15 +81,24 @@ func (x *exchange) mayReach(id string) bool {
 		found.send(x.w)
 		return false
 	}
+	if unknown != nil {
+		x.refuseSecured(http.StatusServiceUnavailable, "SERVICE_UNAVAILABLE", "the sandbox cannot be reached, so that its secret is not known: try again once it is Running")
+		return false
+	}
 	message := "header " + secureHeader + ": is required; the endpoint of the port has it"
 	if sent != "" {
 		message = "header " + secureHeader + ": is not the secret of this sandbox"
 	}
+	x.w.Header().Set("WWW-Authenticate", fmt.Sprintf("ApiKey header=%q", secureHeader))
+	x.refuseSecured(http.StatusUnauthorized, "UNAUTHORIZED", message)
+	return false
+}
+
+// refuseSecured answers a request for a port that is not forwarded.
+func (x *exchange) refuseSecured(status int, code, message string) {
 	header := x.w.Header()
 	header.Set(requestIDHeader, x.id)
 	header.Set("Content-Type", "application/json")
-	header.Set("WWW-Authenticate", fmt.Sprintf("ApiKey header=%q", secureHeader))
-	x.w.WriteHeader(http.StatusUnauthorized)
-	_, _ = x.w.Write(encode(problem{Code: "UNAUTHORIZED", Message: message})) // a client that is gone by now is no news
-	return false
+	x.w.WriteHeader(status)
+	_, _ = x.w.Write(encode(problem{Code: code, Message: message})) // a client that is gone by now is no news
 }

@@ -105,6 +105,15 @@ func TestSecuredPorts(t *testing.T) {
 			t.Errorf("%s: %s, want %d", path, response.Status, want)
 		}
 	}
+	// While it is not known where the sandbox is, no request is forwarded, with the secret or without.
+	for _, header := range [][]string{nil, {secretHeader + "T-" + id}} {
+		s = secured(t)
+		s.lost = true
+		if response := s.ask(port, "", header...); response.StatusCode != 503 || !strings.Contains(body(t, response), "SERVICE_UNAVAILABLE") ||
+			strings.Contains(s.asked[len(s.asked)-1], "/proxy/") {
+			t.Errorf("a sandbox that cannot be reached: %s, asked %q", response.Status, s.asked)
+		}
+	}
 	// A sandbox of another key is not there.
 	s = secured(t)
 	delete(s.answers, "GET "+sandboxPath)

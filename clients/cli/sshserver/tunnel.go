@@ -24,6 +24,9 @@ const (
 	// maxProblem bounds the answer to a request for a tunnel that is refused, in bytes. The library
 	// keeps as many.
 	maxProblem = 1 << 10
+	// closeTime bounds how long the rest of what a client wrote may take to reach the port, once the
+	// client has closed its channel.
+	closeTime = 10 * time.Second
 	// dialTime bounds how long a connection to a port takes to be made.
 	dialTime = time.Minute
 )
@@ -89,14 +92,23 @@ func (s *server) tunnel(asked ssh.NewChannel) {
 		return
 	}
 	defer func() { _ = channel.Close() }()
-	closed := make(chan struct{})
+	closed, sent := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(closed)
 		ssh.DiscardRequests(requests)
-		cancel() // the client has closed the channel
+		// The client has closed the channel. What it wrote before is still on its way.
+		timer := time.NewTimer(closeTime)
+		defer timer.Stop()
+		select {
+		case <-sent:
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		cancel()
 	}()
 	var copies sync.WaitGroup
 	copies.Go(func() {
+		defer close(sent)
 		if fromClient(ctx, daemon, channel) != nil {
 			cancel()
 			_ = channel.Close()

@@ -168,8 +168,7 @@ function processOf(command: Command, signal: AbortSignal | undefined): HarnessPr
     stdout: outputOf(command, "stdout"),
     stderr: outputOf(command, "stderr"),
     async wait() {
-      const { exitCode } = await (ended ??= command.wait({ maxOutput: 0 }));
-      signal?.removeEventListener("abort", abort);
+      const { exitCode } = await (ended ??= command.wait({ maxOutput: 0 }).finally(() => signal?.removeEventListener("abort", abort)));
       signal?.throwIfAborted();
       return { exitCode: exitCode ?? 1 };
     },

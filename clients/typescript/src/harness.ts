@@ -158,7 +158,8 @@ class Maker {
       }
       return session;
     } catch (error) {
-      if (found === undefined) await sandbox.delete().catch(() => undefined); // the first error counts
+      // That of a session may be another caller's by now: it is there for the next one, or ends at its expiry.
+      if (sessionId === undefined) await sandbox.delete().catch(() => undefined); // the first error counts
       throw error;
     }
   }

@@ -2228,6 +2228,15 @@ export interface operations {
                      *     # HELP execd_memory_used_bytes Memory in use, without page cache that can be dropped.
                      *     # TYPE execd_memory_used_bytes gauge
                      *     execd_memory_used_bytes 50331648
+                     *     # HELP execd_memory_cache_bytes Page cache of the sandbox.
+                     *     # TYPE execd_memory_cache_bytes gauge
+                     *     execd_memory_cache_bytes 13002342
+                     *     # HELP execd_disk_total_bytes Size of the file system that has the sandbox's files.
+                     *     # TYPE execd_disk_total_bytes gauge
+                     *     execd_disk_total_bytes 10737418240
+                     *     # HELP execd_disk_used_bytes Part of that file system in use.
+                     *     # TYPE execd_disk_used_bytes gauge
+                     *     execd_disk_used_bytes 325582848
                      */
                     "text/plain; version=0.0.4": string;
                 };
