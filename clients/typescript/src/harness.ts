@@ -150,16 +150,18 @@ class Maker {
         throw error;
       }
     }
+    let preparing = false;
     try {
       const session = await this.#attach(sandbox, abortSignal);
       if (first && sandbox.info.metadata?.[tags.prepared] !== first.identity) {
+        preparing = true;
         await first.onFirstCreate(session.restricted(), abortSignal ? { abortSignal } : {});
         await sandbox.updateMetadata({ [tags.prepared]: first.identity }, callOf(abortSignal));
       }
       return session;
     } catch (error) {
-      // That of a session may be another caller's by now: it is there for the next one, or ends at its expiry.
-      if (sessionId === undefined) await sandbox.delete().catch(() => undefined); // the first error counts
+      // One that could not be prepared is of no use. Otherwise that of a session may be another caller's by now.
+      if (found === undefined && (preparing || sessionId === undefined)) await sandbox.delete().catch(() => undefined); // the first error counts
       throw error;
     }
   }
