@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"sandbox.internal/server/lifecycle"
@@ -81,7 +82,12 @@ func (x *exchange) mayReach(id string) bool {
 		found.send(x.w)
 		return false
 	}
-	if unknown != nil {
+	if unknown != nil { // the service has words for why, unless that is over by now
+		port := strconv.Itoa(lifecycle.DaemonPort)
+		if found := x.ask(http.MethodGet, sandboxesPath+"/"+id+"/endpoints/"+port, nil, nil); !found.OK() {
+			found.send(x.w)
+			return false
+		}
 		x.refuseSecured(http.StatusServiceUnavailable, "SERVICE_UNAVAILABLE", "the sandbox cannot be reached, so that its secret is not known: try again once it is Running")
 		return false
 	}

@@ -107,11 +107,12 @@ func TestSecuredPorts(t *testing.T) {
 	}
 	// While it is not known where the sandbox is, no request is forwarded, with the secret or without.
 	for _, header := range [][]string{nil, {secretHeader + "T-" + id}} {
-		s = secured(t)
-		s.lost = true
-		if response := s.ask(port, "", header...); response.StatusCode != 503 || !strings.Contains(body(t, response), "SERVICE_UNAVAILABLE") ||
-			strings.Contains(s.asked[len(s.asked)-1], "/proxy/") {
-			t.Errorf("a sandbox that cannot be reached: %s, asked %q", response.Status, s.asked)
+		for answer, want := range map[string]int{"409 {}": 409, "404 {}": 404, "200 {}": 503} {
+			s = secured(t)
+			s.lost, s.answers["GET "+sandboxPath+"/endpoints/44772"] = true, answer
+			if response := s.ask(port, "", header...); response.StatusCode != want || strings.Contains(s.asked[len(s.asked)-1], "/proxy/") {
+				t.Errorf("a sandbox that cannot be reached: %s, want %d; asked %q", response.Status, want, s.asked)
+			}
 		}
 	}
 	// A sandbox of another key is not there.

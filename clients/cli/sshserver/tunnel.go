@@ -13,14 +13,13 @@ import (
 
 	"github.com/coder/websocket"
 	"golang.org/x/crypto/ssh"
+
+	"sandbox.internal/internal/tunnel"
 )
 
 const (
-	// daemonPort is that of execd, whose tunnels are WebSockets that carry the bytes of a connection
-	// to a port: a binary message has bytes, and an empty one ends its direction.
+	// daemonPort is that of execd, which serves tunnels to ports.
 	daemonPort = 44772
-	// tunnelPiece is how many bytes are in a message.
-	tunnelPiece = 32 << 10
 	// maxProblem bounds the answer to a request for a tunnel that is refused, in bytes. The library
 	// keeps as many.
 	maxProblem = 1 << 10
@@ -37,9 +36,6 @@ const (
 	// noSockets is the answer to a request to forward to a unix socket.
 	noSockets = "forwarding to a unix socket: not supported; ports of the sandbox are"
 )
-
-// errMessage is a message that a tunnel has no use for.
-var errMessage = errors.New("the daemon sent what is no part of a tunnel")
 
 // destination is where a channel is to lead, as the client of SSH asks.
 type destination struct {
@@ -109,12 +105,12 @@ func (s *server) tunnel(asked ssh.NewChannel) {
 	var copies sync.WaitGroup
 	copies.Go(func() {
 		defer close(sent)
-		if fromClient(ctx, daemon, channel) != nil {
+		if tunnel.Send(ctx, daemon, channel) != nil {
 			cancel()
 			_ = channel.Close()
 		}
 	})
-	if fromPort(ctx, channel, daemon) != nil {
+	if tunnel.Receive(ctx, channel, daemon) != nil {
 		cancel()
 		_ = channel.Close()
 	}
@@ -165,44 +161,4 @@ func (s *server) dialPort(ctx context.Context, port int) (*websocket.Conn, error
 		return nil, fmt.Errorf("the service answered %d", response.StatusCode)
 	}
 	return nil, errors.New(clipped(problem.Message))
-}
-
-// fromClient sends to the port what the client writes, until the client ends that.
-func fromClient(ctx context.Context, daemon *websocket.Conn, channel ssh.Channel) error {
-	buffer := make([]byte, tunnelPiece)
-	for {
-		n, err := channel.Read(buffer)
-		if n > 0 {
-			if err := daemon.Write(ctx, websocket.MessageBinary, buffer[:n]); err != nil {
-				return err
-			}
-		}
-		if errors.Is(err, io.EOF) {
-			return daemon.Write(ctx, websocket.MessageBinary, nil)
-		}
-		if err != nil {
-			return err
-		}
-	}
-}
-
-// fromPort writes to the client what comes from the port, until the port ends that.
-func fromPort(ctx context.Context, channel ssh.Channel, daemon *websocket.Conn) error {
-	buffer := make([]byte, tunnelPiece)
-	for {
-		kind, message, err := daemon.Reader(ctx)
-		if err != nil {
-			return err
-		}
-		if kind != websocket.MessageBinary {
-			return errMessage
-		}
-		n, err := io.CopyBuffer(struct{ io.Writer }{channel}, message, buffer)
-		if err != nil {
-			return err
-		}
-		if n == 0 {
-			return channel.CloseWrite()
-		}
-	}
 }
