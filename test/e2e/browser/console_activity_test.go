@@ -49,7 +49,7 @@ func TestConsoleActivity(t *testing.T) {
 		t.Error("two entries are open")
 	}
 	b.looked(t, checker, "activity")
-	b.run(t, clicked("Interrupt"))
+	b.pressFirst(t, "Interrupt")
 	if outcome := <-ended; outcome.Code == 0 || outcome.Stdout != "begun\n" {
 		t.Errorf("the command that was interrupted gives %+v", outcome)
 	}

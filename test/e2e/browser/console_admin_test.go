@@ -20,7 +20,7 @@ func TestConsoleKeys(t *testing.T) {
 	b.visit(t, "#/keys", there("table.keys"))
 	b.looked(t, checker, "keys")
 	row := "[...document.querySelectorAll('.keys tbody tr')].find((e) => e.innerText.includes('ci'))"
-	b.run(t, clicked("New key"))
+	b.pressFirst(t, "New key")
 	b.enter(t, "#key-name", "ci")
 	b.accessible(t, checker, "new key")
 	b.settled(t, "dialog .primary", there("#secret"))

@@ -88,14 +88,14 @@ func (b *tab) testChanges(t *testing.T, checker string) {
 	if evaluate[bool](t, b, there("#since")) {
 		t.Error("the first snapshot is compared with another one")
 	}
-	b.run(t, clicked("Close"))
+	b.pressFirst(t, "Close")
 	b.until(t, "!"+there("dialog"))
 	b.click(t, labelled("Changes of "+hostileName))
 	b.until(t, files+" === 'modified /root/state 7 B'")
 	b.looked(t, checker, "checkpoints-changes")
 	b.run(t, "const since = document.getElementById('since'); since.value = 'true'; since.dispatchEvent(new Event('change', { bubbles: true }))")
 	b.until(t, files+" === 'added /root/state 7 B'")
-	b.run(t, clicked("Close"))
+	b.pressFirst(t, "Close")
 	b.until(t, "!"+there("dialog"))
 }
 
@@ -144,7 +144,7 @@ func (b *tab) testFailedSnapshot(t *testing.T, checker string, s *service, id st
 // testForks makes two forks, and goes to one.
 func (b *tab) testForks(t *testing.T, checker string, s *service, at string) {
 	t.Helper()
-	b.run(t, clicked("Fork…"))
+	b.pressFirst(t, "Fork…")
 	b.until(t, there("dialog[open] #count"))
 	b.run(t, "document.getElementById('count').value = 2")
 	b.settled(t, "dialog .primary", "document.querySelectorAll('dialog li a').length === 2")

@@ -76,10 +76,15 @@ func (s *service) fail(t *testing.T, count int) {
 
 const rowNames = "[...document.querySelectorAll('tbody th a')].map((e) => e.innerText).join(' ')"
 
-// clicked clicks the button with a text that begins so.
-func clicked(text string) string {
-	return fmt.Sprintf(
-		"[...document.querySelectorAll('main button, dialog button')].find((e) => e.innerText.startsWith(%q)).click()", text)
+// pressFirst clicks the first button with a text that begins so, as soon as it is there.
+func (b *tab) pressFirst(t *testing.T, text string) {
+	t.Helper()
+	b.until(t, fmt.Sprintf(`(() => {
+		const button = [...document.querySelectorAll('main button, dialog button')].find((e) => e.innerText.startsWith(%q));
+		if (!button || button.disabled) return false;
+		button.click();
+		return true;
+	})()`, text))
 }
 
 // TestConsoleShowsWhatHasNotEnded: of 200 sandboxes that have ended and 3 that run the three are on
@@ -135,27 +140,27 @@ func TestConsoleShowsWhatHasNotEnded(t *testing.T) {
 		search.value = '';
 		search.dispatchEvent(new Event('input', {bubbles: true}));
 	}`)
-	b.run(t, clicked("Ended"))
+	b.pressFirst(t, "Ended")
 	b.until(t, "document.querySelectorAll('tbody tr').length === 100")
-	b.run(t, clicked("Show more"))
+	b.pressFirst(t, "Show more")
 	b.until(t, "document.querySelectorAll('tbody tr').length === 200")
-	b.run(t, clicked("Not ended"))
+	b.pressFirst(t, "Not ended")
 	b.until(t, "document.querySelectorAll('tbody tr').length === 3")
 
 	b.click(t, "thead input[type=checkbox]")
 	b.until(t, says("3 selected"))
 	b.looked(t, checker, "overview-selected")
-	b.run(t, clicked("Pause 3"))
+	b.pressFirst(t, "Pause 3")
 	b.until(t, "document.querySelectorAll('tbody [data-state=Paused]').length === 3")
 	b.click(t, "[aria-label='Select alpha']")
 	b.until(t, says("2 selected"))
-	b.run(t, clicked("Resume 2"))
+	b.pressFirst(t, "Resume 2")
 	b.until(t, "document.querySelectorAll('tbody [data-state=Running]').length === 2")
-	b.run(t, clicked("Renew"))
+	b.pressFirst(t, "Renew")
 	b.until(t, there("dialog #renew"))
 	b.run(t, `document.querySelector('dialog .primary').click()`)
 	b.until(t, says("2 sandboxes renewed"))
-	b.run(t, clicked("Delete… 2"))
+	b.pressFirst(t, "Delete… 2")
 	b.until(t, there("dialog .names"))
 	b.accessible(t, checker, "delete several")
 	b.run(t, "document.querySelector('dialog .danger').click()")
