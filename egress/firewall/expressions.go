@@ -1,61 +1,21 @@
 package firewall
 
 import (
-	"net"
 	"net/netip"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"sandbox.internal/internal/nft"
 )
 
 // passBit is the bit of a packet's mark that only the pass mark table sets.
 const passBit = 1
 
-// Directions of a connection's packets, as conntrack numbers them.
-const (
-	originalDirection = 0
-	replyDirection    = 1
-)
-
-// Offsets of the addresses in an IPv4 header, in bytes.
-const (
-	source      = 12
-	destination = 16
-)
-
-func flatten(parts []any) []expr.Any {
-	var all []expr.Any
-	for _, part := range parts {
-		switch part := part.(type) {
-		case []expr.Any:
-			all = append(all, part...)
-		case expr.Any:
-			all = append(all, part)
-		}
-	}
-	return all
-}
-
-func native(n uint32) []byte { return binaryutil.NativeEndian.PutUint32(n) }
-
-func meta(key expr.MetaKey, op expr.CmpOp, data []byte) []expr.Any {
-	return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Cmp{Op: op, Register: 1, Data: data}}
-}
-
-func ipv4(op expr.CmpOp) []expr.Any {
-	return meta(expr.MetaKeyNFPROTO, op, []byte{unix.NFPROTO_IPV4})
-}
-
-func l4proto(proto byte) []expr.Any {
-	return meta(expr.MetaKeyL4PROTO, expr.CmpOpEq, []byte{proto})
-}
-
-func mark(op expr.CmpOp, mark uint32) []expr.Any { return meta(expr.MetaKeyMARK, op, native(mark)) }
-
-func iface(key expr.MetaKey, name string) []expr.Any {
-	return meta(key, expr.CmpOpEq, text(name))
+func mark(op expr.CmpOp, mark uint32) []expr.Any {
+	return nft.Meta(expr.MetaKeyMARK, op, nft.Native(mark))
 }
 
 // unmarked matches packets without the pass mark.
@@ -68,9 +28,9 @@ func ownPackets(mark uint32) []expr.Any { return maskedMark(^uint32(passBit), ma
 func maskedMark(mask, mark uint32) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: native(mask),
-			Xor: native(0)},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: native(mark)},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: nft.Native(mask),
+			Xor: nft.Native(0)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: nft.Native(mark)},
 	}
 }
 
@@ -78,8 +38,8 @@ func maskedMark(mask, mark uint32) []expr.Any {
 func setPassBit() []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: native(^uint32(passBit)),
-			Xor: native(passBit)},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: nft.Native(^uint32(passBit)),
+			Xor: nft.Native(passBit)},
 		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: 1},
 	}
 }
@@ -99,7 +59,7 @@ func portAt(offset uint32, port uint16) []expr.Any {
 // api matches TCP segments with the API's port and, if it listens on one address only, that
 // address; at says where the address is, and match which of the ports it is.
 func (o Options) api(at uint32, match func(uint16) []expr.Any) []expr.Any {
-	all := flatten([]any{ipv4(expr.CmpOpEq), l4proto(unix.IPPROTO_TCP), match(o.APIPort)})
+	all := nft.Join(nft.IPv4(expr.CmpOpEq), nft.Protocol(unix.IPPROTO_TCP), match(o.APIPort))
 	if o.APIAddr.IsValid() && !o.APIAddr.IsUnspecified() {
 		all = append(all, address(at, o.APIAddr, 32)...)
 	}
@@ -116,43 +76,23 @@ func tooLarge(from uint16) []expr.Any {
 		}
 	}
 	const typeAndCode, packet, header = 0, 8, 20
-	return flatten([]any{
-		ipv4(expr.CmpOpEq), l4proto(unix.IPPROTO_ICMP), at(typeAndCode, 3, 4),
+	return nft.Join(
+		nft.IPv4(expr.CmpOpEq), nft.Protocol(unix.IPPROTO_ICMP), at(typeAndCode, 3, 4),
 		at(packet, 0x45), // a header of that length
 		at(packet+9, unix.IPPROTO_TCP),
 		at(packet+header, byte(from>>8), byte(from)),
-	})
+	)
 }
-
-// Flags of TCP segments.
-const (
-	fin = 1 << 0
-	syn = 1 << 1
-	rst = 1 << 2
-	ack = 1 << 4
-)
 
 // reset matches TCP segments that end a connection at once.
-func reset() []expr.Any { return flags(rst, expr.CmpOpEq, rst) }
+func reset() []expr.Any { return nft.TCPFlags(nft.RST, expr.CmpOpEq, nft.RST) }
 
 // notBeginning matches TCP segments other than the first of a connection.
-func notBeginning() []expr.Any { return flags(fin|syn|rst|ack, expr.CmpOpNeq, syn) }
-
-func flags(mask byte, op expr.CmpOp, flags byte) []expr.Any {
-	const offset = 13
-	return []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: offset,
-			Len: 1},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 1, Mask: []byte{mask},
-			Xor: []byte{0}},
-		&expr.Cmp{Op: op, Register: 1, Data: []byte{flags}},
-	}
+func notBeginning() []expr.Any {
+	return nft.TCPFlags(nft.FIN|nft.SYN|nft.RST|nft.ACK, expr.CmpOpNeq, nft.SYN)
 }
 
-func load(offset uint32) expr.Any {
-	return &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset,
-		Len: 4}
-}
+func load(offset uint32) expr.Any { return nft.Address(offset, 1) }
 
 // address matches the first bits of an address; they must be whole bytes.
 func address(offset uint32, addr netip.Addr, bits int) []expr.Any {
@@ -163,16 +103,7 @@ func address(offset uint32, addr netip.Addr, bits int) []expr.Any {
 	}
 }
 
-// within matches addresses of a network, and isNot every address but one.
-func within(offset uint32, network netip.Prefix) []expr.Any {
-	mask := net.CIDRMask(network.Bits(), 32)
-	return []expr.Any{
-		load(offset),
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: mask, Xor: native(0)},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: network.Masked().Addr().AsSlice()},
-	}
-}
-
+// isNot matches every address but one.
 func isNot(offset uint32, addr netip.Addr) []expr.Any {
 	return []expr.Any{load(offset), &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: addr.AsSlice()}}
 }
@@ -181,37 +112,18 @@ func in(set *nftables.Set) expr.Any {
 	return &expr.Lookup{SourceRegister: 1, SetName: set.Name, SetID: set.ID}
 }
 
-func state(bits uint32) []expr.Any { return conntrack(expr.CtKeySTATE, bits) }
+func state(bits uint32) []expr.Any { return nft.Connection(expr.CtKeySTATE, bits) }
 
 // redirected matches packets of connections whose destination was changed (IPS_DST_NAT).
-func redirected() []expr.Any { return conntrack(expr.CtKeySTATUS, 1<<5) }
-
-func conntrack(key expr.CtKey, bits uint32) []expr.Any {
-	return []expr.Any{
-		&expr.Ct{Key: key, Register: 1},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: native(bits),
-			Xor: native(0)},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: native(0)},
-	}
-}
+func redirected() []expr.Any { return nft.Connection(expr.CtKeySTATUS, 1<<5) }
 
 // setConnectionMark marks the packet's connection for as long as its entry is there.
 func setConnectionMark(mark uint32) []expr.Any {
 	return []expr.Any{
-		&expr.Immediate{Register: 1, Data: native(mark)},
+		&expr.Immediate{Register: 1, Data: nft.Native(mark)},
 		&expr.Ct{Key: expr.CtKeyMARK, SourceRegister: true, Register: 1},
 	}
 }
-
-func direction(direction byte) []expr.Any {
-	return []expr.Any{
-		&expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{direction}},
-	}
-}
-
-func accept() expr.Any { return &expr.Verdict{Kind: expr.VerdictAccept} }
-func drop() expr.Any   { return &expr.Verdict{Kind: expr.VerdictDrop} }
 
 func goTo(chain string) expr.Any { return &expr.Verdict{Kind: expr.VerdictGoto, Chain: chain} }
 

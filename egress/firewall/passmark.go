@@ -8,6 +8,8 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"sandbox.internal/internal/nft"
 )
 
 // ownedTable is NFT_TABLE_F_OWNER: the table belongs to the socket that made it, and goes when the
@@ -33,7 +35,7 @@ func addPassMark(conn *netlink.Conn) error {
 		return nil
 	}
 	err := add(unix.NFT_MSG_NEWTABLE, netlink.Excl, []netlink.Attribute{
-		{Type: unix.NFTA_TABLE_NAME, Data: text(passMarkTable)},
+		{Type: unix.NFTA_TABLE_NAME, Data: nft.Text(passMarkTable)},
 		{Type: unix.NFTA_TABLE_FLAGS, Data: binaryutil.BigEndian.PutUint32(ownedTable)},
 	})
 	if err != nil {
@@ -54,17 +56,17 @@ func addPassMark(conn *netlink.Conn) error {
 			return fmt.Errorf("marshal: %w", err)
 		}
 		err = add(unix.NFT_MSG_NEWCHAIN, 0, []netlink.Attribute{
-			{Type: unix.NFTA_CHAIN_TABLE, Data: text(passMarkTable)},
-			{Type: unix.NFTA_CHAIN_NAME, Data: text(name)},
+			{Type: unix.NFTA_CHAIN_TABLE, Data: nft.Text(passMarkTable)},
+			{Type: unix.NFTA_CHAIN_NAME, Data: nft.Text(name)},
 			{Type: unix.NLA_F_NESTED | unix.NFTA_CHAIN_HOOK, Data: hook},
-			{Type: unix.NFTA_CHAIN_TYPE, Data: text("filter")},
+			{Type: unix.NFTA_CHAIN_TYPE, Data: nft.Text("filter")},
 		})
 		if err != nil {
 			return err
 		}
 		err = add(unix.NFT_MSG_NEWRULE, netlink.Append, []netlink.Attribute{
-			{Type: unix.NFTA_RULE_TABLE, Data: text(passMarkTable)},
-			{Type: unix.NFTA_RULE_CHAIN, Data: text(name)},
+			{Type: unix.NFTA_RULE_TABLE, Data: nft.Text(passMarkTable)},
+			{Type: unix.NFTA_RULE_CHAIN, Data: nft.Text(name)},
 			{Type: unix.NLA_F_NESTED | unix.NFTA_RULE_EXPRESSIONS, Data: rule},
 		})
 		if err != nil {
@@ -105,5 +107,3 @@ func batchMessage(kind uint16) netlink.Message {
 		Data:   []byte{0, unix.NFNETLINK_V0, 0, unix.NFNL_SUBSYS_NFTABLES},
 	}
 }
-
-func text(s string) []byte { return append([]byte(s), 0) }

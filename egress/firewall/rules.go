@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/egress/policy"
+	"sandbox.internal/internal/nft"
 )
 
 // Priorities of the chains, in the order in which a packet passes them.
@@ -49,23 +50,23 @@ func (f *Firewall) addFixedRules(options Options) {
 	f.learned = f.timedSet("learned", false)
 
 	refuse := f.chain("refuse")
-	f.rule(refuse, l4proto(unix.IPPROTO_TCP), &expr.Reject{Type: unix.NFT_REJECT_TCP_RST})
+	f.rule(refuse, nft.Protocol(unix.IPPROTO_TCP), &expr.Reject{Type: unix.NFT_REJECT_TCP_RST})
 	f.rule(refuse, &expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH,
 		Code: unix.NFT_REJECT_ICMPX_ADMIN_PROHIBITED})
 
 	// While packets are not marked, open connections only wait: they continue when the egress
 	// daemon runs again.
 	unmarkedOut := f.chain("unmarked")
-	f.rule(unmarkedOut, state(expr.CtStateBitESTABLISHED), drop())
+	f.rule(unmarkedOut, state(expr.CtStateBitESTABLISHED), nft.Drop())
 	f.rule(unmarkedOut, goTo("refuse"))
 
 	f.pass, f.deny, f.would = "pass", "deny", "would"
 	f.rule(f.chain(f.pass), state(expr.CtStateBitNEW), logTo(options.LogGroup, prefixPass))
 	f.rule(f.chain(f.deny), logTo(options.LogGroup, prefixDeny))
 	f.rule(f.chain(f.would), state(expr.CtStateBitNEW), logTo(options.LogGroup, prefixWould))
-	f.rule(&nftables.Chain{Name: f.pass, Table: f.table}, accept())
+	f.rule(&nftables.Chain{Name: f.pass, Table: f.table}, nft.Accept())
 	f.rule(&nftables.Chain{Name: f.deny, Table: f.table}, goTo("refuse"))
-	f.rule(&nftables.Chain{Name: f.would, Table: f.table}, accept())
+	f.rule(&nftables.Chain{Name: f.would, Table: f.table}, nft.Accept())
 	f.verdict = f.chain("verdict")
 	f.answer = f.chain("answer")
 
@@ -76,23 +77,23 @@ func (f *Firewall) addHooks(options Options) {
 	// Whatever mark a packet has, only the egress daemon may set one.
 	unmark := f.hook("unmark", nftables.ChainTypeFilter, nftables.ChainHookOutput, beforeAll,
 		nftables.ChainPolicyAccept)
-	f.rule(unmark, mark(expr.CmpOpNeq, f.mark), &expr.Immediate{Register: 1, Data: native(0)},
+	f.rule(unmark, mark(expr.CmpOpNeq, f.mark), &expr.Immediate{Register: 1, Data: nft.Native(0)},
 		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: 1})
 
 	// Connections to the API are not in the table of connections, which the sandbox can fill: with
 	// one that is full the service could not change the policy. The rules below know them by their
 	// port.
-	toAPI, fromAPI := options.api(destination, port), options.api(source, sourcePort)
-	f.rule(unmark, meta(expr.MetaKeyOIFNAME, expr.CmpOpNeq, text("lo")), fromAPI, &expr.Notrack{})
+	toAPI, fromAPI := options.api(nft.DestinationAddress, port), options.api(nft.SourceAddress, sourcePort)
+	f.rule(unmark, nft.Meta(expr.MetaKeyOIFNAME, expr.CmpOpNeq, nft.Text("lo")), fromAPI, &expr.Notrack{})
 	arrive := f.hook("arrive", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, beforeAll,
 		nftables.ChainPolicyAccept)
-	f.rule(arrive, meta(expr.MetaKeyIIFNAME, expr.CmpOpNeq, text("lo")), toAPI, &expr.Notrack{})
+	f.rule(arrive, nft.Meta(expr.MetaKeyIIFNAME, expr.CmpOpNeq, nft.Text("lo")), toAPI, &expr.Notrack{})
 
 	dns := f.hook("dns", nftables.ChainTypeNAT, nftables.ChainHookOutput, beforeNAT,
 		nftables.ChainPolicyAccept)
-	f.rule(dns, mark(expr.CmpOpEq, f.mark), accept())
+	f.rule(dns, mark(expr.CmpOpEq, f.mark), nft.Accept())
 	for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
-		f.rule(dns, ipv4(expr.CmpOpEq), l4proto(proto), port(53),
+		f.rule(dns, nft.IPv4(expr.CmpOpEq), nft.Protocol(proto), port(53),
 			setConnectionMark(redirectedConnection),
 			&expr.Immediate{Register: 1, Data: binaryutil.BigEndian.PutUint16(options.DNSPort)},
 			&expr.Redir{RegisterProtoMin: 1})
@@ -101,35 +102,35 @@ func (f *Firewall) addHooks(options Options) {
 	out := f.hook("out", nftables.ChainTypeFilter, nftables.ChainHookOutput, filterAt,
 		nftables.ChainPolicyDrop)
 	own := f.mark | passBit
-	f.rule(out, ipv4(expr.CmpOpEq), address(destination, dockerDNS, 32), mark(expr.CmpOpNeq, own),
+	f.rule(out, nft.IPv4(expr.CmpOpEq), address(nft.DestinationAddress, dockerDNS, 32), mark(expr.CmpOpNeq, own),
 		goTo("refuse"))
-	loopback := address(destination, netip.AddrFrom4([4]byte{127}), 8)
+	loopback := address(nft.DestinationAddress, netip.AddrFrom4([4]byte{127}), 8)
 	// A query of the egress daemon itself that is redirected is one along an entry that the sandbox
 	// made. It would ask the sandbox.
-	f.rule(out, ownPackets(f.mark), ipv4(expr.CmpOpEq), loopback, load(destination),
+	f.rule(out, ownPackets(f.mark), nft.IPv4(expr.CmpOpEq), loopback, load(nft.DestinationAddress),
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: dockerDNS.AsSlice()}, redirected(),
 		goTo("refuse"))
-	f.rule(out, iface(expr.MetaKeyOIFNAME, "lo"), accept())
+	f.rule(out, nft.To("lo"), nft.Accept())
 	// A redirected packet still shows the interface that it was meant for. One of a socket that is
 	// bound to an interface would leave through it all the same: see below.
-	f.rule(out, ipv4(expr.CmpOpEq), loopback, redirected(), accept())
-	f.rule(out, ipv4(expr.CmpOpNeq), goTo("refuse"))
+	f.rule(out, nft.IPv4(expr.CmpOpEq), loopback, redirected(), nft.Accept())
+	f.rule(out, nft.IPv4(expr.CmpOpNeq), goTo("refuse"))
 	// What the kernel refuses a client of the API with. It does so only while packets are not
 	// marked or when the egress daemon has ended.
-	f.rule(out, fromAPI, reset(), accept())
+	f.rule(out, fromAPI, reset(), nft.Accept())
 	f.rule(out, unmarked(), goTo("unmarked"))
 	// The API begins no connection. The sandbox could, with a socket that it bound while nothing
 	// listened there, and the policy would not be asked about what follows.
-	f.rule(out, fromAPI, notBeginning(), accept())
+	f.rule(out, fromAPI, notBeginning(), nft.Accept())
 	f.rule(out, fromAPI, goTo("refuse"))
-	f.rule(out, mark(expr.CmpOpEq, own), setConnectionMark(ownConnection), accept())
+	f.rule(out, mark(expr.CmpOpEq, own), setConnectionMark(ownConnection), nft.Accept())
 	// answers to who came in; see below
-	f.rule(out, l4proto(unix.IPPROTO_TCP), state(expr.CtStateBitESTABLISHED),
-		direction(replyDirection), accept())
+	f.rule(out, nft.Protocol(unix.IPPROTO_TCP), state(expr.CtStateBitESTABLISHED),
+		nft.Direction(nft.Reply), nft.Accept())
 	// A query that was not redirected goes along an entry that the egress daemon made, to the name
 	// server.
 	for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
-		f.rule(out, l4proto(proto), port(53), goTo("refuse"))
+		f.rule(out, nft.Protocol(proto), port(53), goTo("refuse"))
 	}
 	f.rule(out, goTo(f.verdict.Name))
 
@@ -137,37 +138,37 @@ func (f *Firewall) addHooks(options Options) {
 	// its destination was changed to.
 	wire := f.hook("wire", nftables.ChainTypeFilter, nftables.ChainHookPostrouting, filterAt,
 		nftables.ChainPolicyAccept)
-	f.rule(wire, meta(expr.MetaKeyOIFNAME, expr.CmpOpNeq, text("lo")), ipv4(expr.CmpOpEq), loopback,
-		drop())
+	f.rule(wire, nft.Meta(expr.MetaKeyOIFNAME, expr.CmpOpNeq, nft.Text("lo")), nft.IPv4(expr.CmpOpEq), loopback,
+		nft.Drop())
 
 	in := f.hook("in", nftables.ChainTypeFilter, nftables.ChainHookInput, filterAt,
 		nftables.ChainPolicyAccept)
 	// Refused, and not dropped: a client whose first packet is lost tries again after a second, and
 	// one that had a connection to an egress daemon that has exited waits forever.
-	f.rule(in, l4proto(unix.IPPROTO_TCP), port(options.APIPort), unmarked(), goTo("refuse"))
-	f.rule(in, iface(expr.MetaKeyIIFNAME, "lo"), accept())
+	f.rule(in, nft.Protocol(unix.IPPROTO_TCP), port(options.APIPort), unmarked(), goTo("refuse"))
+	f.rule(in, nft.From("lo"), nft.Accept())
 	for _, network := range options.Neighbours {
-		neighbour := within(source, network)
+		neighbour := nft.Within(nft.SourceAddress, network)
 		for _, gateway := range options.Gateways {
-			neighbour = append(neighbour, isNot(source, gateway)...)
+			neighbour = append(neighbour, isNot(nft.SourceAddress, gateway)...)
 		}
-		f.rule(in, toAPI, neighbour, drop()) // which is in no table of connections
-		f.rule(in, ipv4(expr.CmpOpEq), neighbour, direction(originalDirection), drop())
+		f.rule(in, toAPI, neighbour, nft.Drop()) // which is in no table of connections
+		f.rule(in, nft.IPv4(expr.CmpOpEq), neighbour, nft.Direction(nft.Original), nft.Drop())
 	}
-	f.rule(in, toAPI, accept())
+	f.rule(in, toAPI, nft.Accept())
 	// Only TCP comes in, and only from its beginning. Otherwise a peer that the sandbox had talked
 	// to would come in once the entry of that is gone, and what the sandbox sends to it would be
 	// answers.
-	f.rule(in, l4proto(unix.IPPROTO_TCP), state(expr.CtStateBitNEW), notBeginning(), drop())
-	f.rule(in, l4proto(unix.IPPROTO_TCP), direction(originalDirection), accept())
-	f.rule(in, ipv4(expr.CmpOpNeq), drop())
-	f.rule(in, unmarked(), drop())
+	f.rule(in, nft.Protocol(unix.IPPROTO_TCP), state(expr.CtStateBitNEW), notBeginning(), nft.Drop())
+	f.rule(in, nft.Protocol(unix.IPPROTO_TCP), nft.Direction(nft.Original), nft.Accept())
+	f.rule(in, nft.IPv4(expr.CmpOpNeq), nft.Drop())
+	f.rule(in, unmarked(), nft.Drop())
 	f.rule(in, &expr.Ct{Key: expr.CtKeyMARK, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: native(ownConnection)}, accept())
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: nft.Native(ownConnection)}, nft.Accept())
 	// such as the news that a packet was too large
-	f.rule(in, state(expr.CtStateBitRELATED), accept())
-	f.rule(in, tooLarge(options.APIPort), accept()) // of the API, whose connections have no such state
-	f.rule(in, direction(originalDirection), drop())
+	f.rule(in, state(expr.CtStateBitRELATED), nft.Accept())
+	f.rule(in, tooLarge(options.APIPort), nft.Accept()) // of the API, whose connections have no such state
+	f.rule(in, nft.Direction(nft.Original), nft.Drop())
 	f.rule(in, goTo(f.answer.Name))
 }
 
@@ -183,13 +184,13 @@ func (f *Firewall) addPolicyRules(compiled *policy.Compiled) error {
 	deny := f.deny
 	if compiled.DryRun() {
 		deny = f.would
-		f.rule(f.answer, accept())
+		f.rule(f.answer, nft.Accept())
 	}
 	for _, part := range []struct {
 		action policy.Action
 		out    string
 		in     expr.Any
-	}{{policy.Deny, deny, drop()}, {policy.Allow, f.pass, accept()}} {
+	}{{policy.Deny, deny, nft.Drop()}, {policy.Allow, f.pass, nft.Accept()}} {
 		set, err := f.rangeSet(part.action, compiled.Ranges())
 		if err != nil {
 			return err
@@ -197,28 +198,28 @@ func (f *Firewall) addPolicyRules(compiled *policy.Compiled) error {
 		if set == nil {
 			continue
 		}
-		f.rule(f.verdict, load(destination), in(set), goTo(part.out))
-		f.rule(f.answer, load(source), in(set), part.in)
+		f.rule(f.verdict, load(nft.DestinationAddress), in(set), goTo(part.out))
+		f.rule(f.answer, load(nft.SourceAddress), in(set), part.in)
 	}
 	// An open connection keeps its address reachable, for itself alone.
 	touch := &expr.Dynset{SrcRegKey: 1, SetName: f.inUse.Name, SetID: f.inUse.ID,
 		Operation: uint32(unix.NFT_DYNSET_OP_UPDATE), Timeout: inUse}
 	if compiled.Default() == policy.Allow {
 		// for a policy that denies by default and allows the name
-		f.rule(f.verdict, state(expr.CtStateBitESTABLISHED), load(destination), touch)
+		f.rule(f.verdict, state(expr.CtStateBitESTABLISHED), load(nft.DestinationAddress), touch)
 		f.rule(f.verdict, goTo(f.pass))
-		f.rule(f.answer, accept())
+		f.rule(f.answer, nft.Accept())
 		return nil
 	}
-	f.rule(f.verdict, state(expr.CtStateBitESTABLISHED), load(destination), in(f.inUse), touch,
-		accept())
+	f.rule(f.verdict, state(expr.CtStateBitESTABLISHED), load(nft.DestinationAddress), in(f.inUse), touch,
+		nft.Accept())
 	// apart from what follows, because a full set takes no more
-	f.rule(f.verdict, load(destination), in(f.learned), touch)
-	f.rule(f.verdict, load(destination), in(f.learned), goTo(f.pass))
+	f.rule(f.verdict, load(nft.DestinationAddress), in(f.learned), touch)
+	f.rule(f.verdict, load(nft.DestinationAddress), in(f.learned), goTo(f.pass))
 	f.rule(f.verdict, goTo(deny))
-	f.rule(f.answer, load(source), in(f.inUse), accept())
-	f.rule(f.answer, load(source), in(f.learned), accept())
-	f.rule(f.answer, drop())
+	f.rule(f.answer, load(nft.SourceAddress), in(f.inUse), nft.Accept())
+	f.rule(f.answer, load(nft.SourceAddress), in(f.learned), nft.Accept())
+	f.rule(f.answer, nft.Drop())
 	return nil
 }
 
@@ -274,5 +275,5 @@ func (f *Firewall) hook(name string, kind nftables.ChainType, at *nftables.Chain
 
 // rule queues a rule made of parts, each an expression or several.
 func (f *Firewall) rule(chain *nftables.Chain, parts ...any) {
-	f.conn.AddRule(&nftables.Rule{Table: f.table, Chain: chain, Exprs: flatten(parts)})
+	f.conn.AddRule(&nftables.Rule{Table: f.table, Chain: chain, Exprs: nft.Join(parts...)})
 }

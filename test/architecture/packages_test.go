@@ -173,7 +173,7 @@ var projectRules = importRules{
 		{libraries: []string{sqlite}, packages: []string{"server/store"}},
 		{libraries: []string{"github.com/pkg/sftp", "golang.org/x/crypto/ssh"}, packages: []string{"clients/cli/sshserver", "test/e2e/clients"}},
 		{libraries: []string{"go.opentelemetry.io/otel", "go.opentelemetry.io/contrib"}, packages: []string{"server/telemetry"}},
-		{libraries: netfilter, packages: []string{"egress/firewall", "runtime/oci/network"}},
+		{libraries: netfilter, packages: []string{"egress/firewall", "internal/nft", "runtime/oci/network"}},
 	},
 
 	names: []string{"util", "utils", "helper", "helpers", "common", "misc", "shared", "base"},

@@ -8,6 +8,8 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"sandbox.internal/internal/nft"
 )
 
 // chain is a base chain with its rules.
@@ -50,43 +52,43 @@ func (f *filter) chains() []chain {
 
 // spoofedChain drops what is not sent as a member of the bridge sends.
 func (f *filter) spoofedChain() chain {
-	sandbox := from(f.bridge)
+	sandbox := nft.From(f.bridge)
 	return chain{f.table, "spoofed", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, first, [][]expr.Any{
-		match(sandbox, ipv4(expr.CmpOpNeq), drop()),
-		match(sandbox, within(destinationAddress, loopback), drop()),
+		nft.Join(sandbox, nft.IPv4(expr.CmpOpNeq), nft.Drop()),
+		nft.Join(sandbox, nft.Within(nft.DestinationAddress, loopback), nft.Drop()),
 		// A member sends from the address that belongs to its hardware address, and only from it.
-		match(sandbox, &expr.Payload{DestRegister: register, Base: expr.PayloadBaseLLHeader,
-			Offset: sourceHardware, Len: 6}, network(sourceAddress, register+2),
-			&expr.Lookup{SourceRegister: register, SetName: membersSet, Invert: true}, drop()),
+		nft.Join(sandbox, &expr.Payload{DestRegister: register, Base: expr.PayloadBaseLLHeader,
+			Offset: sourceHardware, Len: 6}, nft.Address(nft.SourceAddress, register+2),
+			&expr.Lookup{SourceRegister: register, SetName: membersSet, Invert: true}, nft.Drop()),
 	}}
 }
 
 // hostChain drops what a sandbox sends to addresses of the host, of the link and of other
 // sandboxes, before another table translates them, and bounds its connections.
 func (f *filter) hostChain() chain {
-	sandbox := from(f.bridge)
+	sandbox := nft.From(f.bridge)
 	return chain{f.table, "host", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, tracked, slices.Concat(
-		[][]expr.Any{match(sandbox, answers(), accept())},
+		[][]expr.Any{nft.Join(sandbox, answers(), nft.Accept())},
 		f.bound(),
 		[][]expr.Any{
-			match(sandbox, protocol(unix.IPPROTO_UDP), toNameServer()),
-			match(sandbox, protocol(unix.IPPROTO_TCP), toNameServer()),
-			match(sandbox, addressKind(expr.CmpOpNeq, unix.RTN_UNICAST), drop()),
-			match(sandbox, within(destinationAddress, linkLocal), drop()),
+			nft.Join(sandbox, nft.Protocol(unix.IPPROTO_UDP), toNameServer()),
+			nft.Join(sandbox, nft.Protocol(unix.IPPROTO_TCP), toNameServer()),
+			nft.Join(sandbox, addressKind(expr.CmpOpNeq, unix.RTN_UNICAST), nft.Drop()),
+			nft.Join(sandbox, nft.Within(nft.DestinationAddress, linkLocal), nft.Drop()),
 			// Other sandboxes. The host would advise the sender of the direct way (ICMP redirect).
-			match(sandbox, within(destinationAddress, f.subnet), drop()),
+			nft.Join(sandbox, nft.Within(nft.DestinationAddress, f.subnet), nft.Drop()),
 		})}
 }
 
 // inputChain drops what a sandbox sends to the host itself, but for answers and what name servers
 // are asked.
 func (f *filter) inputChain() chain {
-	sandbox := from(f.bridge)
+	sandbox := nft.From(f.bridge)
 	return chain{f.table, "input", nftables.ChainTypeFilter, nftables.ChainHookInput, filtering, [][]expr.Any{
-		match(sandbox, answers(), accept()),
-		match(sandbox, protocol(unix.IPPROTO_UDP), toNameServer()),
-		match(sandbox, protocol(unix.IPPROTO_TCP), toNameServer()),
-		match(sandbox, drop()),
+		nft.Join(sandbox, answers(), nft.Accept()),
+		nft.Join(sandbox, nft.Protocol(unix.IPPROTO_UDP), toNameServer()),
+		nft.Join(sandbox, nft.Protocol(unix.IPPROTO_TCP), toNameServer()),
+		nft.Join(sandbox, nft.Drop()),
 	}}
 }
 
@@ -95,24 +97,24 @@ func (f *filter) outputChain() chain {
 	return chain{f.table, "output", nftables.ChainTypeFilter, nftables.ChainHookOutput, filtering, [][]expr.Any{
 		// Without any table connections are not tracked: one that a sandbox made then would count
 		// as the host's from what the host sends on.
-		match(to(f.bridge), protocol(unix.IPPROTO_TCP), conntrack(expr.CtKeySTATE, expr.CtStateBitNEW),
-			withoutSYN(), drop()),
+		nft.Join(nft.To(f.bridge), nft.Protocol(unix.IPPROTO_TCP), nft.Connection(expr.CtKeySTATE, expr.CtStateBitNEW),
+			nft.TCPFlags(nft.SYN, expr.CmpOpEq, 0), nft.Drop()),
 	}}
 }
 
 // forwardChain drops what goes to other containers, and to a sandbox without one of its published
 // ports.
 func (f *filter) forwardChain() chain {
-	sandbox, toSandbox := from(f.bridge), to(f.bridge)
+	sandbox, toSandbox := nft.From(f.bridge), nft.To(f.bridge)
 	return chain{f.table, "forward", nftables.ChainTypeFilter, nftables.ChainHookForward, filtering - 1, [][]expr.Any{
-		match(sandbox, toSandbox, drop()),
-		match(sandbox, answers(), accept()),
+		nft.Join(sandbox, toSandbox, nft.Drop()),
+		nft.Join(sandbox, answers(), nft.Accept()),
 		// Containers of other programs, which lie behind a bridge or a veth pair.
-		match(sandbox, toKind("bridge"), toNoneOf(uplinksSet), drop()),
-		match(sandbox, toKind("veth"), toNoneOf(uplinksSet), drop()),
-		match(toSandbox, answers(), accept()),
-		match(toSandbox, conntrack(expr.CtKeySTATUS, published), accept()),
-		match(toSandbox, drop()),
+		nft.Join(sandbox, toKind("bridge"), toNoneOf(uplinksSet), nft.Drop()),
+		nft.Join(sandbox, toKind("veth"), toNoneOf(uplinksSet), nft.Drop()),
+		nft.Join(toSandbox, answers(), nft.Accept()),
+		nft.Join(toSandbox, nft.Connection(expr.CtKeySTATUS, published), nft.Accept()),
+		nft.Join(toSandbox, nft.Drop()),
 	}}
 }
 
@@ -121,7 +123,7 @@ func (f *filter) publishChain() chain {
 	return chain{f.table, "publish", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, translation, slices.Concat(
 		// The routes, which refuse these from another machine, are asked later. Connections of the
 		// host itself do not come here.
-		[][]expr.Any{match(ipv4(expr.CmpOpEq), within(destinationAddress, loopback), accept())},
+		[][]expr.Any{nft.Join(nft.IPv4(expr.CmpOpEq), nft.Within(nft.DestinationAddress, loopback), nft.Accept())},
 		publish())}
 }
 
@@ -134,9 +136,9 @@ func (f *filter) publishLocalChain() chain {
 // loopback interface to a published port.
 func (f *filter) masqueradeChain() chain {
 	return chain{f.table, "masquerade", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, sourceNAT, [][]expr.Any{
-		match(to(f.bridge), ipv4(expr.CmpOpEq), within(sourceAddress, loopback), &expr.Masq{}),
-		match(meta(expr.MetaKeyOIFNAME, expr.CmpOpNeq, zeroTerminated(f.bridge)),
-			ipv4(expr.CmpOpEq), within(sourceAddress, f.subnet), network(sourceAddress, 1),
+		nft.Join(nft.To(f.bridge), nft.IPv4(expr.CmpOpEq), nft.Within(nft.SourceAddress, loopback), &expr.Masq{}),
+		nft.Join(nft.Meta(expr.MetaKeyOIFNAME, expr.CmpOpNeq, nft.Text(f.bridge)),
+			nft.IPv4(expr.CmpOpEq), nft.Within(nft.SourceAddress, f.subnet), nft.Address(nft.SourceAddress, 1),
 			// The host itself uses the bridge's address.
 			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: f.gateway.AsSlice()}, &expr.Masq{}),
 	}}
@@ -147,28 +149,30 @@ func (f *filter) masqueradeChain() chain {
 // bridge and its members are permanent.
 func (f *filter) requestsChain() chain {
 	return chain{f.arp, "requests", nftables.ChainTypeFilter, arpInput, filtering,
-		[][]expr.Any{match(from(f.bridge), drop())}}
+		[][]expr.Any{nft.Join(nft.From(f.bridge), nft.Drop())}}
 }
 
 // answers matches what is sent against the direction of a connection: it answers what the rules
 // have let pass. What is sent along it passes them each time: the connection may be one of a moment
 // without the table.
-func answers() []expr.Any { return match(conntrack(expr.CtKeySTATE, replying), backwards()) }
+func answers() []expr.Any {
+	return nft.Join(nft.Connection(expr.CtKeySTATE, replying), nft.Direction(nft.Reply))
+}
 
 // toNameServer accepts what is sent to port 53 of a name server of the host.
 func toNameServer() []expr.Any {
-	return match(ipv4(expr.CmpOpEq), network(destinationAddress, 1),
+	return nft.Join(nft.IPv4(expr.CmpOpEq), nft.Address(nft.DestinationAddress, 1),
 		&expr.Lookup{SourceRegister: 1, SetName: serversSet}, port(1),
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{0, 53}}, accept())
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{0, 53}}, nft.Accept())
 }
 
 // publish translates the host's published ports to those of containers.
 func publish() [][]expr.Any {
 	hostKind := addressKind(expr.CmpOpEq, unix.RTN_LOCAL)
 	return [][]expr.Any{
-		match(ipv4(expr.CmpOpEq), protocol(unix.IPPROTO_TCP), hostKind,
-			network(destinationAddress, register), port(register+1), toPublished(boundMap)),
-		match(ipv4(expr.CmpOpEq), protocol(unix.IPPROTO_TCP), hostKind, port(register),
+		nft.Join(nft.IPv4(expr.CmpOpEq), nft.Protocol(unix.IPPROTO_TCP), hostKind,
+			nft.Address(nft.DestinationAddress, register), port(register+1), toPublished(boundMap)),
+		nft.Join(nft.IPv4(expr.CmpOpEq), nft.Protocol(unix.IPPROTO_TCP), hostKind, port(register),
 			toPublished(portsMap)),
 	}
 }
@@ -183,13 +187,13 @@ func (f *filter) bound() [][]expr.Any {
 		return nil
 	}
 	const moment = time.Second
-	attempt := match(from(f.bridge), conntrackNone(expr.CtKeySTATUS, confirmed), network(sourceAddress, 1))
+	attempt := nft.Join(nft.From(f.bridge), nft.ConnectionWithout(expr.CtKeySTATUS, confirmed), nft.Address(nft.SourceAddress, 1))
 	return [][]expr.Any{
-		match(attempt, &expr.Lookup{SourceRegister: 1, SetName: fullSet}, drop()),
-		match(attempt,
+		nft.Join(attempt, &expr.Lookup{SourceRegister: 1, SetName: fullSet}, nft.Drop()),
+		nft.Join(attempt,
 			&expr.Dynset{SrcRegKey: 1, SetName: flowsSet, Operation: unix.NFT_DYNSET_OP_ADD,
 				Exprs: []expr.Any{f.countOver(f.flows)}},
 			&expr.Dynset{SrcRegKey: 1, SetName: fullSet, Operation: unix.NFT_DYNSET_OP_ADD, Timeout: moment},
-			drop()),
+			nft.Drop()),
 	}
 }

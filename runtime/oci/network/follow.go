@@ -132,7 +132,7 @@ func (n *Network) repair() {
 	}
 	uplinks, err := bridgeUplinks(n.bridge.name)
 	if err != nil {
-		n.log.Warn().Err(err).Msg("the uplinks are not known")
+		n.log.Warn().Err(err).Msg("cannot list the uplinks")
 		uplinks = n.uplinks
 	}
 	same := slices.Equal(uplinks, n.uplinks)
@@ -142,9 +142,9 @@ func (n *Network) repair() {
 			return
 		}
 	}
-	n.unadded = ""
+	n.acceptError = ""
 	if err := addAccepts(n.bridge.name); err != nil {
-		n.unadded = fmt.Sprintf("the rules that let containers pass could not be added to %s: %v",
+		n.acceptError = fmt.Sprintf("the rules that let containers pass cannot be added to %s: %v",
 			dockerChain, err)
 	}
 }

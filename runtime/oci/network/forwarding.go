@@ -13,6 +13,8 @@ import (
 	"github.com/google/nftables/xt"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"sandbox.internal/internal/nft"
 )
 
 // dockerChain is the chain that a Docker Engine keeps for the rules of others, in the table filter
@@ -30,8 +32,8 @@ func comment(bridge string) string { return alias + " " + bridge }
 // accepts are the two rules, as iptables writes and reads them.
 func accepts(bridge string) [][]expr.Any {
 	marked := xt.Comment(comment(bridge))
-	rest := []expr.Any{&expr.Match{Name: "comment", Info: &marked}, &expr.Counter{}, accept()}
-	return [][]expr.Any{match(from(bridge), rest), match(to(bridge), rest)}
+	rest := []expr.Any{&expr.Match{Name: "comment", Info: &marked}, &expr.Counter{}, nft.Accept()}
+	return [][]expr.Any{nft.Join(nft.From(bridge), rest), nft.Join(nft.To(bridge), rest)}
 }
 
 // addAccepts adds the rules that are missing, if a Docker Engine's chain is in use. They come after
@@ -215,7 +217,7 @@ func isReturn(rule *nftables.Rule) bool {
 // to be wrong.
 func (n *Network) Problem() string {
 	n.mu.Lock()
-	problem := cmp.Or(n.unwritten, n.unadded)
+	problem := cmp.Or(n.tableError, n.acceptError)
 	n.mu.Unlock()
 	if problem != "" {
 		return problem
@@ -225,7 +227,7 @@ func (n *Network) Problem() string {
 	}
 	problems, err := droppedBy(n.bridge.name)
 	if err != nil {
-		return fmt.Sprintf("the firewall's rules could not be read: %v", err)
+		return fmt.Sprintf("cannot read the rules of the firewall: %v", err)
 	}
 	if legacy := legacyDrops(n.bridge.name); legacy != "" {
 		problems = append(problems, legacy)

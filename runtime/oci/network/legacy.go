@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What getsockopt of a raw socket returns about tables of the former iptables, which nftables does
-// not show (include/uapi/linux/netfilter_ipv4/ip_tables.h).
+// Constants of getsockopt(2) on a raw socket, which reads the tables of iptables-legacy: nftables
+// does not list them (include/uapi/linux/netfilter_ipv4/ip_tables.h).
 const (
 	optionInfo    = 64 // IPT_SO_GET_INFO
 	optionEntries = 65 // IPT_SO_GET_ENTRIES
@@ -33,8 +33,8 @@ const (
 	hookForward = 2
 )
 
-// legacyDrops says that the former iptables drop what is forwarded for the bridge, and what to
-// type; "" when they do not, or are not in use.
+// legacyDrops returns a message when iptables-legacy drops packets that are forwarded for the
+// bridge, with the commands that permit them; else "".
 func legacyDrops(bridge string) string {
 	// Asking for a table that is not in use would make it.
 	names, err := os.ReadFile("/proc/thread-self/net/ip_tables_names")
@@ -43,7 +43,7 @@ func legacyDrops(bridge string) string {
 	}
 	entries, policy, err := legacyEntries("filter")
 	if err != nil {
-		return fmt.Sprintf("the rules of iptables-legacy could not be read: %v", err)
+		return fmt.Sprintf("cannot read the rules of iptables-legacy: %v", err)
 	}
 	if policy >= len(entries) || !entryDrops(entries[policy:]) || legacyPermits(entries, bridge) {
 		return ""
@@ -52,7 +52,7 @@ func legacyDrops(bridge string) string {
 	if bytes.Contains(entries, []byte(dockerChain)) {
 		chain = dockerChain
 	}
-	return fmt.Sprintf("iptables-legacy drops what sandboxes send and get: "+
+	return fmt.Sprintf("iptables-legacy drops packets to and from sandboxes: "+
 		"iptables-legacy -I %[1]s -i %[2]s -j ACCEPT && iptables-legacy -I %[1]s -o %[2]s -j ACCEPT", chain, bridge)
 }
 
@@ -118,8 +118,7 @@ func entryVerdict(entry []byte) int32 {
 	return int32(binary.NativeEndian.Uint32(entry[target+verdict:]))
 }
 
-// legacyPermits reports whether there are entries that accept what comes from the bridge and what
-// goes to it.
+// legacyPermits reports whether entries accept packets from the bridge and packets to it.
 func legacyPermits(entries []byte, bridge string) bool {
 	const acceptVerdict = -2
 	var in, out bool

@@ -104,7 +104,7 @@ func (n *Network) cleanUpDetached(ctx context.Context) {
 			failed = ""
 		case err.Error() != failed:
 			failed = err.Error()
-			n.log.Warn().Err(err).Msg("something of detached containers stays")
+			n.log.Warn().Err(err).Msg("cannot delete conntrack or neighbour entries of detached containers")
 		}
 		select {
 		case <-ctx.Done():
@@ -199,9 +199,9 @@ func (n *Network) rewrite() error {
 			n.filter.counts = true
 		}
 	}
-	n.unwritten = ""
+	n.tableError = ""
 	if err != nil {
-		n.unwritten = fmt.Sprintf("the nftables table %s could not be written: %v", n.filter.name, err)
+		n.tableError = fmt.Sprintf("the nftables table %s cannot be written: %v", n.filter.name, err)
 	}
 	return err
 }

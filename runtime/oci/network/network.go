@@ -94,15 +94,15 @@ type Network struct {
 	others    othersPorts
 
 	// mu is held while the table is changed, so that what it has and attached are the same.
-	mu        sync.Mutex
-	attached  map[string]*attached
-	detached  []detachedAddress
-	resolver  resolver
-	uplinks   []string
-	unwritten string // what the last change of the table failed with; "" when it succeeded
-	unadded   string // likewise of the rules that let containers pass
-	reported  string // the last answer of Problem in the log
-	closed    bool
+	mu          sync.Mutex
+	attached    map[string]*attached
+	detached    []detachedAddress
+	resolver    resolver
+	uplinks     []string
+	tableError  string // of the last change of the table; "" when it succeeded
+	acceptError string // of the last change of the rules that let containers pass; likewise
+	reported    string // the last answer of Problem in the log
+	closed      bool
 }
 
 // detachedAddress is an address whose neighbour entry and connections are to be removed.

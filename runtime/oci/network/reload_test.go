@@ -14,6 +14,7 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"sandbox.internal/internal/nft"
 	"sandbox.internal/test/wait"
 )
 
@@ -182,7 +183,7 @@ func trackConnections(t *testing.T) {
 	policy := nftables.ChainPolicyAccept
 	input := conn.AddChain(&nftables.Chain{Name: "input", Table: table, Type: nftables.ChainTypeFilter,
 		Hooknum: nftables.ChainHookInput, Priority: nftables.ChainPriorityFilter, Policy: &policy})
-	conn.AddRule(&nftables.Rule{Table: table, Chain: input, Exprs: match(conntrack(expr.CtKeySTATE, replying), accept())})
+	conn.AddRule(&nftables.Rule{Table: table, Chain: input, Exprs: nft.Join(nft.Connection(expr.CtKeySTATE, replying), nft.Accept())})
 	if err := conn.Flush(); err != nil {
 		t.Fatal(err)
 	}
