@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -142,5 +145,107 @@ func TestAppendedInputThatIsNotRead(t *testing.T) {
 	c.Signal(syscall.SIGKILL)
 	if err := wait.For(t, "the end of the call", failed); !errors.Is(err, command.ErrConflict) {
 		t.Errorf("a command that ends: %v", err)
+	}
+}
+
+func TestInterruptReachesTheWholeGroup(t *testing.T) {
+	m := newManager(t)
+	pidFile := filepath.Join(t.TempDir(), "pid")
+	c := start(t, m, command.Spec{Command: fmt.Sprintf("sh -c 'trap \"\" TERM; echo $$ > %s; while :; do sleep 0.05; done' & wait", pidFile)})
+	var pid int
+	wait.Until(t, "the child has started", func() bool {
+		text, _ := os.ReadFile(pidFile)
+		_, err := fmt.Sscan(string(text), &pid)
+		return err == nil
+	})
+	if err := m.Interrupt(c.ID()); err != nil {
+		t.Fatal(err)
+	}
+	awaitEnd(t, c)
+	wait.Until(t, "a child that ignores SIGTERM is gone", func() bool { return gone(pid) })
+	if status := c.Status(); status.Error != "the command was interrupted" || *status.ExitCode != 143 {
+		t.Errorf("status = %+v, exit code %d", status, *status.ExitCode)
+	}
+	if err := m.Interrupt("unknown"); !errors.Is(err, command.ErrNotFound) {
+		t.Errorf("interrupt of an unknown command: %v", err)
+	}
+}
+
+// A shell ends at the signal; the program that it waits for may have something to finish, and its
+// output belongs to the command.
+func TestInterruptLetsTheGroupEnd(t *testing.T) {
+	t.Parallel()
+	// An end that came with the kill would not come while the test waits.
+	m := newManager(t, func(o *command.Options) { o.KillDelay = time.Hour })
+	const program = `sh -c 'trap "sleep 0.2; echo saved; exit" TERM; echo ready; while :; do sleep 0.01; done'`
+	for _, line := range []string{program + " & wait", program + "; echo $?"} {
+		c := start(t, m, command.Spec{Command: line})
+		follow(t, c, 0, func(e event) bool { return e.Type == eventlog.TypeStdout })
+		if err := m.Interrupt(c.ID()); err != nil {
+			t.Fatal(err)
+		}
+		events := all(t, c)
+		if got := rebuild(events, eventlog.TypeStdout); got != "ready\nsaved\n" {
+			t.Errorf("%s: stdout = %q", line, got)
+		}
+		if status := c.Status(); status.Error != "the command was interrupted" || *status.ExitCode != 143 {
+			t.Errorf("%s: status = %+v, exit code %d", line, status, *status.ExitCode)
+		}
+	}
+}
+
+// TestStopKillsWhatIsLeftOfAGroup: the shell has ended when the time is over.
+func TestStopKillsWhatIsLeftOfAGroup(t *testing.T) {
+	t.Parallel()
+	// What the end of the context does not kill is not killed at all.
+	m := newManager(t, func(o *command.Options) { o.KillDelay = time.Hour })
+	c := start(t, m, command.Spec{Command: `sh -c 'trap "" TERM; echo $$; while :; do sleep 0.05; done' & wait`})
+	var pid int
+	events := follow(t, c, 0, func(e event) bool { return e.Type == eventlog.TypeStdout })
+	if _, err := fmt.Sscan(last(events).text, &pid); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	m.Stop(ctx)
+	wait.Until(t, "a child that ignores SIGTERM is gone", func() bool { return gone(pid) })
+}
+
+// A command that ends itself well when it is interrupted has succeeded, in its stream and in its
+// status.
+func TestInterruptedCommandThatSucceeds(t *testing.T) {
+	m := newManager(t)
+	for line, want := range map[string]struct {
+		last   eventlog.Type
+		code   int
+		reason string
+	}{
+		"trap 'exit 0' TERM; echo ready; while :; do sleep 0.01; done": {eventlog.TypeComplete, 0, ""},
+		"trap 'exit 5' TERM; echo ready; while :; do sleep 0.01; done": {eventlog.TypeError, 5, "the command was interrupted"},
+	} {
+		c := start(t, m, command.Spec{Command: line})
+		follow(t, c, 0, func(e event) bool { return e.Type == eventlog.TypeStdout })
+		if err := m.Interrupt(c.ID()); err != nil {
+			t.Fatal(err)
+		}
+		end := last(all(t, c))
+		exit, err := command.ParseExit([]byte(end.text))
+		if err != nil || end.Type != want.last || *exit.Code != want.code || exit.Reason != want.reason {
+			t.Errorf("%s: the stream ends with %+v (%v)", line, end, err)
+		}
+		if status := c.Status(); *status.ExitCode != want.code || status.Error != want.reason {
+			t.Errorf("%s: status %+v", line, status)
+		}
+	}
+}
+
+func TestStubbornCommandIsKilled(t *testing.T) {
+	m := newManager(t)
+	began := time.Now()
+	const timeout = 2 * time.Second // in which the shell has to get as far as its trap
+	c := start(t, m, command.Spec{Command: "trap '' TERM; while :; do sleep 0.05; done", Timeout: timeout})
+	awaitEnd(t, c)
+	if took := time.Since(began); took < timeout+2*time.Second {
+		t.Errorf("killed after %v, want SIGKILL 2 s after SIGTERM", took)
 	}
 }

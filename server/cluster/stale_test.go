@@ -156,7 +156,7 @@ type delayed struct {
 
 // Write writes a piece.
 func (d delayed) Write(p []byte) (int, error) {
-	time.Sleep(d.by) // what is tested is that nothing depends on it
+	time.Sleep(d.by) // the delay that must change no result
 	return d.ResponseWriter.Write(p)
 }
 

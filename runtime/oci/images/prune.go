@@ -111,7 +111,7 @@ func (s *Store) sweep(began time.Time, using []string, pins func(named) bool) (t
 		i, ok := s.images[id]
 		if !ok {
 			// Its record was damaged, and which layers its containers run on is not known.
-			s.log.Warn().Str("image", id).Msg("no layer of images is removed: a container is made of an image that is not here")
+			s.log.Warn().Str("image", id).Msg("prune skipped: a container uses an image that is missing from the store")
 			return nil, 0, nil
 		}
 		i.used = time.Now()

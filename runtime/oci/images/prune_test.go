@@ -1,7 +1,6 @@
 package images_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -134,112 +132,6 @@ func TestPruneKeepsUnknown(t *testing.T) {
 	wantOnly(t, folder, 1, 0, 0)
 }
 
-func TestMaxBytes(t *testing.T) {
-	r := newRegistry(t)
-	var refs []string
-	for i := range 4 {
-		refs = append(refs, r.push(t, fmt.Sprintf("image%d:1", i), newImage(t, v1.Config{}, randomLayer(t, 4<<20))))
-	}
-	folder := filepath.Join(t.TempDir(), "images")
-	s := open(t, images.Options{Folder: folder, MaxBytes: 9 << 20})
-	loaded, err := s.Load(t.Context(), bytes.NewReader(saved(t, map[string]v1.Image{"loaded:1": newImage(t, v1.Config{}, randomLayer(t, 4<<20))})), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// What came from a registry and is not used makes room; what was loaded stays.
-	var last string
-	for _, ref := range refs[:3] {
-		last = ensure(t, s, ref)
-	}
-	wantOnly(t, folder, 2, 2, 2)
-	ensure(t, s, loaded[0].ID)
-	_, release, err := s.Hold(last)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = s.Ensure(t.Context(), refs[3], nil, nil)
-	wantImageError(t, err, "no room for the image: the images here take")
-	release()
-	ensure(t, s, refs[3])
-	wantOnly(t, folder, 2, 2, 2)
-	_, err = s.Load(t.Context(), bytes.NewReader(saved(t, map[string]v1.Image{"huge:1": newImage(t, v1.Config{}, randomLayer(t, 10<<20))})), nil)
-	wantImageError(t, err, "larger than images may be")
-}
-
-// TestLayersNeedRoomTogether: when several layers of an image exceed the bound at once, what is
-// removed for one makes room for all.
-func TestLayersNeedRoomTogether(t *testing.T) {
-	r := newRegistry(t)
-	folder := filepath.Join(t.TempDir(), "images")
-	var prunes atomic.Int64
-	s := open(t, images.Options{Folder: folder, MaxBytes: 1 << 20, InUse: func() []string {
-		if prunes.Add(1) == 1 {
-			wait.Within(100*time.Millisecond, func() bool { return prunes.Load() > 1 }) // the other layer needs room too
-		} else {
-			wait.Within(wait.Patience(), func() bool { return len(entriesOf(t, folder, "layers")) == 0 }) // the first prune has moved everything away
-		}
-		return nil
-	}})
-	ensure(t, s, r.push(t, "unused:1", newImage(t, v1.Config{}, randomLayer(t, 900<<10))))
-	ensure(t, s, r.push(t, "wanted:1", newImage(t, v1.Config{}, randomLayer(t, 400<<10), randomLayer(t, 400<<10))))
-	wantOnly(t, folder, 2, 1, 1)
-	if n := prunes.Load(); n != 1 {
-		t.Errorf("%d prunes made room, want 1", n)
-	}
-}
-
-func entriesOf(t testing.TB, folder, name string) []os.DirEntry {
-	t.Helper()
-	entries, err := os.ReadDir(filepath.Join(folder, name))
-	if err != nil {
-		t.Error(err)
-	}
-	return entries
-}
-
-// TestWaitForRoomEnds: what waits for room while another makes some ends with its own context.
-func TestWaitForRoomEnds(t *testing.T) {
-	r := newRegistry(t)
-	folder := filepath.Join(t.TempDir(), "images")
-	asked, answered := make(chan struct{}), make(chan struct{})
-	ask, answer := sync.OnceFunc(func() { close(asked) }), sync.OnceFunc(func() { close(answered) })
-	defer answer()
-	s := open(t, images.Options{Folder: folder, MaxBytes: 1 << 20, InUse: func() []string {
-		ask()
-		<-answered
-		return nil
-	}})
-	ensure(t, s, r.push(t, "unused:1", newImage(t, v1.Config{}, randomLayer(t, 900<<10))))
-	var pruning sync.WaitGroup
-	pruning.Go(func() {
-		if _, err := s.Prune(t.Context(), true); err != nil {
-			t.Error(err)
-		}
-	})
-	<-asked
-	archive := saved(t, map[string]v1.Image{"wanted:1": newImage(t, v1.Config{}, randomLayer(t, 400<<10))})
-	ctx, cancel := context.WithCancel(t.Context())
-	loaded, pruned := make(chan error, 1), make(chan error, 1)
-	go func() {
-		_, err := s.Load(ctx, bytes.NewReader(archive), nil)
-		loaded <- err
-	}()
-	go func() {
-		_, err := s.Prune(ctx, true)
-		pruned <- err
-	}()
-	wait.Until(t, "a layer is being made", func() bool { return len(entriesOf(t, folder, "making")) > 1 })
-	cancel()
-	for name, ended := range map[string]chan error{"load": loaded, "prune": pruned} {
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	answer()
-	pruning.Wait()
-	wantOnly(t, folder, 0, 0, 0)
-}
-
 // TestPruneGoesOn: what a prune has moved to the trash is removed, also when its client goes away
 // meanwhile.
 func TestPruneGoesOn(t *testing.T) {
@@ -351,94 +243,6 @@ func TestPruneUnderLoad(t *testing.T) {
 	pruning.Wait()
 	must(s.Prune(t.Context(), true))(t)
 	wantOnly(t, folder, 0, 0, 0)
-}
-
-func TestOpenRefuses(t *testing.T) {
-	for _, o := range []images.Options{{Folder: "relative"}, {}, {Folder: "/nowhere", MaxBytes: -1}, {Folder: "/nowhere", Grace: -1},
-		{Folder: "/proc/version/images"}} {
-		if s, err := images.Open(o); err == nil {
-			_ = s.Close()
-			t.Errorf("%+v was accepted", o)
-		}
-	}
-}
-
-// TestDamage: a store opens after everything that a crash, or a person, can do to it.
-func TestDamage(t *testing.T) {
-	r := newRegistry(t)
-	image := newImage(t, v1.Config{}, randomLayer(t, 1000))
-	ref := r.push(t, "image:1", image)
-	id := must(image.ConfigName())(t).String()
-	for name, test := range map[string]struct {
-		damage func(t *testing.T, folder string)
-		image  bool // it is still here
-	}{
-		"left half made": {func(t *testing.T, folder string) {
-			write(t, filepath.Join(folder, "making", "HALF", "tree", "file"), "x")
-			write(t, filepath.Join(folder, "making", "record"), "x")
-			write(t, filepath.Join(folder, "trash", "OLD", "file"), "x")
-		}, true},
-		"layer of an earlier boot": {func(t *testing.T, folder string) {
-			rewrite(t, folder, "layers/*/layer.json", `{"bytes":1000,"boot":"another"}`)
-		}, false},
-		"torn layer record":   {func(t *testing.T, folder string) { rewrite(t, folder, "layers/*/layer.json", "") }, false},
-		"torn configuration":  {func(t *testing.T, folder string) { rewrite(t, folder, "images/*.json", `{"os":`) }, false},
-		"other configuration": {func(t *testing.T, folder string) { rewrite(t, folder, "images/*.json", `{"os":"linux"}`) }, false},
-		"torn name":           {func(t *testing.T, folder string) { rewrite(t, folder, "names/*.json", "") }, false},
-		"name of another":     {func(t *testing.T, folder string) { rewrite(t, folder, "names/*.json", `{"name":"x","image":"`+id+`"}`) }, false},
-		"missing layer": {func(t *testing.T, folder string) {
-			if err := os.RemoveAll(filepath.Join(folder, "layers")); err != nil {
-				t.Fatal(err)
-			}
-		}, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			folder := filepath.Join(t.TempDir(), "images")
-			s := open(t, images.Options{Folder: folder})
-			ensure(t, s, ref)
-			wait.Until(t, "everything is safe on the disk", s.Safe)
-			if err := s.Close(); err != nil {
-				t.Fatal(err)
-			}
-			test.damage(t, folder)
-			s = open(t, images.Options{Folder: folder})
-			found := false
-			for _, image := range s.List() {
-				found = found || len(image.Names) > 0
-			}
-			if found != test.image {
-				t.Errorf("the image is here: %v, want %v", found, test.image)
-			}
-			ensure(t, s, ref)
-			wantOnly(t, folder, 1, 1, 1)
-			wait.Until(t, "the trash is empty", func() bool {
-				entries, err := os.ReadDir(filepath.Join(folder, "trash"))
-				return err == nil && len(entries) == 0
-			})
-		})
-	}
-}
-
-func write(t testing.TB, path, content string) {
-	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func rewrite(t testing.TB, folder, pattern, content string) {
-	t.Helper()
-	matches := must(filepath.Glob(filepath.Join(folder, pattern)))(t)
-	if len(matches) == 0 {
-		t.Fatalf("no %s", pattern)
-	}
-	for _, path := range matches {
-		write(t, path, content)
-	}
 }
 
 // TestKill: a process that pulls and prunes is killed at each failpoint. The images that are there

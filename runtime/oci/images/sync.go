@@ -37,7 +37,7 @@ func (s *Store) syncBehind() {
 		again = nil
 		if err := s.sync(); err != nil {
 			// The layers keep their mark, so that they are removed if the host stops now.
-			s.log.Error().Err(err).Msg("images cannot be made safe on the disk")
+			s.log.Error().Err(err).Msg("cannot sync images to the disk")
 			again = time.After(syncPause)
 		}
 	}
