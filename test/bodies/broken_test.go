@@ -61,8 +61,7 @@ func TestServerThatBreaksOff(t *testing.T) {
 			for name, value := range r.headers {
 				request.Header.Set(name, value)
 			}
-			client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
-			response, err := client.Do(request)
+			response, err := wait.Client().Do(request)
 			if err != nil {
 				t.Fatalf("no answer: %v", err)
 			}

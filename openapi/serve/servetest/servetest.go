@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/getkin/kin-openapi/openapi3"
+
+	"sandbox.internal/test/wait"
 )
 
 // T is the part of testing.TB that the checks need.
@@ -25,7 +27,7 @@ var pathParameter = regexp.MustCompile(`\{[^}]*\}`)
 // silently skipped and operations that were opened by mistake.
 func EveryOperationNeedsKey(t T, doc *openapi3.T, baseURL string, open ...string) {
 	t.Helper()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	client := wait.Client()
 	for _, name := range open {
 		if !declares(doc, name) {
 			t.Errorf("open operation %q is not in the document", name)
@@ -58,7 +60,7 @@ func EveryOperationRefusesUnknownParameters(t T, doc *openapi3.T, baseURL string
 	header http.Header) {
 	t.Helper()
 	const name = "no-such-parameter"
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	client := wait.Client()
 	for path, item := range doc.Paths.Map() {
 		for method, operation := range item.Operations() {
 			status, body, err := send(client, method, baseURL+path+"?"+name+"=1", header.Clone())
