@@ -56,13 +56,13 @@ func enter(args []string) error {
 	task := record.Task
 	host, err := inspect(main, marked)
 	if err != nil {
-		return fmt.Errorf("look at the main container: %w", err)
+		return fmt.Errorf("inspect the main container: %w", err)
 	}
 	if err := host.enter(task.WorkingDir); err != nil {
 		return err
 	}
 	if err := host.credentials.take(); err != nil {
-		return fmt.Errorf("become what the main container's process is: %w", err)
+		return fmt.Errorf("set the credentials of the main container: %w", err)
 	}
 	// The kernel forgets this when the user changes.
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {

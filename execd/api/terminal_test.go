@@ -202,17 +202,18 @@ func TestTerminalViewerThatLeavesWhileItsInputWaits(t *testing.T) {
 	t.Parallel()
 	d := start(t)
 	dir := t.TempDir()
-	script := "stty raw -echo; echo ready; while ! test -e go; do sleep 0.1; done; exec cat"
+	script := "stty raw -echo; echo ready; dd bs=1 count=1 of=/dev/null 2>/dev/null; echo first; " +
+		"while ! test -e go; do sleep 0.1; done; exec cat"
 	id := d.terminal(t, gen.TerminalRequest{Command: new("sh"), Args: []string{"-c", script}, Cwd: &dir})
 	leaves, stays := d.attach(t, id), d.attach(t, id)
 	leaves.until("ready")
 	stays.until("ready")
 	leaves.enter(strings.Repeat("x", 256<<10)) // more than the kernel takes
-	time.Sleep(100 * time.Millisecond)         // so that it is the first
+	stays.until("first")                       // a byte of it was read: the daemon is writing the rest
 	stays.enter("from the other")
 	leaves.connection.CloseNow()
 	wait.Until(t, "the viewer has left", func() bool { return d.terminalStatus(t, id).Viewers == 1 })
-	time.Sleep(10 * time.Second) // several pings
+	time.Sleep(10 * time.Second) // the silence of several pings, after which the other viewer must still be there
 	write(t, filepath.Join(dir, "go"), "")
 	stays.until("from the other")
 }

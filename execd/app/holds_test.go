@@ -61,7 +61,7 @@ func TestIdleStreamEndsWithTheDaemon(t *testing.T) {
 	defer response.Body.Close()
 	_, err = io.ReadFull(response.Body, make([]byte, len("data: {\"type\":\"idle\"}\n\n")))
 	must(t, err)
-	time.Sleep(1100 * time.Millisecond) // an event has a second to be taken
+	time.Sleep(1100 * time.Millisecond) // the silence that must not fail the end: the write of an event has a second
 	d.stop()
 	if rest, err := io.ReadAll(response.Body); len(rest) > 0 || err != nil {
 		t.Errorf("the stream ends with %q, %v", rest, err)

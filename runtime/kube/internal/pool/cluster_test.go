@@ -8,9 +8,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"slices"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -20,21 +17,15 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	utilrand "k8s.io/apimachinery/pkg/util/rand"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"sandbox.internal/runtime/kube/internal/pool"
 	"sandbox.internal/runtime/kube/v1alpha1"
@@ -96,81 +87,6 @@ func prepare(ctx context.Context, c *cluster.Cluster) error {
 	}
 	admin, err = client.New(access, client.Options{Scheme: scheme})
 	return err
-}
-
-// wire is the transport of a controller to the API server. It counts writes, and can inject
-// failures.
-type wire struct {
-	next http.RoundTripper
-
-	mu     sync.Mutex
-	closed bool
-	writes map[string]int // by method and resource
-	hook   func(request *http.Request, send func(*http.Request) (*http.Response, error)) (*http.Response, error)
-}
-
-var errCut = errors.New("the wire is cut")
-
-func (w *wire) RoundTrip(request *http.Request) (*http.Response, error) {
-	w.mu.Lock()
-	closed, hook := w.closed, w.hook
-	if request.Method != http.MethodGet && !closed {
-		if w.writes == nil {
-			w.writes = make(map[string]int)
-		}
-		w.writes[request.Method+" "+resource(request.URL.Path)]++
-	}
-	w.mu.Unlock()
-	if closed {
-		return nil, errCut
-	}
-	if hook != nil && request.Method != http.MethodGet {
-		return hook(request, w.next.RoundTrip)
-	}
-	return w.next.RoundTrip(request)
-}
-
-// resource is the part of a path that says what is written.
-func resource(path string) string {
-	parts := strings.Split(strings.Trim(path, "/"), "/")
-	for i, part := range parts {
-		if part == "namespaces" && len(parts) > i+2 {
-			name := parts[i+2]
-			if len(parts) > i+4 {
-				name += "/" + parts[i+4]
-			}
-			return name
-		}
-	}
-	return path
-}
-
-func (w *wire) count() map[string]int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	counts := make(map[string]int)
-	for key, n := range w.writes {
-		if !strings.Contains(key, "events") {
-			counts[key] = n
-		}
-	}
-	return counts
-}
-
-// total is how many writes there were.
-func (w *wire) total() int {
-	n := 0
-	for _, times := range w.count() {
-		n += times
-	}
-	return n
-}
-
-func (w *wire) set(
-	hook func(*http.Request, func(*http.Request) (*http.Response, error)) (*http.Response, error)) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.hook = hook
 }
 
 // instance is a controller that runs.
@@ -251,79 +167,6 @@ func startOver(t *testing.T, over *wire, namespace string, options pool.Options,
 	return i
 }
 
-// keeper is the smallest batch controller: it allocates, and releases when the batch is deleted.
-type keeper struct {
-	client.Client
-	pools   *pool.Pools
-	ignored []string
-	mu      sync.Mutex
-	asked   map[string]bool // batches that pods were asked for
-	queue   workqueue.TypedRateLimitingInterface[reconcile.Request]
-}
-
-func (k *keeper) setup(mgr ctrl.Manager) error {
-	return ctrl.NewControllerManagedBy(mgr).Named("keeper").For(&v1alpha1.BatchSandbox{}).
-		WatchesRawSource(
-			source.Func(
-				func(_ context.Context,
-					queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-					k.mu.Lock()
-					defer k.mu.Unlock()
-					k.queue = queue
-					return nil
-				})).
-		WithOptions(controller.Options{
-			MaxConcurrentReconciles: 8,
-			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, time.Second),
-		}).Complete(k)
-}
-
-func (k *keeper) enqueue(namespace, name string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.queue != nil {
-		k.queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace,
-			Name: name}})
-	}
-}
-
-func (k *keeper) Reconcile(ctx context.Context,
-	request reconcile.Request) (reconcile.Result, error) {
-	if slices.Contains(k.ignored, request.Name) {
-		return reconcile.Result{}, nil
-	}
-	var batch v1alpha1.BatchSandbox
-	if err := k.Get(ctx, request.NamespacedName, &batch); err != nil {
-		return reconcile.Result{}, client.IgnoreNotFound(err)
-	}
-	if batch.DeletionTimestamp == nil {
-		_, err := k.pools.Allocate(ctx, &batch)
-		k.mu.Lock()
-		k.asked[batch.Name] = true
-		k.mu.Unlock()
-		if err == nil || errors.Is(err, v1alpha1.ErrNoPool) ||
-			errors.Is(err, v1alpha1.ErrInvalidPool) {
-			return reconcile.Result{}, nil
-		}
-		return reconcile.Result{}, err
-	}
-	allocation, err := batch.Allocation()
-	if err != nil {
-		return reconcile.Result{}, err
-	}
-	var all []int
-	for i := range allocation.Pods {
-		all = append(all, i)
-	}
-	if err := k.pools.Release(ctx, &batch, all); err != nil {
-		return reconcile.Result{}, err
-	}
-	if controllerutil.RemoveFinalizer(&batch, v1alpha1.Finalizer) {
-		return reconcile.Result{}, client.IgnoreNotFound(k.Update(ctx, &batch))
-	}
-	return reconcile.Result{}, nil
-}
-
 // namespace makes one for the test, whose pods a kubelet of the test's own makes ready.
 func namespace(t *testing.T) string {
 	t.Helper()
@@ -340,60 +183,6 @@ func namespace(t *testing.T) string {
 	}()
 	t.Cleanup(func() { cancel(); <-ended })
 	return name
-}
-
-// annotationIdle on a pod makes the kubelet report nothing of it.
-const annotationIdle = "idle"
-
-// kubelet reports every pod of a namespace as ready, and removes those that are deleted: usually
-// the API server does, but not when the request was cut in between.
-func kubelet(ctx context.Context, namespace string) {
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		var pods corev1.PodList
-		if err := admin.List(ctx, &pods, client.InNamespace(namespace)); err != nil {
-			continue
-		}
-		for i := range pods.Items {
-			// A request that fails is done again at the next tick; the test's own waits fail if
-			// that does not help.
-			switch pod := &pods.Items[i]; {
-			case pod.DeletionTimestamp != nil:
-				_ = admin.Delete(ctx, pod, client.GracePeriodSeconds(0),
-					client.Preconditions{UID: &pod.UID})
-			case pod.Status.Phase == corev1.PodPending && pod.Annotations[annotationIdle] == "":
-				_ = report(ctx, pod, 1)
-			}
-		}
-	}
-}
-
-// report writes what a kubelet says of a pod whose containers were started so many times.
-func report(ctx context.Context, pod *corev1.Pod, starts int) error {
-	base := pod.DeepCopy()
-	pod.Status.Phase = corev1.PodRunning
-	pod.Status.PodIP = "127.0.0.1"
-	pod.Status.PodIPs = []corev1.PodIP{{IP: pod.Status.PodIP}}
-	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady,
-		Status: corev1.ConditionTrue}}
-	pod.Status.ContainerStatuses = nil
-	for _, c := range pod.Spec.Containers {
-		id := fmt.Sprintf("test://%s-%s-%d", pod.Name, c.Name, starts)
-		if c.Name == v1alpha1.ContainerTaskExecutor {
-			id = fmt.Sprintf("test://%s-%s", pod.Name, c.Name)
-		}
-		pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, corev1.ContainerStatus{
-			Name: c.Name, Ready: true, ContainerID: id, RestartCount: int32(starts - 1),
-			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}},
-		})
-	}
-	return admin.Status().Patch(ctx, pod, client.MergeFrom(base))
 }
 
 // eventually waits until a condition holds; it returns what is missing, or "".

@@ -29,7 +29,7 @@ func executor(t *testing.T, answer http.HandlerFunc) *pool.Executor {
 	t.Helper()
 	server := httptest.NewServer(answer)
 	t.Cleanup(server.Close)
-	return &pool.Executor{HTTP: &http.Client{Transport: &http.Transport{
+	return &pool.Executor{HTTP: &http.Client{Timeout: wait.Patience(), Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			if address != "127.0.0.1:5758" {
