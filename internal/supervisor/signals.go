@@ -37,7 +37,7 @@ func notify() signals {
 }
 
 // notifyAll takes over every other signal that a container may get, real-time signals included:
-// some programs stop by one. The Go runtime switches threads twice for each of them, 3 to 8 ms in
+// some programs stop by one. The Go runtime switches threads twice for each of them, 2 to 8 ms in
 // all on two processors, so this is called where the process would wait.
 func (s signals) notifyAll() {
 	for sig := syscall.Signal(1); sig <= lastSignal; sig++ {

@@ -125,10 +125,8 @@ func Run(o Options) int {
 		return exitFailure
 	case sandbox:
 		// While the program starts, and before anything runs that could take every thread there is.
-		process.OnOneProcessor(func() {
-			process.ReserveThreads(1, spareThreads)
-			s.signals.notifyAll()
-		})
+		process.ReserveThreads(1, spareThreads)
+		s.signals.notifyAll()
 		if o.AwaitReady && !(started && s.awaitReady()) {
 			return s.programFailed()
 		}
