@@ -2,18 +2,14 @@ package cgroup
 
 import (
 	"context"
-	crand "crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -24,174 +20,6 @@ import (
 	"sandbox.internal/test/random"
 	"sandbox.internal/test/wait"
 )
-
-// TestMain is also what the tests run in groups.
-func TestMain(m *testing.M) {
-	if len(os.Args) > 2 && os.Args[1] == "in-group" {
-		inGroup(os.Args[2])
-		return
-	}
-	os.Exit(m.Run())
-}
-
-func inGroup(what string) {
-	switch what {
-	case "eat": // more memory than there is
-		for held := [][]byte{}; len(held) < 1<<10; {
-			block := make([]byte, 1<<20)
-			for i := range block {
-				block[i] = 1
-			}
-			held = append(held, block)
-		}
-	case "exec": // a program of several threads, again and again
-		var locked sync.WaitGroup
-		for range 8 {
-			locked.Add(1)
-			go func() {
-				runtime.LockOSThread()
-				locked.Done()
-				_ = unix.Pause()
-			}()
-		}
-		locked.Wait()
-		fmt.Println("exec", unix.Exec("/proc/self/exe", os.Args, os.Environ()))
-	case "fill": // the receive queues of sockets on the loopback interface
-		fillSockets()
-		fmt.Println("filled")
-		_ = unix.Pause()
-	case "open": // a node of a disk, of /dev/mem and of /dev/null
-		for _, node := range []struct {
-			kind         uint32
-			major, minor uint32
-		}{{unix.S_IFBLK, 7, 0}, {unix.S_IFCHR, 1, 1}, {unix.S_IFCHR, 10, 229}, {unix.S_IFCHR, 1, 3}, {unix.S_IFCHR, 1, 9}} {
-			path := filepath.Join(os.Args[3], crand.Text())
-			err := unix.Mknod(path, node.kind|0o600, int(unix.Mkdev(node.major, node.minor)))
-			if err == nil {
-				_, err = unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK, 0)
-			}
-			fmt.Printf("%d:%d %v\n", node.major, node.minor, err)
-		}
-	}
-}
-
-// newTree opens a tree of its own.
-func newTree(t *testing.T) *Tree {
-	t.Helper()
-	tree, err := Open("cgroup-test-" + strings.ToLower(crand.Text()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { closeTree(t, tree) })
-	return tree
-}
-
-func closeTree(t *testing.T, tree *Tree) {
-	t.Helper()
-	left, err := tree.List()
-	if err != nil {
-		t.Error(err)
-	}
-	for _, id := range left {
-		if err := tree.Group(id).Remove(); err != nil {
-			t.Error(err)
-		}
-	}
-	if err := tree.Close(); err != nil {
-		t.Error(err)
-	}
-	for _, h := range tree.hierarchies {
-		if _, err := os.Stat(h.folder); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%s was left behind: %v", h.folder, err)
-		}
-	}
-}
-
-// trees returns the tree of this host and, where version 2 is mounted without controllers beside
-// version 1, one there: freezing, killing and devices take none.
-func trees(t *testing.T) map[string]*Tree {
-	t.Helper()
-	all := map[string]*Tree{"of the host": newTree(t)}
-	content, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(content)) {
-		m, _, ok := parseMount(line)
-		if !ok || !m.version2 || all["of the host"].version == "2" {
-			continue
-		}
-		folder := filepath.Join(m.point, "cgroup-test-"+strings.ToLower(crand.Text()))
-		if err := os.Mkdir(folder, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		tree := &Tree{version: "2", hierarchies: []hierarchy{{folder: folder, version2: true}}}
-		t.Cleanup(func() { closeTree(t, tree) })
-		all["version 2"] = tree
-	}
-	return all
-}
-
-// newGroup makes a group without limits.
-func newGroup(t *testing.T, tree *Tree) Group {
-	t.Helper()
-	g := tree.Group(strings.ToLower(crand.Text()))
-	for _, h := range tree.hierarchies {
-		if err := os.Mkdir(g.folder(h), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := inherit(h, g.folder(h)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return g
-}
-
-// task is a program that runs in a group.
-type task struct {
-	*exec.Cmd
-	file string // of what it prints
-}
-
-// start runs a program inside the group.
-func start(t *testing.T, g Group, arguments ...string) task {
-	t.Helper()
-	script := append([]string{"-c", `while [ "$1" != -- ]; do echo $$ > "$1/cgroup.procs" || exit 9; shift; done; shift; exec "$@"`, "enter"},
-		g.Folders()...)
-	command := exec.Command("sh", append(append(script, "--"), arguments...)...)
-	output := filepath.Join(t.TempDir(), "output")
-	file, err := os.Create(output)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = file.Close() }()
-	command.Stdout, command.Stderr = file, file
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = command.Process.Kill()
-		_ = command.Wait()
-	})
-	return task{command, output}
-}
-
-func output(t *testing.T, command task) string {
-	t.Helper()
-	text, err := os.ReadFile(command.file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
-}
-
-// count runs a shell that writes numbers, and waits for the first.
-func count(t *testing.T, g Group) task {
-	t.Helper()
-	command := start(t, g, "sh", "-c", "i=0; while :; do i=$((i+1)); echo $i; sleep 0.01; done")
-	wait.Until(t, "output", func() bool { return output(t, command) != "" })
-	return command
-}
 
 func TestLimits(t *testing.T) {
 	tree := newTree(t)
@@ -256,78 +84,6 @@ func TestOOMKills(t *testing.T) {
 	if kills, err := g.OOMKills(); err != nil || kills != 1 {
 		t.Errorf("after: %d, %v", kills, err)
 	}
-}
-
-// socketsFilled and socketBytes are how many sockets fillSockets has, and how much the queue of
-// each takes.
-const (
-	socketsFilled = 2000
-	socketBytes   = 208 << 10
-)
-
-// fillSockets sends to UDP sockets of this process, which receive nothing, more than they have room
-// for.
-func fillSockets() {
-	sender, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
-	datagram := make([]byte, 60_000)
-	for i := 0; i < socketsFilled && err == nil; i++ {
-		var socket int
-		if socket, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0); err != nil {
-			break
-		}
-		err = errors.Join(unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_RCVBUF, socketBytes/2), // the kernel doubles it
-			unix.Bind(socket, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
-		address, nameErr := unix.Getsockname(socket)
-		err = errors.Join(err, nameErr)
-		for range 2 * socketBytes / len(datagram) {
-			if err == nil {
-				_ = unix.Sendto(sender, datagram, unix.MSG_DONTWAIT, address) // may fail where the buffers of the sender count too
-			}
-		}
-	}
-	if err != nil {
-		fmt.Println(err)
-	}
-}
-
-// TestSocketBuffers: what the kernel keeps for sockets of a group is limited, too.
-func TestSocketBuffers(t *testing.T) {
-	const limit = 64 << 20
-	g, err := newTree(t).Make("one", engine.Resources{MemoryBytes: limit})
-	if err != nil {
-		t.Fatal(err)
-	}
-	before := udpBytes(t)
-	command := start(t, g, os.Args[0], "in-group", "fill")
-	wait.Until(t, "the sockets are full", func() bool { return output(t, command) != "" })
-	if text := output(t, command); text != "filled\n" {
-		t.Fatal(text)
-	}
-	if took := udpBytes(t) - before; took < limit/16 || took > limit {
-		t.Errorf("with a limit of %d bytes, sockets with room for %d took %d", limit, socketsFilled*socketBytes, took)
-	}
-	if err := g.Remove(); err != nil {
-		t.Error(err)
-	}
-	// The kernel frees them a little after the end of the process.
-	wait.Until(t, "the buffers are free", func() bool { return udpBytes(t)-before < limit/16 })
-}
-
-// udpBytes returns what UDP sockets take of this host's memory.
-func udpBytes(t *testing.T) int {
-	t.Helper()
-	content, err := os.ReadFile("/proc/net/sockstat")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, after, _ := strings.Cut(string(content), "\nUDP: ")
-	line, _, _ := strings.Cut(after, "\n")
-	_, mem, _ := strings.Cut(line, " mem ")
-	pages, err := strconv.Atoi(mem)
-	if err != nil {
-		t.Fatalf("%v in %s", err, content)
-	}
-	return pages * os.Getpagesize()
 }
 
 // TestMask: a container with a user namespace reads its limits, whatever the service's mask is.

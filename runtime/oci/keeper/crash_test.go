@@ -1,17 +1,13 @@
 package keeper_test
 
 import (
-	"bufio"
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -92,102 +88,6 @@ func (h *host) emptyCgroup(folder string) {
 		}
 		return os.Remove(folder) == nil
 	})
-}
-
-// TestOutputSurvivesKills: every byte that a container prints is in its log, in order, however
-// often the keeper is killed meanwhile.
-func TestOutputSurvivesKills(t *testing.T) {
-	h := newHost(t)
-	l := h.container("prints", script("seq 1 600000; seq 600001 1200000"))
-	h.launch(l)
-	kills := 0
-	for ; kills < 20 && alive(h.processes[0]); kills++ {
-		pid := h.client.PID()
-		h.killKeeper()
-		h.otherKeeper(pid)
-	}
-	if end := h.end(l); end.ExitCode != 0 {
-		t.Errorf("end %+v", end)
-	}
-	t.Logf("%d kills", kills)
-	log, err := os.Open(l.Log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer log.Close()
-	lines := bufio.NewScanner(log)
-	n := 0
-	for lines.Scan() {
-		if n++; lines.Text() != strconv.Itoa(n) {
-			t.Fatalf("line %d is %q", n, lines.Text())
-		}
-	}
-	if n != 1_200_000 {
-		t.Errorf("%d lines", n)
-	}
-}
-
-// TestLogIsBounded: what is kept of a flood is its end.
-func TestLogIsBounded(t *testing.T) {
-	h := newHost(t)
-	l := h.container("flood", script("seq 1 2000000"))
-	l.LogBytes = 100_000
-	h.launch(l)
-	seen := int64(0)
-	wait.Until(h.t, "the flood has ended", func() bool {
-		for _, path := range []string{l.Log, l.Log + ".1"} {
-			if info, err := os.Stat(path); err == nil {
-				seen = max(seen, info.Size())
-			}
-		}
-		_, err := keeper.ReadEnd(l.EndFile)
-		return err == nil
-	})
-	h.end(l)
-	if seen > l.LogBytes {
-		t.Errorf("a file of the log had %d bytes, want at most %d", seen, l.LogBytes)
-	}
-	older, newer := read(t, l.Log+".1"), read(t, l.Log)
-	if int64(len(older)) != l.LogBytes || int64(len(newer)) > l.LogBytes {
-		t.Errorf("the log has %d and %d bytes, want %d and at most as many", len(older), len(newer), l.LogBytes)
-	}
-	lines := strings.Split(strings.TrimSuffix(older+newer, "\n"), "\n")
-	for i := range lines[1:] { // the first one is cut
-		if want := strconv.Itoa(2_000_000 - i); lines[len(lines)-1-i] != want {
-			t.Fatalf("line %d from the end is %q, want %q", i, lines[len(lines)-1-i], want)
-		}
-	}
-}
-
-// TestWritersWait: a container waits for a keeper that does not read, and loses nothing.
-func TestWritersWait(t *testing.T) {
-	h := newHost(t)
-	l := h.container("waits", script("echo begins; usleep 100000; seq 1 100000; exit 6"))
-	p := h.launch(l)
-	if err := unix.Kill(h.client.PID(), unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	output, err := os.OpenFile(l.Output, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer output.Close()
-	wait.Until(h.t, "the FIFO is full", func() bool {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(output.Fd()), Events: unix.POLLOUT}}, 0)
-		return err == nil && n == 0
-	})
-	if !alive(p) {
-		t.Error("the container has not waited")
-	}
-	if err := unix.Kill(h.client.PID(), unix.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
-	if end := h.end(l); end.ExitCode != 6 {
-		t.Errorf("end %+v", end)
-	}
-	if log := read(t, l.Log); strings.Count(log, "\n") != 100_001 {
-		t.Errorf("%d lines", strings.Count(log, "\n"))
-	}
 }
 
 // TestBothKilled: with neither service nor keeper there, the exit status is in the exit file; a
@@ -393,90 +293,6 @@ func TestIdleClient(t *testing.T) {
 	if end := h.end(l); end.ExitCode != 41 {
 		t.Errorf("end %+v", end)
 	}
-}
-
-// serviceVariable makes the test binary a service that launches a container.
-const serviceVariable = "KEEPER_TEST_SERVICE"
-
-// service launches the container of a folder, prints its process, and waits to be killed.
-func service(folder string) int {
-	h := &host{folder: folder}
-	h.options = keeper.Options{Program: os.Getenv(serviceVariable + "_PROGRAM"), Folder: filepath.Join(folder, "run")}
-	client, err := keeper.Open(context.Background(), h.options)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	h.t = &testing.B{} // only for failures, which end the process
-	p, err := client.Launch(context.Background(), h.container("of-service", script(serviceScript)))
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	fmt.Println(client.PID(), p.PID, p.StartTime)
-	select {}
-}
-
-const serviceScript = "while [ ! -e /tmp/go ]; do usleep 1000; done; seq 1 1000; exit 51"
-
-// TestServiceKilled: keeper and containers go on when the service and everything in its process
-// group is killed.
-func TestServiceKilled(t *testing.T) {
-	h := newHost(t)
-	_ = h.client.Close()
-	pid := h.client.PID()
-	if err := unix.Kill(pid, unix.SIGKILL); err != nil { // so that the service starts one
-		t.Fatal(err)
-	}
-	wait.Until(h.t, "the keeper has ended", func() bool { return !alivePID(pid) })
-	command := wait.Command(t, "/proc/self/exe")
-	command.Env = append(os.Environ(), serviceVariable+"="+h.folder, serviceVariable+"_PROGRAM="+keeperProgram)
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	command.Stderr = os.Stderr
-	output, err := command.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	line, err := bufio.NewReader(output).ReadString('\n')
-	var p keeper.Process
-	if _, scanned := fmt.Sscan(line, &pid, &p.PID, &p.StartTime); scanned != nil {
-		t.Fatal(line, err, scanned)
-	}
-	h.processes = append(h.processes, p)
-	if err := unix.Kill(-command.Process.Pid, unix.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	_, _ = io.Copy(io.Discard, output)
-	_ = command.Wait()
-	if !alive(p) || !alivePID(pid) {
-		t.Fatalf("container %v, keeper %v", alive(p), alivePID(pid))
-	}
-	h.goOn(p)
-	l := h.container("of-service", script(serviceScript))
-	wait.Until(h.t, "the end is recorded", func() bool { _, err := keeper.ReadEnd(l.EndFile); return err == nil })
-	h.open()
-	if h.client.PID() != pid {
-		t.Errorf("keeper %d, want %d", h.client.PID(), pid)
-	}
-	// The same launch again, as by a service that was killed before it got the answer, finds the
-	// container.
-	if again := h.launch(l); again != p {
-		t.Errorf("process %+v, want %+v", again, p)
-	}
-	if end := h.end(l); end.ExitCode != 51 {
-		t.Errorf("end %+v", end)
-	}
-	if log := read(t, l.Log); strings.Count(log, "\n") != 1000 {
-		t.Errorf("%d lines", strings.Count(log, "\n"))
-	}
-}
-
-func alivePID(pid int) bool {
-	start, err := keeper.ReadStart(pid)
-	return err == nil && alive(keeper.Process{PID: pid, StartTime: start})
 }
 
 // TestCloseWhileAKeeperIsReplaced: Close returns in whatever state the replacement is.

@@ -14,23 +14,24 @@ import (
 // greetingBytes is more than a greeting takes.
 const greetingBytes = 256
 
-// presence is by what others know that this process runs: the lock of its folder, the socket that
+// presence holds what identifies the running keeper: the lock of its folder, the socket that
 // listens there, and a pipe of which every client gets the reading end.
 //
-// The kernel closes the descriptors of a process that was killed when its last thread has ended,
-// and one that waits for a FIFO that a container holds (see output) does not end. So these
-// descriptors are in a table of their own, which belongs to a thread that touches no FIFO: once
-// that one is killed, another keeper can begin, and clients find out.
+// The kernel closes the descriptors of a killed process when its last thread has ended. A thread
+// that waits for a FIFO whose kernel lock a container holds (see output) does not end. So a hostile
+// container could keep a killed keeper's lock and socket open, and no other keeper could begin. The
+// descriptors of a presence are therefore in a table of their own, which belongs to a thread that
+// opens no FIFO: that thread always ends, and its descriptors are closed then.
 type presence struct {
 	listener    int
-	connections int // to the rest of the process
+	connections int // a socket to the rest of the process, which gets the connections of clients
 	greeting    []byte
 	pipe        [2]int
 }
 
-// show makes this process the keeper of the folder. The socket brings a connection in every
-// message. The error is errBusy when another process is the keeper. unneeded is a descriptor that
-// the table is to be without, -1 for none.
+// show makes this process the keeper of the folder. Every message of the socket carries the
+// connection of a client. The error is errBusy when another process is the keeper. The thread of
+// the presence closes its copy of the descriptor unneeded; -1 stands for none.
 func show(folder string, unneeded int) (*socket, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -41,8 +42,8 @@ func show(folder string, unneeded int) (*socket, error) {
 		unix.Close(pair[0])
 		return nil, os.NewSyscallError("fcntl", err)
 	}
-	// It makes the descriptors of Go's own poller: the thread must have them as well, under the
-	// same numbers, to be scheduled.
+	// newSocket makes the descriptors of Go's own poller: the thread must have copies of them, with
+	// the same numbers, to be scheduled.
 	brought, err := newSocket(pair[0])
 	if err != nil {
 		return nil, err
@@ -62,7 +63,7 @@ func show(folder string, unneeded int) (*socket, error) {
 	return brought, nil
 }
 
-// newPresence gives this thread a table of descriptors of its own.
+// newPresence gives this thread a table of descriptors of its own, and makes the presence in it.
 func newPresence(folder string, connections int, unneeded ...int) (p *presence, err error) {
 	if err := unix.Unshare(unix.CLONE_FILES); err != nil {
 		return nil, os.NewSyscallError("unshare", err)
@@ -79,11 +80,11 @@ func newPresence(folder string, connections int, unneeded ...int) (p *presence, 
 	return p, err
 }
 
-// serve accepts clients, and greets them, until the rest of the process has ended.
+// serve accepts and greets clients until the rest of the process has ended.
 func (p *presence) serve() {
 	for {
-		// accept(2) would take the number of the descriptor before it waits, and not know of a
-		// limit that is set meanwhile.
+		// A blocking accept(2) would reserve the number of the descriptor before it waits, and pass
+		// a limit that is set meanwhile.
 		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(p.listener), Events: unix.POLLIN}}, -1)
 		fd, _, err := unix.Accept4(p.listener, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
 		switch {
@@ -100,8 +101,8 @@ func (p *presence) serve() {
 	}
 }
 
-// greet hands over a connection, if it comes from the same user, and reports whether no one takes
-// it.
+// greet passes a connection of the same user to the rest of the process, and reports whether that
+// has ended.
 func (p *presence) greet(fd int) (ended bool) {
 	credentials, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil || int(credentials.Uid) != os.Geteuid() {
@@ -118,8 +119,8 @@ func (p *presence) greet(fd int) (ended bool) {
 	}
 }
 
-// listen makes this process the keeper of the folder, and returns its listening socket. The error
-// is errBusy when another one is.
+// listen locks the folder for this process, and returns the socket that listens there. The error is
+// errBusy when another process has the lock.
 func listen(folder string) (int, error) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return -1, err
