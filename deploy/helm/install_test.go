@@ -404,8 +404,7 @@ func (i *installed) try(method, address, path, body string) (int, []byte, error)
 }
 
 func do(request *http.Request) (int, []byte, error) {
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
-	response, err := client.Do(request)
+	response, err := wait.Client().Do(request)
 	if err != nil {
 		return 0, nil, err
 	}
