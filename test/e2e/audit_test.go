@@ -166,7 +166,7 @@ func TestAuditAfterKill(t *testing.T) {
 			requests.Go(func() { _, _ = s.Try(http.MethodDelete, "/v1/sandboxes/"+sandbox.ID, "") })
 		}
 		after := time.Duration(moments.Int64N(int64(40 * time.Millisecond)))
-		time.Sleep(after) // the moment of the crash, not a wait for something
+		time.Sleep(after) // the moment of the kill, not a wait for something
 		s.Kill()
 		requests.Wait()
 		s.Boot(t)

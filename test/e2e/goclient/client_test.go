@@ -2,7 +2,6 @@ package goclient_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -96,120 +95,6 @@ func testCellOutOfMemory(t *testing.T, client *sandbox.Client) {
 	}
 }
 
-func testCommands(t *testing.T, box *sandbox.Sandbox) {
-	ctx := limited(t)
-	var live bytes.Buffer
-	result, err := box.Commands.Run(ctx,
-		`printf '%s %s\n\n\377end' "$GREETING" "$X"; echo oops >&2; exit 3`,
-		&sandbox.RunOptions{Cwd: "/tmp", Envs: map[string]string{"X": "you"},
-			OnStdout: func(p []byte) { live.Write(p) }})
-	check(t, err)
-	if want := "hello you\n\n\xffend"; result.Stdout != want || live.String() != want {
-		t.Errorf("stdout %q and %q, want %q", result.Stdout, live.String(), want)
-	}
-	if result.Stderr != "oops\n" || result.ExitCode == nil || *result.ExitCode != 3 ||
-		result.ErrorName != "CommandExecError" || result.Err() == nil {
-		t.Errorf("%+v", result)
-	}
-	result, err = box.Commands.Run(ctx, "echo started; sleep 60",
-		&sandbox.RunOptions{Timeout: 200 * time.Millisecond})
-	check(t, err)
-	if result.ExitCode != nil || !result.TimedOut() || result.Stdout != "started\n" {
-		t.Errorf("after a timeout: %+v", result)
-	}
-	result, err = box.Commands.Run(ctx, "seq 1000", &sandbox.RunOptions{MaxOutput: 5})
-	check(t, err)
-	if result.Stdout != "1\n2\n3" || !result.Truncated || result.Err() != nil {
-		t.Errorf("bounded: %+v", result)
-	}
-	result, err = box.Commands.Run(ctx, "id -u; id -g",
-		&sandbox.RunOptions{UID: new(int64(1000)), GID: new(int64(1001))})
-	check(t, err)
-	if result.Stdout != "1000\n1001\n" {
-		t.Errorf("as another user: %+v", result)
-	}
-}
-
-func testBackground(t *testing.T, box *sandbox.Sandbox) {
-	ctx := limited(t)
-	_, err := box.Commands.Run(ctx, "test -p /tmp/gate || mkfifo /tmp/gate", nil)
-	check(t, err)
-	started, err := box.Commands.Start(ctx, "echo one; read -r x < /tmp/gate; echo $x", nil)
-	check(t, err)
-	command, err := box.Commands.Connect(ctx, started.ID)
-	check(t, err)
-	status, err := command.Status(ctx)
-	check(t, err)
-	if status.Content == "" {
-		t.Errorf("%+v", status)
-	}
-	listed := func(o *sandbox.CommandListOptions) bool {
-		list, err := box.Commands.List(ctx, o)
-		check(t, err)
-		return slices.ContainsFunc(list, func(s sandbox.CommandStatus) bool {
-			return s.ID == command.ID && s.Content == status.Content && s.Cwd != nil
-		})
-	}
-	if !listed(nil) || !listed(&sandbox.CommandListOptions{Running: new(true)}) {
-		t.Error("a command that runs is not in the lists")
-	}
-	_ = command.Interrupt(ctx)
-	_, err = command.Wait(ctx, nil)
-	check(t, err)
-	if !listed(nil) || listed(&sandbox.CommandListOptions{Running: new(true)}) {
-		t.Error("a command that has ended is not only in the list of those")
-	}
-
-	counted, err := box.Commands.Start(ctx, "seq 3; echo four >&2", nil)
-	check(t, err)
-	var stdout, stderr string
-	for output, err := range counted.Outputs(ctx) {
-		check(t, err)
-		switch output.Stream {
-		case sandbox.Stdout:
-			stdout += string(output.Data)
-		case sandbox.Stderr:
-			stderr += string(output.Data)
-		}
-	}
-	if stdout != "1\n2\n3\n" || stderr != "four\n" {
-		t.Errorf("stdout %q, stderr %q", stdout, stderr)
-	}
-	text, end, err := counted.Logs(ctx, -1)
-	check(t, err)
-	if strings.Count(text, "\n") != 4 || end.Cursor != 3 {
-		t.Errorf("log %q, end %+v", text, end)
-	}
-	if text, end, err = counted.Logs(ctx, end.Cursor); err != nil || text != "" || end.Cursor != 3 {
-		t.Errorf("after it: %q, %+v, %v", text, end, err)
-	}
-	for output, err := range counted.Outputs(ctx) { // a reader that stops
-		check(t, err)
-		if len(output.Data) > 0 {
-			break
-		}
-	}
-	if _, err := box.Commands.Connect(ctx, "none"); !errors.Is(err, sandbox.ErrNotFound) {
-		t.Errorf("a command that is not there: %v", err)
-	}
-}
-
-// testCancel: the command of a caller that has gone is interrupted.
-func testCancel(t *testing.T, box *sandbox.Sandbox) {
-	ctx, cancel := context.WithCancel(limited(t))
-	result, err := box.Commands.Run(ctx, "echo here; exec sleep 4711",
-		&sandbox.RunOptions{OnStdout: func([]byte) { cancel() }})
-	if !errors.Is(err, context.Canceled) {
-		t.Errorf("%+v, %v", result, err)
-	}
-	command, err := box.Commands.Connect(limited(t), result.ID)
-	check(t, err)
-	ended, err := command.Wait(limited(t), nil)
-	if err != nil || ended.Err() == nil {
-		t.Errorf("the command ended with %+v, %v", ended, err)
-	}
-}
-
 func testFiles(t *testing.T, box *sandbox.Sandbox) {
 	ctx, files := limited(t), box.Files
 	check(t, files.WriteAll(ctx,
@@ -261,7 +146,7 @@ func testDownload(t *testing.T, box *sandbox.Sandbox) {
 	want := noise(7, 3<<20)
 	check(t, box.Files.Write(ctx, "/big", want, nil))
 	proxy := newCutter(t, boxURL(box), 64<<10, 1<<20, 0)
-	client := dial(t, sandbox.Options{URL: proxy.url(), HTTPClient: oneConnectionEach(t)})
+	client := dial(t, sandbox.Options{URL: proxy.url(), HTTPClient: wait.Client()})
 	far, err := client.Connect(ctx, box.ID())
 	check(t, err)
 	got, err := far.Files.Read(ctx, "/big")
@@ -297,92 +182,6 @@ func testWatch(t *testing.T, box *sandbox.Sandbox) {
 		}
 	}
 	t.Error("the watch ended")
-}
-
-// testTerminal types into a shell, through connections that are cut.
-func testTerminal(t *testing.T, box *sandbox.Sandbox) {
-	ctx := limited(t)
-	id, err := box.Terminals.Create(ctx, &sandbox.TerminalOptions{Command: "sh", Rows: 24, Cols: 80})
-	check(t, err)
-	proxy := newCutter(t, boxURL(box), 1<<10, 2<<10, 3) // its last connection shows all
-	client := dial(t, sandbox.Options{URL: proxy.url(), HTTPClient: oneConnectionEach(t)})
-	far, err := client.Connect(ctx, box.ID())
-	check(t, err)
-	terminal, err := far.Terminals.Attach(ctx, id)
-	check(t, err)
-	defer terminal.Close()
-	check(t, terminal.Resize(ctx, 30, 100))
-	wait.Until(t, "the terminal has its new size", func() bool {
-		list, err := box.Terminals.List(ctx)
-		check(t, err)
-		return slices.ContainsFunc(list, func(s sandbox.TerminalInfo) bool { return s.ID == id && s.Rows == 30 })
-	})
-	near, err := box.Terminals.Attach(ctx, id)
-	check(t, err)
-	defer near.Close()
-	_, err = near.Write([]byte("stty size; seq -s, 1 300; seq -s, 301 1200; exit 7\n"))
-	check(t, err)
-	var screen bytes.Buffer
-	for {
-		event, err := terminal.Next(ctx)
-		check(t, err)
-		if event.Replay {
-			screen.Reset()
-		}
-		screen.Write(event.Data)
-		if event.Exited {
-			if event.ExitCode == nil || *event.ExitCode != 7 {
-				t.Errorf("%+v", event)
-			}
-			break
-		}
-	}
-	if text := screen.String(); strings.Count(text, ",1199,1200") != 1 ||
-		!strings.Contains(text, "30 100") || !strings.Contains(text, "\n1,2,3,") {
-		t.Errorf("the screen shows %q", text)
-	}
-	if proxy.cuts.Load() == 0 {
-		t.Error("no connection was cut")
-	}
-	if _, err := terminal.Next(ctx); !errors.Is(err, io.EOF) {
-		t.Errorf("after the end: %v", err)
-	}
-	other, err := box.Terminals.Create(ctx, &sandbox.TerminalOptions{Command: "id",
-		Args: []string{"-u"}, UID: new(int64(1000))})
-	check(t, err)
-	if text, code := untilExit(t, ctx, box, other); text != "1000\r\n" || code == nil || *code != 0 {
-		t.Errorf("as another user: %q, exit code %v", text, code)
-	}
-	short, err := box.Terminals.Create(ctx, &sandbox.TerminalOptions{Command: "sleep",
-		Args: []string{"1000"}, Timeout: 500 * time.Millisecond})
-	check(t, err)
-	if text, code := untilExit(t, ctx, box, short); text != "" || code != nil {
-		t.Errorf("after a timeout: %q, exit code %v", text, code)
-	}
-	list, err := box.Terminals.List(ctx)
-	check(t, err)
-	if len(list) != 3 || list[0].Running || list[0].ID != id {
-		t.Errorf("%+v", list)
-	}
-	check(t, box.Terminals.Delete(ctx, id))
-}
-
-// untilExit attaches to a terminal and returns what it prints until its program ends, and the exit
-// code.
-func untilExit(t *testing.T, ctx context.Context, box *sandbox.Sandbox, terminal string) (string, *int) {
-	t.Helper()
-	viewer, err := box.Terminals.Attach(ctx, terminal)
-	check(t, err)
-	defer viewer.Close()
-	var screen bytes.Buffer
-	for {
-		event, err := viewer.Next(ctx)
-		check(t, err)
-		screen.Write(event.Data)
-		if event.Exited {
-			return screen.String(), event.ExitCode
-		}
-	}
 }
 
 func testNetwork(t *testing.T, box *sandbox.Sandbox) {
@@ -475,7 +274,7 @@ func page(t *testing.T, url string, headers map[string]string) string {
 	for name, value := range headers {
 		request.Header.Set(name, value)
 	}
-	response, err := oneConnectionEach(t).Do(request)
+	response, err := wait.Client().Do(request)
 	if err != nil {
 		return ""
 	}

@@ -9,7 +9,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,6 +18,7 @@ import (
 
 	sandbox "sandbox.internal/clients/go"
 	"sandbox.internal/test/random"
+	"sandbox.internal/test/wait"
 )
 
 const (
@@ -35,7 +35,7 @@ func testCuts(t *testing.T, serviceURL string, box *sandbox.Sandbox) {
 	ctx := limited(t)
 	begin := time.Now()
 	proxy := newCutter(t, serviceURL, 0, 3<<10, 0)
-	client := dial(t, sandbox.Options{URL: proxy.url(), HTTPClient: oneConnectionEach(t)})
+	client := dial(t, sandbox.Options{URL: proxy.url(), HTTPClient: wait.Client()})
 	far := connect(t, proxy, client, box.ID())
 	var all sync.WaitGroup
 	for stream := range streams {
@@ -80,7 +80,7 @@ func testStdin(t *testing.T, serviceURL string, box *sandbox.Sandbox) {
 	check(t, err)
 	proxy := newCutter(t, serviceURL, 0, 2000, 0)
 	proxy.anywhere = true
-	client := dial(t, sandbox.Options{URL: proxy.url(), HTTPClient: oneConnectionEach(t)})
+	client := dial(t, sandbox.Options{URL: proxy.url(), HTTPClient: wait.Client()})
 	far := connect(t, proxy, client, box.ID())
 	for rest := data; len(rest) > 0; { // each connection to the command goes on where the last one stopped
 		var command *sandbox.Command
@@ -159,12 +159,6 @@ func noise(seed uint64, count int) []byte {
 func boxURL(box *sandbox.Sandbox) string {
 	base, _, _ := strings.Cut(box.ProxyURL(1), "/v1/")
 	return base
-}
-
-// oneConnectionEach is a client whose requests have connections of their own.
-func oneConnectionEach(t *testing.T) *http.Client {
-	t.Helper()
-	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 }
 
 // cutter is a TCP proxy that resets its connections after random numbers of bytes. The answer to a

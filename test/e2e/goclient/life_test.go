@@ -13,6 +13,7 @@ import (
 
 	sandbox "sandbox.internal/clients/go"
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/wait"
 )
 
 func testLife(t *testing.T, client *sandbox.Client, box *sandbox.Sandbox) {
@@ -166,7 +167,7 @@ func testRestart(t *testing.T, service *lives.Service) {
 	ctx := limited(t)
 	// A stream's first connection is tried 5 times: fewer cuts cannot take all of them.
 	proxy := newCutter(t, service.URL, 256, 1<<10, 4)
-	client := dial(t, sandbox.Options{URL: proxy.url(), HTTPClient: oneConnectionEach(t)})
+	client := dial(t, sandbox.Options{URL: proxy.url(), HTTPClient: wait.Client()})
 	const script = "for i in $(seq 100); do echo line $i; sleep 0.03; done; echo end"
 	box, err := dial(t, sandbox.Options{URL: service.URL}).Create(ctx,
 		&sandbox.CreateOptions{Image: busybox, Entrypoint: []string{"sh", "-c", script}})

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -118,12 +119,21 @@ func (c *Client) Idle() lifecycle.CreateSandboxRequest {
 	return Request(c.Images.Busybox, "sleep", "1000")
 }
 
-// Request asks for a small sandbox.
+// minLifetime is the shortest timeout of a sandbox that the service accepts.
+const minLifetime = time.Minute
+
+// Lifetime returns the timeout of [Request]: two patiences, so that no sandbox expires within a
+// wait of its test.
+func Lifetime() time.Duration {
+	return max(2*wait.Patience(), minLifetime).Truncate(time.Second)
+}
+
+// Request asks for a small sandbox, which expires after [Lifetime].
 func Request(image string, entrypoint ...string) lifecycle.CreateSandboxRequest {
 	memory := "256Mi"
 	return lifecycle.CreateSandboxRequest{
 		Image:          lifecycle.Image{URI: image},
-		Timeout:        600,
+		Timeout:        int(Lifetime().Seconds()),
 		ResourceLimits: &lifecycle.ResourceLimits{Memory: &memory},
 		Entrypoint:     entrypoint,
 	}
@@ -308,4 +318,26 @@ func Fetch(t *testing.T, url string, headers ...string) Answer {
 		t.Fatal(err)
 	}
 	return got
+}
+
+// Renewal is the body of a renewal.
+func Renewal(expiresAt string) string { return fmt.Sprintf(`{"expiresAt":%q}`, expiresAt) }
+
+// Renew asks for another expiry, in RFC 3339.
+func (c *Client) Renew(t *testing.T, id, expiresAt string) Answer {
+	t.Helper()
+	return c.Send(t, http.MethodPost, "/v1/sandboxes/"+id+"/renew-expiration", Renewal(expiresAt))
+}
+
+// Body returns the JSON of a create that is right, but for the changes. A nil value takes the field
+// away.
+func (c *Client) Body(t *testing.T, changes map[string]any) string {
+	t.Helper()
+	fields := map[string]any{}
+	if err := json.Unmarshal([]byte(Encode(t, c.Idle())), &fields); err != nil {
+		t.Fatal(err)
+	}
+	maps.Copy(fields, changes)
+	maps.DeleteFunc(fields, func(_ string, v any) bool { return v == nil })
+	return Encode(t, fields)
 }

@@ -207,7 +207,7 @@ func EventsSurviveKills(t *testing.T, b Backend, follows func(last, next int64) 
 			})
 		}
 		events.Until(func(e StreamEvent) bool { note(e); return true }) // events have begun
-		time.Sleep(after)                                               // the moment of the crash, not a wait for something
+		time.Sleep(after)                                               // the moment of the kill, not a wait for something
 		s.Kill()
 		creates.Wait()
 		for _, e := range events.Rest() {
@@ -254,7 +254,7 @@ const prompt = 15 * time.Second
 func testSlowReaderDelaysNoOther(t *testing.T, b Backend) {
 	s := Start(t, b, Plan{})
 	id := s.Running(t, s.Idle())
-	response, _ := s.Open(t, "/v1/sandboxes/"+id+"/events")
+	response, _ := s.openEndless(t, "/v1/sandboxes/"+id+"/events")
 	slow := &Stream{t: t, events: make(chan StreamEvent, 10_000)}
 	other := s.StreamEvents(t, "/v1/sandboxes/"+id+"/events")
 	const changes = 1000

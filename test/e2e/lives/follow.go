@@ -24,7 +24,7 @@ type LogReader struct {
 // FollowLog opens a log, which must be answered with 200.
 func (c *Client) FollowLog(t *testing.T, path string) *LogReader {
 	t.Helper()
-	response, cancel := c.Open(t, path)
+	response, cancel := c.openEndless(t, path)
 	if response.StatusCode != http.StatusOK {
 		t.Fatalf("GET %s: %s", path, response.Status)
 	}

@@ -45,7 +45,7 @@ func testLife(t *testing.T, b Backend) {
 		!slices.Equal(box.Entrypoint, r.Entrypoint) {
 		t.Errorf("created %+v", box)
 	}
-	if got := box.ExpiresAt.Sub(box.CreatedAt); got != 600*time.Second ||
+	if got := box.ExpiresAt.Sub(box.CreatedAt); got != Lifetime() ||
 		box.CreatedAt.Before(before.Add(-time.Second)) {
 		t.Errorf("created at %v, expires %v later", box.CreatedAt, got)
 	}

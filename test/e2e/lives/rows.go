@@ -112,7 +112,7 @@ func testRowsOfSandboxes(t *testing.T, b Backend) {
 	})
 	t.Run("row lifecycle/sandbox/expiresAt", func(t *testing.T) {
 		if lives := got.time(t,
-			"expiresAt").Sub(got.time(t, "createdAt")); lives != 600*time.Second {
+			"expiresAt").Sub(got.time(t, "createdAt")); lives != Lifetime() {
 			t.Errorf("the sandbox is to last %v", lives)
 		}
 	})

@@ -34,7 +34,7 @@ type Stream struct {
 // StreamEvents opens a stream, which must be answered with 200.
 func (c *Client) StreamEvents(t *testing.T, path string, headers ...string) *Stream {
 	t.Helper()
-	response, cancel := c.Open(t, path, headers...)
+	response, cancel := c.openEndless(t, path, headers...)
 	if response.StatusCode != http.StatusOK {
 		content, _ := io.ReadAll(response.Body)
 		t.Fatalf("GET %s: %s %s", path, response.Status, content)
@@ -52,11 +52,29 @@ func (c *Client) StreamEvents(t *testing.T, path string, headers ...string) *Str
 	return s
 }
 
-// Open makes a request whose answer may take as long as it takes; the test's end closes it.
+// Open makes a request whose response, its body included, takes the patience of a test at most. It
+// is for a test that reads the body itself. The end of the test closes it.
 func (c *Client) Open(t *testing.T, path string,
 	headers ...string) (*http.Response, context.CancelFunc) {
 	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Patience())
+	return c.open(ctx, t, cancel, path, headers), cancel
+}
+
+// openEndless makes a request whose response must begin within the patience of a test, and whose
+// body may last as long as the test. It is for a body that is read in a goroutine of its own, for
+// which the test waits.
+func (c *Client) openEndless(t *testing.T, path string,
+	headers ...string) (*http.Response, context.CancelFunc) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
+	defer time.AfterFunc(wait.Patience(), cancel).Stop()
+	return c.open(ctx, t, cancel, path, headers), cancel
+}
+
+func (c *Client) open(ctx context.Context, t *testing.T, cancel func(), path string,
+	headers []string) *http.Response {
+	t.Helper()
 	t.Cleanup(cancel)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.URL+path, nil)
 	if err != nil {
@@ -68,10 +86,10 @@ func (c *Client) Open(t *testing.T, path string,
 	}
 	response, err := (&http.Client{Transport: c.HTTP.Transport}).Do(request)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("no response within %v: %v", wait.Patience(), err)
 	}
 	t.Cleanup(func() { response.Body.Close() })
-	return response, cancel
+	return response
 }
 
 func (s *Stream) read(body io.Reader, contract *conform.Transport) error {
