@@ -74,6 +74,7 @@ func onDocker(containers *docker.Engine) lives.Backend {
 			return claim
 		},
 		RuntimeHandler: func(*testing.T) string { return otherRuntime },
+		Sleeps:         true,
 		InternalErrors: takeTablesAway,
 		Unprovoked: map[string]string{
 			"getSandbox 500":    "it reads memory alone",
