@@ -131,7 +131,7 @@ func (s *Store) loadLayers() error {
 			err = errors.New("the host stopped before it was safe on the disk")
 		}
 		if err != nil {
-			s.log.Warn().Err(err).Str("layer", entry.Name()).Msg("damaged layer of an image is removed")
+			s.log.Warn().Err(err).Str("layer", entry.Name()).Msg("removing a damaged layer of an image")
 			return os.Rename(path, s.temporary(trashFolder))
 		}
 		s.layers["sha256:"+entry.Name()] = &layer{layerFile: file, used: s.opened}
@@ -148,7 +148,7 @@ func (s *Store) loadImages() error {
 		path := s.path(imagesFolder, entry.Name())
 		i, err := s.readImage(path, "sha256:"+strings.TrimSuffix(entry.Name(), recordSuffix))
 		if err != nil {
-			s.log.Warn().Err(err).Str("image", entry.Name()).Msg("damaged image is removed")
+			s.log.Warn().Err(err).Str("image", entry.Name()).Msg("removing a damaged image")
 			return os.Remove(path)
 		}
 		s.images[i.id] = i
@@ -188,7 +188,7 @@ func (s *Store) loadNames() error {
 		path := s.path(namesFolder, entry.Name())
 		var n named
 		if err := readJSON(path, &n); err != nil || s.images[n.Image] == nil || s.name(n.Name) != path {
-			s.log.Warn().Err(err).Str("name", n.Name).Msg("name of an image that is not here is removed")
+			s.log.Warn().Err(err).Str("name", n.Name).Msg("removing the name of a missing image")
 			return os.Remove(path)
 		}
 		s.names[n.Name] = n

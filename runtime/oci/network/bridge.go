@@ -109,7 +109,7 @@ func (b *bridge) choose(o Options, link netlink.Link, inUse []Attachment, server
 		b.prefix = has
 		if configured.IsValid() && configured != has {
 			log.Warn().Stringer("subnet", has).Stringer("configured", configured).
-				Msg("running containers have addresses of the former subnet: it stays until they are gone")
+				Msg("configured subnet not used yet: running containers have addresses of the former one")
 		}
 		if diverted != "" {
 			log.Warn().Stringer("subnet", has).Str("route", diverted).

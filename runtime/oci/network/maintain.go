@@ -41,7 +41,7 @@ func (n *Network) fillReady(ctx context.Context) {
 				}
 			case err.Error() != failed:
 				failed = err.Error()
-				n.log.Error().Err(err).Msg("no network namespace could be made ahead")
+				n.log.Error().Err(err).Msg("cannot prepare a network namespace; retrying")
 				fallthrough
 			default:
 				again = time.After(pause)

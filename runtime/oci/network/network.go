@@ -175,7 +175,7 @@ func open(ctx context.Context, o Options, inUse []Attachment) (_ *Network, err e
 		return nil, err
 	}
 	if err := n.forgetEarlierFlows(inUse); err != nil {
-		n.log.Warn().Err(err).Msg("connections of containers that are gone stay")
+		n.log.Warn().Err(err).Msg("cannot delete conntrack entries of removed containers")
 	}
 	if err := sweepAccepts(); err != nil {
 		return nil, fmt.Errorf("remove accept rules of former bridges: %w", err)
@@ -278,7 +278,7 @@ func (n *Network) release() {
 	if len(n.attached) == 0 {
 		err := n.remove()
 		if err != nil {
-			n.log.Warn().Err(err).Msg("the network could not be removed")
+			n.log.Warn().Err(err).Msg("cannot remove the network")
 		}
 		removed = err == nil
 	}
@@ -287,7 +287,7 @@ func (n *Network) release() {
 	}
 	_ = n.filter.disconnect()
 	if err := unlockBridge(n.lock, removed); err != nil {
-		n.log.Warn().Err(err).Msg("the lock of the bridge could not be removed")
+		n.log.Warn().Err(err).Msg("cannot remove the lock of the bridge")
 	}
 }
 

@@ -189,7 +189,7 @@ func (n *Network) reserveAgain(a Attachment) []int {
 		socket, err := bind(a.Publish, hostPort)
 		if err != nil {
 			n.log.Warn().Err(err).Str("container_id", a.Container).Int("port", port).
-				Msg("the port stays published, and another process has it too")
+				Msg("cannot reserve a published port of a running container: another process listens on it")
 			continue
 		}
 		sockets = append(sockets, socket)

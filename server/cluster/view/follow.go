@@ -59,7 +59,7 @@ type follower struct {
 func (f *follower) run(ctx context.Context) {
 	// The Reflector logs through klog. What is not logged here is rare, and a warning.
 	ctx = klog.NewContext(ctx, funcr.New(func(_, text string) {
-		f.logger.Warn().Str("detail", text).Msg("the watch of BatchSandboxes")
+		f.logger.Warn().Str("detail", text).Msg("the watch of BatchSandboxes reported a warning")
 	}, funcr.Options{}))
 	reflector := cache.NewReflectorWithOptions(f, &v1alpha1.BatchSandbox{}, f, cache.ReflectorOptions{
 		Name:    "batchsandboxes",
