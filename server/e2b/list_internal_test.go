@@ -120,7 +120,7 @@ func (p *pages) shuffle(numbers *rand.Rand, stays map[string]bool) {
 	}
 }
 
-// TestPagesAreFoundAtOnce: a long list costs a few pages of the service for each page of the client,
+// TestPagesAreFoundAtOnce: a long list costs a few pages of the service for each page of a client,
 // not the whole list.
 func TestPagesAreFoundAtOnce(t *testing.T) {
 	p := &pages{}
