@@ -35,7 +35,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestEngine(t *testing.T) {
 	enginetest.Run(t, func(t *testing.T, labels map[string]string) (engine.Engine, enginetest.Janitor) {
 		return openBounded(t, labels), newJanitor(t)
-	})
+	}, enginetest.KeptAsLayers)
 }
 
 // open returns the machine's engine. Without one the test fails: these tests are about nothing

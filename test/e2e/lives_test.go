@@ -75,6 +75,7 @@ func onDocker(containers *docker.Engine) lives.Backend {
 		},
 		RuntimeHandler: func(*testing.T) string { return otherRuntime },
 		InternalErrors: takeTablesAway,
+		Snapshots:      true,
 		Unprovoked: map[string]string{
 			"getSandbox 500":    "it reads memory alone",
 			"listSandboxes 500": "it reads memory alone",
