@@ -64,8 +64,8 @@ func baseOf(found container.InspectResponse) string {
 	return found.Image
 }
 
-// Rollback implements [engine.Snapshots]. The container has the same name then, and another id. Its
-// log begins again.
+// Rollback implements [engine.Snapshots]. The container has the same name then, another id, and a
+// new log.
 func (e *Engine) Rollback(ctx context.Context, id, name string) error {
 	op := "roll back container " + id + " to snapshot " + name
 	if err := e.CheckAbility(engine.AbilitySnapshots); err != nil {

@@ -176,7 +176,10 @@ func (e *Engine) takeSnapshot(ctx context.Context, id string, options engine.Sna
 			Name: options.Name, Labels: options.Labels, Base: baseOf(found), Frozen: frozen, Created: time.Now().UTC().Round(0),
 		}
 		taken, err := e.keep(ctx, k, parent, committed, options.MaxBytes)
-		return taken, errors.Join(err, e.dropCommit(context.WithoutCancel(ctx), committed))
+		if failed := e.dropCommit(context.WithoutCancel(ctx), committed); failed != nil {
+			e.log.Warn().Err(failed).Str("image", committed).Msg("cannot remove the image of a commit; retried when snapshots are listed")
+		}
+		return taken, err
 	}
 }
 

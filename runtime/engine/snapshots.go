@@ -58,9 +58,10 @@ type Snapshots interface {
 
 	// Rollback ends the processes of a container and gives it the files of a snapshot in place of
 	// its own: it is [StatusStopped] then, and Start starts it on them. It has the same name, and may
-	// have another ID. The snapshot is of the same image. A call that fails, or is cut off, leaves the container with its own files or with
-	// those of the snapshot, and can be repeated. Rollback returns [ErrNotFound], [ErrNoSnapshot],
-	// [ErrNoRoom], and [ErrInvalid] for a snapshot of another image.
+	// have another ID. The snapshot is of the same image. A call that fails, or is cut off, leaves
+	// the container with its own files or with those of the snapshot, and can be repeated. Rollback
+	// returns [ErrNotFound], [ErrNoSnapshot], [ErrNoRoom], and [ErrInvalid] for a snapshot of
+	// another image.
 	Rollback(ctx context.Context, id, name string) error
 
 	// CompareSnapshots calls visit for each file in which a snapshot differs from another one of
@@ -77,8 +78,8 @@ type Snapshots interface {
 	ArchiveSnapshot(ctx context.Context, from, to string, w io.Writer) error
 
 	// ExportSnapshot makes an image of a snapshot, with the layers of the snapshot's image, one or
-	// more of its own, and the same entrypoint, environment, user and working folder. The image gets the name ref,
-	// which another image may have had. ExportSnapshot returns [ErrNoSnapshot],
+	// more of its own, and the same entrypoint, environment, user and working folder. The image gets
+	// the name ref, which another image may have had. ExportSnapshot returns [ErrNoSnapshot],
 	// [ErrSnapshotTooLarge], [ErrNoRoom], [ErrInvalid] for a name that images cannot have, and
 	// [ErrImage] for files that an image cannot have; then nothing has the name.
 	ExportSnapshot(ctx context.Context, name, ref string) (Image, error)

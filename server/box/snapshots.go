@@ -38,8 +38,8 @@ func (c *Containers) ComparisonUnsupported() error {
 	return c.lacks(engine.AbilityComparison, "comparisons of snapshots")
 }
 
-// SuspensionUnsupported returns an Error of KindUnsupported where the engine does not keep the files
-// of a box without its processes.
+// SuspensionUnsupported returns an Error of KindUnsupported where the engine does not keep the
+// files of a box without its processes.
 func (c *Containers) SuspensionUnsupported() error {
 	if c.SnapshotsUnsupported() != nil || c.options.Snapshots.CheckAbility(engine.AbilitySuspension) != nil {
 		return lifecycle.FilesOnlyUnsupported()

@@ -26,8 +26,8 @@ func (s *service) rollBack(t *testing.T, id, snapshot string) {
 	}
 }
 
-// TestRollbackOverKills: a sandbox is rolled back, with a volume of the host and whatever network it
-// has, also by the next service when one is killed meanwhile.
+// TestRollbackOverKills: a sandbox is rolled back, with a volume of the host and whatever network
+// it has, also by the next service when one is killed meanwhile.
 func TestRollbackOverKills(t *testing.T) {
 	t.Parallel()
 	for name, settings := range map[string]string{"own network": "", "spare network": spares(1)} {
@@ -76,6 +76,7 @@ func TestRollbackOverKills(t *testing.T) {
 			}
 			s.Delete(t, id)
 			s.Gone(t, id)
+			s.leavesNothing(t)
 		})
 	}
 }
