@@ -428,15 +428,26 @@ func (b bench) describe(t *testing.T, name string) string {
 	return string(encoded)
 }
 
-// snapshotter runs an Engine's call in another process, which is killed at the failpoint.
-func (b bench) snapshotter(t *testing.T, failpoint, call, name, snapshot string) {
+// snapshotter is a program that makes calls of an Engine.
+type snapshotter struct {
+	folder string
+	armed  program.Failpoints
+}
+
+func buildSnapshotter(t *testing.T) snapshotter {
 	t.Helper()
 	folder := t.TempDir()
 	armed := program.Failpoints(filepath.Join(folder, "failpoints"))
 	if err := program.BuildWithFailpoints(t.Context(), folder, armed, "sandbox.internal/runtime/docker/testdata/snapshotter"); err != nil {
 		t.Fatal(err)
 	}
-	if err := armed.Arm(failpoint, 1); err != nil {
+	return snapshotter{folder, armed}
+}
+
+// kill has the program make a call, and be killed at the failpoint.
+func (s snapshotter) kill(t *testing.T, b bench, failpoint, call, name, snapshot string) {
+	t.Helper()
+	if err := s.armed.Arm(failpoint, 1); err != nil {
 		t.Fatal(err)
 	}
 	labels, err := json.Marshal(b.labels)
@@ -445,8 +456,8 @@ func (b bench) snapshotter(t *testing.T, failpoint, call, name, snapshot string)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 	defer cancel()
-	printed, err := exec.CommandContext(ctx, filepath.Join(folder, "snapshotter"), string(labels), call, name, snapshot).CombinedOutput()
-	if left, counted := armed.Left(failpoint); err == nil || counted != nil || left != 0 {
+	printed, err := exec.CommandContext(ctx, filepath.Join(s.folder, "snapshotter"), string(labels), call, name, snapshot).CombinedOutput()
+	if left, counted := s.armed.Left(failpoint); err == nil || counted != nil || left != 0 {
 		t.Fatalf("%s: the process was not killed there: %v\n%s", failpoint, errors.Join(err, counted), printed)
 	}
 }
@@ -454,13 +465,13 @@ func (b bench) snapshotter(t *testing.T, failpoint, call, name, snapshot string)
 // TestSnapshotKilled: a service that is killed while it takes a snapshot leaves the container
 // running, and either the snapshot or nothing of it, once the next one has listed them.
 func TestSnapshotKilled(t *testing.T) {
-	b := newBench(t)
+	b, s := newBench(t), buildSnapshotter(t)
 	name := b.run(t, b.spec("journal", "/first", "/second"))
 	b.awaitLog(t, name, "journal")
 	for failpoint, want := range map[string]int{docker.CommittedFailpoint: 0, docker.KeptFailpoint: 1} {
 		snapshot := "docker-test-" + uuid.NewString()
 		b.removeAfter(t, snapshot)
-		b.snapshotter(t, failpoint, "take", name, snapshot)
+		s.kill(t, b, failpoint, "take", name, snapshot)
 		if status := b.status(t, name); status != engine.StatusRunning {
 			t.Errorf("%s: the container is %s", failpoint, status)
 		}
@@ -487,6 +498,7 @@ func TestSnapshotKilled(t *testing.T) {
 // TestRollbackKilled: a service that is killed while it rolls a container back leaves a container
 // of that name, with its own files or those of the snapshot, and the call can be repeated.
 func TestRollbackKilled(t *testing.T) {
+	s := buildSnapshotter(t)
 	for failpoint, want := range map[string]engine.Status{docker.ReplacingFailpoint: engine.StatusRunning, docker.RemovedFailpoint: engine.StatusStopped} {
 		for _, then := range []string{"inspect", "list", "roll back", "start", "remove"} {
 			t.Run(failpoint+", then "+then, func(t *testing.T) {
@@ -494,7 +506,7 @@ func TestRollbackKilled(t *testing.T) {
 				name := b.run(t, b.spec("again", "/starts"))
 				b.awaitLog(t, name, "start 1")
 				taken := b.take(t, name)
-				b.snapshotter(t, failpoint, "rollback", name, taken.Name)
+				s.kill(t, b, failpoint, "rollback", name, taken.Name)
 				b.afterRollback(t, then, name, taken.Name, want)
 				left, err := b.api.ContainerList(t.Context(), container.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("name", name))})
 				if most := 2; err != nil || len(left) > most || then == "remove" && len(left) > 0 {
