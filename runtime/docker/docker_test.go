@@ -119,6 +119,14 @@ func TestEngineDown(t *testing.T) {
 		"Inspect": func() error { _, err := e.Inspect(ctx, "id"); return err },
 		"List":    func() error { _, err := e.List(ctx, nil); return err },
 		"Logs":    func() error { _, err := e.Logs(ctx, "id", 1); return err },
+		"TakeSnapshot": func() error {
+			_, err := e.TakeSnapshot(ctx, "id", engine.SnapshotOptions{Name: "name"})
+			return err
+		},
+		"ListSnapshots":  func() error { _, err := e.ListSnapshots(ctx); return err },
+		"RemoveSnapshot": func() error { return e.RemoveSnapshot(ctx, "name") },
+		"ExportSnapshot": func() error { _, err := e.ExportSnapshot(ctx, "name", "ref"); return err },
+		"Rollback":       func() error { return e.Rollback(ctx, "id", "name") },
 		"OpenLog": func() error {
 			_,
 				err := e.OpenLog(ctx, "id", engine.LogOptions{})
