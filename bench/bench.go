@@ -72,7 +72,7 @@ func groups() []group {
 		{[]string{rowFork}, (*bench).measureFork},
 		{[]string{rowTrajectory}, (*bench).measureTrajectory},
 		{[]string{rowWake}, (*bench).measureWake},
-		{[]string{rowIdleLocal, rowBusyLocal}, (*bench).measureLocalIdle},
+		{[]string{rowIdleLocal, rowBusyLocal, rowSleepLocal}, (*bench).measureLocalIdle},
 		{[]string{rowPool}, (*bench).measurePool},
 		{[]string{rowIngressOne, rowIngressMany, rowIngressDownload, rowIngressMemory},
 			(*bench).measureIngress},

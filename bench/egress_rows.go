@@ -17,13 +17,13 @@ import (
 const (
 	onlyNames = `{"defaultAction":"deny","egress":[{"action":"allow","target":"*.bench"}]}`
 
-	egressNames       = 50   // names that make one value of the latency of answers
-	egressFlood       = 3000 // names that are asked at once, by clients that each wait for their answer
-	egressAsking      = 64
-	egressKnown       = 8192 // names whose addresses the sidecar keeps
-	egressPackets     = 2000 // round trips that make one value of the cost of packets
-	egressBytes       = 256 << 20
-	egressMeasureTime = 5 * time.Second // for how long the sidecar's processor time is counted
+	egressNames   = 50   // names that make one value of the latency of answers
+	egressFlood   = 3000 // names that are asked at once, by clients that each wait for their answer
+	egressAsking  = 64
+	egressKnown   = 8192 // names whose addresses the sidecar keeps
+	egressPackets = 2000 // round trips that make one value of the cost of packets
+	egressBytes   = 256 << 20
+	busyTime      = 5 * time.Second // for how long processor time is counted
 )
 
 // measureEgress measures what the sidecar costs a sandbox, against a container of the same engine
@@ -360,31 +360,34 @@ func (b *bench) measureEgressMemory(ctx context.Context, c *confined, floor *pro
 // measureEgressIdle counts the processor time that the sidecar takes while nothing happens, in
 // percent of a core.
 func (b *bench) measureEgressIdle(ctx context.Context, c *confined, floor *process) error {
-	share := func(ctx context.Context, pids ...int) (float64, error) {
-		before, err := busy(pids)
-		if err != nil {
-			return 0, err
-		}
-		began := time.Now()
-		if err := pause(ctx, egressMeasureTime); err != nil {
-			return 0, err
-		}
-		after, err := busy(pids)
-		return 100 * float64(after-before) / float64(time.Since(began)), err
-	}
 	ours := func(ctx context.Context) (float64, error) {
 		pids, err := c.processes()
 		if err != nil {
 			return 0, err
 		}
-		return share(ctx, pids...)
+		return processorShare(ctx, pids...)
 	}
 	return b.inTurns(ctx, rowEgressCPU, b.rounds(3, 1),
 		sides{ours: ours,
 			floor: func(ctx context.Context) (float64,
 				error) {
-				return share(ctx, floor.command.Process.Pid)
+				return processorShare(ctx, floor.command.Process.Pid)
 			}})
+}
+
+// processorShare is the processor time that the processes take in the next seconds, in percent of a
+// core.
+func processorShare(ctx context.Context, pids ...int) (float64, error) {
+	before, err := busy(pids)
+	if err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	if err := pause(ctx, busyTime); err != nil {
+		return 0, err
+	}
+	after, err := busy(pids)
+	return 100 * float64(after-before) / float64(time.Since(began)), err
 }
 
 // busy is the processor time that all threads of the processes have taken.

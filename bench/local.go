@@ -129,7 +129,7 @@ func highest(values []float64) float64 {
 // measureLocalIdle has many sandboxes that do nothing: what of ours each costs outside of it, and
 // what a command in a random one of them takes beside one that is alone. The floor is not in turns
 // with it: what the others cost the kernel, a lone sandbox of another service would pay for as
-// well.
+// well. Then all of them fall asleep.
 func (b *bench) measureLocalIdle(ctx context.Context) error {
 	return b.withLocal(ctx, "crun", func(s *service, _ *engine) error {
 		alone, err := s.usable(ctx)
@@ -140,6 +140,12 @@ func (b *bench) measureLocalIdle(ctx context.Context) error {
 		each := b.rounds(200, 20)
 		for range each {
 			if err := command.floor.timed(func() error { return alone.firstOutput(ctx) }); err != nil {
+				return err
+			}
+		}
+		var asleep pair
+		if b.selected(rowSleepLocal) {
+			if err := b.countBusy(ctx, s, &asleep.floor); err != nil {
 				return err
 			}
 		}
@@ -183,8 +189,44 @@ func (b *bench) measureLocalIdle(ctx context.Context) error {
 			}
 		}
 		b.results[rowIdleLocal], b.results[rowBusyLocal] = memory, command
+		if b.selected(rowSleepLocal) {
+			err := s.allAsleep(ctx, ids)
+			if err == nil {
+				err = b.countBusy(ctx, s, &asleep.ours)
+			}
+			if err != nil {
+				return err
+			}
+			b.results[rowSleepLocal] = asleep
+		}
 		return concurrently(ctx, count, func(ctx context.Context, i int) error { return s.delete(ctx, ids[i]) })
 	})
+}
+
+// allAsleep has sandboxes fall asleep once they are idle, and waits until they do.
+func (s *service) allAsleep(ctx context.Context, ids []string) error {
+	err := concurrently(ctx, len(ids), func(ctx context.Context, i int) error { return s.sleepWhenIdle(ctx, ids[i]) })
+	for i := 0; i < len(ids) && err == nil; i++ {
+		err = s.awaitAsleep(ctx, ids[i])
+	}
+	return err
+}
+
+// countBusy counts the processor time that service and keeper take, in percent of a core.
+func (b *bench) countBusy(ctx context.Context, s *service, result *sample) error {
+	pids, err := s.keepers()
+	if err != nil {
+		return err
+	}
+	pids = append(pids, s.command.Process.Pid)
+	for range b.rounds(3, 1) {
+		share, err := processorShare(ctx, pids...)
+		if err != nil {
+			return err
+		}
+		result.add(share)
+	}
+	return nil
 }
 
 // timed adds how long do takes.
@@ -217,19 +259,11 @@ func (s *service) residentWithKeeper() (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	folders, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	pids, err := s.keepers()
 	if err != nil {
 		return 0, err
 	}
-	for _, file := range folders {
-		line, err := os.ReadFile(file)
-		if err != nil || !bytes.Contains(line, []byte("sandbox-keeper\x00")) {
-			continue
-		}
-		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-		if err != nil {
-			return 0, err
-		}
+	for _, pid := range pids {
 		keeper, err := residentOf(pid)
 		if err != nil {
 			return 0, err
@@ -237,6 +271,27 @@ func (s *service) residentWithKeeper() (float64, error) {
 		total += keeper
 	}
 	return total, nil
+}
+
+// keepers returns the processes that start the sandboxes of a service of this run.
+func (s *service) keepers() (pids []int, err error) {
+	program := append([]byte(filepath.Join(filepath.Dir(s.command.Path), "sandbox-keeper")), 0)
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range files {
+		line, err := os.ReadFile(file)
+		if err != nil || !bytes.HasPrefix(line, program) {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if err != nil {
+			return nil, err
+		}
+		pids = append(pids, pid)
+	}
+	return pids, nil
 }
 
 // withLocal starts a service with the local engine, beside a client of Docker's, and removes what

@@ -128,6 +128,7 @@ const (
 	rowCrowdLocal       = "local-creates-100"
 	rowIdleLocal        = "local-idle-500"
 	rowBusyLocal        = "local-command-500"
+	rowSleepLocal       = "local-sleep-500"
 	rowPullLocal        = "local-pull"
 	rowE2BCreate        = "e2b-create"
 	rowE2BList          = "e2b-list-1000"
@@ -344,6 +345,9 @@ func rows() []row {
 		{rowBusyLocal, "a command in a random one of these 500",
 			"the same in a sandbox that is alone",
 			milliseconds, lower, target{ratio, 2}},
+		{rowSleepLocal, "processor time of service and keeper while these 500 sleep, of one core",
+			"the same before they are created",
+			percent, lower, target{difference, 0.1}},
 		{rowPool,
 			"100 sandboxes of a warm Pool, as one BatchSandbox, until Running, on played nodes and an etcd that does not sync to the disk",
 			"as many puts into etcd as the API server is written to for it",

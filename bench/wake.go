@@ -23,9 +23,7 @@ func (b *bench) measureWake(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		err = s.call(ctx, http.MethodPatch, "/v1/sandboxes/"+id+"/lifecycle", http.StatusOK,
-			map[string]any{"onIdle": "pause", "idleSeconds": 0.05}, nil)
-		if err != nil {
+		if err := s.sleepWhenIdle(ctx, id); err != nil {
 			return err
 		}
 		timed := func(ctx context.Context, daemon execd) (float64, error) {
@@ -44,6 +42,12 @@ func (b *bench) measureWake(ctx context.Context) error {
 		})
 		return errors.Join(err, s.delete(ctx, id), s.delete(ctx, other))
 	})
+}
+
+// sleepWhenIdle has a sandbox fall asleep once it has been idle for 50 ms.
+func (s *service) sleepWhenIdle(ctx context.Context, id string) error {
+	return s.call(ctx, http.MethodPatch, "/v1/sandboxes/"+id+"/lifecycle", http.StatusOK,
+		map[string]any{"onIdle": "pause", "idleSeconds": 0.05}, nil)
 }
 
 // awaitAsleep waits until the sandbox sleeps.

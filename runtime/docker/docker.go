@@ -106,7 +106,9 @@ type Engine struct {
 	hoardedMu sync.Mutex
 	hoarded   map[string]time.Time // when it was ended for what its netlink sockets held, by container
 
-	stop       context.CancelFunc // of what goes on in the background
+	closing    context.Context    // of what goes on in the background; it ends with Close
+	stop       context.CancelFunc // ends it
+	closeMu    sync.Mutex         // nothing begins in the background once closing has ended
 	background sync.WaitGroup
 }
 
@@ -139,6 +141,7 @@ func New(opts Options) (*Engine, error) {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	e := &Engine{
+		closing:     ctx,
 		stop:        stop,
 		hoarded:     map[string]time.Time{},
 		plain:       map[plainPath]bool{},
@@ -197,6 +200,7 @@ func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
 		AppArmor:      hasSecurityOption(info.SecurityOptions, "apparmor"),
 		Seccomp:       hasSecurityOption(info.SecurityOptions, "seccomp"),
 		Connected:     connected,
+		Elsewhere:     !e.machine.Load().here,
 		OwnPaths:      ownPaths(e.api.DaemonHost(), info.DockerRootDir),
 	}, nil
 }
@@ -251,10 +255,24 @@ func hasSecurityOption(list []string, kind string) bool {
 
 // Close implements [engine.Engine]. Pulls that are under way are cancelled.
 func (e *Engine) Close() error {
+	e.closeMu.Lock()
 	e.stop()
+	e.closeMu.Unlock()
 	e.background.Wait()
 	e.pulls.Close()
 	return e.api.Close()
+}
+
+// inBackground calls f in a goroutine that Close waits for; f ends when e.closing does. It reports
+// false, and does not call f, once the Engine was closed.
+func (e *Engine) inBackground(f func()) bool {
+	e.closeMu.Lock()
+	defer e.closeMu.Unlock()
+	if e.closing.Err() != nil {
+		return false
+	}
+	e.background.Go(f)
+	return true
 }
 
 // call makes one request within the API timeout and explains its error.

@@ -44,16 +44,18 @@ const sourceMissing = "bind source path does not exist"
 // containers get.
 type shownMachine struct {
 	processors int
-	sameKernel bool            // the machine is as large as this process's, and has the same kernel
+	here       bool            // the machine is as large as this process's, and has the same kernel
+	sameFiles  bool            // files that are made of this machine's are true there, and can be read
 	runtimes   map[string]bool // whether containers of the runtime have the machine's kernel, by name
 }
 
 // learnMachine keeps what decides how containers are shown their limits.
 func (e *Engine) learnMachine(info system.Info) {
 	learned := shownMachine{processors: info.NCPU, runtimes: map[string]bool{"": false}}
+	learned.here = e.hostFiles.Describe(info.NCPU, info.MemTotal, info.KernelVersion)
 	// A made file that takes its content from another machine would not be true, and labels of
 	// SELinux could keep it from being read, which is worse than what the machine shows.
-	learned.sameKernel = e.hostFiles.Describe(info.NCPU, info.MemTotal, info.KernelVersion) && !hasSecurityOption(info.SecurityOptions, "selinux")
+	learned.sameFiles = learned.here && !hasSecurityOption(info.SecurityOptions, "selinux")
 	for name, known := range info.Runtimes {
 		learned.runtimes[name] = sharesKernel(name, known.Path)
 	}
@@ -83,7 +85,7 @@ func sharesKernel(name, program string) bool {
 // where what the container runs on does not take them.
 func (e *Engine) shownMounts(ctx context.Context, spec engine.ContainerSpec) ([]limits.File, []mount.Mount, error) {
 	machine := e.machine.Load()
-	if !spec.ShowLimits || machine == nil || !machine.sameKernel || !machine.runtimes[spec.Runtime] || time.Now().UnixNano() < e.shownOff.Load() {
+	if !spec.ShowLimits || machine == nil || !machine.sameFiles || !machine.runtimes[spec.Runtime] || time.Now().UnixNano() < e.shownOff.Load() {
 		return nil, nil, nil
 	}
 	files, err := e.hostFiles.Of(spec.Resources, machine.processors)

@@ -137,6 +137,9 @@ type Info struct {
 	// Connected is whether containers with [NetworkOwn] can connect to one another's ports,
 	// published or not.
 	Connected bool
+	// Elsewhere is whether the engine runs on another machine than this process, which sees neither
+	// its processes nor its network then.
+	Elsewhere bool
 	// OwnPaths are the paths of the engine's host that give control of the engine to a process that
 	// can write to them: its sockets, and the folders that it and what it is made of keep their
 	// data in. Absolute and clean; not all of them need exist.

@@ -3,6 +3,7 @@ package box
 import (
 	"time"
 
+	"sandbox.internal/runtime/engine"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -12,6 +13,12 @@ func AskAgain(waited time.Duration) time.Duration { return askAgain(waited) }
 // Unopened returns a Containers of which nothing is proved and nothing made available.
 func Unopened(options Options) *Containers {
 	return &Containers{options: options, watcher: newWatcher(), asker: newAsker()}
+}
+
+// With sets what the engine has said of itself.
+func (c *Containers) With(info engine.Info) *Containers {
+	c.info = info
+	return c
 }
 
 // ContainerSpec is what a sandbox's container is made of.

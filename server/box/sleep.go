@@ -37,9 +37,9 @@ const (
 // be reported, so that nothing would wake it.
 func (c *Containers) SleepUnsupported() error {
 	switch {
-	case c.options.Traffic == nil:
+	case c.options.Traffic == nil || c.info.Elsewhere:
 		return lifecycle.Unsupportedf(
-			`lifecycle.onIdle: pause needs the local engine (runtime.type = "local"): this service's container engine cannot report packets to a sandbox that sleeps`)
+			`lifecycle.onIdle: pause needs a container engine on the service's own machine: the service cannot see packets to a sandbox that sleeps on another one`)
 	case c.options.HostNetwork:
 		return lifecycle.Unsupportedf(
 			`lifecycle.onIdle: pause needs sandbox.network_mode = "bridge": packets to a sandbox in the host's network cannot be distinguished from others`)

@@ -39,8 +39,11 @@ func TestWatchTraffic(t *testing.T) {
 	if _, err := boxes.WatchTraffic(t.Context(), lifecycle.Record{Box: "b"}, func() {}); !errors.Is(err, lifecycle.ErrBoxNotAlive) {
 		t.Errorf("not running: %v", err)
 	}
-	for name, options := range map[string]box.Options{"no reports": {}, "the host's network": {Traffic: h, HostNetwork: true}} {
-		boxes := box.Unopened(options)
+	for name, boxes := range map[string]*box.Containers{
+		"no reports":         box.Unopened(box.Options{}),
+		"the host's network": box.Unopened(box.Options{Traffic: h, HostNetwork: true}),
+		"another machine":    box.Unopened(box.Options{Traffic: h}).With(engine.Info{Elsewhere: true}),
+	} {
 		var known *lifecycle.Error
 		if err := boxes.SleepUnsupported(); !errors.As(err, &known) || known.Kind != lifecycle.KindUnsupported {
 			t.Errorf("%s: %v", name, err)

@@ -255,9 +255,9 @@ func TestPolicyInfo(t *testing.T) {
 
 // TestCursors: a page ends where the next begins, whatever is created meanwhile.
 func TestCursors(t *testing.T) {
-	at := cursor{now, id}
+	at := cursor{now, id, 7}
 	parsed, err := parseCursor(at.String())
-	if err != nil || !parsed.CreatedAt.Equal(now) || parsed.ID != id {
+	if err != nil || !parsed.CreatedAt.Equal(now) || parsed.ID != id || parsed.Passed != 7 {
 		t.Errorf("%+v, %v", parsed, err)
 	}
 	if _, err := parseCursor("x"); err == nil {

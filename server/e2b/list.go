@@ -20,6 +20,8 @@ const (
 	defaultLimit, maxLimit = 100, 1000
 	// maxPasses is how often a list is read again because sandboxes ended while it was read.
 	maxPasses = 3
+	// maxPassed bounds what is taken from a cursor of a client as a number of sandboxes.
+	maxPassed = 1 << 30
 )
 
 // selection is what a client wants a list of.
@@ -34,11 +36,18 @@ type selection struct {
 	everything bool // no pages
 }
 
+// paged reports whether the service's pages are as long as the client's: those of a list with the
+// oldest first, or with most of the sandboxes left out, are not.
+func (s selection) paged() bool { return !s.everything && !s.ascending && s.template == "" }
+
 // cursor is the last sandbox of a page: the next one continues behind it, whatever was created or
 // has ended since.
 type cursor struct {
 	CreatedAt time.Time `json:"c"`
 	ID        string    `json:"i"`
+	// Passed is how many sandboxes the service listed before the next page, newest first, when this
+	// one was read: the next page is looked for there first. 0 where that is not known.
+	Passed int `json:"p,omitempty"`
 }
 
 func (c cursor) String() string {
@@ -66,6 +75,9 @@ func (c cursor) before(s lifecycle.Sandbox) bool {
 	return s.ID < c.ID
 }
 
+// is reports whether the sandbox is the cursor's.
+func (c cursor) is(s lifecycle.Sandbox) bool { return s.ID == c.ID && s.CreatedAt.Equal(c.CreatedAt) }
+
 // list answers with the sandboxes that the client may see.
 func (x *exchange) list() {
 	wanted, err := x.selection()
@@ -73,27 +85,27 @@ func (x *exchange) list() {
 		sendProblem(x.w, http.StatusBadRequest, err.Error())
 		return
 	}
-	found, ok := x.collect(wanted)
+	read, ok := x.collect(wanted)
 	if !ok {
 		return
 	}
+	found := read.found
 	if wanted.ascending {
 		slices.Reverse(found)
 	}
 	if at := wanted.after; at != nil {
-		found = slices.DeleteFunc(found, func(s lifecycle.Sandbox) bool {
-			same := s.ID == at.ID && s.CreatedAt.Equal(at.CreatedAt)
-			return same || at.before(s) != wanted.ascending
+		found = slices.DeleteFunc(found, func(s numbered) bool {
+			return at.is(s.Sandbox) || at.before(s.Sandbox) != wanted.ascending
 		})
 	}
-	if !wanted.everything && len(found) > wanted.limit {
+	if !wanted.everything && (read.more || len(found) > wanted.limit) {
 		found = found[:wanted.limit]
 		last := found[len(found)-1]
-		x.w.Header().Set(nextHeader, cursor{last.CreatedAt, last.ID}.String())
+		x.w.Header().Set(nextHeader, cursor{last.CreatedAt, last.ID, last.place}.String())
 	}
 	shown := make([]info, 0, len(found))
 	for _, sandbox := range found {
-		shown = append(shown, infoOf(sandbox))
+		shown = append(shown, infoOf(sandbox.Sandbox))
 	}
 	sendJSON(x.w, http.StatusOK, shown)
 }
@@ -194,57 +206,124 @@ func metadataFilter(text string) (url.Values, error) {
 	return url.Values{"metadata": {filter.Encode()}}, nil
 }
 
-// collect returns the sandboxes of a selection, newest first, but for its cursor and limit. When it
-// reports false, the client has been answered.
-func (x *exchange) collect(wanted selection) ([]lifecycle.Sandbox, bool) {
+// numbered is a sandbox of a selection, and how many sandboxes the service lists up to it.
+type numbered struct {
+	lifecycle.Sandbox
+	place int
+}
+
+// reading is what was read of the service's list for a selection.
+type reading struct {
+	found []numbered // newest first
+	// more: the limit of the selection is behind its cursor, and the service has further ones.
+	more bool
+	// whole: no sandbox ended between two pages. What moved to an earlier page then may be missing.
+	whole bool
+}
+
+// collect reads the sandboxes of a selection: all, or from before its cursor on until its limit is
+// reached. When it reports false, the client has been answered.
+func (x *exchange) collect(wanted selection) (reading, bool) {
 	for pass := 1; ; pass++ {
-		found, whole, ok := x.collectOnce(wanted)
-		if !ok || whole || pass == maxPasses {
-			return found, ok
+		read, ok := x.collectOnce(wanted)
+		if !ok || read.whole || pass == maxPasses {
+			return read, ok
 		}
 	}
 }
 
-// collectOnce reads the service's pages. The list is not whole when sandboxes ended between two of
-// them: what moved to an earlier page may be missing.
-func (x *exchange) collectOnce(wanted selection) (found []lifecycle.Sandbox, whole, ok bool) {
-	seen := map[string]bool{}
-	whole = true
-	total := -1
-	for number := 1; ; number++ {
-		query := url.Values{"page": {strconv.Itoa(number)}, "pageSize": {strconv.Itoa(lifecycle.MaxPageSize)}}
-		for _, state := range wanted.states {
-			query.Add("state", string(state))
-		}
-		if filter := wanted.metadata.Get("metadata"); filter != "" {
-			query.Set("metadata", filter)
-		}
-		response := x.ask(http.MethodGet, sandboxesPath, query, nil)
-		var page struct {
-			Items      []listed `json:"items"`
-			Pagination struct {
-				TotalItems int `json:"totalItems"`
-			} `json:"pagination"`
-		}
-		if !response.OK() || response.TooLarge || json.Unmarshal(response.Body.Bytes(), &page) != nil {
-			x.refuse(response)
-			return nil, false, false
-		}
-		for _, item := range page.Items {
+func (x *exchange) collectOnce(wanted selection) (read reading, ok bool) {
+	page, ok := x.firstPage(wanted)
+	if !ok {
+		return read, false
+	}
+	seen, behind := map[string]bool{}, 0
+	for read.whole = true; ; {
+		for i, item := range page.Items {
 			sandbox := item.sandbox()
 			if seen[sandbox.ID] || sandbox.CreatedAt.Before(wanted.from) ||
 				wanted.template != "" && infoOf(sandbox).TemplateID != wanted.template {
 				continue
 			}
 			seen[sandbox.ID] = true
-			found = append(found, sandbox)
+			read.found = append(read.found, numbered{sandbox, (page.number-1)*page.size + i + 1})
+			if at := wanted.after; at == nil || !at.is(sandbox) && !at.before(sandbox) {
+				behind++
+			}
 		}
-		whole = whole && (total < 0 || page.Pagination.TotalItems >= total)
-		total = page.Pagination.TotalItems
-		if number*lifecycle.MaxPageSize >= total {
-			return found, whole, true
+		// A start may end the list before the service's ends.
+		read.more = wanted.paged() && behind == wanted.limit && !page.last() && wanted.from.IsZero()
+		if read.more || page.last() || wanted.paged() && behind > wanted.limit {
+			return read, true
+		}
+		next, ok := x.page(wanted, page.number+1)
+		if !ok {
+			return read, false
+		}
+		read.whole = read.whole && next.Pagination.TotalItems >= page.Pagination.TotalItems
+		page = next
+	}
+}
+
+// firstPage returns the service's page that the selection begins in, or an earlier one: that with
+// the sandbox of the cursor, or one that comes before it, or the first.
+func (x *exchange) firstPage(wanted selection) (page servicePage, ok bool) {
+	number := 1
+	if wanted.paged() && wanted.after != nil {
+		// The text of a cursor is the client's: what it says is a guess.
+		number = 1 + min(max(0, wanted.after.Passed-1), maxPassed)/wanted.limit
+	}
+	for tries := 1; ; tries++ {
+		page, ok = x.page(wanted, number)
+		if !ok || number == 1 {
+			return page, ok
+		}
+		if len(page.Items) > 0 {
+			if first := page.Items[0].sandbox(); wanted.after.is(first) || wanted.after.before(first) {
+				return page, true
+			}
+		}
+		number--
+		if last := (page.Pagination.TotalItems + page.size - 1) / page.size; tries == maxPasses {
+			number = 1
+		} else {
+			number = max(1, min(number, last))
 		}
 	}
+}
+
+// servicePage is a page of the service's own list, newest first.
+type servicePage struct {
+	Items      []listed `json:"items"`
+	Pagination struct {
+		TotalItems int `json:"totalItems"`
+	} `json:"pagination"`
+	number, size int
+}
+
+// last reports whether no page follows.
+func (p servicePage) last() bool { return p.number*p.size >= p.Pagination.TotalItems }
+
+// page reads a page of the service's list of the selection's states and metadata. When it reports
+// false, the client has been answered.
+func (x *exchange) page(wanted selection, number int) (page servicePage, ok bool) {
+	page.number, page.size = number, lifecycle.MaxPageSize
+	if wanted.paged() {
+		page.size = wanted.limit
+	}
+	query := url.Values{"page": {strconv.Itoa(number)}, "pageSize": {strconv.Itoa(page.size)}}
+	for _, state := range wanted.states {
+		query.Add("state", string(state))
+	}
+	if filter := wanted.metadata.Get("metadata"); filter != "" {
+		query.Set("metadata", filter)
+	}
+	response := x.ask(http.MethodGet, sandboxesPath, query, nil)
+	if !response.OK() || response.TooLarge || json.Unmarshal(response.Body.Bytes(), &page) != nil {
+		x.refuse(response)
+		return page, false
+	}
+	return page, true
 }
 
 // listed is a sandbox in a list of the service.

@@ -75,6 +75,7 @@ func onDocker(containers *docker.Engine) lives.Backend {
 			return claim
 		},
 		RuntimeHandler: func(*testing.T) string { return otherRuntime },
+		Sleeps:         true,
 		InternalErrors: takeTablesAway,
 		Snapshots:      true,
 		RemoveSnapshots: func(t *testing.T, instance string) {

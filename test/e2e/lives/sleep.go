@@ -2,6 +2,7 @@ package lives
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"net/http"
 	"slices"
@@ -31,7 +32,7 @@ func operationsOfSleep(id string) []Operation {
 }
 
 // asksOfSleep is how many requests a sandbox gets that sleeps between them.
-const asksOfSleep = 300
+var asksOfSleep = flag.Int("sleep-requests", 300, "how many requests a sandbox gets that sleeps between them")
 
 // testSleep lets sandboxes sleep and wakes them, and provokes every answer of the operations.
 func testSleep(t *testing.T, b Backend) {
@@ -108,7 +109,7 @@ func testAsksOfSleep(t *testing.T, c *Client, id string) {
 	numbers := random.New(t)
 	ways := []*Box{c.Enter(t, id), ExecdThroughTheService(t, c.Inside(t, id, DaemonPort))}
 	var want strings.Builder
-	for i := range asksOfSleep {
+	for i := range *asksOfSleep {
 		switch numbers.IntN(3) {
 		case 0:
 			c.awaitAsleep(t, id)
