@@ -95,7 +95,7 @@ func TestFuzzLifecycle(t *testing.T) {
 	f := newFuzzer(t, s.URL, document, http.Header{lives.KeyHeader: {lives.AdminKey}})
 	f.health = "/health"
 	f.expected["pruneImages 501"] = "a Docker Engine has images of others"
-	f.expected["updateLifecycle 501"] = "a Docker Engine does not report packets to a frozen container"
+	f.expected["updateLifecycle 501"] = "hibernation is not implemented"
 	f.expected["createSandbox 501"] = f.expected["updateLifecycle 501"]
 	f.expected["pauseSandbox 501"] = "a Docker Engine does not pause with files alone"
 	f.expected["takeSnapshot 501"] = "snapshots of memory are not implemented"
