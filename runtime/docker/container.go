@@ -22,18 +22,23 @@ func (e *Engine) Create(ctx context.Context, spec engine.ContainerSpec) (string,
 	if err := spec.Check(); err != nil {
 		return "", fmt.Errorf("%s: %w", op, err)
 	}
-	if spec.Snapshot != "" {
-		return "", fmt.Errorf("%s: %w: snapshot: Docker has none", op, engine.ErrInvalid)
+	imageID, err := e.imageOf(ctx, spec)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", op, err)
 	}
 	seccomp, err := e.defaultSeccomp(ctx) // which asks the engine about its machine
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", op, err)
 	}
 	config, host := containerConfig(spec), *hostConfig(spec, seccomp)
+	config.Image = imageID
+	if config.Labels, err = ownLabels(spec); err != nil {
+		return "", fmt.Errorf("%s: %w", op, err)
+	}
 	if host.Mounts, err = e.mounts(ctx, spec.Mounts); err != nil {
 		return "", fmt.Errorf("%s: %w", op, err)
 	}
-	if config.Env, err = e.withStopSignal(ctx, spec, config.Env); err != nil {
+	if config.Env, err = e.withStopSignal(ctx, spec, imageID, config.Env); err != nil {
 		return "", fmt.Errorf("%s: %w", op, err)
 	}
 	id, err := e.processors.confine(spec, func(list string) (id string, err error) {
@@ -47,14 +52,33 @@ func (e *Engine) Create(ctx context.Context, spec engine.ContainerSpec) (string,
 		})
 		return id, err
 	})
+	if errors.Is(err, engine.ErrImage) && spec.Snapshot != "" {
+		return id, fmt.Errorf("%s: %w: %s: it was removed meanwhile", op, engine.ErrNoSnapshot, spec.Snapshot)
+	}
 	if err != nil {
 		return id, err
 	}
-	if err := e.checkTargets(ctx, id, spec); err != nil {
+	if err := e.checkTargets(ctx, id, imageID, spec.Mounts); err != nil {
 		err = fmt.Errorf("%s: %w", op, err)
 		return "", errors.Join(err, e.Remove(context.WithoutCancel(ctx), id))
 	}
+	e.made.add(id, spec.Name)
 	return id, nil
+}
+
+// imageOf returns the id of the image that a container of the spec is made of.
+func (e *Engine) imageOf(ctx context.Context, spec engine.ContainerSpec) (string, error) {
+	if spec.Snapshot == "" {
+		return spec.ImageID, nil
+	}
+	if err := e.CheckAbility(engine.AbilitySnapshots); err != nil {
+		return "", fmt.Errorf("%w: snapshot: %w", engine.ErrInvalid, err)
+	}
+	k, found, err := e.findSnapshot(ctx, spec.Snapshot)
+	if err == nil && k.Base != spec.ImageID {
+		err = fmt.Errorf("%w: snapshot: %s is of the image %s", engine.ErrInvalid, spec.Snapshot, k.Base)
+	}
+	return found.ID, err
 }
 
 // create has the engine create a container.
@@ -71,13 +95,13 @@ func (e *Engine) create(ctx context.Context, name string, config *container.Conf
 }
 
 // withStopSignal adds the image's STOPSIGNAL to the environment, where the spec asks for it.
-func (e *Engine) withStopSignal(ctx context.Context, spec engine.ContainerSpec, env []string) ([]string, error) {
+func (e *Engine) withStopSignal(ctx context.Context, spec engine.ContainerSpec, imageID string, env []string) ([]string, error) {
 	if spec.StopSignalVariable == "" {
 		return env, nil
 	}
 	var found image.InspectResponse
-	err := e.call(ctx, "inspect image "+spec.ImageID, forCreate, func(ctx context.Context) (err error) {
-		found, err = e.api.ImageInspect(ctx, spec.ImageID)
+	err := e.call(ctx, "inspect image "+imageID, forCreate, func(ctx context.Context) (err error) {
+		found, err = e.api.ImageInspect(ctx, imageID)
 		return err
 	})
 	if err != nil || found.Config == nil || found.Config.StopSignal == "" {
@@ -88,6 +112,16 @@ func (e *Engine) withStopSignal(ctx context.Context, spec engine.ContainerSpec, 
 
 // Start implements [engine.Engine]. Starting a running container succeeds.
 func (e *Engine) Start(ctx context.Context, id string) error {
+	leave, err := e.gates.pass(ctx, id)
+	if err != nil {
+		return fmt.Errorf("start container %s: %w", id, err)
+	}
+	defer leave()
+	if !e.made.take(id) {
+		if err := e.prepareAgain(ctx, id); err != nil {
+			return err
+		}
+	}
 	return e.call(ctx, "start container "+id, forContainer, func(ctx context.Context) error {
 		return e.api.ContainerStart(ctx, id, container.StartOptions{})
 	})
@@ -96,6 +130,11 @@ func (e *Engine) Start(ctx context.Context, id string) error {
 // Freeze implements [engine.Engine].
 func (e *Engine) Freeze(ctx context.Context, id string) error {
 	op := "freeze container " + id
+	leave, err := e.gates.pass(ctx, id)
+	if err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	defer leave()
 	for attempt := 1; ; attempt++ {
 		err := e.call(ctx, op, forContainer,
 			func(ctx context.Context) error { return e.api.ContainerPause(ctx, id) })
@@ -116,7 +155,12 @@ const (
 // Thaw implements [engine.Engine].
 func (e *Engine) Thaw(ctx context.Context, id string) error {
 	op := "thaw container " + id
-	err := e.call(ctx, op, forContainer,
+	leave, err := e.gates.pass(ctx, id)
+	if err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	defer leave()
+	err = e.call(ctx, op, forContainer,
 		func(ctx context.Context) error { return e.api.ContainerUnpause(ctx, id) })
 	return e.unlessAlready(ctx, op, id, engine.StatusRunning, err)
 }
@@ -137,7 +181,7 @@ func (e *Engine) unlessAlready(ctx context.Context, op, id string, want engine.S
 	switch found.Status {
 	case want:
 		return nil
-	case engine.StatusCreated, engine.StatusExited:
+	case engine.StatusCreated, engine.StatusExited, engine.StatusStopped:
 		return fmt.Errorf("%s: %w: it is %s", op, engine.ErrNotRunning, found.Status)
 	default:
 		return refused
@@ -147,8 +191,14 @@ func (e *Engine) unlessAlready(ctx context.Context, op, id string, want engine.S
 // Stop implements [engine.Engine]. The engine counts in whole seconds: grace is rounded up.
 // It thaws a frozen container so that the signals arrive.
 func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error {
+	op := "stop container " + id
+	leave, err := e.gates.pass(ctx, id)
+	if err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	defer leave()
 	seconds := max(0, int(math.Ceil(grace.Seconds())))
-	err := e.callWithin(ctx, e.timeout+grace, "stop container "+id, forContainer,
+	err = e.callWithin(ctx, e.timeout+grace, op, forContainer,
 		func(ctx context.Context) error {
 			return e.api.ContainerStop(ctx, id, container.StopOptions{Timeout: &seconds})
 		})
@@ -161,6 +211,23 @@ func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error
 // Remove implements [engine.Engine]. It returns when the container is gone, also when another
 // client is removing it.
 func (e *Engine) Remove(ctx context.Context, id string) error {
+	op := "remove container " + id
+	leave, err := e.gates.pass(ctx, id)
+	if err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	defer leave()
+	e.made.take(id)
+	if !isContainerID(id) { // what was to take its place must not
+		if err := e.remove(ctx, id+nextSuffix); err != nil {
+			return err
+		}
+	}
+	return e.remove(ctx, id)
+}
+
+// remove is Remove for one container, whatever other calls do with it.
+func (e *Engine) remove(ctx context.Context, id string) error {
 	op := "remove container " + id
 	err := e.call(ctx, op, forContainer, func(ctx context.Context) error {
 		return e.api.ContainerRemove(ctx, id,

@@ -95,6 +95,14 @@ type Engine struct {
 	plainMu sync.Mutex
 	plain   map[plainPath]bool
 
+	// What keeps snapshots apart from other calls, and their freezes from watchers.
+	containerd atomic.Bool // the engine has its images in containerd
+	gates      gates
+	unseen     unseen
+	made       made
+	takingMu   sync.Mutex
+	taking     map[string]*taking
+
 	hoardedMu sync.Mutex
 	hoarded   map[string]time.Time // when it was ended for what its netlink sockets held, by container
 
@@ -146,6 +154,10 @@ func New(opts Options) (*Engine, error) {
 		negotiation: make(chan struct{}, 1),
 		volumeTurn:  make(chan struct{}, 1),
 		filled:      map[string]filledVolume{},
+		gates:       gates{at: map[string]*gate{}},
+		unseen:      unseen{watchers: map[*unseenBy]bool{}, frozen: map[string]bool{}},
+		made:        made{other: map[string]string{}},
+		taking:      map[string]*taking{},
 
 		labels: opts.Bounded, shareProcessors: opts.ShareProcessors, processors: newProcessors(), hostFiles: limits.NewFiles("/proc"),
 	}
@@ -170,6 +182,7 @@ func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
 		return engine.Info{}, err
 	}
 	e.learnMachine(info)
+	e.learnStore(info)
 	connected, err := e.askConnected(ctx)
 	if err != nil {
 		return engine.Info{}, err

@@ -35,7 +35,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestEngine(t *testing.T) {
 	enginetest.Run(t, func(t *testing.T, labels map[string]string) (engine.Engine, enginetest.Janitor) {
 		return openBounded(t, labels), newJanitor(t)
-	})
+	}, enginetest.KeptAsLayers)
 }
 
 // open returns the machine's engine. Without one the test fails: these tests are about nothing
@@ -119,6 +119,14 @@ func TestEngineDown(t *testing.T) {
 		"Inspect": func() error { _, err := e.Inspect(ctx, "id"); return err },
 		"List":    func() error { _, err := e.List(ctx, nil); return err },
 		"Logs":    func() error { _, err := e.Logs(ctx, "id", 1); return err },
+		"TakeSnapshot": func() error {
+			_, err := e.TakeSnapshot(ctx, "id", engine.SnapshotOptions{Name: "name"})
+			return err
+		},
+		"ListSnapshots":  func() error { _, err := e.ListSnapshots(ctx); return err },
+		"RemoveSnapshot": func() error { return e.RemoveSnapshot(ctx, "name") },
+		"ExportSnapshot": func() error { _, err := e.ExportSnapshot(ctx, "name", "ref"); return err },
+		"Rollback":       func() error { return e.Rollback(ctx, "id", "name") },
 		"OpenLog": func() error {
 			_,
 				err := e.OpenLog(ctx, "id", engine.LogOptions{})

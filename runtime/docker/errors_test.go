@@ -3,6 +3,7 @@ package docker_test
 import (
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -26,9 +27,12 @@ func TestEngineThatIsBeingStopped(t *testing.T) {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
 			w.Header().Set("Api-Version", "1.41")
-			if strings.HasSuffix(r.URL.Path, "/start") {
+			switch {
+			case strings.HasSuffix(r.URL.Path, "/start"):
 				w.WriteHeader(http.StatusInternalServerError)
 				_ = json.NewEncoder(w).Encode(map[string]string{"message": text})
+			case strings.HasSuffix(r.URL.Path, "/json"):
+				_, _ = io.WriteString(w, `{"Id": "some", "State": {"Status": "created"}, "Config": {}, "HostConfig": {}}`)
 			}
 		}))
 		e, err := docker.New(docker.Options{Host: "tcp://" + server.Listener.Addr().String()})

@@ -38,6 +38,9 @@ func (e *Engine) EnsureImage(ctx context.Context, ref string, auth *engine.Regis
 	if !errors.Is(err, engine.ErrImage) {
 		return id, err
 	}
+	if reserved(name.String()) {
+		return "", fmt.Errorf("image %q: %w: snapshots have that name", ref, engine.ErrImage)
+	}
 	key := pull.Key{Ref: name.String(), Caller: engine.CallerOf(ctx)}
 	if auth != nil {
 		key.Auth = *auth
@@ -130,16 +133,6 @@ func (e *Engine) ProveAccess(ctx context.Context, ref string, auth *engine.Regis
 func (e *Engine) localImage(ctx context.Context, ref string) (string, error) {
 	found, err := e.inspectImage(ctx, ref)
 	return found.ID, err
-}
-
-func (e *Engine) inspectImage(ctx context.Context, ref string) (found image.InspectResponse, err error) {
-	err = e.call(ctx, "look for image "+ref,
-		meaning{notFound: engine.ErrImage, invalid: engine.ErrImage},
-		func(ctx context.Context) (err error) {
-			found, err = e.api.ImageInspect(ctx, ref)
-			return err
-		})
-	return found, err
 }
 
 func (e *Engine) pull(ctx context.Context, name reference.Named, auth engine.RegistryAuth,

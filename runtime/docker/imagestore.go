@@ -35,7 +35,7 @@ var (
 )
 
 // ListImages implements [engine.ImageStore]. The images are all of the engine's, not the service's
-// alone.
+// alone, but for those of snapshots.
 func (e *Engine) ListImages(ctx context.Context) ([]engine.Image, error) {
 	var summaries []image.Summary
 	var containers []container.Summary
@@ -53,15 +53,18 @@ func (e *Engine) ListImages(ctx context.Context) ([]engine.Image, error) {
 	for _, c := range containers {
 		used[c.ImageID] = true
 	}
-	images := make([]engine.Image, len(summaries))
-	for i, summary := range summaries {
-		images[i] = engine.Image{
+	var images []engine.Image
+	for _, summary := range summaries {
+		if hidden(summary.RepoTags, summary.Labels) {
+			continue
+		}
+		images = append(images, engine.Image{
 			ID:      summary.ID,
 			Names:   named(summary.RepoTags),
 			Bytes:   summary.Size,
 			Created: time.Unix(summary.Created, 0).UTC(),
 			InUse:   used[summary.ID],
-		}
+		})
 	}
 	return images, nil
 }
@@ -186,6 +189,9 @@ func (e *Engine) RemoveImage(ctx context.Context, ref string) error {
 			return fmt.Errorf("%s: %w: %w", op, engine.ErrNotFound, err)
 		}
 		ref = name.String()
+	}
+	if found, err := e.inspectAnyImage(ctx, ref); err == nil && hidden(found.RepoTags, labelsOf(found)) {
+		return fmt.Errorf("%s: %w: it is one of a snapshot", op, engine.ErrNotFound)
 	}
 	return e.call(ctx, op, forImageRemoval, func(ctx context.Context) error {
 		_, err := e.api.ImageRemove(ctx, ref, image.RemoveOptions{PruneChildren: true})

@@ -19,19 +19,14 @@ import (
 // Inspect implements [engine.Engine]. It takes up to a second for a container with a memory limit
 // that was killed just now.
 func (e *Engine) Inspect(ctx context.Context, id string) (engine.Container, error) {
-	var found container.InspectResponse
-	err := e.call(ctx, "inspect container "+id, forContainer,
-		func(ctx context.Context) (err error) {
-			found, err = e.api.ContainerInspect(ctx, id)
-			return err
-		})
+	found, err := e.inspect(ctx, id)
 	if err != nil {
 		if errors.Is(err, engine.ErrNotFound) {
 			e.processors.forget(id)
 		}
 		return engine.Container{}, err
 	}
-	c := fromInspect(found)
+	c := e.asSeen(fromInspect(found))
 	e.processors.adopt(found, c)
 	if found.State != nil {
 		c.OOMKilled = e.wasHoarding(found.ID) || e.diedOfMemory(ctx, found)
@@ -52,16 +47,25 @@ func (e *Engine) List(ctx context.Context, labels map[string]string) ([]engine.C
 	}
 	found := make([]engine.Container, len(summaries))
 	for i, summary := range summaries {
-		found[i] = fromSummary(summary)
+		found[i] = e.asSeen(fromSummary(summary))
 	}
+	settle(found, summaries)
 	return found, nil
+}
+
+// asSeen returns a container as it is but for a snapshot, which nothing else sees.
+func (e *Engine) asSeen(c engine.Container) engine.Container {
+	if c.Status == engine.StatusFrozen && e.unseen.now(c.ID) {
+		c.Status = engine.StatusRunning
+	}
+	return c
 }
 
 func fromSummary(summary container.Summary) engine.Container {
 	c := engine.Container{
 		ID:     summary.ID,
-		Labels: summary.Labels,
-		Status: statusOf(summary.State),
+		Labels: callersLabels(summary.Labels),
+		Status: statusOf(summary.State, summary.Labels),
 		Ports:  map[int]int{},
 	}
 	for _, name := range summary.Names {
@@ -80,6 +84,13 @@ func fromSummary(summary container.Summary) engine.Container {
 	return c
 }
 
+// callersLabels returns the labels without those of this package.
+func callersLabels(labels map[string]string) map[string]string {
+	callers := maps.Clone(labels)
+	maps.DeleteFunc(callers, func(name, _ string) bool { return strings.HasPrefix(name, ownPrefix) })
+	return callers
+}
+
 func labelFilter(labels map[string]string) filters.Args {
 	args := filters.NewArgs()
 	for _, name := range slices.Sorted(maps.Keys(labels)) {
@@ -92,11 +103,11 @@ func fromInspect(found container.InspectResponse) engine.Container {
 	c := engine.Container{
 		ID:     found.ID,
 		Name:   strings.TrimPrefix(found.Name, "/"),
-		Labels: found.Config.Labels,
+		Labels: callersLabels(found.Config.Labels),
 		Ports:  map[int]int{},
 	}
 	if found.State != nil {
-		c.Status = statusOf(found.State.Status)
+		c.Status = statusOf(found.State.Status, found.Config.Labels)
 		c.ExitCode = found.State.ExitCode
 		c.Error = found.State.Error
 	}
@@ -110,13 +121,16 @@ func fromInspect(found container.InspectResponse) engine.Container {
 	return c
 }
 
-func statusOf(state container.ContainerState) engine.Status {
+func statusOf(state container.ContainerState, labels map[string]string) engine.Status {
 	switch state {
 	case container.StatePaused:
 		return engine.StatusFrozen
 	case container.StateRunning, container.StateRestarting:
 		return engine.StatusRunning
 	case container.StateCreated:
+		if labels[replacesLabel] != "" { // it was rolled back
+			return engine.StatusStopped
+		}
 		return engine.StatusCreated
 	case container.StateRemoving:
 		return engine.StatusRemoving

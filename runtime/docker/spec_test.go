@@ -196,11 +196,3 @@ func TestSlowEngine(t *testing.T) {
 		t.Errorf("got %v, want ErrUnavailable after 100ms", err)
 	}
 }
-
-// TestCreateRefusesSnapshot: Docker has none.
-func TestCreateRefusesSnapshot(t *testing.T) {
-	var e docker.Engine
-	if _, err := e.Create(t.Context(), engine.ContainerSpec{Name: "one", Snapshot: "any"}); !errors.Is(err, engine.ErrInvalid) {
-		t.Errorf("create with a snapshot: %v", err)
-	}
-}

@@ -43,10 +43,10 @@ var (
 )
 
 // checkTargets refuses mounts of a created container where links of its image lead elsewhere.
-func (e *Engine) checkTargets(ctx context.Context, id string, spec engine.ContainerSpec) error {
+func (e *Engine) checkTargets(ctx context.Context, id, imageID string, mounts []engine.Mount) error {
 	linked := "" // where the daemon's folder is reached through links
-	for _, m := range spec.Mounts {
-		found, err := e.linkOn(ctx, id, spec.ImageID, m.Target)
+	for _, m := range mounts {
+		found, err := e.linkOn(ctx, id, imageID, m.Target)
 		if err != nil {
 			return err
 		}
@@ -62,9 +62,9 @@ func (e *Engine) checkTargets(ctx context.Context, id string, spec engine.Contai
 		}
 	}
 	// Which links lead there is not known one by one, and a volume could lie over one of them.
-	own := slices.IndexFunc(spec.Mounts, func(m engine.Mount) bool { return m.Folder == "" })
+	own := slices.IndexFunc(mounts, func(m engine.Mount) bool { return m.Folder == "" })
 	if linked != "" && own >= 0 {
-		return &engine.TargetError{Target: spec.Mounts[own].Target,
+		return &engine.TargetError{Target: mounts[own].Target,
 			Rule: "cannot be mounted: in this image, symbolic links lead " + linked + " elsewhere"}
 	}
 	return nil
@@ -76,13 +76,14 @@ func isKernels(target string) bool {
 	})
 }
 
-// linkOn looks for a symbolic link on a path of the container's image, part by part.
+// linkOn looks for a symbolic link on a path of the container's image, part by part. Without an
+// image it does so for a container that has run.
 func (e *Engine) linkOn(ctx context.Context, id, imageID, target string) (foundLink, error) {
 	known := plainPath{imageID, target}
 	e.plainMu.Lock()
 	plain := e.plain[known]
 	e.plainMu.Unlock()
-	if plain {
+	if plain && imageID != "" {
 		return foundLink{}, nil
 	}
 	parts := strings.Split(strings.Trim(path.Clean(target), "/"), "/")

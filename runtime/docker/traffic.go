@@ -52,10 +52,7 @@ func (e *Engine) WatchTraffic(ctx context.Context, id string, notify func()) (st
 
 // inspectAlive returns what the engine has of a container that runs or is frozen.
 func (e *Engine) inspectAlive(ctx context.Context, id string) (found container.InspectResponse, err error) {
-	err = e.call(ctx, "inspect container "+id, forContainer, func(ctx context.Context) (err error) {
-		found, err = e.api.ContainerInspect(ctx, id)
-		return err
-	})
+	found, err = e.inspectNow(ctx, id)
 	switch {
 	case err != nil:
 		return found, err

@@ -3,7 +3,6 @@ package docker
 import (
 	"context"
 	"fmt"
-	"maps"
 	"time"
 
 	"github.com/docker/docker/api/types/events"
@@ -41,6 +40,8 @@ func (e *Engine) Watch(ctx context.Context, labels map[string]string, ready func
 	for action := range watched {
 		filter.Add("event", string(action))
 	}
+	watcher, leave := e.unseen.watch()
+	defer leave()
 	ctx, cancel := context.WithCancel(ctx)
 	messages, failed := e.api.Events(ctx,
 		events.ListOptions{Since: since.Format(time.RFC3339Nano), Filters: filter})
@@ -58,7 +59,7 @@ func (e *Engine) Watch(ctx context.Context, labels map[string]string, ready func
 	for {
 		select {
 		case message := <-messages:
-			if event, ok := fromMessage(message); ok {
+			if event, ok := fromMessage(message); ok && !e.unseen.hides(watcher, message) {
 				handle(event)
 			}
 		case err := <-failed:
@@ -96,7 +97,7 @@ func fromMessage(message events.Message) (engine.Event, bool) {
 	if !ok {
 		return engine.Event{}, false
 	}
-	labels := maps.Clone(message.Actor.Attributes)
+	labels := callersLabels(message.Actor.Attributes)
 	for _, name := range notLabels {
 		delete(labels, name)
 	}

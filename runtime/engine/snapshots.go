@@ -26,6 +26,10 @@ var (
 // files below /etc that the engine provides are not part of it, nor is the container's environment.
 // It never changes.
 type Snapshots interface {
+	// CheckAbility returns nil where the engine can do what the ability stands for, and else an
+	// error that wraps [errors.ErrUnsupported] and says why not, as the methods then do.
+	CheckAbility(ability Ability) error
+
 	// TakeSnapshot makes the snapshot from a container that runs, is frozen, or is [StatusStopped].
 	// The processes of one that runs do not run while their files are compared and copied, and run
 	// again when it returns, whatever it returns, also when the service is killed meanwhile and
@@ -53,10 +57,11 @@ type Snapshots interface {
 	Suspend(ctx context.Context, id string, grace time.Duration) error
 
 	// Rollback ends the processes of a container and gives it the files of a snapshot in place of
-	// its own: it is [StatusStopped] then, and Start starts it on them. The snapshot is of the same
-	// image. A call that fails, or is cut off, leaves the container with its own files or with
-	// those of the snapshot, and can be repeated. Rollback returns [ErrNotFound], [ErrNoSnapshot],
-	// [ErrNoRoom], and [ErrInvalid] for a snapshot of another image.
+	// its own: it is [StatusStopped] then, and Start starts it on them. It has the same name, and may
+	// have another ID. The snapshot is of the same image. A call that fails, or is cut off, leaves
+	// the container with its own files or with those of the snapshot, and can be repeated. Rollback
+	// returns [ErrNotFound], [ErrNoSnapshot], [ErrNoRoom], and [ErrInvalid] for a snapshot of
+	// another image.
 	Rollback(ctx context.Context, id, name string) error
 
 	// CompareSnapshots calls visit for each file in which a snapshot differs from another one of
@@ -72,13 +77,27 @@ type Snapshots interface {
 	// of CompareSnapshots; ErrInvalid is also for files that a layer cannot have.
 	ArchiveSnapshot(ctx context.Context, from, to string, w io.Writer) error
 
-	// ExportSnapshot makes an image of a snapshot, with the layers of the snapshot's image, one more,
-	// and the same entrypoint, environment, user and working folder. The image gets the name ref,
-	// which another image may have had. ExportSnapshot returns [ErrNoSnapshot],
+	// ExportSnapshot makes an image of a snapshot, with the layers of the snapshot's image, one or
+	// more of its own, and the same entrypoint, environment, user and working folder. The image gets
+	// the name ref, which another image may have had. ExportSnapshot returns [ErrNoSnapshot],
 	// [ErrSnapshotTooLarge], [ErrNoRoom], [ErrInvalid] for a name that images cannot have, and
 	// [ErrImage] for files that an image cannot have; then nothing has the name.
 	ExportSnapshot(ctx context.Context, name, ref string) (Image, error)
 }
+
+// Ability is what an engine with snapshots can do.
+type Ability string
+
+// The abilities.
+const (
+	// AbilitySnapshots stands for every method that no other ability stands for, and for
+	// [ContainerSpec].Snapshot.
+	AbilitySnapshots Ability = "snapshots"
+	// AbilityComparison stands for CompareSnapshots and ArchiveSnapshot.
+	AbilityComparison Ability = "comparison"
+	// AbilitySuspension stands for Suspend.
+	AbilitySuspension Ability = "suspension"
+)
 
 // FileChange is a file in which two states differ.
 type FileChange struct {
@@ -126,7 +145,7 @@ type Snapshot struct {
 	// Exclusive is the part of it that no earlier snapshot has, and which takes room on the disk.
 	// It grows when an earlier one is removed, by what that may have shared with it.
 	Bytes, Exclusive int64
-	Files            int // how many names of files, folders and links it has
+	Files            int // how many names of files, folders and links it has; 0 where the engine does not count them
 	// Frozen is for how long the container's processes did not run; 0 when they did not run before.
 	Frozen  time.Duration
 	Created time.Time

@@ -49,6 +49,9 @@ const (
 	heldBytes, heldFiles, maxRounds = 1 << 20, 200, 3
 )
 
+// CheckAbility implements [engine.Snapshots].
+func (e *Engine) CheckAbility(engine.Ability) error { return nil }
+
 // TakeSnapshot implements [engine.Snapshots]. The container is not started, frozen, thawed or
 // removed meanwhile.
 func (e *Engine) TakeSnapshot(ctx context.Context, id string, options engine.SnapshotOptions) (engine.Snapshot, error) {

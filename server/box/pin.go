@@ -95,6 +95,19 @@ func (c *Containers) pinAll(record lifecycle.Record, mounts []engine.Mount) (rel
 	return release, nil
 }
 
+// pinAgain returns the mounts of the volumes of a box that is made or started again. The host's
+// paths are pinned where they were when it was made: the engine knows these places.
+func (c *Containers) pinAgain(record lifecycle.Record) (mounts []engine.Mount, release func(), err error) {
+	mounts = make([]engine.Mount, len(record.Spec.Volumes))
+	for i, v := range record.Spec.Volumes {
+		if mounts[i], err = c.mount(i, v); err != nil {
+			return nil, nil, err
+		}
+	}
+	release, err = c.pinAll(record, mounts)
+	return mounts, release, err
+}
+
 // errExchanged is a path that is no longer what it was when it was checked.
 var errExchanged = errors.New("was exchanged while the sandbox was being started")
 

@@ -72,13 +72,16 @@ func (l *launching) startAgain(ctx context.Context) error {
 	}
 	// The rules may have changed, and the disk. The engine mounts what it was given, and follows no
 	// symbolic link to it any more.
-	for i, v := range l.record.Spec.Volumes {
-		if _, err := c.mount(i, v); err != nil {
-			return err
-		}
+	mounts, release, err := c.pinAgain(l.record)
+	if err != nil {
+		return err
 	}
+	defer release()
 	l.Doing("the container is being started again")
-	return c.start(l.name)
+	if err := c.start(l.name); err != nil {
+		return err
+	}
+	return c.checkMounted(l.record.Spec.Volumes, mounts)
 }
 
 // stopAgain ends what a restart that has failed has started. What it leaves, the next restart or

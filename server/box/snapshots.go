@@ -24,7 +24,33 @@ func snapshotName(id string) string { return "sandbox-snapshot-" + id }
 // SnapshotsUnsupported returns an Error of KindUnsupported where the engine has no snapshots.
 func (c *Containers) SnapshotsUnsupported() error {
 	if c.options.Snapshots == nil {
-		return lifecycle.Unsupportedf("snapshots need the local engine (runtime.type = \"local\"): this service's container engine has none")
+		return lifecycle.Unsupportedf("snapshots need the local engine (runtime.type = \"local\") or a Docker Engine: this service's container engine has none")
+	}
+	return c.lacks(engine.AbilitySnapshots, "snapshots")
+}
+
+// ComparisonUnsupported returns an Error of KindUnsupported where the engine does not compare
+// snapshots.
+func (c *Containers) ComparisonUnsupported() error {
+	if err := c.SnapshotsUnsupported(); err != nil {
+		return err
+	}
+	return c.lacks(engine.AbilityComparison, "comparisons of snapshots")
+}
+
+// SuspensionUnsupported returns an Error of KindUnsupported where the engine does not keep the
+// files of a box without its processes.
+func (c *Containers) SuspensionUnsupported() error {
+	if c.SnapshotsUnsupported() != nil || c.options.Snapshots.CheckAbility(engine.AbilitySuspension) != nil {
+		return lifecycle.FilesOnlyUnsupported()
+	}
+	return nil
+}
+
+// lacks returns an Error of KindUnsupported about what the engine cannot do; nil where it can.
+func (c *Containers) lacks(ability engine.Ability, what string) error {
+	if err := c.options.Snapshots.CheckAbility(ability); err != nil {
+		return lifecycle.Unsupportedf("%s need the local engine (runtime.type = \"local\"): %v", what, err)
 	}
 	return nil
 }
@@ -114,7 +140,7 @@ func (c *Containers) RemoveSnapshot(ctx context.Context, id string) error {
 // [lifecycle.ErrBoxNotAlive] for one that has ended without them, [lifecycle.ErrBoxUnavailable] and
 // ctx's error, and can be repeated.
 func (c *Containers) Suspend(ctx context.Context, record lifecycle.Record) error {
-	if err := c.SnapshotsUnsupported(); err != nil {
+	if err := c.SuspensionUnsupported(); err != nil {
 		return err
 	}
 	err := c.options.Snapshots.Suspend(ctx, containerName(record.Box), cmp.Or(record.StopTime, stopGrace))
@@ -132,6 +158,13 @@ func (c *Containers) Rollback(ctx context.Context, record lifecycle.Record, id s
 	if err := c.SnapshotsUnsupported(); err != nil {
 		return err
 	}
+	if c.pins { // the engine may make the container again
+		_, release, err := c.pinAgain(record)
+		if err != nil {
+			return &lifecycle.BoxFailure{Reason: lifecycle.ReasonRollbackFailed, Message: err.Error()}
+		}
+		defer release()
+	}
 	err := c.options.Snapshots.Rollback(ctx, containerName(record.Box), snapshotName(id))
 	switch {
 	case err == nil || ctx.Err() != nil:
@@ -147,7 +180,7 @@ func (c *Containers) Rollback(ctx context.Context, record lifecycle.Record, id s
 // returned. CompareSnapshots also returns [lifecycle.ErrBoxUnavailable], ctx's error, and an Error
 // of KindNoSnapshot, or of KindConflict for what cannot be compared.
 func (c *Containers) CompareSnapshots(ctx context.Context, from, to string, visit func(lifecycle.FileChange) error) error {
-	if err := c.SnapshotsUnsupported(); err != nil {
+	if err := c.ComparisonUnsupported(); err != nil {
 		return err
 	}
 	err := c.options.Snapshots.CompareSnapshots(ctx, snapshotOrImage(from), snapshotName(to), func(f engine.FileChange) error {
@@ -159,7 +192,7 @@ func (c *Containers) CompareSnapshots(ctx context.Context, from, to string, visi
 // ArchiveSnapshot writes what CompareSnapshots compares as a layer of an image, and returns the
 // same errors.
 func (c *Containers) ArchiveSnapshot(ctx context.Context, from, to string, w io.Writer) error {
-	if err := c.SnapshotsUnsupported(); err != nil {
+	if err := c.ComparisonUnsupported(); err != nil {
 		return err
 	}
 	return diffFailure(to, c.options.Snapshots.ArchiveSnapshot(ctx, snapshotOrImage(from), snapshotName(to), w))

@@ -19,6 +19,14 @@ type keeping struct {
 	id      string
 	options engine.SnapshotOptions
 	err     error
+	lacks   map[engine.Ability]bool
+}
+
+func (k *keeping) CheckAbility(ability engine.Ability) error {
+	if k.lacks[ability] {
+		return fmt.Errorf("%w: an engine lacks it", errors.ErrUnsupported)
+	}
+	return nil
 }
 
 func (k *keeping) TakeSnapshot(_ context.Context, id string, options engine.SnapshotOptions) (engine.Snapshot, error) {
@@ -67,6 +75,37 @@ func TestSnapshotAtTheEngine(t *testing.T) {
 	if spec, err := box.ContainerSpec(boxes, record, "image", "folder"); err != nil || spec.Snapshot != "sandbox-snapshot-id" {
 		t.Errorf("the container begins with %q (%v)", spec.Snapshot, err)
 	}
+}
+
+// TestLackingAbilities: what an engine cannot do is unsupported, by name, and the rest is not.
+func TestLackingAbilities(t *testing.T) {
+	if err := box.Unopened(box.Options{}).SnapshotsUnsupported(); !isUnsupported(err) {
+		t.Errorf("without snapshots: %v", err)
+	}
+	for _, tt := range []struct {
+		lacks engine.Ability
+		check func(*box.Containers) error
+	}{
+		{engine.AbilitySnapshots, (*box.Containers).SnapshotsUnsupported},
+		{engine.AbilityComparison, (*box.Containers).ComparisonUnsupported},
+		{engine.AbilitySuspension, (*box.Containers).SuspensionUnsupported},
+	} {
+		lacking := box.Unopened(box.Options{Snapshots: &keeping{lacks: map[engine.Ability]bool{tt.lacks: true}}})
+		if err := tt.check(lacking); !isUnsupported(err) {
+			t.Errorf("an engine without %s: %v", tt.lacks, err)
+		}
+		if err := lacking.SnapshotsUnsupported(); tt.lacks != engine.AbilitySnapshots && err != nil {
+			t.Errorf("an engine without %s: %v", tt.lacks, err)
+		}
+		if err := tt.check(box.Unopened(box.Options{Snapshots: &keeping{}})); err != nil {
+			t.Errorf("an engine with %s: %v", tt.lacks, err)
+		}
+	}
+}
+
+func isUnsupported(err error) bool {
+	var known *lifecycle.Error
+	return errors.As(err, &known) && known.Kind == lifecycle.KindUnsupported
 }
 
 // TestSnapshotErrors: an engine's errors are failures with a reason, or of a kind to act on.

@@ -52,6 +52,10 @@ type Boxes interface {
 	// SnapshotsUnsupported returns why no snapshots can be taken here, an error of type
 	// *lifecycle.Error of KindUnsupported; nil where they can.
 	SnapshotsUnsupported() error
+	// ComparisonUnsupported is the same for CompareSnapshots and ArchiveSnapshot, and
+	// SuspensionUnsupported for Suspend.
+	ComparisonUnsupported() error
+	SuspensionUnsupported() error
 	// TakeSnapshot keeps the files of the box as those of the snapshot, which may add at most
 	// maxBytes to the disk (0: however many), and returns what is known of it then. A snapshot that
 	// was made already is returned as it is. The box is frozen meanwhile.

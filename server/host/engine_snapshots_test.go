@@ -51,6 +51,9 @@ func (e *memoryEngine) snapshotNames() []string {
 	return slices.Sorted(maps.Keys(e.snapshots))
 }
 
+// CheckAbility implements engine.Snapshots.
+func (e *memoryEngine) CheckAbility(engine.Ability) error { return nil }
+
 // TakeSnapshot freezes the container with the events that another process would cause.
 func (e *memoryEngine) TakeSnapshot(ctx context.Context, id string, options engine.SnapshotOptions) (made engine.Snapshot, err error) {
 	err = e.around(ctx, callTakeSnapshot, options.Name, func() error {

@@ -21,6 +21,9 @@ var errEnoughFiles = errors.New("the list is full")
 // DiffSnapshot implements lifecycle.SnapshotStore.
 func (h *Host) DiffSnapshot(ctx context.Context, id, to string, limit int) (lifecycle.SnapshotDiff, error) {
 	var diff lifecycle.SnapshotDiff
+	if err := h.options.Boxes.ComparisonUnsupported(); err != nil {
+		return diff, err
+	}
 	d, err := h.beginDiff(ctx, id, to)
 	if err != nil {
 		return diff, err
@@ -47,6 +50,9 @@ func (h *Host) DiffSnapshot(ctx context.Context, id, to string, limit int) (life
 
 // ArchiveSnapshotDiff implements lifecycle.SnapshotStore.
 func (h *Host) ArchiveSnapshotDiff(ctx context.Context, id, to string) (io.ReadCloser, error) {
+	if err := h.options.Boxes.ComparisonUnsupported(); err != nil {
+		return nil, err
+	}
 	d, err := h.beginDiff(ctx, id, to)
 	if err != nil {
 		return nil, err

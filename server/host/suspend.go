@@ -9,8 +9,8 @@ import (
 
 // Suspend implements lifecycle.SnapshotStore.
 func (h *Host) Suspend(ctx context.Context, id string) error {
-	if h.options.Boxes.SnapshotsUnsupported() != nil {
-		return lifecycle.FilesOnlyUnsupported()
+	if err := h.options.Boxes.SuspensionUnsupported(); err != nil {
+		return err
 	}
 	a, err := h.registry.get(id)
 	if err != nil {

@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"testing"
@@ -76,6 +77,19 @@ func onDocker(containers *docker.Engine) lives.Backend {
 		RuntimeHandler: func(*testing.T) string { return otherRuntime },
 		Sleeps:         true,
 		InternalErrors: takeTablesAway,
+		Snapshots:      true,
+		RemoveSnapshots: func(t *testing.T, instance string) {
+			ctx := wait.Context(t)
+			snapshots, err := containers.ListSnapshots(ctx)
+			for _, s := range snapshots {
+				if s.Labels["sandbox.internal/instance"] == instance {
+					err = errors.Join(err, containers.RemoveSnapshot(ctx, s.Name))
+				}
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		},
 		Unprovoked: map[string]string{
 			"getSandbox 500":    "it reads memory alone",
 			"listSandboxes 500": "it reads memory alone",

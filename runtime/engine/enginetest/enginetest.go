@@ -41,6 +41,11 @@ type Trait string
 // own threads count as processes, so it ends at their limit.
 const OwnKernel Trait = "own kernel"
 
+// KeptAsLayers: a snapshot is a layer of an image, as Docker writes it. It has times to the second,
+// zeros in the place of holes, and neither extended attributes of users nor the mode of the root
+// folder; its files are not counted. A container that was rolled back begins a new log.
+const KeptAsLayers Trait = "kept as layers"
+
 // Open returns the engine under test, which must reach registries on 127.0.0.1 of this machine
 // without TLS. All containers of the suite have the labels.
 type Open func(t *testing.T, labels map[string]string) (engine.Engine, Janitor)
@@ -48,7 +53,7 @@ type Open func(t *testing.T, labels map[string]string) (engine.Engine, Janitor)
 // Run runs the suite, and closes the engine.
 func Run(t *testing.T, open Open, traits ...Trait) {
 	s := newSuite(t, open)
-	s.ownKernel = slices.Contains(traits, OwnKernel)
+	s.ownKernel, s.keptAsLayers = slices.Contains(traits, OwnKernel), slices.Contains(traits, KeptAsLayers)
 	// Everything at once: the contract allows it, so the suite does it.
 	t.Run("contract", func(t *testing.T) {
 		for name, test := range map[string]func(*testing.T){
@@ -128,8 +133,8 @@ type suite struct {
 	registry *testRegistry
 	imageRef string
 	imageID  string
-	// ownKernel is the trait OwnKernel.
-	ownKernel bool
+	// The traits OwnKernel and KeptAsLayers.
+	ownKernel, keptAsLayers bool
 }
 
 func newSuite(t *testing.T, open Open) *suite {
@@ -198,7 +203,7 @@ func (s *suite) create(t *testing.T, spec engine.ContainerSpec) string {
 		t.Fatalf("Create: %v", err)
 	}
 	t.Cleanup(func() {
-		if err := s.engine.Remove(context.WithoutCancel(t.Context()), id); err != nil {
+		if err := s.engine.Remove(context.WithoutCancel(t.Context()), spec.Name); err != nil { // its id may have changed
 			t.Errorf("remove container %s: %v", spec.Name, err)
 		}
 	})

@@ -95,7 +95,7 @@ func testErrors(t *testing.T, b Backend) {
 	})
 	t.Run("host", func(t *testing.T) { testHostLoad(t, s) })
 	t.Run("activity", func(t *testing.T) { testActivity(t, s, running) })
-	if !b.Snapshots {
+	if !b.Suspends {
 		WantProblem(t, s.Send(t, http.MethodPost, "/v1/sandboxes/"+running+"/pause", `{"filesOnly":true}`), 501, "NOT_IMPLEMENTED", "filesOnly")
 	}
 	t.Run("too often", func(t *testing.T) { testTooOften(t, s) })
@@ -129,7 +129,7 @@ func CheckProvoked(t *testing.T, s *Service, network bool) {
 	}
 	excused := maps.Clone(unprovoked)
 	maps.Copy(excused, s.backend.Unprovoked)
-	if s.backend.Snapshots {
+	if s.backend.Suspends {
 		excused["pauseSandbox 501"] = "this backend keeps files without memory"
 	}
 	for _, pair := range s.Conform.Unseen() {

@@ -60,8 +60,13 @@ type Backend struct {
 	// ends as a whole when its memory is used up.
 	OwnKernel bool
 
-	// Snapshots is whether the backend keeps the files of sandboxes.
-	Snapshots bool
+	// Snapshots is whether the backend keeps the files of sandboxes. Compares is whether it compares
+	// snapshots, and Suspends whether it pauses sandboxes with their files alone.
+	Snapshots, Compares, Suspends bool
+
+	// RemoveSnapshots removes those of an instance whose service is stopped. It is nil where they
+	// are in a folder of the test.
+	RemoveSnapshots func(t *testing.T, instance string)
 
 	// Sleeps is whether sandboxes of the backend fall asleep when they are idle.
 	Sleeps bool

@@ -225,6 +225,9 @@ func (s *Service) end(t *testing.T) {
 	if s.Stop != nil {
 		s.Halt(t)
 	}
+	if s.backend.RemoveSnapshots != nil {
+		s.backend.RemoveSnapshots(t, s.Instance)
+	}
 	if t.Failed() {
 		t.Logf("the end of the service's log, without what tests polled:\n%s", s.Log.end(100))
 		if s.backend.Log != nil {

@@ -24,7 +24,7 @@ func testSnapshotDiff(t *testing.T, admin, c *Client, before string) {
 	id := c.Await(t, created.ID, "Running").ID
 	box := c.Enter(t, id)
 	box.Want(t, "echo longer > /root/work/note; rm /root/work/link /bin/nslookup; mkdir /root/new; ln -s / /root/new/root", "")
-	after := c.snapshot(t, id, "").ID
+	after := c.Snapshot(t, id, "").ID
 	for _, tt := range []struct {
 		query string
 		want  []string
@@ -71,7 +71,7 @@ func testSnapshotDiff(t *testing.T, admin, c *Client, before string) {
 		t.Errorf("the archive is %s with %q", archive.Header.Get("Content-Type"), names)
 	}
 	box.Want(t, "touch /root/.wh.odd", "")
-	odd := "/v1/snapshots/" + c.snapshot(t, id, "").ID + "/diff"
+	odd := "/v1/snapshots/" + c.Snapshot(t, id, "").ID + "/diff"
 	WantProblem(t, c.Send(t, http.MethodGet, odd, "", "Accept", "application/x-tar"), 409, "CONFLICT", "root/.wh.odd")
 	if listed := c.Send(t, http.MethodGet, odd, ""); !strings.Contains(listed.Body, "/root/.wh.odd") {
 		t.Errorf("the list is %s", listed)

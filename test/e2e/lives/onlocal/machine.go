@@ -245,6 +245,8 @@ func (m *Machines) Backend() lives.Backend {
 		},
 		OwnKernel:      OwnKernel(m.Runtime),
 		Snapshots:      true,
+		Compares:       true,
+		Suspends:       true,
 		Sleeps:         true,
 		RuntimeHandler: func(*testing.T) string { return m.Runtime },
 	}
