@@ -124,7 +124,8 @@ type Snapshot struct {
 	ImageID string // of the image that it adds to
 	// Bytes is what the container had written, as blocks of its files and at least 512 for each;
 	// Exclusive is the part of it that no earlier snapshot has, and which takes room on the disk.
-	// It grows when an earlier one is removed, by what that may have shared with it.
+	// It grows when an earlier one is removed, by what that may have shared with it, and by what
+	// stays of it because this one needs it. So it can be more than Bytes.
 	Bytes, Exclusive int64
 	Files            int // how many names of files, folders and links it has
 	// Frozen is for how long the container's processes did not run; 0 when they did not run before.
