@@ -19,6 +19,7 @@ import (
 func TestLongChain(t *testing.T) {
 	s := newSite(t, "crun")
 	e := s.mustOpen(t)
+	defer closeEngine(t, e)
 	w := newWanderer(t, e, random.New(t))
 	w.begin("")
 	const rounds = 300
@@ -59,7 +60,6 @@ func TestLongChain(t *testing.T) {
 	removeAll(t, e)
 	checkCounted(t, e, trees)
 	removeSnapshots(t, e)
-	closeEngine(t, e)
 	if left := entries(t, trees, ""); len(left) > 0 {
 		t.Errorf("the folder of snapshots has %v", left)
 	}
