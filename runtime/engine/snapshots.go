@@ -72,6 +72,13 @@ type Snapshots interface {
 	// of CompareSnapshots; ErrInvalid is also for files that a layer cannot have.
 	ArchiveSnapshot(ctx context.Context, from, to string, w io.Writer) error
 
+	// DigestSnapshot returns the digest of the files of a snapshot: "sha256:" and 64 hexadecimal
+	// digits. Two snapshots of an image have the same one when their files are equal, but for their
+	// times and holes, however they came about. The first call for a snapshot reads its files, and
+	// gives way to everything else on the host. DigestSnapshot returns [ErrNoSnapshot],
+	// [ErrSnapshotTooLarge] and [ErrInvalid].
+	DigestSnapshot(ctx context.Context, name string) (string, error)
+
 	// ExportSnapshot makes an image of a snapshot, with the layers of the snapshot's image, one more,
 	// and the same entrypoint, environment, user and working folder. The image gets the name ref,
 	// which another image may have had. ExportSnapshot returns [ErrNoSnapshot],

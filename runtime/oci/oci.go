@@ -17,6 +17,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -192,7 +193,7 @@ func (o *Options) complete() error {
 		o.Quarantine = defaultQuarantine
 	}
 	if o.Chain == 0 {
-		o.Chain = defaultChain
+		o.Chain, _ = strconv.Atoi(defaultChain)
 	}
 	if o.UserNamespaces == "" {
 		o.UserNamespaces = UserNamespacesAuto

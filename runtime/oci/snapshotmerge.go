@@ -12,14 +12,14 @@ import (
 	"sandbox.internal/runtime/oci/overlay"
 )
 
-const (
-	// defaultChain is how many snapshots a container lies on before they are merged: the kernel asks
-	// each layer for a file that there is not.
-	defaultChain = 32
-	// otherLayers are those of a container besides the layers of its image and the snapshots that it
-	// lies on: what it writes, and at the bottom that of its mounts.
-	otherLayers = 2
-)
+// defaultChain is how many snapshots a container lies on before they are merged: the kernel asks
+// each layer for a file that there is not. Only the linker sets another number (-X), in programs
+// for tests (test/program).
+var defaultChain = "32"
+
+// otherLayers are the layers of a container besides those of its image and the snapshots that it
+// lies on: one for its writes, and at the bottom that of its mounts.
+const otherLayers = 2
 
 // MergedFailpoint: what the container lies on is one snapshot, and the new one has no record.
 const MergedFailpoint = "snapshot-merged"

@@ -76,6 +76,31 @@ func (s *Store) sources(chain []string) []string {
 	return slices.Compact(sources)
 }
 
+// Related returns the snapshots that may share files with what a container has that begins with the
+// snapshot, but not the snapshot itself.
+func (s *Store) Related(to Record) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var ids []string
+	for more := to.Base; len(more) > 0; {
+		id := more[0]
+		more = more[1:]
+		if record, ok := s.byID[id]; ok {
+			ids, more = append(ids, id), append(slices.Clone(more), record.Merged...)
+		}
+	}
+	var last Record
+	for _, record := range s.byID {
+		if record.Source == to.Source && record.Created.Before(to.Created) && (last.ID == "" || record.Created.After(last.Created)) {
+			last = record
+		}
+	}
+	if last.ID != "" && to.Source != "" {
+		ids = append(ids, last.ID)
+	}
+	return ids
+}
+
 // counted returns the record with the bytes that removed snapshots have left to it, too. mu is
 // held.
 func (s *Store) counted(record Record) Record {

@@ -17,6 +17,7 @@ import (
 const (
 	recordFile = "snapshot.json"
 	indexFile  = "index"
+	hashesFile = "hashes"
 	// treeFolder is an overlay's layer, with owners that count from 0 as in images.
 	treeFolder = "tree"
 	// stagingFolder has files that were copied while the container ran.

@@ -197,6 +197,9 @@ func (s *Store) Tree(id string) string { return filepath.Join(s.path(id), treeFo
 // Index is the file with the index of a snapshot's tree.
 func (s *Store) Index(id string) string { return filepath.Join(s.path(id), indexFile) }
 
+// Hashes is the file with the hashes of what a snapshot's tree has.
+func (s *Store) Hashes(id string) string { return filepath.Join(s.path(id), hashesFile) }
+
 func (s *Store) path(id string) string { return filepath.Join(s.folder, id) }
 
 // Remove removes the snapshot of the name, at once or, when something needs it, with the last that

@@ -233,8 +233,8 @@ func attach(tree *os.File, path string) error {
 	return unix.MoveMount(int(tree.Fd()), "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH)
 }
 
-// Releasing returns a Release that the caller has to make, once, whenever it likes: Attach waits for
-// it, so that it does not take back what the next start of the container has attached.
+// Releasing returns a Release that the caller has to make, once, whenever it likes: Attach waits
+// for it, so that it does not take back what the next start of the container has attached.
 func (m *Mounter) Releasing(id string) (release func()) {
 	done := make(chan struct{})
 	m.mu.Lock()
