@@ -27,7 +27,7 @@ var identityNames = []string{
 func TestForksDiffer(t *testing.T) {
 	t.Parallel()
 	const forks = 64
-	s := lives.Start(t, onLocal(newMachines()), lives.Plan{Program: true})
+	s := lives.Start(t, onLocal(newMachines()), lives.Plan{})
 	parent := s.Running(t, lives.Limited(lives.Request(baseImage, "sleep", "1000"), "1", "128Mi"))
 	s.Enter(t, parent).Want(t, "echo 0123456789abcdef0123456789abcdef >/etc/machine-id", "")
 	answer := s.Send(t, http.MethodPost, "/v1/sandboxes/"+parent+"/fork", fmt.Sprintf(`{"count":%d,"timeout":600}`, forks), "Prefer", "wait=60")
