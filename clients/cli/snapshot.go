@@ -356,6 +356,7 @@ func (t *tool) snapshotView() view[sandbox.Snapshot] {
 			}},
 			{title: "PARENT", wide: true, value: func(s sandbox.Snapshot) string { return optional(s.ParentID) }},
 			{title: "IMAGE", wide: true, value: func(s sandbox.Snapshot) string { return s.Image.URI }},
+			{title: "DIGEST", wide: true, value: func(s sandbox.Snapshot) string { return optional(s.TreeDigest) }},
 			{title: "COMMENT", wide: true, value: func(s sandbox.Snapshot) string { return optional(s.Comment) }},
 			{title: "MESSAGE", wide: true, value: func(s sandbox.Snapshot) string { return optional(s.Status.Message) }},
 		},

@@ -145,6 +145,11 @@ func (e *Engine) CompareSnapshots(_ context.Context, _, to string, _ func(engine
 	return fmt.Errorf("compare snapshot %s: %w", to, e.CheckAbility(engine.AbilityComparison))
 }
 
+// DigestSnapshot implements [engine.Snapshots].
+func (e *Engine) DigestSnapshot(_ context.Context, name string) (string, error) {
+	return "", fmt.Errorf("make the digest of snapshot %s: %w", name, e.CheckAbility(engine.AbilityComparison))
+}
+
 // ArchiveSnapshot implements [engine.Snapshots].
 func (e *Engine) ArchiveSnapshot(_ context.Context, _, to string, _ io.Writer) error {
 	return fmt.Errorf("archive snapshot %s: %w", to, e.CheckAbility(engine.AbilityComparison))

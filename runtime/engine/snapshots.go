@@ -77,6 +77,13 @@ type Snapshots interface {
 	// of CompareSnapshots; ErrInvalid is also for files that a layer cannot have.
 	ArchiveSnapshot(ctx context.Context, from, to string, w io.Writer) error
 
+	// DigestSnapshot returns the digest of the files of a snapshot: "sha256:" and 64 hexadecimal
+	// digits. Two snapshots of an image have the same one when their files are equal, but for their
+	// times and holes, however they came about. The first call for a snapshot reads its files, and
+	// gives way to everything else on the host. DigestSnapshot returns [ErrNoSnapshot],
+	// [ErrSnapshotTooLarge] and [ErrInvalid].
+	DigestSnapshot(ctx context.Context, name string) (string, error)
+
 	// ExportSnapshot makes an image of a snapshot, with the layers of the snapshot's image, one or
 	// more of its own, and the same entrypoint, environment, user and working folder. The image gets
 	// the name ref, which another image may have had. ExportSnapshot returns [ErrNoSnapshot],
@@ -93,7 +100,7 @@ const (
 	// AbilitySnapshots stands for every method that no other ability stands for, and for
 	// [ContainerSpec].Snapshot.
 	AbilitySnapshots Ability = "snapshots"
-	// AbilityComparison stands for CompareSnapshots and ArchiveSnapshot.
+	// AbilityComparison stands for CompareSnapshots, ArchiveSnapshot and DigestSnapshot.
 	AbilityComparison Ability = "comparison"
 	// AbilitySuspension stands for Suspend.
 	AbilitySuspension Ability = "suspension"
@@ -143,7 +150,8 @@ type Snapshot struct {
 	ImageID string // of the image that it adds to
 	// Bytes is what the container had written, as blocks of its files and at least 512 for each;
 	// Exclusive is the part of it that no earlier snapshot has, and which takes room on the disk.
-	// It grows when an earlier one is removed, by what that may have shared with it.
+	// It grows when an earlier one is removed, by what that may have shared with it, and by what
+	// stays of it because this one needs it. So it can be more than Bytes.
 	Bytes, Exclusive int64
 	Files            int // how many names of files, folders and links it has; 0 where the engine does not count them
 	// Frozen is for how long the container's processes did not run; 0 when they did not run before.

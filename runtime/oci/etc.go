@@ -1,12 +1,15 @@
 package oci
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"sandbox.internal/runtime/engine"
@@ -20,6 +23,8 @@ const (
 	hostsFile    = "hosts"
 	hostnameFile = "hostname"
 	resolvFile   = "resolv.conf"
+	// machineIDFile is provided where the image, or a snapshot, has a machine id.
+	machineIDFile = "machine-id"
 )
 
 // localHosts are for a network without IPv6, where a name that has the address ::1 as well costs
@@ -68,13 +73,30 @@ func (s *start) writeEtc() error {
 			*content = string(read)
 		}
 	}
+	files := map[string]string{hostsFile: hosts, hostnameFile: name + "\n", resolvFile: resolv}
+	// What the container itself has written since stays where nothing is mounted over it.
+	has, err := bundle.HasMachineID(slices.Concat(s.image.Layers, s.chain))
+	if err != nil {
+		return err
+	}
+	if has {
+		files[machineIDFile] = machineID(c.ID) + "\n"
+	}
 	folder := diskPath(c, layout.Etc)
-	for file, content := range map[string]string{hostsFile: hosts, hostnameFile: name + "\n", resolvFile: resolv} {
+	for file, content := range files {
 		if err := writeShared(filepath.Join(folder, file), []byte(content)); err != nil {
 			return err
 		}
 	}
 	return s.writeShown(folder)
+}
+
+// machineID returns the machine id of a container, which is the same at each of its starts.
+func machineID(id string) string {
+	sum := sha256.Sum256([]byte("machine-id of container " + id))
+	random := sum[:16]
+	random[6], random[8] = random[6]&0x0f|0x40, random[8]&0x3f|0x80 // a UUID of version 4, as systemd makes it
+	return hex.EncodeToString(random)
 }
 
 func hostLine(address netip.Addr, name string) string { return fmt.Sprintf("%s\t%s\n", address, name) }

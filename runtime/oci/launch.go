@@ -151,7 +151,7 @@ func (s *start) run(ctx context.Context) (err error) {
 	if err != nil {
 		return s.explainLaunch(err)
 	}
-	s.background.Run(func() { s.sources.Release(c.ID) })
+	s.background.Run(s.sources.Releasing(c.ID))
 	if s.own != nil {
 		if err := s.checkNetwork(process); err != nil {
 			return err

@@ -17,6 +17,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -89,6 +90,9 @@ type Options struct {
 	CDIFolders []string
 	// ShareProcessors lets every container run on all processors, whatever its limit is.
 	ShareProcessors bool
+	// Chain is how many snapshots a container lies on, one on the other, before its next snapshot
+	// lies on one that has them all; 0 means 32.
+	Chain int
 	// UserNamespaces says which containers get a user namespace. Empty means [UserNamespacesAuto].
 	UserNamespaces UserNamespaces
 	Logger         zerolog.Logger
@@ -187,6 +191,9 @@ func (o *Options) complete() error {
 	}
 	if o.Quarantine == 0 {
 		o.Quarantine = defaultQuarantine
+	}
+	if o.Chain == 0 {
+		o.Chain, _ = strconv.Atoi(defaultChain)
 	}
 	if o.UserNamespaces == "" {
 		o.UserNamespaces = UserNamespacesAuto

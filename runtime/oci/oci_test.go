@@ -87,6 +87,7 @@ type site struct {
 	Users                                      oci.UserNamespaces
 	DiskBytes                                  int64
 	KeepFiles                                  bool
+	Chain                                      int
 	GPUKind, CDIFolder                         string
 }
 
@@ -111,7 +112,7 @@ func (s site) open(ctx context.Context, log io.Writer) (*oci.Engine, error) {
 	}
 	return oci.Open(ctx, oci.Options{
 		Folder: s.Folder, RunFolder: s.RunFolder, Bridge: s.Bridge, Keeper: s.Keeper, Runtime: s.Runtime,
-		UserNamespaces: s.Users, DiskBytes: s.DiskBytes, KeepFiles: s.KeepFiles, GPUKind: s.GPUKind,
+		UserNamespaces: s.Users, DiskBytes: s.DiskBytes, KeepFiles: s.KeepFiles, Chain: s.Chain, GPUKind: s.GPUKind,
 		CDIFolders: specifications, Logger: zerolog.New(log),
 	})
 }

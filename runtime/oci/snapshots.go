@@ -40,8 +40,6 @@ const (
 )
 
 const (
-	// maxChain bounds how many snapshots a container lies on. The kernel takes 500 layers.
-	maxChain = 250
 	// holdTimeout bounds how long the processes of a container take to stop.
 	holdTimeout = 10 * time.Second
 	// What is copied while the processes do not run takes a few milliseconds when it is not more
@@ -108,11 +106,23 @@ func (e *Engine) takeSnapshot(ctx context.Context, c *containers.Container, opti
 	taken = snapshots.Record{
 		Labels: options.Labels, ImageID: record.Spec.ImageID, Base: record.Base, Source: record.Source,
 	}
-	result, err := e.copyWritten(ctx, c, making, options.MaxBytes, &taken)
+	maxBytes, err := e.boundSnapshot(taken.Base, options.MaxBytes)
+	if err != nil {
+		return has, err
+	}
+	result, err := e.copyWritten(ctx, c, making, maxBytes, &taken)
 	if err != nil {
 		return has, err
 	}
 	failpoint.Hit(CopiedFailpoint)
+	if maxBytes > 0 {
+		maxBytes = max(1, maxBytes-result.Exclusive)
+	}
+	release, err := e.mergeBase(ctx, c.Name, &taken, maxBytes)
+	if err != nil {
+		return has, err
+	}
+	defer release()
 	taken.Bytes, taken.Exclusive, taken.Files = result.Bytes, result.Exclusive, result.Files
 	committed = true // or aborted by Commit
 	return making.Commit(taken, result.Index)
@@ -139,11 +149,9 @@ func (e *Engine) checkSnapshot(c *containers.Container, record containers.Record
 		return err
 	}
 	defer release()
-	// The new one comes on top, then what a container writes; and the mounts' layer is at the bottom.
-	chain := len(record.Base) + 1
-	if layers := chain + len(image.Layers) + 2; chain > maxChain || layers > overlay.MaxLayers() {
-		return fmt.Errorf("%w: snapshot: the container lies on %d snapshots, one on the other, and %d layers of its image: no more are possible",
-			engine.ErrInvalid, len(record.Base), len(image.Layers))
+	// At least the new snapshot comes on top, and where there are others, one that has them all.
+	if layers := min(len(record.Base), 1) + 1 + len(image.Layers) + otherLayers; layers > overlay.MaxLayers() {
+		return fmt.Errorf("%w: snapshot: the image has %d layers: this kernel can have no snapshot above them", engine.ErrInvalid, len(image.Layers))
 	}
 	return nil
 }

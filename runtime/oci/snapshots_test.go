@@ -26,9 +26,9 @@ import (
 // eachSnapshotting runs a test on engines that differ in what snapshots depend on.
 func eachSnapshotting(t *testing.T, test func(t *testing.T, s site)) {
 	for name, change := range map[string]func(*site){
-		"unbounded":          func(s *site) { s.Users = oci.UserNamespacesOn },
+		"unbounded":          func(s *site) { s.Users, s.Chain = oci.UserNamespacesOn, 3 },
 		"unbounded, as root": func(s *site) { s.Users = oci.UserNamespacesOff },
-		"bounded, kept":      func(s *site) { s.Users, s.DiskBytes, s.KeepFiles = oci.UserNamespacesOn, 64<<20, true },
+		"bounded, kept":      func(s *site) { s.Users, s.DiskBytes, s.KeepFiles, s.Chain = oci.UserNamespacesOn, 64<<20, true, 1 },
 		"bounded":            func(s *site) { s.Users, s.DiskBytes = oci.UserNamespacesOff, 64<<20 },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -87,7 +87,7 @@ func (s site) snapshotter(t *testing.T, failpoint, call, id, name string) {
 	}
 	options, err := json.Marshal(map[string]any{
 		"Folder": s.Folder, "RunFolder": s.RunFolder, "Bridge": s.Bridge, "Keeper": s.Keeper, "Runtime": s.Runtime,
-		"UserNamespaces": s.Users, "DiskBytes": s.DiskBytes, "KeepFiles": s.KeepFiles,
+		"UserNamespaces": s.Users, "DiskBytes": s.DiskBytes, "KeepFiles": s.KeepFiles, "Chain": s.Chain,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -347,10 +347,7 @@ func TestSnapshotRandom(t *testing.T) {
 	eachSnapshotting(t, func(t *testing.T, s site) {
 		e := s.mustOpen(t)
 		defer closeEngine(t, e)
-		w := &wanderer{t: t, e: e, imageID: loadProbe(t, e), numbers: numbers, orders: filepath.Join(t.TempDir(), "orders"), digests: map[string]string{}}
-		if err := os.Mkdir(w.orders, 0o755); err != nil { //nolint:gosec // a container reads it
-			t.Fatal(err)
-		}
+		w := newWanderer(t, e, numbers)
 		w.begin("")
 		for range 40 {
 			w.step()
@@ -379,6 +376,15 @@ type wanderer struct {
 	starts int // of the container
 	order  int // the last one since then
 	digest string
+}
+
+func newWanderer(t *testing.T, e *oci.Engine, numbers *rand.Rand) *wanderer {
+	t.Helper()
+	w := &wanderer{t: t, e: e, imageID: loadProbe(t, e), numbers: numbers, orders: filepath.Join(t.TempDir(), "orders"), digests: map[string]string{}}
+	if err := os.Mkdir(w.orders, 0o755); err != nil { //nolint:gosec // a container reads it
+		t.Fatal(err)
+	}
+	return w
 }
 
 func (w *wanderer) step() {

@@ -398,6 +398,7 @@ func toSnapshot(s lifecycle.Snapshot) gen.Snapshot {
 		Image:         gen.Image{URI: s.Image},
 		Size:          s.Size,
 		ExclusiveSize: s.ExclusiveSize,
+		TreeDigest:    present(s.TreeDigest),
 		FreezeMs:      s.Frozen.Seconds() * 1000,
 		CreatedAt:     s.CreatedAt,
 	}

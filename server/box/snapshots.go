@@ -215,6 +215,17 @@ func diffFailure(id string, err error) error {
 	return translated(err)
 }
 
+// DigestSnapshot returns the digest of the files of the snapshot with the id, which the first call
+// makes. It returns [lifecycle.ErrBoxUnavailable], ctx's error, and an Error of KindNoSnapshot, or
+// of KindConflict for what has none.
+func (c *Containers) DigestSnapshot(ctx context.Context, id string) (string, error) {
+	if err := c.ComparisonUnsupported(); err != nil {
+		return "", err
+	}
+	digest, err := c.options.Snapshots.DigestSnapshot(ctx, snapshotName(id))
+	return digest, diffFailure(id, err)
+}
+
 // ExportSnapshot makes an image of the snapshot with the id, under a name, which every key may use
 // then. It returns [lifecycle.ErrBoxUnavailable], ctx's error, and an Error of KindInvalid for the
 // name, KindNoSnapshot, or KindConflict for what no image can be made of.

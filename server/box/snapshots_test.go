@@ -46,6 +46,10 @@ func (k *keeping) CompareSnapshots(_ context.Context, from, to string, visit fun
 
 func (k *keeping) ArchiveSnapshot(context.Context, string, string, io.Writer) error { return k.err }
 
+func (k *keeping) DigestSnapshot(_ context.Context, name string) (string, error) {
+	return "sha256:" + name, k.err
+}
+
 func (k *keeping) ExportSnapshot(_ context.Context, name, ref string) (engine.Image, error) {
 	return engine.Image{ID: name, Names: []string{ref}}, k.err
 }

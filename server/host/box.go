@@ -91,6 +91,8 @@ type Boxes interface {
 	// of type *lifecycle.Error.
 	CompareSnapshots(ctx context.Context, from, to string, visit func(lifecycle.FileChange) error) error
 	ArchiveSnapshot(ctx context.Context, from, to string, w io.Writer) error
+	// DigestSnapshot returns the digest of the files of the snapshot with the id, once it is made.
+	DigestSnapshot(ctx context.Context, id string) (string, error)
 	// ExportSnapshot makes an image of the snapshot with the id, under a name. It also returns an
 	// error of type *lifecycle.Error.
 	ExportSnapshot(ctx context.Context, id, name string) (lifecycle.Image, error)

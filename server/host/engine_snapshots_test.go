@@ -20,6 +20,7 @@ const (
 	callRollback       = "Rollback"
 	callSuspend        = "Suspend"
 	callCompare        = "CompareSnapshots"
+	callDigest         = "DigestSnapshot"
 	callExport         = "ExportSnapshot"
 )
 
@@ -170,6 +171,19 @@ func (e *memoryEngine) ArchiveSnapshot(ctx context.Context, from, to string, w i
 		_, err := io.WriteString(w, f.Path)
 		return err
 	})
+}
+
+// DigestSnapshot returns the text.
+func (e *memoryEngine) DigestSnapshot(ctx context.Context, name string) (digest string, err error) {
+	err = e.around(ctx, callDigest, name, func() error {
+		s, there := e.snapshots[name]
+		if !there {
+			return fmt.Errorf("%w: %s", engine.ErrNoSnapshot, name)
+		}
+		digest = "sha256:" + s.files
+		return nil
+	})
+	return digest, err
 }
 
 func (e *memoryEngine) ExportSnapshot(ctx context.Context, name, ref string) (engine.Image, error) {

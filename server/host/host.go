@@ -98,8 +98,9 @@ func Start(ctx context.Context, options Options) (*Host, error) {
 		h.Close()
 		return nil, err
 	}
-	h.tasks.Add(4)
+	h.tasks.Add(5)
 	go h.expireSnapshots()
+	go h.digestSnapshots()
 	go h.watch()
 	go h.watchSidecars()
 	go h.sweepPeriodically()

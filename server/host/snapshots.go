@@ -23,6 +23,7 @@ type snapshots struct {
 	slots slots
 	diffs slots         // of comparisons
 	due   chan struct{} // holds one: an expiry may be earlier than those before
+	ready chan struct{} // holds one: a digest may be missing
 	// measuring serialises what is read of the sizes of all, so that no older size is noted last.
 	measuring sync.Mutex
 
@@ -50,15 +51,17 @@ type kept struct {
 	recovered bool
 	found     *lifecycle.SnapshotFiles
 
-	record  lifecycle.Snapshot
-	gone    bool          // it is forgotten
-	changed chan struct{} // closed by the next change
+	record lifecycle.Snapshot
+	gone   bool // it is forgotten
+	// undigestible says that the digest of its files cannot be made.
+	undigestible bool
+	changed      chan struct{} // closed by the next change
 }
 
 func newSnapshots() snapshots {
 	return snapshots{
 		slots: slots{free: concurrentSnapshots, held: map[string]int{}},
-		diffs: slots{free: concurrentDiffs, held: map[string]int{}}, due: make(chan struct{}, 1), archives: map[string]int{},
+		diffs: slots{free: concurrentDiffs, held: map[string]int{}}, due: make(chan struct{}, 1), ready: make(chan struct{}, 1), archives: map[string]int{},
 		kept: map[string]*kept{}, reserved: map[string]int{}, taking: map[string][]*kept{}, needs: map[string]int{},
 	}
 }
@@ -122,11 +125,13 @@ func (s *snapshots) expire(id string, now time.Time) {
 	}
 }
 
-// noteDue has the expiries looked at. The caller holds mu, or nothing.
+// noteDue has the expiries and the digests looked at. The caller holds mu, or nothing.
 func (s *snapshots) noteDue() {
-	select {
-	case s.due <- struct{}{}:
-	default:
+	for _, noted := range []chan struct{}{s.due, s.ready} {
+		select {
+		case noted <- struct{}{}:
+		default:
+		}
 	}
 }
 

@@ -130,6 +130,8 @@ type Snapshot struct {
 	// Size is what the sandbox had written, in bytes of disk; ExclusiveSize is what the snapshot
 	// added to the disk when it was made, and what removed ones have left to it.
 	Size, ExclusiveSize int64
+	// TreeDigest is the digest of its files; empty until it is known.
+	TreeDigest string `json:",omitempty"`
 	// Frozen is for how long the sandbox's processes did not run.
 	Frozen    time.Duration
 	CreatedAt time.Time // UTC

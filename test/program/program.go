@@ -25,6 +25,11 @@ func Build(ctx context.Context, folder string, packages ...string) error {
 	return build(ctx, folder, "", packages)
 }
 
+// BuildWith is Build with another value for a variable, PACKAGE.NAME=VALUE.
+func BuildWith(ctx context.Context, folder, variable string, packages ...string) error {
+	return build(ctx, folder, " -X "+variable, packages)
+}
+
 func build(ctx context.Context, folder, linkerFlags string, packages []string) error {
 	if err := registerInputs(ctx, packages); err != nil {
 		return err

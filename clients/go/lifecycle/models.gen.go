@@ -1624,7 +1624,7 @@ type SentExtensions = json.RawMessage
 
 // Snapshot The files of a sandbox as they were at a moment.
 //
-// Example: {"createdAt":"2026-01-02T15:04:06Z","exclusiveSize":65536,"expiresAt":"2026-01-03T15:04:06Z","freezeMs":1.8,"id":"2b7d5f0a-6c1e-4a7b-8a53-1f0e9d3c4b21","image":{"uri":"python:3.12"},"kind":"filesystem","name":"before-upgrade","sandboxId":"5f0c1e0e-2f0b-4a53-9b0e-0a4a3c1c7d11","size":1048576,"status":{"lastTransitionAt":"2026-01-02T15:04:07Z","state":"Ready"}}
+// Example: {"createdAt":"2026-01-02T15:04:06Z","exclusiveSize":65536,"expiresAt":"2026-01-03T15:04:06Z","freezeMs":1.8,"id":"2b7d5f0a-6c1e-4a7b-8a53-1f0e9d3c4b21","image":{"uri":"python:3.12"},"kind":"filesystem","name":"before-upgrade","sandboxId":"5f0c1e0e-2f0b-4a53-9b0e-0a4a3c1c7d11","size":1048576,"status":{"lastTransitionAt":"2026-01-02T15:04:07Z","state":"Ready"},"treeDigest":"sha256:3f0a2c6de1f24b0c9a1d7d5be0a4c1b8f6f2ad3c5e7b90812d4c6a8e0f1b2d3c"}
 type Snapshot struct {
 	// Comment The comment that it was given; absent without one.
 	//
@@ -1704,6 +1704,14 @@ type Snapshot struct {
 
 	// Status The state of a snapshot and why it has it.
 	Status SnapshotStatus `json:"status"`
+
+	// TreeDigest What its files are: two snapshots of an image have the same digest when their paths,
+	// types, owners, modes, extended attributes, contents, links and device numbers are equal,
+	// whatever their times are. Absent until it is known, which is some time after it is
+	// `Ready`.
+	//
+	// Example: sha256:3f0a2c6de1f24b0c9a1d7d5be0a4c1b8f6f2ad3c5e7b90812d4c6a8e0f1b2d3c
+	TreeDigest *string `json:"treeDigest,omitempty"`
 }
 
 // SnapshotDiff The files in which a snapshot differs.

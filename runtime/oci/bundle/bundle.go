@@ -43,8 +43,8 @@ type Input struct {
 	Sys string
 	// CgroupsPath is the container's control group, relative to the root of the hierarchies.
 	CgroupsPath string
-	// EtcFolder holds the container's hosts, hostname and resolv.conf; those that are missing are
-	// the image's.
+	// EtcFolder holds the container's hosts, hostname, resolv.conf and machine-id; those that are
+	// missing are the image's.
 	EtcFolder string
 	// EtcSource is the path of EtcFolder for the runtime; empty when that is the same.
 	EtcSource string

@@ -58,8 +58,9 @@ const maxTerminals = "max=128"
 // sysOptions are those of a sysfs, which no container can write to.
 var sysOptions = []string{"nosuid", "noexec", "nodev", "ro"}
 
-// etcFiles are the files of /etc that are made for each container.
-var etcFiles = []string{"hosts", "hostname", "resolv.conf"}
+// etcFiles are the files of /etc that are made for each container; machine-id only for one that
+// would share it with others ([HasMachineID]).
+var etcFiles = []string{"hosts", "hostname", "resolv.conf", "machine-id"}
 
 // mounts returns them in the order in which they are made: a folder before what is mounted in it.
 // Where symbolic links of the image lead is decided here, so that the runtime is given paths

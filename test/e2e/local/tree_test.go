@@ -16,6 +16,7 @@ import (
 
 	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/program"
 	"sandbox.internal/test/random"
 	"sandbox.internal/test/wait"
 )
@@ -35,7 +36,13 @@ const (
 func TestSnapshotTree(t *testing.T) {
 	t.Parallel()
 	on := newMachines()
-	s := lives.Start(t, onLocal(on), lives.Plan{Program: true})
+	// Snapshots are merged as soon as a sandbox lies on three of them.
+	folder := t.TempDir()
+	if err := program.BuildWith(t.Context(), folder, "sandbox.internal/runtime/oci.defaultChain=3", "sandbox.internal/server/cmd/sandbox-server"); err != nil {
+		t.Fatal(err)
+	}
+	other := []string{"sh", "-c", `server=$0; shift; exec "$server" "$@"`, filepath.Join(folder, "sandbox-server")}
+	s := lives.Start(t, onLocal(on), lives.Plan{Program: true, Wrapper: other})
 	tree := &tree{
 		t: t, s: s, machine: on.of(s.Instance), random: random.New(t), program: lives.Build(t, "sandbox.internal/runtime/engine/enginetest/probe"),
 		sandboxes: map[string]string{}, snapshots: map[string]string{},
@@ -45,6 +52,7 @@ func TestSnapshotTree(t *testing.T) {
 		tree.step()
 	}
 	t.Logf("%d operations, %d of them with a kill", *treeOperations, tree.kills)
+	tree.checkDigests()
 	for _, id := range slices.Sorted(maps.Keys(tree.sandboxes)) {
 		tree.check(id)
 		tree.deleteSandbox(id)
@@ -233,6 +241,29 @@ func (r *tree) takeSnapshot(id string) {
 	}
 	r.settle(id)
 	r.check(id)
+}
+
+// checkDigests demands that snapshots have the same digest exactly when they have the same files,
+// but for the times of these.
+func (r *tree) checkDigests() {
+	r.t.Helper()
+	times, digests, files := regexp.MustCompile(`(?m) \d{10,}\b| sparse=\w+`), map[string]string{}, map[string]string{}
+	for id, has := range r.snapshots {
+		var digest string
+		wait.Until(r.t, "snapshot "+id+" has a digest", func() bool {
+			found, err := lives.Decode[lifecycle.Snapshot](r.s.Send(r.t, http.MethodGet, "/v1/snapshots/"+id, ""))
+			digest = lives.Value(found.TreeDigest)
+			return err == nil && digest != ""
+		})
+		has = times.ReplaceAllString(has, "")
+		if other, ok := digests[has]; ok && other != digest {
+			r.t.Errorf("the same files have the digests %s and %s", digest, other)
+		}
+		if other, ok := files[digest]; ok && other != has {
+			r.t.Errorf("the digest %s is of\n%s\nand of\n%s", digest, without(has, other), without(other, has))
+		}
+		digests[has], files[digest] = digest, has
+	}
 }
 
 // settle waits until a sandbox is Running.

@@ -2002,6 +2002,7 @@ export interface components {
          *       },
          *       "size": 1048576,
          *       "exclusiveSize": 65536,
+         *       "treeDigest": "sha256:3f0a2c6de1f24b0c9a1d7d5be0a4c1b8f6f2ad3c5e7b90812d4c6a8e0f1b2d3c",
          *       "freezeMs": 1.8,
          *       "createdAt": "2026-01-02T15:04:06Z",
          *       "expiresAt": "2026-01-03T15:04:06Z"
@@ -2057,6 +2058,14 @@ export interface components {
              * @example 65536
              */
             exclusiveSize: number;
+            /**
+             * @description What its files are: two snapshots of an image have the same digest when their paths,
+             *     types, owners, modes, extended attributes, contents, links and device numbers are equal,
+             *     whatever their times are. Absent until it is known, which is some time after it is
+             *     `Ready`.
+             * @example sha256:3f0a2c6de1f24b0c9a1d7d5be0a4c1b8f6f2ad3c5e7b90812d4c6a8e0f1b2d3c
+             */
+            treeDigest?: string;
             /**
              * Format: double
              * @description For how many milliseconds the processes of the sandbox stood still; 0 until they go on,

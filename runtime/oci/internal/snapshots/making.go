@@ -23,13 +23,12 @@ type Making struct {
 	name  string
 }
 
-// Begin begins a snapshot. When there is one of the name, Begin returns it and no Making. Base are
-// the snapshots that the new one lies on, which its container lies on meanwhile.
+// Begin begins a snapshot. When there is one of the name, Begin returns it and no Making.
 func (s *Store) Begin(name string) (*Making, Record, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if record, ok := s.find(name); ok {
-		return nil, record, nil
+		return nil, s.counted(record), nil
 	}
 	if s.making[name] {
 		return nil, Record{}, fmt.Errorf("%w: snapshot %s is being made of another container", engine.ErrExists, name)
@@ -72,7 +71,7 @@ func (m *Making) close() {
 	_ = m.Staging.Close()
 }
 
-// Commit completes the snapshot of a tree that is complete, and returns it.
+// Commit completes the snapshot of a tree that is complete, and returns it as List does.
 func (m *Making) Commit(record Record, index treecopy.Index) (Record, error) {
 	record.ID, record.Name = m.id, m.name
 	folder := m.store.path(m.id)
@@ -97,7 +96,7 @@ func (m *Making) Commit(record Record, index treecopy.Index) (Record, error) {
 	defer m.store.mu.Unlock()
 	delete(m.store.making, m.name)
 	m.store.byID[m.id] = record
-	return record, nil
+	return m.store.counted(record), nil
 }
 
 // Abort removes everything of the snapshot.

@@ -17,6 +17,7 @@ import (
 const (
 	recordFile = "snapshot.json"
 	indexFile  = "index"
+	hashesFile = "hashes"
 	// treeFolder is an overlay's layer, with owners that count from 0 as in images.
 	treeFolder = "tree"
 	// stagingFolder has files that were copied while the container ran.
@@ -41,6 +42,11 @@ type Record struct {
 	Created          time.Time
 	// Removed is set when the snapshot was removed, and something needs it.
 	Removed bool `json:",omitempty"`
+	// Merged are the ids of the snapshots whose trees the tree of this one has together, lowest
+	// first; none for a snapshot that a caller has asked for. They may be gone.
+	Merged []string `json:",omitempty"`
+	// Sources identify the upper layers that a merged tree may share files with.
+	Sources []string `json:",omitempty"`
 }
 
 // Chain are the ids of all snapshots that a container has which begins with this one, lowest first.

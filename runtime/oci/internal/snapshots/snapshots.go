@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/rs/zerolog"
@@ -30,6 +31,8 @@ type Store struct {
 	byID   map[string]Record
 	holds  map[string]int  // by ids
 	making map[string]bool // by names
+
+	merging chan struct{} // holds one while a chain is being merged
 }
 
 // Open reads the record of every snapshot, and throws away what an earlier service was making.
@@ -38,7 +41,7 @@ type Store struct {
 func Open(folder string, t *trash.Trash, using func() []string, log zerolog.Logger) (*Store, error) {
 	s := &Store{
 		folder: folder, trash: t, using: using, log: log,
-		byID: map[string]Record{}, holds: map[string]int{}, making: map[string]bool{},
+		byID: map[string]Record{}, holds: map[string]int{}, making: map[string]bool{}, merging: make(chan struct{}, 1),
 	}
 	if err := os.MkdirAll(folder, layout.FolderMode); err != nil {
 		return nil, err
@@ -62,13 +65,15 @@ func Open(folder string, t *trash.Trash, using func() []string, log zerolog.Logg
 	return s, nil
 }
 
-// List returns the snapshots that were not removed.
+// List returns the snapshots that were not removed, with the bytes that removed ones have left to
+// them.
 func (s *Store) List() []Record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	list := make([]Record, 0, len(s.byID))
+	list, left := make([]Record, 0, len(s.byID)), s.left()
 	for _, record := range s.byID {
 		if !record.Removed {
+			record.Exclusive += left[record.ID]
 			list = append(list, record)
 		}
 	}
@@ -111,7 +116,7 @@ func (s *Store) Hold(name, imageID string) (_ Record, release func(), err error)
 	case record.ImageID != imageID:
 		return Record{}, nil, fmt.Errorf("%w: snapshot: %s is of image %s, and the container of %s", engine.ErrInvalid, name, record.ImageID, imageID)
 	}
-	return record, s.hold(record.ID), nil
+	return record, s.hold(record.Chain()...), nil
 }
 
 // HoldTwo returns two snapshots, of the same image, and keeps them until release is called; from is
@@ -124,7 +129,7 @@ func (s *Store) HoldTwo(from, to string) (first, second Record, release func(), 
 		return first, second, nil, fmt.Errorf("%w: %s", engine.ErrNoSnapshot, to)
 	}
 	if from == "" {
-		return first, second, s.hold(second.ID), nil
+		return first, second, s.hold(second.Chain()...), nil
 	}
 	if first, ok = s.find(from); !ok {
 		return first, second, nil, fmt.Errorf("%w: %s", engine.ErrNoSnapshot, from)
@@ -133,7 +138,7 @@ func (s *Store) HoldTwo(from, to string) (first, second Record, release func(), 
 		return first, second, nil, fmt.Errorf("%w: snapshot: %s is of image %s, and %s of %s",
 			engine.ErrInvalid, from, first.ImageID, to, second.ImageID)
 	}
-	releaseFirst, releaseSecond := s.hold(first.ID), s.hold(second.ID)
+	releaseFirst, releaseSecond := s.hold(first.Chain()...), s.hold(second.Chain()...)
 	return first, second, func() {
 		releaseFirst()
 		releaseSecond()
@@ -155,14 +160,18 @@ func (s *Store) HoldLast(source string) (last Record, release func(), ok bool) {
 	return last, s.hold(last.ID), true
 }
 
-// hold keeps a snapshot. mu is held.
-func (s *Store) hold(id string) (release func()) {
-	s.holds[id]++
+// hold keeps snapshots. mu is held.
+func (s *Store) hold(ids ...string) (release func()) {
+	for _, id := range ids {
+		s.holds[id]++
+	}
 	return sync.OnceFunc(func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.holds[id]--; s.holds[id] == 0 {
-			delete(s.holds, id)
+		for _, id := range ids {
+			if s.holds[id]--; s.holds[id] == 0 {
+				delete(s.holds, id)
+			}
 		}
 		s.free()
 	})
@@ -187,6 +196,9 @@ func (s *Store) Tree(id string) string { return filepath.Join(s.path(id), treeFo
 
 // Index is the file with the index of a snapshot's tree.
 func (s *Store) Index(id string) string { return filepath.Join(s.path(id), indexFile) }
+
+// Hashes is the file with the hashes of what a snapshot's tree has.
+func (s *Store) Hashes(id string) string { return filepath.Join(s.path(id), hashesFile) }
 
 func (s *Store) path(id string) string { return filepath.Join(s.folder, id) }
 
@@ -214,28 +226,44 @@ func (s *Store) Remove(name string) error {
 		return err
 	}
 	s.byID[record.ID] = record
-	s.handOn(record)
 	return nil
 }
 
-// handOn counts the bytes of a snapshot that was removed for the next one of the same upper
-// layer, which may share them. That is too much where it does not. mu is held.
-func (s *Store) handOn(removed Record) {
-	var next Record
-	for _, record := range s.byID {
-		if record.Source == removed.Source && !record.Removed && record.Created.After(removed.Created) &&
-			(next.ID == "" || record.Created.Before(next.Created)) {
-			next = record
-		}
-	}
-	if next.ID == "" || removed.Source == "" {
+// handOn counts the bytes of a snapshot whose files are thrown away for another one that may share
+// them: the next one of the same upper layer, else one whose tree was merged of such ones. That is
+// too much where it does not share them, but never more than it has. mu is held.
+func (s *Store) handOn(thrown Record) {
+	if thrown.Source == "" {
 		return
 	}
-	next.Exclusive = min(next.Exclusive+removed.Exclusive, max(next.Exclusive, next.Bytes))
+	var next, merged Record
+	for _, record := range s.byID {
+		switch {
+		case record.Source == thrown.Source && record.Created.After(thrown.Created):
+			next = older(next, record)
+		case slices.Contains(record.Sources, thrown.Source):
+			merged = older(merged, record)
+		}
+	}
+	if next.ID == "" {
+		next = merged
+	}
+	has := next.Exclusive
+	if next.Exclusive = min(has+thrown.Exclusive, max(has, next.Bytes)); next.ID == "" || next.Exclusive == has {
+		return
+	}
 	s.byID[next.ID] = next
 	if err := next.write(s.path(next.ID)); err != nil { // the disk may be full, and the removal makes room
 		s.log.Warn().Err(err).Str("snapshot", next.Name).Msg("cannot record what a snapshot shares with a removed one")
 	}
+}
+
+// older returns the snapshot that was made before the other one; one without an id is none.
+func older(a, b Record) Record {
+	if a.ID == "" || b.Created.Before(a.Created) {
+		return b
+	}
+	return a
 }
 
 // Free throws away every snapshot that was removed and that nothing needs any more.
@@ -259,6 +287,7 @@ func (s *Store) free() {
 				continue
 			}
 			delete(s.byID, id)
+			s.handOn(record)
 			more = true // it may have been the last on another one
 		}
 	}

@@ -132,3 +132,78 @@ func TestCutOffSnapshotGoes(t *testing.T) {
 		t.Errorf("%d folders are left", n)
 	}
 }
+
+// merge merges a chain to a tree of so many bytes, with nothing in it.
+func (s *site) merge(t *testing.T, store *snapshots.Store, bytes int64, chain ...string) (id string, release func()) {
+	t.Helper()
+	merged, release, err := store.Merge(t.Context(), "image", chain, func(*snapshots.Making) (snapshots.Record, error) {
+		return snapshots.Record{Bytes: bytes, Created: time.Now().UTC()}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return merged.ID, release
+}
+
+// TestMergedBytes: the bytes of removed snapshots are counted once, with what needs them, for as
+// long as something has their files.
+func TestMergedBytes(t *testing.T) {
+	s := &site{folder: t.TempDir()}
+	store := s.open(t)
+	now := time.Now().UTC()
+	at := func(second int) time.Time { return now.Add(time.Duration(second) * time.Second) }
+	one := s.make(t, store, snapshots.Record{Name: "one", Source: "upper1", Created: at(1), Bytes: 100, Exclusive: 100})
+	two := s.make(t, store, snapshots.Record{Name: "two", Source: "upper2", Created: at(2), Bytes: 10, Exclusive: 10, Base: []string{one}})
+	s.using = []string{one, two}
+	merged, release := s.merge(t, store, 105, one, two)
+	if again, release := s.merge(t, store, 105, one, two); again != merged {
+		t.Error("one chain was merged twice")
+	} else {
+		release()
+	}
+	if bytes := store.Uncounted([]string{one, two}); bytes != 0 {
+		t.Errorf("%d bytes of snapshots that are listed are not counted", bytes)
+	}
+	s.make(t, store, snapshots.Record{Name: "three", Source: "upper3", Created: at(3), Bytes: 1, Exclusive: 1, Base: []string{merged}})
+	release()
+	check := func(want map[string]int64, entries int) {
+		t.Helper()
+		for _, store := range []*snapshots.Store{store, s.open(t)} {
+			got := map[string]int64{}
+			for _, record := range store.List() {
+				got[record.Name] = record.Exclusive
+			}
+			if n := s.entries(t); fmt.Sprint(got) != fmt.Sprint(want) || n != entries {
+				t.Errorf("the bytes are %v and %d snapshots are kept, want %v and %d", got, n, want, entries)
+			}
+		}
+	}
+	remove := func(name string) {
+		t.Helper()
+		if err := store.Remove(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check(map[string]int64{"one": 100, "two": 10, "three": 1}, 4)
+	remove("one")
+	check(map[string]int64{"two": 110, "three": 1}, 4) // which lies on it
+	remove("two")
+	check(map[string]int64{"three": 111}, 4)
+	s.using = nil
+	store.Free()
+	check(map[string]int64{"three": 106}, 2) // what the merged one has
+	if bytes := store.Uncounted([]string{merged}); bytes != 0 {
+		t.Errorf("%d bytes of a merged snapshot are not counted", bytes)
+	}
+	s.using = []string{merged}
+	remove("three")
+	check(nil, 1)
+	if bytes := store.Uncounted([]string{merged}); bytes != 105 {
+		t.Errorf("%d bytes of a merged snapshot are not counted, want 105", bytes)
+	}
+	s.make(t, store, snapshots.Record{Name: "four", Source: "upper4", Created: at(4), Base: []string{merged}})
+	check(map[string]int64{"four": 105}, 2)
+	s.using = nil
+	remove("four")
+	check(nil, 0)
+}

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
@@ -31,17 +32,22 @@ type Mounter struct {
 	layout layout.Layout
 	keeper *keeper.Client
 	log    zerolog.Logger
+
+	mu sync.Mutex
+	// releasing has what the end of a Releasing closes, by containers.
+	releasing map[string]chan struct{}
 }
 
 // New returns a Mounter of an Engine's keeper.
 func New(l layout.Layout, k *keeper.Client, log zerolog.Logger) *Mounter {
-	return &Mounter{layout: l, keeper: k, log: log}
+	return &Mounter{layout: l, keeper: k, log: log, releasing: map[string]chan struct{}{}}
 }
 
 // Set has the mounts of what one container is made of. They are below a folder that is named by the
 // container's id, and so need no record.
 type Set struct {
 	mounter *Mounter
+	id      string // of the container
 	folder  string
 	users   *os.File // the user namespace that has the ids of what is attached; nil for the host's
 	names   []string
@@ -54,7 +60,7 @@ type Set struct {
 // NewSet returns the Set of a container, without mounts. The files are shown as those of users,
 // unless that is nil. The caller calls Close.
 func (m *Mounter) NewSet(id string, users *os.File) *Set {
-	return &Set{mounter: m, folder: m.layout.Mounts(id), users: users}
+	return &Set{mounter: m, id: id, folder: m.layout.Mounts(id), users: users}
 }
 
 // FixedOwnersError is the error of a source whose files cannot be shown as those of a user
@@ -134,6 +140,7 @@ func (m *Set) Attach() (keeper int, err error) {
 	if len(m.trees) == 0 {
 		return 0, nil
 	}
+	m.mounter.await(m.id)
 	if err := os.Mkdir(m.folder, layout.FolderMode); err != nil && !errors.Is(err, os.ErrExist) {
 		return 0, err
 	}
@@ -224,6 +231,34 @@ func attach(tree *os.File, path string) error {
 		return err
 	}
 	return unix.MoveMount(int(tree.Fd()), "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH)
+}
+
+// Releasing returns a Release that the caller has to make, once, whenever it likes: Attach waits
+// for it, so that it does not take back what the next start of the container has attached.
+func (m *Mounter) Releasing(id string) (release func()) {
+	done := make(chan struct{})
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.releasing[id] = done
+	return func() {
+		m.Release(id)
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.releasing[id] == done {
+			delete(m.releasing, id)
+		}
+		close(done)
+	}
+}
+
+// await waits for the end of a Releasing.
+func (m *Mounter) await(id string) {
+	m.mu.Lock()
+	done := m.releasing[id]
+	m.mu.Unlock()
+	if done != nil {
+		<-done
+	}
 }
 
 // Release takes back what was attached for a container; it succeeds when nothing was.

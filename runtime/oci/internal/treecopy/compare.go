@@ -95,13 +95,13 @@ func (f *comparison) entry(from, to *os.File, entry, name string, depth int) err
 	if err := f.adds(&info); err != nil {
 		return err
 	}
-	return f.special(from, to, entry, name, &info)
+	return f.special(from, to, entry, entry, &info)
 }
 
 // adds counts what the copy needs room for.
 func (f *comparison) adds(info *unix.Stat_t) error {
-	f.result.Bytes += blocks(info)
-	f.result.Exclusive += blocks(info)
+	f.result.Bytes += Blocks(info)
+	f.result.Exclusive += Blocks(info)
 	return f.exceeds(f.result.Files, f.result.Exclusive, f.names)
 }
 
@@ -126,7 +126,7 @@ func (f *comparison) subfolder(from, to *os.File, entry, name string, depth int)
 func (f *comparison) regular(from, to *os.File, entry, name string, info *unix.Stat_t) error {
 	stat := statOf(info)
 	if f.linked(name, stat, uint64(info.Nlink)) {
-		f.result.Bytes += blocks(info)
+		f.result.Bytes += Blocks(info)
 		f.result.Index[stat.Inode] = File{Stat: stat, Path: name}
 		return f.exceeds(f.result.Files, 0, f.names)
 	}
@@ -172,8 +172,9 @@ func (f *comparison) linked(name string, stat Stat, names uint64) bool {
 	return ok
 }
 
-// special makes a symbolic link, a FIFO, a socket or a device node.
-func (f *comparison) special(from, to *os.File, entry, name string, info *unix.Stat_t) error {
+// special makes a symbolic link, a FIFO, a socket or a device node with the name, as an entry of
+// another folder is.
+func (c *Copy) special(from, to *os.File, entry, name string, info *unix.Stat_t) error {
 	source, err := openPath(from, entry)
 	if err != nil {
 		return err
@@ -184,20 +185,20 @@ func (f *comparison) special(from, to *os.File, entry, name string, info *unix.S
 		target := make([]byte, unix.PathMax)
 		var n int
 		if n, err = unix.Readlinkat(source, "", target); err == nil {
-			err = unix.Symlinkat(string(target[:n]), folder, entry)
+			err = unix.Symlinkat(string(target[:n]), folder, name)
 		}
 	} else {
-		err = unix.Mknodat(folder, entry, info.Mode, int(info.Rdev)) //nolint:gosec // a device's number
+		err = unix.Mknodat(folder, name, info.Mode, int(info.Rdev)) //nolint:gosec // a device's number
 	}
 	if err != nil {
 		return &os.PathError{Op: "make", Path: shown(name), Err: err}
 	}
-	made, err := openPath(to, entry)
+	made, err := openPath(to, name)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = unix.Close(made) }()
-	return f.attributes(source, made, to, entry, info)
+	return c.attributes(source, made, to, name, info)
 }
 
 // isLimit reports whether an error says that the source cannot be copied.

@@ -69,7 +69,7 @@ func (c *Copy) complete(ctx context.Context, l later, to *os.File, result *Resul
 		return err
 	}
 	defer func() { _ = unix.Close(from) }()
-	result.Exclusive += blocks(&info)
+	result.Exclusive += Blocks(&info)
 	if err := c.exceeds(0, result.Exclusive, 0); err != nil {
 		return err
 	}

@@ -95,7 +95,7 @@ func (s *stage) regular(folder *os.File, entry string, info *unix.Stat_t) error 
 	if _, ok := s.inPrevious(stat, uint64(info.Nlink)); ok {
 		return nil
 	}
-	s.bytes += blocks(info)
+	s.bytes += Blocks(info)
 	if err := s.exceeds(s.files, s.bytes, 0); err != nil || s.staged[stat.Inode] == stat {
 		return err
 	}
@@ -111,7 +111,7 @@ func (s *stage) regular(folder *os.File, entry string, info *unix.Stat_t) error 
 			return nil
 		}
 	}
-	s.left.Files, s.left.Bytes = s.left.Files+1, s.left.Bytes+blocks(info)
+	s.left.Files, s.left.Bytes = s.left.Files+1, s.left.Bytes+Blocks(info)
 	return nil
 }
 
@@ -133,7 +133,7 @@ func (s *stage) one(folder *os.File, entry string) (done bool, err error) {
 			return false, &os.PathError{Op: "remove", Path: name, Err: err}
 		}
 	}
-	s.stagedBytes += blocks(&before)
+	s.stagedBytes += Blocks(&before)
 	written, err := s.file(s.ctx, from, &before, s.Staging, name)
 	var after unix.Stat_t
 	if err == nil {

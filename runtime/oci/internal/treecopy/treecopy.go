@@ -34,8 +34,8 @@ const (
 	// A copy leaves a twentieth of the disk free, in bytes at most maxReserve, and in inodes: a full
 	// disk is to fail a copy, and nothing else.
 	reservedPart, maxReserve = 20, 2 << 30
-	// minBytes is what any file is counted as at least: its inode.
-	minBytes = 512
+	// MinBytes is what any file is counted as at least: its inode.
+	MinBytes = 512
 )
 
 // Settle is the age that the last change of a file must have for the time of the change to prove
@@ -186,8 +186,8 @@ func descriptorPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) 
 // shown is a path of the container's in a message.
 func shown(name string) string { return fmt.Sprintf("%.200q", name) }
 
-// blocks is what a file takes on the disk, in bytes.
-func blocks(info *unix.Stat_t) int64 { return max(info.Blocks*512, minBytes) }
+// Blocks is what a file takes on the disk, in bytes.
+func Blocks(info *unix.Stat_t) int64 { return max(info.Blocks*512, MinBytes) }
 
 // checkRoom returns an error that wraps [engine.ErrNoRoom] when the disk of the copy has no room
 // for more bytes besides what is left to others. It is asked again and again: others write, too.

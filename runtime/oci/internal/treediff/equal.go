@@ -20,18 +20,10 @@ const overlayAttributes = "trusted.overlay."
 // for folders, time of change and content.
 func (w *walk) equal(c change) (bool, error) {
 	a, b := &c.from.info, &c.to.info
-	if a.Mode != b.Mode || a.Uid != b.Uid || a.Gid != b.Gid || a.Rdev != b.Rdev {
-		return false, nil
-	}
 	if !c.to.isFolder() && (a.Size != b.Size || a.Mtim != b.Mtim) {
 		return false, nil
 	}
-	had, err := w.attributes(c, c.from)
-	if err != nil {
-		return false, err
-	}
-	has, err := w.attributes(c, c.to)
-	if err != nil || !maps.Equal(had, has) {
+	if same, err := w.equalAttributes(c); err != nil || !same {
 		return false, err
 	}
 	switch c.to.kind() {
@@ -41,6 +33,21 @@ func (w *walk) equal(c change) (bool, error) {
 		return w.equalLinks(c)
 	}
 	return true, nil
+}
+
+// equalAttributes reports whether both files have the same type, owner, mode and extended
+// attributes.
+func (w *walk) equalAttributes(c change) (bool, error) {
+	a, b := &c.from.info, &c.to.info
+	if a.Mode != b.Mode || a.Uid != b.Uid || a.Gid != b.Gid || a.Rdev != b.Rdev {
+		return false, nil
+	}
+	had, err := w.attributes(c, c.from)
+	if err != nil {
+		return false, err
+	}
+	has, err := w.attributes(c, c.to)
+	return maps.Equal(had, has), err
 }
 
 // openPath opens a file of any kind as a path only.

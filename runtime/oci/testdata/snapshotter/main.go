@@ -26,8 +26,8 @@ func main() {
 	}
 }
 
-// run does what the arguments say: the Engine's options as JSON; take, rollback, suspend or export;
-// the id of a container; the name of a snapshot.
+// run does what the arguments say: the Engine's options as JSON; take, rollback, suspend, export or
+// digest; the id of a container; the name of a snapshot.
 func run(ctx context.Context) error {
 	options := oci.Options{Logger: zerolog.New(os.Stderr)}
 	if err := json.Unmarshal([]byte(os.Args[1]), &options); err != nil {
@@ -40,6 +40,8 @@ func run(ctx context.Context) error {
 	switch os.Args[2] {
 	case "take":
 		_, err = e.TakeSnapshot(ctx, os.Args[3], engine.SnapshotOptions{Name: os.Args[4]})
+	case "digest":
+		_, err = e.DigestSnapshot(ctx, os.Args[4])
 	case "export":
 		_, err = e.ExportSnapshot(ctx, os.Args[4], os.Args[3])
 	case "rollback":

@@ -152,7 +152,7 @@ function Lines({ lane, from, past, down }) {
 }
 
 function Row({ snapshot, parent, own, current, alive, onAsk, ...lines }) {
-  const { id, sandboxId, name, comment, status, size, freezeMs, createdAt, expiresAt } = snapshot;
+  const { id, sandboxId, name, comment, status, size, treeDigest, freezeMs, createdAt, expiresAt } = snapshot;
   const ready = usable(snapshot);
   const known = called(snapshot);
   const button = (label, aria, what, on, look = '') => html`<button type="button" class=${look} aria-label=${`${aria} ${known}`} aria-disabled=${String(!on)}
@@ -162,6 +162,7 @@ function Row({ snapshot, parent, own, current, alive, onAsk, ...lines }) {
       <bdi>${known}</bdi> ${known === name && html`<code class="dim" title=${id}>${id.slice(0, 8)}</code>`} ${current && html`<span class="role">the files come from here</span>`}
       ${parent && html`<span class="hidden">, after ${called(parent)}</span>`}
       ${!own && html`<div class="dim">taken of <a href=${`#/sandboxes/${sandboxId}/checkpoints`}>another sandbox</a></div>`}
+      ${treeDigest && html`<div class="dim">files <code title=${treeDigest}>${treeDigest.replace('sha256:', '').slice(0, 12)}</code></div>`}
       ${comment && html`<div class="dim comment" title=${comment}>${comment}</div>`}
       ${status.reason && html`<div class="why"><code>${status.reason}</code> ${status.message}</div>`}
     </th>

@@ -1238,6 +1238,7 @@ class Snapshot:
         "freeze_ms": "freezeMs",
         "parent_id": "parentId",
         "sandbox_id": "sandboxId",
+        "tree_digest": "treeDigest",
     }
 
     comment: str | None = None
@@ -1284,6 +1285,12 @@ class Snapshot:
     """What the sandbox had written, in bytes of disk; 0 until it is `Ready`."""
     status: SnapshotStatus
     """The state of a snapshot and why it has it."""
+    tree_digest: str | None = None
+    """What its files are: two snapshots of an image have the same digest when their paths,
+    types, owners, modes, extended attributes, contents, links and device numbers are equal,
+    whatever their times are. Absent until it is known, which is some time after it is
+    `Ready`.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
