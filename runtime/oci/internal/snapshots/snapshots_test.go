@@ -16,15 +16,16 @@ import (
 
 // site is where a store keeps its snapshots, and what containers lie on.
 type site struct {
-	folder string
-	using  []string
+	folder    string
+	using     []string
+	restoring []string
 }
 
 func (s *site) open(t *testing.T) *snapshots.Store {
 	t.Helper()
 	bin := trash.New(t.TempDir(), zerolog.Nop())
 	t.Cleanup(bin.Stop)
-	store, err := snapshots.Open(s.folder, bin, func() []string { return s.using }, zerolog.Nop())
+	store, err := snapshots.Open(s.folder, bin, func() []string { return s.using }, func() []string { return s.restoring }, zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)
 	}
