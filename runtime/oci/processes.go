@@ -102,11 +102,20 @@ func (p *processes) pause(ctx context.Context, c *containers.Container) error {
 		return err
 	}
 	if !runtime.Pauses {
-		err = p.cgroups.Group(c.ID).Freeze(ctx)
-	} else if frozen, asked := p.paused(ctx, runtime, c); asked != nil || !frozen { // else an earlier call was cut off before its answer
-		if err = asked; err == nil {
-			_, err = runCommand(ctx, runtime.PauseArgs(p.layout.Runtime(c.Record().Runtime), c.ID))
-		}
+		return p.cgroups.Group(c.ID).Freeze(ctx)
+	}
+	_, err = runCommand(ctx, runtime.PauseArgs(p.layout.Runtime(c.Record().Runtime), c.ID))
+	return p.unless(ctx, runtime, c, true, err)
+}
+
+// unless returns the error of a command that was to have the runtime freeze or thaw a container,
+// unless an earlier call has done that which was cut off before its answer.
+func (p *processes) unless(ctx context.Context, runtime bundle.Runtime, c *containers.Container, frozen bool, err error) error {
+	if err == nil {
+		return nil
+	}
+	if is, asked := p.paused(ctx, runtime, c); asked == nil && is == frozen {
+		return nil
 	}
 	return err
 }
@@ -132,13 +141,10 @@ func (p *processes) resume(ctx context.Context, c *containers.Container) error {
 func (p *processes) resumeWithin(ctx context.Context, c *containers.Container, atMost time.Duration) error {
 	runtime, err := p.runtimes.get(c.Record().Runtime)
 	if err != nil || !runtime.Pauses {
-		err = p.cgroups.Group(c.ID).Thaw(ctx)
-	} else if frozen, asked := p.paused(ctx, runtime, c); asked != nil || frozen {
-		if err = asked; err == nil {
-			_, err = runCommandWithin(ctx, atMost, runtime.ResumeArgs(p.layout.Runtime(c.Record().Runtime), c.ID))
-		}
+		return p.cgroups.Group(c.ID).Thaw(ctx)
 	}
-	return err
+	_, err = runCommandWithin(ctx, atMost, runtime.ResumeArgs(p.layout.Runtime(c.Record().Runtime), c.ID))
+	return p.unless(ctx, runtime, c, false, err)
 }
 
 // whileHeld calls do while the processes of a container do not run, and returns for how long that
