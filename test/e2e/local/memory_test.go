@@ -32,7 +32,8 @@ while True:
 const asking = `python3 -c 'import socket; print(socket.create_connection(("127.0.0.1", 9000)).recv(99).decode())'`
 
 // TestMemorySnapshot: processes, files without a name and a Jupyter kernel are as they were when a
-// snapshot of memory was taken, after each rollback to it, also by a service that was killed before.
+// snapshot of memory was taken, after each rollback to it, also by a service that was killed
+// before.
 func TestMemorySnapshot(t *testing.T) {
 	if !onlocal.OwnKernel(*usual) {
 		t.Skip("processes are kept by gVisor alone: -runtime runsc")
