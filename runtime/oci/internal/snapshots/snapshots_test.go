@@ -134,8 +134,8 @@ func TestCutOffSnapshotGoes(t *testing.T) {
 	}
 }
 
-// TestMemoryStaysWhileRestored: what a removed snapshot has of processes is there until no container
-// is to be started with them, and its tree until none lies on it.
+// TestMemoryStaysWhileRestored: what a removed snapshot has of processes is there until no
+// container is to be started with them, and its tree until none lies on it.
 func TestMemoryStaysWhileRestored(t *testing.T) {
 	s := &site{folder: t.TempDir()}
 	store := s.open(t)
