@@ -69,6 +69,7 @@ func groups() []group {
 		{[]string{rowSnapshotClean, rowSnapshotSmall, rowSnapshotSmallFrozen, rowSnapshotLarge, rowSnapshotLargeFrozen},
 			(*bench).measureSnapshots},
 		{[]string{rowRollback}, (*bench).measureRollback},
+		{[]string{rowMemorySnapshot, rowMemoryRollback}, (*bench).measureMemorySnapshots},
 		{[]string{rowFork}, (*bench).measureFork},
 		{[]string{rowTrajectory}, (*bench).measureTrajectory},
 		{[]string{rowWake}, (*bench).measureWake},

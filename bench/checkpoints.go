@@ -115,13 +115,18 @@ func copyFiles(ctx context.Context, from, to string) (float64, error) {
 // snapshot returns the id of a new snapshot of the sandbox that is Ready, and for how long the
 // sandbox's processes stood still, in milliseconds.
 func (s *service) snapshot(ctx context.Context, id string) (snapshot string, frozen float64, err error) {
+	return s.snapshotOf(ctx, id, "filesystem")
+}
+
+// snapshotOf is snapshot for one of a kind.
+func (s *service) snapshotOf(ctx context.Context, id, kind string) (snapshot string, frozen float64, err error) {
 	var made struct {
 		ID       string
 		FreezeMs float64
 		Status   status
 	}
 	header := http.Header{"Prefer": {"wait=60"}}
-	err = s.callWith(ctx, http.MethodPost, "/v1/sandboxes/"+id+"/snapshots", header, http.StatusAccepted, map[string]any{}, &made)
+	err = s.callWith(ctx, http.MethodPost, "/v1/sandboxes/"+id+"/snapshots", header, http.StatusAccepted, map[string]any{"kind": kind}, &made)
 	if err == nil && made.Status.State != "Ready" {
 		err = fmt.Errorf("snapshot %s is %s", made.ID, made.Status.State)
 	}
@@ -179,25 +184,36 @@ func (b *bench) measureRollback(ctx context.Context) error {
 				if err != nil {
 					return 0, err
 				}
-				began := time.Now()
-				err = s.callWith(ctx, http.MethodPost, "/v1/sandboxes/"+id+"/rollback", http.Header{"Prefer": {"wait=60"}}, http.StatusAccepted,
-					map[string]string{"snapshotId": snapshot}, nil)
-				if err == nil {
-					daemon, err = s.daemon(ctx, id)
-				}
-				if err == nil {
-					err = daemon.firstOutput(ctx)
-				}
-				return elapsed(began), err
+				return s.rollback(ctx, id, snapshot)
 			},
-			floor: func(ctx context.Context) (float64, error) {
-				began := time.Now()
-				created, _, err := s.usableWithID(ctx)
-				took := elapsed(began)
-				return took, errors.Join(err, s.delete(ctx, created))
-			},
+			floor: s.createAndDelete,
 		})
 	})
+}
+
+// rollback returns how long a rollback takes until a command in the sandbox has printed, in
+// milliseconds.
+func (s *service) rollback(ctx context.Context, id, snapshot string) (float64, error) {
+	began := time.Now()
+	err := s.callWith(ctx, http.MethodPost, "/v1/sandboxes/"+id+"/rollback", http.Header{"Prefer": {"wait=60"}}, http.StatusAccepted,
+		map[string]string{"snapshotId": snapshot}, nil)
+	if err != nil {
+		return 0, err
+	}
+	daemon, err := s.daemon(ctx, id)
+	if err == nil {
+		err = daemon.firstOutput(ctx)
+	}
+	return elapsed(began), err
+}
+
+// createAndDelete returns how long a create takes until a command in the sandbox has printed, in
+// milliseconds.
+func (s *service) createAndDelete(ctx context.Context) (float64, error) {
+	began := time.Now()
+	created, _, err := s.usableWithID(ctx)
+	took := elapsed(began)
+	return took, errors.Join(err, s.delete(ctx, created))
 }
 
 // measureFork measures a fork of a running sandbox until a command in each of the new ones has

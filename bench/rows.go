@@ -143,6 +143,8 @@ const (
 	rowSnapshotLarge       = "snapshot-10000"
 	rowSnapshotLargeFrozen = "snapshot-10000-frozen"
 	rowRollback            = "rollback"
+	rowMemorySnapshot      = "memory-snapshot"
+	rowMemoryRollback      = "memory-rollback"
 	rowFork                = "fork-10"
 	rowTrajectory          = "trajectory-100"
 	rowWake                = "wake"
@@ -327,6 +329,12 @@ func rows() []row {
 		{rowRollback, "rollback of a running sandbox: POST to the first output of a command",
 			"a cold create of the same sandbox",
 			milliseconds, lower, target{ours, 25}},
+		{rowMemorySnapshot, "snapshot of the memory of a running sandbox with runsc (gVisor) and 64 MiB in /dev/shm, until Ready",
+			"`cp -a` and `sync` of a file of 64 MiB",
+			milliseconds, lower, target{ours, 100}},
+		{rowMemoryRollback, "rollback of that sandbox to it: POST to the first output of a command",
+			"a cold create of the same sandbox",
+			milliseconds, lower, target{ours, 250}},
 		{rowFork, "fork of a running sandbox into ten: POST until a command in each has printed",
 			"ten cold creates at once",
 			milliseconds, lower, target{ours, 300}},

@@ -19,7 +19,8 @@ func snapshotCommand(t *tool) *cobra.Command {
 		Use:   "snapshot",
 		Short: "Keep the files of sandboxes, to go back to and to begin with",
 		Long: "Keep the files of sandboxes, to go back to and to begin others with. A snapshot\n" +
-			"has what was written to the root file system: neither processes nor volumes.\n" +
+			"has what was written to the root file system: neither volumes nor, but for\n" +
+			"those with --memory, processes.\n" +
 			"A SNAPSHOT is named by its id, by the first characters of its id, or by its\n" +
 			"name.",
 		Example: "  sandbox snapshot ls",
@@ -37,7 +38,9 @@ func snapshotCreateCommand(t *tool) *cobra.Command {
 		Use:   "create [flags] SANDBOX",
 		Short: "Keep the files of a sandbox as they are now",
 		Long: "Keep the files of a sandbox as they are now. Its processes stand still for a\n" +
-			"moment, and go on.",
+			"moment, and go on. With --memory they are kept too, with every secret that they\n" +
+			"have, and a rollback of the sandbox has them go on from there. That takes gVisor\n" +
+			"as its runtime.",
 		Example: "  sandbox snapshot create box --name before\n" +
 			"  sandbox snapshot create box --ttl 24h -q",
 		Args:              arguments(1, 1, "a SANDBOX"),
@@ -65,6 +68,7 @@ func snapshotCreateCommand(t *tool) *cobra.Command {
 	flags.StringVar(&options.Name, "name", "", "`NAME` of the snapshot")
 	flags.StringVar(&options.Comment, "comment", "", "`TEXT` for people")
 	flags.StringArrayVarP(&metadata, "metadata", "l", nil, "`KEY=VALUE` of its metadata")
+	flags.BoolVar(&options.Memory, "memory", false, "keep the processes, too")
 	flags.DurationVar(&options.TTL, "ttl", 0, "after how long it is deleted by itself; else it is not")
 	t.registerOutput(command, "ids")
 	return command
@@ -140,7 +144,7 @@ func rollbackCommand(t *tool) *cobra.Command {
 		Short: "Give a sandbox the files of one of its snapshots",
 		Long: "Give a sandbox the files of one of its snapshots, and wait until it runs. Its\n" +
 			"processes end and what was written since is gone; its id, its ports and its\n" +
-			"environment stay.",
+			"environment stay. With a snapshot of memory, the processes that it has go on.",
 		Example:           "  sandbox rollback box before",
 		Args:              arguments(2, 2, "a SANDBOX and a SNAPSHOT"),
 		ValidArgsFunction: t.completeSnapshots(1, 2),

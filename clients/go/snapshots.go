@@ -19,6 +19,9 @@ type SnapshotOptions struct {
 	Name, Comment string
 	// Metadata are tags.
 	Metadata map[string]string
+	// Memory keeps the processes of the sandbox too, which takes gVisor as its runtime: a rollback has
+	// them go on. Such a snapshot has every secret that they have, and belongs to its sandbox.
+	Memory bool
 	// TTL is after how long the snapshot is deleted by itself, in whole seconds and at least 60; 0
 	// means that it is not.
 	TTL time.Duration
@@ -49,6 +52,9 @@ func (s *Sandbox) Snapshot(ctx context.Context, o *SnapshotOptions) (Snapshot, e
 	request := lifecycle.TakeSnapshotRequest{
 		Name: optional(options.Name), Comment: optional(options.Comment), Metadata: options.Metadata,
 		TTL: optional(int(options.TTL / time.Second)),
+	}
+	if options.Memory {
+		request.Kind = new(SnapshotMemory)
 	}
 	params := &lifecycle.TakeSnapshotParams{IdempotencyKey: new(rand.Text())}
 	wait := cmp.Or(options.Wait, DefaultWait)
@@ -87,8 +93,9 @@ func (s *Sandbox) Snapshots(ctx context.Context) iter.Seq2[Snapshot, error] {
 const reasonRollbackFailed = "ROLLBACK_FAILED"
 
 // Rollback gives the sandbox the files of a snapshot, and returns when it is Running again. The
-// processes of the sandbox end; id, endpoints and token stay. When it fails, the error is a
-// [*StateError].
+// processes of the sandbox end, and with a snapshot of memory those go on that it has; id,
+// endpoints and token stay. When it fails, the error is a [*StateError]; the sandbox may be Running
+// then, on the files of the snapshot where only its processes could not be restored.
 func (s *Sandbox) Rollback(ctx context.Context, snapshotID string) error {
 	request := lifecycle.RollbackRequest{SnapshotID: snapshotID}
 	err := s.client.call(ctx, once, nil, func(ctx context.Context) (*http.Response, error) {

@@ -25,6 +25,12 @@ const (
 	SnapshotDeleting = "Deleting"
 )
 
+// The kinds of a [Snapshot]. Services may add more.
+const (
+	SnapshotFilesystem = "filesystem" // the files of a sandbox
+	SnapshotMemory     = "memory"     // the files and the processes of a sandbox
+)
+
 // The types of an [Event]. Services may add more.
 const (
 	EventState         = "state"         // the sandbox went From one state To another

@@ -1664,6 +1664,8 @@ type Snapshot struct {
 	// Kind What a snapshot holds. New values may be added, so clients must tolerate unknown ones.
 	//
 	// - `filesystem`: the files of a sandbox, without its processes.
+	// - `memory`: its processes too, with all that they have in memory, such as the token of the
+	//   sandbox and the environment. Only the sandbox itself can use it, for a rollback.
 	//
 	// Example: filesystem
 	Kind SnapshotKind `json:"kind"`
@@ -1727,7 +1729,9 @@ type SnapshotDiff struct {
 
 // SnapshotKind What a snapshot holds. New values may be added, so clients must tolerate unknown ones.
 //
-// - `filesystem`: the files of a sandbox, without its processes.
+//   - `filesystem`: the files of a sandbox, without its processes.
+//   - `memory`: its processes too, with all that they have in memory, such as the token of the
+//     sandbox and the environment. Only the sandbox itself can use it, for a rollback.
 //
 // Example: filesystem
 type SnapshotKind = string
@@ -1821,6 +1825,8 @@ type TakeSnapshotRequest struct {
 	// Kind What a snapshot holds. New values may be added, so clients must tolerate unknown ones.
 	//
 	// - `filesystem`: the files of a sandbox, without its processes.
+	// - `memory`: its processes too, with all that they have in memory, such as the token of the
+	//   sandbox and the environment. Only the sandbox itself can use it, for a rollback.
 	//
 	// Example: filesystem
 	Kind *SnapshotKind `json:"kind,omitempty"`

@@ -67,6 +67,11 @@ func (e *Engine) CheckAbility(ability engine.Ability) error {
 	return nil
 }
 
+// KeepsMemory implements [engine.Snapshots].
+func (e *Engine) KeepsMemory(string) error {
+	return fmt.Errorf("%w: a Docker Engine does not keep the processes of a container in files", engine.ErrNoMemory)
+}
+
 // learnStore keeps where the engine has its images.
 func (e *Engine) learnStore(info system.Info) {
 	e.containerd.Store(slices.ContainsFunc(info.DriverStatus, func(pair [2]string) bool { return pair[1] == containerdStore }))
@@ -112,6 +117,9 @@ func (e *Engine) TakeSnapshot(ctx context.Context, id string, options engine.Sna
 	op := "take snapshot " + options.Name + " of container " + id
 	if err := e.CheckAbility(engine.AbilitySnapshots); err != nil {
 		return engine.Snapshot{}, fmt.Errorf("%s: %w", op, err)
+	}
+	if options.Memory {
+		return engine.Snapshot{}, fmt.Errorf("%s: %w", op, e.KeepsMemory(""))
 	}
 	if !snapshotNames.MatchString(options.Name) {
 		return engine.Snapshot{}, fmt.Errorf("%s: %w: name %.200q", op, engine.ErrInvalid, options.Name)

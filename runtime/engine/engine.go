@@ -298,6 +298,10 @@ type Container struct {
 	Ports map[int]int
 	// Error is the engine's own word on why the container could not start.
 	Error string
+	// Restored is whether the present start has given the container the processes of a snapshot.
+	// RestoreError says why a start could not, which has begun on the snapshot's files alone then.
+	Restored     bool
+	RestoreError string
 }
 
 // EventType says what happened to a container.

@@ -14,6 +14,8 @@ var (
 	ErrSnapshotTooLarge = errors.New("snapshot too large")
 	// ErrBusy: the container's processes could not be stopped from running in time; they run on.
 	ErrBusy = errors.New("container busy")
+	// ErrNoMemory: the engine cannot keep or restore the processes of the container.
+	ErrNoMemory = errors.New("processes cannot be kept")
 	// ErrNoRoom: the disk of the engine's host is full.
 	ErrNoRoom = errors.New("no room on the disk")
 )
@@ -25,6 +27,10 @@ var (
 // extended attributes, hard links, holes, and what was removed. Mounts, /dev, /proc, /sys and the
 // files below /etc that the engine provides are not part of it, nor is the container's environment.
 // It never changes.
+//
+// A snapshot of memory ([Snapshot].Memory) also holds the container's processes as they were at
+// that moment, with all that is in their memory, tokens and environment too. Only the container
+// that it was taken of can be given these back.
 type Snapshots interface {
 	// CheckAbility returns nil where the engine can do what the ability stands for, and else an
 	// error that wraps [errors.ErrUnsupported] and says why not, as the methods then do.
@@ -39,8 +45,14 @@ type Snapshots interface {
 	// TakeSnapshot returns [ErrNotFound], [ErrNotRunning], [ErrSnapshotTooLarge], [ErrBusy],
 	// [ErrNoRoom], [ErrInvalid] for files that cannot be kept and for containers with a kernel of
 	// their own, and [ErrExists] while a snapshot of that name is made of another container; then
-	// nothing of the snapshot is left.
+	// nothing of the snapshot is left. With Memory, containers with a kernel of their own are those
+	// that it is for: it returns [ErrNoMemory] for others, and [ErrNotRunning] for one that is
+	// stopped.
 	TakeSnapshot(ctx context.Context, id string, options SnapshotOptions) (Snapshot, error)
+
+	// KeepsMemory returns an error that wraps [ErrNoMemory], with the reason, when snapshots of
+	// containers with the runtime ([ContainerSpec].Runtime) cannot have Memory.
+	KeepsMemory(runtime string) error
 
 	// RemoveSnapshot removes a snapshot. The files that a container or another snapshot needs of it
 	// are removed with the last of them. Removing a missing snapshot succeeds.
@@ -62,6 +74,13 @@ type Snapshots interface {
 	// the container with its own files or with those of the snapshot, and can be repeated. Rollback
 	// returns [ErrNotFound], [ErrNoSnapshot], [ErrNoRoom], and [ErrInvalid] for a snapshot of
 	// another image.
+	//
+	// After a rollback to a snapshot with Memory, Start has the processes of the snapshot go on.
+	// Their connections to the outside have ended, and the container's address may be another one.
+	// Where they cannot be restored any more, Start starts the container on the snapshot's files
+	// alone, and [Container].RestoreError says why. Rollback returns [ErrInvalid] for such a
+	// snapshot of another container, and [ErrNoMemory], before anything has changed, where the
+	// runtime or the processor is another one than that of the snapshot.
 	Rollback(ctx context.Context, id, name string) error
 
 	// CompareSnapshots calls visit for each file in which a snapshot differs from another one of
@@ -141,6 +160,7 @@ type SnapshotOptions struct {
 	Name     string            // as of a volume; unique
 	Labels   map[string]string // kept with it
 	MaxBytes int64             // of Exclusive; 0 means no bound but the disk
+	Memory   bool              // keeps the processes, too
 }
 
 // Snapshot describes a snapshot.
@@ -153,7 +173,8 @@ type Snapshot struct {
 	// It grows when an earlier one is removed, by what that may have shared with it, and by what
 	// stays of it because this one needs it. So it can be more than Bytes.
 	Bytes, Exclusive int64
-	Files            int // how many names of files, folders and links it has; 0 where the engine does not count them
+	Files            int  // how many names of files, folders and links it has; 0 where the engine does not count them
+	Memory           bool // it has the container's processes, too, which Bytes and Exclusive count
 	// Frozen is for how long the container's processes did not run; 0 when they did not run before.
 	Frozen  time.Duration
 	Created time.Time

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"sandbox.internal/internal/failpoint"
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/internal/limits"
 	"sandbox.internal/runtime/oci/bundle"
@@ -76,6 +77,7 @@ type start struct {
 	repeated  bool     // the container was started before
 	again     bool     // on what an earlier start has written
 	keeps     bool     // what the container writes is to outlive a reboot
+	restore   string   // the folder with the processes that it is given; empty for a start of its program
 	runtime   bundle.Runtime
 	group     cgroup.Group
 	own       *network.Namespace    // the network that was made for it, or nil
@@ -157,6 +159,9 @@ func (s *start) run(ctx context.Context) (err error) {
 			return err
 		}
 		s.network.Started(c.ID)
+	}
+	if s.restore != "" {
+		failpoint.Hit(RestoredFailpoint)
 	}
 	early, err := c.SetStarted(process)
 	if early != nil {
@@ -321,6 +326,9 @@ func (s *start) keeperLaunch() keeper.Launch {
 		Upper: filepath.Join(s.paths.writes, layout.Upper), Work: filepath.Join(s.paths.writes, layout.Work),
 	}
 	launch.Run = s.runtime.RunArgs(s.layout.Runtime(s.runtime.Name), string(c.Folder), c.Folder.PIDFile(), c.ID, launch.ExitFile != "")
+	if s.restore != "" {
+		launch.Run = s.runtime.RestoreArgs(s.layout.Runtime(s.runtime.Name), string(c.Folder), c.Folder.PIDFile(), c.ID, s.restore)
+	}
 	launch.PIDFile, launch.Sealed = c.Folder.PIDFile(), s.runtime.RunsSealed
 	if !s.runtime.JoinsCgroup {
 		launch.CgroupFolders = s.group.Folders()

@@ -223,7 +223,7 @@ func (e *Engine) openParts(ctx context.Context) (err error) {
 	if e.cgroups, err = cgroup.Open(cgroupName(e.layout.Data)); err != nil {
 		return fmt.Errorf("control groups: %w", err)
 	}
-	if e.snapshots, err = snapshots.Open(e.layout.Snapshots(), e.trash, e.containers.Bases, e.log); err != nil {
+	if e.snapshots, err = snapshots.Open(e.layout.Snapshots(), e.trash, e.containers.Bases, e.containers.Restoring, e.log); err != nil {
 		return fmt.Errorf("snapshots: %w", err)
 	}
 	if err := e.openImages(); err != nil {

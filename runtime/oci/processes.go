@@ -23,6 +23,9 @@ import (
 const (
 	// commandTimeout bounds a command of a runtime about one container.
 	commandTimeout = 10 * time.Second
+	// checkpointTimeout bounds how long a runtime writes the memory of a container, and how long it
+	// takes to let the container run after that.
+	checkpointTimeout = 2 * time.Minute
 	// killTimeout bounds how long processes that were killed take to be gone: one that waits for a
 	// disk takes as long as the disk.
 	killTimeout = 20 * time.Second
@@ -99,11 +102,20 @@ func (p *processes) pause(ctx context.Context, c *containers.Container) error {
 		return err
 	}
 	if !runtime.Pauses {
-		err = p.cgroups.Group(c.ID).Freeze(ctx)
-	} else if frozen, asked := p.paused(ctx, runtime, c); asked != nil || !frozen { // else an earlier call was cut off before its answer
-		if err = asked; err == nil {
-			_, err = runCommand(ctx, runtime.PauseArgs(p.layout.Runtime(c.Record().Runtime), c.ID))
-		}
+		return p.cgroups.Group(c.ID).Freeze(ctx)
+	}
+	_, err = runCommand(ctx, runtime.PauseArgs(p.layout.Runtime(c.Record().Runtime), c.ID))
+	return p.unless(ctx, runtime, c, true, err)
+}
+
+// unless returns the error of a command that was to have the runtime freeze or thaw a container,
+// unless an earlier call has done that which was cut off before its answer.
+func (p *processes) unless(ctx context.Context, runtime bundle.Runtime, c *containers.Container, frozen bool, err error) error {
+	if err == nil {
+		return nil
+	}
+	if is, asked := p.paused(ctx, runtime, c); asked == nil && is == frozen {
+		return nil
 	}
 	return err
 }
@@ -123,15 +135,16 @@ func (p *processes) thaw(ctx context.Context, c *containers.Container) error {
 
 // resume takes pause back.
 func (p *processes) resume(ctx context.Context, c *containers.Container) error {
+	return p.resumeWithin(ctx, c, commandTimeout)
+}
+
+func (p *processes) resumeWithin(ctx context.Context, c *containers.Container, atMost time.Duration) error {
 	runtime, err := p.runtimes.get(c.Record().Runtime)
 	if err != nil || !runtime.Pauses {
-		err = p.cgroups.Group(c.ID).Thaw(ctx)
-	} else if frozen, asked := p.paused(ctx, runtime, c); asked != nil || frozen {
-		if err = asked; err == nil {
-			_, err = runCommand(ctx, runtime.ResumeArgs(p.layout.Runtime(c.Record().Runtime), c.ID))
-		}
+		return p.cgroups.Group(c.ID).Thaw(ctx)
 	}
-	return err
+	_, err = runCommandWithin(ctx, atMost, runtime.ResumeArgs(p.layout.Runtime(c.Record().Runtime), c.ID))
+	return p.unless(ctx, runtime, c, false, err)
 }
 
 // whileHeld calls do while the processes of a container do not run, and returns for how long that
@@ -154,8 +167,9 @@ func (p *processes) whileHeld(ctx context.Context, c *containers.Container, do f
 	case err == nil:
 		err = do(time.Now())
 	}
-	// Also after a pause that failed: it may have stopped some.
-	resumed := p.resume(context.WithoutCancel(ctx), c)
+	// Also after a pause that failed: it may have stopped some. A runtime that was writing the
+	// memory of the container, for a caller that has gone, finishes that first.
+	resumed := p.resumeWithin(context.WithoutCancel(ctx), c, checkpointTimeout)
 	took := time.Since(began)
 	if resumed != nil && !c.HasEnded() {
 		c.SetFrozen(true) // which a caller sees, and can thaw
@@ -189,7 +203,11 @@ func (p *processes) paused(ctx context.Context, runtime bundle.Runtime, c *conta
 
 // runCommand runs a command of a runtime, and returns what it prints.
 func runCommand(ctx context.Context, args []string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	return runCommandWithin(ctx, commandTimeout, args)
+}
+
+func runCommandWithin(ctx context.Context, atMost time.Duration, args []string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()
 	output, err := exec.CommandContext(ctx, args[0], args[1:]...).Output() //nolint:gosec // the runtime's own command
 	var exit *exec.ExitError

@@ -26,7 +26,14 @@ func (e *Engine) Rollback(ctx context.Context, id, name string) error {
 		return fmt.Errorf("%s: %w", op, err)
 	}
 	defer release() // which also frees what the container lay on
-	if err := e.launcher.rollback(ctx, c, record.Chain()); err != nil {
+	restore := ""
+	if record.Memory != nil {
+		if err := e.checkMemory(c, *record.Memory); err != nil {
+			return fmt.Errorf("%s: %w", op, err)
+		}
+		restore = record.ID
+	}
+	if err := e.launcher.rollback(ctx, c, record.Chain(), restore); err != nil {
 		if diskFull(err) {
 			err = fmt.Errorf("%w: %w", engine.ErrNoRoom, err)
 		}
@@ -35,11 +42,12 @@ func (e *Engine) Rollback(ctx context.Context, id, name string) error {
 	return nil
 }
 
-// rollback ends the processes of a container and has the next start begin on the snapshots of base.
-// The caller holds the container's lock.
-func (l *launcher) rollback(ctx context.Context, c *containers.Container, base []string) error {
+// rollback ends the processes of a container and has the next start begin on the snapshots of base,
+// with the processes of the snapshot restore where that is not empty. The caller holds the
+// container's lock.
+func (l *launcher) rollback(ctx context.Context, c *containers.Container, base []string, restore string) error {
 	// Before anything ends: on a disk that is full the container runs on as it was.
-	commit, err := c.PrepareRollback(base)
+	commit, err := c.PrepareRollback(base, restore)
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,8 @@ var knownRuntimes = []string{"crun", "runc", "runsc"}
 type runtimes struct {
 	standard bundle.Runtime // of containers that name none
 
+	digests fileDigests // of programs
+
 	mu     sync.Mutex
 	byName map[string]bundle.Runtime // by the name that they were asked for with
 }
@@ -69,6 +71,16 @@ func (r *runtimes) get(name string) (bundle.Runtime, error) {
 	}
 	r.byName[name] = found
 	return found, nil
+}
+
+// identity returns the name of a runtime, its version and the digest of its program: builds of the
+// same version can differ, or have none.
+func (r *runtimes) identity(runtime bundle.Runtime) (string, error) {
+	digest, err := r.digests.of(runtime.Path)
+	if err != nil {
+		return "", fmt.Errorf("digest of the OCI runtime: %w", err)
+	}
+	return runtime.Name + " " + runtime.Version + " " + digest, nil
 }
 
 // all returns every runtime that was found, by the path of its program.

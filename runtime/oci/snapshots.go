@@ -25,6 +25,8 @@ var _ engine.Snapshots = (*Engine)(nil)
 const (
 	// HeldFailpoint: the processes of the container do not run, and its files are copied.
 	HeldFailpoint = "snapshot-held"
+	// CheckpointFailpoint: the processes of the container do not run, and their memory is written.
+	CheckpointFailpoint = "snapshot-checkpoint"
 	// CopiedFailpoint: the processes run again, and the snapshot has no record.
 	CopiedFailpoint = "snapshot-copied"
 	// TakenFailpoint: the snapshot is recorded, and the caller does not know it.
@@ -33,6 +35,8 @@ const (
 	KilledFailpoint = "rollback-killed"
 	// RolledBackFailpoint: the container is rolled back, and what it has written is there.
 	RolledBackFailpoint = "rollback-recorded"
+	// RestoredFailpoint: the container runs with the processes of a snapshot, and no record says so.
+	RestoredFailpoint = "rollback-restored"
 	// KeepingFailpoint: the files of the container are kept, and its processes run.
 	KeepingFailpoint = "suspend-keeping"
 	// SuspendedFailpoint: the processes of the container have ended, and it is not stopped.
@@ -100,17 +104,23 @@ func (e *Engine) takeSnapshot(ctx context.Context, c *containers.Container, opti
 		}
 	}()
 	record := c.Record()
-	if err := e.checkSnapshot(c, record); err != nil {
+	if err := e.checkSnapshot(c, record, options.Memory); err != nil {
 		return has, err
 	}
 	taken = snapshots.Record{
 		Labels: options.Labels, ImageID: record.Spec.ImageID, Base: record.Base, Source: record.Source,
 	}
+	if options.Memory {
+		if taken.Memory, err = e.describeMemory(c); err != nil {
+			return has, err
+		}
+	}
 	maxBytes, err := e.boundSnapshot(taken.Base, options.MaxBytes)
 	if err != nil {
 		return has, err
 	}
-	result, err := e.copyWritten(ctx, c, making, maxBytes, &taken)
+	options.MaxBytes = maxBytes
+	result, err := e.copyWritten(ctx, c, making, options, &taken)
 	if err != nil {
 		return has, err
 	}
@@ -129,10 +139,10 @@ func (e *Engine) takeSnapshot(ctx context.Context, c *containers.Container, opti
 }
 
 // checkSnapshot refuses containers that no snapshot can be taken from.
-func (e *Engine) checkSnapshot(c *containers.Container, record containers.Record) error {
-	switch status := c.Status(); status {
-	case engine.StatusRunning, engine.StatusFrozen, engine.StatusStopped:
-	case engine.StatusRemoving:
+func (e *Engine) checkSnapshot(c *containers.Container, record containers.Record, memory bool) error {
+	switch status := c.Status(); {
+	case status == engine.StatusRunning, status == engine.StatusFrozen, status == engine.StatusStopped && !memory:
+	case status == engine.StatusRemoving:
 		return fmt.Errorf("%w: it is %s", engine.ErrNotFound, status)
 	default:
 		return fmt.Errorf("%w: it is %s", engine.ErrNotRunning, status)
@@ -141,7 +151,12 @@ func (e *Engine) checkSnapshot(c *containers.Container, record containers.Record
 	if err != nil {
 		return err
 	}
-	if runtime.OwnKernel {
+	switch {
+	case memory:
+		if err := keepsMemory(runtime); err != nil {
+			return err
+		}
+	case runtime.OwnKernel:
 		return fmt.Errorf("%w: snapshot: %s keeps in its memory what a container has written", engine.ErrInvalid, runtime.Name)
 	}
 	image, release, err := e.images.Hold(record.Spec.ImageID)
@@ -156,9 +171,11 @@ func (e *Engine) checkSnapshot(c *containers.Container, record containers.Record
 	return nil
 }
 
-// copyWritten copies what the container has written to the snapshot, and sets how long the
-// processes did not run.
-func (e *Engine) copyWritten(ctx context.Context, c *containers.Container, making *snapshots.Making, maxBytes int64, taken *snapshots.Record) (treecopy.Result, error) {
+// copyWritten copies what the container has written to the snapshot, with the memory of its
+// processes where that is asked for, and sets how long the processes did not run.
+func (e *Engine) copyWritten(
+	ctx context.Context, c *containers.Container, making *snapshots.Making, options engine.SnapshotOptions, taken *snapshots.Record,
+) (treecopy.Result, error) {
 	taken.Created = time.Now().UTC().Round(0) // as it comes back from a record
 	if c.Record().Fresh {
 		return treecopy.Result{}, e.copyFresh(making, taken.Base)
@@ -168,22 +185,33 @@ func (e *Engine) copyWritten(ctx context.Context, c *containers.Container, makin
 		return treecopy.Result{}, err
 	}
 	defer closeFrom()
-	tree := &treecopy.Copy{From: from, Staging: making.Staging, MaxBytes: maxBytes}
+	tree := &treecopy.Copy{From: from, Staging: making.Staging, MaxBytes: options.MaxBytes}
 	closePrevious := e.usePrevious(tree, taken.Source)
 	defer closePrevious()
 	var result treecopy.Result
+	compare := func(still time.Time) error {
+		if options.Memory {
+			// What the container's kernel has of the files in its memory is on the disk then.
+			if err := e.writeMemory(ctx, c, making, tree, taken.Memory); err != nil {
+				return err
+			}
+			still = time.Now()
+			failpoint.Hit(CheckpointFailpoint)
+		}
+		result, err = tree.Compare(ctx, making.Tree, still)
+		return err
+	}
 	if c.Status() == engine.StatusRunning {
 		if err := stage(ctx, tree); err != nil {
 			return result, err
 		}
-		taken.Frozen, err = e.processes.whileHeld(ctx, c, func(still time.Time) (err error) {
+		taken.Frozen, err = e.processes.whileHeld(ctx, c, func(still time.Time) error {
 			taken.Created = still.UTC().Round(0)
 			failpoint.Hit(HeldFailpoint)
-			result, err = tree.Compare(ctx, making.Tree, still)
-			return err
+			return compare(still)
 		})
 	} else {
-		result, err = tree.Compare(ctx, making.Tree, time.Now())
+		err = compare(time.Now())
 	}
 	if err == nil {
 		err = tree.Complete(ctx, making.Tree, &result)

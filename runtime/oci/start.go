@@ -57,9 +57,14 @@ func (e *Engine) launch(ctx context.Context, c *containers.Container) error {
 	if again {
 		keeps = !record.Volatile
 	}
-	s := &start{
+	s := start{
 		launcher: e.launcher, container: c, spec: spec, image: image, chain: chain, imagesIn: e.layout.Images(),
 		repeated: record.Stopped, again: again, keeps: keeps,
+	}
+	if record.Restore != "" {
+		if done, err := e.restore(ctx, s, record.Restore); done {
+			return err
+		}
 	}
 	return s.run(ctx)
 }

@@ -175,7 +175,7 @@ func TestTakeSnapshot(t *testing.T) {
 		t.Errorf("the line of the log is %v", line)
 	}
 	for body, status := range map[string]int{
-		`{"kind":"memory"}`: 501, `{"kind":"disk"}`: 400, `{"ttl":59}`: 400, `{"ttl":315360001}`: 400, `{"nme":"a"}`: 400, `{"metadata":{"sandbox.internal/x":""}}`: 400,
+		`{"kind":"memory"}`: 202, `{"kind":"disk"}`: 400, `{"ttl":59}`: 400, `{"ttl":315360001}`: 400, `{"nme":"a"}`: 400, `{"metadata":{"sandbox.internal/x":""}}`: 400,
 		`{"name":"` + strings.Repeat("\u00e4", 65) + `"}`: 400, `{"comment":"` + strings.Repeat("x", 4097) + `"}`: 400,
 	} {
 		if got := statusOf(t, s, http.MethodPost, "/v1/sandboxes/"+b.sandbox.ID+"/snapshots", body, adminSecret); got != status {

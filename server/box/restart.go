@@ -49,7 +49,15 @@ func (l *launching) restart(ctx context.Context) (lifecycle.Place, error) {
 	if err != nil {
 		return lifecycle.Place{}, err
 	}
-	return l.awaitDaemon(ctx)
+	place, err := l.awaitDaemon(ctx)
+	if err != nil {
+		return place, err
+	}
+	if container, err = e.Inspect(ctx, l.name); err != nil {
+		return lifecycle.Place{}, err
+	}
+	place.Restored, place.RestoreError = container.Restored, container.RestoreError
+	return place, nil
 }
 
 // startAgain starts the container, after the one that owns its network, which is a new one.

@@ -55,7 +55,20 @@ func (c *Containers) lacks(ability engine.Ability, what string) error {
 	return nil
 }
 
-// TakeSnapshot keeps the files of a box as the snapshot. It returns
+// MemoryUnsupported returns an Error of KindUnsupported where the engine has no snapshots of memory
+// of the box of a record.
+func (c *Containers) MemoryUnsupported(record lifecycle.Record) error {
+	if err := c.SnapshotsUnsupported(); err != nil {
+		return err
+	}
+	if err := c.options.Snapshots.KeepsMemory(record.Runtime); err != nil {
+		return lifecycle.Unsupportedf("kind: memory needs a sandbox whose runtime is gVisor's runsc (its runtimeClass, or local.oci_runtime): %v", err)
+	}
+	return nil
+}
+
+// TakeSnapshot keeps the files of a box as the snapshot, and its processes with one of memory. It
+// returns
 // [lifecycle.ErrNoBox], [lifecycle.ErrBoxNotAlive], [lifecycle.ErrBoxUnavailable], ctx's error, or
 // a *[lifecycle.BoxFailure]; then there is no such snapshot, unless the engine did not answer.
 func (c *Containers) TakeSnapshot(ctx context.Context, record lifecycle.Record, snapshot lifecycle.Snapshot, maxBytes int64) (lifecycle.SnapshotFiles, error) {
@@ -69,7 +82,9 @@ func (c *Containers) TakeSnapshot(ctx context.Context, record lifecycle.Record, 
 	labels := maps.Clone(c.ours())
 	labels[labelSnapshot], labels[labelSnapshotRecord] = snapshot.ID, string(encoded)
 	made, err := c.options.Snapshots.TakeSnapshot(ctx, containerName(record.Box),
-		engine.SnapshotOptions{Name: snapshotName(snapshot.ID), Labels: labels, MaxBytes: maxBytes})
+		engine.SnapshotOptions{
+			Name: snapshotName(snapshot.ID), Labels: labels, MaxBytes: maxBytes, Memory: snapshot.Kind == lifecycle.SnapshotMemory,
+		})
 	if err != nil {
 		return lifecycle.SnapshotFiles{}, snapshotFailure(ctx, err)
 	}
@@ -151,9 +166,9 @@ func (c *Containers) Suspend(ctx context.Context, record lifecycle.Record) error
 }
 
 // Rollback ends the processes of a box and gives it the files of the snapshot with the id;
-// [Containers.Restart] starts it on them. It returns [lifecycle.ErrNoBox],
-// [lifecycle.ErrBoxUnavailable], ctx's error, or a *[lifecycle.BoxFailure] for what is refused, and
-// can be repeated.
+// [Containers.Restart] starts it on them, with the processes of a snapshot of memory. It returns
+// [lifecycle.ErrNoBox], [lifecycle.ErrBoxUnavailable], ctx's error, or a *[lifecycle.BoxFailure]
+// for what is refused, and can be repeated.
 func (c *Containers) Rollback(ctx context.Context, record lifecycle.Record, id string) error {
 	if err := c.SnapshotsUnsupported(); err != nil {
 		return err
@@ -169,7 +184,8 @@ func (c *Containers) Rollback(ctx context.Context, record lifecycle.Record, id s
 	switch {
 	case err == nil || ctx.Err() != nil:
 		return err
-	case errors.Is(err, engine.ErrNoSnapshot), errors.Is(err, engine.ErrInvalid), errors.Is(err, engine.ErrNoRoom):
+	case errors.Is(err, engine.ErrNoSnapshot), errors.Is(err, engine.ErrInvalid), errors.Is(err, engine.ErrNoRoom),
+		errors.Is(err, engine.ErrNoMemory):
 		return &lifecycle.BoxFailure{Reason: lifecycle.ReasonRollbackFailed, Message: err.Error()}
 	}
 	return translated(err)

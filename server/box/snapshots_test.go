@@ -29,6 +29,8 @@ func (k *keeping) CheckAbility(ability engine.Ability) error {
 	return nil
 }
 
+func (*keeping) KeepsMemory(string) error { return engine.ErrNoMemory }
+
 func (k *keeping) TakeSnapshot(_ context.Context, id string, options engine.SnapshotOptions) (engine.Snapshot, error) {
 	k.id, k.options = id, options
 	return engine.Snapshot{Name: options.Name, Labels: options.Labels, ImageID: "image", Bytes: 3, Exclusive: 2, Frozen: time.Second}, k.err

@@ -56,7 +56,11 @@ type Boxes interface {
 	// SuspensionUnsupported for Suspend.
 	ComparisonUnsupported() error
 	SuspensionUnsupported() error
-	// TakeSnapshot keeps the files of the box as those of the snapshot, which may add at most
+	// MemoryUnsupported returns why no snapshots of memory can be taken of a box, an error of type
+	// *lifecycle.Error of KindUnsupported; nil where they can.
+	MemoryUnsupported(record lifecycle.Record) error
+	// TakeSnapshot keeps the files of the box as those of the snapshot, and its processes too where
+	// that is of memory, which may add at most
 	// maxBytes to the disk (0: however many), and returns what is known of it then. A snapshot that
 	// was made already is returned as it is. The box is frozen meanwhile.
 	TakeSnapshot(ctx context.Context, record lifecycle.Record, snapshot lifecycle.Snapshot,

@@ -80,11 +80,27 @@ func (e *memoryEngine) TakeSnapshot(ctx context.Context, id string, options engi
 		}
 		made = engine.Snapshot{
 			Name: options.Name, Labels: maps.Clone(options.Labels), ImageID: e.images[c.Name], Bytes: size, Exclusive: size, Files: 1, Frozen: time.Millisecond, Created: time.Now(),
+			Memory: options.Memory,
 		}
 		e.snapshots[options.Name] = memorySnapshot{made, files}
 		return nil
 	})
 	return made, err
+}
+
+// KeepsMemory is for containers with the runtime runsc.
+func (e *memoryEngine) KeepsMemory(runtime string) error {
+	if runtime != "runsc" {
+		return fmt.Errorf("%w: of %q", engine.ErrNoMemory, runtime)
+	}
+	return nil
+}
+
+// loseMemory has processes of snapshots not be restored any more, for that reason.
+func (e *memoryEngine) loseMemory(reason string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.restoreError = reason
 }
 
 func (e *memoryEngine) RemoveSnapshot(ctx context.Context, name string) error {
@@ -120,6 +136,10 @@ func (e *memoryEngine) Rollback(ctx context.Context, id, name string) error {
 		was := c.Status
 		c.Status, c.Ports = engine.StatusStopped, nil
 		e.files[c.Name] = s.files
+		c.Restored, c.RestoreError = s.Memory && e.restoreError == "", ""
+		if s.Memory {
+			c.RestoreError = e.restoreError
+		}
 		if was == engine.StatusRunning || was == engine.StatusFrozen {
 			e.emit(engine.EventExited, c)
 		}

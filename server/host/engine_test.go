@@ -62,6 +62,8 @@ type memoryEngine struct {
 	files     map[string]string // of containers, by name: what they have written
 	images    map[string]string // of containers, by name
 	snapshots map[string]memorySnapshot
+	// restoreError is why processes of snapshots are not restored; empty when they are.
+	restoreError string
 
 	rests      map[string]*memoryRest // of containers, by name
 	ended      chan struct{}          // closed when the test is over

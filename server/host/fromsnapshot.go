@@ -25,6 +25,10 @@ func (h *Host) complete(
 	if err != nil {
 		return spec, snapshot, nil, err
 	}
+	if snapshot.Kind == lifecycle.SnapshotMemory {
+		done()
+		return spec, snapshot, nil, ofItsSandbox("create a sandbox", snapshot)
+	}
 	if spec, err = complete(spec, snapshot); err != nil {
 		done()
 		return spec, snapshot, nil, err

@@ -64,6 +64,9 @@ func (a *actor) beginRollback(snapshot lifecycle.Snapshot) error {
 // another policy: its files must not come out of what held them by a rollback, as they cannot by a
 // create. Those that the sandbox has had itself it may have again, under the policy in force.
 func (a *actor) checkOrigin(snapshot lifecycle.Snapshot) error {
+	if snapshot.Kind == lifecycle.SnapshotMemory && snapshot.SandboxID != a.id {
+		return ofItsSandbox("roll back", snapshot)
+	}
 	if snapshot.SandboxID == a.id || snapshot.ID == a.record.Sandbox.SnapshotID {
 		return nil
 	}
@@ -78,6 +81,13 @@ func (a *actor) checkOrigin(snapshot lifecycle.Snapshot) error {
 			snapshot.ID)
 	}
 	return nil
+}
+
+// ofItsSandbox refuses what only the sandbox of a snapshot of memory can do with it.
+func ofItsSandbox(what string, snapshot lifecycle.Snapshot) error {
+	return lifecycle.Conflictf(
+		"cannot %s: snapshot %s is one of memory, which belongs to its sandbox %s: its processes know the token of that",
+		what, snapshot.ID, snapshot.SandboxID)
 }
 
 // samePolicy reports whether a sandbox's policy is the one of a snapshot; nil is none.

@@ -88,6 +88,14 @@ func (a *actor) beginSnapshot(request lifecycle.SnapshotRequest, key *lifecycle.
 		return lifecycle.Snapshot{}, state.Conflict("take a snapshot", lifecycle.StateRunning, lifecycle.StatePaused)
 	}
 	h := a.host
+	if request.Kind == lifecycle.SnapshotMemory {
+		if err := h.options.Boxes.MemoryUnsupported(a.record); err != nil {
+			return lifecycle.Snapshot{}, err
+		}
+		if a.record.Stopped {
+			return lifecycle.Snapshot{}, lifecycle.Conflictf("cannot take a snapshot of memory: the processes of the sandbox have ended, only its files are kept")
+		}
+	}
 	if err := h.snapshots.reserve(request); err != nil {
 		return lifecycle.Snapshot{}, err
 	}

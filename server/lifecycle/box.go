@@ -64,6 +64,10 @@ type Place struct {
 	// Entrypoint is the image's entrypoint and command, of a sandbox that runs them
 	// ([Spec.ImageEntrypoint]); nil when it is not known.
 	Entrypoint []string
+	// Restored is whether the processes there are those of a snapshot, for a box that was started
+	// again. RestoreError says why they are not, although the box was rolled back to them.
+	Restored     bool
+	RestoreError string
 }
 
 // BoxExit is how the entrypoint of a sandbox ended.

@@ -20,7 +20,8 @@ type SnapshotStore interface {
 	// TakeSnapshot records a snapshot of a Running or Paused sandbox, Creating, and returns it; the
 	// rest goes on behind. It returns KindNotFound, KindConflict for another state of the sandbox
 	// and for more snapshots than the owner may have, and KindInvalid for a request that breaks a
-	// rule.
+	// rule. It returns KindUnsupported for the kind memory where the sandbox's runtime class has no
+	// such snapshots.
 	TakeSnapshot(ctx context.Context, sandboxID string, request SnapshotRequest) (Snapshot, error)
 
 	// AwaitSnapshot waits until the snapshot is not Creating, is forgotten, the time is up or ctx
@@ -72,7 +73,8 @@ type SnapshotStore interface {
 	// and it is Running once execd has answered again, with the same id, endpoints and token. It
 	// returns KindNotFound, KindNoSnapshot, and KindConflict for another state, and for a snapshot
 	// that is not Ready, of another image, or of another sandbox with another runtime class or
-	// policy.
+	// policy. With a snapshot of memory, of the same sandbox, the processes go on that the snapshot
+	// has.
 	Rollback(ctx context.Context, sandboxID, snapshotID string) error
 
 	// Fork takes a snapshot of a Running or Paused sandbox and creates sandboxes that begin with
@@ -91,8 +93,13 @@ func FilesOnlyUnsupported() error {
 // SnapshotKind is what a snapshot holds.
 type SnapshotKind string
 
-// SnapshotFilesystem is a snapshot of the files of a sandbox, without its processes.
-const SnapshotFilesystem SnapshotKind = "filesystem"
+// The kinds of snapshots.
+const (
+	SnapshotFilesystem SnapshotKind = "filesystem" // the files of a sandbox, without its processes
+	// SnapshotMemory is the files of a sandbox and its processes, with all that they have in memory.
+	// It is of use to that sandbox alone, whose token the processes know.
+	SnapshotMemory SnapshotKind = "memory"
+)
 
 // SnapshotState is where a snapshot stands. Clients must tolerate other values.
 type SnapshotState string
@@ -224,10 +231,8 @@ const (
 // rule.
 func (r SnapshotRequest) Validate() error {
 	switch {
-	case r.Kind == "memory":
-		return Unsupportedf("kind: snapshots of memory are not implemented: this service keeps the files of sandboxes (kind filesystem)")
-	case r.Kind != SnapshotFilesystem:
-		return Invalidf("kind: must be filesystem, not %.40q", r.Kind)
+	case r.Kind != SnapshotFilesystem && r.Kind != SnapshotMemory:
+		return Invalidf("kind: must be filesystem or memory, not %.40q", r.Kind)
 	case len(r.Name) > MaxSnapshotName:
 		return Invalidf("name: must have at most %d bytes, has %d", MaxSnapshotName, len(r.Name))
 	case len(r.Comment) > MaxSnapshotComment:

@@ -692,6 +692,10 @@ type ClientInterface interface {
 	// `Running`, with the same id, endpoints and token: the entrypoint has started again, with
 	// the environment, volumes, limits and policy of the sandbox.
 	//
+	// With a snapshot of the kind `memory`, which must be one of the same sandbox, the processes of
+	// the snapshot go on instead. Where they cannot be restored, the entrypoint is started on the
+	// files of the snapshot, and the sandbox is `Running` with the reason `ROLLBACK_FAILED`.
+	//
 	// Connections to its ports break off. What was written since the snapshot is gone, unless
 	// another snapshot has it. A snapshot that is not `Ready` is 409, and so is one of another
 	// image, and one of another sandbox with another runtime class, or with a network policy that
@@ -708,6 +712,10 @@ type ClientInterface interface {
 	// is its own or that of another sandbox of its owner. Its processes end. The sandbox is `Resuming` and then
 	// `Running`, with the same id, endpoints and token: the entrypoint has started again, with
 	// the environment, volumes, limits and policy of the sandbox.
+	//
+	// With a snapshot of the kind `memory`, which must be one of the same sandbox, the processes of
+	// the snapshot go on instead. Where they cannot be restored, the entrypoint is started on the
+	// files of the snapshot, and the sandbox is `Running` with the reason `ROLLBACK_FAILED`.
 	//
 	// Connections to its ports break off. What was written since the snapshot is gone, unless
 	// another snapshot has it. A snapshot that is not `Ready` is 409, and so is one of another
@@ -735,7 +743,9 @@ type ClientInterface interface {
 	//
 	// The snapshot has what was written to the root file system. It has neither processes and
 	// their memory, nor volumes, `/dev/shm` and other mounts, nor the environment of the create
-	// request and the token.
+	// request and the token. With the kind `memory` it has the processes, their memory and
+	// `/dev/shm` as well, and with these the environment and the token. That takes a runtime class
+	// of gVisor's on the local engine (501 otherwise).
 	//
 	// An owner has at most `server.max_snapshots` snapshots (409 beyond), which may have added
 	// `server.max_snapshots_mib` to the disk together (`exclusiveSize`). A backend without
@@ -754,7 +764,9 @@ type ClientInterface interface {
 	//
 	// The snapshot has what was written to the root file system. It has neither processes and
 	// their memory, nor volumes, `/dev/shm` and other mounts, nor the environment of the create
-	// request and the token.
+	// request and the token. With the kind `memory` it has the processes, their memory and
+	// `/dev/shm` as well, and with these the environment and the token. That takes a runtime class
+	// of gVisor's on the local engine (501 otherwise).
 	//
 	// An owner has at most `server.max_snapshots` snapshots (409 beyond), which may have added
 	// `server.max_snapshots_mib` to the disk together (`exclusiveSize`). A backend without
@@ -1951,6 +1963,10 @@ func (c *Client) ResumeSandbox(ctx context.Context, sandboxID SandboxID, params 
 // `Running`, with the same id, endpoints and token: the entrypoint has started again, with
 // the environment, volumes, limits and policy of the sandbox.
 //
+// With a snapshot of the kind `memory`, which must be one of the same sandbox, the processes of
+// the snapshot go on instead. Where they cannot be restored, the entrypoint is started on the
+// files of the snapshot, and the sandbox is `Running` with the reason `ROLLBACK_FAILED`.
+//
 // Connections to its ports break off. What was written since the snapshot is gone, unless
 // another snapshot has it. A snapshot that is not `Ready` is 409, and so is one of another
 // image, and one of another sandbox with another runtime class, or with a network policy that
@@ -1977,6 +1993,10 @@ func (c *Client) RollbackSandboxWithBody(ctx context.Context, sandboxID SandboxI
 // is its own or that of another sandbox of its owner. Its processes end. The sandbox is `Resuming` and then
 // `Running`, with the same id, endpoints and token: the entrypoint has started again, with
 // the environment, volumes, limits and policy of the sandbox.
+//
+// With a snapshot of the kind `memory`, which must be one of the same sandbox, the processes of
+// the snapshot go on instead. Where they cannot be restored, the entrypoint is started on the
+// files of the snapshot, and the sandbox is `Running` with the reason `ROLLBACK_FAILED`.
 //
 // Connections to its ports break off. What was written since the snapshot is gone, unless
 // another snapshot has it. A snapshot that is not `Ready` is 409, and so is one of another
@@ -2024,7 +2044,9 @@ func (c *Client) ListSandboxSnapshots(ctx context.Context, sandboxID SandboxID, 
 //
 // The snapshot has what was written to the root file system. It has neither processes and
 // their memory, nor volumes, `/dev/shm` and other mounts, nor the environment of the create
-// request and the token.
+// request and the token. With the kind `memory` it has the processes, their memory and
+// `/dev/shm` as well, and with these the environment and the token. That takes a runtime class
+// of gVisor's on the local engine (501 otherwise).
 //
 // An owner has at most `server.max_snapshots` snapshots (409 beyond), which may have added
 // `server.max_snapshots_mib` to the disk together (`exclusiveSize`). A backend without
@@ -2053,7 +2075,9 @@ func (c *Client) TakeSnapshotWithBody(ctx context.Context, sandboxID SandboxID, 
 //
 // The snapshot has what was written to the root file system. It has neither processes and
 // their memory, nor volumes, `/dev/shm` and other mounts, nor the environment of the create
-// request and the token.
+// request and the token. With the kind `memory` it has the processes, their memory and
+// `/dev/shm` as well, and with these the environment and the token. That takes a runtime class
+// of gVisor's on the local engine (501 otherwise).
 //
 // An owner has at most `server.max_snapshots` snapshots (409 beyond), which may have added
 // `server.max_snapshots_mib` to the disk together (`exclusiveSize`). A backend without
@@ -5316,6 +5340,10 @@ type ClientWithResponsesInterface interface {
 	// `Running`, with the same id, endpoints and token: the entrypoint has started again, with
 	// the environment, volumes, limits and policy of the sandbox.
 	//
+	// With a snapshot of the kind `memory`, which must be one of the same sandbox, the processes of
+	// the snapshot go on instead. Where they cannot be restored, the entrypoint is started on the
+	// files of the snapshot, and the sandbox is `Running` with the reason `ROLLBACK_FAILED`.
+	//
 	// Connections to its ports break off. What was written since the snapshot is gone, unless
 	// another snapshot has it. A snapshot that is not `Ready` is 409, and so is one of another
 	// image, and one of another sandbox with another runtime class, or with a network policy that
@@ -5332,6 +5360,10 @@ type ClientWithResponsesInterface interface {
 	// is its own or that of another sandbox of its owner. Its processes end. The sandbox is `Resuming` and then
 	// `Running`, with the same id, endpoints and token: the entrypoint has started again, with
 	// the environment, volumes, limits and policy of the sandbox.
+	//
+	// With a snapshot of the kind `memory`, which must be one of the same sandbox, the processes of
+	// the snapshot go on instead. Where they cannot be restored, the entrypoint is started on the
+	// files of the snapshot, and the sandbox is `Running` with the reason `ROLLBACK_FAILED`.
 	//
 	// Connections to its ports break off. What was written since the snapshot is gone, unless
 	// another snapshot has it. A snapshot that is not `Ready` is 409, and so is one of another
@@ -5361,7 +5393,9 @@ type ClientWithResponsesInterface interface {
 	//
 	// The snapshot has what was written to the root file system. It has neither processes and
 	// their memory, nor volumes, `/dev/shm` and other mounts, nor the environment of the create
-	// request and the token.
+	// request and the token. With the kind `memory` it has the processes, their memory and
+	// `/dev/shm` as well, and with these the environment and the token. That takes a runtime class
+	// of gVisor's on the local engine (501 otherwise).
 	//
 	// An owner has at most `server.max_snapshots` snapshots (409 beyond), which may have added
 	// `server.max_snapshots_mib` to the disk together (`exclusiveSize`). A backend without
@@ -5380,7 +5414,9 @@ type ClientWithResponsesInterface interface {
 	//
 	// The snapshot has what was written to the root file system. It has neither processes and
 	// their memory, nor volumes, `/dev/shm` and other mounts, nor the environment of the create
-	// request and the token.
+	// request and the token. With the kind `memory` it has the processes, their memory and
+	// `/dev/shm` as well, and with these the environment and the token. That takes a runtime class
+	// of gVisor's on the local engine (501 otherwise).
 	//
 	// An owner has at most `server.max_snapshots` snapshots (409 beyond), which may have added
 	// `server.max_snapshots_mib` to the disk together (`exclusiveSize`). A backend without
@@ -13684,6 +13720,10 @@ func (c *ClientWithResponses) ResumeSandboxWithResponse(ctx context.Context, san
 // `Running`, with the same id, endpoints and token: the entrypoint has started again, with
 // the environment, volumes, limits and policy of the sandbox.
 //
+// With a snapshot of the kind `memory`, which must be one of the same sandbox, the processes of
+// the snapshot go on instead. Where they cannot be restored, the entrypoint is started on the
+// files of the snapshot, and the sandbox is `Running` with the reason `ROLLBACK_FAILED`.
+//
 // Connections to its ports break off. What was written since the snapshot is gone, unless
 // another snapshot has it. A snapshot that is not `Ready` is 409, and so is one of another
 // image, and one of another sandbox with another runtime class, or with a network policy that
@@ -13706,6 +13746,10 @@ func (c *ClientWithResponses) RollbackSandboxWithBodyWithResponse(ctx context.Co
 // is its own or that of another sandbox of its owner. Its processes end. The sandbox is `Resuming` and then
 // `Running`, with the same id, endpoints and token: the entrypoint has started again, with
 // the environment, volumes, limits and policy of the sandbox.
+//
+// With a snapshot of the kind `memory`, which must be one of the same sandbox, the processes of
+// the snapshot go on instead. Where they cannot be restored, the entrypoint is started on the
+// files of the snapshot, and the sandbox is `Running` with the reason `ROLLBACK_FAILED`.
 //
 // Connections to its ports break off. What was written since the snapshot is gone, unless
 // another snapshot has it. A snapshot that is not `Ready` is 409, and so is one of another
@@ -13747,7 +13791,9 @@ func (c *ClientWithResponses) ListSandboxSnapshotsWithResponse(ctx context.Conte
 //
 // The snapshot has what was written to the root file system. It has neither processes and
 // their memory, nor volumes, `/dev/shm` and other mounts, nor the environment of the create
-// request and the token.
+// request and the token. With the kind `memory` it has the processes, their memory and
+// `/dev/shm` as well, and with these the environment and the token. That takes a runtime class
+// of gVisor's on the local engine (501 otherwise).
 //
 // An owner has at most `server.max_snapshots` snapshots (409 beyond), which may have added
 // `server.max_snapshots_mib` to the disk together (`exclusiveSize`). A backend without
@@ -13772,7 +13818,9 @@ func (c *ClientWithResponses) TakeSnapshotWithBodyWithResponse(ctx context.Conte
 //
 // The snapshot has what was written to the root file system. It has neither processes and
 // their memory, nor volumes, `/dev/shm` and other mounts, nor the environment of the create
-// request and the token.
+// request and the token. With the kind `memory` it has the processes, their memory and
+// `/dev/shm` as well, and with these the environment and the token. That takes a runtime class
+// of gVisor's on the local engine (501 otherwise).
 //
 // An owner has at most `server.max_snapshots` snapshots (409 beyond), which may have added
 // `server.max_snapshots_mib` to the disk together (`exclusiveSize`). A backend without

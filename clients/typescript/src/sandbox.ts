@@ -208,7 +208,8 @@ export class Sandbox implements AsyncDisposable {
 
   /**
    * Gives the sandbox the files of a snapshot, or of the one with an id; returns when it is Running
-   * again. Its processes end; its id, endpoints and token stay.
+   * again. Its processes end, and with a snapshot of memory those go on that it has; its id, endpoints
+   * and token stay.
    */
   async rollback(snapshot: Snapshot | string, options: CallOptions = {}): Promise<SandboxInfo> {
     const body = { snapshotId: typeof snapshot === "string" ? snapshot : snapshot.id };

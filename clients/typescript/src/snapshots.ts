@@ -34,6 +34,11 @@ export interface SnapshotOptions extends CallOptions {
   comment?: string;
   /** Tags. */
   metadata?: Record<string, string>;
+  /**
+   * `memory` keeps the processes too, which takes gVisor as the sandbox's runtime: a rollback of the
+   * sandbox has them go on. Such a snapshot has every secret that they have.
+   */
+  kind?: "filesystem" | "memory";
   /** Seconds after which it is deleted by itself; without it, it is not. */
   ttl?: number;
   /** Milliseconds in which it must be Ready; 5 minutes without it. */

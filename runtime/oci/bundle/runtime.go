@@ -36,6 +36,9 @@ type Runtime struct {
 	// OwnKernel is whether containers have a kernel of the runtime's own, and with it a network
 	// stack that cannot be the host's.
 	OwnKernel bool
+	// KeepsMemory is whether the runtime can keep the processes of a container in files, and start
+	// them from there.
+	KeepsMemory bool
 	// RunsSealed is whether the runtime runs from a copy of its program that no container can write
 	// to, and makes one unless it finds that it was started from a sealed file in memory.
 	RunsSealed bool
@@ -62,7 +65,7 @@ var runtimes = []Runtime{
 		recursiveReadOnly: true,
 	},
 	{
-		Name: "runsc", Delete: true, Pauses: true, OwnKernel: true,
+		Name: "runsc", Delete: true, Pauses: true, OwnKernel: true, KeepsMemory: true,
 		// What a container writes goes to the root file system that it is given, not to a layer of
 		// runsc's own.
 		global: []string{
@@ -136,6 +139,26 @@ func (r Runtime) RunArgs(root, bundleDir, pidFile, id string, exitFD bool) []str
 		command = append(command, "--preserve-fds", "1")
 	}
 	return append(command, id)
+}
+
+// CheckpointArgs is the command that writes the processes of a container, which may be frozen, to
+// files in a folder, for a runtime with KeepsMemory. The runtime writes what it has of the
+// container's files in its own memory to these before. The container goes on as it was. With direct
+// the files do not pass the host's cache, which would count as memory of the container.
+func (r Runtime) CheckpointArgs(root, id, folder string, direct bool) []string {
+	command := append(r.command(root, "checkpoint"), "--leave-running", "--compression=none", "--image-path", folder)
+	if direct {
+		command = append(command, "--direct")
+	}
+	return append(command, id)
+}
+
+// RestoreArgs is RunArgs for a container whose processes are those that CheckpointArgs has written
+// to the folder. The runtime refuses a bundle that differs from the one that they were started with
+// in more than may differ.
+func (r Runtime) RestoreArgs(root, bundleDir, pidFile, id, folder string) []string {
+	command := r.command(root, "restore")
+	return append(command, "--detach", "--bundle", bundleDir, "--pid-file", pidFile, "--image-path", folder, id)
 }
 
 // DeleteArgs is the command that removes what the runtime keeps of a container whose processes have

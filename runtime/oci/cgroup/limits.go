@@ -171,6 +171,21 @@ func (g Group) OOMKills() (int64, error) {
 	return strconv.ParseInt(value, 10, 64)
 }
 
+// SharedBytes returns how much memory of the group is that of files in memory. The memory that
+// gVisor gives its processes is such a file.
+func (g Group) SharedBytes() (int64, error) {
+	folder, h := g.in(memory)
+	key := "total_shmem"
+	if h.version2 {
+		key = "shmem"
+	}
+	value, err := field(folder, "memory.stat", key)
+	if err != nil {
+		return 0, fmt.Errorf("count memory: %w", err)
+	}
+	return strconv.ParseInt(value, 10, 64)
+}
+
 // field reads a value from a file of lines "name value".
 func field(folder, name, key string) (string, error) {
 	path := filepath.Join(folder, name)

@@ -592,7 +592,9 @@ export interface paths {
          *
          *     The snapshot has what was written to the root file system. It has neither processes and
          *     their memory, nor volumes, `/dev/shm` and other mounts, nor the environment of the create
-         *     request and the token.
+         *     request and the token. With the kind `memory` it has the processes, their memory and
+         *     `/dev/shm` as well, and with these the environment and the token. That takes a runtime class
+         *     of gVisor's on the local engine (501 otherwise).
          *
          *     An owner has at most `server.max_snapshots` snapshots (409 beyond), which may have added
          *     `server.max_snapshots_mib` to the disk together (`exclusiveSize`). A backend without
@@ -649,6 +651,10 @@ export interface paths {
          *     is its own or that of another sandbox of its owner. Its processes end. The sandbox is `Resuming` and then
          *     `Running`, with the same id, endpoints and token: the entrypoint has started again, with
          *     the environment, volumes, limits and policy of the sandbox.
+         *
+         *     With a snapshot of the kind `memory`, which must be one of the same sandbox, the processes of
+         *     the snapshot go on instead. Where they cannot be restored, the entrypoint is started on the
+         *     files of the snapshot, and the sandbox is `Running` with the reason `ROLLBACK_FAILED`.
          *
          *     Connections to its ports break off. What was written since the snapshot is gone, unless
          *     another snapshot has it. A snapshot that is not `Ready` is 409, and so is one of another
@@ -1953,6 +1959,8 @@ export interface components {
          * @description What a snapshot holds. New values may be added, so clients must tolerate unknown ones.
          *
          *     - `filesystem`: the files of a sandbox, without its processes.
+         *     - `memory`: its processes too, with all that they have in memory, such as the token of the
+         *       sandbox and the environment. Only the sandbox itself can use it, for a rollback.
          * @example filesystem
          */
         SnapshotKind: string;

@@ -22,7 +22,7 @@ import (
 
 func main() {
 	if len(os.Args) < 2 {
-		fatal("usage: probe sleep|again|trap|stubborn|exit|later|print|bytes|lines|env|cat|write|copy|mkdir|fill|occupy|eat|fork|count|hold|receive|interfaces|sockets|hoard|take|tree|prune|digest|mode|journal|numbers|many|mutate|serve|echo [argument...]")
+		fatal("usage: probe sleep|again|trap|stubborn|exit|later|print|bytes|lines|env|cat|write|copy|mkdir|fill|occupy|eat|fork|count|hold|receive|interfaces|sockets|hoard|take|tree|prune|digest|mode|journal|numbers|many|mutate|serve|echo|remember [argument...]")
 	}
 	args := os.Args[2:]
 	switch os.Args[1] {
@@ -162,6 +162,8 @@ func main() {
 		serve(args[0])
 	case "echo":
 		echo(args[0])
+	case "remember": // a file, and so many MiB
+		remember(args[0], number(args[1]))
 	default:
 		fatal("unknown word " + os.Args[1])
 	}

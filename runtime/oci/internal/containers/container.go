@@ -135,7 +135,7 @@ func (c *Container) Describe() engine.Container {
 func (c *Container) describe() engine.Container {
 	d := engine.Container{
 		ID: c.ID, Name: c.Name, Labels: maps.Clone(c.record.Spec.Labels), Status: c.status(),
-		Ports: map[int]int{}, Error: c.record.StartError,
+		Ports: map[int]int{}, Error: c.record.StartError, Restored: c.record.Restored, RestoreError: c.record.RestoreError,
 	}
 	if run := c.record.Run; alive(d.Status) && run.Network != nil {
 		maps.Copy(d.Ports, run.Network.Ports)
@@ -157,7 +157,11 @@ func ExitCode(end keeper.End) int {
 // SetStarted records the first process, and returns the end that was reported before that; nil when
 // there is none. The caller holds the lock.
 func (c *Container) SetStarted(process keeper.Process) (early *keeper.End, err error) {
-	if err := c.Update(func(r *Record) { r.Run.Process, r.Stopped, r.Fresh = process, false, false }); err != nil {
+	err = c.Update(func(r *Record) {
+		r.Run.Process, r.Stopped, r.Fresh = process, false, false
+		r.Restore, r.Restored = "", r.Restore != ""
+	})
+	if err != nil {
 		return nil, err
 	}
 	c.registry.mu.Lock()
@@ -217,13 +221,15 @@ func (c *Container) SetStopped() error {
 }
 
 // PrepareRollback writes the record of the container as one that can be started again on the
-// snapshots of base, without what it has written, beside the present one. The call of commit, once
+// snapshots of base, without what it has written, beside the present one; with the processes of the
+// snapshot restore, where that is not empty. The call of commit, once
 // the container's processes are gone, makes that the record, and needs no room on the disk. The
 // remains of the last start, and what the container has written, are still to be released. After an
 // error nothing has changed. The caller holds the lock.
-func (c *Container) PrepareRollback(base []string) (commit func() error, err error) {
+func (c *Container) PrepareRollback(base []string, restore string) (commit func() error, err error) {
 	next := c.stopped()
 	next.Base, next.Fresh, next.Volatile, next.Source, next.StartError = base, true, false, "", ""
+	next.Restore = restore
 	replace, err := next.prepare(c.Folder, ".rollback")
 	if err != nil {
 		return nil, fmt.Errorf("write the record of container %s: %w", c.Name, err)
@@ -245,7 +251,7 @@ func (c *Container) stopped() Record {
 		run.Process, run.GPUs = keeper.Process{}, nil
 		next.Run = &run
 	}
-	next.Stopped = true
+	next.Stopped, next.Restored, next.RestoreError = true, false, ""
 	return next
 }
 

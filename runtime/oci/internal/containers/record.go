@@ -30,6 +30,12 @@ type Record struct {
 	// Fresh is set while a container that is Stopped begins with no files but those of Base, because
 	// it was rolled back.
 	Fresh bool `json:",omitempty"`
+	// Restore is the snapshot, of Base, whose processes the next start gives the container; empty
+	// for a start of its program. Restored is set while it has those of a snapshot, and RestoreError
+	// is why it does not, although it was rolled back to them.
+	Restore      string `json:",omitempty"`
+	Restored     bool   `json:",omitempty"`
+	RestoreError string `json:",omitempty"`
 	// Run is what a start makes, or has made, at the kernel; nil when nothing of it is left.
 	Run *Run `json:",omitempty"`
 	// StartError is why the last start failed.

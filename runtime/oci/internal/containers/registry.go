@@ -260,6 +260,20 @@ func (r *Registry) Bases() []string {
 	return ids
 }
 
+// Restoring returns the ids of the snapshots whose processes containers are given at their next
+// start.
+func (r *Registry) Restoring() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var ids []string
+	for _, c := range r.byID {
+		if c.record.Restore != "" {
+			ids = append(ids, c.record.Restore)
+		}
+	}
+	return ids
+}
+
 // MountedBy returns the name of a container with such a mount, also of one that is being created;
 // "" when there is none.
 func (r *Registry) MountedBy(is func(engine.Mount) bool) string {

@@ -66,6 +66,13 @@ func makeFolder(path string) (*os.File, error) {
 	return os.OpenFile(path, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 }
 
+// MakeMemory makes the folder for what a runtime writes of the container's processes, which the
+// service alone can enter.
+func (m *Making) MakeMemory() (folder string, err error) {
+	folder = filepath.Join(m.store.path(m.id), memoryFolder)
+	return folder, os.Mkdir(folder, layout.FolderMode)
+}
+
 func (m *Making) close() {
 	_ = m.Tree.Close()
 	_ = m.Staging.Close()

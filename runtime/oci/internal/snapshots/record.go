@@ -22,6 +22,8 @@ const (
 	treeFolder = "tree"
 	// stagingFolder has files that were copied while the container ran.
 	stagingFolder = "staging"
+	// memoryFolder has what the container's runtime has written of its processes.
+	memoryFolder = "memory"
 )
 
 // Record is what the disk has of a snapshot. It is written last: a folder without one is what is
@@ -36,10 +38,12 @@ type Record struct {
 	Base []string `json:",omitempty"`
 	// Source identifies the upper layer that the tree is a copy of.
 	Source           string
-	Bytes, Exclusive int64
+	Bytes, Exclusive int64 // of the tree
 	Files            int
 	Frozen           time.Duration
 	Created          time.Time
+	// Memory is what it has besides the tree; nil when that is nothing.
+	Memory *Memory `json:",omitempty"`
 	// Removed is set when the snapshot was removed, and something needs it.
 	Removed bool `json:",omitempty"`
 	// Merged are the ids of the snapshots whose trees the tree of this one has together, lowest
@@ -49,15 +53,27 @@ type Record struct {
 	Sources []string `json:",omitempty"`
 }
 
+// Memory is what a snapshot has of the processes of a container.
+type Memory struct {
+	Container string // the id of the container that they are of
+	Runtime   string // the program that has written them, with its version
+	Processor string // the features of the processor, separated by spaces
+	Bytes     int64  // of the files, on the disk
+}
+
 // Chain are the ids of all snapshots that a container has which begins with this one, lowest first.
 func (r Record) Chain() []string { return append(slices.Clone(r.Base), r.ID) }
 
 // Describe returns what a caller of the engine sees.
 func (r Record) Describe() engine.Snapshot {
-	return engine.Snapshot{
+	s := engine.Snapshot{
 		Name: r.Name, Labels: maps.Clone(r.Labels), ImageID: r.ImageID, Bytes: r.Bytes, Exclusive: r.Exclusive,
-		Files: r.Files, Frozen: r.Frozen, Created: r.Created,
+		Files: r.Files, Frozen: r.Frozen, Created: r.Created, Memory: r.Memory != nil,
 	}
+	if r.Memory != nil {
+		s.Bytes, s.Exclusive = s.Bytes+r.Memory.Bytes, s.Exclusive+r.Memory.Bytes
+	}
+	return s
 }
 
 func (r Record) write(folder string) error {

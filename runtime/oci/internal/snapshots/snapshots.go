@@ -22,10 +22,11 @@ import (
 // The folder of a snapshot is thrown away when the snapshot was removed, and neither a container
 // nor another snapshot lies on its tree.
 type Store struct {
-	folder string
-	trash  *trash.Trash
-	using  func() []string // ids of the snapshots that containers lie on
-	log    zerolog.Logger
+	folder    string
+	trash     *trash.Trash
+	using     func() []string // ids of the snapshots that containers lie on
+	restoring func() []string // ids of those whose processes containers are to be given at their next start
+	log       zerolog.Logger
 
 	mu     sync.Mutex
 	byID   map[string]Record
@@ -37,10 +38,10 @@ type Store struct {
 
 // Open reads the record of every snapshot, and throws away what an earlier service was making.
 // using returns the ids of the snapshots that containers lie on, also of those that are being
-// created.
-func Open(folder string, t *trash.Trash, using func() []string, log zerolog.Logger) (*Store, error) {
+// created; restoring returns those of them whose memory they are started with.
+func Open(folder string, t *trash.Trash, using, restoring func() []string, log zerolog.Logger) (*Store, error) {
 	s := &Store{
-		folder: folder, trash: t, using: using, log: log,
+		folder: folder, trash: t, using: using, restoring: restoring, log: log,
 		byID: map[string]Record{}, holds: map[string]int{}, making: map[string]bool{}, merging: make(chan struct{}, 1),
 	}
 	if err := os.MkdirAll(folder, layout.FolderMode); err != nil {
@@ -57,6 +58,9 @@ func Open(folder string, t *trash.Trash, using func() []string, log zerolog.Logg
 			err = t.Throw(path)
 		} else if err == nil {
 			s.byID[record.ID] = record
+			if record.Memory == nil { // it may have been removed
+				err = t.Throw(filepath.Join(path, memoryFolder))
+			}
 		}
 		if err != nil {
 			return nil, err
@@ -200,6 +204,17 @@ func (s *Store) Index(id string) string { return filepath.Join(s.path(id), index
 // Hashes is the file with the hashes of what a snapshot's tree has.
 func (s *Store) Hashes(id string) string { return filepath.Join(s.path(id), hashesFile) }
 
+// Memory returns what a snapshot has of the processes of a container, and the folder with it. ok is
+// false when there is nothing.
+func (s *Store) Memory(id string) (memory Memory, folder string, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if has := s.byID[id].Memory; has != nil {
+		return *has, filepath.Join(s.path(id), memoryFolder), true
+	}
+	return Memory{}, "", false
+}
+
 func (s *Store) path(id string) string { return filepath.Join(s.folder, id) }
 
 // Remove removes the snapshot of the name, at once or, when something needs it, with the last that
@@ -226,7 +241,25 @@ func (s *Store) Remove(name string) error {
 		return err
 	}
 	s.byID[record.ID] = record
+	s.freeMemory(record)
 	return nil
+}
+
+// freeMemory throws away what a removed snapshot, whose tree is needed, has of processes, unless a
+// container is to be started with them. mu is held.
+func (s *Store) freeMemory(record Record) {
+	if record.Memory == nil || slices.Contains(s.restoring(), record.ID) {
+		return
+	}
+	record.Memory = nil
+	err := record.write(s.path(record.ID))
+	if err == nil {
+		s.byID[record.ID] = record
+		err = s.trash.Throw(filepath.Join(s.path(record.ID), memoryFolder))
+	}
+	if err != nil {
+		s.log.Warn().Err(err).Str("snapshot", record.Name).Msg("cannot remove the memory of a snapshot; retried at the next removal")
+	}
 }
 
 // handOn counts the bytes of a snapshot whose files are thrown away for another one that may share
@@ -279,7 +312,11 @@ func (s *Store) free() {
 		more = false
 		needed := s.allNeeded()
 		for id, record := range s.byID {
-			if !record.Removed || needed[id] {
+			if !record.Removed {
+				continue
+			}
+			if needed[id] {
+				s.freeMemory(record)
 				continue
 			}
 			if err := s.trash.Throw(s.path(id)); err != nil {

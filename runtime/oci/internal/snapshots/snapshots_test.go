@@ -16,15 +16,16 @@ import (
 
 // site is where a store keeps its snapshots, and what containers lie on.
 type site struct {
-	folder string
-	using  []string
+	folder    string
+	using     []string
+	restoring []string
 }
 
 func (s *site) open(t *testing.T) *snapshots.Store {
 	t.Helper()
 	bin := trash.New(t.TempDir(), zerolog.Nop())
 	t.Cleanup(bin.Stop)
-	store, err := snapshots.Open(s.folder, bin, func() []string { return s.using }, zerolog.Nop())
+	store, err := snapshots.Open(s.folder, bin, func() []string { return s.using }, func() []string { return s.restoring }, zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,4 +207,47 @@ func TestMergedBytes(t *testing.T) {
 	s.using = nil
 	remove("four")
 	check(nil, 0)
+}
+
+// TestMemoryStaysWhileRestored: what a removed snapshot has of processes is there until no
+// container is to be started with them, and its tree until none lies on it.
+func TestMemoryStaysWhileRestored(t *testing.T) {
+	s := &site{folder: t.TempDir()}
+	store := s.open(t)
+	making, _, err := store.Begin("one")
+	if err != nil || making == nil {
+		t.Fatal(err)
+	}
+	if _, err := making.MakeMemory(); err != nil {
+		t.Fatal(err)
+	}
+	made, err := making.Commit(snapshots.Record{Memory: &snapshots.Memory{Container: "c", Bytes: 7}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if described := made.Describe(); !described.Memory || described.Bytes != 7 || described.Exclusive != 7 {
+		t.Errorf("the snapshot is %+v", described)
+	}
+	has := func() bool {
+		_, folder, ok := store.Memory(made.ID)
+		_, err := os.Stat(folder)
+		return ok && err == nil
+	}
+	s.using, s.restoring = []string{made.ID}, []string{made.ID}
+	store = s.open(t)
+	if err := store.Remove("one"); err != nil || !has() {
+		t.Errorf("a container is to be started with what is gone (%v)", err)
+	}
+	s.restoring = nil
+	store.Free()
+	if _, err := os.Stat(filepath.Join(s.folder, made.ID, "memory")); has() || !os.IsNotExist(err) || s.entries(t) != 1 {
+		t.Errorf("no container is to be started with what is there: %v", err)
+	}
+	s.using = nil
+	if store = s.open(t); store != nil {
+		store.Free()
+	}
+	if s.entries(t) != 0 {
+		t.Error("nothing needs the snapshot, and it is there")
+	}
 }

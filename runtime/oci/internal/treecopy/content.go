@@ -76,7 +76,7 @@ func isUnsupported(err error) bool {
 func (c *Copy) piece(ctx context.Context, from, to int, start, end int64) error {
 	for start < end {
 		length := int(min(end-start, pieceBytes))
-		if err := errors.Join(ctx.Err(), c.checkRoom(int64(length))); err != nil {
+		if err := errors.Join(ctx.Err(), c.CheckRoom(int64(length))); err != nil {
 			return err
 		}
 		n, err := c.some(from, to, start, length)

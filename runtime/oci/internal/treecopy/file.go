@@ -42,4 +42,4 @@ func CopyFile(ctx context.Context, in int, entry string, to *os.File, name strin
 
 // CheckRoom returns an error that wraps [engine.ErrNoRoom] when the disk of a folder has only what
 // is left to containers.
-func CheckRoom(folder *os.File) error { return (&Copy{Staging: folder}).checkRoom(0) }
+func CheckRoom(folder *os.File) error { return (&Copy{Staging: folder}).CheckRoom(0) }

@@ -106,7 +106,7 @@ func (c *Copy) prepare() error {
 	if err := unix.Fstatfs(int(c.From.Fd()), &info); err != nil {
 		return &os.PathError{Op: "statfs", Path: c.From.Name(), Err: err}
 	}
-	if err := c.checkRoom(0); err != nil {
+	if err := c.CheckRoom(0); err != nil {
 		return err
 	}
 	c.untimed = info.Type == unix.TMPFS_MAGIC
@@ -189,9 +189,9 @@ func shown(name string) string { return fmt.Sprintf("%.200q", name) }
 // Blocks is what a file takes on the disk, in bytes.
 func Blocks(info *unix.Stat_t) int64 { return max(info.Blocks*512, MinBytes) }
 
-// checkRoom returns an error that wraps [engine.ErrNoRoom] when the disk of the copy has no room
+// CheckRoom returns an error that wraps [engine.ErrNoRoom] when the disk of the copy has no room
 // for more bytes besides what is left to others. It is asked again and again: others write, too.
-func (c *Copy) checkRoom(more int64) error {
+func (c *Copy) CheckRoom(more int64) error {
 	var info unix.Statfs_t
 	if err := unix.Fstatfs(int(c.Staging.Fd()), &info); err != nil {
 		return &os.PathError{Op: "statfs", Path: c.Staging.Name(), Err: err}
@@ -223,7 +223,7 @@ func child(folder, entry string, depth int) (string, error) {
 func (c *Copy) exceeds(files int, bytes, names int64) error {
 	const between = 1024 // files
 	if files%between == between-1 {
-		if err := c.checkRoom(0); err != nil {
+		if err := c.CheckRoom(0); err != nil {
 			return err
 		}
 	}

@@ -1,5 +1,5 @@
-// The snapshotter takes one snapshot, or rolls one container back or suspends it, with the Engine
-// of a folder, unless a failpoint kills it.
+// The snapshotter takes one snapshot, or rolls one container back, suspends or starts it, with the
+// Engine of a folder, unless a failpoint kills it.
 package main
 
 import (
@@ -26,8 +26,8 @@ func main() {
 	}
 }
 
-// run does what the arguments say: the Engine's options as JSON; take, rollback, suspend, export or
-// digest; the id of a container; the name of a snapshot.
+// run does what the arguments say: the Engine's options as JSON; take, remember, rollback, start,
+// suspend, export or digest; the id of a container; the name of a snapshot.
 func run(ctx context.Context) error {
 	options := oci.Options{Logger: zerolog.New(os.Stderr)}
 	if err := json.Unmarshal([]byte(os.Args[1]), &options); err != nil {
@@ -42,6 +42,10 @@ func run(ctx context.Context) error {
 		_, err = e.TakeSnapshot(ctx, os.Args[3], engine.SnapshotOptions{Name: os.Args[4]})
 	case "digest":
 		_, err = e.DigestSnapshot(ctx, os.Args[4])
+	case "remember": // with its memory
+		_, err = e.TakeSnapshot(ctx, os.Args[3], engine.SnapshotOptions{Name: os.Args[4], Memory: true})
+	case "start":
+		err = e.Start(ctx, os.Args[3])
 	case "export":
 		_, err = e.ExportSnapshot(ctx, os.Args[4], os.Args[3])
 	case "rollback":

@@ -89,6 +89,7 @@ export function Checkpoints({ sandbox }) {
     const form = event.target;
     const body = {};
     for (const name of ['name', 'comment']) if (form.elements[name].value.trim()) body[name] = form.elements[name].value.trim();
+    if (form.elements.memory.checked) body.kind = 'memory';
     say('');
     run(async () => {
       const taken = await call('POST', `/v1/sandboxes/${id}/snapshots`, body, held);
@@ -112,18 +113,19 @@ export function Checkpoints({ sandbox }) {
   return html`${mayChange() && html`<form class="row" aria-label="Take a snapshot" onSubmit=${take}>
       <span class="named"><label for="snapshot-name">Name</label><input id="snapshot-name" name="name" maxlength="128" placeholder="none" spellcheck=${false} autocomplete="off" /></span>
       <span class="named"><label for="snapshot-comment">Comment</label><input id="snapshot-comment" name="comment" maxlength="4096" placeholder="none" autocomplete="off" /></span>
+      <label title="Keeps the processes, too, with every secret that they have. It takes gVisor as the runtime of the sandbox."><input type="checkbox" name="memory" /> Memory</label>
       <button class="primary" disabled=${busy || !alive}>Take a snapshot</button>
       <span class="space"></span>
       <button type="button" disabled=${!alive} onClick=${() => ask({ what: 'fork' })}>Fork…</button>
     </form>`}
-    <p class="dim said" role="status">${said || 'A snapshot keeps files. It keeps neither processes nor volumes.'}</p>
+    <p class="dim said" role="status">${said || 'A snapshot keeps files, and with their memory processes. It does not keep volumes.'}</p>
     <${Problem} error=${error} />
     <${Problem} error=${failed} onRetry=${look} />
     ${status.reason === rollbackFailed && html`<${Problem} error=${new ApiError(0, status.reason, status.message)} />`}
     ${!found ? !failed && html`<${Empty}>Loading…<//>` : !found.items.length ? html`<${Empty}>No snapshot was taken of this sandbox.<//>` :
     html`<${Tree} id=${id} found=${found} alive=${alive} onAsk=${(what, snapshot) => ask({ what, snapshot })} />`}
     ${asked?.what === 'rollback' && html`<${Confirm} title=${`Roll back to ${called(asked.snapshot)}?`} verb="Roll back" onClose=${close} onConfirm=${rollBack}>
-      <p>Every process in the sandbox ends, and its connections break off. It gets the files of the snapshot, and its entrypoint starts again.</p>
+      <p>Every process in the sandbox ends, and its connections break off. It gets the files of the snapshot, and ${ofMemory(asked.snapshot) ? 'the processes of the snapshot go on' : 'its entrypoint starts again'}.</p>
       <p>What was written since the last snapshot is lost.</p><//>`}
     ${asked?.what === 'delete' && html`<${Confirm} title=${`Delete the snapshot ${called(asked.snapshot)}?`} verb="Delete" onClose=${close} onConfirm=${remove}>
       <p>No sandbox can be given its files any more. Those that have them keep them.</p><//>`}
@@ -131,6 +133,9 @@ export function Checkpoints({ sandbox }) {
     ${asked?.what === 'changes' && html`<${Changes} snapshot=${asked.snapshot} parent=${found.items.find((each) => each.id === asked.snapshot.parentId && usable(each))} onClose=${close} />`}
     ${asked?.what === 'fork' && html`<${Fork} sandbox=${sandbox} onClose=${close} />`}`;
 }
+
+/** ofMemory is whether a snapshot has processes, which no sandbox but its own can be given. */
+const ofMemory = ({ kind }) => kind === 'memory';
 
 const rollbackFailed = 'ROLLBACK_FAILED';
 
@@ -159,7 +164,7 @@ function Row({ snapshot, parent, own, current, alive, onAsk, ...lines }) {
     onClick=${() => { if (on) onAsk(what, snapshot); }}>${label}</button>`;
   return html`<tr style=${{ '--lane': Math.min(lines.lane, lanes) }} data-current=${String(current)}>
     <th scope="row"><${Lines} ...${lines} />
-      <bdi>${known}</bdi> ${known === name && html`<code class="dim" title=${id}>${id.slice(0, 8)}</code>`} ${current && html`<span class="role">the files come from here</span>`}
+      <bdi>${known}</bdi> ${known === name && html`<code class="dim" title=${id}>${id.slice(0, 8)}</code>`} ${ofMemory(snapshot) && html`<span class="role">memory</span>`} ${current && html`<span class="role">the files come from here</span>`}
       ${parent && html`<span class="hidden">, after ${called(parent)}</span>`}
       ${!own && html`<div class="dim">taken of <a href=${`#/sandboxes/${sandboxId}/checkpoints`}>another sandbox</a></div>`}
       ${treeDigest && html`<div class="dim">files <code title=${treeDigest}>${treeDigest.replace('sha256:', '').slice(0, 12)}</code></div>`}
@@ -170,7 +175,7 @@ function Row({ snapshot, parent, own, current, alive, onAsk, ...lines }) {
     <td data-label="Size" class="number">${ready ? bytes(size) : '–'}</td>
     <td data-label="Stood still" class="number">${ready ? milliseconds(freezeMs) : '–'}</td>
     <td data-label="Taken"><${Ago} at=${createdAt} />${expiresAt && html` <span class="dim">deleted in <${Left} until=${expiresAt} /></span>`}</td>
-    ${mayChange() && html`<td class="tools">${button('Roll back…', 'Roll back to', 'rollback', alive && ready)}${button('New sandbox…', 'New sandbox from', 'create', ready)}${button('Changes…', 'Changes of', 'changes', ready)}${
+    ${mayChange() && html`<td class="tools">${button('Roll back…', 'Roll back to', 'rollback', alive && ready)}${button('New sandbox…', 'New sandbox from', 'create', ready && !ofMemory(snapshot))}${button('Changes…', 'Changes of', 'changes', ready)}${
     button('Delete…', 'Delete the snapshot', 'delete', status.state !== 'Deleting', 'danger')}</td>`}
   </tr>`;
 }

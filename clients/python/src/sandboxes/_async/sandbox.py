@@ -146,17 +146,20 @@ class AsyncSandbox:
         await self.wait("Running", timeout=timeout)
 
     async def snapshot(self, name: str | None = None, *, comment: str | None = None, ttl: Duration | None = None,
-                       metadata: Mapping[str, str] | None = None, timeout: Duration = 300) -> Snapshot:
+                       metadata: Mapping[str, str] | None = None, memory: bool = False, timeout: Duration = 300) -> Snapshot:
         """Keeps the files of the sandbox, which is Running or Paused, and returns once they are kept.
 
         The processes stand still for a moment. With `ttl` the snapshot is deleted by itself after so many seconds. One
         that fails is a SnapshotFailed, and one that is still Creating after `timeout` seconds a WaitTimeout. A request
-        whose answer was lost is repeated, and makes no second snapshot.
+        whose answer was lost is repeated, and makes no second snapshot. With `memory` the processes are kept too, which
+        takes gVisor as the runtime of the sandbox: a rollback has them go on. Such a snapshot has every secret that they
+        have.
         """
         limit = time.monotonic() + seconds(timeout)
         prefer, held = prefer_wait(seconds(timeout))
         request = lifecycle.TakeSnapshotRequest(
-            name=name, comment=comment, metadata=metadata, ttl=None if ttl is None else round(seconds(ttl)))
+            name=name, comment=comment, metadata=metadata, kind="memory" if memory else None,
+            ttl=None if ttl is None else round(seconds(ttl)))
         taken = await self._http.call(lifecycle.take_snapshot(self.id, request, idempotency_key=new_key(), prefer=prefer), wait=held)
         while taken.status.state == "Creating":
             left = limit - time.monotonic()
@@ -180,7 +183,8 @@ class AsyncSandbox:
     async def rollback(self, snapshot: Snapshot | str, *, timeout: Duration = 60) -> None:
         """Gives the sandbox the files of a snapshot, or of the one with an id, and returns when it is Running again.
 
-        Its processes end; its id, endpoints and token stay. When it fails it is a SandboxFailed.
+        Its processes end, and with a snapshot of memory those go on that it has; its id, endpoints and token stay. When
+        it fails it is a SandboxFailed.
         """
         prefer, held = prefer_wait(seconds(timeout))
         id = snapshot if isinstance(snapshot, str) else snapshot.id

@@ -50,10 +50,12 @@ unknown ones.
 - `Failed`: a critical error ended it; `reason` and `message` say which.
 """
 
-SnapshotKind: TypeAlias = Literal["filesystem"] | str
+SnapshotKind: TypeAlias = Literal["filesystem", "memory"] | str
 """What a snapshot holds. New values may be added, so clients must tolerate unknown ones.
 
 - `filesystem`: the files of a sandbox, without its processes.
+- `memory`: its processes too, with all that they have in memory, such as the token of the
+  sandbox and the environment. Only the sandbox itself can use it, for a rollback.
 """
 
 SnapshotState: TypeAlias = Literal["Creating", "Ready", "Failed", "Deleting"] | str
@@ -1263,6 +1265,8 @@ class Snapshot:
     """What a snapshot holds. New values may be added, so clients must tolerate unknown ones.
 
     - `filesystem`: the files of a sandbox, without its processes.
+    - `memory`: its processes too, with all that they have in memory, such as the token of the
+      sandbox and the environment. Only the sandbox itself can use it, for a rollback.
     """
     metadata: Mapping[str, str] | None = None
     """Free tags of the sandbox, or of the snapshot. The key `name` is a human-readable label. A key has 1
@@ -1376,6 +1380,8 @@ class TakeSnapshotRequest:
     """What a snapshot holds. New values may be added, so clients must tolerate unknown ones.
 
     - `filesystem`: the files of a sandbox, without its processes.
+    - `memory`: its processes too, with all that they have in memory, such as the token of the
+      sandbox and the environment. Only the sandbox itself can use it, for a rollback.
     """
     metadata: Mapping[str, str] | None = None
     """Free tags of the sandbox, or of the snapshot. The key `name` is a human-readable label. A key has 1
@@ -2265,6 +2271,10 @@ def rollback_sandbox(
     `Running`, with the same id, endpoints and token: the entrypoint has started again, with
     the environment, volumes, limits and policy of the sandbox.
 
+    With a snapshot of the kind `memory`, which must be one of the same sandbox, the processes of
+    the snapshot go on instead. Where they cannot be restored, the entrypoint is started on the
+    files of the snapshot, and the sandbox is `Running` with the reason `ROLLBACK_FAILED`.
+
     Connections to its ports break off. What was written since the snapshot is gone, unless
     another snapshot has it. A snapshot that is not `Ready` is 409, and so is one of another
     image, and one of another sandbox with another runtime class, or with a network policy that
@@ -2386,7 +2396,9 @@ def take_snapshot(
 
     The snapshot has what was written to the root file system. It has neither processes and
     their memory, nor volumes, `/dev/shm` and other mounts, nor the environment of the create
-    request and the token.
+    request and the token. With the kind `memory` it has the processes, their memory and
+    `/dev/shm` as well, and with these the environment and the token. That takes a runtime class
+    of gVisor's on the local engine (501 otherwise).
 
     An owner has at most `server.max_snapshots` snapshots (409 beyond), which may have added
     `server.max_snapshots_mib` to the disk together (`exclusiveSize`). A backend without

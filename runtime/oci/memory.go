@@ -1,0 +1,211 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/oci/bundle"
+	"sandbox.internal/runtime/oci/internal/containers"
+	"sandbox.internal/runtime/oci/internal/snapshots"
+	"sandbox.internal/runtime/oci/internal/treecopy"
+	"sandbox.internal/runtime/oci/keeper"
+)
+
+// KeepsMemory implements [engine.Snapshots].
+func (e *Engine) KeepsMemory(runtime string) error {
+	found, err := e.runtimes.get(runtime)
+	if err != nil {
+		return err
+	}
+	return keepsMemory(found)
+}
+
+func keepsMemory(runtime bundle.Runtime) error {
+	if runtime.KeepsMemory {
+		return nil
+	}
+	return fmt.Errorf("%w: memory: %s cannot keep processes, which runsc (gVisor) can", engine.ErrNoMemory, runtime.Name)
+}
+
+// describeMemory returns what the processes of a container depend on, for a snapshot of them.
+func (e *Engine) describeMemory(c *containers.Container) (*snapshots.Memory, error) {
+	runtime, err := e.runtimes.get(c.Record().Runtime)
+	if err != nil {
+		return nil, err
+	}
+	program, err := e.runtimes.identity(runtime)
+	if err != nil {
+		return nil, err
+	}
+	processor, err := processorFeatures(processorFile)
+	if err != nil {
+		return nil, err
+	}
+	return &snapshots.Memory{Container: c.ID, Runtime: program, Processor: processor}, nil
+}
+
+// writeMemory has the runtime write the processes of a container, which do not run, to a snapshot,
+// and what it has of their files in its own memory to these. It sets the size of memory, by which
+// the copy of the files must be smaller.
+func (e *Engine) writeMemory(
+	ctx context.Context, c *containers.Container, making *snapshots.Making, tree *treecopy.Copy, memory *snapshots.Memory,
+) error {
+	runtime, err := e.runtimes.get(c.Record().Runtime)
+	if err != nil {
+		return err
+	}
+	// It is about what is written: before a byte of it is.
+	expected, err := e.cgroups.Group(c.ID).SharedBytes()
+	if err == nil {
+		err = memoryFits(expected, tree)
+	}
+	if err != nil {
+		return err
+	}
+	folder, err := making.MakeMemory()
+	if err != nil {
+		return err
+	}
+	state := e.layout.Runtime(c.Record().Runtime)
+	_, err = runCommandWithin(ctx, checkpointTimeout, runtime.CheckpointArgs(state, c.ID, folder, goesDirect(folder)))
+	if err != nil {
+		return fmt.Errorf("write the memory of the container: %w", errors.Join(err, tree.CheckRoom(0)))
+	}
+	if memory.Bytes, err = folderBytes(folder); err != nil {
+		return err
+	}
+	if err := memoryFits(memory.Bytes, tree); err != nil {
+		return err
+	}
+	if tree.MaxBytes > 0 {
+		tree.MaxBytes -= memory.Bytes
+	}
+	return nil
+}
+
+// memoryFits refuses memory that takes more than a snapshot may, or than there is.
+func memoryFits(bytes int64, tree *treecopy.Copy) error {
+	if tree.MaxBytes > 0 && bytes >= tree.MaxBytes {
+		return fmt.Errorf("%w: the memory of the container has %d bytes, and the snapshot may have %d", engine.ErrSnapshotTooLarge, bytes, tree.MaxBytes)
+	}
+	return tree.CheckRoom(bytes)
+}
+
+// goesDirect reports whether files of the folder can be written to around the host's cache.
+func goesDirect(folder string) bool {
+	fd, err := unix.Open(folder, unix.O_TMPFILE|unix.O_RDWR|unix.O_DIRECT|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return false
+	}
+	return unix.Close(fd) == nil
+}
+
+// folderBytes returns how much the files of a folder take on the disk. The folder has no others.
+func folderBytes(folder string) (bytes int64, err error) {
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return 0, err
+	}
+	for _, entry := range entries {
+		var info unix.Stat_t
+		if err := unix.Lstat(filepath.Join(folder, entry.Name()), &info); err != nil {
+			return 0, &os.PathError{Op: "stat", Path: entry.Name(), Err: err}
+		}
+		bytes += info.Blocks * 512
+	}
+	return bytes, nil
+}
+
+// processorFile describes the processors of the host.
+const processorFile = "/proc/cpuinfo"
+
+// processorFeatures returns the features of the first processor, sorted, separated by spaces.
+func processorFeatures(path string) (string, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(content)) {
+		name, value, _ := strings.Cut(line, ":")
+		if name = strings.TrimSpace(name); name == "flags" || name == "Features" { // of x86, and of ARM
+			features := strings.Fields(value)
+			slices.Sort(features)
+			return strings.Join(features, " "), nil
+		}
+	}
+	return "", errors.New(path + " has no features of a processor")
+}
+
+// checkMemory returns why a container cannot be given the processes of a snapshot.
+func (e *Engine) checkMemory(c *containers.Container, memory snapshots.Memory) error {
+	if memory.Container != c.ID {
+		return fmt.Errorf("%w: snapshot: it has the processes of another container", engine.ErrInvalid)
+	}
+	runtime, err := e.runtimes.get(c.Record().Runtime)
+	if err != nil {
+		return err
+	}
+	if err := keepsMemory(runtime); err != nil {
+		return err
+	}
+	now, err := e.runtimes.identity(runtime)
+	if err != nil {
+		return err
+	}
+	if now != memory.Runtime {
+		return fmt.Errorf("%w: snapshot: its memory was written by %s, and the runtime is %s now", engine.ErrNoMemory, memory.Runtime, now)
+	}
+	processor, err := processorFeatures(processorFile)
+	if err != nil {
+		return err
+	}
+	has, missing := strings.Fields(processor), []string(nil)
+	for _, feature := range strings.Fields(memory.Processor) {
+		if _, ok := slices.BinarySearch(has, feature); !ok {
+			missing = append(missing, feature)
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("%w: snapshot: the processor of this machine lacks %s, which that of the snapshot had",
+			engine.ErrNoMemory, strings.Join(missing, ", "))
+	}
+	return nil
+}
+
+// restore starts a container with the processes of a snapshot. Where these cannot be restored,
+// which is recorded with the reason, done is false: then the container is to be started on the
+// snapshot's files alone, since it would be of no use otherwise. The caller holds the container's
+// lock.
+func (e *Engine) restore(ctx context.Context, s start, snapshot string) (done bool, err error) {
+	memory, folder, ok := e.snapshots.Memory(snapshot)
+	if !ok {
+		err = fmt.Errorf("%w: snapshot: its memory is gone", engine.ErrNoMemory)
+	} else {
+		err = e.checkMemory(s.container, memory)
+	}
+	if err == nil {
+		s.restore = folder
+		err = s.run(ctx)
+		e.snapshots.Free() // one that was removed meanwhile
+	}
+	var refused *keeper.RuntimeError
+	byRuntime := errors.As(err, &refused) && refused.Stage == keeper.StageRun
+	if err == nil || !byRuntime && !errors.Is(err, engine.ErrNoMemory) {
+		return true, err
+	}
+	s.log.Warn().Err(err).Str("container", s.container.Name).Msg("cannot restore the processes of a snapshot: the container is started on its files")
+	reason := err.Error()
+	if err := s.container.Update(func(r *containers.Record) { r.Restore, r.RestoreError = "", reason }); err != nil {
+		return true, err
+	}
+	e.snapshots.Free()
+	return false, nil
+}

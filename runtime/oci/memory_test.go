@@ -1,0 +1,295 @@
+package oci_test
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/oci"
+	"sandbox.internal/test/wait"
+)
+
+// rememberSite is a place for containers whose processes can be kept. The test is skipped where the
+// runtime that can is missing.
+func rememberSite(t testing.TB) site {
+	t.Helper()
+	if !slices.Contains(runtimes(t), "runsc") {
+		t.Skip("this needs runsc in PATH: scripts/gvisor.sh --build")
+	}
+	return newSite(t, "runsc")
+}
+
+// remembering is a container that counts connections in its memory and in its files.
+func remembering(imageID string) engine.ContainerSpec {
+	spec := probe(imageID, "remember", "/count", "1")
+	spec.Network, spec.Publish, spec.PublishIP = engine.NetworkOwn, []int{8080}, "127.0.0.1"
+	return spec
+}
+
+// ask returns what a container that counts answers.
+func ask(t testing.TB, e *oci.Engine, id string) string {
+	t.Helper()
+	return answer(inspect(t, e, id).Ports[8080])
+}
+
+func wantAnswer(t testing.TB, e *oci.Engine, id, when, want string) {
+	t.Helper()
+	if got := ask(t, e, id); got != want {
+		t.Errorf("%s the container answers %q, want %q", when, got, want)
+	}
+}
+
+func remember(t testing.TB, e *oci.Engine, id, name string) engine.Snapshot {
+	t.Helper()
+	taken, err := e.TakeSnapshot(t.Context(), id, engine.SnapshotOptions{Name: name, Memory: true})
+	if err != nil {
+		t.Fatalf("TakeSnapshot: %v", err)
+	}
+	return taken
+}
+
+// TestMemory: the processes of a container go on from a snapshot, with their open files, as often
+// as it is rolled back, also after another Engine was opened.
+func TestMemory(t *testing.T) {
+	for name, change := range map[string]func(*site){
+		"unbounded": func(*site) {},
+		"bounded":   func(s *site) { s.DiskBytes, s.KeepFiles = 64<<20, true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := rememberSite(t)
+			change(&s)
+			e := s.mustOpen(t)
+			id := start(t, e, remembering(loadProbe(t, e)))
+			awaitLog(t, e, id, "ready")
+			wantAnswer(t, e, id, "at first", "1 1 1 y")
+			taken := remember(t, e, id, "one")
+			if !taken.Memory || taken.Frozen <= 0 || taken.Bytes < 1<<20 || taken.Exclusive < 1<<20 {
+				t.Errorf("the snapshot is %+v", taken)
+			}
+			wantAnswer(t, e, id, "after the snapshot", "2 2 2 y")
+			if err := e.Freeze(t.Context(), id); err != nil {
+				t.Fatal(err)
+			}
+			remember(t, e, id, "two")
+			if c := inspect(t, e, id); c.Status != engine.StatusFrozen {
+				t.Errorf("after a snapshot of a container that is frozen, it is %s", c.Status)
+			}
+			for _, round := range []struct{ name, want string }{{"one", "2 2 2 y"}, {"two", "3 3 3 y"}, {"one", "2 2 2 y"}} {
+				if err := e.Rollback(t.Context(), id, round.name); err != nil {
+					t.Fatal(err)
+				}
+				closeEngine(t, e)
+				e = s.mustOpen(t)
+				if err := e.Start(t.Context(), id); err != nil {
+					t.Fatal(err)
+				}
+				if c := inspect(t, e, id); c.Status != engine.StatusRunning || !c.Restored || c.RestoreError != "" {
+					t.Errorf("after a rollback the container is %+v", c)
+				}
+				wantAnswer(t, e, id, "rolled back to "+round.name, round.want)
+			}
+			wantAnswer(t, e, id, "at last", "3 3 3 y")
+			removeSnapshots(t, e)
+			if left, err := filepath.Glob(filepath.Join(s.Folder, "images/snapshots/*/memory")); err != nil || len(left) > 0 {
+				t.Errorf("of snapshots that were removed there is %v, %v", left, err)
+			}
+			removeAll(t, e)
+			closeEngine(t, e)
+			s.checkNothingLeft(t)
+		})
+	}
+}
+
+// TestMemoryRefuses: memory is kept of nothing but what can be restored, and given back to nothing
+// but the container that it is of.
+func TestMemoryRefuses(t *testing.T) {
+	s := rememberSite(t)
+	e := s.mustOpen(t)
+	imageID := loadProbe(t, e)
+	id, other := start(t, e, remembering(imageID)), start(t, e, remembering(imageID))
+	plain := probe(imageID, "sleep")
+	plain.Runtime = "crun"
+	crun := start(t, e, plain)
+	created, err := e.Create(t.Context(), remembering(imageID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, attempt := range map[string]struct {
+		id      string
+		options engine.SnapshotOptions
+		want    error
+	}{
+		"of a container of crun":             {crun, engine.SnapshotOptions{Memory: true}, engine.ErrNoMemory},
+		"of a container that is not started": {created, engine.SnapshotOptions{Memory: true}, engine.ErrNotRunning},
+		"that is too large":                  {id, engine.SnapshotOptions{Memory: true, MaxBytes: 1 << 20}, engine.ErrSnapshotTooLarge},
+		"of its files alone":                 {id, engine.SnapshotOptions{}, engine.ErrInvalid},
+	} {
+		attempt.options.Name = "refused"
+		if _, err := e.TakeSnapshot(t.Context(), attempt.id, attempt.options); !errors.Is(err, attempt.want) {
+			t.Errorf("a snapshot %s: %v, want %v", what, err, attempt.want)
+		}
+	}
+	if err := errors.Join(e.KeepsMemory(""), e.KeepsMemory("runsc")); err != nil {
+		t.Error(err)
+	}
+	if err := e.KeepsMemory("crun"); !errors.Is(err, engine.ErrNoMemory) {
+		t.Errorf("memory of containers of crun: %v", err)
+	}
+	awaitLog(t, e, id, "ready")
+	wantAnswer(t, e, id, "at first", "1 1 1 y")
+	remember(t, e, id, "one")
+	if err := e.Rollback(t.Context(), other, "one"); !errors.Is(err, engine.ErrInvalid) {
+		t.Errorf("a rollback of another container: %v", err)
+	}
+	for field, value := range map[string]string{"Runtime": "runsc 0", "Processor": "fpu no-such-feature"} {
+		closeEngine(t, e)
+		restore := s.changeMemory(t, field, value)
+		e = s.mustOpen(t)
+		if err := e.Rollback(t.Context(), id, "one"); !errors.Is(err, engine.ErrNoMemory) || !strings.Contains(err.Error(), strings.TrimPrefix(value, "fpu ")) {
+			t.Errorf("a rollback to memory of another %s: %v", field, err)
+		}
+		if c := inspect(t, e, id); c.Status != engine.StatusRunning {
+			t.Errorf("after a rollback that was refused, the container is %s", c.Status)
+		}
+		closeEngine(t, e)
+		restore()
+		e = s.mustOpen(t)
+	}
+	wantAnswer(t, e, id, "after rollbacks that were refused", "2 2 2 y")
+	removeSnapshots(t, e)
+	removeAll(t, e)
+	closeEngine(t, e)
+	s.checkNothingLeft(t)
+}
+
+// changeMemory changes what the record of the only snapshot says about its memory, until restore is
+// called.
+func (s site) changeMemory(t *testing.T, field, value string) (restore func()) {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(s.Folder, "images/snapshots/*/snapshot.json"))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("there are the records %v, %v", found, err)
+	}
+	before, err := os.ReadFile(found[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var record map[string]any
+	if err := json.Unmarshal(before, &record); err != nil {
+		t.Fatal(err)
+	}
+	record["Memory"].(map[string]any)[field] = value
+	changed, err := json.Marshal(record)
+	if err == nil {
+		err = os.WriteFile(found[0], changed, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := os.WriteFile(found[0], before, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestMemoryLost: a container whose processes cannot be restored starts on the files of the
+// snapshot, and the reason is known.
+func TestMemoryLost(t *testing.T) {
+	s := rememberSite(t)
+	e := s.mustOpen(t)
+	id := start(t, e, remembering(loadProbe(t, e)))
+	awaitLog(t, e, id, "ready")
+	wantAnswer(t, e, id, "at first", "1 1 1 y")
+	remember(t, e, id, "one")
+	wantAnswer(t, e, id, "after the snapshot", "2 2 2 y")
+	written, err := filepath.Glob(filepath.Join(s.Folder, "images/snapshots/*/memory/checkpoint.img"))
+	if err != nil || len(written) != 1 {
+		t.Fatalf("there is the memory %v, %v", written, err)
+	}
+	if err := os.WriteFile(written[0], []byte("damaged"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	rollback(t, e, id, "one")
+	if c := inspect(t, e, id); c.Status != engine.StatusRunning || c.Restored || c.RestoreError == "" {
+		t.Errorf("the container is %+v", c)
+	}
+	var got string
+	wait.Until(t, "the container has started again", func() bool {
+		got = ask(t, e, id)
+		return got == "1 2 1 y"
+	}, func() any { return got })
+	rollback(t, e, id, "one")
+	if err := e.RemoveSnapshot(t.Context(), "one"); err != nil {
+		t.Fatal(err)
+	}
+	removeAll(t, e)
+	closeEngine(t, e)
+	s.checkNothingLeft(t)
+}
+
+// TestMemoryKilled: a service that is killed while it takes a snapshot of memory leaves the
+// container running, and either the snapshot or nothing of it; one that is killed while it rolls
+// back leaves a container that is given the processes of the snapshot in the end.
+func TestMemoryKilled(t *testing.T) {
+	s := rememberSite(t)
+	e := s.mustOpen(t)
+	id := start(t, e, remembering(loadProbe(t, e)))
+	awaitLog(t, e, id, "ready")
+	wantAnswer(t, e, id, "at first", "1 1 1 y")
+	remember(t, e, id, "one")
+	closeEngine(t, e)
+	for failpoint, want := range map[string]int{
+		oci.HeldFailpoint: 1, oci.CheckpointFailpoint: 1, oci.CopiedFailpoint: 1, oci.TakenFailpoint: 2,
+	} {
+		s.snapshotter(t, failpoint, "remember", id, failpoint)
+		e = s.mustOpen(t)
+		all, err := e.ListSnapshots(t.Context())
+		if folders := entries(t, filepath.Join(s.Folder, "images"), "snapshots"); err != nil || len(all) != want || len(folders) != want {
+			t.Errorf("%s: there are the snapshots %v and the folders %v, %v", failpoint, all, folders, err)
+		}
+		if c := inspect(t, e, id); c.Status != engine.StatusRunning {
+			t.Errorf("%s: the container is %s", failpoint, c.Status)
+		}
+		if got := ask(t, e, id); !strings.HasSuffix(got, " y") {
+			t.Errorf("%s: the container answers %q", failpoint, got)
+		}
+		if err := e.RemoveSnapshot(t.Context(), failpoint); err != nil {
+			t.Error(err)
+		}
+		closeEngine(t, e)
+	}
+	for _, failpoint := range []string{oci.KilledFailpoint, oci.RolledBackFailpoint, oci.RestoredFailpoint} {
+		call := "rollback"
+		if failpoint == oci.RestoredFailpoint {
+			call = "start"
+			e = s.mustOpen(t)
+			if err := e.Rollback(t.Context(), id, "one"); err != nil {
+				t.Fatal(err)
+			}
+			closeEngine(t, e)
+		}
+		s.snapshotter(t, failpoint, call, id, "one")
+		e = s.mustOpen(t)
+		if failpoint == oci.KilledFailpoint {
+			if err := e.Rollback(t.Context(), id, "one"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := e.Start(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		wantAnswer(t, e, id, failpoint, "2 2 2 y")
+		closeEngine(t, e)
+	}
+	e = s.mustOpen(t)
+	removeSnapshots(t, e)
+	removeAll(t, e)
+	closeEngine(t, e)
+	s.checkNothingLeft(t)
+}
