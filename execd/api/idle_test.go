@@ -166,7 +166,7 @@ func TestEveryWayInKeepsTheSandboxAwake(t *testing.T) {
 			if !over.Load() {
 				t.Error("the sandbox was idle before the end")
 			}
-			<-ended
+			wait.For(t, "the end of what holds", ended)
 			if got := d.held(t); len(got.Holds) != 0 {
 				t.Errorf("in the end there is %+v", got.Holds)
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/test/wait"
 )
 
 var (
@@ -235,7 +236,7 @@ func TestClientThatLeftIsNoError(t *testing.T) {
 	fmt.Fprintf(conn,
 		"GET /v1/widgets/w1 HTTP/1.1\r\nHost: x\r\n%s: %s\r\nX-Request-ID: left\r\n\r\n", keyHeader,
 		key)
-	<-entered
+	wait.For(t, "the request to be handled", entered)
 	conn.Close()
 	line := s.logs.find(t, "request", "request_id", "left")
 	if line["status"] != 499.0 || line["level"] != "info" {

@@ -86,7 +86,7 @@ func TestStopWaitsForRequestsInFlight(t *testing.T) {
 		data, err := io.ReadAll(response.Body)
 		got <- result{string(data), err}
 	}()
-	<-entered
+	wait.For(t, "the request to be handled", entered)
 	s.stop()
 	wait.Until(t, "the listener to close", func() bool {
 		conn, err := net.Dial("tcp", s.addr)
@@ -172,7 +172,7 @@ func TestCutOffRequestDoesNotSucceed(t *testing.T) {
 		response.Body.Close()
 		status <- response.StatusCode
 	}()
-	<-entered
+	wait.For(t, "the request to be handled", entered)
 	s.stop()
 	if got := <-status; got != 0 && got != http.StatusServiceUnavailable {
 		t.Errorf("status %d, want 503 or a closed connection", got)
@@ -279,7 +279,7 @@ func TestContextUntilDraining(t *testing.T) {
 	}}, setup{grace: time.Minute})
 	answered := make(chan string, 1)
 	go func() { answered <- s.request("GET", "/v1/widgets/w1", "").body }()
-	<-waits
+	wait.For(t, "the request to wait", waits)
 	s.stop()
 	if got := <-answered; got != "in peace" {
 		t.Errorf("got %q", got)

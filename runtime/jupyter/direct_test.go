@@ -282,7 +282,7 @@ while True: time.sleep(1)`, func(o kernel.Output) {
 		})
 		done <- err
 	}()
-	<-busy
+	wait.For(t, "the cell to be busy", busy)
 	if err := k.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}

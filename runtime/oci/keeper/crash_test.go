@@ -49,7 +49,7 @@ func TestKeeperKilled(t *testing.T) {
 		if !during {
 			go kill()
 		}
-		<-killed
+		wait.For(t, "the kill", killed)
 		if err != nil {
 			if !during || !errors.Is(err, engine.ErrUnavailable) {
 				t.Fatalf("round %d: %v", round, err)
