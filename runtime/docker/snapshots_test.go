@@ -54,7 +54,12 @@ func newBench(t *testing.T) bench {
 	t.Helper()
 	labels := map[string]string{"sandbox.internal/docker-test": uuid.NewString()}
 	b := bench{Engine: openBounded(t, labels), api: newJanitor(t).api, labels: labels}
-	t.Cleanup(func() { _ = b.Close() })
+	t.Cleanup(func() {
+		_, err := b.ListSnapshots(context.WithoutCancel(t.Context())) // and nothing is left of those that were removed in use
+		if err := errors.Join(err, b.Close()); err != nil {
+			t.Error(err)
+		}
+	})
 	content, err := buildProbe()
 	if err != nil {
 		t.Fatal(err)
