@@ -280,6 +280,17 @@ func (s *suite) checkLeaks(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	if snapshots, ok := s.engine.(engine.Snapshots); ok && snapshots.CheckAbility(engine.AbilitySnapshots) == nil {
+		left, err := snapshots.ListSnapshots(t.Context()) // which may also remove what removed ones have left
+		if err != nil {
+			t.Fatalf("ListSnapshots: %v", err)
+		}
+		for _, one := range left {
+			if one.Labels[runLabel] == s.run {
+				t.Errorf("snapshot %s was left behind", one.Name)
+			}
+		}
+	}
 	volumes, err := s.janitor.Volumes(t.Context(), runLabel, s.run)
 	if err != nil {
 		t.Fatalf("list volumes: %v", err)
