@@ -190,6 +190,28 @@ func testRollback(t *testing.T, c *Client, id string, before lifecycle.Snapshot)
 			t.Errorf("a process of before the rollback still runs: %q", got.Stdout)
 		}
 	}
+	testTreeDigest(t, c, id, before.ID, after.ID)
+}
+
+// testTreeDigest: a snapshot after a rollback, and a change of a time, has the digest of the
+// snapshot that the sandbox was rolled back to, and no other one.
+func testTreeDigest(t *testing.T, c *Client, id, before, after string) {
+	c.Enter(t, id).Want(t, "touch /root/work/note", "")
+	again := c.snapshot(t, id, "")
+	digest := func(id string) (digest string) {
+		wait.Until(t, "snapshot "+id+" has a digest", func() bool {
+			found, err := Decode[lifecycle.Snapshot](c.Send(t, http.MethodGet, "/v1/snapshots/"+id, ""))
+			digest = Value(found.TreeDigest)
+			return err == nil && digest != ""
+		})
+		return digest
+	}
+	if got, want, other := digest(again.ID), digest(before), digest(after); got != want || got == other || !strings.HasPrefix(got, "sha256:") {
+		t.Errorf("after a rollback the digest is %s, want %s and not %s", got, want, other)
+	}
+	if got := c.Send(t, http.MethodDelete, "/v1/snapshots/"+again.ID, ""); got.Status != http.StatusNoContent {
+		t.Errorf("delete the snapshot after the rollback: %s", got)
+	}
 }
 
 // testFork: each fork has the files and none of the environment, and an id, a token and a host name
