@@ -197,7 +197,7 @@ func testRollback(t *testing.T, c *Client, id string, before lifecycle.Snapshot)
 // snapshot that the sandbox was rolled back to, and no other one.
 func testTreeDigest(t *testing.T, c *Client, id, before, after string) {
 	c.Enter(t, id).Want(t, "touch /root/work/note", "")
-	again := c.snapshot(t, id, "")
+	again := c.Snapshot(t, id, "")
 	digest := func(id string) (digest string) {
 		wait.Until(t, "snapshot "+id+" has a digest", func() bool {
 			found, err := Decode[lifecycle.Snapshot](c.Send(t, http.MethodGet, "/v1/snapshots/"+id, ""))
