@@ -112,11 +112,11 @@ func (e *Engine) withStopSignal(ctx context.Context, spec engine.ContainerSpec, 
 
 // Start implements [engine.Engine]. Starting a running container succeeds.
 func (e *Engine) Start(ctx context.Context, id string) error {
-	leave, err := e.gates.pass(ctx, id)
+	unlock, err := e.locks.lockShared(ctx, id)
 	if err != nil {
 		return fmt.Errorf("start container %s: %w", id, err)
 	}
-	defer leave()
+	defer unlock()
 	if !e.made.take(id) {
 		if err := e.prepareAgain(ctx, id); err != nil {
 			return err
@@ -130,11 +130,11 @@ func (e *Engine) Start(ctx context.Context, id string) error {
 // Freeze implements [engine.Engine].
 func (e *Engine) Freeze(ctx context.Context, id string) error {
 	op := "freeze container " + id
-	leave, err := e.gates.pass(ctx, id)
+	unlock, err := e.locks.lockShared(ctx, id)
 	if err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
-	defer leave()
+	defer unlock()
 	for attempt := 1; ; attempt++ {
 		err := e.call(ctx, op, forContainer,
 			func(ctx context.Context) error { return e.api.ContainerPause(ctx, id) })
@@ -155,11 +155,11 @@ const (
 // Thaw implements [engine.Engine].
 func (e *Engine) Thaw(ctx context.Context, id string) error {
 	op := "thaw container " + id
-	leave, err := e.gates.pass(ctx, id)
+	unlock, err := e.locks.lockShared(ctx, id)
 	if err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
-	defer leave()
+	defer unlock()
 	err = e.call(ctx, op, forContainer,
 		func(ctx context.Context) error { return e.api.ContainerUnpause(ctx, id) })
 	return e.unlessAlready(ctx, op, id, engine.StatusRunning, err)
@@ -192,11 +192,11 @@ func (e *Engine) unlessAlready(ctx context.Context, op, id string, want engine.S
 // It thaws a frozen container so that the signals arrive.
 func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error {
 	op := "stop container " + id
-	leave, err := e.gates.pass(ctx, id)
+	unlock, err := e.locks.lockShared(ctx, id)
 	if err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
-	defer leave()
+	defer unlock()
 	seconds := max(0, int(math.Ceil(grace.Seconds())))
 	err = e.callWithin(ctx, e.timeout+grace, op, forContainer,
 		func(ctx context.Context) error {
@@ -212,11 +212,11 @@ func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error
 // client is removing it.
 func (e *Engine) Remove(ctx context.Context, id string) error {
 	op := "remove container " + id
-	leave, err := e.gates.pass(ctx, id)
+	unlock, err := e.locks.lockShared(ctx, id)
 	if err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
-	defer leave()
+	defer unlock()
 	e.made.take(id)
 	if !isContainerID(id) { // what was to take its place must not
 		if err := e.remove(ctx, id+nextSuffix); err != nil {

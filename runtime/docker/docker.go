@@ -97,7 +97,7 @@ type Engine struct {
 
 	// What keeps snapshots apart from other calls, and their freezes from watchers.
 	containerd atomic.Bool // the engine has its images in containerd
-	gates      gates
+	locks      containerLocks
 	unseen     unseen
 	made       made
 	takingMu   sync.Mutex
@@ -154,7 +154,7 @@ func New(opts Options) (*Engine, error) {
 		negotiation: make(chan struct{}, 1),
 		volumeTurn:  make(chan struct{}, 1),
 		filled:      map[string]filledVolume{},
-		gates:       gates{at: map[string]*gate{}},
+		locks:       containerLocks{of: map[string]*containerLock{}},
 		unseen:      unseen{watchers: map[*unseenBy]bool{}, frozen: map[string]bool{}},
 		made:        made{other: map[string]string{}},
 		taking:      map[string]*taking{},

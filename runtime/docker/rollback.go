@@ -75,11 +75,11 @@ func (e *Engine) Rollback(ctx context.Context, id, name string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
-	open, err := e.gates.close(ctx, found.ID, strings.TrimPrefix(found.Name, "/"))
+	unlock, err := e.locks.lock(ctx, found.ID, strings.TrimPrefix(found.Name, "/"))
 	if err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
-	defer open()
+	defer unlock()
 	if err := e.rollback(ctx, found.ID, name); err != nil {
 		return fmt.Errorf("%s: %w", op, explainSnapshot(err))
 	}

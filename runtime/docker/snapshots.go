@@ -138,11 +138,11 @@ func (e *Engine) TakeSnapshot(ctx context.Context, id string, options engine.Sna
 		return engine.Snapshot{}, fmt.Errorf("%s: %w", op, err)
 	}
 	defer end()
-	open, err := e.gates.close(ctx, found.ID, strings.TrimPrefix(found.Name, "/"))
+	unlock, err := e.locks.lock(ctx, found.ID, strings.TrimPrefix(found.Name, "/"))
 	if err != nil {
 		return engine.Snapshot{}, fmt.Errorf("%s: %w", op, err)
 	}
-	defer open()
+	defer unlock()
 	taken, err := e.takeSnapshot(ctx, found.ID, options)
 	if err != nil {
 		return engine.Snapshot{}, fmt.Errorf("%s: %w", op, explainSnapshot(err))

@@ -36,40 +36,41 @@ func TestExclusive(t *testing.T) {
 	}
 }
 
-// TestGates: a closed gate lets nothing pass, and is closed when nothing passes.
-func TestGates(t *testing.T) {
-	g := gates{at: map[string]*gate{}}
-	leave, err := g.pass(t.Context(), "name")
+// TestContainerLocks: a lock that one call has alone is shared by none, and is had once none shares
+// it.
+func TestContainerLocks(t *testing.T) {
+	locks := containerLocks{of: map[string]*containerLock{}}
+	unlockShared, err := locks.lockShared(t.Context(), "name")
 	if err != nil {
 		t.Fatal(err)
 	}
-	opened := make(chan func(), 1)
+	locked := make(chan func(), 1)
 	go func() {
-		open, err := g.close(t.Context(), "name", "id")
+		unlock, err := locks.lock(t.Context(), "name", "id")
 		if err != nil {
 			t.Error(err)
 		}
-		opened <- open
+		locked <- unlock
 	}()
-	leave()
-	open := wait.For(t, "the gate is closed", opened)
+	unlockShared()
+	unlock := wait.For(t, "the lock of the container", locked)
 	soon, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	for _, container := range []string{"name", "id"} {
-		if _, err := g.pass(soon, container); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("%s: a closed gate lets a call pass: %v", container, err)
+		if _, err := locks.lockShared(soon, container); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: a lock that one call has alone is shared: %v", container, err)
 		}
 	}
-	open()
+	unlock()
 	for _, container := range []string{"name", "id"} {
-		leave, err := g.pass(t.Context(), container)
+		unlock, err := locks.lockShared(t.Context(), container)
 		if err != nil {
 			t.Fatal(err)
 		}
-		leave()
+		unlock()
 	}
-	if len(g.at) > 0 {
-		t.Errorf("%d gates are left", len(g.at))
+	if len(locks.of) > 0 {
+		t.Errorf("%d locks are left", len(locks.of))
 	}
 }
 
